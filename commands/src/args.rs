@@ -1,4 +1,5 @@
-//! The words of a command line: `-name`, `-name VALUE` and others; two minuses do as well as one.
+//! The words of a command line: `-name`, `-name VALUE` and others. An option may have one or two
+//! minuses.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -6,16 +7,16 @@ use std::slice::Iter;
 
 use score_hosts::name_suggestion::nearest;
 
-/// What stands behind a command's name.
+/// The words after a command's name.
 #[derive(Debug)]
 pub struct Args<'a>(Iter<'a, OsString>);
 
-/// One of them.
+/// One word.
 #[derive(Debug)]
 pub struct Arg<'a>(Cow<'a, str>);
 
 impl<'a> Args<'a> {
-    /// All of them.
+    /// All words.
     pub fn new(args: &'a [OsString]) -> Self {
         Self(args.iter())
     }
@@ -23,7 +24,7 @@ impl<'a> Args<'a> {
     /// The value of the option that has just been read.
     ///
     /// # Errors
-    /// There is none.
+    /// If the command line ends here.
     pub fn value(&mut self, option: &Arg<'_>) -> Result<&'a OsString, String> {
         self.0.next().ok_or_else(|| format!("{}: its value is missing", option.0))
     }
@@ -38,18 +39,18 @@ impl<'a> Iterator for Args<'a> {
 }
 
 impl Arg<'_> {
-    /// As it stands there.
+    /// The word as given.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// The option's name, if it is one.
+    /// The name of the option, if the word is one.
     pub fn option(&self) -> Option<&str> {
         let name = self.0.strip_prefix('-')?;
         Some(name.strip_prefix('-').unwrap_or(name))
     }
 
-    /// Says that there is no such option, and which of `names` may be meant.
+    /// The message for an unknown option, with the similar one of `names`.
     pub fn unknown(&self, names: &[&'static str]) -> String {
         let suggestion = self.option().and_then(|name| nearest(name, names.iter().copied()));
         let hint = suggestion

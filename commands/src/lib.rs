@@ -1,5 +1,5 @@
-//! The parts of SCore's commands that more than one of them uses, and those worth testing alone.
-//! Each command is one small file in `bin/`.
+//! The parts of SCore's commands that several of them use or that are tested separately. Each
+//! command is one small file in `bin/`.
 
 // PM itself: the runtime only declares its functions.
 extern crate pm as _;

@@ -1,21 +1,20 @@
-//! What one node of `scatter` or `gather` says to another, and how much it may say before it has
-//! to wait.
+//! The messages between the nodes of `scatter` and `gather`, and their flow control.
 //!
-//! A receiver grants bytes; a sender sends no more than it was granted. So a sender that has to
-//! wait waits for a message, which it can do asleep, and nobody holds more than a bounded queue.
+//! A receiver grants bytes, and a sender sends no more than it was granted. A sender without credit
+//! thus sleeps until a message arrives, and all queues are bounded.
 
 use thiserror::Error;
 
-/// Bytes that a message needs beside the data it carries.
+/// Bytes of a message in addition to its data.
 pub const HEADER_LEN: usize = 1;
 
-/// Pieces that the smallest ring between two nodes of a host holds for certain: its MTU is a
-/// quarter of it.
+/// Number of messages that fit into the smallest ring between two nodes of a host in any case: the
+/// MTU is a quarter of the ring.
 pub const MIN_RING_MESSAGES: usize = 3;
 
-/// Bytes that may be under way between two hosts: what a link carries while a node waits for a
-/// processor, twice, because a grant waits as well, behind the data that its node passes on. PM
-/// holds as many of the shortest packets.
+/// Bytes that may be in flight between two hosts: twice the bytes that a link carries while a node
+/// waits for a processor. The factor is 2 because a grant waits as well, after the data that its
+/// node forwards. PM can buffer this many bytes in the shortest packets.
 pub const LINK_WINDOW: usize = 640 * 1024;
 
 const DATA: u8 = 1;
@@ -28,11 +27,11 @@ const CLOSED: u8 = 4;
 pub enum Message<'a> {
     /// The next bytes.
     Data(&'a [u8]),
-    /// No more bytes will come.
+    /// The end of the data.
     End,
-    /// Towards the sender of data: that many more bytes are welcome.
+    /// From the receiver of data: permits sending this number of further bytes.
     Grant(u64),
-    /// Nobody reads here any more; the receiver of this need not send any further.
+    /// From the receiver of data: it has closed its output, and the peer need not send any more.
     Closed,
 }
 
@@ -40,7 +39,7 @@ pub enum Message<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProtocolError {
     /// Unknown kind or wrong size.
-    #[error("a message of {0} bytes that is none of ours came from another node")]
+    #[error("malformed message of {0} bytes from another node")]
     Malformed(usize),
     /// More data than was granted.
     #[error("another node sent {0} bytes more than it was granted")]
@@ -80,7 +79,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Reads a message as it came.
+    /// Decodes a received message.
     ///
     /// # Errors
     /// [`ProtocolError::Malformed`].
@@ -98,7 +97,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The receiver's side of one hop: how much has been granted and has come.
+/// The receiver's side of one hop: the bytes that are granted and not yet received.
 #[derive(Debug, Clone, Copy)]
 pub struct CreditWindow {
     max_payload: u64,
@@ -107,18 +106,18 @@ pub struct CreditWindow {
 }
 
 impl CreditWindow {
-    /// For a hop whose largest message carries `max_payload` bytes of data, and on which `window` bytes
-    /// may be under way.
+    /// A window for a hop whose largest message carries `max_payload` bytes of data, with at most
+    /// `window` bytes in flight.
     pub fn new(max_payload: usize, window: usize) -> Self {
         Self { max_payload: max_payload as u64, window: window as u64, outstanding: 0 }
     }
 
-    /// The room that a queue needs for this hop never to stall it for good.
-    pub fn min_room(max_payload: usize) -> usize {
+    /// The capacity that a queue needs so that this hop never stalls for ever.
+    pub fn min_capacity(max_payload: usize) -> usize {
         max_payload * MIN_RING_MESSAGES
     }
 
-    /// What to grant when the queue has `free` bytes free; only sums worth a message.
+    /// The bytes to grant if the queue has `free` bytes free; `None` if too few for a message.
     pub fn next_grant(&self, free: usize) -> Option<u64> {
         let allowed = (free as u64).min(self.window);
         let grantable = allowed.saturating_sub(self.outstanding);
@@ -126,12 +125,12 @@ impl CreditWindow {
         (grantable >= self.max_payload.max(allowed / 4)).then_some(grantable)
     }
 
-    /// That much has been granted.
+    /// Records that bytes were granted.
     pub fn record_grant(&mut self, bytes: u64) {
         self.outstanding += bytes;
     }
 
-    /// That much data has come.
+    /// Records that data was received.
     ///
     /// # Errors
     /// [`ProtocolError::Overrun`].
@@ -190,7 +189,7 @@ mod tests {
         assert_eq!(window.next_grant(500_000), None, "a grant for each packet costs too much");
         window.record_data(50_000).unwrap();
         assert_eq!(window.next_grant(500_000), Some(100_000));
-        // Little room, as in a queue that its readers have just begun to empty.
+        // Little free space, as in a queue that its readers have just begun to empty.
         assert_eq!(CreditWindow::new(1000, 400_000).next_grant(1500), Some(1500));
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use thiserror::Error;
 
-/// What stands on the command line.
+/// The parsed command line.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct NodeOptions {
     /// `-node N`.
@@ -16,17 +16,17 @@ pub struct NodeOptions {
     pub help: bool,
 }
 
-/// Why the command line cannot be used.
+/// An error in the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OptionError {
-    /// Not an option of ours.
+    /// An unknown option.
     #[error("{0:?} is not an option; there are -node N, -file NAME and -help")]
     Unknown(OsString),
     /// The option's value is missing.
     #[error("{0} needs a value: {1}")]
     NoValue(&'static str, &'static str),
     /// The same option twice.
-    #[error("{0} stands twice")]
+    #[error("option {0} given more than once")]
     Twice(&'static str),
     /// Not a number.
     #[error("-node {0:?}: not a node number")]
@@ -34,13 +34,13 @@ pub enum OptionError {
     /// No such node.
     #[error("-node {0}: this parallel process has the nodes 0 to {1}")]
     NoSuchNode(u32, u32),
-    /// Not a base name nor an absolute path.
+    /// Neither a base name nor an absolute path.
     #[error("-file {0:?}: {1}")]
     BadFile(OsString, &'static str),
 }
 
 impl NodeOptions {
-    /// Reads the arguments, without the program's own name.
+    /// Parses the arguments, without the program's own name.
     ///
     /// # Errors
     /// See [`OptionError`].
@@ -82,7 +82,7 @@ impl NodeOptions {
     }
 
     /// The rule for file names on compute hosts (manual, scrun(1), INPUT/OUTPUT REDIRECTION): a
-    /// base name lies in the job's directory, everything else is an absolute path.
+    /// base name is in the job's directory, any other name is an absolute path.
     fn set_file(&mut self, value: OsString) -> Result<(), OptionError> {
         let bytes = value.as_bytes();
         let reason = match bytes {
@@ -126,10 +126,10 @@ mod tests {
             (&["-node"], "-node needs"),
             (&["-node", "4"], "0 to 3"),
             (&["-node", "-1"], "\"-1\""),
-            (&["-node", "1", "-node", "1"], "twice"),
+            (&["-node", "1", "-node", "1"], "-node given more than once"),
             (&["-file", "a/b"], "\"a/b\""),
             (&["-file", ""], "empty"),
-            (&["-file", "a", "-file", "b"], "twice"),
+            (&["-file", "a", "-file", "b"], "-file given more than once"),
             (&["extra"], "\"extra\""),
         ] {
             let message = parse(words).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! Where the machines of scatter and gather meet the world: SCore's start and end, the network
-//! set, and the one place where a node sleeps.
+//! Runs the node tasks of scatter and gather: the start and end of SCore, the network set, and the
+//! only function in which a node sleeps.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -11,20 +11,21 @@ use std::process::ExitCode;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use score_proto::exit_code::EXIT_USAGE;
 use score_runtime::{Net, sc};
 
 use crate::node_protocol::{HEADER_LEN, LINK_WINDOW, MIN_RING_MESSAGES, Message};
 use crate::options::NodeOptions;
 use crate::transport::{NodeError, NodeTask, Transport};
 
-/// How long to sleep when a ring is full: PM tells of messages, never of room. Machines keep
-/// within what rings hold, so this is rare.
+/// Interval for retries if a ring is full, because PM notifies of messages but not of free slots.
+/// This is rare, because node tasks do not send more than fits into the rings.
 const RING_FULL_RETRY_INTERVAL_MS: u16 = 1;
 
-/// Every device carries messages of that many bytes (`PM_MIN_MTU`).
+/// Length of message that every device supports (`PM_MIN_MTU`).
 const MIN_MTU: usize = 1024;
 
-/// This node's end of the network, if there is more than one node.
+/// Runs the task of this node. It has a network if there is more than one node.
 pub struct NodeRunner {
     net: Option<Net>,
     identity: NodeIdentity,
@@ -36,10 +37,10 @@ impl NodeRunner {
         Self { net: Net::open(0), identity, send_blocked: false }
     }
 
-    /// Runs one node's part to its end. Sleeps whenever there is nothing to do.
+    /// Runs the task of a node to its end. Sleeps whenever there is nothing to do.
     ///
     /// # Errors
-    /// The node cannot go on.
+    /// The node cannot continue.
     pub fn run(&mut self, task: &mut dyn NodeTask) -> Result<(), NodeError> {
         loop {
             while !task.is_finished() && self.step(task)? {}
@@ -48,7 +49,7 @@ impl NodeRunner {
             }
             let arm_error = |error| NodeError::Network("pmBeforeSelect", error);
             self.net.as_ref().map_or(Ok(()), Net::before_select).map_err(arm_error)?;
-            // What came before arming rings no bell: look once more.
+            // A message that arrived before pmBeforeSelect sends no doorbell: check once more.
             if !self.step(task)? && !task.is_finished() {
                 self.sleep(task)?;
             }
@@ -70,8 +71,8 @@ impl NodeRunner {
         poll_fds.extend(task.input_fd().map(readable));
         poll_fds.extend(task.output_fd().map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
         let (input, output) = (task.input_fd().is_some(), task.output_fd().is_some());
-        // Idle means: only a message of this parallel process can help (manual 3.5.2). One that
-        // waits for its input may be waiting for a user.
+        // A node is idle if only a message of this parallel process can wake it (manual 3.5.2). A
+        // node that waits for its input may be waiting for a user.
         let idle = !input && !output && !self.send_blocked;
         if idle {
             score_runtime::become_idle();
@@ -94,7 +95,7 @@ impl NodeRunner {
 
 impl Transport for NodeRunner {
     fn max_payload(&self, node: u32) -> usize {
-        // A node that cannot be reached fails at the first message, with PM's own reason.
+        // If the node cannot be reached, its first message fails with PM's own error.
         let mtu = self.net.as_ref().and_then(|net| net.mtu(node as usize).ok());
         mtu.unwrap_or(MIN_MTU) - HEADER_LEN
     }
@@ -126,19 +127,19 @@ impl Transport for NodeRunner {
     }
 }
 
-/// Standard input, as a file that answers `WouldBlock`.
+/// Standard input, as a non-blocking file.
 ///
 /// # Errors
-/// No descriptor to be had.
+/// No descriptor is available.
 pub fn standard_input() -> Result<File, NodeError> {
     nonblocking_file(io::stdin().as_fd(), "standard input")
 }
 
-/// Standard output, likewise. Under scrun both are pipes of this process alone, so nobody else is
-/// surprised by the mode.
+/// Standard output, as a non-blocking file. Under scrun both are pipes of this process alone, so
+/// the mode does not affect other processes.
 ///
 /// # Errors
-/// No descriptor to be had.
+/// No descriptor is available.
 pub fn standard_output() -> Result<File, NodeError> {
     nonblocking_file(io::stdout().as_fd(), "standard output")
 }
@@ -147,27 +148,27 @@ fn nonblocking_file(fd: BorrowedFd<'_>, name: &str) -> Result<File, NodeError> {
     let file = fd.try_clone_to_owned().map_err(|error| NodeError::Io(name.into(), error))?;
     if let Ok(flags) = fcntl(&file, FcntlArg::F_GETFL) {
         let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
-        // What has no such mode (a file) never waits either.
+        // Regular files ignore the mode, but they never block.
         let _ = fcntl(&file, FcntlArg::F_SETFL(flags));
     }
     Ok(file.into())
 }
 
-/// Where this process stands (manual, table 2.1).
+/// The ranks of this process (manual, table 2.1).
 #[derive(Debug, Clone, Copy)]
 pub struct NodeIdentity {
-    /// This node.
+    /// The number of this node.
     pub node: u32,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Process on this host.
+    /// Number of this process on its host.
     pub process: u32,
-    /// Processes on this host.
+    /// Number of processes on this host.
     pub processes: u32,
 }
 
 impl NodeIdentity {
-    /// After score_initialize.
+    /// The identity of this process. Valid after score_initialize.
     pub fn current() -> Self {
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         Self {
@@ -178,7 +179,7 @@ impl NodeIdentity {
         }
     }
 
-    /// Whether that node is on this host: the nodes of a host follow one another.
+    /// Whether the node is on this host. The nodes of a host are consecutive.
     pub fn shares_host_with(&self, node: u32) -> bool {
         let first_node = self.node.saturating_sub(self.process);
         (first_node..first_node.saturating_add(self.processes)).contains(&node)
@@ -190,8 +191,8 @@ pub fn is_under_scrun() -> bool {
     std::env::var_os(score_proto::env::CONTROL_FD_ENV).is_some()
 }
 
-/// The life of a command that must be invoked by scrun: starts SCore, reads the options, runs
-/// `run_node`.
+/// The main function of a command that must be invoked by scrun: starts SCore, parses the options
+/// and calls `run_node`.
 pub fn run_command(
     name: &str,
     usage: &str,
@@ -204,16 +205,16 @@ pub fn run_command(
             return ExitCode::SUCCESS;
         }
         eprintln!("{name}: must be invoked by scrun, as in: scrun -nodes=4 {name}");
-        return ExitCode::from(2);
+        return ExitCode::from(EXIT_USAGE);
     }
     score_runtime::initialize();
     let identity = NodeIdentity::current();
-    // All nodes see the same words; one speaks for all, and its code is the command's.
+    // All nodes have the same arguments. Node 0 reports for all, with the exit code of the command.
     let is_first = identity.node == 0;
     match NodeOptions::parse(args, identity.nodes) {
         Err(error) if is_first => {
             eprintln!("{name}: {error}");
-            ExitCode::from(2)
+            ExitCode::from(EXIT_USAGE)
         }
         Err(_) => ExitCode::SUCCESS,
         Ok(options) if options.help => {

@@ -1,4 +1,4 @@
-//! Asking the scored of this host, in multi-user mode.
+//! A client for queries to the scored of this host, in multi-user mode.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,31 +15,31 @@ use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDe
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
 use score_proto::message::{ClientMessage, ConsoleRequest, Login, OsBytes, ServerMessage};
 
-/// How long an answer may take.
+/// The time in which a reply must arrive.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A question, and the answer as it comes.
+/// A request, and the stream of its replies.
 #[derive(Debug)]
 pub struct QueryStream {
     socket: UnixStream,
     decoder: ServerMessageDecoder,
     path: PathBuf,
-    /// When something has come last.
+    /// The moment at which bytes were last received.
     last_received_at: Instant,
 }
 
-/// What an answer has brought.
+/// The result of waiting for a reply.
 #[derive(Debug)]
 pub enum Reply {
-    /// This.
+    /// A message.
     Message(ServerMessage),
-    /// Nothing yet.
+    /// No message yet.
     Pending,
-    /// It is complete.
+    /// The reply is complete.
     End,
 }
 
-/// Whether there is something to read, or the end, within `timeout`.
+/// Whether the descriptor becomes readable, or is closed, within `timeout`.
 ///
 /// # Errors
 /// As ppoll(2).
@@ -51,10 +51,11 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
 }
 
 impl QueryStream {
-    /// Asks the scored that listens at `socket`, or where the environment says.
+    /// Connects to the scored at `socket`, or at the socket from the environment, and sends the
+    /// request.
     ///
     /// # Errors
-    /// One line: nobody is there.
+    /// One line: there is no scored.
     pub fn open(request: ConsoleRequest, socket: Option<PathBuf>) -> Result<Self, String> {
         let from_env = || std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
         let path = socket.or_else(from_env).unwrap_or_else(|| DEFAULT_SOCKET.into());
@@ -92,10 +93,10 @@ impl QueryStream {
         })
     }
 
-    /// The next part of the answer; none when it is complete.
+    /// The next message of the reply; `None` if the reply is complete.
     ///
     /// # Errors
-    /// One line: the question is refused, or scored has gone.
+    /// One line: the request is refused, or the connection is lost.
     pub fn next_reply(&mut self) -> Result<Option<ServerMessage>, String> {
         loop {
             match self.next_reply_within(REPLY_TIMEOUT)? {
@@ -106,7 +107,7 @@ impl QueryStream {
         }
     }
 
-    /// The next part of the answer, if it comes within `timeout`.
+    /// The next message of the reply, if it arrives within `timeout`.
     ///
     /// # Errors
     /// As [`QueryStream::next_reply`].

@@ -1,5 +1,5 @@
-//! Nodes, links and pipes in one thread, for the tests of the machines: links hold four messages,
-//! inputs and outputs block now and then, by seed.
+//! Nodes, links and pipes in one thread, for the tests of the node tasks: links hold four messages,
+//! and inputs and outputs block at random, depending on a seed.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::node_protocol::{HEADER_LEN, Message};
 use crate::transport::{NodeError, NodeTask, Transport};
 
-/// A source of choices that a failing test can repeat.
+/// A random number generator with a seed, so that a failing test can be repeated.
 #[derive(Clone)]
 pub struct SeededRng(Rc<RefCell<u64>>);
 
@@ -91,7 +91,7 @@ impl Transport for SimulatedTransport {
     }
 }
 
-/// An input with these bytes; reads are short and block now and then.
+/// An input with these bytes. Reads are short and block at random.
 pub struct FakeInput {
     bytes: VecDeque<u8>,
     rng: SeededRng,
@@ -124,7 +124,7 @@ impl AsFd for FakeInput {
     }
 }
 
-/// An output that takes up to `limit` bytes and then has no reader any more.
+/// An output that accepts up to `limit` bytes and is then closed.
 pub struct FakeOutput {
     written: Rc<RefCell<Vec<u8>>>,
     limit: usize,
@@ -165,7 +165,7 @@ impl AsFd for FakeOutput {
     }
 }
 
-/// Steps all machines in a random order until all have finished; panics when they never do.
+/// Steps all tasks in random order until all have finished. Panics if they do not finish.
 pub fn run(network: &Network, mut tasks: Vec<Box<dyn NodeTask + '_>>, rng: &SeededRng) {
     let mut transports: Vec<_> = (0..network.nodes).map(|node| network.transport(node)).collect();
     for _ in 0..2_000_000 {
@@ -179,10 +179,10 @@ pub fn run(network: &Network, mut tasks: Vec<Box<dyn NodeTask + '_>>, rng: &Seed
         network.finished.borrow_mut()[node] = tasks[node].is_finished();
     }
     let finished: Vec<_> = tasks.iter().map(|task| task.is_finished()).collect();
-    panic!("no end in sight; finished: {finished:?}");
+    panic!("the tasks do not finish; finished: {finished:?}");
 }
 
-/// A temporary file that has no name any more.
+/// A nameless temporary file.
 pub fn nameless_file() -> io::Result<File> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A bounded queue of bytes with two readers: what came in goes both to this node's output and to
-//! the next node, each at its own speed, and a slow one holds up the input.
+//! A bounded queue of bytes with two readers: this node's output and the next node. Each reads all
+//! bytes at its own speed, and a slow reader delays the input.
 
 /// One of the two readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Reader {
     Next,
 }
 
-/// The queue. A reader that has gone holds nothing up.
+/// The queue. A closed reader does not delay the input.
 #[derive(Debug)]
 pub struct Tee {
     bytes: Box<[u8]>,
@@ -29,36 +29,36 @@ impl Tee {
         }
     }
 
-    /// How many bytes wait for this reader.
+    /// Number of bytes that wait for this reader.
     pub fn pending_len(&self, reader: Reader) -> usize {
         self.read_offsets[reader as usize]
             .map_or(0, |read_offset| (self.write_offset - read_offset) as usize)
     }
 
-    /// Whether the reader is still there.
+    /// Whether the reader is open.
     pub fn is_open(&self, reader: Reader) -> bool {
         self.read_offsets[reader as usize].is_some()
     }
 
-    /// How many bytes can be added.
+    /// Number of bytes that can be added.
     pub fn free_len(&self) -> usize {
         let max_pending = self.pending_len(Reader::Output).max(self.pending_len(Reader::Next));
         self.bytes.len() - max_pending
     }
 
-    /// Free memory to read into; tell with [`Tee::commit`] how much of it was used.
+    /// Free memory to read into. The caller then calls [`Tee::commit`] with the number of bytes.
     pub fn write_slice(&mut self) -> &mut [u8] {
         let start = (self.write_offset % self.bytes.len() as u64) as usize;
         let end = self.bytes.len().min(start + self.free_len());
         &mut self.bytes[start..end]
     }
 
-    /// The first `count` bytes of [`Tee::space`] have been filled.
+    /// Adds the first `count` bytes of [`Tee::write_slice`], which the caller has filled.
     pub fn commit(&mut self, count: usize) {
         self.write_offset += count.min(self.free_len()) as u64;
     }
 
-    /// Adds bytes; false, with nothing added, when there is no room for all of them.
+    /// Adds all bytes, or none if the free space is too small. Returns whether they were added.
     pub fn push(&mut self, mut bytes: &[u8]) -> bool {
         if bytes.len() > self.free_len() {
             return false;
@@ -73,7 +73,7 @@ impl Tee {
         true
     }
 
-    /// The next bytes for this reader, as many as lie together.
+    /// The next bytes for this reader, up to the end of the buffer.
     pub fn read_slice(&self, reader: Reader) -> &[u8] {
         let Some(read_offset) = self.read_offsets[reader as usize] else { return &[] };
         let start = (read_offset % self.bytes.len() as u64) as usize;
@@ -81,7 +81,7 @@ impl Tee {
         &self.bytes[start..end]
     }
 
-    /// The reader has used the first `count` bytes of [`Tee::read_slice`].
+    /// Removes the first `count` bytes of [`Tee::read_slice`] for this reader.
     pub fn advance(&mut self, reader: Reader, count: usize) {
         let pending = self.pending_len(reader);
         if let Some(read_offset) = &mut self.read_offsets[reader as usize] {
@@ -89,7 +89,7 @@ impl Tee {
         }
     }
 
-    /// The reader has gone.
+    /// Closes a reader.
     pub fn close(&mut self, reader: Reader) {
         self.read_offsets[reader as usize] = None;
     }
@@ -100,8 +100,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Feeds and drains a small queue as told; what each of the readers has seen.
-    fn play(steps: &[(u8, usize)]) -> [Vec<u8>; 2] {
+    /// Applies the steps to a small queue. Returns the bytes that each reader has read.
+    fn apply_steps(steps: &[(u8, usize)]) -> [Vec<u8>; 2] {
         let mut tee = Tee::new(13, true, true);
         let (mut next, mut outputs) = (0u8, [Vec::new(), Vec::new()]);
         for &(action, count) in steps {
@@ -127,7 +127,7 @@ mod tests {
         fn both_readers_see_all_bytes_in_order(
             steps in prop::collection::vec((0u8..3, 1usize..9), 1..200)
         ) {
-            for list in play(&steps) {
+            for list in apply_steps(&steps) {
                 prop_assert!(list.iter().enumerate().all(|(i, byte)| *byte == i as u8));
             }
         }

@@ -1,5 +1,5 @@
-//! What the machines of scatter and gather need of the world: messages that are tried without
-//! waiting, and input and output that answer `WouldBlock`.
+//! The interface between the node tasks of scatter and gather and their environment: non-blocking
+//! messages, and non-blocking input and output.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,83 +8,83 @@ use thiserror::Error;
 
 use crate::node_protocol::{MIN_RING_MESSAGES, Message, ProtocolError};
 
-/// Why a node cannot go on.
+/// The reason why a node cannot continue.
 #[derive(Debug, Error)]
 pub enum NodeError {
-    /// The network refused.
+    /// A network function failed.
     #[error("{0}: {1}")]
     Network(&'static str, io::Error),
-    /// Another node broke the rules of [`crate::node_protocol`].
+    /// Another node has violated [`crate::node_protocol`].
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// Another node said something out of turn.
+    /// Another node has sent a message out of turn.
     #[error("another node sent {0} out of turn")]
     OutOfTurn(&'static str),
-    /// Reading or writing failed; what and where, then why.
+    /// Reading or writing failed: the operation with the file name, then the reason.
     #[error("{0}: {1}")]
     Io(String, io::Error),
 }
 
 /// Messages to other nodes.
 pub trait Transport {
-    /// The most data that one message to or from this node carries.
+    /// Maximum bytes of data in one message to or from this node.
     fn max_payload(&self, node: u32) -> usize;
 
-    /// Bytes that this node may be sent by that one before it has taken any: what lies between
-    /// holds them.
+    /// Bytes that `node` may send before this node receives any. The network between them buffers
+    /// these bytes.
     fn window(&self, node: u32) -> usize {
         self.max_payload(node) * MIN_RING_MESSAGES
     }
 
-    /// Sends; false when there is no room now.
+    /// Sends a message; false if there is no free slot now.
     ///
     /// # Errors
-    /// The network is of no more use.
+    /// The network has failed.
     fn send(&mut self, node: u32, message: Message<'_>) -> Result<bool, NodeError>;
 
-    /// Hands the next message to `on_message`; false when there is none now.
+    /// Passes the next message to `on_message`; false if there is none now.
     ///
     /// # Errors
-    /// Those of the network, of the message, and of `on_message`.
+    /// Errors of the network, of the message, and of `on_message`.
     fn receive(
         &mut self,
         on_message: &mut dyn FnMut(Message<'_>) -> Result<(), NodeError>,
     ) -> Result<bool, NodeError>;
 }
 
-/// One node's part, moved on by whoever owns the sockets.
+/// The task of one node. A runner with the network and the descriptors calls [`NodeTask::step`].
 pub trait NodeTask {
-    /// Does everything that can be done without waiting; false when that was nothing.
+    /// Does everything that is possible without waiting; false if there was nothing to do.
     ///
     /// # Errors
-    /// The node cannot go on.
+    /// The node cannot continue.
     fn step(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError>;
 
-    /// Whether the node's part is done.
+    /// Whether the task is done.
     fn is_finished(&self) -> bool;
 
-    /// The descriptor whose readability would help, if any.
+    /// The descriptor that the task waits to read from, if any.
     fn input_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The descriptor whose writability would help, if any.
+    /// The descriptor that the task waits to write to, if any.
     fn output_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// What one try to read or write gave.
+/// The result of one attempt to read or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoProgress {
-    /// That many bytes.
+    /// This number of bytes was transferred.
     Transferred(usize),
-    /// Nothing now.
+    /// The operation would block.
     WouldBlock,
-    /// The end: of the file, or no reader any more.
+    /// The end of the input, or a closed output.
     Closed,
 }
 
 /// Reads once, without waiting.
 ///
 /// # Errors
-/// The input is broken.
+/// The input has failed.
 pub fn try_read(
     input: &mut impl io::Read,
     buffer: &mut [u8],
@@ -101,7 +101,7 @@ pub fn try_read(
 /// Writes once, without waiting.
 ///
 /// # Errors
-/// The output is broken in another way than by its reader's going.
+/// The output has failed for a reason other than a closed reader.
 pub fn try_write(
     output: &mut impl io::Write,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-/* Figures 3.13, 3.15, 3.16 and 3.19: what remote memory needs around it. */
+/* Figures 3.13, 3.15, 3.16 and 3.19: auxiliary functions for remote memory access. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ unsigned long get_pm_option_bits(pmContext *pmc) {
     return config.option;
 }
 
-/* Mended: pmMLock is spelled with an L. */
+/* Corrected: the name is pmMLock, with an L. */
 int allocate_locked_buffer(pmContext *pmc) {
     int cc = posix_memalign((void **)&buffer, (size_t)sysconf(_SC_PAGESIZE), BUFF_LEN);
 
@@ -40,7 +40,7 @@ int recv_remote_handle(pmContext *pmc, receive_function receive) {
     int cc = receive(pmc, &buff, &len);
 
     if (cc != PM_SUCCESS) return cc;
-    /* Mended: what was received is given back, also when it is wrong. */
+    /* Corrected: the receive buffer is released even if the message is wrong. */
     if (len == sizeof(pmAddrHandle)) memcpy(&rmt_handle, buff, sizeof(pmAddrHandle));
     cc = pmReleaseReceiveBuffer(pmc);
     return len != sizeof(pmAddrHandle) ? EIO : cc;

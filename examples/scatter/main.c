@@ -1,9 +1,9 @@
 /*
  * Figures 2.15 and 3.20. Usage: scrun -nodes=N ./scatter [-spin] [-read|-messages] < FILE
- * Standard input of the first node goes to standard output of every node. With -spin the nodes wait
- * for messages as in figure 2.9, without in select(2) as in figure 3.4. The network's option bits
- * say how the bytes go: by remote write, by remote read, or in messages; -read and -messages leave
- * out what comes before them.
+ * Copies standard input of the first node to standard output of every node. With -spin the nodes
+ * poll for messages as in figure 2.9, else they wait in select(2) as in figure 3.4. The option bits
+ * of the network select the method: remote write, remote read, or messages, in this order. -read
+ * excludes remote write, and -messages excludes both.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /*
- * What the nodes tell each other while one accesses the other's memory: lengths, in two bytes, from
- * the left, and acknowledgements, in one byte, from the right.
- * Mended: figure 3.24 takes whatever comes for what it waits for. Here, as in figure 3.28, the size
- * of a message tells which it is, and what comes too early is kept.
+ * The messages between nodes during remote memory access: lengths, in two bytes, from the previous
+ * node, and acknowledgements, in one byte, from the next node.
+ * Corrected: figure 3.24 assumes that each message is of the expected kind. Here, as in figure
+ * 3.28, the size of a message distinguishes the kinds, and early messages are kept.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -31,7 +31,7 @@ static int receive_notice(pmContext *pmc, receive_function receive) {
     }
     cc = pmReleaseReceiveBuffer(pmc);
     if (cc != PM_SUCCESS) return cc;
-    /* Mended: what another node says is not to be trusted with our memory. */
+    /* Corrected: a length from another node is checked, because it could exceed our buffer. */
     return (size > sizeof(length) || last_length > BUFF_LEN) ? EIO : PM_SUCCESS;
 }
 

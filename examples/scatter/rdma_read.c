@@ -31,7 +31,8 @@ static int rdma_read_head(pmContext *pmc, receive_function receive, int fd_in, i
 
 /*
  * Figure 3.28.
- * Mended: it takes an acknowledgement for the next length and reads again as many bytes as last.
+ * Corrected: the listing takes an acknowledgement for the next length, and then reads the previous
+ * number of bytes again.
  */
 static int rdma_read_tail(pmContext *pmc, receive_function receive, int fd_out) {
     size_t len;
@@ -49,7 +50,7 @@ static int rdma_read_tail(pmContext *pmc, receive_function receive, int fd_out) 
     }
 }
 
-/* As figure 3.21, the other way round: handles go to the next node. */
+/* As figure 3.21 in the opposite direction: handles are sent to the next node. */
 int rdma_read(pmContext *pmc, receive_function receive, int fd_in, int fd_out) {
     int cc = allocate_locked_buffer(pmc);
 

@@ -12,7 +12,10 @@ static int write_to_next(pmContext *pmc, size_t len) {
     return PM_SUCCESS;
 }
 
-/* Tells the next node what it has. Sent after the bytes, a message arrives after them (3.6.3). */
+/*
+ * Writes the bytes to the next node and sends their length. A message that is sent after the bytes
+ * arrives after them (3.6.3).
+ */
 static int pass_next(pmContext *pmc, size_t len) {
     int cc;
 
@@ -46,7 +49,7 @@ static int rdma_write_tail(pmContext *pmc, receive_function receive, int fd_out)
         if (len == 0) return PM_SUCCESS;
         if ((cc = write_all(fd_out, buffer, len)) != 0) return cc;
         if ((cc = is_write_done(pmc)) != PM_SUCCESS) return cc;
-        /* From here on the previous node writes to the buffer. */
+        /* After this, the previous node writes to the buffer. */
         if ((cc = send_acknowledgement(pmc)) != PM_SUCCESS) return cc;
         if (IS_PIPE_LAST) continue;
         if ((cc = receive_acknowledgement(pmc, receive)) != PM_SUCCESS) return cc;
@@ -55,9 +58,9 @@ static int rdma_write_tail(pmContext *pmc, receive_function receive, int fd_out)
 
 /*
  * Figure 3.21.
- * Mended: there is a brace too many before the last else; and a node in the middle sends its handle
- * before it has that of the next node, so that the length from the previous one can come first. It
- * receives first.
+ * Corrected: the listing has an extra brace before the last else. Also, its middle nodes send
+ * their handle before they have received the handle of the next node, so that the length from the
+ * previous node can arrive first. Here they receive first.
  */
 int rdma_write(pmContext *pmc, receive_function receive, int fd_in, int fd_out) {
     int cc = allocate_locked_buffer(pmc);

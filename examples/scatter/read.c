@@ -1,4 +1,4 @@
-/* Figure 2.11: what the first node does. */
+/* Figure 2.11: the first node. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include "scatter.h"
 
 int read_file_and_pass_next(pmContext *pmc, int fd_in, int fd_out) {
-    /* Not pmGetMtu: every node passes the packets on, so they must fit all the way. */
+    /* Not pmGetMtu: every node forwards the packets, so they must fit on all links. */
     const size_t mtu = PM_MIN_MTU;
     caddr_t sbuff;
     uint16_t sz;
@@ -29,6 +29,6 @@ int read_file_and_pass_next(pmContext *pmc, int fd_in, int fd_out) {
         if (cc != PM_SUCCESS) return cc;
         cc = pmSend(pmc);
         if (cc != PM_SUCCESS) return cc;
-    } while (sz > 0); /* an empty packet says that the file has ended */
+    } while (sz > 0); /* an empty packet marks the end of the file */
     return 0;
 }

@@ -5,7 +5,7 @@
 
 #include "scatter.h"
 
-/* Figure 2.9. Becomes busy before the message is released, as the manual wants it. */
+/* Figure 2.9. Becomes busy before the message is released, as the manual requires. */
 int spinwait_receive(pmContext *pmc, caddr_t *bufp, size_t *lenp) {
     int cc = pmReceive(pmc, bufp, lenp);
 
@@ -22,7 +22,7 @@ int spinwait_receive(pmContext *pmc, caddr_t *bufp, size_t *lenp) {
 static int *fd_net;
 static int num_fds, fd_max;
 
-/* The first half of figure 3.4: which descriptors to wait on. */
+/* The first half of figure 3.4: the descriptors to wait on. */
 static int get_descriptors(pmContext *pmc) {
     int cc, n;
 
@@ -33,7 +33,7 @@ static int get_descriptors(pmContext *pmc) {
     if (fd_net == NULL) return ENOMEM;
     cc = pmGetFd(pmc, fd_net, &num_fds);
     for (n = 0; cc == PM_SUCCESS && n < num_fds; n++) {
-        /* Mended: a descriptor beyond what an fd_set holds would be written past its end. */
+        /* Corrected: FD_SET with a descriptor above the limit would write past the end. */
         if (fd_net[n] >= FD_SETSIZE) cc = EMFILE;
         if (fd_net[n] >= fd_max) fd_max = fd_net[n] + 1;
     }
@@ -52,7 +52,7 @@ int blocking_receive(pmContext *pmc, caddr_t *bufp, size_t *lenp) {
     if (fd_net == NULL && (cc = get_descriptors(pmc)) != PM_SUCCESS) return cc;
     if ((cc = pmBeforeSelect(pmc)) != PM_SUCCESS) return cc;
     while ((cc = pmReceive(pmc, bufp, lenp)) == ENOBUFS || cc == EBUSY) {
-        /* Mended: who waits here is idle; without this a deadlock would go unseen. */
+        /* Corrected: a waiting process is idle; without this call deadlocks are not detected. */
         score_become_idle();
         if (cc == EBUSY) continue;
         FD_ZERO(&fds);
@@ -60,7 +60,7 @@ int blocking_receive(pmContext *pmc, caddr_t *bufp, size_t *lenp) {
         (void)select(fd_max, &fds, NULL, NULL, NULL);
     }
     score_become_busy();
-    /* Mended: on errors, too, pmBeforeSelect must be undone. */
+    /* Corrected: pmAfterSelect is also required after errors. */
     after = pmAfterSelect(pmc);
     return cc == PM_SUCCESS ? after : cc;
 }

@@ -2,7 +2,7 @@
  * The scatter program of the SCore and PM Programming Manual, chapter 2, with the blocking receive
  * of section 3.3 and the remote memory of section 3.6: the first node reads a file and passes it
  * along the pipeline of nodes, and every node writes it. One file per figure or two; comments that
- * begin with "Mended:" say where the manual's listing was wrong.
+ * begin with "Corrected:" describe errors in the manual's listings.
  */
 #ifndef SCATTER_H
 #define SCATTER_H
@@ -42,7 +42,7 @@ int is_read_done(pmContext *pmc);
 int rdma_write(pmContext *pmc, receive_function receive, int fd_in, int fd_out);
 int rdma_read(pmContext *pmc, receive_function receive, int fd_in, int fd_out);
 
-/* What the nodes tell each other meanwhile: notice.c. */
+/* Messages between nodes during remote memory access: notice.c. */
 int receive_length(pmContext *pmc, receive_function receive, size_t *len);
 int receive_acknowledgement(pmContext *pmc, receive_function receive);
 int send_length(pmContext *pmc, size_t len);

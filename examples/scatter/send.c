@@ -1,10 +1,10 @@
-/* Figure 2.10 (its caption says get_send_message). */
+/* Figure 2.10 (its caption has the name get_send_message). */
 #include <errno.h>
 #include <stddef.h>
 
 #include "scatter.h"
 
-/* Waits for room to send, and meanwhile receives, since waiting alone might never end. */
+/* Waits for a send buffer. Receives meanwhile, because the wait might otherwise never end. */
 int get_send_buffer(pmContext *pmc, int dst, caddr_t *sbuf_p, size_t slen,
                     int (*recv_func)(caddr_t, size_t)) {
     int cc;

@@ -1,4 +1,4 @@
-/* Figure 2.13: what the other nodes do. */
+/* Figure 2.13: the other nodes. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdint.h>
@@ -8,8 +8,9 @@
 #include "scatter.h"
 
 /*
- * Writes everything.
- * Mended: a pipe may take a part only, as after a stop of the job, and then errno says nothing.
+ * Writes all bytes.
+ * Corrected: a pipe may accept only a part of the bytes, for example after a stop of the job. errno
+ * is not set then.
  */
 int write_all(int fd, const char *bytes, size_t len) {
     while (len > 0) {
@@ -34,7 +35,7 @@ int write_file_and_pass_next(pmContext *pmc, receive_function receive, int fd_ou
         cc = receive(pmc, &rbuff, &len);
         if (cc != PM_SUCCESS) return cc;
 
-        /* Mended: what another node says is not to be trusted with our memory. */
+        /* Corrected: lengths from another node are checked: they could exceed our buffer. */
         if (len < sizeof(sz)) return EIO;
         sz = ntohs(*(uint16_t *)(void *)rbuff);
         if (sz > len - sizeof(sz)) return EIO;

@@ -2,11 +2,11 @@
  * sc.h - the SCore-D system calls (manual, table 1.4).
  *
  * Each returns 0 or a positive errno value; errno itself is not set. All may be called by
- * several threads at once. Stops and continues of the job are never seen as errors. If
- * SCore-D is gone, a call ends the process with code 1.
+ * several threads at the same time. Stops and continues of the job never cause errors. If SCore-D
+ * is gone, a call ends the process with code 1.
  *
  * Without scrun (manual 1.4.4) and before score_initialize the calls act on the process itself.
- * In a child of fork(), which is no node, sc_barrier, sc_flush and sc_signal_bcast return EPERM.
+ * In a child of fork(), which is not a node, sc_barrier, sc_flush and sc_signal_bcast return EPERM.
  */
 #ifndef SCORE_SC_H
 #define SCORE_SC_H
@@ -17,9 +17,9 @@ extern "C" {
 
 /*
  * Waits until all nodes of the parallel process have called it. The thread counts as idle
- * meanwhile and as busy afterwards.
- * EBUSY another thread of this node is in it; EINTR the job has been restarted from a checkpoint;
- * EPERM.
+ * during the call and as busy afterwards.
+ * EBUSY another thread of this node is in the call; EINTR the job has been restarted from a
+ * checkpoint; EPERM.
  * Manual page sc_barrier(2).
  */
 int sc_barrier(void);
@@ -32,8 +32,8 @@ int sc_barrier(void);
 int sc_checkpoint(void);
 
 /*
- * Ends the parallel process with this exit code. Does not return. What the process has printed is
- * kept; exit handlers do not run. Without scrun it is exit(3).
+ * Ends the parallel process with this exit code. Does not return. Output that the process has
+ * printed is kept; exit handlers do not run. Without scrun it is exit(3).
  * Manual page sc_exit(2).
  */
 int sc_exit(int exno);
@@ -44,15 +44,15 @@ int sc_exit(int exno);
 int sc_terminate(void);
 
 /*
- * Waits until all that this process has printed on standard output and error has been written by
- * scrun. The buffers of stdout and stderr are flushed before.
+ * Waits until scrun has written everything that this process has printed on standard output and
+ * error. The buffers of stdout and stderr are flushed first.
  * EINTR the job has been restarted from a checkpoint; EPERM.
  * Manual page sc_flush(2).
  */
 int sc_flush(void);
 
 /*
- * Tells the number of the job, as scrun prints it; 0 without scrun.
+ * Returns the number of the job, as scrun prints it; 0 without scrun.
  *   scpid OUT the number
  * EINVAL scpid is NULL.
  * Manual page sc_getpid(2).
@@ -60,10 +60,10 @@ int sc_flush(void);
 int sc_getpid(int *scpid);
 
 /*
- * Asks for a debugger and ends the parallel process: the user is told the node, the signal and how
- * to look into it. Does not return. May be called in a signal handler.
+ * Requests a debugger and ends the parallel process: scrun tells the user the node, the signal and
+ * how to inspect the process. Does not return. May be called in a signal handler.
  *   display IN X display; NULL: the environment variable DISPLAY
- *   signal  IN what is thought to be the cause, for the message only
+ *   signal  IN the suspected cause, used only in the message
  * Manual page sc_inspectme(2).
  */
 int sc_inspectme(char *display, int signal);
@@ -75,33 +75,33 @@ int sc_inspectme(char *display, int signal);
 void sc_set_monitor(int which, unsigned char value);
 
 /*
- * Sends a signal to every process of the parallel process, this one included.
+ * Sends a signal to every process of the parallel process, also to this one.
  * EINVAL signal is negative, above SIGRTMAX, SIGSTOP, SIGCONT or SIGKILL; EPERM.
  * Manual page sc_signal_bcast(2).
  */
 int sc_signal_bcast(int signal);
 
 /*
- * Sleeps, and has the whole job sleep so long: other jobs run on its processors meanwhile.
+ * Sleeps, and lets the whole job sleep as long: other jobs run on its processors during that time.
  * EINVAL sec is negative; EPERM in a process that a node has forked.
  * Manual page sc_sleep(2).
  */
 int sc_sleep(int sec);
 
 /*
- * Gives up the rest of the slice of the whole job to other jobs; nothing, if none waits.
+ * Gives up the rest of the slice of the whole job to other jobs; no effect if none waits.
  * EPERM in a process that a node has forked.
  * Manual page sc_yield(2).
  */
 int sc_yield(void);
 
 /*
- * Creates (or empties) or opens a temporary file for reading and writing. It lives as long as
- * the job, on this host; all processes of the job on this host see it. The descriptor is closed on
+ * Creates (or truncates) or opens a temporary file for reading and writing. The file exists on this
+ * host as long as the job, for all processes of the job on this host. The descriptor is closed on
  * exec.
  *   filename IN  a name without slash
  *   fd       OUT the descriptor
- * EINVAL filename holds a slash or an argument is NULL; else as open(2).
+ * EINVAL filename contains a slash or an argument is NULL; else as of open(2).
  * Manual pages sc_create_temporary_file(3), sc_open_temporary_file(3).
  */
 int sc_create_temporary_file(char *filename, int *fd);
@@ -109,14 +109,14 @@ int sc_open_temporary_file(char *filename, int *fd);
 
 /*
  * Removes a temporary file.
- * EINVAL filename holds a slash or is NULL; else as unlink(2).
+ * EINVAL filename contains a slash or is NULL; else as of unlink(2).
  * Manual page sc_unlink_temporary_file(3).
  */
 int sc_unlink_temporary_file(char *filename);
 
 /*
  * Begins and ends a region in which no checkpoint is taken (manual 3.2). Regions nest.
- * EINVAL (leave) there is none.
+ * EINVAL (leave) there is no region.
  */
 int score_ckpt_enter_uncheckpointable(void);
 int score_ckpt_leave_uncheckpointable(void);

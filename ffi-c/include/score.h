@@ -1,9 +1,9 @@
 /*
- * score.h - the runtime library of SCore: initialization, where the process stands, the idle flag
- * (score_initialize(3), score_become_idle(3), score_become_busy(3)).
+ * score.h - the runtime library of SCore: initialization, the numbers of the process in its job,
+ * the idle flag (score_initialize(3), score_become_idle(3), score_become_busy(3)).
  *
  * "Manual" is the SCore and PM Programming Manual. All functions may be called by several threads
- * at once. sc.h has the SCore-D system calls, score_resource.h the resource macros and
+ * at the same time. sc.h has the SCore-D system calls, score_resource.h the resource macros and
  * score_options.h scrun's options.
  */
 #ifndef SCORE_SCORE_H
@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /*
- * Where this process stands (manual, table 2.1). Set by score_initialize; not to be written.
+ * The numbers of this process in its job (manual, table 2.1). Set by score_initialize; read-only.
  * Without scrun, and before score_initialize: one node, no network.
  */
 extern int score_self_node; /* node number of this process, from 0 */
@@ -25,11 +25,11 @@ extern int score_self_host; /* number of this host */
 extern int score_num_node;  /* nodes of this parallel process */
 extern int score_num_proc;  /* processes on this host */
 extern int score_num_host;  /* hosts of this parallel process */
-extern int score_num_pmnet; /* network sets; 0 when there is one node */
+extern int score_num_pmnet; /* network sets; 0 if there is only one node */
 
 /*
- * One PM/Composite context per network set, each of which reaches every other node. Behind the
- * last one stands NULL, so that score_pmnet[0] is NULL when there is one node.
+ * One PM/Composite context per network set, each of which reaches every other node. NULL follows
+ * the last one, so that score_pmnet[0] is NULL if there is only one node.
  */
 extern pmContext **score_pmnet;
 
@@ -37,22 +37,24 @@ extern pmContext **score_pmnet;
  * Makes this process a node of its parallel process; to be called before anything else, once (a
  * further call has no effect). Nothing may be written to standard output before.
  *
- * Both score_initialize() and score_initialize(argc, argv) may be written and do the same; the
- * arguments are not looked at. (C: a macro chooses by their number; C++: an overload.)
+ * Both score_initialize() and score_initialize(argc, argv) are valid and do the same; the arguments
+ * are ignored. (C: a macro chooses by their number; C++: an overload.)
  *
- * Started by scrun it returns when all nodes have called it. If it cannot be done it says why on
- * standard error and ends the process with code 1. Run by scrun for its resource request (see
- * SCORE_RSRC_RUN) the program ends here with code 0. Otherwise it runs alone (manual 1.4.4).
+ * In a process that scrun has started, the function returns after all nodes have called it. If it
+ * fails, it prints the reason on standard error and ends the process with code 1. If scrun runs the
+ * program for its resource request (see SCORE_RSRC_RUN), the program ends here with code 0.
+ * Otherwise it runs alone (manual 1.4.4).
  * Manual page score_initialize(3).
  */
 void score_initialize(void);
 void score_initialize_args(int argc, char **argv);
 
 /*
- * Tells SCore-D that the calling thread has nothing to do but wait for a message, or that it has
- * something to do (manual 3.5.2). The process is idle when all its threads that have ever called
- * are; score_initialize calls score_become_busy. Become busy before pmReleaseReceiveBuffer and
- * before pmSend: a thread that sends while idle is made busy and warned once.
+ * Declares that the calling thread has nothing to do except wait for a message, or that it has
+ * something to do (manual 3.5.2). The process is idle if all its threads that have ever called one
+ * of the functions are idle; score_initialize calls score_become_busy. Call score_become_busy
+ * before pmReleaseReceiveBuffer and before pmSend: a thread that sends while idle is made busy and
+ * warned once.
  * No effect before score_initialize, without scrun and in a child of fork().
  * Manual pages score_become_idle(3), score_become_busy(3).
  */

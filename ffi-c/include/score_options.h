@@ -4,7 +4,7 @@
 #ifndef SCORE_SCORE_OPTIONS_H
 #define SCORE_SCORE_OPTIONS_H
 
-/* The manual declares sc_flush here, too. */
+/* The manual also declares sc_flush here. */
 #include <sc.h>
 
 #ifdef __cplusplus
@@ -12,9 +12,9 @@ extern "C" {
 #endif
 
 /*
- * The value of an option that the user has given scrun, the leftmost one if it was given more
- * than once; the empty string if it has no value; NULL if it was not given, and without scrun. Not
- * to be freed nor altered. To be called after score_initialize.
+ * The value of an option of scrun, the leftmost one if the user has given it more than once. The
+ * empty string if it has no value; NULL if it was not given, or without scrun. The value must not
+ * be freed or altered. To be called after score_initialize.
  *   keyword IN the option's name
  * Manual page score_get_opt(3).
  */

@@ -1,12 +1,12 @@
 /*
- * score_resource.h - what a program asks of SCore, declared in the program (manual 4.1).
+ * score_resource.h - the resource request of a program, declared in the program (manual 4.1).
  *
  * Each macro is a declaration, to be followed by a semicolon, outside of functions or inside, any
  * number of times, in the program or in a shared library that it needs. (In C++, not in inline
  * functions and templates.) Its arguments are constant expressions. scrun reads the declarations
- * from the executable file (ELF notes in the section .note.score; layout in proto/src/note.rs)
- * without running it; those of all programs of a job together must allow the job, or scrun refuses
- * it.
+ * from the executable file (ELF notes in the section .note.score; layout in
+ * proto/src/elf_note.rs) without running it. The declarations of all programs of a job together
+ * must allow the job, or scrun refuses it.
  */
 #ifndef SCORE_SCORE_RESOURCE_H
 #define SCORE_SCORE_RESOURCE_H
@@ -30,8 +30,8 @@
 #define SCORE_RSRC_NOCKPT SCORE_RSRC_NOTE_(7, 0, 0, 0)
 
 /*
- * Ours: scrun shall run the program on its own host first, up to score_initialize, for what it
- * asks by score_request_nodes (manual 1.4.2).
+ * Extension: scrun first runs the program on its own host, up to score_initialize, to get its
+ * request from score_request_nodes (manual 1.4.2).
  */
 #define SCORE_RSRC_RUN SCORE_RSRC_NOTE_(8, 0, 0, 0)
 
@@ -40,9 +40,10 @@ extern "C" {
 #endif
 
 /*
- * Ours: asks for at least min nodes and at most max, computed by the program. To be called before
- * score_initialize in a program with SCORE_RSRC_RUN; the last call counts. No effect otherwise.
- * EINVAL no number of nodes meets it.
+ * Extension: requests at least min and at most max nodes, computed by the program. To be called
+ * before score_initialize in a program with SCORE_RSRC_RUN; the last call takes effect. No effect
+ * otherwise.
+ * EINVAL no number of nodes meets the limits.
  */
 int score_request_nodes(int min, int max);
 
@@ -52,7 +53,8 @@ int score_request_nodes(int min, int max);
 
 /*
  * An ELF note: lengths of owner and descriptor, type, owner padded to 8 bytes, descriptor of one
- * or two 32-bit words, or none. The names differ by __COUNTER__, so that declarations do not meet.
+ * or two 32-bit words, or none. __COUNTER__ makes the names different, so that declarations do not
+ * clash.
  */
 #define SCORE_RSRC_NOTE_(type, words, first, second)                                               \
     SCORE_RSRC_PLACE_(__COUNTER__, type, words, first, second)

@@ -1,4 +1,4 @@
-//! Hostile input: the message that waits in an attach descriptor.
+//! Hostile input: the message in an attach descriptor.
 #![no_main]
 
 use score_pm::segment::attach::AttachMessage;

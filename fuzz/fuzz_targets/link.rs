@@ -1,4 +1,5 @@
-//! Hostile input: links between daemons, from strangers and from peers that break the rules.
+//! Hostile input: links between daemons, from unauthenticated senders and from peers that violate
+//! the protocol.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| score_tree::link::fuzz(bytes));

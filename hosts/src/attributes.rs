@@ -1,14 +1,14 @@
-//! The attributes that records of `scorehosts.db` have (score_doc 5.6 to 7, scorehosts.db; where
-//! they differ, version 7), and those that are ours.
+//! The attributes of records in `scorehosts.db` (score_doc 5.6 to 7, scorehosts.db; if they differ,
+//! version 7), and the extensions of this project.
 
-/// How many values an attribute takes, and of which kind.
+/// The number and kind of an attribute's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueType {
     /// One word.
     Word,
     /// One number, at least 1.
     Count,
-    /// One number, fractions too.
+    /// One number, possibly with a fraction.
     Number,
     /// `yes` or `no`.
     Bool,
@@ -20,7 +20,7 @@ pub enum ValueType {
     Words,
 }
 
-/// One attribute.
+/// The definition of one attribute.
 #[derive(Debug)]
 pub struct AttributeDef {
     /// Its name.
@@ -35,8 +35,8 @@ const fn attribute(name: &'static str, value_type: ValueType) -> AttributeDef {
 
 use ValueType::{Bool, Count, Hex16, IntRange, Number, Word, Words};
 
-/// Of hosts. `smp` and `msgbserv` are what SCore 5 called `cores` and `msgb`; `address` and
-/// `bintype` are ours.
+/// Attributes of hosts. `smp` and `msgbserv` are SCore 5's names of `cores` and `msgb`; `address`
+/// and `bintype` are extensions.
 pub const HOST_ATTRIBUTES: &[AttributeDef] = &[
     attribute("cpugen", Word),
     attribute("speed", Number),
@@ -52,8 +52,8 @@ pub const HOST_ATTRIBUTES: &[AttributeDef] = &[
     attribute("bintype", Word),
 ];
 
-/// Of networks, and of a host's end of a network. `address`, `links` and `trusted` are ours, and
-/// those of RDMA adapters.
+/// Attributes of networks, and of a host's interface to a network. `address`, `links`, `trusted`
+/// and the attributes of RDMA adapters are extensions.
 pub const NETWORK_ATTRIBUTES: &[AttributeDef] = &[
     attribute("type", Word),
     attribute("channel", Word),
@@ -84,13 +84,13 @@ pub const NETWORK_ATTRIBUTES: &[AttributeDef] = &[
     attribute("level", IntRange(0, 15)),
 ];
 
-/// How an RDMA adapter is addressed: for networks of type verbs only.
+/// Addressing of an RDMA adapter: only for networks of type verbs.
 pub const RDMA_ADDRESS_ATTRIBUTES: &[&str] = &["device", "port", "gid", "partition", "level"];
 
-/// Devices that `type` names.
+/// The valid values of `type`.
 pub const DEVICE_TYPES: &[&str] = &["ethernet", "agent-udp", "shmem", "verbs"];
 
-/// Devices of hardware that is no more: such records are read, and no job uses them.
+/// Devices for obsolete hardware: their records are accepted, but no job uses them.
 pub const OBSOLETE_DEVICES: &[&str] = &[
     "etherhxb",
     "ethernet-hxb",
@@ -107,10 +107,10 @@ pub fn find(name: &str, definitions: &'static [AttributeDef]) -> Option<&'static
     definitions.iter().find(|known| known.name == name)
 }
 
-/// What is wrong with a value.
+/// Checks a value.
 ///
 /// # Errors
-/// What would be right.
+/// The expected form.
 pub fn check(value_type: ValueType, value: &str) -> Result<(), String> {
     let digits = value.bytes().all(|byte| byte.is_ascii_digit());
     let is_valid = match value_type {

@@ -1,19 +1,19 @@
-//! Where files come from: the database that applies, and the one function that reads the disk.
+//! The location of files: which database applies, and the only function that reads the disk.
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// How files are read; [`read_from_disk`] outside tests.
+/// The function that reads files; [`read_from_disk`] outside tests.
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
 /// The environment variable that names the database (score_doc 7, scorehosts.db).
 pub const DATABASE_ENV: &str = "SCBDSERV";
 
-/// Where the database of a host lies when nothing else is said.
+/// The database of a host if no other is named.
 pub const DEFAULT_DATABASE_PATH: &str = "/etc/score/scorehosts.db";
 
-/// The list of hosts that are out of order, in the folder of the database.
+/// The list of hosts that are out of order, in the directory of the database.
 pub const DEFECTIVE_HOSTS_FILE: &str = "scorehosts.defects";
 
 /// A larger file is refused.
@@ -22,7 +22,7 @@ pub const MAX_DATABASE_LEN: u64 = 16 << 20;
 /// Reads a file whole.
 ///
 /// # Errors
-/// Those of the file system; `FileTooLarge` beyond [`MAX_DATABASE_LEN`].
+/// The errors of the file system; `FileTooLarge` beyond [`MAX_DATABASE_LEN`].
 pub fn read_from_disk(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(MAX_DATABASE_LEN + 1).read_to_end(&mut bytes)?;
@@ -35,11 +35,11 @@ pub fn read_from_disk(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The database that applies, if there is one: what the `-file` option says, else SCBDSERV, else
-/// the default when it exists.
+/// The database that applies, if there is one: the value of the `-file` option, else that of
+/// SCBDSERV, else the default if it exists.
 ///
 /// # Errors
-/// A value of SCBDSERV that is no path.
+/// A value of SCBDSERV that is not a path.
 pub fn locate(option: Option<&Path>, variable: Option<&OsStr>) -> Result<Option<PathBuf>, String> {
     if let Some(path) = option {
         return Ok(Some(path.to_owned()));
@@ -47,8 +47,8 @@ pub fn locate(option: Option<&Path>, variable: Option<&OsStr>) -> Result<Option<
     match variable.filter(|value| !value.is_empty()) {
         Some(value) if Path::new(value).is_absolute() => Ok(Some(value.into())),
         Some(value) => Err(format!(
-            "{DATABASE_ENV}={}: no cluster database server is asked here; the path of a scorehosts.db \
-             that begins with / is expected",
+            "{DATABASE_ENV}={}: no cluster database server is asked here; the path of a \
+             scorehosts.db that begins with / is expected",
             crate::error::printable(&value.to_string_lossy())
         )),
         None => Ok(Some(PathBuf::from(DEFAULT_DATABASE_PATH)).filter(|path| path.exists())),

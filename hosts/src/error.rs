@@ -1,17 +1,17 @@
-//! Errors: what is wrong, where it stands, and what would be right.
+//! Errors: the problem, its location, and the expected form.
 
 use std::fmt;
 
-/// Something wrong in a file.
+/// An error in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
     /// The file.
     pub file: String,
-    /// The line, from 1; 0 when the file as a whole is meant.
+    /// The line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// The word at fault; empty when there is none.
+    /// The wrong word; empty if there is none.
     pub word: String,
-    /// What is wrong with it, and what would be right.
+    /// The problem, and the expected form.
     pub message: String,
 }
 
@@ -30,12 +30,12 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// Something wrong in an expression over hosts.
+/// An error in an expression over hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpressionError {
-    /// The byte of the expression from which on it is wrong.
+    /// The byte offset in the expression at which the error begins.
     pub offset: usize,
-    /// The word at fault, what is wrong with it, and what would be right.
+    /// The wrong word, the problem, and the expected form.
     pub message: String,
 }
 
@@ -47,10 +47,10 @@ impl fmt::Display for ExpressionError {
 
 impl std::error::Error for ExpressionError {}
 
-/// The longest word that a message repeats whole.
+/// The longest word that a message quotes in full.
 const MAX_QUOTED_CHARS: usize = 80;
 
-/// A word fit for a terminal and a line: nothing unprintable, not too long.
+/// A word that can be printed to a terminal on one line: no unprintable characters, not too long.
 pub(crate) fn printable(word: &str) -> String {
     let clean = |letter: char| if letter.is_control() { '?' } else { letter };
     if word.chars().nth(MAX_QUOTED_CHARS).is_none() {
@@ -59,7 +59,7 @@ pub(crate) fn printable(word: &str) -> String {
     word.chars().take(MAX_QUOTED_CHARS - 3).map(clean).chain("...".chars()).collect()
 }
 
-/// The names, as many as fit in a line.
+/// As many of the names as fit into a line.
 pub(crate) fn join_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const MAX_LISTED_NAMES: usize = 8;
     let mut names = names.into_iter();
@@ -77,15 +77,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_names_file_line_and_word_as_compilers_do() {
-        let fault = ParseError {
+    fn an_error_names_file_line_and_word_as_compilers_do() {
+        let error = ParseError {
             file: "etc/db".into(),
             line: 7,
             word: "cors=8\u{1b}".into(),
             message: "unknown".into(),
         };
-        assert_eq!(fault.to_string(), "etc/db:7: cors=8?: unknown");
-        let whole = ParseError { line: 0, word: String::new(), ..fault };
+        assert_eq!(error.to_string(), "etc/db:7: cors=8?: unknown");
+        let whole = ParseError { line: 0, word: String::new(), ..error };
         assert_eq!(whole.to_string(), "etc/db: unknown");
     }
 

@@ -1,15 +1,15 @@
 //! Expressions over hosts (score_doc 7, scorehosts): names of hosts, groups and files of hosts,
-//! joined by five operators that are evaluated from left to right. The answer is an ordered set.
+//! joined by five operators that are evaluated from left to right. The result is an ordered set.
 //!
 //! | | |
 //! |---|---|
 //! | `a+b` | the hosts of `a`, then those of `b` that are not among them |
 //! | `a~b` | the hosts of `a` that are not of `b` |
-//! | `a:N`, `a:host` | the first N hosts; those before `host` |
-//! | `a@N`, `a@host` | those behind the first N; those from `host` on |
+//! | `a:N`, `a:host` | the first N hosts; those in front of `host` |
+//! | `a@N`, `a@host` | those after the first N; those from `host` on |
 //! | `a^b` | the hosts of `b`, then those of `a` that are not among them |
 //!
-//! Ours: `comp[0-15]`, and `local:N`, which are N virtual hosts on this machine.
+//! Extensions: `comp[0-15]`, and `local:N`, which are N virtual hosts on this machine.
 
 use crate::MAX_HOSTS;
 use crate::database::{Database, Host, LOCAL_KEYWORD};
@@ -23,23 +23,23 @@ use std::path::Path;
 /// More virtual hosts than this are refused.
 pub const MAX_VIRTUAL: usize = 4096;
 
-/// What virtual hosts get of this machine.
+/// The properties that virtual hosts have from this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualHostSpec {
-    /// Processors of the machine, shared by all; never fewer than one each.
+    /// Processors of the machine, shared by all virtual hosts; at least one each.
     pub processors: u32,
     /// Its kind of programs.
     pub bintype: Option<String>,
 }
 
-/// What names in an expression can mean.
+/// The meaning of names in an expression.
 #[derive(Clone)]
 pub struct Context<'a> {
     /// The database, if there is one.
     pub database: Option<&'a Database>,
-    /// How files of hosts are read.
+    /// The function that reads files of hosts.
     pub read: ReadFile<'a>,
-    /// What `local:N` gives.
+    /// The properties of the hosts of `local:N`.
     pub machine: VirtualHostSpec,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The hosts that an expression means, those out of order included: at least one, none twice.
+/// The hosts of an expression, also those that are out of order: at least one, none twice.
 ///
 /// # Errors
 /// The first name or operator that is wrong.
@@ -64,10 +64,10 @@ pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
         operand(offset, first, context)?
     };
     for (operator, offset, word) in terms {
-        let fault = |what: String| ExpressionError { offset, message: what };
+        let error = |what: String| ExpressionError { offset, message: what };
         match operator {
             ':' | '@' => {
-                let index = cut_index(operator, word, &set).map_err(fault)?;
+                let index = cut_index(operator, word, &set).map_err(error)?;
                 if operator == ':' {
                     set.truncate(index);
                 } else {
@@ -75,9 +75,10 @@ pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
                 }
             }
             _ if word == LOCAL_KEYWORD || set[0].is_virtual => {
-                let what =
-                    format!("virtual hosts stand alone ({LOCAL_KEYWORD}:N, then : or @ at most)");
-                return Err(fault(what));
+                let what = format!(
+                    "virtual hosts cannot be combined ({LOCAL_KEYWORD}:N, then : or @ at most)"
+                );
+                return Err(error(what));
             }
             '~' => {
                 let removed_names = names(&operand(offset, word, context)?);
@@ -90,16 +91,16 @@ pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
             _ => append_missing(&mut set, operand(offset, word, context)?),
         }
         if set.is_empty() {
-            return Err(fault(format!("'{operator}{}' leaves no host", printable(word))));
+            return Err(error(format!("'{operator}{}' leaves no host", printable(word))));
         }
         if set.len() > MAX_HOSTS {
-            return Err(fault(format!("more than {MAX_HOSTS} hosts")));
+            return Err(error(format!("more than {MAX_HOSTS} hosts")));
         }
     }
     Ok(set)
 }
 
-/// Operator (`+` for the first), place and text of each operand.
+/// Operator (`+` for the first), offset and text of each operand.
 fn split(expression: &str) -> Result<Vec<(char, usize, &str)>, ExpressionError> {
     let mut terms = Vec::new();
     let (mut operator, mut start, mut in_brackets) = ('+', 0, false);
@@ -113,7 +114,7 @@ fn split(expression: &str) -> Result<Vec<(char, usize, &str)>, ExpressionError> 
                 if word.is_empty() {
                     let previous_operator =
                         if start == 0 { String::new() } else { format!(" '{operator}'") };
-                    let position = if previous_operator.is_empty() { "first" } else { "behind" };
+                    let position = if previous_operator.is_empty() { "first" } else { "after" };
                     let what = format!(
                         "a host, a group or a file is expected {position}{previous_operator}"
                     );
@@ -137,7 +138,7 @@ fn append_missing(set: &mut Vec<Host>, more: Vec<Host>) {
     set.extend(more.into_iter().filter(|host| !present.contains(&host.name)));
 }
 
-/// How many hosts stand before the cut that `:` or `@` makes.
+/// The number of hosts in front of the position at which `:` or `@` cuts.
 fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> {
     let host_count = set.len();
     let plural = if host_count == 1 { "" } else { "s" };
@@ -180,14 +181,14 @@ fn virtual_hosts(
         let what = format!("how many virtual hosts? {LOCAL_KEYWORD}:4 is expected");
         return Err(ExpressionError { offset, message: what });
     };
-    let fault = |what: String| ExpressionError { offset, message: what };
+    let error = |what: String| ExpressionError { offset, message: what };
     let digits = count.bytes().all(|byte| byte.is_ascii_digit());
     let number = count.parse::<usize>().ok().filter(|number| digits && *number > 0);
     let number = match number {
         Some(number) if number <= MAX_VIRTUAL => number,
         _ => {
             let (word, most) = (printable(count), MAX_VIRTUAL);
-            return Err(fault(format!("'{word}' is no number of virtual hosts from 1 to {most}")));
+            return Err(error(format!("'{word}' is no number of virtual hosts from 1 to {most}")));
         }
     };
     let processors_each = (machine.processors / number as u32).max(1);
@@ -203,9 +204,9 @@ fn virtual_hosts(
 
 /// A group, a host, a range of hosts or a file of hosts.
 fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, ExpressionError> {
-    let fault = |what: String| ExpressionError { offset, message: what };
+    let error = |what: String| ExpressionError { offset, message: what };
     if word.contains('/') {
-        return hosts_of_file(word, context).map_err(fault);
+        return hosts_of_file(word, context).map_err(error);
     }
     if let Some(database) = context.database {
         if let Some(members) = database.group(word) {
@@ -215,13 +216,13 @@ fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>
             return Ok(vec![host.clone()]);
         }
         if hostlist::is_range(word) {
-            let named = |what: String| fault(format!("{}: {what}", printable(word)));
+            let named = |what: String| error(format!("{}: {what}", printable(word)));
             let names = hostlist::expand(word).map_err(named)?;
             let mut set = Vec::new();
             let mut seen = HashSet::new();
             for name in names {
                 let unknown = || {
-                    fault(format!("'{}': {}", printable(&name), database.unknown_name_error(&name)))
+                    error(format!("'{}': {}", printable(&name), database.unknown_name_error(&name)))
                 };
                 let host = database.host(&name).ok_or_else(unknown)?;
                 if seen.insert(host.name.clone()) {
@@ -232,27 +233,28 @@ fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>
         }
     }
     if (context.read)(Path::new(word)).is_ok() {
-        return hosts_of_file(word, context).map_err(fault);
+        return hosts_of_file(word, context).map_err(error);
     }
     let what = match context.database {
         Some(database) => database.unknown_name_error(word),
         None => format!(
-            "no scorehosts.db says what that is ({} or {} names one; {LOCAL_KEYWORD}:N are virtual hosts)",
+            "no scorehosts.db says what that is ({} or {} names one; {LOCAL_KEYWORD}:N are \
+             virtual hosts)",
             crate::database_file::DATABASE_ENV,
             crate::database_file::DEFAULT_DATABASE_PATH
         ),
     };
-    Err(fault(format!("'{}': {what}", printable(word))))
+    Err(error(format!("'{}': {what}", printable(word))))
 }
 
-/// The hosts of a file, one a line; known to the database if there is one.
+/// The hosts of a file, one per line; looked up in the database if there is one.
 ///
 /// # Errors
-/// What is wrong in the file.
+/// The error in the file.
 pub fn hosts_of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, String> {
     let bytes = (context.read)(Path::new(path));
     let bytes = bytes.map_err(|error| format!("{}: {error}", printable(path)))?;
-    let lines = preprocess::lines(path, &bytes, context.read).map_err(|fault| fault.to_string())?;
+    let lines = preprocess::lines(path, &bytes, context.read).map_err(|error| error.to_string())?;
     let mut set = Vec::new();
     let mut seen = HashSet::new();
     for line in lines {
@@ -307,11 +309,11 @@ mod tests {
         let machine = VirtualHostSpec { processors: 6, bintype: Some("x86".into()) };
         let context = Context { database: Some(&database), read: &files, machine };
         let set = evaluate(expression, &context);
-        let set = set.map_err(|fault| format!("{}: {fault}", fault.offset))?;
+        let set = set.map_err(|error| format!("{}: {error}", error.offset))?;
         Ok(set.into_iter().map(|host| host.name).collect::<Vec<_>>().join(" "))
     }
 
-    /// The examples of the page, and what its words say of the operators.
+    /// The examples of the manual page, and its statements about the operators.
     #[test]
     fn operators_act_from_left_to_right_on_ordered_sets() {
         for (expression, expected) in [
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn local_is_virtual_hosts_and_stands_alone() {
+    fn local_is_virtual_hosts_and_cannot_be_combined() {
         assert_eq!(hosts("local:3").unwrap(), "local0 local1 local2");
         assert_eq!(hosts("local:3@1:1").unwrap(), "local1");
         let context = Context {
@@ -349,21 +351,21 @@ mod tests {
         assert_eq!(host.bintype.as_deref(), Some("x86"));
         for expression in ["local:2+comp0", "local:2~local", "all+local:2", "local:2^comp0"] {
             let error = hosts(expression).unwrap_err();
-            assert!(error.contains("virtual hosts stand alone"), "{expression}: {error}");
+            assert!(error.contains("virtual hosts cannot be combined"), "{expression}: {error}");
         }
     }
 
     #[test]
-    fn every_error_names_its_word_and_what_would_be_right() {
+    fn every_error_names_its_word_and_the_remedy() {
         for (expression, expected) in [
             ("", "0: a host, a group or a file is expected first"),
             ("+a", "0: a host, a group or a file is expected first"),
-            ("all+", "4: a host, a group or a file is expected behind '+'"),
-            ("all~+comp0", "4: a host, a group or a file is expected behind '~'"),
+            ("all+", "4: a host, a group or a file is expected after '+'"),
+            ("all~+comp0", "4: a host, a group or a file is expected after '~'"),
             ("al", "0: 'al': no host or group of db; did you mean 'all'?"),
             ("all+comp8", "4: 'comp8': no host or group of db; did you mean 'comp0'?"),
             ("nobody", "0: 'nobody': no host or group of db; there are the groups all, large"),
-            ("big", "0: 'big': several hosts are called so: big.one.org, big.two.org"),
+            ("big", "0: 'big': several hosts have this name: big.one.org, big.two.org"),
             ("comp[0-8]", "0: 'comp8': no host or group"),
             ("comp[0-", "0: comp[0-: '[' is not closed"),
             ("all:9", "4: 9 hosts are wanted, 8 hosts are there"),

@@ -1,5 +1,5 @@
-//! Names with numbers in brackets: `comp[0-15,20]`, `rack[1-2]n[01-16]`. Ours in scorehosts.db and
-//! expressions; also how Slurm writes its lists of nodes.
+//! Names with numbers in brackets: `comp[0-15,20]`, `rack[1-2]n[01-16]`. An extension in
+//! scorehosts.db and expressions; Slurm writes its lists of nodes in the same form.
 
 use crate::MAX_HOSTS;
 
@@ -8,10 +8,10 @@ pub fn is_range(name: &str) -> bool {
     name.contains(['[', ']'])
 }
 
-/// All names that it stands for, in order; itself when it has no brackets.
+/// All names of the range, in order; the name itself if it has no brackets.
 ///
 /// # Errors
-/// What is wrong, and what would be right; more names than [`MAX_HOSTS`].
+/// The problem and the expected form; or more names than [`MAX_HOSTS`].
 pub fn expand(name: &str) -> Result<Vec<String>, String> {
     let mut names = vec![String::new()];
     let mut rest = name;
@@ -42,7 +42,7 @@ pub fn expand(name: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// `0-15,20`: leading zeros of the first number are kept in all.
+/// `0-15,20`: the leading zeros of the first number apply to all.
 fn numbers(inside: &str) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     for part in inside.split(',') {

@@ -2,8 +2,8 @@
 //! for a job, and the allocations of batch systems. See docs/hosts.md.
 //!
 //! From a file to hosts: [`database_file`] -> [`preprocess`] and its macros -> [`database`] ->
-//! [`expression`] -> [`placement`]. Files are read through [`database_file::ReadFile`] alone; everything else
-//! is pure.
+//! [`expression`] -> [`placement`]. Only [`database_file::ReadFile`] reads files; everything else
+//! does no I/O.
 #![forbid(unsafe_code)]
 
 pub mod allocation;
@@ -26,16 +26,16 @@ pub use expression::{Context, VirtualHostSpec, evaluate};
 pub use node_request::{Shape, parse_nodes};
 pub use placement::{Placement, PlacementRequest, place};
 
-/// More hosts than this in one database, one range, one expression or one allocation are refused.
+/// Most hosts in one database, one range, one expression or one allocation.
 pub const MAX_HOSTS: usize = 65_536;
 
-/// More nodes than this are refused: PM's limit, `PM_MAX_NODE`.
+/// Most nodes: PM's limit, `PM_MAX_NODE`.
 pub const MAX_NODES: u32 = 1_048_576;
 
-/// Fuzzing entry: any bytes as a `scorehosts.db`, then as an expression over what it says.
+/// Fuzzing entry: any bytes as a `scorehosts.db`, then as an expression over its hosts.
 ///
 /// # Panics
-/// When a host of the answer is not one of the database.
+/// If a host of the result is not in the database.
 pub fn fuzz_database(bytes: &[u8]) {
     let include = |path: &std::path::Path| {
         if path.ends_with("self") {
@@ -52,15 +52,15 @@ pub fn fuzz_database(bytes: &[u8]) {
             }
             database.available(database.hosts().to_vec());
         }
-        Err(fault) => drop(fault.to_string()),
+        Err(error) => drop(error.to_string()),
     }
 }
 
 /// Fuzzing entry: the first line as an expression, over hosts and groups of a fixed database; the
-/// whole as the value of `nodes` and of the variables of batch systems.
+/// whole input as the value of `nodes` and of the variables of batch systems.
 ///
 /// # Panics
-/// When an expression gives a host twice, or none.
+/// If an expression gives a host twice, or none.
 pub fn fuzz_expression(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let db = b"comp[0-7] group=all cores=2\nspare0 group=spares\n";
@@ -74,7 +74,7 @@ pub fn fuzz_expression(bytes: &[u8]) {
                 hosts.iter().map(|host| host.name.as_str()).collect();
             assert!(!hosts.is_empty() && names.len() == hosts.len());
         }
-        Err(fault) => assert!(line.is_char_boundary(fault.offset.min(line.len())), "{fault}"),
+        Err(error) => assert!(line.is_char_boundary(error.offset.min(line.len())), "{error}"),
     }
     let _ = parse_nodes(line);
     allocation::fuzz(&text);

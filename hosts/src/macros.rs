@@ -1,13 +1,14 @@
-//! Macros of `scorehosts.db`, with and without parameters, as cpp(1) has them; bounded.
+//! Macros of `scorehosts.db`, with and without parameters, as in cpp(1); their expansion is
+//! bounded.
 
 use crate::preprocess::is_name;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// Stands for `##` in the text of a macro: no file can hold it.
+/// Replaces `##` in the text of a macro: no file can contain it.
 const PASTE_MARKER: char = '\u{1}';
 
-/// Macros inside macros.
+/// Most macros nested in macros.
 const MAX_MACRO_DEPTH: usize = 64;
 
 /// One macro.
@@ -18,7 +19,7 @@ pub(crate) struct Macro {
 }
 
 impl Macro {
-    /// Reads what stands behind `#define`: `NAME [TEXT]` or `NAME(PARAMETER,...) [TEXT]`.
+    /// Parses the text after `#define`: `NAME [TEXT]` or `NAME(PARAMETER,...) [TEXT]`.
     pub(crate) fn parse(rest: &str) -> Result<(String, Self), String> {
         let rest = rest.trim();
         let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
@@ -56,31 +57,31 @@ impl Macro {
         Ok((name.to_owned(), Self { parameters, text: text.trim().to_owned() }))
     }
 
-    /// What it stands for.
+    /// Its replacement text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// Where a use of a macro is wrong: byte of the line, name, what.
+/// An invalid use of a macro: byte offset in the line, name, problem.
 type MacroError = (usize, String, String);
 
 /// A part of a line.
 struct Fragment {
     offset: usize,
     text: String,
-    /// Stands so in the line.
+    /// Whether it appears literally in the line.
     verbatim: bool,
 }
 
-/// The macros that are known at a place of the file.
+/// The macros that are defined at a point of the file.
 pub(crate) struct Macros {
     definitions: HashMap<String, Macro>,
     budget: Cell<usize>,
 }
 
 impl Macros {
-    /// None yet. All expansions together may make so many bytes.
+    /// No macros. All expansions together may produce so many bytes.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { definitions: HashMap::new(), budget: Cell::new(max_bytes) }
     }
@@ -92,7 +93,7 @@ impl Macros {
     pub(crate) fn define(&mut self, name: String, new: Macro) -> Result<(), String> {
         match self.definitions.insert(name.clone(), new.clone()) {
             Some(old) if old != new => {
-                Err(format!("{name} is defined already, and otherwise (#undef comes first)"))
+                Err(format!("{name} is already defined with another text (#undef it first)"))
             }
             _ => Ok(()),
         }
@@ -102,18 +103,18 @@ impl Macros {
         self.definitions.remove(name);
     }
 
-    /// Counts bytes that come from elsewhere.
+    /// Counts bytes from another source against the limit.
     pub(crate) fn charge_budget(&self, bytes: usize) -> Result<(), String> {
         match self.budget.get().checked_sub(bytes.saturating_add(1)) {
             Some(left) => {
                 self.budget.set(left);
                 Ok(())
             }
-            None => Err("macros and included files grow beyond all bounds".into()),
+            None => Err("macros and included files exceed the size limit".into()),
         }
     }
 
-    /// The words of a line after macros, each with the byte of the line that it comes from.
+    /// The words of a line after macro expansion, each with its byte offset in the original line.
     pub(crate) fn words(&self, line: &str) -> Result<Vec<(String, usize)>, MacroError> {
         let mut words = Vec::new();
         let mut word = (String::new(), 0);
@@ -193,7 +194,7 @@ impl Macros {
         Ok(expanded)
     }
 
-    /// The text of a macro with its arguments in place.
+    /// The text of a macro with its arguments inserted.
     fn substitute(
         &self,
         definition: &Macro,
@@ -227,8 +228,8 @@ impl Macros {
     }
 }
 
-/// The first token of a text, and whether it can be a macro: names, numbers with all that hangs on
-/// them (`0.conf` holds no name), single letters else.
+/// The first token of a text, and whether it can be a macro: names; numbers with all attached
+/// characters (`0.conf` contains no name); otherwise single characters.
 fn token(text: &str) -> Option<(&str, bool)> {
     let first = text.chars().next()?;
     let is_name_char = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -244,7 +245,7 @@ fn token(text: &str) -> Option<(&str, bool)> {
     Some((&text[..first.len_utf8()], false))
 }
 
-/// `(a, b(c, d))` behind the name of a macro: the arguments, and the length of all.
+/// `(a, b(c, d))` after the name of a macro: the arguments, and the length of everything.
 fn arguments(text: &str) -> Result<Option<(Vec<&str>, usize)>, String> {
     let blanks = text.len() - text.trim_start().len();
     if !text[blanks..].starts_with('(') {
@@ -321,16 +322,16 @@ mod tests {
             (&["F(1) a"], "", "'1' is no name"),
             (&["F(a"], "", "not closed"),
             (&["2 a"], "", "#define NAME TEXT"),
-            (&["A 1", "A 2"], "", "A is defined already"),
+            (&["A 1", "A 2"], "", "A is already defined"),
         ] {
             let error = expand(defines, line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
         }
         let double: Vec<String> = (0..60).map(|n| format!("M{n} M{0} M{0}", n + 1)).collect();
         let double: Vec<&str> = double.iter().map(String::as_str).collect();
-        assert!(expand(&double, "M0").unwrap_err().contains("beyond all bounds"));
+        assert!(expand(&double, "M0").unwrap_err().contains("exceed the size limit"));
         let empty: Vec<&str> = double.iter().copied().chain(["M60"]).collect();
-        assert!(expand(&empty, "M0").unwrap_err().contains("beyond all bounds"));
+        assert!(expand(&empty, "M0").unwrap_err().contains("exceed the size limit"));
         let chain: Vec<String> = (0..100).map(|n| format!("M{n} M{}", n + 1)).collect();
         let chain: Vec<&str> = chain.iter().map(String::as_str).collect();
         assert!(expand(&chain, "M0").unwrap_err().contains("more than 64 macros"));

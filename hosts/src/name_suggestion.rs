@@ -1,4 +1,4 @@
-//! "Did you mean": how far two names are from each other.
+//! "Did you mean": the distance between two names.
 
 /// Edits (insert, delete, replace a letter, swap two neighbours) between two words.
 pub fn distance(left: &str, right: &str) -> usize {
@@ -21,11 +21,12 @@ pub fn distance(left: &str, right: &str) -> usize {
     last[right.len()]
 }
 
-/// The longest name that is compared; a longer one is near none.
+/// The longest name that is compared; a longer one is near to no name.
 const MAX_NAME_CHARS: usize = 24;
 
-/// The known name that a user most likely meant by `word`, if one is near enough: one edit for
-/// names of up to five letters, two for longer ones, and never another case of the letters.
+/// The candidate that a user most likely meant by `word`, if one is near enough. The limit is one
+/// edit for names of up to five letters, two edits for longer ones. A name that differs only in
+/// case is not near.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_NAME_CHARS {
         return None;

@@ -3,12 +3,12 @@
 use crate::MAX_NODES;
 use crate::error::printable;
 
-/// What `nodes` asks for.
+/// The request of `nodes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRequest {
-    /// How many.
+    /// The number of nodes.
     pub shape: Shape,
-    /// On which kind of hosts.
+    /// The kind of hosts.
     pub kind: Option<HostType>,
 }
 
@@ -17,9 +17,9 @@ pub struct NodeRequest {
 pub enum Shape {
     /// `N`.
     Nodes(u32),
-    /// `HxP`, and `N/P` for as many hosts as that makes; `xP` is every host at hand.
+    /// `HxP`; also `N/P` for the matching number of hosts; `xP` uses every available host.
     Hosts(Option<u32>, u32),
-    /// `hosts=H`: so many hosts, with a process for each of their processors.
+    /// `hosts=H`: so many hosts, with one process per processor.
     WholeHosts(u32),
 }
 
@@ -30,7 +30,7 @@ pub struct HostType {
     pub bintype: String,
     /// Kind of processors.
     pub cpugen: Option<String>,
-    /// Their speed.
+    /// Speed of the processors.
     pub speed: Option<String>,
 }
 
@@ -44,10 +44,10 @@ impl std::fmt::Display for HostType {
     }
 }
 
-/// Reads the value of `nodes`: `N`, `HxP`, `N/P` or `xP`, then `.BINTYPE[.CPUGEN[.SPEED]]`.
+/// Parses the value of `nodes`: `N`, `HxP`, `N/P` or `xP`, then `.BINTYPE[.CPUGEN[.SPEED]]`.
 ///
 /// # Errors
-/// A text that says what would be right.
+/// A text with the expected form.
 pub fn parse_nodes(text: &str) -> Result<NodeRequest, String> {
     let (numbers, kind) = split_kind(text)?;
     let shape = match parse_product(numbers)? {
@@ -57,10 +57,10 @@ pub fn parse_nodes(text: &str) -> Result<NodeRequest, String> {
     Ok(NodeRequest { shape, kind })
 }
 
-/// Reads the value of `hosts`, which is that of `nodes` but for a number alone.
+/// Parses the value of `hosts`, which is that of `nodes` except for a plain number.
 ///
 /// # Errors
-/// A text that says what would be right.
+/// A text with the expected form.
 pub fn parse_hosts(text: &str) -> Result<NodeRequest, String> {
     let (numbers, kind) = split_kind(text)?;
     let shape = match parse_product(numbers)? {
@@ -87,7 +87,7 @@ fn parse_product(numbers: &str) -> Result<Option<Shape>, String> {
     if let Some((nodes, procs)) = numbers.split_once('/') {
         let (nodes, procs) = (count(nodes, "nodes")?, count(procs, "processes per host")?);
         if !nodes.is_multiple_of(procs) {
-            return Err(format!("{nodes} nodes cannot be cut into hosts of {procs} each"));
+            return Err(format!("{nodes} nodes cannot be divided into hosts of {procs} each"));
         }
         return Ok(Some(Shape::Hosts(Some(nodes / procs), procs)));
     }
@@ -162,7 +162,7 @@ mod tests {
             ("4x", "'' is not a number of processes per host"),
             ("4x0", "0 processes per host"),
             ("0x4", "0 hosts"),
-            ("9/4", "9 nodes cannot be cut into hosts of 4"),
+            ("9/4", "9 nodes cannot be divided into hosts of 4"),
             ("9/0", "0 processes per host"),
             ("1048577", "1048577 nodes exceed the limit of 1048576"),
             ("99999999999999999999999", "exceed the limit of 1048576"),

@@ -1,8 +1,8 @@
-//! The choice of hosts for a job: hosts and their processors, what the user and the programs ask
-//! for -> hosts with a number of processes each, or a refusal that names what is missing.
+//! The choice of hosts for a job: from hosts with their processors, and the requests of the user
+//! and the programs, to hosts with a number of processes each. An error names what is missing.
 //!
-//! N alone: the fewest hosts whose processors suffice, each as full as the others as far as its
-//! processors go. On one machine N may exceed the processors, also where it has virtual hosts.
+//! N alone: the fewest hosts with enough processors, filled as evenly as their processors allow. On
+//! one machine N may exceed the processors, even if it has virtual hosts.
 
 use crate::database::Host;
 use crate::error::{join_names, printable};
@@ -11,10 +11,10 @@ use crate::node_request::{HostType, Shape};
 use crate::{MAX_HOSTS, MAX_NODES};
 use std::collections::BTreeSet;
 
-/// What a job asks for.
+/// The request of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// The number part of `nodes`; absent: one node per processor of the hosts at hand.
+    /// The number part of `nodes`; None: one node per processor of the available hosts.
     pub shape: Option<Shape>,
     /// The kind of hosts.
     pub kind: Option<HostType>,
@@ -35,7 +35,7 @@ impl Default for PlacementRequest {
 /// The hosts of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Index among the hosts at hand and number of processes, in the order of the hosts.
+    /// Index among the available hosts and number of processes, in the order of the hosts.
     pub hosts: Vec<(usize, u32)>,
 }
 
@@ -49,7 +49,7 @@ impl Placement {
 /// A host that may be chosen: its index, its processors.
 type Candidate = (usize, u32);
 
-/// The sets of hosts of which a job may have one: those of the kind that is asked for, in sets that
+/// The sets of hosts from which a job must choose one: those of the requested kind, in sets that
 /// may be mixed.
 ///
 /// # Errors
@@ -63,10 +63,10 @@ pub fn homogeneous_pools(
     Ok(pools.into_iter().map(|pool| pool.into_iter().map(|(index, _)| index).collect()).collect())
 }
 
-/// Chooses among the hosts at hand.
+/// Chooses among the available hosts.
 ///
 /// # Errors
-/// One line with what is asked for and what is there.
+/// One line with the requested and the available numbers.
 pub fn place(hosts: &[Host], request: &PlacementRequest) -> Result<Placement, String> {
     let matching = of_kind(hosts, request.kind.as_ref())?;
     let one_machine = hosts.len() == 1 || hosts.iter().all(|host| host.is_virtual);
@@ -102,7 +102,7 @@ fn processors(host: &Host) -> u32 {
     host.processors.unwrap_or(1).clamp(1, MAX_NODES)
 }
 
-/// The hosts of the kind that is asked for.
+/// The hosts of the requested kind.
 fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String> {
     let Some(kind) = kind else { return Ok((0..hosts.len()).collect()) };
     let is_match = |host: &Host| {
@@ -152,10 +152,10 @@ fn equal(one: &str, other: &str) -> bool {
     one == other || numbers.is_some_and(|(one, other)| one == other)
 }
 
-/// Hosts that may stand in one job: all, or those of each kind for themselves.
+/// Sets of hosts that one job may use together: all hosts, or separate sets for each kind.
 fn pools(hosts: &[Host], matching: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate>> {
     let mut pools: Vec<(usize, Vec<Candidate>)> = Vec::new();
-    // What a record does not say sets no host apart.
+    // An attribute that a record does not have distinguishes no host.
     let alike = |one: &Option<String>, other: &Option<String>| {
         one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| equal(one, other))
     };
@@ -240,7 +240,7 @@ fn check_node_limits(nodes: u64, request: &PlacementRequest) -> Result<(), Strin
     Ok(())
 }
 
-/// So many hosts, those with enough processors first; in the order of the hosts.
+/// So many hosts, preferring those with enough processors; in the order of the hosts.
 fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
     let host_count = pool.len();
     if hosts > host_count {
@@ -271,7 +271,7 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
     let processor_count = total(pool);
     if u64::from(nodes) > processor_count && !one_machine {
         let (hosts, plural) = (pool.len(), if pool.len() == 1 { "" } else { "s" });
-        let more = "HxP puts P on each host whatever it has";
+        let more = "HxP puts P on each host regardless of its processors";
         let at_hand = format!("{hosts} host{plural} with {processor_count} processors");
         return Err(format!("{nodes} nodes are wanted, {at_hand} at hand ({more})"));
     }
@@ -289,7 +289,7 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
     largest_first.truncate(count);
     let mut left = nodes;
     let mut chosen = Vec::with_capacity(count);
-    // The smallest first: what does not fit on one of them is left for those behind it.
+    // The smallest first: processes that do not fit on one host are left for the following hosts.
     for (assigned_count, (index, processors)) in largest_first.into_iter().rev().enumerate() {
         let share = left / (count - assigned_count) as u32;
         let capacity = if enough.is_some() { processors } else { u32::MAX };
@@ -331,7 +331,7 @@ mod tests {
         PlacementRequest { shape, kind, ..PlacementRequest::default() }
     }
 
-    /// Processes of each host, 0 where it is not chosen.
+    /// Processes of each host, 0 if it is not chosen.
     fn process_counts(hosts: &[Host], request: &PlacementRequest) -> Result<Vec<u32>, String> {
         let placement = place(hosts, request)?;
         let mut counts = vec![0; hosts.len()];
@@ -487,7 +487,7 @@ mod tests {
                     sorted.sort_unstable_by(|a, b| b.cmp(a));
                     let fewer: u32 = sorted.iter().take(used.len() - 1).sum();
                     prop_assert!(fewer < nodes, "fewer hosts would do");
-                    // Two blocks differ by more than one only where the smaller host is full.
+                    // Two hosts differ by more than one only if the smaller host is full.
                     let fullest = used.iter().map(|host| got[*host]).max().unwrap();
                     for host in used {
                         prop_assert!(fullest <= got[host] + 1 || got[host] == processors[host]);

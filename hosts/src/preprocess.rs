@@ -1,7 +1,8 @@
-//! What cpp(1) does to a `scorehosts.db` (score_doc 5.6 to 7, scorehosts.db): comments, lines that
-//! go on behind a backslash, macros, conditions and included files. Gives words with their places.
+//! The preprocessor of `scorehosts.db`, like cpp(1) (score_doc 5.6 to 7, scorehosts.db): comments,
+//! lines continued after a backslash, macros, conditions and included files. Its result is words
+//! with their locations.
 //!
-//! Not all of cpp: `#if` knows numbers and `defined`, `#` and macros of the compiler are not there.
+//! A subset of cpp: `#if` supports numbers and `defined`; `#` and predefined macros are missing.
 
 use crate::database_file::{MAX_DATABASE_LEN, ReadFile};
 use crate::error::ParseError;
@@ -10,7 +11,7 @@ use crate::name_suggestion::nearest;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// A word of a file and where it stands.
+/// A word of a file and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
     /// The word.
@@ -22,16 +23,16 @@ pub struct Word {
 }
 
 impl Word {
-    /// This word, or a part of it, is wrong.
+    /// The error that this word, or a part of it, is wrong.
     pub fn error(&self, part: &str, what: impl Into<String>) -> ParseError {
         let (file, word) = (self.file.to_string(), part.to_owned());
         ParseError { file, line: self.line, word, message: what.into() }
     }
 }
 
-/// Files that are included, and included by those.
+/// Most levels of included files.
 const MAX_INCLUDE_DEPTH: usize = 16;
-/// Inclusions in all.
+/// Most inclusions in all.
 const MAX_INCLUDES: usize = 1024;
 
 const DIRECTIVES: &[&str] =
@@ -40,7 +41,7 @@ const DIRECTIVES: &[&str] =
 /// The words of each line.
 ///
 /// # Errors
-/// What is wrong in the file or in one that it includes.
+/// The first error in the file or in one that it includes.
 pub fn lines(file: &str, bytes: &[u8], read: ReadFile<'_>) -> Result<Vec<Vec<Word>>, ParseError> {
     let mut state = State {
         macros: Macros::new(MAX_DATABASE_LEN as usize),
@@ -59,10 +60,10 @@ struct State<'a> {
     read: ReadFile<'a>,
 }
 
-/// A line without comments, put together from lines that go on.
+/// A line without comments, joined from continued lines.
 struct LogicalLine {
     text: String,
-    /// From this byte on it stands in this line.
+    /// Byte offset from which on the text comes from this line number.
     line_starts: Vec<(usize, usize)>,
 }
 
@@ -73,12 +74,12 @@ impl LogicalLine {
     }
 }
 
-/// One `#if` that is open.
+/// One open `#if`.
 struct Condition {
     line: usize,
-    /// Whether the lines now count.
+    /// Whether the current lines are used.
     is_active: bool,
-    /// Whether a branch has counted already, or none may.
+    /// Whether a branch has been used already, or none may be used.
     is_decided: bool,
     /// Whether `#else` has been seen.
     has_else: bool,
@@ -103,10 +104,10 @@ impl State<'_> {
             if let Some(directive) = line.text.trim_start().strip_prefix('#') {
                 let number = line.line_starts.first().map_or(0, |(_, number)| *number);
                 let (name, rest) = split_name(directive.trim());
-                let fault = |what: String| error_at(number, &format!("#{name}"), what);
+                let parse_error = |what: String| error_at(number, &format!("#{name}"), what);
                 if self
                     .on_conditional(name, rest, is_active, number, &mut conditions)
-                    .map_err(fault)?
+                    .map_err(parse_error)?
                 {
                     continue;
                 }
@@ -114,7 +115,7 @@ impl State<'_> {
                     if name == "include" {
                         self.include(path, rest, number, depth)?;
                     } else {
-                        self.directive(name, rest).map_err(fault)?;
+                        self.directive(name, rest).map_err(parse_error)?;
                     }
                 }
             } else if is_active {
@@ -136,7 +137,7 @@ impl State<'_> {
         }
     }
 
-    /// Takes a directive of conditions; whether it was one.
+    /// Handles a conditional directive; returns whether it was one.
     fn on_conditional(
         &self,
         name: &str,
@@ -161,7 +162,7 @@ impl State<'_> {
                 let holds = !done && (name == "else" || self.holds("if", rest)?);
                 let open = conditions.last_mut().ok_or_else(missing)?;
                 if open.has_else {
-                    return Err("it stands behind #else".into());
+                    return Err("it follows #else".into());
                 }
                 (open.is_active, open.is_decided, open.has_else) =
                     (holds, done || holds, name == "else");
@@ -224,7 +225,7 @@ impl State<'_> {
             _ => {
                 let suggestion = nearest(name, DIRECTIVES.iter().copied());
                 let hint = suggestion.map_or_else(
-                    || "comments stand in /* */ or behind //".to_owned(),
+                    || "comments are written in /* */ or after //".to_owned(),
                     |near| format!("did you mean #{near}?"),
                 );
                 Err(format!("unknown directive; {hint}"))
@@ -240,7 +241,7 @@ impl State<'_> {
         depth: usize,
     ) -> Result<(), ParseError> {
         let rest = rest.trim();
-        let fault = |what: String| ParseError {
+        let parse_error = |what: String| ParseError {
             file: from.to_string_lossy().into_owned(),
             line,
             word: rest.to_owned(),
@@ -249,14 +250,14 @@ impl State<'_> {
         let quoted = rest.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
         let name = quoted
             .filter(|name| !name.is_empty())
-            .ok_or_else(|| fault("#include \"FILE\" is expected".into()))?;
+            .ok_or_else(|| parse_error("#include \"FILE\" is expected".into()))?;
         self.include_count += 1;
         if depth >= MAX_INCLUDE_DEPTH || self.include_count > MAX_INCLUDES {
-            return Err(fault("too many files include each other".into()));
+            return Err(parse_error("too many files include each other".into()));
         }
         let path: PathBuf = from.parent().unwrap_or(Path::new("")).join(name);
-        let bytes = (self.read)(&path).map_err(|error| fault(error.to_string()))?;
-        self.macros.charge_budget(bytes.len()).map_err(fault)?;
+        let bytes = (self.read)(&path).map_err(|error| parse_error(error.to_string()))?;
+        self.macros.charge_budget(bytes.len()).map_err(parse_error)?;
         self.process_file(&path, &bytes, depth + 1)
     }
 }
@@ -266,7 +267,7 @@ fn split_name(directive: &str) -> (&str, &str) {
     directive.split_at(end.unwrap_or(directive.len()))
 }
 
-/// Whether a word can name a macro.
+/// Whether a word can be the name of a macro.
 pub(crate) fn is_name(word: &str) -> bool {
     word.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '_')
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -337,7 +338,7 @@ mod tests {
     }
 
     fn words(text: &str) -> Result<String, String> {
-        let lines = lines("etc/db", text.as_bytes(), &files).map_err(|fault| fault.to_string())?;
+        let lines = lines("etc/db", text.as_bytes(), &files).map_err(|error| error.to_string())?;
         let line = |words: Vec<Word>| {
             let words = words.iter().map(|word| format!("{}@{}", word.text, word.line));
             words.collect::<Vec<_>>().join(" ")
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_vanish_and_lines_go_on_behind_a_backslash() {
+    fn comments_are_removed_and_lines_continue_after_a_backslash() {
         assert_eq!(words("a b=1 // c\nd\r\n").unwrap(), "a@1 b=1@1; d@2");
         assert_eq!(words("a /* x */ b=1\n/* y\n z */ c").unwrap(), "a@1 b=1@1; c@3");
         assert_eq!(words("a \\\n\tb=1 \\ \n c=2\nd").unwrap(), "a@1 b=1@2 c=2@3; d@4");
@@ -379,11 +380,11 @@ mod tests {
     fn an_error_names_its_line() {
         for (text, expected) in [
             ("a\n#defin B", "etc/db:2: #defin: unknown directive; did you mean #define?"),
-            ("# hosts", "etc/db:1: #hosts: unknown directive; comments stand in /* */"),
+            ("# hosts", "etc/db:1: #hosts: unknown directive; comments are written in /* */"),
             ("a\n/* b\nc", "etc/db:2: a comment begins here and has no end"),
             ("#endif", "etc/db:1: #endif: there is no #if before it"),
             ("a\n#ifdef A\n", "etc/db:2: #if: its #endif is missing"),
-            ("#if 1\n#else\n#else\n#endif", "etc/db:3: #else: it stands behind #else"),
+            ("#if 1\n#else\n#else\n#endif", "etc/db:3: #else: it follows #else"),
             ("#if A > 2\n#endif", "etc/db:1: #if: a number, defined(NAME)"),
             ("#ifdef 2\n#endif", "etc/db:1: #ifdef: '2' is no name of a macro"),
             ("#include <more>", "etc/db:1: <more>: #include \"FILE\" is expected"),

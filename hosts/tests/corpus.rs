@@ -22,7 +22,7 @@ fn expression_seeds_do_no_harm() {
     replay("expression", score_hosts::fuzz_expression);
 }
 
-/// Seeds cut short, doubled and with bytes changed: a small fuzzer that every toolchain can run.
+/// Seeds that are truncated, doubled and changed: a small fuzzer that runs with every toolchain.
 #[test]
 fn mutated_seeds_do_no_harm() {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;

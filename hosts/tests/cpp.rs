@@ -1,4 +1,4 @@
-//! The preprocessor gives the lines that the compiler's own gives: databases of SCore were written
+//! The preprocessor produces the same lines as the compiler's own: databases of SCore were written
 //! for cpp(1).
 
 use std::io::Write;
@@ -13,7 +13,8 @@ const TEXTS: &[&str] = &[
     "#define A B c\n#define B A d\nA B\n#undef A\nA B\n",
     "#define N 4\na rack=0.N,N N.x x.N N-N -N:file=/N/n 1N N1 _N\n",
     "#ifdef X\na\n#else\nb\n#endif\n#define X\n#ifdef X\nc X\n#endif\n#ifndef X\nd\n#endif\n",
-    "#define ON 1\n#if ON\na\n#elif 1\nb\n#else\nc\n#endif\n#if !defined(ON)\nd\n#elif 0\ne\n#else\nf\n#endif\n",
+    "#define ON 1\n#if ON\na\n#elif 1\nb\n#else\nc\n#endif\n#if !defined(ON)\nd\n#elif 0\n\
+     e\n#else\nf\n#endif\n",
     "#define F() f\n#define G(x) F() x G(1)\nF F() G(F) G((a,b)) G(G(2))\n",
     "#if 0\n#if 1\n#define X y\n#else\n#endif\n#else\nX\n#endif\n",
     "#define LIST a,b\nx group=LIST network=LIST,c\n",
@@ -33,14 +34,14 @@ fn compiler_lines(text: &str) -> Vec<String> {
     words(&String::from_utf8(output.stdout).unwrap())
 }
 
-/// gcc puts blanks between tokens that it must keep apart; none counts here.
+/// gcc puts blanks between tokens that must stay separate; this comparison ignores blanks.
 fn words(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split_whitespace().collect::<String>());
     lines.filter(|line| !line.is_empty()).collect()
 }
 
 #[test]
-fn lines_are_those_of_the_compilers_preprocessor() {
+fn lines_match_those_of_the_compilers_preprocessor() {
     for text in TEXTS {
         let read_nothing = |_: &std::path::Path| Err(std::io::ErrorKind::NotFound.into());
         let ours = lines("db", text.as_bytes(), &read_nothing).unwrap();

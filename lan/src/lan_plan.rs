@@ -1,35 +1,35 @@
-//! What a virtual LAN shall look like, and the addresses and names that follow from it.
+//! The parameters of a virtual LAN, and the addresses and names that follow from them.
 
 use std::net::Ipv4Addr;
 
-/// Hosts that one LAN may have: each costs the process that makes it two descriptors.
+/// Most hosts of one LAN: each costs two descriptors in the process that makes the LAN.
 const MAX_HOSTS: u32 = 1024;
-/// Networks of one LAN: NICs of each host.
+/// Most networks of one LAN: NICs of each host.
 const MAX_LINKS: u32 = 8;
 const MIN_MTU: u32 = 576;
-/// What a veth allows.
+/// The limit of veth.
 const MAX_MTU: u32 = 65_535;
 /// tbf counts bytes per second in 32 bits.
 const MAX_RATE: u64 = u32::MAX as u64 * 8;
 const MIN_RATE: u64 = 8_000;
 
-/// What a virtual LAN shall look like.
+/// The parameters of a virtual LAN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LanPlan {
     /// Hosts, at least 1.
     pub hosts: u32,
-    /// Networks that every host is in, each with a NIC of its own.
+    /// Number of networks; every host has its own NIC in each.
     pub links: u32,
-    /// Largest packet of each link.
+    /// Size of the largest packet of each link.
     pub mtu: u32,
     /// Bits per second of each link in each direction, if limited.
     pub rate: Option<u64>,
-    /// Host *i* is named so, followed by *i*.
+    /// Prefix of host names: the name of host *i* is the prefix, followed by *i*.
     pub prefix: String,
 }
 
 impl LanPlan {
-    /// `hosts` hosts on one network as it is by default: 1,500 bytes, no limit.
+    /// `hosts` hosts on one network with the defaults: packets of 1,500 bytes, no limit.
     pub fn new(hosts: u32) -> LanPlan {
         LanPlan { hosts, links: 1, mtu: 1500, rate: None, prefix: "local".to_owned() }
     }
@@ -37,7 +37,7 @@ impl LanPlan {
     /// Sets `links`, `mtu` or `rate` from words of a command line.
     ///
     /// # Errors
-    /// One line that names the word at fault and what would do.
+    /// One line that names the wrong word and the valid values.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let number = || value.parse::<u32>().map_err(|_| format!("{name}={value}: not a number"));
         match name {
@@ -49,16 +49,16 @@ impl LanPlan {
         self.check()
     }
 
-    /// Whether such a LAN can be.
+    /// Checks whether such a LAN is possible.
     ///
     /// # Errors
-    /// One line that names the number at fault and its bounds.
+    /// One line that names the wrong number and its bounds.
     pub fn check(&self) -> Result<(), String> {
-        let check_range = |what: &str, value: u64, low: u64, high: u64| {
+        let check_range = |name: &str, value: u64, low: u64, high: u64| {
             if (low..=high).contains(&value) {
                 Ok(())
             } else {
-                Err(format!("{what}={value}: virtual hosts allow {low} to {high}"))
+                Err(format!("{name}={value}: virtual hosts allow {low} to {high}"))
             }
         };
         check_range("hosts", self.hosts.into(), 1, MAX_HOSTS.into())?;
@@ -72,7 +72,7 @@ impl LanPlan {
         format!("{}{host}", self.prefix)
     }
 
-    /// The name of the NIC by which every host is in network `link`.
+    /// The name of the NIC that connects every host to network `link`.
     pub fn nic(link: u32) -> String {
         format!("eth{link}")
     }
@@ -90,10 +90,10 @@ impl LanPlan {
     }
 }
 
-/// Bits per second from words like `200mbit`, `1gbit`, `500kbit` or `8000`.
+/// Parses bits per second from words such as `200mbit`, `1gbit`, `500kbit` or `8000`.
 ///
 /// # Errors
-/// One line that says what would do.
+/// One line that names the valid forms.
 pub fn rate(word: &str) -> Result<u64, String> {
     let units = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1000), ("bit", 1), ("", 1)];
     let lower = word.to_ascii_lowercase();

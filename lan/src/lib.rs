@@ -1,12 +1,13 @@
-//! A virtual LAN on one machine: each host is a network namespace (and a UTS namespace, so that
-//! `hostname` tells it), joined by veth pairs: two hosts directly, more through a switch.
+//! A virtual LAN on one machine. Each host is a network namespace (and a UTS namespace, so that
+//! `hostname` reports its name). Veth pairs connect two hosts directly, more hosts through a
+//! switch.
 //!
-//! Namespaces have no names here. They are held by descriptors of the process that made the LAN
-//! and by the processes that run in them, so nothing is left when those are gone, however they
-//! went.
+//! The namespaces have no names. Descriptors of the process that made the LAN, and the processes
+//! that run in them, keep them. Therefore nothing is left when these processes have ended, in
+//! whatever way.
 //!
-//! [`Lan::build`] moves the calling thread onto host 0. Root does that from any thread; who is not
-//! root needs a process with one thread, because it goes by a user namespace.
+//! [`Lan::build`] moves the calling thread onto host 0. Root can do that from any thread. Other
+//! users need a process with one thread, because it uses a user namespace.
 #![forbid(unsafe_code)]
 
 mod lan_plan;

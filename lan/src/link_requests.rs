@@ -1,4 +1,4 @@
-//! The requests that make the links of a LAN: pure, in the kernel's words.
+//! The netlink requests that make the links of a LAN. No I/O here.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,16 +20,18 @@ use crate::netlink::Request;
 
 /// Index of loopback in every namespace.
 const LOOPBACK: u32 = 1;
-/// Indices are given, not asked for. Low ones may be taken: some kernels put tunnels into every
-/// new namespace.
+/// Indices are chosen here, not queried. Low ones may be in use: some kernels put tunnels into
+/// every new namespace.
 const FIRST_NIC: u32 = 1001;
-/// Both ends of a pair must differ: else the kernel takes up to a second to see that it is up.
+/// Both ends of a pair must have different indices: otherwise the kernel takes up to a second to
+/// notice that the link is up.
 const PEER_NIC_BASE: u32 = 1011;
 const FIRST_BRIDGE: u32 = 1101;
 const FIRST_PORT: u32 = 1201;
 
-/// Addresses of all hosts are told to each where that is cheap: nobody has to ask for them, and the
-/// kernel's table of 1,024 learned ones, which all namespaces share, does not overflow.
+/// Up to this number of hosts, each host gets static entries for the addresses of all hosts. Hosts
+/// then need no neighbour discovery, and the kernel's table of 1,024 learned entries, which all
+/// namespaces share, does not overflow.
 const MAX_STATIC_NEIGHBOURS: u32 = 128;
 
 const PREFIX_LENGTH: u8 = 16;
@@ -58,7 +60,7 @@ fn link(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
     message
 }
 
-/// Takes a link up or down.
+/// Sets a link up or down.
 pub fn set_up(index: u32, up: bool) -> Request {
     let mut message = link(index, Vec::new());
     if !up {
@@ -67,8 +69,9 @@ pub fn set_up(index: u32, up: bool) -> Request {
     request("link", Message::SetLink(message))
 }
 
-/// Looks at a link: before the kernel answers, it does what it had put off after the last change.
-/// A link that has just come up drops packets until then, for up to a second on a busy machine.
+/// Queries a link: before the kernel answers, it completes the work that it had deferred after the
+/// last change. A link that has just come up drops packets until then, for up to a second on a busy
+/// machine.
 pub fn get_link(index: u32) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = index;
@@ -78,12 +81,12 @@ pub fn get_link(index: u32) -> Request {
 /// Makes the switch: a bridge for each network.
 pub fn bridges(plan: &LanPlan) -> Vec<Request> {
     let bridge = |number: u32| {
-        // Neither the tree protocol nor multicast groups: a LAN of ours has no loop.
+        // Neither the spanning tree protocol nor multicast groups: this LAN has no loop.
         let data = vec![InfoBridge::ForwardDelay(0), InfoBridge::MulticastSnooping(false)];
         let info = vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(InfoData::Bridge(data))];
         let attributes = vec![
             LinkAttribute::IfName(format!("net{number}")),
-            // Without one of its own it would change with each port.
+            // Without a fixed address, the address would change with each port.
             LinkAttribute::Address(vec![0x02, 0x5c, 0x0f, number as u8, 0, 0]),
             LinkAttribute::Mtu(plan.mtu),
             LinkAttribute::LinkInfo(info),
@@ -110,7 +113,7 @@ fn veth(
             LinkAttribute::NetNsFd(peer_netns.as_raw_fd()),
         ],
     );
-    // The kernel makes the far end first, and would refuse to take it up without the other.
+    // The kernel makes the far end first, and would refuse to set it up without the other end.
     peer_end.header.flags = LinkFlags::empty();
     let mut local_end = local_end;
     local_end.attributes.push(LinkAttribute::Mtu(plan.mtu));
@@ -152,7 +155,7 @@ pub fn loopback() -> Vec<Request> {
     vec![set_up(LOOPBACK, true)]
 }
 
-/// What a host does with its NICs, once they are there.
+/// Configures the NICs of a host, once they exist.
 pub fn configure_host(plan: &LanPlan, host: u32) -> Vec<Request> {
     let mut requests = loopback();
     for number in 0..plan.links {
@@ -168,12 +171,12 @@ pub fn configure_host(plan: &LanPlan, host: u32) -> Vec<Request> {
     requests
 }
 
-/// What a host does when the other ends of its links have come up.
+/// The queries of a host when the other ends of its links are up.
 pub fn get_nic_links(plan: &LanPlan, host: u32) -> Vec<Request> {
     (0..plan.links).map(|number| get_link(nic(host, number))).collect()
 }
 
-/// What the switch does when all hosts have taken up their ends.
+/// The queries of the switch when all hosts have set up their ends.
 pub fn get_port_links(plan: &LanPlan) -> Vec<Request> {
     let ports_of = |host| (0..plan.links).map(move |number| get_link(port(plan, host, number)));
     (0..plan.hosts).flat_map(ports_of).collect()
@@ -209,9 +212,9 @@ fn neighbour(nic: u32, other: u32, number: u32) -> Request {
 /// A token bucket in front of a link, if the plan limits links.
 fn limit(plan: &LanPlan, index: u32) -> Option<Request> {
     let bytes = u32::try_from(plan.rate? / 8).ok()?;
-    // What may go at once: 2 ms worth, and a segment that is cut up later, at least.
+    // The burst: 2 ms of data, and at least one segment that is split up later.
     let burst = (bytes / 500).max(plan.mtu + 64).max(70_000);
-    // What may wait: 50 ms worth. More is lost, as in a real switch.
+    // The queue: 50 ms of data. More is dropped, as in a real switch.
     let queue = (bytes / 20).max(4 * burst);
     let mut message = TcMessage::default();
     message.header.index = index.cast_signed();

@@ -1,4 +1,4 @@
-//! Entering, making and keeping namespaces of this thread.
+//! Makes, enters and keeps namespaces of this thread.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,12 +6,12 @@ use std::io;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{getegid, geteuid, sethostname};
 
-/// One kind of namespace of this thread, held by a descriptor.
+/// Opens this thread's namespace of one kind.
 fn open(kind: &str) -> io::Result<File> {
     File::open(format!("/proc/thread-self/ns/{kind}"))
 }
 
-/// A network namespace with its UTS namespace: what makes a host.
+/// A network namespace with its UTS namespace: together they are a host.
 #[derive(Debug)]
 pub struct HostNamespace {
     net: File,
@@ -19,7 +19,7 @@ pub struct HostNamespace {
 }
 
 impl HostNamespace {
-    /// Where this thread is now.
+    /// The namespaces in which this thread is now.
     pub fn current() -> io::Result<HostNamespace> {
         Ok(HostNamespace { net: open("net")?, uts: open("uts")? })
     }
@@ -45,8 +45,8 @@ impl HostNamespace {
     }
 }
 
-/// Moves this process into a user namespace of its own, in which it may make networks. The user
-/// is who he was; other users have no names there.
+/// Moves this process into a new user namespace, in which it may make networks. The user keeps its
+/// uid; other users are not mapped there.
 pub fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER)?;
@@ -55,9 +55,10 @@ pub fn enter_user_namespace() -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
-/// NICs that are made from now on in this namespace have no IPv6: its neighbour discovery would
-/// send thousands of packets through a switch of 64 hosts. Loopback keeps its ::1.
+/// Disables IPv6 for NICs that are made in this namespace from now on. Its neighbour discovery
+/// would send thousands of packets through a switch of 64 hosts. Loopback keeps its ::1.
 fn disable_ipv6() {
-    // A machine without IPv6 has no such file, a container may have it read-only: both do no harm.
+    // A machine without IPv6 has no such file, and in a container it may be read-only: both are
+    // harmless.
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }

@@ -14,20 +14,20 @@ use nix::sys::socket::{
     socket,
 };
 
-/// Requests per system call: as many answers must fit into the socket's default buffer.
+/// Requests per system call: their answers must fit into the socket's default buffer.
 const BATCH: usize = 32;
 /// Type of an answer.
 const NLMSG_ERROR: u16 = 2;
 
-/// One change to be made, and how it is called if it fails.
+/// One change, and its label for error messages.
 pub struct Request {
-    /// Such as `veth`.
+    /// For example `veth`.
     pub label: &'static str,
     /// The change.
     pub message: RouteNetlinkMessage,
 }
 
-/// What was refused.
+/// The request that was refused.
 #[derive(Debug)]
 pub struct NetlinkError {
     /// The [`Request::label`] of the request.
@@ -36,13 +36,13 @@ pub struct NetlinkError {
     pub source: io::Error,
 }
 
-/// A socket to the network namespace that this thread was in when it was opened.
+/// A socket to the network namespace in which this thread was when the socket was opened.
 pub struct Netlink {
     socket: OwnedFd,
 }
 
 impl Netlink {
-    /// Opens one.
+    /// Opens a socket.
     pub fn open() -> io::Result<Self> {
         let protocol = SockProtocol::NetlinkRoute;
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -51,7 +51,7 @@ impl Netlink {
         Ok(Self { socket })
     }
 
-    /// Carries out all requests in order, up to the first that is refused.
+    /// Executes all requests in order, up to the first that is refused.
     pub fn execute(&self, requests: Vec<Request>) -> Result<(), NetlinkError> {
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
@@ -72,7 +72,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Takes one answer for each request; the first refusal is the result.
+    /// Reads one answer for each request; the first error is the result.
     fn receive_acks(&self, names: &[&'static str]) -> Result<(), (usize, io::Error)> {
         let mut result = Ok(());
         let mut outstanding = names.len();
@@ -106,7 +106,7 @@ fn append(bytes: &mut Vec<u8>, number: u32, message: RouteNetlinkMessage) {
     let mut header = NetlinkHeader::default();
     header.sequence_number = number;
     header.flags = NLM_F_REQUEST | NLM_F_ACK;
-    // Everything else is made new.
+    // All other requests create something.
     if !matches!(message, RouteNetlinkMessage::SetLink(_) | RouteNetlinkMessage::GetLink(_)) {
         header.flags |= NLM_F_CREATE | NLM_F_EXCL;
     }

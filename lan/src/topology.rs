@@ -1,4 +1,4 @@
-//! Making a LAN and moving between its hosts.
+//! Makes a LAN and moves between its hosts.
 
 use std::fmt;
 use std::io;
@@ -13,12 +13,13 @@ use crate::link_requests;
 use crate::namespace::{self, HostNamespace};
 use crate::netlink::{Netlink, NetlinkError};
 
-/// Why there is no LAN.
+/// Why a LAN could not be made.
 #[derive(Debug)]
 pub enum BuildError {
-    /// This machine or user may not have network namespaces, or lacks what links are made of.
+    /// This machine or user may not have network namespaces, or the kernel lacks drivers for the
+    /// links.
     Refused(String),
-    /// The plan cannot be.
+    /// The plan is impossible.
     InvalidSpec(String),
 }
 
@@ -33,7 +34,7 @@ impl std::error::Error for BuildError {}
 
 fn refused(operation: &str, error: &io::Error) -> BuildError {
     let text = if error.raw_os_error() == Some(Errno::ENOSPC as i32) {
-        // What it means here.
+        // The meaning of ENOSPC here.
         "the limit on namespaces is reached (/proc/sys/user)".to_owned()
     } else {
         error.to_string()
@@ -48,31 +49,31 @@ fn refused_on(host: &str, error: &NetlinkError) -> BuildError {
     refused(&format!("{} of {host}", error.label), &error.source)
 }
 
-/// A LAN. It is there as long as this value or a process on one of its hosts; links to hosts go
-/// with this value's process.
+/// A LAN. It exists as long as this value or a process on one of its hosts. The links to hosts
+/// disappear with the process that has this value.
 #[derive(Debug)]
 pub struct Lan {
     plan: LanPlan,
-    /// Where the switch is; None where two hosts are joined directly.
+    /// The namespaces of the switch; None if two hosts are connected directly.
     switch: Option<HostNamespace>,
     hosts: Vec<HostNamespace>,
-    /// Where the calling thread came from; None where there is no way back.
+    /// The former namespaces of the calling thread; None if it cannot return to them.
     origin: Option<HostNamespace>,
 }
 
 impl Lan {
-    /// Makes all hosts and links, and moves the calling thread onto host 0. Who is not root, or is
-    /// root without the right, gets a user namespace first, which needs a process with one thread
-    /// and cannot be left again.
+    /// Makes all hosts and links, and moves the calling thread onto host 0. A user other than root,
+    /// or root without the privilege, gets a user namespace first. That needs a process with one
+    /// thread, and the thread cannot leave the namespace again.
     ///
     /// # Errors
-    /// [`BuildError::InvalidSpec`]: nothing has happened. [`BuildError::Refused`]: the thread may be in an empty
-    /// network namespace, with loopback only, from then on.
+    /// [`BuildError::InvalidSpec`]: nothing has changed. [`BuildError::Refused`]: the thread may be
+    /// in an empty network namespace, with loopback only, from now on.
     pub fn build(plan: &LanPlan) -> Result<Lan, BuildError> {
         plan.check().map_err(BuildError::InvalidSpec)?;
         let lan = Self::create_namespaces(plan)?;
         let result = lan.create_links();
-        // Even where wiring fails, the caller stays where it is expected to be.
+        // Even if wiring fails, the caller is on host 0 afterwards, as documented.
         lan.enter(0).map_err(|error| refused("setns", &error))?;
         if result.is_err() {
             let _ = Netlink::open().map(|netlink| netlink.execute(link_requests::loopback()));
@@ -80,7 +81,7 @@ impl Lan {
         result.map(|()| lan)
     }
 
-    /// Makes the namespaces; the thread is in the last of them afterwards.
+    /// Makes the namespaces; the thread is in the last one afterwards.
     fn create_namespaces(plan: &LanPlan) -> Result<Lan, BuildError> {
         let origin =
             HostNamespace::current().map_err(|error| refused("/proc/thread-self/ns", &error))?;
@@ -103,7 +104,7 @@ impl Lan {
         for host in 1..plan.hosts {
             hosts.push(new(&plan.name(host))?);
         }
-        // A limit on both directions of each link needs a switch, also between two.
+        // A limit on both directions of each link needs a switch, even between two hosts.
         let direct = plan.hosts == 2 && plan.rate.is_none();
         let switch = if plan.hosts > 1 && !direct { Some(new("switch")?) } else { None };
         Ok(Lan { plan: plan.clone(), switch, hosts, origin })
@@ -142,7 +143,7 @@ impl Lan {
                 .execute(requests)
                 .map_err(|error| refused_on(&plan.name(host), &error))?;
         }
-        // Now that all have taken up their ends, the other ends.
+        // All hosts have set up their ends: now query the other ends.
         let (namespace, requests) = match (&self.switch, &self.hosts[..]) {
             (Some(switch), _) => (switch, link_requests::get_port_links(plan)),
             (None, [first, _]) => (first, link_requests::get_nic_links(plan, 0)),
@@ -151,7 +152,7 @@ impl Lan {
         open_in(namespace)?.execute(requests).map_err(|error| refused_on("the switch", &error))
     }
 
-    /// What was asked for.
+    /// The plan of this LAN.
     pub fn plan(&self) -> &LanPlan {
         &self.plan
     }
@@ -164,7 +165,7 @@ impl Lan {
     /// Moves the calling thread onto a host.
     ///
     /// # Errors
-    /// As setns(2).
+    /// As of setns(2).
     pub fn enter(&self, host: u32) -> io::Result<()> {
         match self.hosts.get(host as usize) {
             Some(namespace) => namespace.enter(),
@@ -172,11 +173,11 @@ impl Lan {
         }
     }
 
-    /// Does something on a host (a process that is started there stays there), then comes back to
-    /// where the calling thread was.
+    /// Runs `action` on a host, then returns the thread to its former namespaces. A process that
+    /// `action` starts stays on the host.
     ///
     /// # Errors
-    /// As setns(2).
+    /// As of setns(2).
     pub fn run_on_host<T>(&self, host: u32, action: impl FnOnce() -> T) -> io::Result<T> {
         let previous = HostNamespace::current()?;
         self.enter(host)?;
@@ -185,23 +186,23 @@ impl Lan {
         Ok(result)
     }
 
-    /// Takes a thread that root has moved by [`Lan::build`] or [`Lan::enter`] back to where
-    /// `build` found its thread.
+    /// Moves a thread that root has moved by [`Lan::build`] or [`Lan::enter`] back to the original
+    /// namespaces of the thread that called `build`.
     ///
     /// # Errors
-    /// There is no way back out of a user namespace; else as setns(2).
+    /// If the thread is in a user namespace, which it cannot leave; otherwise as of setns(2).
     pub fn leave(&self) -> io::Result<()> {
         match &self.origin {
             Some(namespace) => namespace.enter(),
-            None => Err(io::Error::other("there is no way back out of a user namespace")),
+            None => Err(io::Error::other("cannot leave a user namespace")),
         }
     }
 
-    /// Pulls a host's cable out of the switch, or puts it back: the host keeps its addresses and
-    /// sees that its link is down.
+    /// Unplugs a host's cable from the switch, or plugs it in again: the host keeps its addresses
+    /// and sees that its link is down.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The error of the kernel.
     pub fn set_link(&self, host: u32, link: u32, up: bool) -> io::Result<()> {
         let (namespace, index) = match &self.switch {
             Some(switch) => (switch, link_requests::port(&self.plan, host, link)),
@@ -210,7 +211,7 @@ impl Lan {
                 let other = 1 - host.min(1);
                 let namespace = self.hosts.get(other as usize);
                 let namespace =
-                    namespace.ok_or_else(|| io::Error::other("one host has no link"))?;
+                    namespace.ok_or_else(|| io::Error::other("a LAN of one host has no link"))?;
                 (namespace, link_requests::nic(other, link))
             }
         };
@@ -222,7 +223,7 @@ impl Lan {
     }
 }
 
-/// Opens a socket to a place, and stays there.
+/// Opens a socket in a namespace, and stays there.
 fn open_in(namespace: &HostNamespace) -> Result<Netlink, BuildError> {
     namespace.enter().and_then(|()| Netlink::open()).map_err(|error| refused("netlink", &error))
 }

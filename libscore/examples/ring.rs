@@ -1,5 +1,5 @@
-//! A token goes round all nodes, each of which waits for it in its own way: `ring [ROUNDS]`.
-//! Run it as `scrun -nodes=4 ring`.
+//! A token travels around a ring of nodes, each of which waits for it in a different way: `ring
+//! [ROUNDS]`. Run it as `scrun -nodes=4 ring`.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -32,7 +32,7 @@ fn main() -> io::Result<()> {
     sc::barrier()
 }
 
-/// Sends the token: copied, or written where it is sent from in a buffer that was too long.
+/// Sends the token: as a copy, or written into a send buffer that is truncated afterwards.
 fn send_token(net: &Net, to: usize, token: u64) -> io::Result<()> {
     if token.is_multiple_of(2) {
         net.send(to, &token.to_le_bytes())
@@ -44,7 +44,7 @@ fn send_token(net: &Net, to: usize, token: u64) -> io::Result<()> {
     }
 }
 
-/// Waits for it: asleep, spinning or by trying.
+/// Waits for the token: asleep, spinning or by polling.
 fn receive_token(net: &mut Net, round: u64) -> io::Result<u64> {
     let read = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a token of 8 bytes"));
     match round % 3 {

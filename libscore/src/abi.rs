@@ -1,4 +1,5 @@
-//! The C functions of libscore, one line each over the Rust ones. Headers: `ffi-c/include/`.
+//! The C functions of libscore: each calls its Rust function in one line. Headers:
+//! `ffi-c/include/`.
 
 // UNSAFETY: C symbols, and pointers that C programs pass.
 #![expect(unsafe_code)]
@@ -18,7 +19,7 @@ pub extern "C" fn score_initialize() {
     crate::initialize();
 }
 
-/// `void score_initialize(int argc, char **argv)`: what score.h makes of a call with two arguments.
+/// `void score_initialize(int argc, char **argv)`: score.h maps a call with two arguments to it.
 #[unsafe(no_mangle)]
 pub extern "C" fn score_initialize_args(_argc: c_int, _argv: *const c_void) {
     crate::initialize();
@@ -52,7 +53,7 @@ pub extern "C" fn score_become_busy() {
 /// `keyword` is NULL or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn score_get_opt(keyword: *const c_char) -> *const c_char {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let keyword = unsafe { text(keyword) };
     keyword.and_then(crate::option).map_or(std::ptr::null(), CStr::as_ptr)
 }
@@ -103,13 +104,13 @@ pub extern "C" fn sc_terminate() -> c_int {
 /// `int sc_getpid(int *scpid)`.
 ///
 /// # Safety
-/// `scpid` is NULL or may be written.
+/// `scpid` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sc_getpid(scpid: *mut c_int) -> c_int {
     if scpid.is_null() {
         return libc::EINVAL;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { scpid.write(sc::job()) };
     0
 }
@@ -127,35 +128,35 @@ pub extern "C" fn sc_set_monitor(which: c_int, value: c_uchar) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sc_inspectme(display: *const c_char, signal: c_int) -> c_int {
     let display = if display.is_null() {
-        // SAFETY: a C string; getenv touches no heap.
+        // SAFETY: a C string; getenv does not use the heap.
         unsafe { libc::getenv(c"DISPLAY".as_ptr()) }
     } else {
         display
     };
-    // SAFETY: as the caller promises; or a variable's value.
+    // SAFETY: guaranteed by the caller; or the value of a variable.
     sc::inspect_me(unsafe { text(display) }, signal)
 }
 
 /// `int sc_create_temporary_file(char *filename, int *fd)`.
 ///
 /// # Safety
-/// `filename` is NULL or a C string, `fd` NULL or may be written.
+/// `filename` is NULL or a C string, `fd` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sc_create_temporary_file(
     filename: *const c_char,
     fd: *mut c_int,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { file(filename, fd, sc::create_temporary_file) }
 }
 
 /// `int sc_open_temporary_file(char *filename, int *fd)`.
 ///
 /// # Safety
-/// `filename` is NULL or a C string, `fd` NULL or may be written.
+/// `filename` is NULL or a C string, `fd` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sc_open_temporary_file(filename: *const c_char, fd: *mut c_int) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { file(filename, fd, sc::open_temporary_file) }
 }
 
@@ -165,7 +166,7 @@ pub unsafe extern "C" fn sc_open_temporary_file(filename: *const c_char, fd: *mu
 /// `filename` is NULL or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sc_unlink_temporary_file(filename: *const c_char) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let Some(name) = (unsafe { text(filename) }) else { return libc::EINVAL };
     match sc::unlink_temporary_file(OsStr::from_bytes(name.to_bytes())) {
         Ok(()) => 0,
@@ -202,25 +203,25 @@ fn code(result: io::Result<()>) -> c_int {
 /// # Safety
 /// `pointer` is NULL or a C string that outlives the result.
 unsafe fn text<'t>(pointer: *const c_char) -> Option<&'t CStr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) })
 }
 
 /// # Safety
-/// `name` is NULL or a C string, `fd` NULL or may be written.
+/// `name` is NULL or a C string, `fd` is NULL or writable.
 unsafe fn file(
     name: *const c_char,
     fd: *mut c_int,
     open: fn(&OsStr) -> Result<OwnedFd, Errno>,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let Some(name) = (unsafe { text(name) }) else { return libc::EINVAL };
     if fd.is_null() {
         return libc::EINVAL;
     }
     match open(OsStr::from_bytes(name.to_bytes())) {
         Ok(opened) => {
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             unsafe { fd.write(opened.into_raw_fd()) };
             0
         }

@@ -1,5 +1,5 @@
-//! This process's area of the C-Area (manual 1.5): where SCore-D samples what the process does.
-//! One writer process, one reader; layout and meaning are in `proto/src/carea.rs`.
+//! This process's area of the C-Area (manual 1.5), from which SCore-D samples the state of the
+//! process. One writer process, one reader; layout and meaning are in `proto/src/carea.rs`.
 
 use memmap2::MmapRaw;
 use score_proto::carea::{
@@ -17,14 +17,14 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// `mapping` covers exactly one area; `notifier`: where the shepherd is rung for.
+    /// `mapping` covers exactly one area; `notifier` notifies the shepherd.
     pub(crate) fn new(mapping: MmapRaw, notifier: ShepherdNotifier) -> Self {
         debug_assert_eq!(mapping.len(), AREA_BYTES);
         Self { mapping: SharedMapping::new(mapping), notifier }
     }
 
-    /// After each change: rings if the shepherd wants to hear of this one. Whoever cannot ring lets
-    /// the next one try.
+    /// To be called after each change: notifies the shepherd if it has armed this change. If the
+    /// notification fails, the next change tries again.
     fn notify_if_armed(&self, change: u32) {
         let word = self.mapping.u32(area::IDLE_NOTIFY);
         if idle_notify::take_if_armed(word, change) && !self.notifier.notify() {
@@ -32,7 +32,7 @@ impl Area {
         }
     }
 
-    /// Declares the area valid, once everything else in it is.
+    /// Declares the area valid, after everything else in it is valid.
     pub(crate) fn publish(&self, version: u32) {
         self.mapping.u32(area::VERSION).store(version, Ordering::Relaxed);
         // SYNC: area-magic
@@ -44,12 +44,12 @@ impl Area {
         self.mapping.u32(area::IDLE_THREADS)
     }
 
-    /// Claims a slot for a thread, which is busy in it; `None` when all are taken, and then the
-    /// process counts as busy until [`Self::leave_overflow`].
+    /// Claims a slot for a thread, which starts as busy. `None` if all slots are taken; the process
+    /// then counts as busy until [`Self::leave_overflow`].
     pub(crate) fn claim_slot(&self, thread: u32) -> Option<usize> {
         for number in 0..THREAD_SLOTS {
             let tid = self.slot(number, slot::TID);
-            // SYNC: thread-slot (Acquire: the slot's last owner has left it busy).
+            // SYNC: thread-slot (Acquire: the previous owner has left the slot busy).
             if tid.compare_exchange(0, thread, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 self.mapping.u32(area::SLOTS_USED).fetch_max(number as u32 + 1, Ordering::SeqCst);
                 self.notify_if_armed(idle_notify::ON_BUSY);
@@ -60,7 +60,7 @@ impl Area {
         None
     }
 
-    /// Gives a slot back. The thread is busy.
+    /// Releases a slot. The thread is busy.
     pub(crate) fn release_slot(&self, number: usize) {
         // SYNC: thread-slot
         self.slot(number, slot::TID).store(0, Ordering::SeqCst);
@@ -78,37 +78,38 @@ impl Area {
         self.mapping.u64(since_offset).store(now_ns, Ordering::Relaxed);
         self.set_waiting_for(number, waiting_for);
         self.idle_threads().fetch_add(1, Ordering::Relaxed);
-        // SYNC: thread-state, bell
+        // SYNC: thread-state, idle-notify
         self.slot(number, slot::STATE).store(IDLE, Ordering::SeqCst);
         self.notify_if_armed(idle_notify::idle(number));
     }
 
-    /// idle -> busy. The transition is counted before the thread goes on: whatever it does next,
-    /// a sampler that misses it sees the count change. The slot is cleared before that: a sampler
-    /// reads the count first, and must not find a thread idle that has been counted.
+    /// idle -> busy. The transition is counted before the thread continues: a sampler that misses
+    /// any later action of the thread sees the count change. The slot is cleared before the count:
+    /// a sampler reads the count first, and must not find a thread idle whose transition has been
+    /// counted.
     pub(crate) fn become_busy(&self, number: usize) {
         self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
-        // SYNC: busy-transition, bell
+        // SYNC: busy-transition, idle-notify
         self.mapping.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
         self.set_waiting_for(number, WaitingFor::Nothing);
         self.idle_threads().fetch_sub(1, Ordering::Relaxed);
         self.notify_if_armed(idle_notify::ON_BUSY);
     }
 
-    /// Says what the thread waits for.
+    /// Records what the thread waits for.
     pub(crate) fn set_waiting_for(&self, number: usize, waiting_for: WaitingFor) {
         self.slot(number, slot::WAITING_FOR).store(waiting_for as u32, Ordering::Relaxed);
     }
 
-    /// sc_barrier is called: before the thread is idle in it.
+    /// To be called for sc_barrier before the thread is idle in it.
     pub(crate) fn count_barrier_call(&self) {
-        // SYNC: thread-state (who sees the thread idle sees the call)
+        // SYNC: thread-state (a sampler that sees the thread idle sees the call)
         self.mapping.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// sc_barrier was answered: after the thread is busy again.
+    /// To be called after the answer to sc_barrier, when the thread is busy again.
     pub(crate) fn count_barrier_return(&self) {
-        // SYNC: busy-transition (who sees the answer taken sees the transition)
+        // SYNC: busy-transition (a sampler that sees the answer received sees the transition)
         self.mapping.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
     }
 
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_says_since_when_and_for_what_and_busy_is_counted() {
+    fn an_idle_slot_has_time_and_reason_and_busy_is_counted() {
         let area = new_area();
         let number = area.claim_slot(9).unwrap();
         area.become_idle(number, WaitingFor::Barrier, 42);

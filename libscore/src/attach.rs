@@ -1,4 +1,4 @@
-//! The role on a compute host: attach to what the shepherd has prepared (manual 2.1;
+//! The role on a compute host: attach to the objects that the shepherd has prepared (manual 2.1;
 //! docs/ARCHITECTURE.md, "A job's life", step 5).
 
 // UNSAFETY: takes over the descriptors that recvmsg has put into this process.
@@ -28,16 +28,16 @@ use crate::session::{self, Session};
 use crate::sync::{Ordering, SharedMapping};
 use crate::{elf_note, exit, idle, networks};
 
-/// Attaches. Returns when all nodes of the parallel process have called.
+/// Attaches to the shepherd. Returns after all nodes of the parallel process have called.
 ///
 /// # Errors
-/// One line that says what is wrong.
+/// One line that names the problem.
 pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     let kind = getsockopt(&socket, sockopt::SockType);
     if kind != Ok(SockType::SeqPacket) {
         return Err(format!("SCORE_CONTROL_FD is not SCore-D's socket ({kind:?})"));
     }
-    let fork_guard = ForkGuard::new().map_err(|e| format!("MADV_WIPEONFORK is refused: {e}"))?;
+    let fork_guard = ForkGuard::new().map_err(|e| format!("MADV_WIPEONFORK: {e}"))?;
     let control = Control::new(socket);
     let call = Call::Attach { version: elf_note::version() };
     control.send(&frame::encode_datagram(&call).map_err(|e| e.to_string())?);
@@ -45,7 +45,7 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     let welcome = match reply {
         Reply::Welcome(welcome) => *welcome,
         Reply::Refused(reason) => return Err(reason),
-        Reply::Done { .. } => return Err("SCore-D answered before it was asked".to_owned()),
+        Reply::Done { .. } => return Err("SCore-D sent an unexpected answer".to_owned()),
     };
     check(&welcome, descriptors.len())?;
     let board = map_board(&descriptors[0])?;
@@ -78,19 +78,19 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     start_session(session)
 }
 
-/// From here on the process is a node.
+/// After this call the process is a node.
 fn start_session(session: Session) -> Result<(), String> {
-    let session = session::set(session).ok_or("it is running already")?;
-    // The thread that has initialized counts as one that works until it says otherwise.
+    let session = session::set(session).ok_or("the process is already initialized")?;
+    // The initializing thread counts as busy until it declares itself idle.
     idle::become_busy();
     pm::set_idle_word(session.area.idle_threads(), idle::on_idle_send)
-        .map_err(|e| format!("PM does not take the idle word: {e}"))?;
+        .map_err(|e| format!("cannot set PM's idle word: {e}"))?;
     session.area.publish(PROTOCOL_VERSION);
     exit::register(exit::detach);
     Ok(())
 }
 
-/// The first answer and the descriptors that came with it.
+/// The first answer and the descriptors that are attached to it.
 fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
     let mut bytes = vec![0; frame::MAX_BODY];
     let mut cmsg_buffer = nix::cmsg_space!([RawFd; networks::MAX_MEMBERS + 2]);
@@ -119,14 +119,15 @@ fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
         return Err("SCore-D has ended the parallel process before it began".to_owned());
     }
     if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
-        return Err("SCore-D's answer does not fit, or no descriptor is left for it".to_owned());
+        let reason = "SCore-D's answer is too long, or this process has no free descriptor for it";
+        return Err(reason.to_owned());
     }
     let reply = frame::decode_datagram(&bytes[..len])
-        .map_err(|e| format!("SCore-D's answer: {e}; it was built for another SCore"))?;
+        .map_err(|e| format!("SCore-D's answer: {e}; it belongs to another version of SCore"))?;
     Ok((reply, descriptors))
 }
 
-/// Whether the figures make sense together.
+/// Checks that the numbers are consistent.
 fn check(welcome: &Welcome, descriptor_count: usize) -> Result<(), String> {
     let pairs = [
         ("node", welcome.self_node, welcome.num_node),
@@ -135,12 +136,12 @@ fn check(welcome: &Welcome, descriptor_count: usize) -> Result<(), String> {
     ];
     for (name, index, count) in pairs {
         if index >= count || count > MAX_NODES {
-            return Err(format!("SCore-D says {name} {index} of {count}, which cannot be"));
+            return Err(format!("SCore-D sent an impossible {name}: {index} of {count}"));
         }
     }
     if welcome.num_proc > welcome.num_node || welcome.num_host > welcome.num_node {
         return Err(format!(
-            "SCore-D says {} processes on this host and {} hosts for {} nodes",
+            "SCore-D reports {} processes on this host and {} hosts for {} nodes",
             welcome.num_proc, welcome.num_host, welcome.num_node
         ));
     }
@@ -152,12 +153,13 @@ fn check(welcome: &Welcome, descriptor_count: usize) -> Result<(), String> {
         ));
     }
     if !welcome.dir.starts_with('/') || welcome.dir.contains('\0') {
-        return Err(format!("the job's directory {:?} is no absolute path", welcome.dir));
+        return Err(format!("the job's directory {:?} is not an absolute path", welcome.dir));
     }
     Ok(())
 }
 
-/// An object of at least `len` bytes that nobody can shrink: a truncated one would be SIGBUS.
+/// Checks that an object has at least `len` bytes and cannot shrink: access to a truncated one
+/// would raise SIGBUS.
 fn check_object(name: &str, fd: &OwnedFd, len: usize) -> Result<(), String> {
     let size = fstat(fd).map_err(|e| format!("{name}: {e}"))?.st_size;
     if usize::try_from(size).is_ok_and(|size| size < len) {
@@ -176,7 +178,7 @@ fn map_board(fd: &OwnedFd) -> Result<SharedMapping, String> {
     let board = SharedMapping::new(mapping.map_err(|e| format!("cannot map the board: {e}"))?);
     let version = board.u32(board::VERSION).load(Ordering::Relaxed);
     if board.u64(board::MAGIC).load(Ordering::Relaxed) != BOARD_MAGIC {
-        return Err("the board is no board".to_owned());
+        return Err("the board has no valid header".to_owned());
     }
     if version != PROTOCOL_VERSION {
         return Err(format!(
@@ -220,7 +222,7 @@ mod tests {
     }
 
     fn map(fd: &OwnedFd, number: u32) -> Result<Area, String> {
-        map_area(fd, number, ShepherdNotifier::new(b"bell").unwrap())
+        map_area(fd, number, ShepherdNotifier::new(b"notify").unwrap())
     }
 
     #[test]
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inconsistent_welcome_is_refused_with_the_number_at_fault() {
+    fn an_inconsistent_welcome_is_refused_with_the_wrong_number() {
         let faulty = [
             (Welcome { self_node: 4, ..welcome() }, 3, "node 4 of 4"),
             (Welcome { num_node: 0, ..welcome() }, 3, "node 1 of 0"),

@@ -1,5 +1,5 @@
-//! The control socket to the shepherd. Any number of threads may be in calls at once: every call
-//! has its own number, and whoever waits and finds nobody reading reads for all.
+//! The control socket to the shepherd. Any number of threads may make calls at the same time. Every
+//! call has its own number, and one of the waiting threads reads the answers for all.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::sync::{AtomicU32, Ordering};
 /// The longest answer to a call.
 const MAX_REPLY_LEN: usize = 4096;
 
-/// The socket and who waits on it.
+/// The socket and the pending calls.
 pub(crate) struct Control {
     socket: OwnedFd,
     next_id: AtomicU32,
@@ -27,7 +27,7 @@ pub(crate) struct Control {
 struct Inbox {
     /// Some thread is in recv().
     is_reading: bool,
-    /// Calls under way, and their answers.
+    /// Pending calls, and their answers.
     pending_calls: Vec<(u32, Option<i32>)>,
 }
 
@@ -37,21 +37,21 @@ impl Control {
         Self { socket, next_id: AtomicU32::new(1), inbox, reply_received: Condvar::new() }
     }
 
-    /// The socket itself, for the first exchange.
+    /// The socket itself, for the first messages.
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Makes the call that `call` builds around its number, and waits for the answer.
+    /// Makes the call that `call` builds from its number, and waits for the answer.
     ///
     /// # Errors
-    /// What the shepherd answered. If the shepherd is gone, the process ends.
+    /// The error in the shepherd's answer. If the shepherd is gone, the process ends.
     pub(crate) fn call(&self, call: impl FnOnce(u32) -> Call) -> io::Result<()> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         self.lock().pending_calls.push((id, None));
         match frame::encode_datagram(&call(id)) {
             Ok(bytes) => self.send(&bytes),
-            Err(e) => exit_with_reason(&format!("cannot say a call: {e}")),
+            Err(e) => exit_with_reason(&format!("cannot send a call: {e}")),
         }
         match self.wait_for_reply(id) {
             0 => Ok(()),
@@ -59,34 +59,34 @@ impl Control {
         }
     }
 
-    /// Makes a call that is not answered.
+    /// Makes a call that has no answer.
     pub(crate) fn send_call(&self, call: &Call) {
         match frame::encode_datagram(call) {
             Ok(bytes) => self.send(&bytes),
-            Err(e) => exit_with_reason(&format!("cannot say a call: {e}")),
+            Err(e) => exit_with_reason(&format!("cannot send a call: {e}")),
         }
     }
 
-    /// Sends one datagram, or ends the process. Touches no heap and no lock.
+    /// Sends one datagram, or ends the process. Uses no heap and no lock.
     pub(crate) fn send(&self, bytes: &[u8]) {
         loop {
             match send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
                 Ok(_) => return,
                 Err(Errno::EINTR) => {}
-                Err(_) => exit_with_reason("SCore-D has gone"),
+                Err(_) => exit_with_reason("lost the connection to SCore-D"),
             }
         }
     }
 
-    /// Waits to be ended by the shepherd.
+    /// Waits until the shepherd ends this process.
     pub(crate) fn wait_until_ended(&self) -> ! {
         let mut byte = [0; 1];
-        // Answers of other threads that are lost here are of no use to anybody any more.
+        // Answers to other threads that are lost here are no longer needed.
         while matches!(
             recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::empty()),
             Ok(1..) | Err(Errno::EINTR)
         ) {}
-        exit_with_reason("SCore-D has gone")
+        exit_with_reason("lost the connection to SCore-D")
     }
 
     fn wait_for_reply(&self, id: u32) -> i32 {
@@ -112,21 +112,22 @@ impl Control {
         }
     }
 
-    /// The next answer; nothing else can come after score_initialize.
+    /// The next answer; no other message can follow score_initialize.
     fn read_reply(&self) -> (u32, i32) {
         let mut bytes = [0; MAX_REPLY_LEN];
         let len = loop {
             match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_TRUNC) {
-                // A stop and continue of the whole job interrupts; nobody shall notice.
+                // A stop and continue of the whole job interrupts the call; the program must not
+                // notice.
                 Err(Errno::EINTR) => {}
-                Ok(0) | Err(_) => exit_with_reason("SCore-D has gone"),
+                Ok(0) | Err(_) => exit_with_reason("lost the connection to SCore-D"),
                 Ok(len) => break len,
             }
         };
         match bytes.get(..len).map(frame::decode_datagram) {
             Some(Ok(Reply::Done { id, error })) => (id, error),
             Some(Ok(Reply::Refused(reason))) => exit_with_reason(&reason),
-            _ => exit_with_reason("SCore-D sent something that is no answer to a call"),
+            _ => exit_with_reason("SCore-D sent a message that is not an answer to a call"),
         }
     }
 
@@ -135,8 +136,8 @@ impl Control {
     }
 }
 
-/// Ends the process, which cannot be a node any more: better than to wait for ever. Exit handlers
-/// do not run, since they may call SCore-D again.
+/// Ends the process, which can no longer be a node. The alternative would be to wait for ever. Exit
+/// handlers do not run, because they may call SCore-D again.
 fn exit_with_reason(reason: &str) -> ! {
     let node = crate::self_node();
     crate::stdio::print_line(format_args!("score: node {node}: {reason}; the process ends"));

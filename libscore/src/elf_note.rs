@@ -1,4 +1,4 @@
-//! The ELF note by which scrun knows a program that reaches `score_initialize`.
+//! The ELF note by which scrun recognises a program that calls `score_initialize`.
 
 // UNSAFETY: places a constant in the note section.
 #![expect(unsafe_code)]
@@ -15,7 +15,7 @@ struct Note {
     descriptor: u32,
 }
 
-// SAFETY: the section is read by scrun alone and holds whole notes, as this one is.
+// SAFETY: only scrun reads the section; it consists of complete notes such as this one.
 #[unsafe(link_section = ".note.score")]
 #[used]
 static LIBRARY: Note = Note {
@@ -26,8 +26,8 @@ static LIBRARY: Note = Note {
     descriptor: score_proto::PROTOCOL_VERSION,
 };
 
-/// The protocol version, read out of the note: whoever links `score_initialize` from an archive
-/// thereby links the note.
+/// The protocol version, read from the note: linking `score_initialize` from an archive therefore
+/// also links the note.
 pub(crate) fn version() -> u32 {
     std::hint::black_box(&LIBRARY).descriptor
 }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_is_the_one_that_scrun_looks_for() {
+    fn the_owner_is_the_one_that_scrun_expects() {
         assert!(LIBRARY.owner.starts_with(elf_note::OWNER));
         assert_eq!(elf_note::SECTION, ".note.score");
     }

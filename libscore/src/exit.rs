@@ -1,4 +1,4 @@
-//! The ends of a process.
+//! How a process ends.
 
 // UNSAFETY: atexit and the exits that run no handlers are C functions.
 #![expect(unsafe_code)]
@@ -11,23 +11,23 @@ pub(crate) fn exit_immediately(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Has `handler` called at exit(3).
+/// Registers `handler` to be called at exit(3).
 pub(crate) fn register(handler: extern "C" fn()) {
-    // SAFETY: the handler lives as long as the program. It fails for want of memory only; then
-    // the shepherd does what the handler would have done.
+    // SAFETY: the handler exists as long as the program. Registration fails only if memory is
+    // exhausted; then the shepherd does the handler's work.
     let _ = unsafe { libc::atexit(handler) };
 }
 
-/// Detaches from PM, so that peers need not wait for the shepherd to notice the end. In a forked
-/// child nothing is ours to detach, and while other threads run, contexts cannot be taken from
-/// under them: then the shepherd does it.
+/// Detaches from PM, so that peers need not wait until the shepherd notices the end. A forked child
+/// has nothing to detach. While other threads run, their contexts cannot be closed; the shepherd
+/// closes them later.
 pub(crate) extern "C" fn detach() {
     let Some(session) = session::of_this_process() else { return };
     if !is_single_threaded() {
         return;
     }
     for network in &session.networks {
-        // A buffer may be held: then, too, the shepherd does it.
+        // A buffer may be held: then the shepherd closes the context, too.
         let _ = network.composite.close(network.device);
         for member in &network.members {
             let _ = member.detach();
@@ -35,7 +35,7 @@ pub(crate) extern "C" fn detach() {
     }
 }
 
-/// Whether no thread runs beside this one but PM's own, which calls no function of PM.
+/// Whether only this thread and PM's own thread run; the latter calls no function of PM.
 fn is_single_threaded() -> bool {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return false };
     let is_pm_thread = |thread: &std::fs::DirEntry| {
@@ -47,21 +47,20 @@ fn is_single_threaded() -> bool {
 /// Sends the process itself a signal.
 ///
 /// # Errors
-/// As kill(2).
+/// As of kill(2).
 pub(crate) fn signal_self(signal: i32) -> nix::Result<()> {
-    // Not nix's kill, which knows no real-time signals.
-    // SAFETY: no memory is involved.
+    // nix's kill does not support real-time signals. SAFETY: no memory is involved.
     nix::errno::Errno::result(unsafe { libc::kill(libc::getpid(), signal) }).map(drop)
 }
 
-/// Tells the user of a program without scrun that it wanted to be inspected. Touches no heap.
+/// Informs the user of a program without scrun that the program called sc_inspectme. Uses no heap.
 pub(crate) fn print_final_message(signal: i32) {
     use std::io::Write;
     let mut buffer = [0; 160];
     let mut text = &mut buffer[..];
     let result = writeln!(
         text,
-        "score: the process calls for a debugger because of signal {signal}; run it under gdb"
+        "score: the process requests a debugger because of signal {signal}; run it under gdb"
     );
     let left = text.len();
     if result.is_ok() {

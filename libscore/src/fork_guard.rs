@@ -1,5 +1,5 @@
-//! Who is a child: a process that a rank has forked is no rank. It must not touch the rank's
-//! thread slots, its control socket, or the temporary directory that the parent removes.
+//! Detection of forked children: a process that a node has forked is not a node. It must not touch
+//! the node's thread slots, its control socket, or the temporary directory that the parent removes.
 
 // UNSAFETY: memmap2 does not know the advice.
 #![expect(unsafe_code)]
@@ -13,7 +13,7 @@ use crate::sync::{Ordering, SharedMapping};
 
 const OWNER_MAGIC: u32 = 0x5c04_e001;
 
-/// A word that reads as zero in every forked child, however it was forked (MADV_WIPEONFORK).
+/// A word that reads as zero in every forked child, whatever call forked it (MADV_WIPEONFORK).
 pub(crate) struct ForkGuard(SharedMapping);
 
 impl ForkGuard {
@@ -24,14 +24,15 @@ impl ForkGuard {
     pub(crate) fn new() -> io::Result<Self> {
         let page = MmapMut::map_anon(4096)?;
         let start = page.as_ptr().cast_mut().cast();
-        // SAFETY: the mapping is ours, and private and anonymous as the advice wants it.
+        // SAFETY: the mapping belongs to this process, and is private and anonymous as the advice
+        // requires.
         Errno::result(unsafe { libc::madvise(start, page.len(), libc::MADV_WIPEONFORK) })?;
         let mapping = SharedMapping::new(MmapRaw::from(page));
         mapping.u32(0).store(OWNER_MAGIC, Ordering::Relaxed);
         Ok(Self(mapping))
     }
 
-    /// Whether this is the process that made the mark.
+    /// Whether this process is the owner.
     pub(crate) fn is_owner(&self) -> bool {
         self.0.u32(0).load(Ordering::Relaxed) == OWNER_MAGIC
     }

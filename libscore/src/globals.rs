@@ -1,5 +1,5 @@
 //! The global variables of table 2.1, as C sees them: an atomic has the layout of its integer.
-//! Before `score_initialize`, and in local execution, they describe one node alone.
+//! Before `score_initialize`, and in local execution, they describe a single node.
 
 // UNSAFETY: exports the variables under their C names.
 #![expect(unsafe_code)]
@@ -30,26 +30,26 @@ number!(score_self_host, 0, self_host, "Number of this host.");
 number!(score_num_node, 1, num_node, "Nodes of this parallel process.");
 number!(score_num_proc, 1, num_proc, "Processes on this host.");
 number!(score_num_host, 1, num_host, "Hosts of this parallel process.");
-number!(score_num_pmnet, 0, num_pmnet, "Network sets; none when there is one node.");
+number!(score_num_pmnet, 0, num_pmnet, "Network sets; none if there is only one node.");
 
 /// A list of contexts that ends with NULL.
 type Contexts = AtomicPtr<*mut pmContext>;
 
-/// What `score_pmnet` points to while there is no network.
+/// The value of `score_pmnet` while there is no network.
 static NO_CONTEXTS: AtomicPtr<pmContext> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The composite contexts, one per network set, with a NULL behind the last.
+/// The composite contexts, one per network set, with a NULL after the last.
 #[unsafe(no_mangle)]
 pub static score_pmnet: Contexts = Contexts::new((&raw const NO_CONTEXTS).cast_mut().cast());
 
-/// Where a process stands (manual, table 2.1).
+/// The numbers of a process in its job (manual, table 2.1).
 pub(crate) struct ProcessLocation {
     pub(crate) node: (u32, u32),
     pub(crate) proc: (u32, u32),
     pub(crate) host: (u32, u32),
 }
 
-/// Sets all of them. `contexts` lives for ever.
+/// Sets all of them. `contexts` is never freed.
 pub(crate) fn publish(location: &ProcessLocation, contexts: &'static [*mut pmContext]) {
     let set = |variable: &AtomicI32, value: u32| {
         variable.store(c_int::try_from(value).unwrap_or(c_int::MAX), Ordering::Relaxed);
@@ -71,7 +71,7 @@ pub(crate) fn context(set: usize) -> Option<pm::Context> {
         return None;
     }
     let first = score_pmnet.load(Ordering::Relaxed);
-    // SAFETY: `publish` has set a list of more than `set` entries that lives for ever. (A program
-    // that overwrites the C variable gets what a C program gets.)
+    // SAFETY: `publish` has set a list of more than `set` entries that is never freed. (A program
+    // that overwrites the C variable has the same undefined behaviour as in C.)
     pm::Context::from_ptr(unsafe { *first.add(set) })
 }

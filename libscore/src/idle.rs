@@ -1,5 +1,5 @@
-//! The idle flag (manual 3.5.2), one per thread: figure 2.9 sets idle on EBUSY while another
-//! thread receives, so one flag per process could call a working process idle.
+//! The idle flag (manual 3.5.2), one per thread: figure 2.9 sets idle on EBUSY while another thread
+//! receives, so one flag per process could mark a working process as idle.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::area::Area;
 use crate::session::{self, Session};
 use crate::sync::{AtomicBool, Ordering};
 
-/// Where a thread stands in the C-Area.
+/// The state of a thread in the C-Area.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IdleSlot {
-    /// It has never told what it does.
+    /// The thread has not declared its state yet.
     Unknown,
     /// Slot and whether it is idle.
     Slot(usize, bool),
-    /// There was no slot: it is busy as long as it lives.
+    /// There was no slot: the thread counts as busy until it ends.
     Overflow,
 }
 
@@ -29,7 +29,7 @@ thread_local! {
 }
 
 impl ThreadIdleState {
-    /// Takes a slot if the thread has none; busy in it.
+    /// Claims a slot if the thread has none; the thread is busy in it.
     fn claim_slot(&self, area: &Area) -> IdleSlot {
         if self.0.get() == IdleSlot::Unknown {
             let tid = nix::unistd::gettid().as_raw().unsigned_abs();
@@ -62,7 +62,8 @@ impl ThreadIdleState {
 
 impl Drop for ThreadIdleState {
     fn drop(&mut self) {
-        // A thread of a forked child has its parent's seat in its memory; it is not its own.
+        // A thread of a forked child has a copy of its parent's slot in its memory; the slot is not
+        // its own.
         let Some(session) = session::of_this_process() else { return };
         if self.0.get() == IdleSlot::Unknown {
             return;
@@ -76,38 +77,39 @@ impl Drop for ThreadIdleState {
     }
 }
 
-/// The job's time in nanoseconds, which stands still while the job is stopped.
+/// The job's time in nanoseconds; it does not advance while the job is stopped.
 fn job_time_ns(session: &Session) -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     let stopped = session.board.u64(board::STOPPED_NS).load(Ordering::Relaxed);
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(stopped)
 }
 
-/// Does `action` with the calling thread and the session: nothing before score_initialize, in
-/// local execution, in a forked child, and in a thread that is ending.
+/// Runs `action` with the calling thread and the session. Does nothing before score_initialize, in
+/// local execution, in a forked child, or in a thread that is ending.
 fn with_thread<T>(action: impl FnOnce(&ThreadIdleState, &Session) -> T) -> Option<T> {
     let session = session::of_this_process()?;
     THREAD.try_with(|thread| action(thread, session)).ok()
 }
 
-/// Tells SCore-D that the calling thread has nothing to do but wait for a message.
+/// Declares that the calling thread has nothing to do except wait for a message.
 pub fn become_idle() {
     wait_idle(WaitingFor::Message);
 }
 
-/// Tells SCore-D that the calling thread has something to do. To be called before the message
-/// that woke it is released (manual 2.3).
+/// Declares that the calling thread has something to do. To be called before the release of the
+/// message that woke it (manual 2.3).
 pub fn become_busy() {
     with_thread(|thread, session| thread.become_busy(&session.area));
 }
 
-/// Idle, waiting for something particular.
+/// Declares the calling thread idle, with the reason.
 pub(crate) fn wait_idle(waiting_for: WaitingFor) {
     with_thread(|thread, session| thread.become_idle(session, waiting_for));
 }
 
-/// Runs `call`, which waits for something that is no sign of life: the thread is idle meanwhile.
-/// Whoever returns from a system call runs: the thread is busy afterwards, whatever it was before.
+/// Runs `call`, which waits for an event that counts as idle time: the thread is idle during the
+/// call. A thread that has returned from a system call runs, so it is busy afterwards, whatever it
+/// was before.
 pub(crate) fn while_idle<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -> T {
     wait_idle(waiting_for);
     let result = call();
@@ -115,7 +117,8 @@ pub(crate) fn while_idle<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -
     result
 }
 
-/// Runs `call`, which ends by itself sooner or later: the thread is busy meanwhile and afterwards.
+/// Runs `call`, which returns after a bounded time: the thread is busy during the call and
+/// afterwards.
 pub(crate) fn while_busy<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -> T {
     let set_waiting_for = |waiting_for| {
         with_thread(|thread, session| {
@@ -131,15 +134,15 @@ pub(crate) fn while_busy<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -
     result
 }
 
-/// PM calls this on pmSend while some thread of the process is idle. If it is the sender, it is
-/// not idle in truth (manual 3.5.1: a waiting process sends nothing).
+/// PM calls this on pmSend while some thread of the process is idle. If the sender is marked idle,
+/// its mark is wrong (manual 3.5.1: a waiting process sends nothing).
 pub(crate) extern "C" fn on_idle_send() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let was_idle = with_thread(|thread, session| thread.become_busy(&session.area));
     if was_idle == Some(true) && !WARNED.swap(true, Ordering::Relaxed) {
         crate::stdio::print_line(format_args!(
             "score: node {}: a thread sent a message while it was idle; it counts as busy now. \
-             Call score_become_busy() before pmSend() (said once)",
+             Call score_become_busy() before pmSend() (reported once)",
             crate::self_node()
         ));
     }

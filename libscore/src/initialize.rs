@@ -6,12 +6,14 @@ use score_proto::env;
 
 use crate::{attach, environment, exit, resource_request};
 
-/// Makes this process a node of its parallel process, whatever way it was started:
-/// - by SCore-D: attaches, and returns when all nodes have called;
-/// - by scrun for its resource request: writes it and ends the process;
-/// - by itself: one node, no network.
+/// Makes this process a node of its parallel process. The role depends on how the process was
+/// started:
+/// - by SCore-D: attaches, and returns after all nodes have called;
+/// - by scrun for its resource request: writes the request and ends the process;
+/// - by itself: a single node, no network.
 ///
-/// A second call has no effect. When it cannot be done, says why and ends the process with code 1.
+/// A second call has no effect. If initialization fails, prints the reason and ends the process
+/// with code 1.
 pub fn initialize() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -29,7 +31,7 @@ fn choose_role() -> Result<(), String> {
     if let Some(pipe) = environment::take_descriptor(env::RESOURCE_FD_ENV)? {
         resource_request::write(pipe)
             .map_err(|e| format!("cannot write the resource request: {e}"))?;
-        // No user code, so no exit handlers either (manual 2.1).
+        // No user code runs, so no exit handlers either (manual 2.1).
         exit::exit_immediately(0);
     }
     Ok(())

@@ -2,9 +2,9 @@
 //! table 2.1, the idle flag, scrun's options and the SCore-D system calls.
 //!
 //! C programs use the functions in [`abi`] (headers `score.h`, `sc.h`, `score_resource.h`,
-//! `score_options.h`); Rust programs use [`initialize`], [`Net`] and [`sc`], which are the same
-//! thing without pointers. PM is called through the functions of `pm.h` alone ([`pm_h`]), so
-//! whoever links this crate into a binary also links `pm-c` (`extern crate pm as _`).
+//! `score_options.h`). Rust programs use [`initialize`], [`Net`] and [`sc`], the same functions
+//! without pointers. This crate calls PM only through the functions of `pm.h` ([`pm_h`]). A binary
+//! that links this crate must therefore also link `pm-c` (`extern crate pm as _`).
 
 pub mod abi;
 mod area;
@@ -39,6 +39,6 @@ pub use net::Net;
 pub use options::option;
 pub use resource_request::request_nodes;
 
-// PM for the unit tests: the crate itself only declares its functions.
+// PM for the unit tests: the crate itself only declares PM's functions.
 #[cfg(test)]
 extern crate pm as _;

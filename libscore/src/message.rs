@@ -6,17 +6,17 @@ use std::ops::Deref;
 use crate::idle;
 use crate::pm::Context;
 
-/// A message where PM has put it; given back when dropped. While one is held no other can be
-/// received from the same network set.
+/// A message in PM's own buffer; released when dropped. While one is held no other can be received
+/// from the same network set.
 pub struct Message<'n> {
     context: Context,
     bytes: &'n [u8],
-    /// The receiving side is locked by the thread that has received.
+    /// The receiving side stays locked by the thread that has received.
     _thread: PhantomData<*const ()>,
 }
 
 impl<'n> Message<'n> {
-    /// `bytes` is what `context` has just handed out.
+    /// `bytes` is the buffer that `context` has just returned.
     pub(crate) fn new(context: Context, bytes: &'n [u8]) -> Self {
         Self { context, bytes, _thread: PhantomData }
     }
@@ -32,7 +32,8 @@ impl Deref for Message<'_> {
 
 impl Drop for Message<'_> {
     fn drop(&mut self) {
-        // Busy before the release (manual 2.3): between the two the message would be nowhere.
+        // Busy before the release (manual 2.3): otherwise, in between, the message would count as
+        // received and the process as idle.
         idle::become_busy();
         // A held message can always be released.
         let released = self.context.release();

@@ -11,8 +11,8 @@ use crate::pm::Context;
 use crate::pm_h::pmContext;
 use crate::{Message, globals, idle, session};
 
-/// Empty polls before [`Net::receive_blocking`] blocks; it blocks at once on a host that has
-/// more to run than processors.
+/// Empty polls before [`Net::receive_blocking`] blocks. On a host with more runnable processes than
+/// processors it blocks immediately.
 const POLLS_BEFORE_BLOCKING: usize = 1000;
 
 /// One network set: a composite context that reaches every other node.
@@ -23,14 +23,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// Network set number `set`, counted from 0. `None` when there is none: with a single node,
-    /// and before [`crate::initialize`].
+    /// Network set number `set`, counted from 0. `None` if there is none: with a single node, or
+    /// before [`crate::initialize`].
     pub fn open(set: usize) -> Option<Self> {
         let context = globals::context(set)?;
         Some(Self { context, descriptors: Vec::new() })
     }
 
-    /// The context as C programs know it.
+    /// The context for C functions.
     pub fn as_ptr(&self) -> *mut pmContext {
         self.context.as_ptr()
     }
@@ -45,7 +45,7 @@ impl Net {
         globals::num_node()
     }
 
-    /// The longest message that `dest` can be sent.
+    /// The longest message that can be sent to `dest`.
     ///
     /// # Errors
     /// EINVAL: no such node, or this one.
@@ -53,7 +53,7 @@ impl Net {
         self.context.mtu(node(dest))
     }
 
-    /// Sends a copy of `bytes` if there is room now; false if not.
+    /// Sends a copy of `bytes` if there is space now; false if not.
     ///
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.
@@ -61,10 +61,10 @@ impl Net {
         self.try_send_with(dest, bytes.len(), |buffer| buffer.copy_from_slice(bytes))
     }
 
-    /// Has `fill` write `len` bytes where they are sent from if there is room now; false if not.
+    /// Lets `fill` write `len` bytes into the send buffer if there is space now; false if not.
     ///
     /// # Errors
-    /// As [`Self::try_send`].
+    /// As of [`Self::try_send`].
     pub fn try_send_with(
         &self,
         dest: usize,
@@ -78,10 +78,10 @@ impl Net {
         Ok(ready_or_none(self.context.send_with(node(dest), len, fill_all))?.is_some())
     }
 
-    /// Sends a copy of `bytes`, waiting for room.
+    /// Sends a copy of `bytes`; waits for space.
     ///
     /// # Errors
-    /// As [`Self::try_send`].
+    /// As of [`Self::try_send`].
     pub fn send(&self, dest: usize, bytes: &[u8]) -> io::Result<()> {
         self.send_with(dest, bytes.len(), |buffer| {
             buffer.copy_from_slice(bytes);
@@ -89,9 +89,9 @@ impl Net {
         })
     }
 
-    /// Waits for room for `len` bytes and has `fill` write them where they are sent from. `fill`
-    /// returns how many of them are to be sent and whatever the caller wants to know. A buffer
-    /// cannot be given back (manual 2.5): a number out of range sends all.
+    /// Waits for space for `len` bytes and lets `fill` write them into the send buffer. `fill`
+    /// returns the number of bytes to send and any value for the caller. A buffer cannot be
+    /// returned unused (manual 2.5): a number out of range sends all bytes.
     ///
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.
@@ -120,11 +120,11 @@ impl Net {
                 sent = attempt().inspect_err(|_| idle::become_busy())?;
             }
         }
-        // `fill` runs exactly once, in the attempt that found room.
+        // `fill` runs exactly once, in the attempt that found space.
         sent.flatten().ok_or_else(|| io::ErrorKind::Other.into())
     }
 
-    /// The next message, if one is there.
+    /// The next message, if there is one.
     ///
     /// # Errors
     /// EIO: an error of the network.
@@ -133,7 +133,7 @@ impl Net {
         Ok(bytes.map(|bytes| Message::new(self.context, bytes)))
     }
 
-    /// Waits for the next message without giving up the processor (manual, figure 2.9).
+    /// Waits for the next message without releasing the processor (manual, figure 2.9).
     ///
     /// # Errors
     /// EIO: an error of the network.
@@ -153,7 +153,7 @@ impl Net {
         result
     }
 
-    /// Waits for the next message asleep (manual, figure 3.4), after a short while awake.
+    /// Waits for the next message asleep (manual, figure 3.4), after polling for a short time.
     ///
     /// # Errors
     /// EIO: an error of the network; ENOMEM, EMFILE: no descriptor to sleep on.
@@ -173,13 +173,13 @@ impl Net {
     /// together with those of input and output.
     ///
     /// # Errors
-    /// ENOMEM, EMFILE: none can be had.
+    /// ENOMEM, EMFILE: no descriptor is available.
     pub fn descriptors(&self) -> io::Result<Vec<BorrowedFd<'static>>> {
         self.context.descriptors()
     }
 
-    /// Has arriving messages wake the process. Afterwards [`Self::try_receive`] has to find nothing
-    /// before it may sleep (manual 3.3).
+    /// Makes arriving messages wake the process. The process may sleep only after
+    /// [`Self::try_receive`] has then found no message (manual 3.3).
     ///
     /// # Errors
     /// ENOMEM, EMFILE: no descriptor to sleep on.
@@ -216,11 +216,11 @@ impl Net {
         received
     }
 
-    /// Until a descriptor may have something; a wake-up without a message is nothing unusual.
+    /// Sleeps until a descriptor may be ready; a wake-up without a message is normal.
     fn sleep(&self) -> io::Result<()> {
         let mut poll_fds: Vec<PollFd<'_>> =
             self.descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        // Not poll(): after a stop of the job the kernel could not say any more what it waits for.
+        // Not poll(): after a stop of the job the kernel could no longer report what it waits for.
         match ppoll(&mut poll_fds, None, None) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(e.into()),
@@ -228,12 +228,12 @@ impl Net {
     }
 }
 
-/// A node number as PM takes it; one beyond u32 becomes one that PM refuses.
+/// A node number for PM; a number beyond u32 becomes one that PM refuses.
 fn node(dest: usize) -> u32 {
     u32::try_from(dest).unwrap_or(u32::MAX)
 }
 
-/// Nothing there, no room, or another thread at it: `None`.
+/// No message, no space, or another thread in the call: `None`.
 fn ready_or_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,5 +1,5 @@
-//! The network sets (manual 2.1): one composite each, whose members reach every node by the
-//! fastest device that does (manual, figure 1.2).
+//! The network sets (manual 2.1): one composite each, whose members reach every node by the fastest
+//! possible device (manual, figure 1.2).
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -10,22 +10,22 @@ use score_proto::message::{NetworkDevice, NetworkMember, Welcome};
 use crate::pm::Context;
 use crate::session::NetworkSet;
 
-/// Contexts that one process can be given.
+/// Most contexts of one process.
 pub(crate) const MAX_MEMBERS: usize = 128;
 
-/// Whether every set reaches every node once; how many members there are in all.
+/// Checks that every set reaches every node once; returns the number of all members.
 ///
 /// # Errors
 /// One line that names the set and the node.
 pub(crate) fn check_networks(welcome: &Welcome) -> Result<usize, String> {
     let (nodes, sets) = (welcome.num_node, welcome.networks.len());
-    // One node has nobody to talk to (manual 2.1).
+    // A single node has no other node to communicate with (manual 2.1).
     if (nodes == 1) != (sets == 0) {
-        return Err(format!("SCore-D says {sets} network sets for {nodes} nodes"));
+        return Err(format!("SCore-D reports {sets} network sets for {nodes} nodes"));
     }
     let members: usize = welcome.networks.iter().map(|set| set.members.len()).sum();
     if members > MAX_MEMBERS {
-        return Err(format!("SCore-D says {members} network contexts, {MAX_MEMBERS} at most"));
+        return Err(format!("SCore-D reports {members} contexts; the limit is {MAX_MEMBERS}"));
     }
     for (set, network) in welcome.networks.iter().enumerate() {
         let mut ranges: Vec<_> = network
@@ -38,7 +38,7 @@ pub(crate) fn check_networks(welcome: &Welcome) -> Result<usize, String> {
         let mut next = 0;
         for (first, end) in ranges {
             if u64::from(first) != next || end > u64::from(nodes) || end == next {
-                return Err(format!("network set {set}: node {next} is not reached once"));
+                return Err(format!("network set {set}: node {next} is not reached exactly once"));
             }
             next = end;
         }
@@ -49,15 +49,16 @@ pub(crate) fn check_networks(welcome: &Welcome) -> Result<usize, String> {
     Ok(members)
 }
 
-/// Attaches the members and joins those of each set. `descriptors` are as many as `check_networks` said.
+/// Attaches the members and joins those of each set. There are as many `descriptors` as
+/// `check_networks` returned.
 ///
 /// # Errors
-/// One line that names the set, and the node where one is at fault.
+/// One line that names the set, and the node if one is wrong.
 pub(crate) fn join(welcome: &Welcome, descriptors: &[OwnedFd]) -> Result<Vec<NetworkSet>, String> {
     let mut descriptors = descriptors.iter();
     let mut networks = Vec::new();
     for (set, network) in welcome.networks.iter().enumerate() {
-        let error = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
+        let error = |name: &str, e: std::io::Error| format!("network set {set}: {name}: {e}");
         let (composite, device) =
             Context::composite(welcome.num_node).map_err(|e| error("composite", e))?;
         let mut members = Vec::new();
@@ -66,7 +67,7 @@ pub(crate) fn join(welcome: &Welcome, descriptors: &[OwnedFd]) -> Result<Vec<Net
             let context = Context::attach(kind, fd.as_fd())
                 .map_err(|e| error(&format!("attach {}", kind.to_string_lossy()), e))?;
             for range in &member.node_ranges {
-                // This node's own entry tells the composite which node it is.
+                // This node's own entry determines the composite's node number.
                 for offset in 0..range.count {
                     let (node, member_node) =
                         (range.first + offset, range.first_in_context.saturating_add(offset));
@@ -82,7 +83,7 @@ pub(crate) fn join(welcome: &Welcome, descriptors: &[OwnedFd]) -> Result<Vec<Net
     Ok(networks)
 }
 
-/// As `pmAttachContext` wants it.
+/// The device type in the form of `pmAttachContext`.
 fn device_type(member: &NetworkMember) -> &'static CStr {
     match member.device {
         NetworkDevice::Shmem => c"shmem",

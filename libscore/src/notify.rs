@@ -1,13 +1,14 @@
-//! Ringing for the shepherd (`proto/src/idle_notify.rs`): a byte to its datagram socket, whose abstract
-//! name it has told. The socket to send it from lives as long as the call. One that is kept would
-//! be closed by programs that close all descriptors, and what they open next would be written to.
+//! Notification of the shepherd (`proto/src/idle_notify.rs`): one byte to its datagram socket,
+//! whose abstract name the shepherd has sent. The sending socket exists only during the call. A
+//! permanent one would be closed by programs that close all descriptors, and the next descriptor
+//! that they open would get the bytes.
 
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, sendto, socket};
 
-/// Where the shepherd is rung for; nowhere, if it has told no name.
+/// The address at which the shepherd is notified; None if it has sent no name.
 pub(crate) struct ShepherdNotifier(Option<UnixAddr>);
 
 impl ShepherdNotifier {
@@ -18,11 +19,13 @@ impl ShepherdNotifier {
             return Ok(Self(None));
         }
         let address = UnixAddr::new_abstract(name);
-        address.map(|address| Self(Some(address))).map_err(|e| format!("the bell's name: {e}"))
+        address
+            .map(|address| Self(Some(address)))
+            .map_err(|e| format!("the name of the notification socket: {e}"))
     }
 
-    /// Rings; false when that was not possible and may be later. A full queue is rung for anyhow,
-    /// and where nobody listens nobody has to hear.
+    /// Notifies the shepherd; false if that failed and may succeed later. True for a full queue,
+    /// because the shepherd will wake up anyway, and if there is no receiver.
     #[cold]
     pub(crate) fn notify(&self) -> bool {
         let Some(address) = &self.0 else { return true };

@@ -4,11 +4,11 @@ use std::ffi::{CStr, CString};
 
 use crate::session;
 
-/// Keyword and value, leftmost first. An absent value is the empty string.
+/// Keyword and value, leftmost first. A missing value is the empty string.
 pub(crate) struct Options(Vec<(CString, CString)>);
 
 impl Options {
-    /// Checks what the shepherd has sent.
+    /// Checks the options that the shepherd has sent.
     ///
     /// # Errors
     /// Names the option that cannot be a C string.
@@ -31,8 +31,8 @@ impl Options {
     }
 }
 
-/// The value of the leftmost option with this keyword, empty when it has none; `None` when it was
-/// not given, and without scrun.
+/// The value of the leftmost option with this keyword, empty if it has none. `None` if the option
+/// was not given, or without scrun.
 pub fn option(keyword: &CStr) -> Option<&'static CStr> {
     session::get()?.options.get(keyword)
 }

@@ -1,6 +1,6 @@
-//! PM as this crate calls it: the functions of `pm.h` with what Rust knows better than C.
+//! Safe Rust functions over those of `pm.h`.
 
-// UNSAFETY: foreign functions, and slices over the buffers that they hand out.
+// UNSAFETY: foreign functions, and slices over the buffers that they return.
 #![expect(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_int};
@@ -37,7 +37,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Takes over a context that the shepherd has made; the descriptor stays the caller's.
+    /// Takes over a context that the shepherd has made; the caller keeps the descriptor.
     pub(crate) fn attach(kind: &CStr, fd: BorrowedFd<'_>) -> io::Result<Self> {
         let mut context = null_mut();
         // SAFETY: the pointers are valid for the call.
@@ -50,7 +50,7 @@ impl Context {
         let count = CString::new(nodes.to_string()).unwrap_or_default();
         let argv = [c"-nodes".as_ptr(), count.as_ptr(), std::ptr::null()];
         let (mut device, mut context) = (null_mut(), null_mut());
-        // SAFETY: the pointers are valid for the calls, and `device` is what PM has opened.
+        // SAFETY: the pointers are valid for the calls, and PM has opened `device`.
         unsafe {
             check(pmOpenDevice(c"composite".as_ptr(), 2, argv.as_ptr(), &raw mut device))?;
             check(pmOpenContext(device, 0, &raw mut context))?;
@@ -66,7 +66,7 @@ impl Context {
         self.0.as_ptr()
     }
 
-    /// The context behind a pointer that [`Self::as_ptr`] gave.
+    /// The context of a pointer that [`Self::as_ptr`] returned.
     pub(crate) fn from_ptr(pointer: *mut pmContext) -> Option<Self> {
         NonNull::new(pointer).map(Self)
     }
@@ -99,8 +99,9 @@ impl Context {
         Ok(mtu)
     }
 
-    /// Gets a buffer for `len` bytes, has it filled and sends it. `fill` says how many bytes it has
-    /// written, from 1 to `len`; a buffer cannot be given back, so any other number means `len`.
+    /// Gets a buffer for `len` bytes, lets `fill` write it, and sends it. `fill` returns the number
+    /// of bytes that it has written, from 1 to `len`. A buffer cannot be returned unused, so any
+    /// other number means `len`.
     pub(crate) fn send_with<T>(
         self,
         node: u32,
@@ -110,7 +111,7 @@ impl Context {
         let mut buffer = null_mut();
         // SAFETY: PM checks the context; `buffer` is valid for the call.
         check(unsafe { pmGetSendBuffer(self.as_ptr(), to_c_int(node), &raw mut buffer, len) })?;
-        // SAFETY: PM has handed out `len` bytes at `buffer`, ours alone until pmSend.
+        // SAFETY: PM has provided `len` bytes at `buffer`, exclusively until pmSend.
         let send_buffer = unsafe { std::slice::from_raw_parts_mut(buffer, len) };
         let (used, result) = fill(send_buffer);
         if (1..len).contains(&used) {
@@ -122,13 +123,13 @@ impl Context {
         Ok(result)
     }
 
-    /// The next message. It stays valid until [`Self::release`], which the caller owes.
+    /// The next message. It stays valid until the caller calls [`Self::release`], which it must.
     pub(crate) fn receive<'m>(self) -> io::Result<&'m [u8]> {
         let (mut buffer, mut len) = (null_mut(), 0);
         // SAFETY: PM checks the context; the pointers are valid for the call.
         check(unsafe { pmReceive(self.as_ptr(), &raw mut buffer, &raw mut len) })?;
-        // SAFETY: PM has handed out `len` bytes at `buffer` until they are released, and the
-        // one caller, `Message`, does not use them longer.
+        // SAFETY: PM has provided `len` bytes at `buffer` until they are released, and the only
+        // caller, `Message`, does not use them longer.
         Ok(unsafe { std::slice::from_raw_parts(buffer, len) })
     }
 
@@ -137,14 +138,14 @@ impl Context {
         check(unsafe { pmReleaseReceiveBuffer(self.as_ptr()) })
     }
 
-    /// The descriptors to wait on for messages; they are PM's and live as long as the process.
+    /// The descriptors to wait on for messages; they belong to PM and exist as long as the process.
     pub(crate) fn descriptors(self) -> io::Result<Vec<BorrowedFd<'static>>> {
         let mut fds: Vec<RawFd> = vec![-1; 64];
         let mut count = 64;
         // SAFETY: PM checks the context; `fds` has `count` entries.
         check(unsafe { pmGetFd(self.as_ptr(), fds.as_mut_ptr(), &raw mut count) })?;
         fds.truncate(usize::try_from(count).unwrap_or(0));
-        // SAFETY: PM has just named them, and contexts are never closed before exit.
+        // SAFETY: PM has just returned them, and contexts are never closed before exit.
         Ok(fds.into_iter().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }).collect())
     }
 
@@ -164,8 +165,8 @@ fn to_c_int(node: u32) -> c_int {
     c_int::try_from(node).unwrap_or(-1)
 }
 
-/// Has PM call back when it sends while `word` is above 0 (ARCHITECTURE.md, "Idle and sending").
+/// Makes PM call back when it sends while `word` is above 0 (ARCHITECTURE.md, "Idle and sending").
 pub(crate) fn set_idle_word(word: &'static AtomicU32, callback: extern "C" fn()) -> io::Result<()> {
-    // SAFETY: the word lives for ever and PM reads it atomically.
+    // SAFETY: the word is never freed and PM reads it atomically.
     check(unsafe { pmSetIdleWord(word.as_ptr(), Some(callback)) })
 }

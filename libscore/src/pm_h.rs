@@ -1,5 +1,6 @@
-//! `pm.h` as far as Rust calls it: declared here and nowhere else, so that the functions are found
-//! in `libpm.so`, or in the one archive or binary that contains PM. `pm.h` says what they do.
+//! The part of `pm.h` that this crate calls. Only this file declares the functions, so that the
+//! linker finds them in `libpm.so`, or in the one archive or binary that contains PM. `pm.h`
+//! documents them.
 
 // UNSAFETY: foreign functions.
 #![expect(unsafe_code)]
@@ -19,7 +20,7 @@ pub struct pmDevice {
     _opaque: [u8; 0],
 }
 
-// SAFETY: as pm.h declares them.
+// SAFETY: as declared in pm.h.
 unsafe extern "C" {
     pub fn pmOpenDevice(
         kind: *const c_char,
@@ -30,7 +31,7 @@ unsafe extern "C" {
     pub fn pmCloseDevice(device: *mut pmDevice) -> c_int;
     pub fn pmOpenContext(device: *mut pmDevice, number: c_int, out: *mut *mut pmContext) -> c_int;
     pub fn pmCloseContext(context: *mut pmContext) -> c_int;
-    pub fn pmBindChannel(context: *mut pmContext, channel: c_int, own: c_int) -> c_int;
+    pub fn pmBindChannel(context: *mut pmContext, channel: c_int, self_node: c_int) -> c_int;
     pub fn pmAttachContext(kind: *const c_char, fd: c_int, out: *mut *mut pmContext) -> c_int;
     pub fn pmDetachContext(context: *mut pmContext) -> c_int;
     pub fn pmAddNode(
@@ -64,12 +65,17 @@ unsafe extern "C" {
     pub fn pmWrite(
         context: *mut pmContext,
         node: c_int,
-        there: u64,
-        here: u64,
+        rmt_hndl: u64,
+        local_hndl: u64,
         len: usize,
     ) -> c_int;
-    pub fn pmRead(context: *mut pmContext, node: c_int, there: u64, here: u64, len: usize)
-    -> c_int;
+    pub fn pmRead(
+        context: *mut pmContext,
+        node: c_int,
+        rmt_hndl: u64,
+        local_hndl: u64,
+        len: usize,
+    ) -> c_int;
     pub fn pmIsWriteDone(context: *mut pmContext) -> c_int;
     pub fn pmIsReadDone(context: *mut pmContext) -> c_int;
     pub fn pmAlloc(context: *mut pmContext, len: usize, addr: *mut *mut u8) -> c_int;

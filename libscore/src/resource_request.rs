@@ -1,5 +1,5 @@
-//! The first role of `score_initialize` (manual 1.4.2, steps 2 and 3): to say what the program
-//! needs, and to go no further.
+//! The first role of `score_initialize` (manual 1.4.2, steps 2 and 3): it writes the resource
+//! request of the program and does nothing else.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -9,9 +9,10 @@ use score_proto::elf_note;
 
 static REQUESTED_NODES: Mutex<Option<(u32, u32)>> = Mutex::new(None);
 
-/// Asks for at least `min` and at most `max` nodes; to be called before [`crate::initialize`], in
-/// a program that declares `SCORE_RSRC_RUN`. The last call counts. False, and nothing is changed,
-/// when no number of nodes can meet it. Without effect when the program is not run for its request.
+/// Requests at least `min` and at most `max` nodes. To be called before [`crate::initialize`], in a
+/// program that declares `SCORE_RSRC_RUN`; the last call takes effect. Returns false, and changes
+/// nothing, if no number of nodes meets the limits. No effect if the program does not run for its
+/// request.
 pub fn request_nodes(min: u32, max: u32) -> bool {
     if min.max(1) > max {
         return false;

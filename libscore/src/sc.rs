@@ -1,5 +1,5 @@
 //! The SCore-D system calls (manual, table 1.4). In local execution (1.4.4) they act on the process
-//! itself; in a process that a node has forked, calls that speak for the node answer EPERM.
+//! itself. In a process that a node has forked, calls on behalf of the node return EPERM.
 
 use std::ffi::CStr;
 use std::io;
@@ -24,7 +24,7 @@ pub use crate::temporary::{
 /// The largest signal number of Linux (SIGRTMAX).
 const LAST_SIGNAL: i32 = 64;
 
-/// Returns when all nodes have called.
+/// Returns after all nodes have called.
 ///
 /// # Errors
 /// EBUSY: another thread of this node is in it; EINTR: restarted from a checkpoint; EPERM: not a
@@ -43,7 +43,7 @@ pub fn barrier() -> io::Result<()> {
     }
 }
 
-/// Returns when what this process has printed so far has been written by scrun.
+/// Returns after scrun has written everything that this process has printed so far.
 ///
 /// # Errors
 /// EINTR: restarted from a checkpoint; EPERM: not a node.
@@ -58,10 +58,10 @@ pub fn flush() -> io::Result<()> {
     }
 }
 
-/// Sends a signal to every process of the parallel process, this one included.
+/// Sends a signal to every process of the parallel process, also to this one.
 ///
 /// # Errors
-/// EINVAL: no signal, or SIGSTOP, SIGCONT or SIGKILL; EPERM: not a node.
+/// EINVAL: not a signal, or SIGSTOP, SIGCONT or SIGKILL; EPERM: not a node.
 pub fn signal_broadcast(signal: i32) -> io::Result<()> {
     let reserved = [Signal::SIGSTOP, Signal::SIGCONT, Signal::SIGKILL].map(|s| s as i32);
     if !(0..=LAST_SIGNAL).contains(&signal) || reserved.contains(&signal) {
@@ -75,7 +75,7 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sleeps, and has the whole job sleep so long: others run on its processors meanwhile.
+/// Sleeps, and lets the whole job sleep as long: other jobs run on its processors during that time.
 ///
 /// # Errors
 /// EPERM: not a node.
@@ -84,7 +84,7 @@ pub fn sleep(seconds: u32) -> io::Result<()> {
     let clock = ClockId::CLOCK_MONOTONIC;
     let end = clock_gettime(clock)? + TimeSpec::new(seconds.into(), 0);
     let wait = || {
-        // Signals, and the stop of the whole job, interrupt the call and not the sleep.
+        // Signals, and the stop of the whole job, interrupt the call but not the sleep.
         let flags = ClockNanosleepFlags::TIMER_ABSTIME;
         while clock_nanosleep(clock, flags, &end) == Err(Errno::EINTR) {}
     };
@@ -98,7 +98,7 @@ pub fn sleep(seconds: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up the rest of the job's slice; it goes on when it is its turn again.
+/// Gives up the rest of the job's slice; the job continues in its next slice.
 ///
 /// # Errors
 /// EPERM: not a node.
@@ -110,9 +110,9 @@ pub fn yield_slice() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the parallel process; `code` becomes its exit code. What this process has printed is kept;
-/// its exit handlers do not run, since the processes of other nodes are not asked either. Without a
-/// parallel process this is exit(3).
+/// Ends the parallel process with exit code `code`. Output that this process has printed is kept.
+/// Its exit handlers do not run, because the processes of other nodes are ended without them, too.
+/// Without a parallel process this is exit(3).
 pub fn exit(code: i32) -> ! {
     match caller() {
         Caller::Node(session) => {
@@ -139,15 +139,15 @@ pub fn set_monitor(second: bool, value: u8) {
     }
 }
 
-/// Says that this process wants to be inspected, because of `signal` if that is not 0, and ends the
-/// parallel process (manual 2.4.4). `display` is the X display; absent, that of scrun.
-/// May be called in a signal handler.
+/// Requests that this process be inspected, because of `signal` if that is not 0, and ends the
+/// parallel process (manual 2.4.4). `display` is the X display; without it, scrun's own display is
+/// used. May be called in a signal handler.
 pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
     if let Caller::Node(session) = caller() {
         stdio::try_flush();
         let display = display.and_then(|display| display.to_str().ok());
         let mut buffer = [0; 512];
-        // A display whose name fits nowhere is none.
+        // A display name that is too long for a message is dropped.
         let display = display.filter(|display| display.len() <= 256);
         if let Ok(bytes) = frame::encode_inspect(signal, display, &mut buffer) {
             session.control.send(bytes);
@@ -164,10 +164,10 @@ pub fn enter_uncheckpointable() {
     depth.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Ends it.
+/// Ends the innermost region.
 ///
 /// # Errors
-/// EINVAL: there is none.
+/// EINVAL: there is no region.
 pub fn leave_uncheckpointable() -> io::Result<()> {
     let decrement = |depth: u32| depth.checked_sub(1);
     let result = uncheckpointable().fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement);
@@ -175,7 +175,7 @@ pub fn leave_uncheckpointable() -> io::Result<()> {
 }
 
 fn uncheckpointable() -> &'static AtomicU32 {
-    /// Where there is no C-Area.
+    /// The depth if there is no C-Area.
     static LOCAL_UNCHECKPOINTABLE: AtomicU32 = AtomicU32::new(0);
     session::of_this_process()
         .map_or(&LOCAL_UNCHECKPOINTABLE, |session| session.area.uncheckpointable())

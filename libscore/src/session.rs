@@ -1,4 +1,4 @@
-//! What `score_initialize` has found out: once set, never changed.
+//! The state that `score_initialize` has set up; set once and never changed.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -14,18 +14,18 @@ use crate::sync::SharedMapping;
 pub(crate) struct Session {
     pub(crate) fork_guard: ForkGuard,
     pub(crate) control: Control,
-    /// Written by the shepherd alone (`score_proto::carea::board`).
+    /// Written only by the shepherd (`score_proto::carea::board`).
     pub(crate) board: SharedMapping,
     pub(crate) area: Area,
     pub(crate) options: Options,
     pub(crate) job: i32,
     pub(crate) dir: PathBuf,
     pub(crate) oversubscribed: bool,
-    /// To be given up at exit.
+    /// To be closed at exit.
     pub(crate) networks: Vec<NetworkSet>,
 }
 
-/// What a network set is made of.
+/// The parts of a network set.
 pub(crate) struct NetworkSet {
     pub(crate) composite: Context,
     pub(crate) device: Device,
@@ -34,18 +34,18 @@ pub(crate) struct NetworkSet {
 
 static SESSION: OnceLock<Session> = OnceLock::new();
 
-/// Keeps the session; `None` when there is one already.
+/// Keeps the session; `None` if there already is one.
 pub(crate) fn set(session: Session) -> Option<&'static Session> {
     SESSION.set(session).ok()?;
     SESSION.get()
 }
 
-/// The session, also for what a forked child may still read (options, job number, directory).
+/// The session, also for data that a forked child may still read (options, job number, directory).
 pub(crate) fn get() -> Option<&'static Session> {
     SESSION.get()
 }
 
-/// Who is calling.
+/// The kind of the calling process.
 pub(crate) enum Caller {
     /// A node of a parallel process.
     Node(&'static Session),
@@ -55,7 +55,7 @@ pub(crate) enum Caller {
     Local,
 }
 
-/// Tells who is calling.
+/// Determines the kind of the calling process.
 pub(crate) fn caller() -> Caller {
     match SESSION.get() {
         Some(session) if session.fork_guard.is_owner() => Caller::Node(session),
@@ -64,7 +64,7 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// The session of this very process.
+/// The session, if this process is the node itself.
 pub(crate) fn of_this_process() -> Option<&'static Session> {
     match caller() {
         Caller::Node(session) => Some(session),

@@ -1,12 +1,12 @@
-//! The program's standard output and error, as the C library buffers them.
+//! The program's standard output and error, as buffered by the C library.
 
-// UNSAFETY: stdio is C's.
+// UNSAFETY: stdio belongs to C.
 #![expect(unsafe_code)]
 
 use std::ffi::c_int;
 use std::io::Write;
 
-// SAFETY: as stdio.h declares them.
+// SAFETY: as declared in stdio.h.
 unsafe extern "C" {
     static stdout: *mut libc::FILE;
     static stderr: *mut libc::FILE;
@@ -14,25 +14,26 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut libc::FILE);
 }
 
-/// Prints a line on standard error, if that can be written: eprintln would panic.
+/// Prints a line on standard error, if it can be written: eprintln would panic.
 pub(crate) fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Flushes both, waiting for other threads that print. Not fflush(NULL): that would wait for a
-/// thread that reads standard input, too. A stream that cannot be written has no error to report.
+/// Flushes both; waits for other threads that print. Not fflush(NULL): that would also wait for a
+/// thread that reads standard input. A stream that cannot be written has no error to report.
 pub(crate) fn flush() {
     let _ = std::io::stdout().flush();
-    // SAFETY: both streams live as long as the program.
+    // SAFETY: both streams exist as long as the program.
     unsafe {
         libc::fflush(stdout);
         libc::fflush(stderr);
     }
 }
 
-/// Flushes both if nobody is printing: for ends of the process, also within signal handlers.
+/// Flushes both if no other thread is printing: for the end of the process, also in signal
+/// handlers.
 pub(crate) fn try_flush() {
-    // SAFETY: both streams live as long as the program.
+    // SAFETY: both streams exist as long as the program.
     unsafe {
         for stream in [stdout, stderr] {
             if ftrylockfile(stream) == 0 {

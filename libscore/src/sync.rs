@@ -1,5 +1,5 @@
-//! Atomics, and the only way in which this crate looks at shared memory: words of a mapping, each
-//! read or written whole. Comments with SYNC mark the two ends of every ordering.
+//! Atomics, and the only access of this crate to shared memory: words of a mapping, each read or
+//! written whole. Comments with SYNC mark the two ends of every ordering.
 
 // UNSAFETY: turns checked offsets in a mapping into atomics.
 #![expect(unsafe_code)]
@@ -19,20 +19,20 @@ impl SharedMapping {
         Self(mapping)
     }
 
-    /// The byte at `offset`, which lies in the mapping.
+    /// The byte at `offset`, which must be in the mapping.
     pub(crate) fn u8(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: `checked_ptr` has checked the range; the mapping lives as long as `self`, and its
-        // bytes are only ever used as atomics.
+        // SAFETY: `checked_ptr` has checked the range. The mapping exists as long as `self`, and
+        // its bytes are only ever used as atomics.
         unsafe { AtomicU8::from_ptr(self.checked_ptr(offset, 1)) }
     }
 
-    /// The u32 at `offset`, which lies aligned in the mapping.
+    /// The u32 at `offset`, which must be aligned and in the mapping.
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: as in `u8`.
         unsafe { AtomicU32::from_ptr(self.checked_ptr(offset, 4).cast()) }
     }
 
-    /// The u64 at `offset`, which lies aligned in the mapping.
+    /// The u64 at `offset`, which must be aligned and in the mapping.
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: as in `u8`.
         unsafe { AtomicU64::from_ptr(self.checked_ptr(offset, 8).cast()) }

@@ -1,4 +1,4 @@
-//! Temporary files that live as long as the job (manual 4.2).
+//! Temporary files that exist as long as the job (manual 4.2).
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -16,13 +16,13 @@ use nix::unistd::{Pid, getpid, unlink};
 
 use crate::{exit, session};
 
-/// In local execution: the directory and the process that made it and shall remove it.
+/// In local execution: the directory, and the process that made it and removes it.
 static LOCAL_DIRECTORY: Mutex<Option<(PathBuf, Pid)>> = Mutex::new(None);
 
-/// Creates, or empties, a file for reading and writing.
+/// Creates or truncates a file for reading and writing.
 ///
 /// # Errors
-/// EINVAL: the name holds a slash; else as open(2).
+/// EINVAL: the name contains a slash; else as of open(2).
 pub fn create(name: &OsStr) -> Result<OwnedFd, Errno> {
     open_retrying(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)
 }
@@ -30,7 +30,7 @@ pub fn create(name: &OsStr) -> Result<OwnedFd, Errno> {
 /// Opens a file for reading and writing.
 ///
 /// # Errors
-/// As [`create`].
+/// As of [`create`].
 pub fn open_existing(name: &OsStr) -> Result<OwnedFd, Errno> {
     open_retrying(name, OFlag::O_RDWR)
 }
@@ -38,7 +38,7 @@ pub fn open_existing(name: &OsStr) -> Result<OwnedFd, Errno> {
 /// Removes a file.
 ///
 /// # Errors
-/// EINVAL: the name holds a slash; else as unlink(2).
+/// EINVAL: the name contains a slash; else as of unlink(2).
 pub fn remove(name: &OsStr) -> Result<(), Errno> {
     unlink(&path(name)?)
 }
@@ -66,7 +66,7 @@ fn path(name: &OsStr) -> Result<PathBuf, Errno> {
     })
 }
 
-/// The private directory of a program that runs without scrun, made at first use.
+/// The private directory of a program that runs without scrun, made at its first use.
 fn local_directory() -> Result<PathBuf, Errno> {
     let mut local = LOCAL_DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((dir, _)) = &*local {
@@ -87,12 +87,13 @@ fn local_directory() -> Result<PathBuf, Errno> {
 }
 
 extern "C" fn remove_local_directory() {
-    // A forked child may have inherited the lock held; it has nothing to remove anyway.
+    // A forked child may have inherited the lock in the locked state; it has nothing to remove
+    // anyway.
     let Ok(local) = LOCAL_DIRECTORY.try_lock() else { return };
     if let Some((dir, owner)) = &*local
         && *owner == getpid()
     {
-        // What cannot be removed is left to whoever cleans the temporary directory.
+        // Anything that cannot be removed is left for the cleaner of the temporary directory.
         let _ = std::fs::remove_dir_all(dir);
     }
 }

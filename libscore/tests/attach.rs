@@ -1,4 +1,4 @@
-//! score_initialize on a compute host: what the program finds, and what it refuses.
+//! score_initialize on a compute host: the state that the program gets, and the errors.
 
 mod harness;
 
@@ -22,7 +22,7 @@ fn a_single_node_has_no_network_and_a_null_context() {
 }
 
 #[test]
-fn all_variables_are_set_also_where_the_program_holds_copies_of_them() {
+fn all_variables_are_set_also_in_a_program_with_copies_of_them() {
     for link in [Link::Static, Link::Shared] {
         let program = build::program("node", "gcc -std=c99 -O2", link);
         let mut shepherd = Shepherd::start(&program, 1);
@@ -36,7 +36,7 @@ fn all_variables_are_set_also_where_the_program_holds_copies_of_them() {
             networks: Vec::new(),
             ..shepherd.welcome_message(0)
         };
-        // Six nodes without a network cannot be; with one node everything else must be 1.
+        // Six nodes without a network are impossible; with one node everything else must be 1.
         shepherd.nodes[0]
             .answer(&Reply::Welcome(Box::new(welcome)), &[&shepherd.board, &shepherd.area]);
         assert_eq!(shepherd.nodes[0].process.wait_for_exit().code(), Some(1));
@@ -66,7 +66,7 @@ fn a_second_call_has_no_effect() {
     assert_eq!(node.process.request("again"), "again");
     assert_eq!(node.process.request("place"), "node 0/1 proc 0/1 host 0/1 nets 0 closed");
     node.process.send_line("barrier");
-    // The next call is the barrier's, not a second Attach.
+    // The next call is that of the barrier, not a second Attach.
     node.serve(0);
     assert_eq!(node.process.read_line(), "0");
 }
@@ -87,10 +87,10 @@ fn the_area_is_declared_valid_with_the_first_thread_in_it() {
     assert_eq!(thread, shepherd.nodes[0].process.pid().as_raw() as u32);
 }
 
-/// A way to answer a node's call, given the right answer.
+/// Answers a node's call, given the correct answer.
 type ReplyMutator = fn(&Shepherd, &Reply);
 
-/// Gives a node something wrong and returns what it says before it ends with code 1.
+/// Gives a node a wrong answer; returns the line that it prints before it ends with code 1.
 fn refusal_line(mutate: impl FnOnce(&Shepherd)) -> String {
     let mut shepherd = Shepherd::start(&build::node(), 1);
     mutate(&shepherd);
@@ -108,12 +108,12 @@ fn every_invalid_reply_is_named_and_ends_the_process_with_code_1() {
     let cases: [(&str, ReplyMutator); 8] = [
         ("no such job", |s, _| s.nodes[0].answer(&Reply::Refused("no such job".into()), &[])),
         ("another SCore", |s, _| s.nodes[0].send(b"\xff\xff", &[])),
-        ("before it was asked", |s, _| s.nodes[0].answer(&Reply::Done { id: 1, error: 0 }, &[])),
+        ("unexpected answer", |s, _| s.nodes[0].answer(&Reply::Done { id: 1, error: 0 }, &[])),
         ("1 descriptors instead of 2", |s, w| s.nodes[0].answer(w, &[&s.board])),
         ("the board has 64 bytes", |s, w| {
             s.nodes[0].answer(w, &[&sealed(c"short", 64).into(), &s.area]);
         }),
-        ("the board is no board", |s, w| {
+        ("the board has no valid header", |s, w| {
             s.nodes[0].answer(w, &[&sealed(c"zeros", BOARD_BYTES).into(), &s.area]);
         }),
         ("the C-Area has 100 bytes", |s, w| {
@@ -169,7 +169,7 @@ fn a_shepherd_that_exits_before_the_start_ends_the_process() {
 #[test]
 fn no_node_passes_the_start_barrier_alone() {
     let shepherd = Shepherd::start(&build::node(), 1);
-    // The answer is the start barrier: without it nothing of the program runs.
+    // The answer is the start barrier: without it no part of the program runs.
     assert_eq!(shepherd.nodes[0].process.read_line_within(Duration::from_millis(200)), None);
 }
 

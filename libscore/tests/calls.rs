@@ -1,4 +1,4 @@
-//! The SCore-D system calls of a node, seen from its shepherd.
+//! The SCore-D system calls of a node, observed by its shepherd.
 
 mod harness;
 
@@ -34,7 +34,7 @@ fn flush_empties_stdio_first_waits_and_counts_as_busy() {
     assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY);
     assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), WaitingFor::Flush as u32);
     shepherd.nodes[0].answer(&Reply::Done { id, error: libc::EINTR }, &[]);
-    // A restart from a checkpoint is the one thing that interrupts (manual, sc_flush(2)).
+    // A restart from a checkpoint is the only event that interrupts (manual, sc_flush(2)).
     assert_eq!(shepherd.nodes[0].process.read_line(), libc::EINTR.to_string());
     assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), 0);
 }
@@ -87,7 +87,7 @@ fn many_threads_at_once_each_get_their_own_answer() {
             }
             Some(Call::Flush { id } | Call::SignalBroadcast { id, .. }) => waiting.push((id, 0)),
             Some(call) => panic!("{call:?}"),
-            // Every thread waits: the last to ask is answered first.
+            // Every thread waits: the last call is answered first.
             None => {
                 assert!(!waiting.is_empty() || start.elapsed() < TEST_TIMEOUT, "an answer is lost");
                 answered += waiting.len();
@@ -97,7 +97,7 @@ fn many_threads_at_once_each_get_their_own_answer() {
             }
         }
     }
-    assert_eq!(node.process.read_line(), "0", "calls with another's answer");
+    assert_eq!(node.process.read_line(), "0", "calls that got the answer to another call");
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn sc_terminate_is_sc_exit_without_a_code() {
 }
 
 #[test]
-fn sc_inspectme_says_why_and_never_returns() {
+fn sc_inspectme_reports_the_reason_and_never_returns() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let mut node = shepherd.nodes.remove(0);
     node.process.send_line("crash");
     let call = node.receive_call();
     assert_eq!(call, Some(Call::Inspect { signal: 11, display: Some(":7".to_owned()) }));
     assert_eq!(node.process.read_line_within(Duration::from_millis(100)), None);
-    assert!(node.process.try_wait().is_none(), "it waits to be inspected");
+    assert!(node.process.try_wait().is_none(), "the process waits to be inspected");
     drop(node.socket);
     assert_eq!(node.process.wait_for_exit().code(), Some(1));
     assert_eq!(node.process.remaining_output(), ["unflushed"]);
@@ -140,7 +140,7 @@ fn a_shepherd_that_exits_during_a_call_ends_the_process_with_one_line() {
     drop(node.socket);
     assert_eq!(node.process.wait_for_exit().code(), Some(1));
     let complaints = node.process.stderr_lines();
-    assert_eq!(complaints, ["score: node 0: SCore-D has gone; the process ends"]);
+    assert_eq!(complaints, ["score: node 0: lost the connection to SCore-D; the process ends"]);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn an_invalid_reply_ends_the_process() {
         assert!(matches!(node.receive_call(), Some(Call::Barrier { .. })));
         node.send(bytes, &[]);
         assert_eq!(node.process.wait_for_exit().code(), Some(1));
-        assert!(node.process.stderr_lines()[0].contains("no answer to a call"));
+        assert!(node.process.stderr_lines()[0].contains("not an answer to a call"));
     }
 }
 
@@ -178,7 +178,7 @@ fn temporary_files_live_in_the_jobs_directory() {
 }
 
 #[test]
-fn monitors_and_uncheckpointable_regions_stand_in_the_area() {
+fn monitors_and_uncheckpointable_regions_are_in_the_area() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let mut ask = |line: &str| shepherd.nodes[0].process.request(line);
     ask("monitor 0 200");
@@ -219,7 +219,7 @@ fn a_sleep_is_reported_counts_as_busy_and_survives_signals() {
     assert_eq!(shepherd.nodes[0].process.read_line(), "0");
     assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
     assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), 0);
-    // Nobody is told of a sleep that is none.
+    // A sleep of no duration is not reported.
     assert_eq!(shepherd.nodes[0].process.request("sleep 0"), "0");
     assert_eq!(shepherd.nodes[0].process.request("sleep -1"), libc::EINVAL.to_string());
     assert_eq!(shepherd.nodes[0].poll_call(), None);
@@ -240,7 +240,7 @@ fn a_forked_child_is_no_node_and_touches_nothing_of_its_parents() {
     let output = shepherd.nodes[0].process.request("child");
     assert_eq!(output, format!("{perm} {perm} {perm} {perm} {perm} job 17 file {file} 0"));
     assert_eq!(shepherd.nodes[0].process.read_line(), "child 7");
-    // The child's become_busy, monitor and end have left the parent's words alone.
+    // The child's become_busy, monitor and end have not changed the parent's words.
     assert_eq!(shepherd.slot(0, 0, slot::STATE), IDLE);
     assert_eq!(shepherd.word(0, area::USR0) & 0xff, 0);
     assert_eq!(shepherd.word(0, area::IDLE_THREADS), 1);

@@ -1,4 +1,4 @@
-//! The headers under every standard and compiler that is promised, and the notes that they make.
+//! The headers with every supported standard and compiler, and the notes that they make.
 
 mod harness;
 
@@ -12,7 +12,7 @@ use score_proto::elf_note::{self, Request};
 const C: [&str; 4] = ["gcc -std=c99", "gcc -std=c2x", "clang -std=c99", "clang -std=c2x"];
 const CXX: [&str; 2] = ["g++ -std=c++17", "clang++ -std=c++17"];
 
-/// Types and words of all notes of ours in a file.
+/// Types and words of all SCore notes in a file.
 fn notes(path: &Path) -> Vec<(u32, Vec<u32>)> {
     let data = std::fs::read(path).unwrap();
     let file = ElfFile64::<Endianness>::parse(&*data).unwrap();
@@ -39,7 +39,7 @@ fn notes(path: &Path) -> Vec<(u32, Vec<u32>)> {
     found
 }
 
-/// What the program of `resources.c` declares, sorted.
+/// The declarations of the program `resources.c`, sorted.
 fn declared() -> Vec<(u32, Vec<u32>)> {
     let mut all = vec![
         (elf_note::NUM_NODES, vec![2, 16]),
@@ -75,7 +75,7 @@ fn resource_macros_work_at_file_and_block_scope_alone_and_twice() {
     for compiler in C.iter().chain(&CXX) {
         let language = if compiler.contains("++") { "c++" } else { "c" };
         for options in optimisations {
-            // Debian's clang has no link-time plugin of its own for GNU ld.
+            // Debian's clang has no link-time plugin for GNU ld.
             if compiler.starts_with("clang") && options.contains(&"-flto") {
                 continue;
             }

@@ -13,7 +13,7 @@ fn the_flag_follows_the_thread_and_every_return_to_work_is_counted() {
     assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY, "a node starts busy");
     for round in 1..4 {
         for _ in 0..2 {
-            // Twice the same is once.
+            // A repeated call has no effect.
             shepherd.nodes[0].process.request("idle");
             assert_eq!(shepherd.slot(0, 0, slot::STATE), IDLE);
             assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), WaitingFor::Message as u32);
@@ -70,7 +70,7 @@ fn threads_have_a_slot_each_and_give_it_back_at_their_end() {
         shepherd.await_word(0, area::SLOTS + number * area::SLOT_BYTES + slot::TID, 0);
         assert_eq!(shepherd.slot(0, number, slot::STATE), BUSY);
     }
-    assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), 5, "an end is a return to work");
+    assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), 5, "an end counts as a change to busy");
 }
 
 #[test]

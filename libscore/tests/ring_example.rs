@@ -1,4 +1,4 @@
-//! The Rust face, by the example that uses all of it.
+//! The Rust API, tested with the example that uses all of it.
 
 mod harness;
 
@@ -7,7 +7,7 @@ use harness::shepherd::Shepherd;
 use score_proto::carea::{IDLE, WaitingFor, area, area::slot};
 use score_proto::message::{Call, Reply};
 
-/// Answers the barrier that ends the example, once all are in it.
+/// Answers the barrier that ends the example, after all nodes have called it.
 fn finish(shepherd: &mut Shepherd) {
     let barrier_ids: Vec<u32> = shepherd
         .nodes
@@ -37,20 +37,20 @@ fn a_token_goes_round_whatever_way_the_nodes_wait() {
 fn a_blocked_receiver_is_idle_and_reports_what_it_waits_for() {
     use nix::sys::signal::Signal;
     let mut shepherd = Shepherd::start(&build::example("ring"), 2);
-    // Node 1 is told first and stopped: node 0 waits for a token that does not come back.
+    // Node 1 is welcomed first and then stopped: node 0 waits for a token that does not come back.
     shepherd.welcome_node(1);
     shepherd.await_word(1, area::MAGIC, score_proto::carea::AREA_MAGIC as u32);
     shepherd.signal(1, Signal::SIGSTOP);
     shepherd.welcome_node(0);
     shepherd.await_word(0, area::MAGIC, score_proto::carea::AREA_MAGIC as u32);
-    // In round 0 of the example it waits asleep.
+    // In round 0 of the example node 0 waits asleep.
     shepherd.await_word(0, area::SLOTS + slot::STATE, IDLE);
     shepherd.await_word(0, area::SLOTS + slot::WAITING_FOR, WaitingFor::Select as u32);
     shepherd.signal(1, Signal::SIGCONT);
     for node in &shepherd.nodes {
         node.process.read_line();
     }
-    // 100 rounds, in 34 of which each node meant to sleep: every return to work is counted.
+    // 100 rounds, in 34 of which each node prepared to sleep: every change to busy is counted.
     for node in 0..2 {
         assert!(shepherd.word(node, area::BUSY_TRANSITIONS) >= 34);
     }

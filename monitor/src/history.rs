@@ -1,13 +1,13 @@
-//! The last values of what is shown.
+//! The latest displayed values.
 
 use std::collections::VecDeque;
 
 use crate::Metric;
 
-/// Values that are kept of each kind.
+/// Number of values that are kept of each kind.
 const HISTORY_LEN: usize = 120;
 
-/// What was shown of a process or a host in the last periods, the oldest first.
+/// The displayed values of a process or a host in the latest periods, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History(VecDeque<[f32; 6]>);
 
@@ -20,8 +20,8 @@ impl History {
         self.0.push_back(values);
     }
 
-    /// The last values of one kind, `count` at most, the oldest first. Shares between 0 and 1; of
-    /// comm, messages per second.
+    /// The latest values of one kind, at most `count`, the oldest first. Shares between 0 and 1;
+    /// for comm, messages per second.
     pub fn last(&self, kind: Metric, count: usize) -> impl ExactSizeIterator<Item = f32> + '_ {
         let skipped = self.0.len().saturating_sub(count);
         self.0.iter().skip(skipped).map(move |values| values[kind.index()])

@@ -1,12 +1,12 @@
-//! What monitors show of a job (manual 3.5.3): shares and rates, made from the totals that its
-//! shepherds report, scaled as the manual says. One model for the monitor of the terminal
-//! (`scmon`), the page that scored serves, and programs.
+//! The monitor model of a job (manual 3.5.3): shares and rates, computed from the totals that its
+//! shepherds report and scaled as in the manual. The terminal monitor (`scmon`), the page that
+//! scored serves, and programs use the same model.
 //!
 //! ```text
 //! shepherds --Figures--> scored --Up::Figures--> JobView::apply_report --> processes, hosts
 //! ```
 //!
-//! No clocks and no sockets: whoever reads says when.
+//! No clocks and no sockets: the caller passes the time.
 #![forbid(unsafe_code)]
 
 mod history;

@@ -1,9 +1,9 @@
-//! What there is to be shown, and how the user chooses (manual, table 3.4).
+//! The metrics that can be displayed, and how the user chooses them (manual, table 3.4).
 
-/// One thing that a monitor shows.
+/// One metric of a monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// How much of its time a process is busy, by its idle flag.
+    /// The share of its time in which a process is busy, by its idle flag.
     Load,
     /// Messages sent and received.
     Comm,
@@ -11,18 +11,18 @@ pub enum Metric {
     Memory,
     /// The job's files.
     Disk,
-    /// What the program has set (`sc_set_monitor`), monitor 0.
+    /// User monitor 0, which the program sets (`sc_set_monitor`).
     Usr0,
-    /// The same, monitor 1.
+    /// User monitor 1.
     Usr1,
 }
 
 impl Metric {
-    /// All, in the order in which they are shown.
+    /// All metrics, in the order in which they are displayed.
     pub const ALL: [Metric; 6] =
         [Metric::Load, Metric::Comm, Metric::Memory, Metric::Disk, Metric::Usr0, Metric::Usr1];
 
-    /// What the user calls it.
+    /// Its name in the option `monitor`.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Load => "load",
@@ -34,17 +34,17 @@ impl Metric {
         }
     }
 
-    /// Its place in [`Metric::ALL`].
+    /// Its index in [`Metric::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// What the value of the option `monitor` asks for: load and comm without one, the first four for
-/// `all`, all six for `ALL`.
+/// The metrics that a value of the option `monitor` selects: load and comm without a value, the
+/// first four for `all`, all six for `ALL`.
 ///
 /// # Errors
-/// One line with the list of values.
+/// One line with the list of valid values.
 pub fn parse_metrics(value: Option<&str>) -> Result<Vec<Metric>, String> {
     let metrics = match value {
         None => &Metric::ALL[..2],
@@ -54,7 +54,7 @@ pub fn parse_metrics(value: Option<&str>) -> Result<Vec<Metric>, String> {
             let metric = Metric::ALL.into_iter().find(|kind| kind.name() == name);
             let unknown = || {
                 let names = Metric::ALL.map(Metric::name).join(", ");
-                format!("there is no monitor {name:?}; it is one of {names}, all, ALL")
+                format!("unknown monitor {name:?}; valid are {names}, all, ALL")
             };
             return metric.map(|kind| vec![kind]).ok_or_else(unknown);
         }

@@ -1,4 +1,4 @@
-//! From totals to what is shown.
+//! From totals to displayed values.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,18 +7,19 @@ use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
 
 use crate::{History, Metric};
 
-/// Whoever is not heard of for so many periods, and at least so long, is shown no more.
+/// A process or host is dropped from the view after so many periods without a report, and at least
+/// after [`MIN_STALE_TIMEOUT`].
 const STALE_AFTER_PERIODS: u32 = 5;
 const MIN_STALE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Messages per second that a bar of comm stands for at least when it is full.
+/// The smallest rate, in messages per second, of a full bar of comm.
 const MIN_FULL_SCALE_RATE: f64 = 100.0;
 
-/// What is known of a job.
+/// The displayed state of a job.
 #[derive(Debug, Clone, Default)]
 pub struct JobView {
     processes: BTreeMap<(u32, u32), Process>,
     hosts: BTreeMap<u32, HostRecord>,
-    /// The most messages per second that a process has had.
+    /// The highest rate of any process so far, in messages per second.
     peak: f64,
 }
 
@@ -28,56 +29,56 @@ struct HostRecord {
     received_at: Duration,
 }
 
-/// A process as it is shown.
+/// A process in the view.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
-    /// The totals that came last.
+    /// The latest totals.
     pub totals: NodeMetrics,
-    /// How much of its time it was busy in the last period in which its job ran: 0 to 1.
+    /// Its busy share in the last period in which its job ran: 0 to 1.
     pub busy: f32,
     /// Whether the job ran in the last period.
     pub ran: bool,
-    /// Processors that it has kept busy in the last period, spinning included.
+    /// Number of processors that it has used in the last period, also by spinning.
     pub processors: f32,
-    /// Messages sent in a second.
+    /// Messages sent per second.
     pub sent: f64,
-    /// Messages received in a second.
+    /// Messages received per second.
     pub received: f64,
-    /// Bytes sent in a second.
+    /// Bytes sent per second.
     pub sent_bytes: f64,
-    /// Bytes received in a second.
+    /// Bytes received per second.
     pub received_bytes: f64,
-    /// What was shown before.
+    /// Earlier displayed values.
     pub history: History,
     received_at: Duration,
 }
 
-/// A host as it is shown: its processes together.
+/// A host in the view: its processes together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Host {
-    /// Its place among the hosts of the job.
+    /// Its index among the hosts of the job.
     pub host: u32,
-    /// Its name; empty until it has told it.
+    /// Its name; empty until it has been reported.
     pub name: String,
-    /// Processes that are shown.
+    /// Number of its processes in the view.
     pub processes: usize,
     /// The mean of their busy shares.
     pub busy: f32,
-    /// The sum of their messages in a second, sent and received.
+    /// The sum of their messages per second, sent and received.
     pub messages: f64,
-    /// The same in bytes.
+    /// The sum of their bytes per second, sent and received.
     pub bytes: f64,
     /// The sum of their memory.
     pub memory_kib: u64,
-    /// What that is shown against.
+    /// The scale for `memory_kib`.
     pub memory_scale_kib: u64,
-    /// The job's files there.
+    /// Size of the job's files on the host.
     pub disk_kib: u64,
-    /// What that is shown against.
+    /// The scale for `disk_kib`.
     pub disk_scale_kib: u64,
     /// The mean of user monitor 0, as a share of 255.
     pub usr0: f32,
-    /// The same of user monitor 1.
+    /// The mean of user monitor 1, as a share of 255.
     pub usr1: f32,
 }
 
@@ -103,12 +104,12 @@ impl Process {
             history,
             received_at,
         };
-        // Since it began: the best that is known.
+        // Values since the start of the process: the best available approximation.
         let start = NodeMetrics { sampled_at_ns: 0, ..NodeMetrics::default() };
         Self { busy: busy_share(&start, &totals).unwrap_or(0.0), ..process }
     }
 
-    /// Further totals of the same process. False: they are of another one.
+    /// Adds further totals of the same process. False: they belong to another process.
     fn update(&mut self, totals: NodeMetrics, received_at: Duration) -> bool {
         let previous = self.totals;
         let is_successor = totals.sampled_at_ns > previous.sampled_at_ns
@@ -133,12 +134,12 @@ impl Process {
         true
     }
 
-    /// Messages sent and received in a second.
+    /// Messages sent and received per second.
     pub fn messages(&self) -> f64 {
         self.sent + self.received
     }
 
-    /// Bytes sent and received in a second.
+    /// Bytes sent and received per second.
     pub fn bytes(&self) -> f64 {
         self.sent_bytes + self.received_bytes
     }
@@ -151,7 +152,7 @@ fn busy_share(previous: &NodeMetrics, now: &NodeMetrics) -> Option<f32> {
 }
 
 impl JobView {
-    /// Takes what has come, of some hosts and processes or all; `now`: on a clock of the caller's.
+    /// Adds a report about some hosts and processes or all; `now` is a time on the caller's clock.
     pub fn apply_report(&mut self, metrics: &Metrics, now: Duration) {
         for host in &metrics.hosts {
             let record = HostRecord { metrics: host.clone(), received_at: now };
@@ -181,12 +182,12 @@ impl JobView {
         }
     }
 
-    /// Whether all hosts have been heard of since then.
+    /// Whether all hosts have reported since then.
     pub fn is_complete_since(&self, since: Duration) -> bool {
         !self.hosts.is_empty() && self.hosts.values().all(|host| host.received_at > since)
     }
 
-    /// Drops whoever has not been heard of for some periods: ended, or lost.
+    /// Drops processes and hosts without a report for some periods: they have ended or are lost.
     pub fn drop_stale(&mut self, now: Duration, period: Duration) {
         let max_age = MIN_STALE_TIMEOUT.max(period.saturating_mul(STALE_AFTER_PERIODS));
         let is_recent = |received_at: Duration| now.saturating_sub(received_at) < max_age;
@@ -194,7 +195,7 @@ impl JobView {
         self.hosts.retain(|_, host| is_recent(host.received_at));
     }
 
-    /// Drops everything: another stage begins.
+    /// Drops everything, because another stage begins.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -227,12 +228,12 @@ impl JobView {
         all.into_values().map(Host::mean).collect()
     }
 
-    /// Messages per second that a full bar of comm stands for: the most that a process has had.
+    /// The rate of a full bar of comm, in messages per second: the highest of any process so far.
     pub fn comm_full_scale(&self) -> f64 {
         self.peak.max(MIN_FULL_SCALE_RATE)
     }
 
-    /// How long the bar of a process is: 0 to 1. A process has the disk of its host.
+    /// Length of a process's bar: 0 to 1. A process has the disk of its host.
     pub fn share(&self, process: &Process, kind: Metric) -> f32 {
         let totals = &process.totals;
         let host = self.hosts.get(&totals.host).map(|known| &known.metrics);
@@ -248,7 +249,7 @@ impl JobView {
         }
     }
 
-    /// How long the bar of a host is: 0 to 1. Comm is the mean of its processes.
+    /// Length of a host's bar: 0 to 1. Comm is the mean of its processes.
     pub fn host_share(&self, host: &Host, kind: Metric) -> f32 {
         let mean = host.messages / host.processes.max(1) as f64;
         match kind {
@@ -290,7 +291,7 @@ impl Host {
         self.usr1 += f32::from(process.totals.usr1) / 255.0;
     }
 
-    /// Of the sums, the means.
+    /// Divides the sums into means.
     fn mean(mut self) -> Self {
         let count = self.processes.max(1) as f32;
         for sum in [&mut self.busy, &mut self.usr0, &mut self.usr1] {
@@ -311,7 +312,7 @@ mod tests {
         HostMetrics { host, name, disk_kib: 25, disk_scale_kib: 100, memory_scale_kib: 1000 }
     }
 
-    /// Totals after so many seconds of a process that is busy for `busy` of each.
+    /// Totals, after so many seconds, of a process that is busy for `busy` of each second.
     fn node(node: u32, seconds: u64, busy: f64) -> NodeMetrics {
         NodeMetrics {
             node,
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_of_the_same_number_begins_anew() {
+    fn another_process_of_the_same_number_starts_without_history() {
         let mut view = two_seconds([1.0; 4]);
         let other = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(1, 1, 0.0) };
         view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![other] }, after(3));

@@ -1,4 +1,4 @@
-//! What devices and contexts tell about themselves, and the limits of PM.
+//! Properties of devices and contexts, their counters, and the limits of PM.
 
 /// The largest number of nodes of a context (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODE: usize = 1 << 20;
@@ -19,9 +19,9 @@ pub const OPT_REMOTE_READ: u64 = 2;
 pub struct DeviceConfig {
     /// The device's type name.
     pub kind: &'static str,
-    /// How many nodes it connects.
+    /// The number of nodes that it connects.
     pub nodes: usize,
-    /// How many contexts it can open.
+    /// The number of contexts that it can open.
     pub contexts: usize,
     /// The longest message.
     pub mtu: usize,
@@ -38,17 +38,17 @@ pub struct ContextConfig {
     pub kind: &'static str,
     /// The context's number on its device.
     pub number: usize,
-    /// How many nodes it reaches, itself included.
+    /// The number of nodes that it reaches, itself included.
     pub nodes: usize,
     /// The longest message to any node; 0 while a composite has no members.
     pub mtu: usize,
     /// Bytes of memory that it maps.
     pub size: usize,
-    /// Option bits; of a composite the bit-wise AND of its members' (manual 3.6.1).
+    /// Option bits. A composite has the bit-wise AND of its members' (manual 3.6.1).
     pub option: u64,
 }
 
-/// What waits in a context's queues (`pmGetMessageQueueStatus`, manual figure 3.7).
+/// The lengths of a context's queues (`pmGetMessageQueueStatus`, manual figure 3.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueStatus {
     /// Received messages that `receive` has not yet handed out.
@@ -59,7 +59,7 @@ pub struct QueueStatus {
     pub read: usize,
 }
 
-/// One process's counters, read once each from shared memory.
+/// The counters of one process. Each is read once from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Messages sent; one per copy of a multicast. Counted before a message becomes visible.
@@ -74,20 +74,20 @@ pub struct Counters {
     pub sent_bytes: u64,
     /// Bytes of the messages received, counted when each is handed out.
     pub received_bytes: u64,
-    /// To whom the last message went, as the device numbers nodes. None: nobody, or a later one
-    /// went by another member of the same composite.
+    /// Destination of the last message, in the device's numbering of nodes. None: no message was
+    /// sent, or a later one was sent through another member of the same composite.
     pub last_to: Option<u32>,
-    /// From whom the last message came that was handed out. None: as `last_to`.
+    /// Source of the last message that `receive` has returned. None: as `last_to`.
     pub last_from: Option<u32>,
     /// Bit 0: a blocked receiver wants to be woken; bit 1: the node has exited.
     pub receiver_state: u32,
-    /// RDMA adapters that librdmacm keeps open in the process, beside what the device opens.
+    /// RDMA adapters that librdmacm keeps open in the process, without those that the device opens.
     pub opened_adapters: u32,
 }
 
 impl Counters {
-    /// Adds those of the same process on another device, whose last peers count where these know
-    /// none.
+    /// Adds the counters of the same process on another device. Its last peers are used if these
+    /// counters have none.
     pub fn add(&mut self, other: &Counters) {
         let sum = |total: &mut u64, value: u64| *total = total.wrapping_add(value);
         sum(&mut self.sent, other.sent);
@@ -99,7 +99,7 @@ impl Counters {
         self.last_to = self.last_to.or(other.last_to);
         self.last_from = self.last_from.or(other.last_from);
         self.receiver_state |= other.receiver_state;
-        // Each tells of all that its process has.
+        // Each device counts all adapters of its process.
         self.opened_adapters = self.opened_adapters.max(other.opened_adapters);
     }
 }

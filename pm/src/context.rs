@@ -1,7 +1,7 @@
-//! Contexts: end points of communication. Here are the locks and the checks; what is behind them
-//! is the device's.
+//! Contexts: end points of communication. This module has the locks and the checks; the device
+//! does the rest.
 
-// UNSAFETY: the object may be zeroed under our feet by fork, so its inside is reached by hand.
+// UNSAFETY: fork may zero the object, so its contents are in a cell that is checked by hand.
 #![expect(unsafe_code)]
 
 mod fast_path;
@@ -26,9 +26,9 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// "PMCONTXT": a context that may be used.
+/// "PMCONTXT": a context that can be used.
 const MAGIC_LIVE: u64 = u64::from_le_bytes(*b"PMCONTXT");
-/// A context that was closed or detached and to which references are left.
+/// A context that was closed or detached but still has references.
 const MAGIC_CLOSED: u64 = u64::from_le_bytes(*b"PMCLOSED");
 
 /// An end point. It never moves: a C `pmContext *` points to one, and [`Context::from_ptr`]
@@ -42,32 +42,32 @@ pub struct Context {
     inner: UnsafeCell<MaybeUninit<LiveContext>>,
 }
 
-// SAFETY: what is inside is atomic, guarded by the locks, or set before the context is handed out.
+// SAFETY: all fields are atomic, guarded by the locks, or set before the context is handed out.
 unsafe impl Sync for Context {}
-// SAFETY: as above; nothing belongs to a thread.
+// SAFETY: as above; no field is bound to a thread.
 unsafe impl Send for Context {}
 
-/// Where a context came from.
+/// The origin of a context.
 enum ContextKind {
-    /// From a device of this process, and by which number.
+    /// Opened from a device of this process: the device, and the context's number there.
     Opened(Arc<DeviceState>, usize),
     Attached,
 }
 
-/// The inside of a live context: what messages are sent and received with.
+/// The contents of a live context, with which messages are sent and received.
 pub struct LiveContext {
-    /// The name that it takes locks by.
+    /// The owner number with which it takes locks.
     id: u32,
-    /// The locks in force: a composite's for its members, else its own.
+    /// The locks in force: a member uses those of its composite, any other context its own.
     locks: AtomicPtr<Locks>,
     self_locks: Arc<Locks>,
-    /// All locks that were ever in force: somebody may be trying an old one.
+    /// All locks that were ever in force: a thread may still try an old one.
     old_locks: Mutex<Vec<Arc<Locks>>>,
-    /// The composite that it is a member of, by id; 0: none.
+    /// The id of the composite that it is a member of; 0: none.
     composite: AtomicU32,
     poll_backoff: send_receive::PollBackoff,
     origin: ContextKind,
-    /// What is locked for remote access.
+    /// The regions that are locked for remote access.
     locked_regions: Mutex<rma::LockedRegions>,
     device_context: DeviceContext,
 }
@@ -76,7 +76,7 @@ impl LiveContext {
     #[inline(always)]
     fn locks(&self) -> &Locks {
         // SYNC: locks
-        // SAFETY: points into own_locks or one of old_locks, which live as long as `self`.
+        // SAFETY: points to self_locks or one of old_locks, which live as long as `self`.
         unsafe { &*self.locks.load(Ordering::Acquire) }
     }
 
@@ -107,7 +107,7 @@ impl LiveContext {
         if std::ptr::eq(locks, self.locks()) {
             return Ok(locks);
         }
-        // It became a member, or ceased to be one, just now.
+        // The context has become a member, or ceased to be one, in the meantime.
         select_lock(locks).release();
         Err(Error::Busy)
     }
@@ -117,7 +117,7 @@ impl LiveContext {
         self.lock_receive().inspect_err(|_| self.locks().send.release())
     }
 
-    /// Puts other locks in force. The caller holds those that are, and these.
+    /// Puts `locks` in force. The caller holds both them and the previous ones.
     fn use_locks(&self, locks: &Arc<Locks>) {
         let mut old = self.old_locks.lock().unwrap_or_else(PoisonError::into_inner);
         if !old.iter().any(|known| Arc::ptr_eq(known, locks)) {
@@ -136,7 +136,7 @@ impl ContextRef {
 
     fn new(device_context: DeviceContext, origin: ContextKind) -> PmResult<ContextRef> {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-        // 2³¹ contexts before a name is used twice; 0 and all ones never are.
+        // An id repeats after 2³⁰ contexts; 0 and all ones are never used.
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1) | 1 << 30;
         let self_locks = Arc::new(Locks::default());
         let inner = LiveContext {
@@ -151,9 +151,9 @@ impl ContextRef {
             device_context,
         };
         let page = new_page()?;
-        // SAFETY: a zeroed page of ours, which is a valid Context that nobody knows yet.
+        // SAFETY: a new zeroed page, which is a valid Context without any other reference.
         let context = unsafe { page.as_ref() };
-        // SAFETY: nobody looks inside while the magic number is 0.
+        // SAFETY: no thread reads the contents while the magic number is 0.
         unsafe { (*context.inner.get()).write(inner) };
         context.references.store(1, Ordering::Relaxed);
         // SYNC: magic
@@ -165,7 +165,7 @@ impl ContextRef {
         self.references.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True when it was the last reference. In a child after fork nothing is counted any more.
+    /// True if it was the last reference. A child of fork does not count references.
     pub(crate) fn drop_reference(&self) -> bool {
         self.magic.load(Ordering::Acquire) != 0
             && self.references.fetch_sub(1, Ordering::AcqRel) == 1
@@ -174,7 +174,7 @@ impl ContextRef {
 
 impl Context {
     /// Makes a context of type `kind` from a descriptor of [`Context::create_attach_fd`].
-    /// NoDevice: no such type. Invalid: not such a descriptor.
+    /// NoDevice: no such type. Invalid: another kind of descriptor.
     pub fn attach(kind: &str, fd: OwnedFd) -> PmResult<ContextRef> {
         match kind {
             "shmem" => ContextRef::new(
@@ -206,7 +206,7 @@ impl Context {
         context.live().map(|_| context)
     }
 
-    /// As `from_ptr`, for a call that needs the magic number looked at only once.
+    /// As `from_ptr`, for a call that needs to check the magic number only once.
     ///
     /// # Safety
     /// As `from_ptr`.
@@ -225,17 +225,17 @@ impl Context {
     }
 
     /// # Safety
-    /// Nobody else refers to the context.
+    /// There is no other reference to the context.
     pub(crate) unsafe fn free(page: NonNull<Context>) {
         // SAFETY: pages of contexts are never unmapped.
         let context = unsafe { page.as_ref() };
-        // SAFETY: the magic number was not 0, so there is an Inner, and nobody else looks at it.
+        // SAFETY: the magic number was not 0, so there is a LiveContext, and no other reference.
         let inner = unsafe { (*context.inner.get()).assume_init_mut() };
         if context.magic.load(Ordering::Relaxed) == MAGIC_LIVE {
             inner.tear_down();
         }
         context.magic.store(0, Ordering::Release);
-        // SAFETY: as above; the magic number says that it is gone.
+        // SAFETY: as above; the magic number marks it as dropped.
         unsafe { std::ptr::drop_in_place(inner) };
         free_page(page);
     }
@@ -246,7 +246,7 @@ impl Context {
         if self.magic.load(Ordering::Acquire) != MAGIC_LIVE {
             return Err(Error::Invalid);
         }
-        // SAFETY: written before the magic number, and dropped by the last reference only.
+        // SAFETY: written before the magic number, and dropped with the last reference only.
         Ok(unsafe { (*self.inner.get()).assume_init_ref() })
     }
 
@@ -255,7 +255,7 @@ impl Context {
         Ok(on!(&self.live()?.device_context, device => device.config()))
     }
 
-    /// The own node number. Invalid: not set.
+    /// The context's own node number. Invalid: not set.
     pub fn self_node(&self) -> PmResult<u32> {
         on!(&self.live()?.device_context, device => device.self_node())
     }
@@ -265,31 +265,31 @@ impl Context {
         on!(&self.live()?.device_context, device => device.mtu(node))
     }
 
-    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link broke.
+    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link failed.
     pub fn is_send_done(&self) -> PmResult<()> {
         on!(&self.live()?.device_context, device => device.is_send_done())
     }
 
-    /// What waits in the queues.
+    /// The lengths of the queues.
     pub fn queue_status(&self) -> PmResult<QueueStatus> {
         let inner = self.live()?;
         let receive_locked = inner.locks().receive.is_held_by(inner.id);
         Ok(on!(&inner.device_context, device => device.queue_status(receive_locked)))
     }
 
-    /// Takes a control message; answers its source. `len` is set to its length, on NoSpace (the
-    /// buffer is too small, the message stays) too. NoBuffers: there is none.
+    /// Receives a control message and returns its source. `len` is set to its length. NoSpace: the
+    /// buffer is too small; `len` is set and the message stays. NoBuffers: there is no message.
     pub fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         on!(&self.live()?.device_context, device => device.control_receive(buffer, len))
     }
 
-    /// How many descriptors `get_fds` gives.
+    /// The number of descriptors that `get_fds` returns.
     pub fn fd_count(&self) -> PmResult<usize> {
         self.live().map(|_| 1)
     }
 
-    /// The descriptors for `select`; answers how many. NoSpace: `fds` is too small. NoMemory: no
-    /// number below FD_SETSIZE.
+    /// Stores the descriptors for `select` and returns their number. NoSpace: `fds` is too small.
+    /// NoMemory: no descriptor number below FD_SETSIZE is free.
     pub fn get_fds(&self, fds: &mut [RawFd]) -> PmResult<usize> {
         let inner = self.live()?;
         let first = fds.first_mut().ok_or(Error::NoSpace)?;
@@ -297,7 +297,7 @@ impl Context {
         Ok(1)
     }
 
-    /// To be called before `select`; then `receive` must be called until it finds nothing.
+    /// Prepares `select`. After this call, `receive` must be called until it finds no message.
     pub fn before_select(&self) -> PmResult<()> {
         on!(&self.live()?.device_context, device => device.before_select())
     }
@@ -308,9 +308,9 @@ impl Context {
         Ok(())
     }
 
-    /// Drops what is queued here: reserved and held buffers, received messages, control messages.
-    /// Keeps the binding. Busy: the context belongs to another process, or a member's or the
-    /// composite's buffer is held.
+    /// Drops the contents of this context's queues: reserved and held buffers, received messages,
+    /// control messages. Keeps the binding. Busy: the context belongs to another process, or a
+    /// buffer of a member or of the composite is held.
     pub fn reset(&self) -> PmResult<()> {
         let inner = self.live()?;
         let locks = inner.locks();
@@ -325,8 +325,8 @@ impl Context {
         Ok(())
     }
 
-    /// Writes the context's state for people to read, all of it at once: who shares the place it
-    /// goes to, like the other nodes' dumps, comes before or after it.
+    /// Writes the context's state as text, in one write: dumps of other nodes to the same output
+    /// appear as a whole in front of it or after it.
     pub fn dump(&self, out: &mut dyn Write) -> PmResult<()> {
         let inner = self.live()?;
         let lock_state = |is_held: bool| if is_held { "held" } else { "free" };

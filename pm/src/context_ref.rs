@@ -1,5 +1,5 @@
-//! The memory that context objects lie in: pages that a child of `fork` finds zeroed, so that one
-//! load tells a live context from a closed, a foreign and a forked one. Pages are used again but
+//! The memory of context objects: pages that are zeroed in a child of `fork`. Thus one load
+//! distinguishes a live context from a closed, a foreign and a forked one. Pages are reused but
 //! never unmapped: a stale C pointer reads a wrong magic number, not an unmapped page.
 
 // UNSAFETY: allocates and counts references to objects that C holds by address.
@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 const PAGE: usize = 4096;
 
-/// Pages that no context lies in, by address.
+/// The addresses of pages without a context.
 static FREE_PAGES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 const _: () = assert!(size_of::<Context>() <= PAGE && align_of::<Context>() <= PAGE);
@@ -28,7 +28,7 @@ pub(crate) fn new_page() -> PmResult<NonNull<Context>> {
     wipe_on_fork::map_pages(PAGE).map(NonNull::cast)
 }
 
-/// Gives a page back whose magic number is 0.
+/// Puts a page whose magic number is 0 among the free ones.
 pub(crate) fn free_page(page: NonNull<Context>) {
     FREE_PAGES.lock().unwrap_or_else(PoisonError::into_inner).push(page.as_ptr() as usize);
 }
@@ -42,7 +42,7 @@ unsafe impl Send for ContextRef {}
 unsafe impl Sync for ContextRef {}
 
 impl ContextRef {
-    /// A reference that was counted before.
+    /// Wraps a reference that is already counted.
     pub(crate) fn from_counted(page: NonNull<Context>) -> ContextRef {
         ContextRef(page)
     }
@@ -52,22 +52,22 @@ impl ContextRef {
         self.0 == other.0
     }
 
-    /// The address that C knows the context by; stays valid as long as any reference lives.
+    /// The address that C uses for the context; valid as long as there is any reference.
     pub fn as_ptr(&self) -> *mut Context {
         self.0.as_ptr()
     }
 
-    /// As `as_ptr`. The reference is given away with it.
+    /// As `as_ptr`. The pointer carries the reference.
     pub fn into_raw(self) -> *mut Context {
         std::mem::ManuallyDrop::new(self).0.as_ptr()
     }
 
-    /// Takes back the reference that [`ContextRef::into_raw`] gave away.
+    /// Takes back the reference of [`ContextRef::into_raw`].
     ///
     /// # Safety
     /// `pointer` came from `into_raw` and was not taken back before.
     pub unsafe fn from_raw(pointer: *mut Context) -> ContextRef {
-        // SAFETY: into_raw never gives null.
+        // SAFETY: into_raw never returns null.
         ContextRef(unsafe { NonNull::new_unchecked(pointer) })
     }
 }
@@ -83,7 +83,7 @@ impl Deref for ContextRef {
     type Target = Context;
     #[inline]
     fn deref(&self) -> &Context {
-        // SAFETY: the page is never unmapped, and all of a Context is valid when it is zero.
+        // SAFETY: the page is never unmapped, and a Context of zeroes is valid.
         unsafe { self.0.as_ref() }
     }
 }
@@ -91,7 +91,7 @@ impl Deref for ContextRef {
 impl Drop for ContextRef {
     fn drop(&mut self) {
         if self.drop_reference() {
-            // SAFETY: this was the last reference, so nobody else looks at it.
+            // SAFETY: this was the last reference.
             unsafe { Context::free(self.0) };
         }
     }

@@ -1,11 +1,12 @@
-//! What a process copies into or out of others' memory at the moment, where they can see it: who
-//! unlocks a region waits until nobody copies there any more, so that what is at its place
-//! afterwards is not touched.
+//! The regions that a process copies into or out of at the moment, published to its peers. A
+//! process that unlocks a region waits until all copies of it have ended. Thus memory that later
+//! occupies the same addresses is not touched.
 //!
-//! Who copies writes the region down, then looks whether it is locked; who unlocks withdraws it,
-//! then looks who has written it down. Each has to see what the other wrote, or be seen, so either
-//! side needs a fence between its two steps. Copies of PM's own memory are a few instructions: who
-//! unlocks that pays for both sides, as sleepers do (see `door.rs`).
+//! A process that copies publishes the region in a hazard slot, then checks that it is locked. A
+//! process that unlocks withdraws the region, then checks the hazard slots of its peers. Each has
+//! to see what the other has written, or be seen, so both sides need a fence between their two
+//! steps. Copies of PM's own memory take a few instructions; there the process that unlocks pays
+//! for both sides, as receivers that sleep do (see `receiver_state.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -13,26 +14,26 @@
 use crate::sync::compiler_fence;
 use crate::sync::{AtomicU64, Ordering, yield_now};
 
-/// Threads of a process that copy at a time; more find no room.
+/// The most threads of a process that copy at a time.
 const HAZARD_SLOTS: usize = 8;
 
-/// A process's line. Zero: nothing.
+/// The hazard slots of a process, in one cache line. Zero: no copy.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct CopyHazards([AtomicU64; HAZARD_SLOTS]);
 
-/// A copy that is written down, until this is dropped.
+/// A copy that is published until this is dropped.
 pub(crate) struct CopyGuard<'a>(&'a AtomicU64);
 
-/// A region of a node, in one word; `owner`: 1 + the node.
+/// A region of a node, in one word; `owner` is 1 + the node.
 #[inline(always)]
 fn hazard(owner: u32, region_bits: u32) -> u64 {
     u64::from(owner) << 32 | u64::from(region_bits)
 }
 
 impl CopyHazards {
-    /// Writes a copy down. `alone`: this process has one thread. None: too many copy. Only what is
-    /// looked at after a fence counts.
+    /// Publishes a copy. `single_threaded`: this process has one thread. None: all slots are in
+    /// use. The caller may rely only on what it reads after a fence.
     #[inline]
     pub(crate) fn begin(
         &self,
@@ -48,14 +49,14 @@ impl CopyHazards {
         if single_threaded {
             slot.store(hazard_value, Ordering::Relaxed);
         }
-        // The processor's order is the other side's affair, the compiler's is not.
+        // The caller or the other side issues the barrier; this only orders the compiler.
         #[cfg(not(loom))]
         compiler_fence(Ordering::SeqCst);
         Some(CopyGuard(slot))
     }
 
-    /// By the owner of the region, after it has withdrawn it and fenced: waits until it is written
-    /// down no more, or `should_stop` says so.
+    /// Waits until the region is in no slot, or `should_stop` returns true. Called by the owner of
+    /// the region after it has withdrawn it and fenced.
     pub(crate) fn wait(&self, owner: u32, region_bits: u32, should_stop: impl Fn() -> bool) {
         let hazard_value = hazard(owner, region_bits);
         for slot in &self.0 {
@@ -70,7 +71,7 @@ impl CopyHazards {
 impl Drop for CopyGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // SYNC: copied (what was copied is there when this is seen)
+        // SYNC: copied (a process that sees the slot empty also sees the copied bytes)
         self.0.store(0, Ordering::Release);
     }
 }
@@ -110,13 +111,13 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// What the owner puts at the place of a region that it has unlocked stays as it is.
-    fn nobody_copies_after_the_wait(alone: bool) {
+    /// What the owner writes to a region after it has unlocked it is not overwritten.
+    fn check_no_copy_after_the_wait(single_threaded: bool) {
         loom::model(move || {
             let shared = Arc::new((CopyHazards::default(), AtomicU64::new(1), AtomicU64::new(0)));
             let other = shared.clone();
             let thread = thread::spawn(move || {
-                let Some(_copy) = other.0.begin(3, 5, alone) else { return };
+                let Some(_copy) = other.0.begin(3, 5, single_threaded) else { return };
                 fence(Ordering::SeqCst);
                 if other.1.load(Ordering::Acquire) == 1 {
                     other.2.store(7, Ordering::Relaxed);
@@ -133,11 +134,11 @@ mod loom_tests {
 
     #[test]
     fn a_process_of_one_thread_copies_nothing_after_the_wait() {
-        nobody_copies_after_the_wait(true);
+        check_no_copy_after_the_wait(true);
     }
 
     #[test]
     fn a_process_of_several_threads_copies_nothing_after_the_wait() {
-        nobody_copies_after_the_wait(false);
+        check_no_copy_after_the_wait(false);
     }
 }

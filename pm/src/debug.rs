@@ -17,12 +17,12 @@ pub const WARNING: i32 = 2;
 /// Also on what succeeds.
 pub const INFO: i32 = 3;
 
-/// Sets the level (`pmDebug`), whatever the environment says.
+/// Sets the level (`pmDebug`); this overrides the environment.
 pub fn set_level(level: i32) {
     LEVEL.store(level.max(0), Ordering::Relaxed);
 }
 
-/// The level in force: what `set_level` said last, else the environment's `PM_DEBUG`, else 0.
+/// The level in force: that of the last `set_level`, else the environment's `PM_DEBUG`, else 0.
 pub fn level() -> i32 {
     match LEVEL.load(Ordering::Relaxed) {
         UNSET => {
@@ -34,7 +34,7 @@ pub fn level() -> i32 {
     }
 }
 
-/// Prints one line when the level is at least `min_level`. The words are made only then.
+/// Prints one line if the level is at least `min_level`. The message is formatted only then.
 #[cold]
 pub fn log(min_level: i32, message: impl FnOnce() -> String) {
     if level() >= min_level {
@@ -48,7 +48,7 @@ pub fn log(min_level: i32, message: impl FnOnce() -> String) {
     }
 }
 
-/// Prints one line whatever the level is: what the user must hear of.
+/// Prints one line at every level: a warning that the user must see.
 #[cold]
 pub fn warn_user(message: &str) {
     let _ = writeln!(std::io::stderr(), "pm[{}] warning: {message}", std::process::id());

@@ -1,6 +1,7 @@
-//! What wakes a receiver that sleeps in `select`: a byte to a datagram socket. Its name lies in
-//! the abstract name space and follows from the segment's nonce and the node, so nothing has to
-//! be passed or fetched however many processes there are, and it is gone with the process.
+//! The doorbell: a datagram socket that wakes a receiver in `select` when a byte arrives. Its name
+//! is in the abstract name space and follows from the segment's nonce and the node. Thus nothing
+//! has to be passed or looked up, however many processes there are, and the name ends with the
+//! process.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,7 @@ fn address(nonce: [u64; 2], node: usize) -> PmResult<UnixAddr> {
 pub(crate) struct DoorbellReceiver(OwnedFd);
 
 impl DoorbellReceiver {
-    /// Hangs the bell of `node`. Busy: somebody else answers to this name.
+    /// Creates the doorbell of `node`. Busy: another socket has this name.
     pub(crate) fn new(nonce: [u64; 2], node: usize) -> PmResult<DoorbellReceiver> {
         let socket = new_socket()?;
         bind(socket.as_raw_fd(), &address(nonce, node)?).map_err(|errno| match errno {
@@ -36,7 +37,8 @@ impl DoorbellReceiver {
         Ok(DoorbellReceiver(socket))
     }
 
-    /// Takes away what has been rung. Bounded: a rogue may ring without end.
+    /// Reads the waiting bytes; true if there were any. The number of reads is bounded, because a
+    /// hostile process may send without end.
     pub(crate) fn drain(&self) -> bool {
         let mut byte = [0];
         (0..64)
@@ -50,7 +52,7 @@ impl DoorbellReceiver {
     }
 }
 
-/// The sending side: one socket reaches every bell.
+/// The sending side: one socket reaches every doorbell.
 pub(crate) struct DoorbellSender(OwnedFd);
 
 impl DoorbellSender {
@@ -58,8 +60,8 @@ impl DoorbellSender {
         new_socket().map(DoorbellSender)
     }
 
-    /// Rings; false when it has to be tried again with the next message. A full queue is as good
-    /// as a ring, and nobody there needs none.
+    /// Rings the doorbell of `node`. False: try again with the next message. A full queue counts as
+    /// success because the receiver wakes anyway; so does a missing receiver.
     pub(crate) fn ring(&self, nonce: [u64; 2], node: usize) -> bool {
         let Ok(address) = address(nonce, node) else { return false };
         match sendto(self.0.as_raw_fd(), &[1], &address, MsgFlags::MSG_DONTWAIT) {

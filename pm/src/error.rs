@@ -1,18 +1,17 @@
-//! What PM functions answer. One value per errno, so that the C ABI maps one to one.
+//! Errors of PM functions. There is one value per errno, so that the C ABI maps one to one.
 
 use thiserror::Error;
 
 /// The result of a PM function.
 pub type PmResult<T> = std::result::Result<T, Error>;
 
-/// Why a PM function did not do what was asked. The manual page of each function says which
-/// event gives which.
+/// Why a PM function failed. The manual page of each function lists its errors and their causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Error {
     /// EINVAL: an argument is out of range, or the context is not usable in this process.
     #[error("invalid argument")]
     Invalid,
-    /// ENOBUFS: no message, or no room for one, at the moment.
+    /// ENOBUFS: at the moment there is no message, or no room for one.
     #[error("no buffer is available")]
     NoBuffers,
     /// EBUSY: another thread holds the context, or something is not done yet.
@@ -36,7 +35,7 @@ pub enum Error {
     /// ENOSPC: an array is too small, or a table is full.
     #[error("no space")]
     NoSpace,
-    /// ENOENT: nothing there.
+    /// ENOENT: the object does not exist.
     #[error("no such entry")]
     NoEntry,
     /// EMFILE: no descriptor left.

@@ -1,4 +1,4 @@
-//! The tie between sending and the idle flag (manual 3.5.2): an idle process sends nothing.
+//! The check of the idle flag by sends (manual 3.5.2): an idle process sends no message.
 
 // UNSAFETY: dereferences the word that the runtime library registered.
 #![expect(unsafe_code)]
@@ -6,20 +6,20 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// What is called when a message is sent while threads are idle.
+/// The function that a send calls while threads are idle.
 pub type IdleCallback = extern "C" fn();
 
 static IDLE_COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 static IDLE_CALLBACK: AtomicUsize = AtomicUsize::new(0);
 
-/// Says where the process's count of idle threads stands (`pmSetIdleWord`); null takes it back.
-/// From then on a send loads it and, when it is above 0, calls `callback` first.
+/// Registers the word with the process's count of idle threads (`pmSetIdleWord`); null removes it.
+/// From then on a send loads the word and calls `callback` first if it is above 0.
 ///
 /// # Safety
-/// `word` is null or stays valid until another is set and no send is under way.
+/// `word` is null or stays valid until another word is set and no send is in progress.
 pub unsafe fn set_idle_word(word: *const AtomicU32, callback: IdleCallback) {
     IDLE_CALLBACK.store(callback as usize, Ordering::Relaxed);
-    // SYNC: idle-word (the callback is visible to whoever sees the word)
+    // SYNC: idle-word (a thread that sees the word also sees the callback)
     IDLE_COUNT.store(word.cast_mut(), Ordering::Release);
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn is_idle() -> bool {
 #[cold]
 fn run_callback() {
     let callback = IDLE_CALLBACK.load(Ordering::Relaxed);
-    // SAFETY: stored by set_idle_word from an IdleCallback before the word that led here.
+    // SAFETY: set_idle_word stored an IdleCallback, and did so before the word that was loaded.
     let callback: IdleCallback = unsafe { std::mem::transmute(callback) };
     callback();
 }

@@ -1,15 +1,15 @@
 //! PMv2: user-level message passing between the processes of a parallel job.
 //!
-//! A [`Device`] is opened by the owner of a job (SCore-D's shepherd, or a test) and hands out
-//! contexts; a [`Context`] is an end point. User processes attach the contexts that their owner
-//! made and join them in one *composite* context. `docs/pm.md` shows both sides;
-//! `docs/ARCHITECTURE.md` tells a message's life.
+//! The owner (SCore-D's shepherd, or a test) opens a [`Device`], which hands out contexts; a
+//! [`Context`] is an end point. User processes attach the contexts that their owner made and join
+//! them in one *composite* context. `docs/pm.md` shows both sides; `docs/ARCHITECTURE.md` describes
+//! the path of a message.
 //!
 //! Every function of a context takes `&self` and may be called by any thread: two try-locks, one
 //! for sending and one for receiving, make contention [`Error::Busy`] and never a wait (manual
-//! 2.3.1). In a child after `fork` every call on a context answers [`Error::Invalid`].
+//! 2.3.1). In a child after `fork` every call on a context fails with [`Error::Invalid`].
 
-// Under loom only the ring and the door are built; their other users are not.
+// Loom builds only the modules that it tests, without their other users.
 #![cfg_attr(loom, allow(dead_code))]
 
 pub mod config;
@@ -56,15 +56,15 @@ pub use config::{
 };
 #[cfg(not(loom))]
 pub use context::{Context, ContextRef, FastReceive, LiveContext};
-/// The sans-I/O machine below PM/Ethernet: for its simulation and its bench.
+/// The sans-I/O state machine below PM/Ethernet: for its simulation and its benchmark.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use device::ethernet::reliability;
-/// Which RDMA adapter there is, or why none: for `scored -probe`.
+/// The RDMA adapter of this host, or why there is none: for `scored -probe`.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use device::verbs::probe as verbs_probe;
-/// Whether RDMA can be used here, or why not: for owners that have another way.
+/// Whether RDMA can be used on this host, or why not: for owners that have an alternative.
 #[cfg(not(loom))]
 pub mod rdma {
     pub use crate::device::verbs::{Unusable, Usable, probe_adapter};
@@ -77,7 +77,7 @@ pub use idle::{IdleCallback, set_idle_word};
 #[cfg(not(loom))]
 pub use rma::AddrHandle;
 
-/// Whether `bytes` are a saved shmem context, as far as bytes alone tell: for the fuzz targets.
+/// Whether `bytes` have the form of a saved shmem context: for the fuzz targets.
 /// The attach message's parser is [`segment::attach::AttachMessage::decode`].
 #[cfg(not(loom))]
 #[doc(hidden)]

@@ -1,24 +1,24 @@
-//! The two locks of a context (manual 2.3.1): taken by trying, never by waiting.
+//! The two locks of a context (manual 2.3.1). A thread tries them and never waits.
 
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU32, Ordering, compiler_fence};
 
-/// Held by nobody.
+/// Not held.
 const FREE: u32 = 0;
-/// Held because the context was given to another process.
+/// Held because the context was handed over to another process.
 pub(crate) const HANDED_OVER: u32 = u32::MAX;
 
-/// One lock word, on its own pair of cache lines. It holds the number of the context that took
-/// it, because a composite and its members share one: whoever gives a buffer back must be the
-/// context that it was got from.
+/// One lock word, on its own pair of cache lines. It holds the id of the context that took it,
+/// because a composite and its members share one lock: a buffer must be released on the context
+/// that it was taken from.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Lock(AtomicU32);
 
 impl Lock {
-    /// Takes it in a process of one thread: by a load and a store.
+    /// Takes the lock in a single-threaded process: a load and a store.
     #[inline(always)]
     pub(crate) fn try_acquire_single_threaded(&self, owner: u32) -> PmResult<()> {
         if !self.is_free() {
@@ -29,7 +29,7 @@ impl Lock {
         Ok(())
     }
 
-    /// Takes it by the one atomic read-modify-write of a message on this side.
+    /// Takes the lock by an atomic read-modify-write, the only one of a message on this side.
     #[inline(always)]
     pub(crate) fn try_acquire(&self, owner: u32) -> PmResult<()> {
         // SYNC: lock
@@ -56,7 +56,7 @@ impl Lock {
     }
 }
 
-/// Sending and receiving exclude only themselves.
+/// The locks of a context. A send excludes other sends only, a receive other receives only.
 #[derive(Default)]
 pub(crate) struct Locks {
     pub(crate) send: Lock,

@@ -9,13 +9,14 @@ use std::sync::OnceLock;
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
-/// Registers this process, once. False: the call is refused here.
+/// Registers this process, once. False: the kernel refuses the call.
 pub(crate) fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| command(REGISTER_GLOBAL_EXPEDITED) && command(GLOBAL_EXPEDITED))
 }
 
-/// Issues it. Does nothing where it is refused: then the doors say that senders fence.
+/// Issues the barrier. If the kernel refuses the call this does nothing: then the receiver states
+/// tell senders to fence.
 pub(crate) fn issue() {
     command(GLOBAL_EXPEDITED);
 }

@@ -1,21 +1,22 @@
-//! A process's door: whether it sleeps and wants to be woken, and whether it has gone.
+//! The receiver state of a process: whether it sleeps and must be woken, and whether it has exited.
 //!
-//! A fence on every send would cost more than the send. So the two who seldom come, a receiver
-//! that is about to sleep and a process that exits, pay for both sides: they write the door,
-//! issue a barrier that reaches every running sender (`membarrier`), and only then look at the
-//! rings. A sender publishes and then loads the door: either it sees the door, or they see the
-//! message. Where `membarrier` is refused to the owner of a door, the door says so and senders
-//! fence; where it is refused to a sender, that sender fences always.
+//! A fence on every send would cost more than the send. So the two rare events pay for both sides:
+//! a receiver that is about to sleep and a process that exits. Each of them writes the state,
+//! issues a barrier that reaches every running sender (`membarrier`), and only then checks the
+//! rings. A sender publishes a message and then loads the state. Either the sender sees the new
+//! state, or the receiver sees the message. If the kernel refuses `membarrier` to the owner of a
+//! state, the state says so and senders fence. If the kernel refuses it to a sender, that sender
+//! always fences.
 
 #![forbid(unsafe_code)]
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// The owner sleeps or is about to: ring.
+/// The owner sleeps or is about to: ring its doorbell.
 pub(crate) const SLEEPING: u32 = 1;
-/// The owner has gone: what is sent to it is dropped.
+/// The owner has exited: messages to it are dropped.
 pub(crate) const EXITED: u32 = 2;
-/// The owner cannot issue the barrier: fence before you trust this word.
+/// The owner cannot issue the barrier: senders have to fence before they trust this word.
 pub(crate) const NEEDS_FENCE: u32 = 4;
 
 /// The shared word.
@@ -23,10 +24,11 @@ pub(crate) const NEEDS_FENCE: u32 = 4;
 pub(crate) struct ReceiverState(pub(crate) AtomicU32);
 
 impl ReceiverState {
-    /// By a sender, after it has published: what it has to do (`SLEEPING`, `EXITED`).
+    /// Called by a sender after it has published: the bits that it has to handle (`SLEEPING`,
+    /// `EXITED`).
     #[inline(always)]
     pub(crate) fn load_after_publish(&self, sender_always_fences: bool) -> u32 {
-        // SYNC: door
+        // SYNC: receiver-state
         if sender_always_fences || cfg!(loom) {
             fence(Ordering::SeqCst);
         } else {
@@ -41,38 +43,40 @@ impl ReceiverState {
         self.0.load(Ordering::Relaxed) & (SLEEPING | EXITED)
     }
 
-    /// By a sender that never fences, after it has published: whether it has to `load_after_publish`.
+    /// Called by a sender that never fences, after it has published: whether it has to call
+    /// `load_after_publish`.
     #[inline(always)]
     #[cfg(not(loom))]
     pub(crate) fn needs_attention(&self) -> bool {
-        // SYNC: door
+        // SYNC: receiver-state
         crate::sync::compiler_fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// By a sender that saw `SLEEPING`: true for exactly one, who then rings the bell.
+    /// Called by a sender that saw `SLEEPING`. True for exactly one sender, which then rings the
+    /// doorbell.
     pub(crate) fn clear_sleeping(&self) -> bool {
         self.0.fetch_and(!SLEEPING, Ordering::AcqRel) & SLEEPING != 0
     }
 
-    /// By the owner before it sleeps. Only what it looks at afterwards counts.
+    /// Called by the owner before it sleeps. It may rely only on what it reads afterwards.
     pub(crate) fn set_sleeping(&self, barrier: impl Fn()) {
         self.set(SLEEPING, barrier);
     }
 
-    /// By the owner when it goes, or by who saw it dead.
+    /// Called by the owner when it exits, or by a process that has noticed its death.
     pub(crate) fn set_exited(&self, barrier: impl Fn()) {
         self.set(EXITED, barrier);
     }
 
     fn set(&self, bit: u32, barrier: impl Fn()) {
         self.0.fetch_or(bit, Ordering::SeqCst);
-        // SYNC: door
+        // SYNC: receiver-state
         fence(Ordering::SeqCst);
         barrier();
     }
 
-    /// The word itself.
+    /// All bits.
     #[inline(always)]
     pub(crate) fn bits(&self) -> u32 {
         self.0.load(Ordering::Acquire)

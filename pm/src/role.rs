@@ -1,5 +1,5 @@
-//! Whose process this is. PM devices are opened by SCore-D and contexts are passed to user
-//! processes (manual 1.2.4): a process that begins by attaching opens no devices.
+//! The role of this process. SCore-D opens PM devices and passes contexts to user processes (manual
+//! 1.2.4). So a process that attaches a context before it opens a device cannot open devices.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ const USER: u8 = 2;
 
 static ROLE: AtomicU8 = AtomicU8::new(NONE);
 
-/// Before a device is opened. Permission: this is a user process.
+/// Called before a device is opened. Permission: this is a user process.
 pub(crate) fn become_owner() -> PmResult<()> {
     match ROLE.compare_exchange(NONE, OWNER, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) | Err(OWNER) => Ok(()),
@@ -20,7 +20,7 @@ pub(crate) fn become_owner() -> PmResult<()> {
     }
 }
 
-/// After a context was attached. An owner stays one (tests attach what they opened).
+/// Called after a context was attached. An owner stays an owner (tests attach their own contexts).
 pub(crate) fn become_user() {
     let _ = ROLE.compare_exchange(NONE, USER, Ordering::Relaxed, Ordering::Relaxed);
 }

@@ -1,5 +1,5 @@
-//! Atomics, fences and prefetches. Everything that two threads or processes share goes through
-//! here, so that loom (`--cfg loom`) can take the place of the real ones.
+//! Atomics, fences and prefetches. All data that threads or processes share uses these types, so
+//! that the tests can replace them by those of loom (`--cfg loom`).
 
 // UNSAFETY: one prefetch instruction.
 #![allow(unsafe_code)]
@@ -15,8 +15,8 @@ pub(crate) use std::sync::atomic::{
 #[cfg(not(loom))]
 pub(crate) use std::thread::yield_now;
 
-/// A word that one side alone writes. Other threads may read it at any time, so it is an atomic
-/// one, but no order is needed: it compiles to plain loads and stores.
+/// A word with a single writer. Other threads may read it at any time, so it is atomic, but it
+/// needs no ordering: it compiles to plain loads and stores.
 #[derive(Default)]
 #[repr(transparent)]
 pub(crate) struct SingleWriterU64(AtomicU64);
@@ -44,7 +44,7 @@ impl SingleWriterU64 {
     }
 }
 
-/// Asks for the cache line at `line` to be brought here for writing.
+/// Prefetches the cache line at `line` for writing.
 #[inline(always)]
 pub(crate) fn prefetch_write<T>(line: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -56,7 +56,7 @@ pub(crate) fn prefetch_write<T>(line: *const T) {
     let _ = line;
 }
 
-/// The same for reading.
+/// Prefetches the cache line at `line` for reading.
 #[inline(always)]
 pub(crate) fn prefetch_read<T>(line: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]

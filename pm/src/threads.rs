@@ -1,9 +1,10 @@
-//! PM's own threads, and whether the program has but one beside them.
+//! PM's own threads, and whether the program has only one other thread.
 //!
-//! The C library says of a process that it has one thread until the first other is created, be it
-//! PM's. PM's threads keep to the networks: none calls a function of a context, creates threads,
-//! or unmaps memory that could be the program's. So what one thread may do without locks it may
-//! beside these, too, and the library's count of threads, which debuggers read, tells of them.
+//! The C library reports a process as single-threaded until a second thread is created, even if
+//! that is one of PM's. PM's threads serve the networks: none calls a function of a context,
+//! creates threads, or unmaps memory that could be the program's. So an only thread of the program
+//! needs no locks even if PM has threads. The library's thread count, which debuggers read, shows
+//! whether there are others.
 
 // UNSAFETY: reads variables of the C library, and a count on a page of its own.
 #![expect(unsafe_code)]
@@ -14,19 +15,19 @@ use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// What is counted.
+/// The thread counts of this process.
 struct ThreadCounts {
-    /// All threads, by the C library.
+    /// All threads, from the C library.
     total: &'static AtomicU32,
-    /// Those of PM that run. A child of fork has none, and reads so.
+    /// PM's running threads. A child of fork has none, and reads 0.
     pm_threads: &'static AtomicU32,
 }
 
 /// Null: PM has no thread yet, or the C library does not count.
 static COUNTS: AtomicPtr<ThreadCounts> = AtomicPtr::new(null_mut());
 
-/// Whether the calling thread is the only one of the program. A lock that is taken while it is so
-/// is seen by a thread that it creates afterwards, because creation orders the two.
+/// Whether the calling thread is the only one of the program. If it takes a lock and then creates a
+/// thread, the new thread sees the lock, because creation orders the two.
 #[inline(always)]
 pub fn is_only_app_thread() -> bool {
     is_single_threaded() || has_only_pm_threads()
@@ -48,8 +49,8 @@ fn is_single_threaded() -> bool {
     false
 }
 
-/// The library counts a thread before it can run and until it runs no more. We count ours once it
-/// is started, and no more before it ends: so never one that the library does not.
+/// The library counts a thread from before its start until after its end. PM counts its thread from
+/// after the start until before the end: so it counts no thread that the library does not count.
 #[inline(always)]
 fn has_only_pm_threads() -> bool {
     // SYNC: counts
@@ -57,20 +58,20 @@ fn has_only_pm_threads() -> bool {
     // SAFETY: null, or leaked by `pm_thread_count`.
     unsafe { counts.as_ref() }.is_some_and(|counts| {
         let pm_threads = counts.pm_threads.load(Ordering::Relaxed);
-        // One that has ended before it was counted makes it less than none.
+        // A thread that ends before it is counted makes the count wrap below 0.
         counts.total.load(Ordering::Relaxed) == pm_threads.wrapping_add(1)
     })
 }
 
-/// Starts a thread of PM's own. It takes no signals: those are for the application's.
+/// Starts a thread of PM. It blocks all signals, which are for the application's threads.
 ///
 /// # Errors
-/// The kernel gives none.
+/// The kernel creates no thread.
 pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let pm_threads = pm_thread_count();
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(stack);
     let run_counted = move || {
-        let _end = pm_threads.map(ThreadCountGuard);
+        let _guard = pm_threads.map(ThreadCountGuard);
         run();
     };
     without_signals(|| builder.spawn(run_counted).map(drop))?;
@@ -80,7 +81,7 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
     Ok(())
 }
 
-/// A thread of ours counts no more, however it ends.
+/// Ends the counting of a thread of PM, however the thread ends.
 struct ThreadCountGuard(&'static AtomicU32);
 
 impl Drop for ThreadCountGuard {
@@ -89,7 +90,7 @@ impl Drop for ThreadCountGuard {
     }
 }
 
-/// Has `start` start a thread that takes no signals.
+/// Calls `start`, which starts a thread, with all signals blocked, so that the thread gets none.
 ///
 /// # Errors
 /// Those of `start`.
@@ -101,7 +102,7 @@ pub(crate) fn without_signals(start: impl FnOnce() -> io::Result<()>) -> io::Res
     started
 }
 
-/// The count of our threads. None: the library's is not known, so that this would tell nothing.
+/// The count of PM's threads. None: the library's count is not available, so this one is useless.
 fn pm_thread_count() -> Option<&'static AtomicU32> {
     // SYNC: counts
     // SAFETY: null, or leaked below.
@@ -115,16 +116,16 @@ fn pm_thread_count() -> Option<&'static AtomicU32> {
     let new_counts = Box::leak(Box::new(ThreadCounts { total, pm_threads }));
     let exchanged =
         COUNTS.compare_exchange(null_mut(), new_counts, Ordering::AcqRel, Ordering::Acquire);
-    // SAFETY: another thread's, leaked as ours is.
+    // SAFETY: set by another thread, and leaked like the one of this thread.
     Some(exchanged.map_or_else(|other| unsafe { (*other).pm_threads }, |_| new_counts.pm_threads))
 }
 
-/// What thread_db reads for debuggers. Only where an atomic decrement is a fence, too: who sees a
-/// thread gone sees what it did.
+/// The count that thread_db reads for debuggers. It is used only on processors on which an atomic
+/// decrement is also a fence: a thread that sees the lower count also sees what the ended one did.
 #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 fn all_threads() -> Option<&'static AtomicU32> {
     let (name, version) = (c"__nptl_nthreads".as_ptr(), c"GLIBC_PRIVATE".as_ptr());
-    // SAFETY: two texts that end.
+    // SAFETY: two strings with a final zero.
     let addr = unsafe { libc::dlvsym(libc::RTLD_DEFAULT, name, version) };
     // SAFETY: an unsigned int of the C library that lives as long as the process and is changed
     // atomically.

@@ -1,12 +1,12 @@
-//! Memory that a child of `fork` finds zeroed, however it was forked.
+//! Memory that is zeroed in a child of `fork`, also if the program forks by a system call.
 
-// UNSAFETY: maps memory and tells the kernel so.
+// UNSAFETY: maps memory and advises the kernel about it.
 #![expect(unsafe_code)]
 
 use crate::error::{Error, PmResult};
 use std::ptr::{NonNull, null_mut};
 
-/// `len` bytes of zeroes, on pages of their own. NoMemory: the kernel gives none of that kind.
+/// Maps `len` bytes of zeroes on separate pages. NoMemory: the kernel has no such memory.
 pub(crate) fn map_pages(len: usize) -> PmResult<NonNull<u8>> {
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -15,9 +15,9 @@ pub(crate) fn map_pages(len: usize) -> PmResult<NonNull<u8>> {
     if pages == libc::MAP_FAILED {
         return Err(Error::NoMemory);
     }
-    // SAFETY: what was just mapped.
+    // SAFETY: the pages that were just mapped.
     if unsafe { libc::madvise(pages, len, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: as above; nobody knows it.
+        // SAFETY: as above; there is no other reference.
         unsafe { libc::munmap(pages, len) };
         return Err(Error::NoMemory);
     }

@@ -1,5 +1,5 @@
-//! Every function of a context, return code by return code, on every device and on composites of
-//! them. After each misuse the context still works.
+//! Tests of every function of a context and its return codes, on every device and on composites.
+//! After each misuse the context must still work.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// A message goes from node 0 to node 1 and back.
+/// Sends a message from node 0 to node 1, and one back.
 fn check_both_directions(bed: &TestBed) {
     for (from, to) in [(0, 1), (1, 0)] {
         send_surely(&bed.contexts[from], to as u32, b"still here");
@@ -28,7 +28,7 @@ fn messages_of_every_length_arrive_whole_and_in_order() {
         for round in 0..rounds {
             let len = if round < 200 { 1 + round } else { 1 + round * 2741 % mtu };
             let message: Vec<u8> = (0..len).map(|i| (i * 7 + round) as u8).collect();
-            // A network may take its time to give room back.
+            // A network may return credit late.
             send_surely(&bed.contexts[0], 1, &message);
             assert_eq!(receive_surely(&bed.contexts[1]), message);
         }
@@ -160,7 +160,7 @@ fn credit_comes_back_with_every_release() {
             while send(&bed.contexts[0], 1, &vec![1; len]).is_ok() {}
             for _ in 0..500 {
                 receive(&bed.contexts[1]).unwrap();
-                // The sender may look only every so many attempts, but then it sees it.
+                // The sender may read the credit only at some of its attempts.
                 assert!((0..16).any(|_| send(&bed.contexts[0], 1, &vec![1; len]).is_ok()));
             }
             while receive(&bed.contexts[1]).is_ok() {}
@@ -178,8 +178,8 @@ fn a_full_destination_takes_more_when_it_has_received() {
             for _ in 0..times(2000) {
                 receive_surely(&bed.contexts[1]);
                 queued -= 1;
-                // Over a network room comes later than the release: a busy machine may empty
-                // the destination first, and then there is room sooner or later.
+                // Over a network, room arrives later than the release. A busy host may empty the
+                // destination first; then the sender has to wait for room.
                 if queued == 0 {
                     send_surely(&bed.contexts[0], 1, &vec![1; len]);
                 } else if send(&bed.contexts[0], 1, &vec![1; len]).is_err() {
@@ -187,7 +187,7 @@ fn a_full_destination_takes_more_when_it_has_received() {
                 }
                 (queued, accepted) = (queued + 1, accepted + 1);
             }
-            assert!(accepted > times(1000), "{}: took {accepted} more", bed.kind);
+            assert!(accepted > times(1000), "{}: {accepted} more accepted", bed.kind);
             (0..queued).for_each(|_| drop(receive_surely(&bed.contexts[1])));
         }
         check_both_directions(bed);
@@ -245,7 +245,7 @@ fn the_queue_status_drops_at_receive_and_send_is_done_at_once() {
 }
 
 #[test]
-fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
+fn messages_are_counted_at_release_and_polls_when_they_are_empty() {
     on_every_kind(2, |bed| {
         send(&bed.contexts[0], 1, b"x").unwrap();
         assert_eq!(bed.counters(0).sent, 1);
@@ -265,7 +265,7 @@ fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
 #[test]
 fn bytes_count_exactly_and_the_last_peers_are_known() {
     on_every_kind(4, |bed| {
-        // On iWARP a library that PM uses opens adapters, too, which is no count of messages.
+        // On iWARP a library that PM uses opens adapters, too, which are counted here.
         let opened = bed.counters(0).opened_adapters;
         assert!(opened == 0 || bed.kind.contains("iwarp"), "{}", bed.kind);
         assert_eq!(bed.counters(0), Counters { opened_adapters: opened, ..Counters::default() });
@@ -281,7 +281,7 @@ fn bytes_count_exactly_and_the_last_peers_are_known() {
         let sent: usize = lengths.iter().sum();
         assert_eq!(bed.counters(0).sent_bytes, 3 * sent as u64);
         assert_eq!(bed.counters(3).received_bytes, sent as u64);
-        // One copy for each, of the length that was sent.
+        // One copy for each destination, of the length that was sent.
         fill(bed.contexts[0].get_multicast_buffer(&[3, 1, 2], 900).unwrap(), b"short");
         bed.contexts[0].truncate(5).unwrap();
         bed.contexts[0].send().unwrap();
@@ -326,7 +326,7 @@ fn context_and_device_configurations_are_correct() {
 #[test]
 fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
     on_local_kinds(8, |bed| {
-        // All are active; then node 1 floods, and node 7 sends one message at some time.
+        // All sources are active; then node 1 floods, and node 7 sends one message at some time.
         for k in 1..8 {
             send(&bed.contexts[k], 0, b"hello").unwrap();
         }
@@ -351,7 +351,7 @@ fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
             while receive(&bed.contexts[0]).unwrap() != b"quiet" {
                 before += 1;
                 send_flood(1);
-                assert!(before <= 16 * 7, "{}: {before} messages came first", bed.kind);
+                assert!(before <= 16 * 7, "{}: {before} messages arrived first", bed.kind);
             }
             while receive(&bed.contexts[0]).is_ok() {}
         }
@@ -369,7 +369,7 @@ fn a_new_source_is_received_while_another_floods() {
         while receive(&bed.contexts[0]).unwrap() != b"new" {
             before += 1;
             send(&bed.contexts[1], 0, b"flood").unwrap();
-            assert!(before <= 16, "{}: {before} messages came first", bed.kind);
+            assert!(before <= 16, "{}: {before} messages arrived first", bed.kind);
         }
     });
 }
@@ -386,28 +386,28 @@ fn a_flood_of_one_node_does_not_starve_another() {
     }
 }
 
-/// Node 0 hears `quiet`, however much `flooder` sends it.
+/// Checks that node 0 receives from `quiet` while `flooder` sends as much as it can.
 fn check_not_starved(bed: &TestBed, flooder: usize, quiet: usize) {
     for round in 0..if in_vm() { 6 } else { 20u32 } {
         let send_flood = || while send(&bed.contexts[flooder], 0, b"flood").is_ok() {};
         send_flood();
         send_surely(&bed.contexts[quiet], 0, &round.to_le_bytes());
-        // On its way a packet may be late or lost, however many messages come first. From
-        // when it is there the turn alone counts. Every other round the receiver reads
-        // meanwhile, and no count holds.
+        // A packet may be late or lost, and any number of messages may arrive before it. Once it
+        // has arrived, only the order of the sources matters. In every other round the receiver
+        // reads meanwhile, and there is no limit.
         let reads = round % 2 == 1 && !bed.is_immediate();
         let end = Instant::now() + Duration::from_secs(60);
         while !reads && bed.contexts[quiet].is_send_done() == Err(Error::Busy) {
             let _ = bed.contexts[0].queue_status();
             send_flood();
-            assert!(Instant::now() < end, "{}: not there after 60 s", bed.kind);
+            assert!(Instant::now() < end, "{}: not delivered after 60 s", bed.kind);
         }
         let mut before = 0;
         while receive_surely(&bed.contexts[0]) != round.to_le_bytes() {
             before += 1;
             send_flood();
-            assert!(reads || before <= 4096, "{}: {before} came first", bed.kind);
-            assert!(Instant::now() < end, "{}: not heard for 60 s", bed.kind);
+            assert!(reads || before <= 4096, "{}: {before} arrived first", bed.kind);
+            assert!(Instant::now() < end, "{}: not received for 60 s", bed.kind);
         }
     }
 }
@@ -431,7 +431,7 @@ fn a_cold_source_is_found_within_few_polls() {
 
 #[test]
 fn threads_share_a_context_and_lose_nothing() {
-    // Seven threads that spin keep the two emulated processors of the virtual machine from work.
+    // Seven threads that spin would keep the two emulated processors of the virtual machine busy.
     let per_thread: u64 = if in_vm() { 30 } else { 5_000 };
     on_every_kind(2, |bed| {
         let busy = AtomicU32::new(0);
@@ -520,7 +520,7 @@ fn messages_to_an_exited_node_are_dropped_and_counted() {
         bed.mark_exited(1);
         assert_eq!(bed.sums(), (4, 4));
         assert_eq!(bed.counters(1).receiver_state, 2);
-        // Far more than a ring holds, of every kind.
+        // Far more messages, of every length, than a ring has room for.
         for i in 0..2000 {
             send(&bed.contexts[0], 1, &vec![1; 1 + i % 1024]).unwrap();
         }
@@ -543,9 +543,9 @@ fn select_descriptors_follow_the_man_page() {
         let mut fds = [-1; 3];
         assert_eq!(end.get_fds(&mut fds), Ok(1));
         assert!(fds[0] >= 0 && fds[0] < 1024 && fds[1] == -1);
-        let mut again = [-1];
-        end.get_fds(&mut again).unwrap();
-        assert_eq!(again[0], fds[0]);
+        let mut second = [-1];
+        end.get_fds(&mut second).unwrap();
+        assert_eq!(second[0], fds[0]);
         assert_eq!(end.after_select(), Ok(()));
         assert_eq!(end.before_select(), Ok(()));
         assert_eq!(end.after_select(), Ok(()));
@@ -557,7 +557,7 @@ fn is_readable(context: &Context, timeout_ms: i32) -> bool {
     let mut fds = [-1];
     context.get_fds(&mut fds).unwrap();
     let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, as said.
+    // SAFETY: one pollfd, as the length says.
     unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
 }
 
@@ -565,10 +565,10 @@ fn is_readable(context: &Context, timeout_ms: i32) -> bool {
 fn a_sleeping_receiver_is_woken_once_and_never_without_a_message() {
     on_every_kind(3, |bed| {
         let end = &bed.contexts[0];
-        send(&bed.contexts[1], 0, b"not armed").unwrap();
+        send(&bed.contexts[1], 0, b"not selecting").unwrap();
         assert!(!is_readable(end, 0));
         end.before_select().unwrap();
-        assert_eq!(receive_surely(end), b"not armed");
+        assert_eq!(receive_surely(end), b"not selecting");
         let stays_unreadable = || (0..9).any(|_| receive(end).is_err() && !is_readable(end, 0));
         assert_eq!(receive(end), Err(Error::NoBuffers));
         if bed.is_immediate() {
@@ -578,13 +578,13 @@ fn a_sleeping_receiver_is_woken_once_and_never_without_a_message() {
         for _ in 0..3 {
             send(&bed.contexts[1], 0, b"ring").unwrap();
             send(&bed.contexts[2], 0, b"ring").unwrap();
-            // A packet may have to be sent again.
+            // A packet may have to be retransmitted.
             assert!(is_readable(end, if bed.is_immediate() { 0 } else { 5000 }), "{}", bed.kind);
             assert_eq!(receive_surely(end), b"ring");
             assert_eq!(receive_surely(end), b"ring");
             assert_eq!(receive(end), Err(Error::NoBuffers));
             if bed.is_immediate() {
-                assert!(!is_readable(end, 0), "the poll that finds nothing silences the bell");
+                assert!(!is_readable(end, 0), "an empty poll drains the doorbell");
             }
             assert!(stays_unreadable());
         }
@@ -627,7 +627,7 @@ fn save_and_restore(kind: &str) {
     let other = Device::open(kind, &["-nodes", "3"]).unwrap();
     let receivers = open_and_bind(&other);
     send(&receivers[1], 0, b"replaced").unwrap();
-    // It is replaced if it is there.
+    // Wait until this message, which `restore` replaces, has arrived.
     while receivers[1].is_send_stable().is_err() {
         let _ = receivers[0].queue_status();
     }

@@ -1,5 +1,5 @@
-//! What fuzzing has kept is read again by every test run: no attach message does harm, and one
-//! that is accepted says nothing but what it holds.
+//! Every test run decodes the inputs that fuzzing has found: no attach message does harm, and an
+//! accepted one is encoded to the same bytes.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,9 @@ use score_pm::segment::attach::AttachMessage;
 
 #[test]
 fn no_committed_attach_message_does_harm() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/attach");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/attach");
     let (mut accepted, mut refused) = (0, 0);
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();
         match AttachMessage::decode(&bytes) {
             Ok(attach) => {

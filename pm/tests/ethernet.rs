@@ -1,4 +1,5 @@
-//! The ethernet device: several hosts, real processes, composites of both devices, loss, death.
+//! The ethernet device: several hosts, real processes, composites of both devices, packet loss,
+//! processes that are killed.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Not a test of its own: what another process does.
+/// Not a separate test: the code of the other processes.
 #[test]
 fn role() {
     let Some((role, given)) = InheritedNode::inherited() else { return };
@@ -47,7 +48,7 @@ fn role() {
     }
 }
 
-/// Answers every message to node 0, until it says the end.
+/// Sends every message back to node 0, until one is `end`.
 fn echo(end: &Context) {
     loop {
         let message = receive_surely(end);
@@ -83,9 +84,9 @@ fn blocking_receive(end: &Context) -> Vec<u8> {
             Err(error) => panic!("{error}"),
         }
         let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as said.
+        // SAFETY: one pollfd, as the length says.
         let ready = unsafe { libc::poll(&mut poll, 1, 30_000) };
-        assert_eq!(ready, 1, "nobody rang for 30 s");
+        assert_eq!(ready, 1, "not woken for 30 s");
         end.after_select().unwrap();
     }
 }
@@ -100,13 +101,13 @@ fn blocking_echo(end: &Context) {
     }
 }
 
-/// Where a process that computes hears that it has done so for long enough. (A signal would not do:
-/// the thread sanitizer runs a handler only when the thread calls something.)
+/// The address at which a computing process receives the request to stop. (A signal is not enough:
+/// the thread sanitizer runs a handler only when the thread calls a function.)
 fn stop_address(process: u32) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("score-test-computes-{process}")).unwrap()
 }
 
-/// Calls no function of PM between a greeting and the word at its address.
+/// Calls no function of PM between its first message and the request to stop.
 fn compute(end: &Context) {
     let _dog = Watchdog::new(300);
     let socket = UnixDatagram::bind_addr(&stop_address(std::process::id())).unwrap();
@@ -124,7 +125,7 @@ fn compute(end: &Context) {
     send_surely(end, 0, b"all there");
 }
 
-/// What the machine and the wires of a context have counted.
+/// The counters of a context's reliability machine and wires, as text.
 fn dump(context: &Context) -> String {
     let mut text = Vec::new();
     context.dump(&mut text).unwrap();
@@ -155,9 +156,9 @@ fn messages_sent_before_a_process_ends_arrive_over_a_lossy_link() {
             received < FINAL_MESSAGES as usize || !hosts.hosts[1].ethernet.is_idle().unwrap()
         });
         assert_eq!(hosts.sums(), (FINAL_MESSAGES.into(), FINAL_MESSAGES.into()), "{role}");
-        // From now on what is sent there is dropped.
+        // From now on messages to that node are dropped.
         for _ in 0..2000 {
-            send(&local.end, 1, b"nobody").unwrap();
+            send(&local.end, 1, b"dropped").unwrap();
         }
         assert_eq!(local.end.is_send_done(), Ok(()));
         assert_eq!(
@@ -180,7 +181,7 @@ fn a_computing_process_receives_and_acknowledges_packets() {
     }
     let end = Instant::now() + Duration::from_secs(60);
     while local.end.is_send_done() == Err(Error::Busy) {
-        assert!(Instant::now() < end, "not taken within 60 s: {}", dump(&local.end));
+        assert!(Instant::now() < end, "not received within 60 s: {}", dump(&local.end));
         std::thread::yield_now();
     }
     UnixDatagram::unbound().unwrap().send_to_addr(b".", &stop_address(child.id() as u32)).unwrap();
@@ -215,7 +216,7 @@ fn a_completed_send_has_arrived_whichever_thread_makes_progress() {
         let stop = AtomicBool::new(false);
         let running = || !stop.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
-            // Who receives here is often at it just when something is sent.
+            // This thread often receives just when the other one sends.
             scope.spawn(|| {
                 while running() {
                     let _ = receive(near);
@@ -234,7 +235,7 @@ fn a_completed_send_has_arrived_whichever_thread_makes_progress() {
                 let received = receive(far);
                 if received != Ok(round.to_le_bytes().to_vec()) {
                     stop.store(true, Ordering::Relaxed);
-                    panic!("{}: message {round} was called done, and: {received:?}", bed.kind);
+                    panic!("{}: message {round} was reported as done: {received:?}", bed.kind);
                 }
             }
             stop.store(true, Ordering::Relaxed);
@@ -254,7 +255,7 @@ fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     let signal = |signal| unsafe { libc::kill(child.id(), signal) };
     signal(libc::SIGSTOP);
     let mut status = 0;
-    // SAFETY: waits until our child stands still.
+    // SAFETY: waits until our child has stopped.
     unsafe { libc::waitpid(child.id(), &mut status, libc::WUNTRACED) };
     assert!(libc::WIFSTOPPED(status));
     send_surely(&local.end, 1, b"while it is stopped");
@@ -275,7 +276,7 @@ fn packets_of_another_job_are_dropped_and_counted() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
     let local = hosts.give(0).join();
-    // Everything that such a device sends lands at the ports of the first job.
+    // The ports of the first job receive all packets of this device.
     let foreign_device = Device::open(
         "ethernet",
         &["-nodes", "2", "-first", "1", "-local", "1", "-link", "127.0.0.1", "-secret", "bad"],

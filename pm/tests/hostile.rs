@@ -1,5 +1,5 @@
-//! A process that writes whatever it likes into the segment costs its own messages, and nothing
-//! else: errors, never a read out of bounds, never a crash.
+//! A process that writes arbitrary data into the segment damages only its own messages: there are
+//! errors, but no reads out of bounds and no crashes.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use testbed::hostile_segment::Segment;
 use testbed::*;
 
-/// A small generator: the tests are the same every time.
+/// A small random number generator with a seed, so that the tests can be repeated.
 fn next_random(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -44,7 +44,7 @@ fn every_impossible_header_is_refused() {
     const LONG: u64 = 1 << 30;
     // The data area of two nodes.
     const AREA: u64 = 256 << 10;
-    // Words from a ring's first slot to its second: 128 slots on, each a pair of lines.
+    // Words from a ring's first slot to its second: a distance of 128 slots of two lines.
     const SECOND: usize = 128 * 16;
     let headers = [
         u64::MAX,
@@ -70,7 +70,7 @@ fn every_impossible_header_is_refused() {
         send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
         let index = segment.find(0x5c0_4e11) - 2 - SECOND;
         segment.word(index + 1).store(position, Ordering::Relaxed);
-        // Only where it falls in the area counts, not which lap it claims to be of.
+        // Only the offset in the area matters, not the lap of the position.
         let is_in_area = [AREA, 1 << 63].contains(&position);
         assert_eq!(bed.contexts[0].receive().is_ok(), is_in_area, "{position:#x}");
     }
@@ -81,7 +81,7 @@ fn impossible_credit_is_eio() {
     let bed = TestBed::new("shmem", 2);
     let segment = Segment::steal(&bed);
     while send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).is_ok() {}
-    // The head of the ring: the sender's line and, 128 bytes on, the receiver's.
+    // The header of the ring: the sender's line and, 128 bytes later, the receiver's.
     let ring_header = segment.find(0x5c0_4e11) - 2 - 32;
     assert_eq!(segment.word(ring_header).load(Ordering::Relaxed), 256);
     segment.word(ring_header + 16).store(1 << 50, Ordering::Relaxed);
@@ -91,7 +91,7 @@ fn impossible_credit_is_eio() {
 }
 
 #[test]
-fn garbage_all_over_the_segment_crashes_nobody() {
+fn garbage_all_over_the_segment_crashes_no_process() {
     let _dog = Watchdog::new(300);
     let mut seed: u64 = 0x9e37_79b9_7f4a_7c15;
     for kind in KINDS {
@@ -196,7 +196,7 @@ fn a_segment_cannot_be_resized_and_a_foreign_one_is_refused() {
     for byte in 0..good.len() {
         let mut bad = good.clone();
         bad[byte] ^= 0x80;
-        // A number or channel may be any; all else is checked.
+        // The number and the channel have any value; all other fields are checked.
         assert_eq!(attach(&bad, &[memory]).is_ok(), (8..16).contains(&byte), "byte {byte}");
     }
     segment.word(0).store(0, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The ethernet device over real links between network namespaces: each wire, links that go down,
-//! trunks of two.
+//! The ethernet device over real links between network namespaces: each kind of wire, links that
+//! go down, trunks of two links.
 
 #![allow(unsafe_code, missing_docs, dead_code)]
 
@@ -12,7 +12,7 @@ use score_pm::*;
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Node k of two, on host k: device and context, opened there.
+/// Device and context of two nodes. Those of node k are opened on host k.
 fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
     let device = |k: usize| {
         let first = k.to_string();
@@ -27,7 +27,8 @@ fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
         device.set_peers(&table).unwrap();
         let context = device.open_context(0).unwrap();
         context.bind_channel(0, number).unwrap();
-        // Sockets are where they were opened, but routes are looked up where it is used.
+        // Sockets stay in the namespace in which they were opened, but routes are looked up in the
+        // caller's namespace.
         hosts[number as usize].within(|| context.mtu(1 - number).unwrap());
         number += 1;
         (device, context)
@@ -41,7 +42,7 @@ fn message(i: u32, mtu: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends `count` messages while `meanwhile` runs; they arrive once and in order.
+/// Sends `count` messages while `meanwhile` runs, and checks that they arrive once and in order.
 fn stream(from: &Context, to: &Context, count: u32, meanwhile: impl FnOnce() + Send) {
     let mtu = from.config().unwrap().mtu;
     std::thread::scope(|scope| {
@@ -58,7 +59,7 @@ fn stream(from: &Context, to: &Context, count: u32, meanwhile: impl FnOnce() + S
     }
 }
 
-/// How many packets have gone over one of several links.
+/// The number of packets that were sent over one of several links.
 fn sent_over(context: &Context, link: u32) -> u64 {
     let text = dump(context);
     let line = text.lines().find(|line| line.trim_start().starts_with(&format!("link {link} ")));
@@ -67,7 +68,7 @@ fn sent_over(context: &Context, link: u32) -> u64 {
     count.unwrap_or_else(|| panic!("{text}"))
 }
 
-/// A link that was suspected, or dead, is taken back when it answers.
+/// Waits until both links carry packets: a suspected or dead link is used again once it answers.
 fn wait_until_both_links_carry(a: &Context, b: &Context) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -100,7 +101,7 @@ fn messages_cross_every_wire() {
     });
 }
 
-/// `len` bytes of a thread's own, locked.
+/// `len` bytes of locked memory.
 fn locked(end: &Context, len: usize) -> (Vec<u8>, AddrHandle) {
     let memory = vec![0; len];
     let handle = end.lock_memory(None, memory.as_ptr().addr(), len).unwrap();
@@ -131,9 +132,9 @@ fn remote_memory_crosses_every_wire() {
                     assert_eq!(b.receive(), Err(Error::NoBuffers));
                     assert!(Instant::now() < end, "{wire}: not read for 60 s: {}", dump(&a));
                 }
-                assert_eq!(a.is_write_done(), Ok(()), "{wire}: it was before the read");
+                assert_eq!(a.is_write_done(), Ok(()), "{wire}: the write precedes the read");
                 assert!(from == read_back, "{wire}, MTU {mtu}");
-                // Before their memory, which stays locked.
+                // Dropped before the memory, which is still locked.
                 drop((a, b));
             }
         }

@@ -1,6 +1,6 @@
-//! No system call and no allocation on the way of a message, nor in the first 10,000 polls that
-//! find nothing. Seccomp's strict mode kills whoever calls the kernel for more than read, write
-//! or exit; the allocator counts.
+//! The path of a message, and the first 10,000 empty polls, make no system call and no allocation.
+//! Seccomp's strict mode kills a thread that makes any system call other than read, write or exit;
+//! a counting allocator detects allocations.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -18,7 +18,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything to the system's allocator.
+// SAFETY: passes every call to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
@@ -41,7 +41,7 @@ fn serialize() -> std::sync::MutexGuard<'static, ()> {
     SERIAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Passes a message of `len` bytes without copying it anywhere else.
+/// Sends and receives a message of `len` bytes without copying it.
 fn round_trip(bed: &TestBed, from: usize, to: usize, len: usize) -> bool {
     let Ok(buffer) = bed.contexts[from].get_send_buffer(to as u32, len) else { return false };
     // SAFETY: `len` bytes were reserved.
@@ -51,7 +51,7 @@ fn round_trip(bed: &TestBed, from: usize, to: usize, len: usize) -> bool {
         && bed.contexts[to].release_receive_buffer().is_ok()
 }
 
-/// Everything that a program does all day; true when all went as it should.
+/// Runs all functions of the message path; true if all of them succeed.
 fn exercise_message_path(bed: &TestBed) -> bool {
     let mut ok = true;
     for round in 0..2000 {
@@ -79,7 +79,7 @@ fn exercise_message_path(bed: &TestBed) -> bool {
 
 #[test]
 fn the_message_path_allocates_nothing() {
-    let _alone = serialize();
+    let _guard = serialize();
     let _dog = Watchdog::new(300);
     for kind in KINDS {
         let bed = TestBed::new(kind, 3);
@@ -90,7 +90,7 @@ fn the_message_path_allocates_nothing() {
     }
 }
 
-/// Runs `f` in a child that may only read, write and exit; answers its wait status.
+/// Runs `f` in a child that may only read, write and exit; returns its wait status.
 fn in_strict_mode(kind: &'static str, f: fn(&TestBed) -> bool) -> i32 {
     // SAFETY: the child makes its own contexts, runs `f` and exits.
     let child = unsafe { libc::fork() };
@@ -115,7 +115,7 @@ fn in_strict_mode(kind: &'static str, f: fn(&TestBed) -> bool) -> i32 {
 
 #[test]
 fn the_message_path_makes_no_system_call() {
-    let _alone = serialize();
+    let _guard = serialize();
     let _dog = Watchdog::new(300);
     for kind in KINDS {
         assert_eq!(in_strict_mode(kind, exercise_message_path), 0, "{kind}");
@@ -124,7 +124,7 @@ fn the_message_path_makes_no_system_call() {
 
 #[test]
 fn the_poll_after_ten_thousand_empty_ones_yields() {
-    let _alone = serialize();
+    let _guard = serialize();
     let _dog = Watchdog::new(300);
     assert_eq!(in_strict_mode("composite", |bed| polls(10_000, bed)), 0);
     assert_eq!(in_strict_mode("composite", |bed| polls(10_001, bed)), libc::SIGKILL);
@@ -147,7 +147,7 @@ extern "C" fn on_yield(_: libc::c_int) {
     YIELDS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on YIELDS counts how often this thread offers its processor, instead of it being done.
+/// From now on, `sched_yield` of this thread only increments YIELDS.
 fn count_yields() {
     const NR: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
     let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -170,7 +170,7 @@ fn count_yields() {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The target of a write polls, finds no message, and must not lose its processor for that.
+/// Checks that the target of a write, which polls and finds no message, does not yield.
 fn check_polls_of_a_target() {
     let bed = TestBed::new("both", 2);
     let bytes: [[AtomicU64; 8]; 2] = Default::default();
@@ -191,7 +191,7 @@ fn check_polls_of_a_target() {
     let yield_count = YIELDS.load(Ordering::Relaxed);
     assert!(yield_count == 0 || cfg!(sanitized), "{yield_count} times");
     assert!(polls_of(&bed, 21_000));
-    assert!(YIELDS.load(Ordering::Relaxed) > 0, "nothing goes on any more");
+    assert!(YIELDS.load(Ordering::Relaxed) > 0, "there is no activity any more");
 }
 
 fn polls_of(bed: &TestBed, count: usize) -> bool {
@@ -200,13 +200,13 @@ fn polls_of(bed: &TestBed, count: usize) -> bool {
 
 #[test]
 fn polls_that_progress_remote_memory_do_not_yield() {
-    let _alone = serialize();
+    let _guard = serialize();
     let _dog = Watchdog::new(300);
     // The filter is for the thread, and stays.
     std::thread::spawn(check_polls_of_a_target).join().unwrap();
 }
 
-/// `count` messages each way between two machines of PM/Ethernet, each in turn.
+/// Sends `count` messages in each direction between two reliability machines, alternately.
 fn exchange_messages(
     machines: &mut [reliability::ReliabilityMachine; 2],
     now: &mut u64,
@@ -232,7 +232,7 @@ fn exchange_messages(
 
 #[test]
 fn the_reliability_machine_allocates_nothing_once_it_knows_its_peer() {
-    let _alone = serialize();
+    let _guard = serialize();
     let machine =
         |node| reliability::ReliabilityMachine::new(reliability::Config::new(node, 2, 1, 1));
     let (mut machines, mut now) = ([machine(0), machine(1)], 1);

@@ -1,4 +1,4 @@
-//! Devices and contexts as their owner sees them, and composites: who may do what, and when.
+//! Devices and contexts of an owner, and composites: permissions, states and return codes.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -96,7 +96,7 @@ fn an_internode_context_that_was_used_is_not_handed_over() {
     let contexts: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
     for (node, context) in contexts.iter().enumerate() {
         context.bind_channel(0, node as u32).unwrap();
-        // To look is not to use.
+        // These calls do not count as use.
         assert_eq!(
             (context.config().unwrap().nodes, context.self_node().unwrap()),
             (2, node as u32)
@@ -110,7 +110,7 @@ fn an_internode_context_that_was_used_is_not_handed_over() {
     while attached.receive().is_err() {
         assert!(Instant::now() < end);
     }
-    assert!(contexts[1].create_attach_fd().is_ok(), "another one of what was given away");
+    assert!(contexts[1].create_attach_fd().is_ok(), "a second descriptor of a handed-over context");
 }
 
 #[test]
@@ -258,14 +258,14 @@ fn a_node_that_is_bound_again_starts_with_empty_queues() {
     let b = device.open_context(1).unwrap();
     a.bind_channel(0, 0).unwrap();
     b.bind_channel(0, 1).unwrap();
-    send(&a, 1, b"old life").unwrap();
+    send(&a, 1, b"old binding").unwrap();
     b.unbind_channel().unwrap();
     device.mark_exited(1).unwrap();
-    send(&a, 1, b"to nobody").unwrap();
+    send(&a, 1, b"dropped").unwrap();
     b.bind_channel(0, 1).unwrap();
     assert_eq!(receive(&b), Err(Error::NoBuffers));
-    send(&a, 1, b"new life").unwrap();
-    assert_eq!(receive(&b).unwrap(), b"new life");
+    send(&a, 1, b"new binding").unwrap();
+    assert_eq!(receive(&b).unwrap(), b"new binding");
 }
 
 extern "C" fn on_idle_send() {
@@ -286,6 +286,6 @@ fn a_send_while_threads_are_idle_calls_back() {
     send(&bed.contexts[0], 1, b"idle").unwrap();
     IDLE.store(0, Ordering::SeqCst);
     assert!(IDLE_SENDS.load(Ordering::SeqCst) > before);
-    // SAFETY: takes it back.
+    // SAFETY: removes the word.
     unsafe { set_idle_word(std::ptr::null(), on_idle_send) };
 }

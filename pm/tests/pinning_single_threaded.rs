@@ -1,6 +1,6 @@
-//! The pin-down cache in a process whose program never had a second thread: a hit asks the kernel
-//! nothing, and what is found is true all the same, beside threads of PM, too. Not by libtest,
-//! which runs tests in threads.
+//! The pin-down cache in a process whose program never had a second thread: a hit makes no system
+//! call and is nevertheless valid, also if PM has threads. It does not use libtest, which runs
+//! tests in threads.
 
 // UNSAFETY: reads a variable of the C library, forks, forbids itself system calls.
 #![expect(unsafe_code)]
@@ -22,8 +22,8 @@ unsafe extern "C" {
 }
 
 fn main() {
-    if let Err(why) = pin::probe() {
-        println!("memory is not watched here: {why}");
+    if let Err(error) = pin::probe() {
+        println!("memory cannot be monitored: {error}");
         return;
     }
     println!("test a_hit_makes_no_system_call ...");
@@ -34,7 +34,7 @@ fn main() {
     check_changes();
     assert!(
         single_threaded || cfg!(sanitized),
-        "the watching thread counts as a thread of the program"
+        "the monitor thread counts as a thread of the program"
     );
     if cfg!(any(sanitized, not(all(target_arch = "x86_64", target_env = "gnu")))) {
         println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
@@ -50,14 +50,14 @@ fn main() {
         start_pm_thread();
         std::thread::scope(|scope| scope.spawn(lock_once).join().unwrap());
     };
-    assert!(!hits_without_system_calls(with_second_thread), "it did not ask");
+    assert!(!hits_without_system_calls(with_second_thread), "no system call");
     println!("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
 }
 
-/// A thread of PM's own that does nothing, but lives.
+/// Starts a thread of PM that only sleeps.
 fn start_pm_thread() {
     threads::spawn("ours", 64 << 10, || std::thread::sleep(Duration::from_secs(600))).unwrap();
-    assert!(threads::is_only_app_thread(), "a thread of PM is none of the program");
+    assert!(threads::is_only_app_thread(), "a thread of PM does not count");
 }
 
 fn check_threads_are_told_apart() {
@@ -68,14 +68,14 @@ fn check_threads_are_told_apart() {
         assert!(!scope.spawn(threads::is_only_app_thread).join().unwrap(), "the program had two");
     });
     assert!(threads::is_only_app_thread(), "it has one again");
-    assert!(run_in_child(threads::is_only_app_thread), "so has a child");
+    assert!(run_in_child(threads::is_only_app_thread), "a child has one, too");
     let child = || {
         start_pm_thread();
         let is_only_thread =
             std::thread::scope(|scope| scope.spawn(threads::is_only_app_thread).join().unwrap());
         !is_only_thread && threads::is_only_app_thread()
     };
-    assert!(run_in_child(child), "threads of a child are told apart, too");
+    assert!(run_in_child(child), "threads of a child are distinguished, too");
 }
 
 fn lock_once() {
@@ -83,10 +83,10 @@ fn lock_once() {
     cache.unlock(cache.lock(arena(), PAGE).unwrap().id).unwrap();
 }
 
-/// What `child` answers in a child of this process; false, if it dies.
+/// The result of `child` in a child of this process; false if the child is killed.
 fn run_in_child(child: impl FnOnce() -> bool) -> bool {
     let (read, write) = nix::unistd::pipe().unwrap();
-    // SAFETY: threads of PM that do nothing have no locks.
+    // SAFETY: the sleeping threads of PM have no locks.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let _ = nix::unistd::write(&write, &[u8::from(child())]);
@@ -100,7 +100,7 @@ fn run_in_child(child: impl FnOnce() -> bool) -> bool {
     if ready == Ok(1) {
         nix::unistd::read(&read, &mut answer).unwrap();
     }
-    // SAFETY: a child of this process, which nobody has waited for yet.
+    // SAFETY: a child of this process that has not been waited for yet.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         libc::waitpid(pid, std::ptr::null_mut(), 0);
@@ -108,8 +108,9 @@ fn run_in_child(child: impl FnOnce() -> bool) -> bool {
     answer == [1]
 }
 
-/// Whether a child that did this `before` hits under seccomp's strict mode, where any system call
-/// but `read`, `write` and `exit` is the calling thread's death. A sanitizer's thread makes others.
+/// Whether a child gets hits under seccomp's strict mode after it has called `prepare`. That mode
+/// kills a thread that makes any system call other than `read`, `write` and `exit`. A sanitizer's
+/// thread makes others.
 fn hits_without_system_calls(prepare: impl FnOnce()) -> bool {
     let child = || {
         let (cache, _) = cache(1 << 20);
@@ -145,7 +146,7 @@ fn check_changes() {
     for round in 0..rounds(4000) {
         let addr = map(0, 4, PRIVATE, -1).unwrap();
         stamp(addr, 4);
-        assert!(matches_pages(&cache, addr, 4), "mapped anew, round {round}");
+        assert!(matches_pages(&cache, addr, 4), "newly mapped, round {round}");
         unmap(addr, 4);
     }
     let counts = cache.stats();
@@ -154,5 +155,5 @@ fn check_changes() {
         "{counts:?}"
     );
     cache.clear();
-    assert_eq!(pinned.load(Ordering::Relaxed), 0, "what was left");
+    assert_eq!(pinned.load(Ordering::Relaxed), 0, "still pinned");
 }

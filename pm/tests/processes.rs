@@ -1,5 +1,5 @@
-//! Real processes: blocking receive, death at bad moments, exit, fork. A test starts this binary
-//! again with a role; see [`role`].
+//! Real processes: blocking receive, kills at critical moments, exit, fork. A test starts this
+//! binary again with a role; see [`role`].
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -14,7 +14,7 @@ use testbed::*;
 const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FD_ENV: &str = "PM_TEST_FD";
 
-/// An owner of two contexts; node 1 goes to another process, node 0 stays here.
+/// An owner of two contexts: node 0 in this process, and node 1 for another process.
 struct TwoNodes {
     device: Device,
     _opened: Vec<ContextRef>,
@@ -77,7 +77,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a test of its own: what the other process does.
+/// Not a separate test: the code of the other process.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE_ENV) else { return };
@@ -128,7 +128,7 @@ fn blocking_receive(end: &Context) -> Vec<u8> {
             Err(error) => panic!("{error}"),
         }
         let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as said.
+        // SAFETY: one pollfd, as the length says.
         let ready = unsafe { libc::poll(&mut poll, 1, 20_000) };
         assert_eq!(ready, 1, "a wake-up was lost");
     };
@@ -187,7 +187,7 @@ fn a_blocked_receiver_never_misses_a_message() {
     let process = pair.start("blocking echo");
     let mut seed = 7u32;
     for i in 0..3000u32 {
-        // Now and then the other side falls asleep, otherwise it is caught on its way.
+        // Sometimes the other side sleeps already, otherwise it is about to sleep.
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let sleep_end = Instant::now() + Duration::from_micros(u64::from(seed >> 16) % 100);
         while Instant::now() < sleep_end {
@@ -228,8 +228,8 @@ fn death_between_get_buffer_and_send_leaves_no_trace() {
     assert_eq!(received, 2);
     send_surely(&pair.end, 1, b"dropped");
     assert_eq!(pair.device.counters(0).unwrap(), {
-        let now = pair.device.counters(0).unwrap();
-        Counters { sent: 2, received: 2, ..now }
+        let current = pair.device.counters(0).unwrap();
+        Counters { sent: 2, received: 2, ..current }
     });
 }
 
@@ -272,7 +272,7 @@ fn after_fork_the_child_has_no_contexts_and_the_parent_goes_on() {
     let _dog = Watchdog::new(300);
     let mut pair = TwoNodes::new();
     let process = pair.start("echo");
-    // SAFETY: the child calls only what takes no lock that another thread may hold, and _exit.
+    // SAFETY: the child calls only _exit and functions without locks that other threads may hold.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = pair.end.get_send_buffer(1, 8) == Err(Error::Invalid)

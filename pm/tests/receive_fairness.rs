@@ -1,5 +1,5 @@
-//! Many sources in any order, of any length: each message comes, in its source's order, within the
-//! polls that are promised, also after messages were dropped past the receiver.
+//! Messages of any length from many sources in any order: each message is received in the order of
+//! its source, within the guaranteed number of polls, also after messages were dropped by a reset.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -14,11 +14,11 @@ const NODES: usize = 12;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// From this node, reserved so long, sent so long.
+    /// Source node, reserved length, sent length.
     Send(usize, usize, usize),
-    /// So many receives.
+    /// The number of receives.
     Receive(usize),
-    /// The receiver drops all that waits.
+    /// The receiver drops all waiting messages.
     Reset,
 }
 
@@ -63,10 +63,11 @@ fn check_steps(bed: &TestBed, steps: &[Step]) {
     assert_eq!(receive(&bed.contexts[0]), Err(Error::NoBuffers));
 }
 
-/// What comes next is the oldest of its source; nothing comes only where there is nothing.
+/// Checks that the next message is the oldest of its source, and that there is one if any is
+/// queued.
 fn check_next(bed: &TestBed, queues: &mut [VecDeque<Vec<u8>>]) {
     let is_queued = queues.iter().any(|queue| !queue.is_empty());
-    // Ten cold sources at four a poll, and one poll for a turn that is over.
+    // Ten cold sources at four a poll, and one poll for a source whose quantum is used up.
     let polls = if is_queued { NODES / 4 + 2 } else { 1 };
     let found = (0..polls).find_map(|_| receive(&bed.contexts[0]).ok());
     let expected =
@@ -79,10 +80,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn every_message_comes_in_order_and_within_few_polls(
+    fn every_message_is_received_in_order_and_within_few_polls(
         steps in prop::collection::vec(step(), 1..250)
     ) {
-        // Where a message crosses a network, no number of polls is promised.
+        // The number of polls is guaranteed only for messages that do not cross a network.
         on_local_kinds(NODES, |bed| check_steps(bed, &steps));
     }
 }

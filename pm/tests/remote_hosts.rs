@@ -1,5 +1,5 @@
-//! Remote memory between hosts, with a process for each node: a target that calls nothing, one that
-//! is stopped or killed, an origin that ends.
+//! Remote memory between hosts, with a process for each node: a target that calls no function, one
+//! that is stopped or killed, an origin that ends.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -16,11 +16,11 @@ use testbed::*;
 
 /// Bytes of a node's region.
 const LEN: usize = 4 << 20;
-/// Some of them, for which there are frames at once.
+/// A part of them, short enough that there are frames for it at once.
 const SHORT_LEN: usize = 160_000;
 const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.02,reorder=0.05,seed=5"];
 
-/// Not a test of its own: what another process does.
+/// Not a separate test: the code of the other processes.
 #[test]
 fn role() {
     let Some((role, given)) = InheritedNode::inherited() else { return };
@@ -30,7 +30,7 @@ fn role() {
         "computes" => {
             let region = Region::new(&node.end);
             region.send_handle(&node.end);
-            // Not a call of PM until the last word of the region has changed.
+            // No call of PM until the last word of the region has changed.
             while region.word(LEN / 8 - 1).load(Ordering::Acquire) == 0 {
                 std::hint::spin_loop();
             }
@@ -83,7 +83,7 @@ fn role() {
     }
 }
 
-/// Writes so much of its region to node 0; waits for nothing.
+/// Writes `len` bytes of its region to node 0, without waiting.
 fn write_region(end: &Context, len: usize) {
     let region = Region::new(end);
     (0..LEN / 8).for_each(|i| region.word(i).store(pattern(i), Ordering::Relaxed));
@@ -122,7 +122,7 @@ impl Region {
     }
 }
 
-/// Until neither is under way.
+/// Waits until no write and no read is outstanding.
 fn done(end: &Context) -> PmResult<()> {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
@@ -143,7 +143,7 @@ fn a_target_that_only_computes_is_written_and_read() {
         let child = hosts.start(1, "computes");
         let remote = handle(&receive_surely(&local.end));
         let region = Region::new(&local.end);
-        // The last word stays 0, and the target goes on computing.
+        // The last word stays 0, so that the target continues to compute.
         (0..LEN / 8 - 1).for_each(|i| region.word(i).store(pattern(i), Ordering::Relaxed));
         local.end.write(1, remote, region.handle, LEN).unwrap();
         assert_eq!(done(&local.end), Ok(()));
@@ -175,13 +175,13 @@ fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     let start_operations = || {
         local.end.write(1, remote, region.handle, LEN).unwrap();
         local.end.read(1, remote, region.handle, LEN).unwrap();
-        send_surely(&local.end, 1, b"behind both");
+        send_surely(&local.end, 1, b"after both");
     };
     signal(libc::SIGSTOP);
     start_operations();
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(2) {
-        assert_eq!(local.end.is_write_done(), Err(Error::Busy), "no time-out ends it");
+        assert_eq!(local.end.is_write_done(), Err(Error::Busy), "there is no time-out");
     }
     assert_eq!(local.end.queue_status().unwrap().read, 1);
     let counters = hosts.hosts[0].ethernet.counters(0).unwrap();
@@ -191,13 +191,13 @@ fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().pending_rma, 0);
     let deadline = Instant::now() + Duration::from_secs(60);
     while local.end.is_send_done().is_err() {
-        assert!(Instant::now() < deadline, "the message behind both is not there");
+        assert!(Instant::now() < deadline, "the message after both is not sent");
     }
     signal(libc::SIGSTOP);
     start_operations();
     signal(libc::SIGKILL);
     child.ends();
-    assert_eq!(local.end.is_write_done(), Err(Error::Busy), "the membership has not said it");
+    assert_eq!(local.end.is_write_done(), Err(Error::Busy), "the membership has not reported the exit");
     hosts.exited(1);
     for call in [Context::is_write_done, Context::is_read_done] {
         while call(&local.end) == Err(Error::Busy) {
@@ -207,7 +207,7 @@ fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     assert_eq!(done(&local.end), Ok(()), "told once");
     assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().pending_rma, 0);
     while local.end.is_send_done().is_err() {
-        assert!(Instant::now() < deadline, "messages behind them are dropped");
+        assert!(Instant::now() < deadline, "messages after them are not dropped");
     }
     let (sent, received) = hosts.sums();
     assert_eq!(sent, received);
@@ -234,12 +234,12 @@ fn the_operations_of_a_node_that_left_are_not_pending() {
 fn a_write_whose_origin_exits_is_complete_when_a_later_message_arrives() {
     let _dog = Watchdog::new(300);
     assert!(message_survives_exit("leaves", &LOSS, LEN));
-    // Without a handler what was not in frames is lost, and the message with it.
+    // Without a handler, bytes that were not in frames are lost, and the message with them.
     message_survives_exit("exits at once", &LOSS, LEN);
     assert!(!message_survives_exit("exits unsaid", &LOSS, LEN));
 }
 
-/// All of it was in frames before the message was sent, so both outlive the process.
+/// All bytes were in frames before the message was sent, so both outlive the process.
 #[test]
 fn a_short_write_and_a_later_message_outlive_their_origin() {
     let _dog = Watchdog::new(300);
@@ -254,8 +254,8 @@ fn a_short_write_and_a_later_message_outlive_their_origin() {
     assert_eq!(survived.len(), 6, "only with seeds {survived:?}");
 }
 
-/// Node 1 writes so much to node 0 and ends; answers whether the message behind it came, which
-/// finds all of that.
+/// Node 1 writes `len` bytes to node 0, sends a message and ends. Returns whether the message has
+/// arrived; then all bytes must have arrived, too.
 fn message_survives_exit(role: &str, loss: &[&str], len: usize) -> bool {
     let hosts = Hosts::new(&[1, 1], loss);
     let local = hosts.give(0).join();

@@ -1,6 +1,6 @@
-//! Words of remote memory in a process that never had a second thread, which take the short way
-//! past the composite: what goes wrong by the long one goes wrong by this, too. Not by libtest,
-//! which runs tests in threads.
+//! Words of remote memory in a process that never had a second thread, where they use the fast path
+//! of the composite. The fast path must report the same errors as the slow path. These tests do not
+//! use libtest, which runs tests in threads.
 
 // UNSAFETY: reads a variable of the C library.
 #![expect(unsafe_code)]
@@ -42,7 +42,7 @@ fn main() {
     println!("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
 }
 
-/// Two nodes, and an area of each between which a word has gone: the short way is known.
+/// An area of each of two nodes. A word was copied between them, so that the fast path is set up.
 fn new_areas(bed: &TestBed) -> [Memory<'_>; 2] {
     let areas = [0, 1].map(|node| Memory::new(bed, node, Kind::Allocated, 4096));
     for call in [Context::write, Context::read] {
@@ -57,7 +57,7 @@ fn check_words() {
     let bed = TestBed::new("composite", 2);
     let [a, b] = new_areas(&bed);
     let end = &bed.contexts[0];
-    // Aligned at both places, at one, at none; lengths that fit in a word and that do not.
+    // Aligned at both addresses, at one, at none; lengths of one word and others.
     for (len, from, to) in [8, 1, 2, 4, 7, 16]
         .into_iter()
         .flat_map(|len| [(len, 8, 64), (len, 9, 64), (len, 8, 65), (len, 4093, 4094)])
@@ -121,7 +121,7 @@ fn check_corrupt_table() {
     let bed = TestBed::new("composite", 2);
     let segment = Segment::steal(&bed);
     let [a, b] = new_areas(&bed);
-    // An entry is state, address, length, and the place in the arena.
+    // An entry is state, address, length, and the offset in the arena.
     let entry = segment.find(b.at.addr() as u64);
     segment.word(entry + 1).store(u64::MAX, Ordering::Relaxed);
     for arena_offset in
@@ -137,7 +137,7 @@ fn check_corrupt_table() {
     b.is_unchanged_except(100, 0..0);
 }
 
-/// What has gone, or was refused, is written down no more.
+/// A word that was copied or refused is not in a hazard slot any more.
 fn check_unlock() {
     for offset in [0, 4089] {
         let bed = TestBed::new("composite", 2);

@@ -1,10 +1,10 @@
-//! The device of RDMA hardware, on whatever this machine has: `cargo xtask test` runs this here,
-//! and in a virtual machine with an adapter, and there once more after the adapter was taken away.
+//! The device for RDMA hardware, with or without adapters: `cargo xtask test` runs this on the
+//! host, in a virtual machine with an adapter, and there once more after the adapter was removed.
 
 use score_pm::{Device, Error, OPT_REMOTE_READ, OPT_REMOTE_WRITE, verbs_probe};
 use std::fs;
 
-/// Names of adapters. None: the kernel knows of no such thing.
+/// Names of adapters. None: the kernel has no RDMA support.
 fn adapters() -> Option<Vec<String>> {
     let entries = fs::read_dir("/sys/class/infiniband").ok()?;
     Some(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
@@ -15,26 +15,26 @@ fn open(options: &[&str]) -> Result<(), Error> {
 }
 
 #[test]
-fn the_device_opens_where_there_is_an_adapter_and_says_else_what_is_missing() {
+fn the_device_opens_if_there_is_an_adapter_and_reports_the_reason_otherwise() {
     let probed = verbs_probe();
     println!("{probed:?}");
     let in_vm = std::env::var_os("SCORE_VM").is_some();
     match (adapters(), probed) {
         (_, Err(why)) if why.starts_with("no RDMA library") => assert!(!in_vm, "{why}"),
-        (None, told) => {
-            assert_eq!(told.unwrap_err(), "this kernel has no RDMA support (module ib_uverbs)");
+        (None, probed) => {
+            assert_eq!(probed.unwrap_err(), "this kernel has no RDMA support (module ib_uverbs)");
             assert_eq!(open(&[]), Err(Error::NoDevice));
         }
-        (Some(names), told) if names.is_empty() => {
-            assert_eq!(told.unwrap_err(), "no RDMA adapter, or no provider library for it");
+        (Some(names), probed) if names.is_empty() => {
+            assert_eq!(probed.unwrap_err(), "no RDMA adapter, or no provider library for it");
             assert_eq!(open(&[]), Err(Error::NoDevice));
         }
-        // A real adapter may be down, or not for this user; the one of the machine is not.
-        (Some(names), told) => {
+        // A real adapter may be down, or not permitted; that of the virtual machine must work.
+        (Some(names), probed) => {
             if in_vm {
                 assert!(names.contains(&"rxe0".to_owned()), "{names:?}");
-                check_rxe_adapter(&told.unwrap());
-                // Where soft iWARP could be built.
+                check_rxe_adapter(&probed.unwrap());
+                // If soft iWARP could be built.
                 if names.contains(&"siw0".to_owned()) {
                     check_iwarp_adapter();
                 }
@@ -66,7 +66,7 @@ fn check_iwarp_adapter() {
     assert_eq!((config.kind, config.nodes, config.contexts), ("verbs", 2, 2));
     assert_eq!(device.option_bits(), Ok(OPT_REMOTE_READ | OPT_REMOTE_WRITE));
     device.close().unwrap();
-    // An address of another adapter is no hindrance: its own is found.
+    // The address of another adapter does not matter: the adapter's own one is found.
     let options = ["-nodes", "2", "-device", "siw0", "-link", "10.9.0.1"];
     Device::open("verbs", &options).unwrap().close().unwrap();
     assert_eq!(open(&["-device", "siw0", "-port", "2"]), Err(Error::NoDevice));

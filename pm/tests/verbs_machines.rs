@@ -1,5 +1,5 @@
-//! Two machines on a wire, over each adapter: both run this at the same time, in the order of the
-//! tests' names. `cargo xtask vm -machines 2`; nothing anywhere else.
+//! Two machines that each adapter connects: both run these tests at the same time, in the order of
+//! the tests' names. They run by `cargo xtask vm -machines 2` only.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Bytes that are written and read in the other's memory: a burst that the wires hold, which are
-/// sockets and drop what is beyond.
+/// Bytes that are written and read in the other's memory: a burst that fits into the wires, which
+/// are sockets and drop longer ones.
 const LEN: usize = 60_000;
 
 fn machine() -> Option<u32> {
@@ -26,7 +26,7 @@ fn wire(adapter: &str) -> u32 {
     u32::from(adapter == "siw0")
 }
 
-/// A line to the other machine's test, by a wire that the adapter does not use.
+/// A connection to the other machine's test, over a wire that the adapter does not use.
 struct SideChannel(TcpStream);
 
 impl SideChannel {
@@ -57,7 +57,7 @@ impl SideChannel {
         bytes
     }
 
-    /// Both are here.
+    /// Waits until both machines have called this.
     fn synchronize(&mut self) {
         self.send(b"here");
         assert_eq!(self.receive(), b"here");
@@ -105,7 +105,7 @@ impl Node {
         assert!(Command::new("ip").args(["link", "set", &wire, state]).status().unwrap().success());
     }
 
-    /// Sends each message, and has it back.
+    /// Sends each message, and receives it back.
     fn exchange(&self, messages: impl Iterator<Item = Vec<u8>>) {
         for message in messages {
             send_surely(&self.end, self.peer, &message);
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Sends back what comes, `count` times.
+    /// Receives `count` messages and sends them back.
     fn echo(&self, count: usize) {
         for _ in 0..count {
             let message = receive_surely(&self.end);
@@ -132,7 +132,7 @@ impl Node {
     }
 }
 
-/// On both machines, for each adapter.
+/// Runs a test on both machines, for each adapter.
 fn between_machines(test: impl Fn(&mut Node)) {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
@@ -153,7 +153,8 @@ fn messages_and_remote_memory_go_between_machines() {
         } else {
             node.echo(20);
         }
-        // Both at once, more than a window in all; half of one is room at any time.
+        // Both send at the same time, in all more than a window. There is always room for half a
+        // window.
         for round in 0..5u32 {
             let messages = || (0..30).map(|i| (round * 30 + i).to_le_bytes());
             messages().for_each(|message| send_surely(&node.end, node.peer, &message));
@@ -163,12 +164,12 @@ fn messages_and_remote_memory_go_between_machines() {
         node.side_channel.send(&handle.bits().to_le_bytes());
         let remote_bits = u64::from_le_bytes(node.side_channel.receive().try_into().unwrap());
         let remote = AddrHandle::from_bits(remote_bits);
-        // Node 0 writes, and reads it back; node 1 finds it, and changes it.
+        // Node 0 writes bytes and reads them back; node 1 finds them and changes them.
         let pattern = |round: u8| -> Vec<u8> {
             let block: Vec<u8> = (0..4096).map(|i: usize| ((i * 31) >> 3) as u8 ^ round).collect();
             block.repeat(LEN.div_ceil(block.len()))[..LEN].to_vec()
         };
-        // SAFETY: ours; whoever writes it from the other side is waited for.
+        // SAFETY: memory of this test, which waits for writes of the other side.
         let memory = || unsafe { std::slice::from_raw_parts_mut(addr, LEN) };
         if node.self_node == 0 {
             memory().copy_from_slice(&pattern(0));
@@ -213,7 +214,7 @@ fn traffic_resumes_after_a_link_was_down() {
     });
 }
 
-/// What a queue pair waits for must not keep it from answering the other's reads.
+/// A queue pair that waits for an answer must still answer the reads of the other side.
 #[test]
 fn crossing_reads_and_messages_do_not_block_each_other() {
     const ROUNDS: usize = 80;
@@ -239,7 +240,7 @@ fn crossing_reads_and_messages_do_not_block_each_other() {
 fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
     between_machines(|node| {
         let (mut sent, mut buffer, mut len) = (0u32, [0; CONTROL_MTU], 0);
-        // Nobody receives.
+        // The other side does not receive.
         while send(&node.end, node.peer, &sent.to_le_bytes()).is_ok() {
             sent += 1;
             assert!(sent < 1000, "room without end");
@@ -266,7 +267,7 @@ fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
     });
 }
 
-/// The last: of two machines one is left.
+/// This test is the last one, because only one machine is left.
 #[test]
 fn operations_to_a_machine_that_was_switched_off_end_when_membership_reports_its_exit() {
     let Some(machine) = machine() else { return };
@@ -290,16 +291,16 @@ fn operations_to_a_machine_that_was_switched_off_end_when_membership_reports_its
         node.side_channel.synchronize();
     }
     if machine == 2 {
-        // The harness takes this for the program's.
+        // The harness takes this as the exit code of the program.
         fs::write("/dev/ttyS0", "score-vm code 0\n").unwrap();
         Command::new("poweroff").arg("-f").status().unwrap();
         std::thread::sleep(Duration::from_secs(60));
     }
-    // The line says nothing more: as with a pulled plug. The kernel there may take a while.
+    // The connection is silent from now on, as with a pulled plug. The other kernel may need time.
     std::thread::sleep(Duration::from_secs(2));
     for (node, (handle, remote)) in nodes.iter().zip(&handles) {
         let end = &node.end;
-        send_surely(end, 1, b"nobody hears this");
+        send_surely(end, 1, b"not received");
         retry_until_done(|| end.write(1, *remote, *handle, LEN)).unwrap();
         retry_until_done(|| end.read(1, *remote, *handle, LEN)).unwrap();
     }

@@ -1,6 +1,6 @@
-//! Real processes over RDMA hardware: traffic, blocking receive, death, an exit after the last
-//! send, a port that goes down. Nothing where there is no adapter; `cargo xtask test virtual` has
-//! one. A test starts this binary again with a role; see [`role`].
+//! Real processes over RDMA hardware: traffic, blocking receive, killed processes, an exit after
+//! the last send, a port that goes down. The tests do nothing if there is no adapter; `cargo xtask
+//! test virtual` has one. A test starts this binary again with a role; see [`role`].
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -16,10 +16,10 @@ use testbed::*;
 
 const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FD_ENV: &str = "PM_TEST_FD";
-/// Messages that are sent where many have to be.
+/// The number of messages in tests that need many.
 const MESSAGE_COUNT: u32 = 200;
 
-/// An owner of contexts; node 0 stays here, each other goes to a process.
+/// An owner of contexts: node 0 in this process, each other node for another process.
 struct Nodes {
     device: Device,
     opened: Vec<ContextRef>,
@@ -53,11 +53,11 @@ impl Nodes {
         Process(child)
     }
 
-    /// Until all that was sent is where it goes.
+    /// Waits until all messages have arrived.
     fn wait_send_done(&self) {
         let end = Instant::now() + Duration::from_secs(60);
         while self.end.is_send_done() == Err(Error::Busy) {
-            assert!(Instant::now() < end, "not there after 60 s");
+            assert!(Instant::now() < end, "not arrived after 60 s");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -83,7 +83,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a test of its own: what another process does.
+/// Not a separate test: the code of the other processes.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE_ENV) else { return };
@@ -102,7 +102,7 @@ fn role() {
             for i in 0..MESSAGE_COUNT {
                 send_surely(&end, 0, &i.to_le_bytes());
             }
-            // As by kill -9: nothing is given up, nothing waits.
+            // As by kill -9: the process releases no resources and does not wait.
             std::process::abort();
         }
         other => panic!("no role {other}"),
@@ -150,7 +150,7 @@ fn messages_sent_before_a_process_died_arrive_whole_and_in_order() {
         let _dog = Watchdog::new(120);
         let nodes = Nodes::new(adapter, 2);
         let mut process = nodes.start(1, "last words");
-        // Nobody receives for a while: much of it still lies there when its process is gone.
+        // This process does not receive for a while, so that many messages outlive their sender.
         let mut received = 0u32;
         while received < MESSAGE_COUNT / 2 {
             assert_eq!(receive_surely(&nodes.end), received.to_le_bytes());
@@ -170,7 +170,7 @@ fn messages_sent_before_a_process_died_arrive_whole_and_in_order() {
             }
             assert!(
                 Instant::now() < end,
-                "{} of {} came",
+                "{} of {} arrived",
                 remaining.len(),
                 MESSAGE_COUNT - received
             );
@@ -181,7 +181,7 @@ fn messages_sent_before_a_process_died_arrive_whole_and_in_order() {
         }
         while !nodes.device.is_idle().unwrap() {
             nodes.device.serve().unwrap();
-            assert!(Instant::now() < end, "never quiet");
+            assert!(Instant::now() < end, "never idle");
         }
         assert_eq!(receive(&nodes.end), Err(Error::NoBuffers));
     }
@@ -199,10 +199,10 @@ fn messages_to_a_killed_process_wait_until_its_exit_is_reported_and_are_dropped(
         victim.kill();
         let mut sent = 6;
         for _ in 0..10 {
-            send_surely(&nodes.end, 1, b"nobody hears this");
+            send_surely(&nodes.end, 1, b"not received");
             sent += 1;
         }
-        // The queue pair fails; until the owner says more, that is all that there is to say.
+        // The queue pair fails. There is no other error until the owner reports the exit.
         for _ in 0..20 {
             assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
             std::thread::sleep(Duration::from_millis(50));
@@ -229,7 +229,7 @@ fn messages_to_a_killed_process_wait_until_its_exit_is_reported_and_are_dropped(
     }
 }
 
-/// Says a word to the link of an adapter of the virtual machine.
+/// Sets the state of the link of an adapter of the virtual machine.
 fn link(adapter: &str, state: &str) {
     let wire = if adapter == "siw0" { "wire1" } else { "wire0" };
     let words = ["link", "set", wire, state];
@@ -260,11 +260,11 @@ fn traffic_goes_on_after_a_port_was_down_and_nothing_is_lost() {
     }
 }
 
-/// A cgroup that limits what adapters give its processes.
+/// A cgroup that limits the adapter objects of its processes.
 struct Limits(PathBuf);
 
 impl Limits {
-    /// With this process in it.
+    /// Makes the cgroup and moves this process into it.
     fn new() -> Limits {
         let root = PathBuf::from("/tmp/cgroups");
         fs::create_dir_all(&root).unwrap();
@@ -279,7 +279,7 @@ impl Limits {
         Limits(group)
     }
 
-    /// So many objects more than there are: queues, queue pairs, registrations.
+    /// Allows `extra` more objects than there are now: queues, queue pairs, registrations.
     fn allow(&self, adapter: &str, extra: u32) {
         let now = fs::read_to_string(self.0.join("rdma.current")).unwrap();
         let line = now.lines().find(|line| line.starts_with(adapter)).unwrap();
@@ -292,8 +292,9 @@ impl Limits {
 impl Drop for Limits {
     fn drop(&mut self) {
         let _ = fs::write("/tmp/cgroups/cgroup.procs", "0");
-        // A kernel does not forget the limit of a cgroup that uses nothing of an adapter when it
-        // is removed, and follows it when the adapter is (kernel/cgroup/rdma.c up to 6.1 at least).
+        // If a cgroup with a limit but without objects of an adapter is removed, the kernel keeps a
+        // pointer to the limit, which it uses when the adapter is removed (kernel/cgroup/rdma.c, at
+        // least up to 6.1).
         for adapter in adapters() {
             let _ = fs::write(self.0.join("rdma.max"), format!("{adapter} hca_object=max"));
         }
@@ -301,7 +302,7 @@ impl Drop for Limits {
     }
 }
 
-/// An adapter that gives little: the first peer is met, the second when there is more.
+/// An adapter with few objects: the first peer is connected, the second once there are more.
 fn check_limited_adapter(adapter: &str) {
     let limits = Limits::new();
     let options = ["-nodes", "3", "-device", adapter];
@@ -312,7 +313,7 @@ fn check_limited_adapter(adapter: &str) {
         Context::attach("verbs", context.create_attach_fd().unwrap())
     };
     let ends: Vec<_> = opened.iter().enumerate().map(|it| attach(it).unwrap()).collect();
-    // Of both ends: buffers, and a queue pair.
+    // For both ends: buffers, and a queue pair.
     limits.allow(adapter, 4);
     for i in 0..5u32 {
         send_surely(&ends[0], 1, &i.to_le_bytes());
@@ -354,12 +355,12 @@ fn an_exhausted_adapter_is_named_and_messages_wait_for_it() {
         assert!(child.status.success(), "{stderr}");
         let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("cgroup")).collect();
         let [connect_errors @ .., open_error] = &lines[..] else { panic!("{stderr}") };
-        // Each end says so at most once.
+        // Each end reports this at most once.
         assert!((1..=3).contains(&connect_errors.len()), "{stderr}");
         let name = format!("RDMA adapter {adapter} ");
         let reason = "(the limit of its cgroup: rdma.max)";
         for line in connect_errors {
-            assert!(line.contains("cannot be met: ") && line.ends_with("; it is tried again"));
+            assert!(line.contains("cannot connect to node ") && line.ends_with("; retrying"));
             assert!(line.contains(&name) && line.contains(reason), "{stderr}");
         }
         assert!(open_error.contains(&name) && open_error.ends_with(reason), "{stderr}");

@@ -1,5 +1,5 @@
-//! Remote memory over RDMA hardware, alone and in composites with shmem. Nothing where there is no
-//! adapter; `cargo xtask test virtual` has one.
+//! Remote memory over RDMA hardware, alone and in composites with shmem. The tests do nothing if
+//! there is no adapter; `cargo xtask test virtual` has one.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -39,11 +39,12 @@ impl<'a> Memory<'a> {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // SAFETY: ours until it is dropped; whoever writes has been waited for.
+        // SAFETY: owned until it is dropped; the test has waited for all writes.
         unsafe { std::slice::from_raw_parts(self.addr, self.len) }.to_vec()
     }
 
-    /// `byte_at` is asked for the first 4096, which then come again: all is slow in the machine.
+    /// Fills the memory. `byte_at` is called for the first 4096 bytes, which are then repeated,
+    /// because the virtual machine is slow.
     fn fill(&self, byte_at: impl Fn(usize) -> u8) {
         let block: Vec<u8> = (0..self.len.min(4096)).map(byte_at).collect();
         for begin in (0..self.len).step_by(4096) {
@@ -63,7 +64,7 @@ impl Drop for Memory<'_> {
     }
 }
 
-/// Waits until both directions are done; answers what they say.
+/// Waits until both directions are done; returns their results.
 fn wait_done(end: &Context) -> (PmResult<()>, PmResult<()>) {
     (retry_until_done(|| end.is_write_done()), retry_until_done(|| end.is_read_done()))
 }
@@ -175,8 +176,8 @@ fn an_operation_that_the_adapter_refuses_is_eio_and_nothing_else_is_lost() {
     on_verbs(2, |bed| {
         let end = &bed.contexts[0];
         let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, true, 4096));
-        // Memory that may only be read can be read from there, and not written.
-        let text: &'static [u8] = b"the program's own text, which nobody may write to";
+        // Read-only memory can be read by the peer, but not written.
+        let text: &'static [u8] = b"the program's own text, which must not be written";
         let (text_addr, len) = (text.as_ptr().addr(), text.len());
         let constant = bed.contexts[1].lock_memory(None, text_addr, len).unwrap();
         retry_until_done(|| end.write(1, b.handle, a.handle, 100)).unwrap();
@@ -195,7 +196,7 @@ fn an_operation_that_the_adapter_refuses_is_eio_and_nothing_else_is_lost() {
     });
 }
 
-/// Changes the key of a region in the tables where peers look it up, as if its adapter had lost it.
+/// Changes the key of a region in the tables that its peers read, as if the adapter had lost it.
 fn corrupt_key(memory: &Memory) {
     const ENTRY_VALID: u64 = 1 << 63;
     let number = memory.handle.bits() >> 40;
@@ -210,7 +211,7 @@ fn corrupt_key(memory: &Memory) {
         let [start, end] = ends.collect::<Vec<_>>()[..] else { panic!("{line}") };
         for addr in (start..end).step_by(32) {
             let words = std::ptr::with_exposed_provenance_mut::<u64>(addr);
-            // SAFETY: mapped, and nobody unmaps anything here; who reads it meanwhile sees that.
+            // SAFETY: mapped, and not unmapped meanwhile; other readers see the change.
             unsafe {
                 if std::ptr::read_volatile(words.cast::<[u64; 3]>()) == entry {
                     let key = words.add(3);
@@ -223,7 +224,7 @@ fn corrupt_key(memory: &Memory) {
     assert!(found > 0, "its entry is in no table");
 }
 
-/// On iWARP each connection ends with such a write, and nothing tells that it was that.
+/// On iWARP such a write breaks the connection, and no error names the write.
 #[test]
 fn an_error_that_only_the_adapter_detects_is_eio_for_that_operation_alone() {
     on_verbs(2, |bed| {
@@ -233,7 +234,7 @@ fn an_error_that_only_the_adapter_detects_is_eio_for_that_operation_alone() {
         let bad = Memory::new(bed, 1, true, 4096);
         sources.iter().for_each(|area| area.fill(|_| 1));
         corrupt_key(&bad);
-        // One of many, and the other node has its own on the way.
+        // One of many writes, while the other node has its own outstanding.
         retry_until_done(|| end.write(1, areas[1].handle, sources[0].handle, 4096)).unwrap();
         retry_until_done(|| end.write(1, bad.handle, sources[0].handle, 100)).unwrap();
         retry_until_done(|| other.write(0, areas[0].handle, sources[1].handle, 4096)).unwrap();
@@ -281,7 +282,7 @@ fn operations_take_effect_in_order_and_before_messages_that_are_sent_later() {
                 assert!(read.bytes()[..len].iter().all(|&byte| byte == round + 1));
             }
         }
-        // Later writes do not show in what was read before them.
+        // Later writes do not change the result of an earlier read.
         areas[0].fill(|_| 77);
         areas[1].fill(|_| 78);
         retry_until_done(|| end.write(1, b.handle, areas[0].handle, LEN)).unwrap();
@@ -309,7 +310,7 @@ fn an_operation_on_an_exited_node_is_eio() {
     });
 }
 
-/// Says a word to the link of the bed's adapter.
+/// Sets the state of the link of the test bed's adapter.
 fn link(bed: &TestBed, state: &str) {
     let wire = if bed.kind.contains("iwarp") { "wire1" } else { "wire0" };
     let words = ["link", "set", wire, state];
@@ -335,7 +336,7 @@ fn transfers_go_on_after_a_port_was_down() {
         assert_eq!(end.queue_status().unwrap().read, 1);
         assert_eq!(end.is_read_done(), Err(Error::Busy));
         std::thread::sleep(Duration::from_millis(100));
-        // As long as an adapter tries: rdma_rxe reaches itself by the queue pair that comes then.
+        // As long as an adapter retries: rdma_rxe reaches itself by the next queue pair.
         let read_status = end.is_read_done();
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(read_status, Err(Error::Busy));

@@ -1,5 +1,5 @@
-//! Adapters that are removed under open contexts. The last in the virtual machine: it has none
-//! then. Nothing anywhere else.
+//! Adapters that are removed while contexts are open. This is the last test in the virtual machine,
+//! which has no adapters afterwards. It does nothing elsewhere.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -25,7 +25,7 @@ fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
         let (local_handle, remote_handle) = (lock(end), lock(&bed.contexts[1]));
         let remove = Command::new("rdma").args(["link", "delete", adapter]).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        // Node 2 was never met.
+        // Node 2 was never connected.
         for node in [1, 2] {
             let refused = || match send(end, node, b"after") {
                 Err(Error::Io) => true,
@@ -37,12 +37,12 @@ fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // Whether the last had arrived is not known; who asks has an answer.
+        // Whether the last message has arrived is unknown, but the query returns.
         assert_ne!(end.is_send_done(), Err(Error::Busy));
         assert_eq!(end.write(1, remote_handle, local_handle, 64), Err(Error::Io));
         assert_ne!(end.is_write_done(), Err(Error::Busy));
         assert_eq!(receive(end), Err(Error::NoBuffers));
-        // The kernel waits for those who have it open: on iWARP that is also librdmacm, until this
+        // The kernel waits for all users that have it open: on iWARP also librdmacm, until this
         // process ends.
         drop((bed, remove));
     }

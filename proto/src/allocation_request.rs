@@ -1,4 +1,4 @@
-//! How many nodes a job wants where the server chooses its hosts.
+//! How many nodes a job requests if the server chooses its hosts.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::MAX_NODES;
 
-/// What a job wants (manual, scrun(1), `nodes`).
+/// The request of a job (manual, scrun(1), `nodes`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocationRequest {
-    /// `HxP`: so many hosts with so many processes each.
+    /// `HxP`: so many hosts with so many processes on each.
     HostsByProcs {
         /// Hosts.
         hosts: u32,
@@ -18,14 +18,14 @@ pub enum AllocationRequest {
     },
     /// `N`: so many processes, evenly on the fewest hosts.
     FewestHosts(u32),
-    /// Nothing said: one process per slot that is free, within these numbers.
+    /// No option given: one process per free slot, within these limits.
     AllFreeSlots {
         /// At least.
         min_nodes: u32,
         /// At most.
         max_nodes: u32,
     },
-    /// `hosts=H`: so many hosts that nobody else uses, with all of their slots.
+    /// `hosts=H`: so many hosts that no other job uses, with all of their slots.
     Exclusive {
         /// Hosts.
         hosts: u32,
@@ -46,7 +46,7 @@ pub enum AllocationRequest {
 }
 
 impl AllocationRequest {
-    /// Why no cluster could run it, if so.
+    /// The reason why no cluster could run it, if there is one.
     pub fn invalid_reason(&self) -> Option<String> {
         let nodes =
             match *self {
@@ -60,7 +60,7 @@ impl AllocationRequest {
                     if min_nodes > max_nodes =>
                 {
                     return Some(format!(
-                        "at least {min_nodes} and at most {max_nodes} nodes are wanted"
+                        "at least {min_nodes} and at most {max_nodes} nodes requested"
                     ));
                 }
                 AllocationRequest::AllFreeSlots { min_nodes, max_nodes } => {
@@ -74,13 +74,13 @@ impl AllocationRequest {
         match nodes {
             0 => Some("a job needs at least one node".to_owned()),
             nodes if nodes > MAX_NODES.into() => {
-                Some(format!("{nodes} nodes are wanted, at most {MAX_NODES} are possible"))
+                Some(format!("{nodes} nodes requested; the limit is {MAX_NODES}"))
             }
             _ => None,
         }
     }
 
-    /// The least number of slots that it takes.
+    /// The smallest number of slots that it needs.
     pub fn min_slots(&self) -> u64 {
         match *self {
             AllocationRequest::HostsByProcs { hosts, procs } => u64::from(hosts) * u64::from(procs),
@@ -116,14 +116,14 @@ mod tests {
 
     #[test]
     fn an_impossible_allocation_request_has_a_reason() {
-        for shape in [
+        for request in [
             AllocationRequest::FewestHosts(0),
             AllocationRequest::HostsByProcs { hosts: 0, procs: 4 },
             AllocationRequest::HostsByProcs { hosts: u32::MAX, procs: u32::MAX },
             AllocationRequest::AllFreeSlots { min_nodes: 3, max_nodes: 2 },
             AllocationRequest::AllFreeSlots { min_nodes: 0, max_nodes: 0 },
         ] {
-            assert!(shape.invalid_reason().is_some(), "{shape:?}");
+            assert!(request.invalid_reason().is_some(), "{request:?}");
         }
         assert_eq!(AllocationRequest::FewestHosts(MAX_NODES).invalid_reason(), None);
     }

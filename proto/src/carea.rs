@@ -3,13 +3,14 @@
 //! Two objects, both memfds sealed against resizing:
 //! - the **board**, one per host and job, written by the shepherd alone (sealed against later
 //!   writable mappings) and read by every process;
-//! - the **C-Area**, one per host and parallel process, written by the processes but for one word
-//!   ([`area::IDLE_NOTIFY`]): one [`AREA_BYTES`] area each, indexed by process number on the host.
+//! - the **C-Area**, one per host and parallel process, written by the processes except for one
+//!   word ([`area::IDLE_NOTIFY`]): one [`AREA_BYTES`] area each, indexed by process number on the
+//!   host.
 //!
-//! All fields are little-endian integers that are only ever read and written as one atomic load
-//! or store. All zero is the valid initial state of an area. A reader takes each word once and
-//! validates the copy: nothing here can be trusted, since the process may write anything.
-//! The message counters belong to PM and stand in the PM segment (`pm::device::shmem::layout`).
+//! All fields are little-endian integers that are only ever read and written as one atomic load or
+//! store. All zero is the valid initial state of an area. A reader takes each word once and
+//! validates the copy: no word can be trusted, because the process may write anything. The message
+//! counters belong to PM and are in the PM segment (`pm::device::shmem::layout`).
 
 /// First word of the board: "SCorBrd1".
 pub const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"SCorBrd1");
@@ -39,7 +40,8 @@ pub mod board {
 pub const AREA_MAGIC: u64 = u64::from_le_bytes(*b"SCorArea");
 /// Size of one process's area in bytes.
 pub const AREA_BYTES: usize = 4096;
-/// Thread slots of a process. A thread beyond keeps its process busy for ever, which is safe.
+/// Thread slots of a process. A thread without a slot keeps its process busy for ever, which is
+/// safe.
 pub const THREAD_SLOTS: usize = 56;
 
 /// Byte offsets in a process's area.
@@ -60,20 +62,23 @@ pub mod area {
     /// u32: depth of uncheckpointable regions (manual 3.2).
     pub const UNCHECKPOINTABLE: usize = 24;
     /// u64, own cache line: idle -> busy transitions of all threads. Counted, sequentially
-    /// consistent, when the slot is clear and before the thread goes on: a sampler that loads it
-    /// before the states, finds all idle, and finds it unchanged the next time, has missed no
-    /// return to work in between (SYNC: busy-transition; model: `scored/src/deadlock/model.rs`).
+    /// consistent, when the slot is clear and before the thread continues. A sampler loads it
+    /// before the states. If it finds all threads idle, and the count unchanged at the next sample,
+    /// no thread was busy in between (SYNC: busy-transition; model:
+    /// `scored/src/deadlock/model.rs`).
     pub const BUSY_TRANSITIONS: usize = 64;
     /// u32, own line: threads of this process that are idle now (libpm reads it on pmSend).
     pub const IDLE_THREADS: usize = 128;
-    /// u64, own line: calls of sc_barrier, counted before the caller's slot says idle. A sampler
-    /// that finds the slot idle sees the count, and the shepherd has heard of it or not.
+    /// u64, own line: calls of sc_barrier, counted before the caller's slot becomes idle. A sampler
+    /// that finds the slot idle therefore sees the count, whether or not the shepherd has received
+    /// the call yet.
     pub const BARRIERS_CALLED: usize = 192;
-    /// u64: answers to sc_barrier that were taken, counted after the caller's return to work is
-    /// ([`BUSY_TRANSITIONS`]). While the shepherd has sent more, somebody is about to go on.
+    /// u64: answers to sc_barrier that were received, counted after the caller's change to busy
+    /// ([`BUSY_TRANSITIONS`]). While the shepherd has sent more answers, some thread is about to
+    /// continue.
     pub const BARRIERS_LEFT: usize = 200;
-    /// u32, own line, written by the shepherd, taken back by the process: which change it wants to
-    /// hear of ([`crate::idle_notify`]).
+    /// u32, own line, armed by the shepherd, disarmed by the process: the change about which the
+    /// shepherd wants to be notified ([`crate::idle_notify`]).
     pub const IDLE_NOTIFY: usize = 256;
     /// First thread slot.
     pub const SLOTS: usize = 512;
@@ -84,8 +89,8 @@ pub mod area {
     pub mod slot {
         /// u32: Linux thread id in the process's own pid namespace, 0 = free.
         pub const TID: usize = 0;
-        /// u32: [`super::super::BUSY`] or [`super::super::IDLE`]. Who loads IDLE with Acquire sees
-        /// since when, and for what (SYNC: thread-state).
+        /// u32: [`super::super::BUSY`] or [`super::super::IDLE`]. A reader that loads IDLE with
+        /// Acquire also sees the matching `IDLE_SINCE_NS` and `WAITING_FOR` (SYNC: thread-state).
         pub const STATE: usize = 4;
         /// u32: a [`super::super::WaitingFor`] code.
         pub const WAITING_FOR: usize = 8;
@@ -101,7 +106,7 @@ pub const BUSY: u32 = 0;
 /// Thread state: waits for a message and has nothing to do (manual 3.5.2).
 pub const IDLE: u32 = 1;
 
-/// What a thread waits for, as the C-Area says it.
+/// What a thread waits for, as recorded in the C-Area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WaitingFor {
@@ -109,7 +114,7 @@ pub enum WaitingFor {
     Nothing = 0,
     /// A message.
     Message = 1,
-    /// Room to send.
+    /// Space to send.
     SendBuffer = 2,
     /// sc_barrier.
     Barrier = 3,

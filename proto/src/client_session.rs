@@ -1,33 +1,34 @@
-//! The jobs of one login: a connection between scrun and scored carries several at once.
+//! The jobs of one session: a connection between scrun and scored carries several at the same time.
 //!
-//! Each side's first frame is the plain greeting ([`ClientMessage::Hello`], [`ServerMessage::Hello`]), whose form never
-//! changes, so that different versions refuse each other by name; what scored says before its
-//! greeting is plain, too. All that follows is [`JobMessage`].
+//! The first frame of each side is the plain greeting ([`ClientMessage::Hello`],
+//! [`ServerMessage::Hello`]). Its form never changes, so that different versions can refuse each
+//! other with a clear message. Messages of scored before its greeting are also plain. All later
+//! frames are [`JobMessage`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, Decoder, FrameError};
 use crate::message::{ClientMessage, ServerMessage};
 
-/// Stands for the login itself, where others stand for its jobs: what is said of it concerns all
-/// of them, and [`ServerMessage::Refused`] or [`ServerMessage::Finished`] of it is the last word.
+/// The session itself, in place of a job number: a message with it is about all jobs of the
+/// session. [`ServerMessage::Refused`] or [`ServerMessage::Finished`] with it is the last message.
 pub const SESSION_JOB: u32 = 0;
 
-/// Jobs of one login at the same time.
+/// Most jobs of one session at the same time.
 pub const MAX_JOBS: usize = 64;
 
 /// A message, and the job that it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobMessage<M> {
-    /// The job, by the number that the client has given it when it submitted it: any but
-    /// [`SESSION_JOB`] that no other job of the login has. It is free again after the job's last word,
-    /// [`ServerMessage::Refused`] or [`ServerMessage::Finished`].
+    /// The number that the client has chosen when it submitted the job: any number except
+    /// [`SESSION_JOB`] that no other job of the session has. It is free again after the job's last
+    /// message, [`ServerMessage::Refused`] or [`ServerMessage::Finished`].
     pub job: u32,
-    /// What is said.
+    /// The message.
     pub message: M,
 }
 
-/// Appends what a client says of a job to `out`, as one frame.
+/// Appends a client's message about a job to `out`, as one frame.
 ///
 /// # Errors
 /// As [`frame::encode`].
@@ -38,7 +39,7 @@ pub fn encode(job: u32, message: &ClientMessage, out: &mut Vec<u8>) -> Result<()
     }
 }
 
-/// What a client hears: cuts the byte stream of scored into messages.
+/// The client's side: cuts the byte stream of scored into messages.
 #[derive(Debug, Default)]
 pub struct ServerMessageDecoder {
     decoder: Decoder,
@@ -46,16 +47,16 @@ pub struct ServerMessageDecoder {
 }
 
 impl ServerMessageDecoder {
-    /// Adds bytes as they came from the stream.
+    /// Adds bytes as read from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.decoder.push(bytes);
     }
 
-    /// The next whole message, or `None` until more bytes have come.
+    /// The next whole message, or `None` until more bytes have been added.
     ///
     /// # Errors
     /// See [`FrameError`]; the stream is unusable afterwards.
-    #[expect(clippy::should_implement_trait, reason = "as that of the decoder")]
+    #[expect(clippy::should_implement_trait, reason = "same name as in Decoder")]
     pub fn next(&mut self) -> Result<Option<JobMessage<ServerMessage>>, FrameError> {
         if self.is_greeted {
             return self.decoder.next();

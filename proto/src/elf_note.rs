@@ -1,5 +1,5 @@
-//! The ELF notes by which a program says what it needs (manual 4.1), read by scrun without
-//! running anything.
+//! The ELF notes by which a program declares its resource request (manual 4.1). scrun reads them
+//! without running anything.
 //!
 //! Every note has the owner name `SCore\0` (padded to 8 bytes) and one of the types below. libscore
 //! itself carries [`LIBSCORE`]; the macros of `score_resource.h` add the others. Descriptors are
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 /// Section that holds the notes; linkers gather it into a PT_NOTE segment.
 pub const SECTION: &str = ".note.score";
-/// Owner name as it stands in the note, with its NUL.
+/// Owner name as in the note, with its NUL.
 pub const OWNER: &[u8] = b"SCore\0";
 
 /// "Linked with libscore". Descriptor: protocol version.
@@ -26,8 +26,8 @@ pub const ZEROCOPY: u32 = 5;
 pub const HETERO_NODES: u32 = 6;
 /// `SCORE_RSRC_NOCKPT`. Empty descriptor.
 pub const NOCKPT: u32 = 7;
-/// `SCORE_RSRC_RUN`: scrun shall run the program locally for its request (manual 1.4.2, step 2;
-/// the macro is ours). Empty descriptor.
+/// `SCORE_RSRC_RUN`: scrun runs the program locally to get its request (manual 1.4.2, step 2; the
+/// macro is an extension of this project). Empty descriptor.
 pub const RUN_LOCALLY: u32 = 8;
 
 /// The longest request that a locally run program may write to `SCORE_RESOURCE_FD`, in bytes.
@@ -40,10 +40,10 @@ pub fn write(kind: u32, words: &[u32], out: &mut Vec<u8>) {
     out.extend(header.iter().chain(words).flat_map(|word| word.to_le_bytes()));
 }
 
-/// What a program, or several together, ask for.
+/// The resource request of a program, or of several together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Linked with libscore at all.
+    /// Linked with libscore.
     pub uses_libscore: bool,
     /// Fewest and most nodes.
     pub nodes: (u32, u32),
@@ -51,13 +51,13 @@ pub struct Request {
     pub procs: Option<u32>,
     /// Network sets.
     pub network_sets: u32,
-    /// One-sided communication is needed.
+    /// Needs one-sided communication.
     pub zerocopy: bool,
     /// May run on hosts of different kinds.
     pub allows_hetero: bool,
     /// Must not be checkpointed.
     pub nockpt: bool,
-    /// Wants to be run locally for its request.
+    /// Has to be run locally to get its request.
     pub run_locally: bool,
 }
 
@@ -76,7 +76,7 @@ impl Default for Request {
     }
 }
 
-/// Why notes cannot be honoured.
+/// Why a request cannot be met.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoteError {
     /// A known note has a descriptor of the wrong size.
@@ -85,8 +85,8 @@ pub enum NoteError {
     /// A type that this version does not know.
     #[error("resource note of unknown type {0}: the program was built for another SCore")]
     Unknown(u32),
-    /// Numbers that no allocation can meet.
-    #[error("SCORE_RSRC_NUM_NODES({0}, {1}) allows no number of nodes")]
+    /// Limits that no allocation can meet.
+    #[error("SCORE_RSRC_NUM_NODES({0}, {1}): empty range")]
     EmptyNodes(u32, u32),
     /// Two declarations exclude each other.
     #[error("SCORE_RSRC_NUM_NODES({0}, {1}) and SCORE_RSRC_NUM_NODES({2}, {3}) exclude each other")]
@@ -94,7 +94,7 @@ pub enum NoteError {
     /// Two declarations differ.
     #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) exclude each other")]
     ExclusiveProcs(u32, u32),
-    /// What a locally run program wrote is cut off or too long.
+    /// The request of a locally run program is cut off or too long.
     #[error("the request that the program wrote is cut off or longer than {MAX_REQUEST_LEN} bytes")]
     MalformedRequest,
     /// Zero processes per host.
@@ -124,7 +124,7 @@ impl Request {
         Ok(())
     }
 
-    /// Adds what a locally run program wrote (see [`write`]).
+    /// Adds the request that a locally run program wrote (see [`write`]).
     ///
     /// # Errors
     /// See [`NoteError`].
@@ -167,7 +167,7 @@ impl Request {
         }
     }
 
-    /// Both requests at once: what a job of several programs asks for.
+    /// The intersection of both requests: the request of a job of several programs.
     ///
     /// # Errors
     /// The first limit on which they exclude each other.

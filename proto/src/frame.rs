@@ -4,10 +4,10 @@
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-/// The longest body that is accepted; a peer that announces more is cut off.
+/// The longest body that is accepted; the connection to a peer that announces more is closed.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// Why a stream of frames cannot be read any further.
+/// Why a stream of frames can no longer be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// The announced length is above [`MAX_BODY`].
@@ -49,7 +49,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Adds bytes as they came from the stream.
+    /// Adds bytes as read from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start == self.bytes.len() {
             self.bytes.clear();
@@ -61,7 +61,7 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message, or `None` until more bytes have come.
+    /// The next whole message, or `None` until more bytes have been added.
     ///
     /// # Errors
     /// See [`FrameError`]; the stream is unusable afterwards.
@@ -79,7 +79,7 @@ impl Decoder {
         Ok(Some(message))
     }
 
-    /// Bytes that have come and not yet been taken as messages.
+    /// Bytes that have been added and not yet returned as messages.
     pub fn pending(&self) -> usize {
         self.bytes.len() - self.start
     }
@@ -105,17 +105,17 @@ pub fn decode_datagram<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError
     }
 }
 
-/// [`crate::message::Call::Exit`] without touching the heap: `sc_exit` may be called in a signal
+/// [`crate::message::Call::Exit`] without heap allocation: `sc_exit` may be called in a signal
 /// handler.
 ///
 /// # Errors
 /// [`FrameError::TooLong`] when `out` is too short.
 pub fn encode_exit(code: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
-    // An enum travels as its variant's number followed by the fields.
+    // An enum is encoded as its variant's number, followed by the fields.
     encode_slice(&(EXIT_VARIANT, code), out)
 }
 
-/// [`crate::message::Call::Inspect`] without touching the heap: `sc_inspectme` is called in signal
+/// [`crate::message::Call::Inspect`] without heap allocation: `sc_inspectme` is called in signal
 /// handlers (manual 2.4.4).
 ///
 /// # Errors
@@ -138,10 +138,10 @@ fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o 
     postcard::to_slice(message, out).map(|used| &*used).map_err(|_| FrameError::TooLong(capacity))
 }
 
-/// Fuzzing entry: any bytes, as they may come from each kind of peer, in one piece and in two.
+/// Fuzzing entry: any bytes, as each kind of peer may send them, in one piece and in two.
 ///
 /// # Panics
-/// When a message that was accepted does not read the same once it is written out again.
+/// If an accepted message reads differently after it has been written out again.
 pub fn fuzz(bytes: &[u8]) {
     check_stream::<crate::message::ClientMessage>(bytes);
     check_stream::<crate::message::ServerMessage>(bytes);

@@ -1,18 +1,20 @@
-//! The bell of a process ([`crate::carea::area::IDLE_NOTIFY`]). The shepherd writes there which change it
-//! wants to hear of. A process that has made this change takes the wish back and rings, once; as
-//! long as nothing is wished for, a change costs it one load more.
+//! Notification of idle changes through a word of a process's area
+//! ([`crate::carea::area::IDLE_NOTIFY`]). The shepherd arms the word with the change about which it
+//! wants to be notified. A process that has made this change disarms the word and notifies the
+//! shepherd, once. While the word is not armed, a change costs one additional load.
 //!
-//! Either the process sees the wish, or the shepherd, who looks once more after it has wished, sees
-//! the change: each stores its own word before it loads the other's (SYNC: bell).
+//! Either the process sees the armed word, or the shepherd, which samples again after it has armed
+//! it, sees the change: each side stores its own word before it loads the other's (SYNC:
+//! idle-notify).
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Nothing is wished for.
+/// Not armed.
 pub const NONE: u32 = 0;
-/// The change: a thread becomes busy, or one that is new says so.
+/// The change: a thread becomes busy, or a new thread registers as busy.
 pub const ON_BUSY: u32 = u32::MAX;
 
 /// The change: the thread of this slot becomes idle, or ends.
@@ -20,21 +22,21 @@ pub fn idle(slot: usize) -> u32 {
     u32::try_from(slot).map_or(NONE, |slot| slot.wrapping_add(1))
 }
 
-/// By the shepherd. Only what it looks at afterwards counts.
+/// For the shepherd: arms the word. Only samples after this call count.
 pub fn arm(word: &AtomicU32, change: u32) {
     word.store(change, Ordering::SeqCst);
-    // SYNC: bell
+    // SYNC: idle-notify
     fence(Ordering::SeqCst);
 }
 
-/// By the process, after a change that it has stored sequentially consistent: whether it has to
-/// ring, which is true once for each wish.
+/// For the process, after a change that it has stored with sequential consistency: whether the
+/// process has to notify the shepherd. True once for each `arm`.
 pub fn take_if_armed(word: &AtomicU32, change: u32) -> bool {
     if cfg!(loom) {
-        // Loom takes sequentially consistent loads and stores for weaker ones.
+        // Loom treats sequentially consistent loads and stores as weaker ones.
         fence(Ordering::SeqCst);
     }
-    // SYNC: bell
+    // SYNC: idle-notify
     word.load(Ordering::SeqCst) == change && disarm(word, change)
 }
 
@@ -43,8 +45,8 @@ fn disarm(word: &AtomicU32, change: u32) -> bool {
     word.compare_exchange(change, NONE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// By a process that could not ring: the next change may be rung for, unless something else is
-/// wished for by then.
+/// For a process that could not send the notification: arms the word again, unless the shepherd has
+/// armed it with another change by then.
 pub fn rearm(word: &AtomicU32, change: u32) {
     let _ = word.compare_exchange(NONE, change, Ordering::SeqCst, Ordering::Relaxed);
 }
@@ -149,6 +151,6 @@ mod tests {
         assert!(take_if_armed(&word, idle(3)));
         arm(&word, ON_BUSY);
         rearm(&word, idle(3));
-        assert!(take_if_armed(&word, ON_BUSY), "a newer wish stands");
+        assert!(take_if_armed(&word, ON_BUSY), "a newer change stays armed");
     }
 }

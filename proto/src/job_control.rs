@@ -1,9 +1,9 @@
-//! What the master of a job orders, and what the hosts of the job report. Orders go from the
-//! master down the job's tree to every shepherd, reports the same way up; see
-//! docs/ARCHITECTURE.md, "A job on many hosts".
+//! The orders of a job's master and the reports of the job's hosts. Orders go from the master down
+//! the job's range tree to every shepherd; reports go up the same way. See docs/ARCHITECTURE.md, "A
+//! job on many hosts".
 //!
-//! What can be counted is reported as a set of nodes ([`NodeSet`]), so that one report speaks for
-//! many. Nodes are global numbers everywhere here. Numbers of calls never leave the shepherd.
+//! Countable events are reported as a set of nodes ([`NodeSet`]), so that one report can cover many
+//! nodes. Node numbers here are always global. Numbers of calls stay inside the shepherd.
 
 mod placement;
 
@@ -16,84 +16,87 @@ use crate::nodeset::NodeSet;
 use crate::observation::{ActivitySample, IdleSummary, Metrics, WaitState};
 pub use placement::{HostPlacement, Placement};
 
-/// Output that may be under way on one hop of the job's tree without leave, in bytes.
+/// Output that may be on its way on one hop of the job's tree without permission, in bytes.
 pub const HOP_WINDOW: u64 = 1024 * 1024;
 
-/// When a job that runs stops again.
+/// When a running job stops again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopCondition {
-    /// As was said last; this is but a new pace, and who has stopped by now stays so.
+    /// As in the last order: only the sampling interval changes, and a job that has stopped stays
+    /// stopped.
     Unchanged,
-    /// When it is ordered.
+    /// On an order to stop.
     OnOrder,
-    /// By itself, on each host so long after it has heard this; as by an order to stop of that
-    /// number. An order that comes before counts.
+    /// By itself, on each host so long after the host has received this order, as if it had
+    /// received an order to stop with that number. An order to stop that arrives earlier takes
+    /// effect.
     After {
         /// Microseconds.
         run_us: u32,
-        /// Larger than all before.
+        /// Larger than all earlier ones.
         switch_seq: u64,
     },
-    /// It does not run yet: it takes turns with other jobs of its one host, whose daemon has each
-    /// run as by [`StopCondition::After`], one after the other, and tells only when the last one stops.
+    /// The job does not run yet: it takes turns with other jobs of its only host. The daemon of
+    /// that host lets each job run as by [`StopCondition::After`], one after the other. The daemon
+    /// reports only the stop of the last one.
     LocalRotation(LocalRotation),
 }
 
-/// How a job takes turns with others. All of them are told, each its own place.
+/// How a job takes turns with others. Every one of these jobs gets this, with its own position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalRotation {
-    /// The number by which the first turn stops; each further turn has the next one.
+    /// The number of the stop that ends the first turn; each further turn has the next number.
     pub first_switch_seq: u64,
     /// How long a turn is, in microseconds.
     pub turn_us: u32,
-    /// How many there are in all.
+    /// Number of turns in all.
     pub turn_count: u32,
-    /// How many jobs take part.
+    /// Number of jobs that take part.
     pub job_count: u8,
-    /// The job's place among them, counted from 0.
+    /// The job's position among them, from 0.
     pub position: u8,
 }
 
-/// Towards the shepherds.
+/// From the job master to the shepherds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// First on the socket to a shepherd: [`crate::PROTOCOL_VERSION`].
+    /// The first message on the socket to a shepherd: [`crate::PROTOCOL_VERSION`].
     Hello {
         /// The sender's protocol version.
         version: u32,
     },
-    /// Which hosts the job has; once, before [`Order::Begin`].
+    /// The hosts of the job; once, before [`Order::StartJob`].
     SetPlacement(Placement),
     /// The job; once. Every host answers [`Report::Ready`] or [`Report::Refused`].
     StartJob(Box<JobStart>),
     /// Start every process of this stage.
     StartStage(u32),
-    /// Kill every node of this element that still lives, and start no further one.
+    /// Kill every node of this element that is still alive, and start no more of them.
     EndElement {
         /// Element of the running stage.
         element: u32,
     },
-    /// Every node of the element has attached: answer all of them.
+    /// Every node of the element has attached: answer all their calls.
     Welcome {
         /// Element of the running stage.
         element: u32,
-        /// Where the networks of all hosts can be reached, host by host.
+        /// The network addresses of all hosts, one entry per host.
         peers: Vec<HostNetworkAddress>,
     },
-    /// These nodes have ended: what is sent to them is dropped from now on. Only where there are
+    /// These nodes have exited: messages to them are dropped from now on. Sent only if there are
     /// several hosts.
     NodesExited {
         /// Element of the running stage.
         element: u32,
-        /// The nodes, on whichever host.
+        /// The nodes, on any host.
         nodes: NodeSet,
     },
-    /// Every node of the element is in sc_barrier: answer all of them.
+    /// Every node of the element has called sc_barrier: answer all these calls.
     BarrierDone {
         /// Element of the running stage.
         element: u32,
     },
-    /// scrun has written everything before [`Report::Flush`] with this token.
+    /// scrun has written all output from before [`Report::Flush`] with this token.
     Flushed {
         /// The host that asked.
         host: u32,
@@ -104,94 +107,97 @@ pub enum Order {
     Broadcast {
         /// Element of the running stage.
         element: u32,
-        /// Which broadcast of the element.
+        /// Serial number of the broadcast in the element.
         serial: u64,
         /// Signal number.
         signal: i32,
     },
-    /// Every host has sent a signal: the host of `node` answers it.
+    /// Every host has sent a signal: the host of `node` answers the call.
     BroadcastDone {
         /// Element of the running stage.
         element: u32,
-        /// Who called sc_signal_bcast.
+        /// The caller of sc_signal_bcast.
         node: u32,
     },
-    /// Read what the processes of the stage have left in their pipes; then [`Report::Drained`].
+    /// Read what the processes of the stage have left in their pipes; then send
+    /// [`Report::Drained`].
     Drain,
-    /// Bytes for the standard input of node 0; goes to its host only.
+    /// Bytes for the standard input of node 0; sent only to its host.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Standard input has ended.
     StdinEof,
-    /// That many bytes of [`Report::Output`] have gone on from here: for the next hop only.
+    /// So many bytes of [`Report::Output`] have been passed on; for the next hop only.
     OutputAck(u64),
-    /// Nobody reads this stream any more: close it at the processes.
+    /// This stream has no reader any more: close it at the processes.
     OutputClosed(Stream),
     /// The user sends this signal to every process.
     Signal(i32),
-    /// Stop every process, its threads and descendants; then [`Report::Stopped`].
+    /// Stop every process with its threads and descendants; then send [`Report::Stopped`].
     Stop {
-        /// Which order to stop or run; larger than all before.
+        /// Number of this order to stop or run; larger than all earlier ones.
         switch_seq: u64,
-        /// For longer than a slice.
+        /// Whether the stop lasts longer than a slice.
         is_lasting: bool,
     },
-    /// Let every process go on, or be started.
+    /// Let every process continue, or allow it to be started.
     Run {
-        /// Which order to stop or run; larger than all before.
+        /// Number of this order to stop or run; larger than all earlier ones.
         switch_seq: u64,
-        /// How often it is looked whether all are idle, in microseconds; 0 for never.
+        /// Interval in which the host checks whether all processes are idle, in microseconds; 0 for
+        /// never.
         idle_check_interval_us: u32,
-        /// When it stops again.
+        /// When the job stops again.
         stop_condition: StopCondition,
     },
-    /// Look at every process of the element, once; then [`Report::SampleResult`].
+    /// Sample every process of the element once; then send [`Report::SampleResult`].
     Sample {
         /// Element of the running stage.
         element: u32,
-        /// Which look ([`crate::observation::ActivitySample`]).
+        /// Number of the round of samples ([`crate::observation::ActivitySample`]).
         round: u64,
-        /// The job is stopped: threads are looked at, too.
+        /// The job is stopped: threads are also sampled.
         stopped: bool,
     },
-    /// Say what every process of the element waits for, by [`Report::WaitStates`].
+    /// Report by [`Report::WaitStates`] what every process of the element waits for.
     QueryWaits {
         /// Element of the running stage.
         element: u32,
     },
-    /// From now on [`Report::Metrics`] every so often; 0 for never again.
+    /// Send [`Report::Metrics`] in this period from now on; 0 ends it.
     SubscribeMetrics {
         /// Milliseconds.
         period_ms: u32,
     },
     /// The user ends the job: kill every process at once.
     Kill,
-    /// Reclaim everything; then [`Report::Finished`].
+    /// Reclaim everything; then send [`Report::Finished`].
     Finish,
-    /// A piece of a program that [`Report::FileRequest`] has asked for: for that host only. No bytes:
-    /// there is no more, or it is not what it was said to be.
+    /// A piece of a program that [`Report::FileRequest`] has asked for; for that host only. No
+    /// bytes: the file has ended, or does not match its digest.
     FileChunk {
-        /// Which.
+        /// Hash of the program.
         hash: ContentHash,
-        /// Where the piece begins.
+        /// Offset of the piece in the file.
         offset: u64,
         /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// A program that [`Report::FileRequest`] has asked for lies in this file, on the disk that virtual
-    /// hosts share; for that host only. Nobody changes it before the job's first process runs.
+    /// A program that [`Report::FileRequest`] has asked for is in this file, on the disk that
+    /// virtual hosts share; for that host only. The file does not change before the job's first
+    /// process runs.
     SharedFile {
-        /// Which.
+        /// Hash of the program.
         hash: ContentHash,
         /// Absolute path.
         path: OsBytes,
     },
-    /// End everything at once; nobody wants to hear of it any more.
+    /// End everything at once; no report is needed any more.
     Abort,
 }
 
 impl Order {
-    /// The one host that this order is for, if it is not for all.
+    /// The only host that this order is for, or None if it is for all.
     pub fn host(&self) -> Option<u32> {
         match self {
             Order::Flushed { host, .. } => Some(*host),
@@ -201,50 +207,50 @@ impl Order {
     }
 }
 
-/// The job as its hosts get it.
+/// The job as its hosts receive it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
     /// Job number.
     pub job: u32,
-    /// What packets of this job's networks carry, so that all others are dropped.
+    /// The secret in the packets of this job's networks; packets without it are dropped.
     pub secret: u64,
-    /// What was submitted.
+    /// The job as it was submitted.
     pub spec: JobSpec,
-    /// Whose it is, where daemons serve several users; else it is theirs.
+    /// The owner of the job, if daemons serve several users. None: the daemon's own user.
     pub owner: Option<Owner>,
 }
 
-/// Whose a job is: what its shepherds become before they touch anything.
+/// The owner of a job: its shepherds switch to this user before they access anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// What the daemon of the login host has seen.
+    /// The uid that the daemon of the login host has verified.
     pub uid: u32,
-    /// Its group, likewise.
+    /// The user's group, also verified.
     pub gid: u32,
-    /// The name that scrun says it has there; empty when unknown. A host where the uid has another
-    /// name refuses the job.
+    /// The user's name on the login host, as scrun reports it; empty if unknown. A host on which
+    /// the uid has another name refuses the job.
     pub name: OsBytes,
-    /// What scrun was limited to. No host goes above its own limits.
+    /// scrun's own limits. No host exceeds its own limits.
     pub limits: Vec<Limit>,
 }
 
-/// A resource limit, as getrlimit(2).
+/// A resource limit, as in getrlimit(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// RLIMIT_
     pub resource: u32,
     /// Soft limit; all ones for none.
     pub soft: u64,
-    /// Hard limit, likewise.
+    /// Hard limit; all ones for none.
     pub hard: u64,
 }
 
-/// Where the networks of one parallel process can be reached on one host.
+/// The addresses of the networks of one parallel process on one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetworkAddress {
     /// The host.
     pub host: u32,
-    /// What its shepherd's devices say; opaque to everybody on the way.
+    /// The addresses that its shepherd's devices report; opaque to all others on the way.
     #[serde(with = "serde_bytes")]
     pub address: Vec<u8>,
 }
@@ -252,13 +258,13 @@ pub struct HostNetworkAddress {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
-    /// exit or return from main.
+    /// The process called exit or returned from main.
     Exited(u8),
     /// Killed by this signal.
     Signaled(i32),
 }
 
-/// Towards the master.
+/// From the shepherds to the job master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// Answer to [`Order::Hello`].
@@ -266,29 +272,29 @@ pub enum Report {
         /// The sender's protocol version.
         version: u32,
     },
-    /// Where a host is about to make the job's directory.
+    /// The path at which a host is about to make the job's directory.
     Directory {
         /// The host.
         host: u32,
         /// Absolute path.
         path: String,
     },
-    /// Everything is there to start processes, here and on all hosts below.
+    /// This host and all hosts below it are ready to start processes.
     Ready,
-    /// So many bytes of this program are wanted, from there on; for the next hop only.
+    /// A request for bytes of this program; for the next hop only.
     FileRequest {
-        /// Which.
+        /// Hash of the program.
         hash: ContentHash,
-        /// From here.
+        /// Offset of the first byte.
         offset: u64,
-        /// So many.
+        /// Number of bytes.
         length: u64,
     },
     /// A host cannot do its part; no process has been started there.
     Refused {
         /// scrun's exit code.
         code: u8,
-        /// One line that names the host, where there are several.
+        /// One line that names the host, if there are several.
         reason: String,
     },
     /// score_initialize was called.
@@ -297,7 +303,7 @@ pub enum Report {
         element: u32,
         /// By these nodes.
         nodes: NodeSet,
-        /// Of hosts that speak for the first time.
+        /// Network addresses of hosts that report for the first time.
         addresses: Vec<HostNetworkAddress>,
     },
     /// sc_barrier was called.
@@ -316,8 +322,8 @@ pub enum Report {
         /// How each of them ended.
         status: Status,
     },
-    /// Processes were not to be started (`system -host`, or the element ends): they count as ended
-    /// with 0.
+    /// Processes that are not to be started (`system -host`, or the element ends): they count as
+    /// having ended with 0.
     Skipped {
         /// Element of the running stage.
         element: u32,
@@ -355,7 +361,7 @@ pub enum Report {
     Sent {
         /// Element of the running stage.
         element: u32,
-        /// Which broadcast.
+        /// Serial number of the broadcast.
         serial: u64,
         /// All nodes of the hosts that have sent the signal.
         nodes: NodeSet,
@@ -366,10 +372,10 @@ pub enum Report {
         element: u32,
         /// The caller's hint.
         signal: i32,
-        /// What to tell the user.
+        /// The text for the user.
         text: String,
     },
-    /// sc_sleep was called: the whole job wants no slice for so long.
+    /// sc_sleep was called: the whole job gives up its slices for so long.
     Sleep {
         /// Element of the running stage.
         element: u32,
@@ -381,84 +387,84 @@ pub enum Report {
         /// Element of the running stage.
         element: u32,
     },
-    /// All of it has stopped, here and on all hosts below.
+    /// The whole job has stopped, on this host and on all hosts below it.
     Stopped {
-        /// The order that was carried out.
+        /// Number of the order that was carried out.
         switch_seq: u64,
     },
-    /// Whether all processes of the element are idle, here and on all hosts below; when that, or
-    /// what they have counted while they are, has changed.
+    /// Whether all processes of the element are idle, on this host and all hosts below it. Sent
+    /// when that changes, or when the counters change while they are idle.
     IdleSummary {
         /// Element of the running stage.
         element: u32,
-        /// What was seen.
+        /// The result.
         summary: IdleSummary,
     },
-    /// Answer to [`Order::Sample`], for this host and all below.
+    /// Answer to [`Order::Sample`], for this host and all hosts below it.
     SampleResult {
         /// Element of the running stage.
         element: u32,
-        /// Which look.
+        /// Number of the round of samples.
         round: u64,
-        /// What was seen.
+        /// The result.
         sample: ActivitySample,
     },
     /// Answer to [`Order::QueryWaits`].
     WaitStates {
         /// Element of the running stage.
         element: u32,
-        /// Each process.
+        /// One entry per process.
         waits: Vec<WaitState>,
     },
-    /// What [`Order::SubscribeMetrics`] wants; of several hosts and processes where they meet.
+    /// Answer to [`Order::SubscribeMetrics`]; merged for several hosts and processes on the way.
     Metrics(Metrics),
-    /// sc_flush was called: answer with [`Order::Flushed`] once everything before has been
-    /// written. Keeps its place behind the output.
+    /// sc_flush was called: answer with [`Order::Flushed`] once all earlier output has been
+    /// written. Keeps its position after the output.
     Flush {
-        /// The host that asks.
+        /// The host of the caller.
         host: u32,
         /// Its token.
         token: u64,
     },
-    /// A process has written something to its control socket that is no call.
+    /// A process has written something to its control socket that is not a call.
     ProtocolViolation {
         /// Element of the running stage.
         element: u32,
         /// The process.
         node: u32,
-        /// What it has done.
+        /// The violation.
         violation: String,
     },
-    /// A parallel process cannot go on.
+    /// A parallel process cannot continue.
     ElementFailed {
         /// Element of the running stage.
         element: u32,
         /// Why.
         reason: String,
     },
-    /// Answer to an order of a job that the receiver does not have, and must not begin: for the
+    /// Answer to an order about a job that the receiver does not have and must not start; for the
     /// next hop only.
     UnknownJob {
         /// Why.
         reason: String,
     },
-    /// The job cannot go on.
+    /// The job cannot continue.
     JobFailed {
         /// Exit code.
         code: u8,
         /// Why.
         reason: String,
     },
-    /// These hosts do nothing for the job any more: their shepherd, daemon or link is gone.
+    /// These hosts no longer work for the job, because their shepherd, daemon or link is lost.
     HostsLost {
         /// Exit code.
         code: u8,
         /// First host and the one after the last.
         hosts: Range<u32>,
-        /// Why; names the host, where there are several.
+        /// Why; names the host, if there are several.
         reason: String,
     },
-    /// What processes wrote, in whole lines where that is possible.
+    /// Output of processes, in whole lines if that is possible.
     Output {
         /// The host whose processes wrote it.
         host: u32,
@@ -467,26 +473,26 @@ pub enum Report {
         /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
-        /// The next output on this hop goes on in the middle of a line: nothing else may come
+        /// The next output on this hop continues in the middle of a line: nothing else may come in
         /// between.
         is_partial_line: bool,
     },
-    /// All output that the ended stage left has come. Keeps its place behind the output.
+    /// All output that the ended stage left has been sent. Keeps its position after the output.
     Drained,
-    /// So many more bytes of standard input may be sent.
+    /// Permission to send so many more bytes of standard input.
     StdinWindow(u64),
     /// Node 0 has closed its standard input.
     StdinClosed,
     /// A line for the user.
     Notice {
-        /// How loud.
+        /// How important the line is.
         level: Level,
         /// The line.
         text: String,
     },
-    /// What processes have used, when statistics were asked for.
+    /// The resources that processes have used, if statistics were requested.
     Usage(Vec<NodeUsage>),
-    /// Nothing of the job is left, here and on all hosts below. The last report.
+    /// This host and all hosts below it have reclaimed everything of the job. The last report.
     Finished {
         /// From the start of the first process to the end of the last.
         elapsed_ns: u64,
@@ -494,7 +500,7 @@ pub enum Report {
 }
 
 impl Report {
-    /// The element of the running stage that it is about, if it is about one.
+    /// The element of the running stage that the report is about, if any.
     pub fn element(&self) -> Option<u32> {
         match self {
             Report::Attached { element, .. }

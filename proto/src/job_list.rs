@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Jobs in one [`crate::message::ServerMessage::Jobs`] at most.
+/// Most jobs in one [`crate::message::ServerMessage::Jobs`].
 pub const MAX_JOBS_PER_MESSAGE: usize = 128;
 
-/// Hosts of a job that are named at most.
+/// Most hosts of a job that are named.
 pub const MAX_HOST_NAMES: usize = 64;
 
-/// A job. What only its user and operators may know is apart.
+/// A job. `detail` holds the part that only its user and operators may see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEntry {
     /// Its number.
     pub job: u32,
-    /// Whose it is.
+    /// Its owner.
     pub uid: u32,
-    /// How many hosts it has; 0 while it waits.
+    /// Number of its hosts; 0 while it waits.
     pub hosts: u32,
     /// The first [`MAX_HOST_NAMES`] of them.
     pub host_names: Vec<String>,
@@ -35,7 +35,7 @@ impl JobEntry {
         }
     }
 
-    /// How many jobs go before it, if that is known.
+    /// Number of jobs in front of it in the queue, if known.
     pub fn jobs_ahead(&self) -> Option<u32> {
         self.detail.and_then(|detail| match detail.state {
             JobState::Waiting { jobs_ahead: ahead } => Some(ahead),
@@ -43,7 +43,7 @@ impl JobEntry {
         })
     }
 
-    /// As JSON has it.
+    /// The job as JSON.
     pub fn to_json(&self) -> JobJson {
         let detail = self.detail.as_ref();
         JobJson {
@@ -59,8 +59,8 @@ impl JobEntry {
     }
 }
 
-/// What JSON tells of a job everywhere; null is what is not known. Hosts are told in different
-/// ways.
+/// The fields of a job that all JSON output has; null means unknown. Each output adds hosts in its
+/// own way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct JobJson {
     job: u32,
@@ -73,32 +73,32 @@ pub struct JobJson {
     share_permille: Option<u16>,
 }
 
-/// More of a job.
+/// More about a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobDetail {
-    /// Where it stands.
+    /// Its state.
     pub state: JobState,
     /// 0 to 15; a smaller number is a larger share.
     pub priority: u8,
-    /// Its processes; while it waits, how many it wants at least.
+    /// Its processes; while it waits, the smallest number that it requests.
     pub nodes: u32,
-    /// Since it was submitted or, once it has hosts, since it got them: in milliseconds.
+    /// Milliseconds since it was submitted or, once it has hosts, since it got them.
     pub since_ms: u64,
-    /// How much of the time it had its processors lately, of 1000; none while it is not known.
+    /// How much of the time it had its processors recently, of 1000; None while unknown.
     pub share_permille: Option<u16>,
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobState {
-    /// For room, behind so many others.
+    /// It waits for hosts.
     Waiting {
-        /// Those that go before it if all start in turn.
+        /// Jobs that start before it if all start in order.
         jobs_ahead: u32,
     },
     /// It has its hosts.
     Running,
-    /// Suspended: by its user, or because nobody takes its output.
+    /// Suspended by its user, or because its output is not being read.
     Suspended,
     /// It is being ended.
     Ending,

@@ -1,6 +1,6 @@
-//! The contract between the parts of SCore: what stands where in shared memory, what travels on
-//! a control socket, and under which version numbers. Nothing here does I/O or touches a clock;
-//! everything that is decoded here is treated as hostile until it has been checked.
+//! The contract between the parts of SCore: layouts of shared memory, messages on control sockets,
+//! and version numbers. Nothing here does I/O or reads a clock. Everything that is decoded here is
+//! treated as hostile until it has been checked.
 #![forbid(unsafe_code)]
 
 pub mod allocation_request;
@@ -8,6 +8,7 @@ pub mod carea;
 pub mod client_session;
 pub mod elf_note;
 pub mod env;
+pub mod exit_code;
 pub mod frame;
 pub mod idle_notify;
 pub mod job_control;
@@ -20,7 +21,8 @@ pub mod packet_header;
 pub mod peer_message;
 pub mod rma_frame;
 
-/// Version of everything in this crate. Peers of different versions refuse each other by name.
+/// Version of everything in this crate. Peers of different versions refuse each other with a
+/// message that names both versions.
 pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).

@@ -1,9 +1,11 @@
-//! The control messages between scrun and scored ([`ClientMessage`] away from the user, [`ServerMessage`] towards the
-//! user; which job one is about, [`crate::client_session`] says), and between a process and its shepherd
-//! ([`Call`], [`Reply`]). What lies between is in [`crate::job_control`].
+//! The control messages between scrun and scored and between a process and its shepherd.
+//! [`ClientMessage`] goes from the user to the job, [`ServerMessage`] to the user;
+//! [`crate::client_session`] adds the number of the job. [`Call`] goes from a process to its
+//! shepherd, [`Reply`] back. The messages between scored and the shepherds are in
+//! [`crate::job_control`].
 //!
-//! Everything here is data: what a sender may send in which state is told in
-//! docs/ARCHITECTURE.md, "A job's life", and checked by the receivers.
+//! Everything here is data. docs/ARCHITECTURE.md, "A job's life", defines what a sender may send in
+//! which state; the receivers check it.
 
 mod job_spec;
 
@@ -21,40 +23,42 @@ pub use job_spec::{
     NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
 };
 
-/// Bytes of output or input in one message at most; leaves room for the frame's own fields.
+/// Most bytes of output or input in one message; leaves space for the frame's own fields.
 pub const MAX_IO_CHUNK: usize = 64 * 1024;
 
-/// Standard input that may be under way to a shepherd without its leave, in bytes.
+/// Standard input that may be on its way to a shepherd without its permission, in bytes.
 pub const STDIN_WINDOW: u64 = 256 * 1024;
 
-/// Output that may be under way to scrun without its acknowledgement, in bytes.
+/// Output that may be on its way to scrun without its acknowledgement, in bytes.
 pub const OUTPUT_WINDOW: u64 = 1024 * 1024;
 
-/// Towards the processes.
+/// From scrun to scored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientMessage {
-    /// First on every stream: [`crate::PROTOCOL_VERSION`].
+    /// The first message on every stream: [`crate::PROTOCOL_VERSION`].
     Hello {
         /// The sender's protocol version.
         version: u32,
     },
-    /// The job, under a number that no other of the login has.
+    /// The job, under a number that no other job of the session has.
     Submit(JobSpec),
-    /// Of the login, instead of jobs: daemons on these hosts, and a socket where scruns submit jobs
-    /// for them, as long as this connection lives. Answered by [`ServerMessage::ScoutSessionOpened`] or [`ServerMessage::Refused`].
-    /// Of the hosts, [`HostSpec::procs`] means nothing.
+    /// About the session, instead of jobs: start daemons on these hosts, and open a socket at which
+    /// scruns submit jobs for them. Both last as long as this connection. Answered by
+    /// [`ServerMessage::ScoutSessionOpened`] or [`ServerMessage::Refused`]. [`HostSpec::procs`] of
+    /// the hosts is ignored.
     OpenScoutSession(Vec<HostSpec>),
-    /// The next bytes of scrun's standard input, at most [`MAX_IO_CHUNK`]; only within the window that
-    /// [`ServerMessage::StdinWindow`] has opened.
+    /// The next bytes of scrun's standard input, at most [`MAX_IO_CHUNK`]. They must fit into the
+    /// window that [`ServerMessage::StdinWindow`] has opened.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// scrun's standard input has ended.
     StdinEof,
-    /// That many bytes of [`ServerMessage::Output`] have been written (or dropped after EPIPE) by scrun.
+    /// scrun has written so many bytes of [`ServerMessage::Output`] (or dropped them after EPIPE).
     OutputAck(u64),
-    /// Everything before [`ServerMessage::Flush`] with this token has been written by scrun.
+    /// scrun has written all output that it received before [`ServerMessage::Flush`] with this
+    /// token.
     Flushed(u64),
-    /// The reader of scrun's stdout (false) or stderr (true) has gone: close that stream at the
-    /// processes, so that they see SIGPIPE as in a pipeline.
+    /// The reader of scrun's stdout or stderr has closed it: close that stream at the processes, so
+    /// that they receive SIGPIPE as in a pipeline.
     OutputClosed(Stream),
     /// Broadcast this signal to every process of the job (manual, table 3.1).
     Signal(i32),
@@ -62,67 +66,69 @@ pub enum ClientMessage {
     Suspend,
     /// Continue them (fg).
     Resume,
-    /// From now on [`ServerMessage::Metrics`] of the job every so many milliseconds; 0 for never again.
+    /// Send [`ServerMessage::Metrics`] of the job every so many milliseconds from now on; 0 ends
+    /// it.
     SubscribeMetrics(u32),
     /// End the job at once: every process is killed.
     Kill,
-    /// A piece of a program that [`ServerMessage::FileRequest`] has asked for, in order; at most [`MAX_IO_CHUNK`] bytes, and
-    /// none when it cannot be read any more.
+    /// A piece of a program that [`ServerMessage::FileRequest`] has asked for, in order: at most
+    /// [`MAX_IO_CHUNK`] bytes, and none if the file can no longer be read.
     FileChunk {
-        /// Which.
+        /// Hash of the program.
         hash: ContentHash,
-        /// Where the piece begins.
+        /// Offset of the piece in the file.
         offset: u64,
         /// The piece.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Of the login, to a scored that serves several users, after [`ClientMessage::Hello`]: who is there.
+    /// About the session, to a multi-user scored, after [`ClientMessage::Hello`]: the user.
     Login(Login),
-    /// To a scored that serves several users, instead of [`ClientMessage::Submit`]: it chooses the hosts.
+    /// To a multi-user scored, instead of [`ClientMessage::Submit`]: the scored chooses the hosts.
     Request {
-        /// How many nodes are wanted, and how they are to lie.
+        /// How many nodes the job requests, and how they are to be distributed.
         allocation: AllocationRequest,
         /// The job; its list of hosts is replaced.
         spec: JobSpec,
     },
-    /// Of the login, to a scored that serves several users, instead of jobs. Answered by what the
-    /// question says, and [`ServerMessage::Finished`].
+    /// About the session, to a multi-user scored, instead of jobs. Answered by the message that the
+    /// request names, and [`ServerMessage::Finished`].
     Console(ConsoleRequest),
 }
 
-/// Who logs in, as scrun says; the uid is held against what the kernel says of the socket.
+/// The user, as scrun claims it. scored compares the uid with the one that the kernel reports for
+/// the socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Login {
-    /// Its uid.
+    /// The user's uid.
     pub uid: u32,
-    /// Its name on this host; empty when it has none.
+    /// The user's name on this host; empty if the uid has none.
     pub name: OsBytes,
     /// A host expression that names the cluster; empty for the cluster of this host.
     pub cluster: String,
-    /// What scrun is limited to.
+    /// scrun's own resource limits.
     pub limits: Vec<Limit>,
 }
 
-/// What a user or an operator asks about jobs.
+/// What a user or an operator requests about jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleRequest {
-    /// Which jobs there are: [`ServerMessage::Jobs`], until [`ServerMessage::Finished`].
+    /// List the jobs: [`ServerMessage::Jobs`], until [`ServerMessage::Finished`].
     List,
-    /// Where the page of the cluster is, for this user: [`ServerMessage::Page`].
+    /// The address of the cluster's page, for this user: [`ServerMessage::Page`].
     Page,
-    /// End this one.
+    /// End this job.
     Kill(u32),
-    /// [`ServerMessage::Metrics`] of this one every so many milliseconds, until it ends.
+    /// Send [`ServerMessage::Metrics`] of this job every so many milliseconds, until it ends.
     SubscribeMetrics {
-        /// Its number.
+        /// The job's number.
         job: u32,
         /// Milliseconds.
         period_ms: u32,
     },
 }
 
-/// Towards the user.
+/// From scored to scrun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerMessage {
     /// Answer to [`ClientMessage::Hello`].
@@ -130,79 +136,83 @@ pub enum ServerMessage {
         /// The sender's protocol version.
         version: u32,
     },
-    /// Behind the greeting, where the hosts of jobs are those of a scout session: these.
+    /// After the greeting, if the hosts of jobs are those of a scout session: these hosts.
     Hosts(Vec<HostSpec>),
     /// Answer to [`ClientMessage::OpenScoutSession`]: every host's daemon is up.
     ScoutSessionOpened {
         /// Path of the socket.
         socket: String,
     },
-    /// The job has been accepted under this number (what `sc_getpid` gives); every host is ready.
+    /// The job has been accepted under this number (the result of `sc_getpid`); every host is
+    /// ready.
     Accepted {
         /// Job number, from 1.
         job: u32,
         /// Nodes of every parallel process.
         nodes: u32,
-        /// Hosts that it runs on.
+        /// Hosts that the job runs on.
         hosts: u32,
     },
-    /// Not accepted; nothing was started. `code` is scrun's exit code. Its last message.
+    /// The job was not accepted, and nothing was started. `code` is scrun's exit code. The job's
+    /// last message.
     Refused {
-        /// One line that names what is at fault.
+        /// One line that names the cause.
         reason: String,
         /// Exit code.
         code: u8,
     },
     /// scrun may send that many more bytes of standard input.
     StdinWindow(u64),
-    /// Node 0 has closed its standard input: no more is wanted.
+    /// Node 0 has closed its standard input: send no more.
     StdinClosed,
     /// Bytes for scrun's standard output or error.
     Output {
-        /// The host they come from: its place among the job's.
+        /// Index of the host that they come from, among the hosts of the job.
         host: u32,
-        /// Which of the two.
+        /// Standard output or standard error.
         stream: Stream,
         /// At most [`MAX_IO_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Answer with [`ClientMessage::Flushed`] once everything before has been written.
+    /// Answer with [`ClientMessage::Flushed`] once all earlier output has been written.
     Flush(u64),
     /// A line for the user, without newline.
     Notice {
-        /// What `message=concise` and `message=quiet` filter by.
+        /// The level by which `message=concise` and `message=quiet` filter.
         level: Level,
         /// The line.
         text: String,
     },
-    /// All processes of the job have ended and everything has been reclaimed. Its last message.
+    /// All processes of the job have ended and everything has been reclaimed. The job's last
+    /// message.
     Finished(JobEnd),
-    /// Where the job's directory on this host is about to be made. Written before it is made, so
-    /// that scrun can remove it at whatever moment scored dies.
+    /// The path at which the job's directory on this host is about to be made. Sent before it is
+    /// made, so that scrun can remove it even if scored dies at any moment.
     Directory(String),
-    /// So many bytes of this program are wanted, from there on: [`ClientMessage::FileChunk`].
+    /// A request for bytes of this program, to be sent as [`ClientMessage::FileChunk`].
     FileRequest {
-        /// Which.
+        /// Hash of the program.
         hash: ContentHash,
-        /// From here.
+        /// Offset of the first byte.
         offset: u64,
-        /// So many.
+        /// Number of bytes.
         length: u64,
     },
-    /// What [`ClientMessage::SubscribeMetrics`] wants: not of all hosts and processes at once.
+    /// Answer to [`ClientMessage::SubscribeMetrics`]: one message covers some of the hosts and
+    /// processes.
     Metrics(Metrics),
-    /// Jobs of the cluster: some of them, at most [`crate::job_list::MAX_JOBS_PER_MESSAGE`].
+    /// Some of the cluster's jobs, at most [`crate::job_list::MAX_JOBS_PER_MESSAGE`].
     Jobs(Vec<JobEntry>),
     /// The page of the cluster, for this user.
     Page {
-        /// The server, where the page is.
+        /// The server, which serves the page.
         host: String,
-        /// Its address, with the user's token in it.
+        /// The page's URL, which contains the user's token.
         url: String,
     },
-    /// Answer to a message about a job that the login does not have, or has no longer; none to
-    /// [`ClientMessage::OutputAck`] and [`ClientMessage::Flushed`].
+    /// Answer to a message about a job that the session does not have, or no longer has.
+    /// [`ClientMessage::OutputAck`] and [`ClientMessage::Flushed`] are not answered in this way.
     UnknownJob,
 }
 
@@ -215,7 +225,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// How loud a line is (manual, scrun(1), `message`).
+/// How important a line is (manual, scrun(1), `message`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     /// Suppressed by `concise` and `quiet`.
@@ -231,7 +241,7 @@ pub enum Level {
 pub struct JobEnd {
     /// scrun's exit code.
     pub code: u8,
-    /// Per parallel process and node, when statistics were asked for.
+    /// Per parallel process and node, if statistics were requested.
     pub usage: Vec<NodeUsage>,
     /// From the start of the first process to the end of the last, in nanoseconds.
     pub elapsed_ns: u64,
@@ -262,8 +272,8 @@ pub struct NodeUsage {
     pub sent_bytes: u64,
     /// Bytes of those received.
     pub received_bytes: u64,
-    /// How much of its time it was busy, by its idle flag, in thousandths. None: it never set the
-    /// flag, or ended too soon to be watched.
+    /// The share of its time in which the process was busy, by its idle flag, in thousandths. None:
+    /// it never set the flag, or ended too soon to be sampled.
     pub busy_permille: Option<u16>,
 }
 
@@ -281,7 +291,7 @@ pub enum Call {
         /// Chosen by the caller, repeated in the answer.
         id: u32,
     },
-    /// sc_flush; answered when scrun has written everything that was written before.
+    /// sc_flush; answered when scrun has written everything that the processes wrote earlier.
     Flush {
         /// Chosen by the caller, repeated in the answer.
         id: u32,
@@ -298,15 +308,15 @@ pub enum Call {
         /// Exit code of the parallel process (low 8 bits).
         code: i32,
     },
-    /// sc_inspectme: tell the user and end the parallel process. Never answered.
+    /// sc_inspectme: notify the user and end the parallel process. Never answered.
     Inspect {
         /// A hint for the user.
         signal: i32,
         /// X display, if the caller gave one.
         display: Option<String>,
     },
-    /// sc_sleep: the whole job is not scheduled for so long. Never answered: the caller knows when
-    /// it is over.
+    /// sc_sleep: do not schedule the whole job for so long. Never answered: the caller measures the
+    /// time itself.
     Sleep {
         /// Seconds.
         seconds: u32,
@@ -332,7 +342,7 @@ pub enum Reply {
     },
 }
 
-/// What score_initialize learns.
+/// What score_initialize receives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Job number.
@@ -351,13 +361,13 @@ pub struct Welcome {
     pub self_host: u32,
     /// Manual, table 2.1.
     pub num_host: u32,
-    /// The network sets; none when there is one node.
+    /// The network sets; none if there is only one node.
     pub networks: Vec<NetworkSet>,
     /// scrun's options, leftmost first.
     pub options: Vec<(String, Option<String>)>,
     /// The job's directory.
     pub dir: String,
-    /// Abstract name of the datagram socket where the shepherd is rung for
+    /// Abstract name of the datagram socket on which the shepherd is notified
     /// ([`crate::idle_notify`]).
     #[serde(with = "serde_bytes")]
     pub notify_socket_name: Vec<u8>,
@@ -375,11 +385,11 @@ pub struct NetworkSet {
 pub struct NetworkMember {
     /// The type of its device.
     pub device: NetworkDevice,
-    /// The nodes that it reaches: each in one range of one member. The own node is among them.
+    /// The nodes that it reaches. Each node, also the process's own, is in one range of one member.
     pub node_ranges: Vec<NodeMapping>,
 }
 
-/// What a process can be given contexts of.
+/// The devices of which a process can get contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkDevice {
     /// The processes of one host.
@@ -390,26 +400,26 @@ pub enum NetworkDevice {
     Verbs,
 }
 
-/// Consecutive nodes that a context knows by consecutive numbers.
+/// Consecutive nodes to which a context gives consecutive numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMapping {
-    /// The first node.
+    /// The first node of the range.
     pub first: u32,
-    /// How many.
+    /// Number of nodes.
     pub count: u32,
-    /// What the context calls the first.
+    /// The number of the first node in the context.
     pub first_in_context: u32,
 }
 
 impl NetworkSet {
-    /// All of `nodes` nodes by shared memory.
+    /// All `node_count` nodes through shared memory.
     pub fn one_host(node_count: u32) -> Self {
         let node_ranges = vec![NodeMapping { first: 0, count: node_count, first_in_context: 0 }];
         Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }] }
     }
 
-    /// The `local_nodes` host's nodes by shared memory, where it has more than one; those of others by
-    /// devices that know every node by its own number.
+    /// The `local_nodes` of this host through shared memory, if there is more than one. The other
+    /// nodes through devices that use the same node numbers as the job.
     pub fn many_hosts(local_nodes: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
         let mut members = Vec::new();
         if local_nodes.len() > 1 {

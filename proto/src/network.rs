@@ -1,5 +1,6 @@
-//! The networks of a job: what `scorehosts.db` says of each host's end of them, which of them a job
-//! uses, one for each network set (manual 2.1, scrun(1) `network`), and by which wire.
+//! The networks of a job: how `scorehosts.db` describes each host's interfaces to them, which
+//! networks a job uses, one for each network set (manual 2.1, scrun(1) `network`), and by which
+//! transport.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,59 +10,60 @@ use serde::{Deserialize, Serialize};
 use crate::message::{HostKind, HostSpec};
 use crate::packet_header::MAX_LINKS;
 
-/// Network sets of one program at most.
+/// Most network sets of one program.
 pub const MAX_SETS: usize = 16;
 
-/// The network that every host is on: UDP by the address at which its daemon is reached.
+/// The network that every host is on: UDP through the address at which its daemon is reached.
 pub const UDP: &str = "agent-udp";
 /// Raw Ethernet on the same link.
 pub const ETHERNET: &str = "ethernet";
-/// Shared memory: for jobs of one host.
+/// Shared memory: for jobs on one host.
 pub const SHMEM: &str = "shmem";
-/// RDMA hardware; UDP to hosts that have none.
+/// RDMA hardware; UDP to hosts without it.
 pub const VERBS: &str = "verbs";
-/// RDMA where hosts have the hardware for it and nobody has to say how it is addressed, else UDP.
+/// RDMA if hosts have the hardware and its addressing needs no configuration, else UDP.
 pub const AUTO: &str = "auto";
 
-/// How a host's RDMA adapter is addressed: attributes of `scorehosts.db`, options of the device.
+/// How a host's RDMA adapter is addressed: these attributes of `scorehosts.db` are options of the
+/// device.
 pub const ADDRESSING: [&str; 5] = ["device", "port", "gid", "partition", "level"];
 
-/// What every host is on, whether anybody says so or not.
+/// The networks that every host is on without any configuration.
 const ALWAYS_AVAILABLE: [&str; 4] = [UDP, ETHERNET, VERBS, AUTO];
 
-/// A network as one host is on it.
+/// A network, as one host is connected to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetwork {
     /// Its name in `scorehosts.db`.
     pub name: String,
-    /// What reaches other hosts by it.
+    /// The transport to other hosts.
     pub transport: NetworkTransport,
-    /// Its operator trusts everybody on it: raw wires are allowed.
+    /// The operator trusts everyone on this network: raw wires are allowed.
     pub trusted: bool,
-    /// The interfaces, or addresses, of this host; several make a trunk. None: that of the address
-    /// at which its daemon is reached.
+    /// The interfaces or addresses of this host; several make a trunk. None: the interface with the
+    /// address at which its daemon is reached.
     pub links: Vec<String>,
-    /// Of [`ADDRESSING`], what was said, with values.
+    /// The configured attributes of [`ADDRESSING`], with values.
     pub addressing: Vec<(String, String)>,
 }
 
-/// What reaches other hosts by a network.
+/// The transport of a network to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkTransport {
     /// UDP.
     Udp,
-    /// Ethernet frames of our own where that is allowed, else UDP.
+    /// Ethernet frames of our own if they are allowed, else UDP.
     Raw,
-    /// RDMA, and UDP to hosts that have none.
+    /// RDMA, and UDP to hosts without it.
     Verbs,
-    /// The same, where that needs no more to be said.
+    /// Like `Verbs`, if the adapter needs no further configuration.
     Auto,
-    /// Nothing here: a device of this name is not built.
+    /// Not available: PM has no device of this name.
     Unsupported(String),
 }
 
 impl HostNetwork {
-    /// A network of a device that PM has (manual, table 1.1).
+    /// A network whose device PM has (manual, table 1.1).
     pub fn new(name: &str, device: &str, trusted: bool, links: Vec<String>) -> Self {
         let transport = match device {
             UDP => NetworkTransport::Udp,
@@ -73,13 +75,13 @@ impl HostNetwork {
         Self { name: name.to_owned(), transport, trusted, links, addressing: Vec::new() }
     }
 
-    /// The same with an adapter that is addressed so.
+    /// The same network with these addressing attributes of the adapter.
     #[must_use]
     pub fn with_addressing(self, addressing: Vec<(String, String)>) -> Self {
         Self { addressing, ..self }
     }
 
-    /// Its device.
+    /// The name of its device.
     pub fn device(&self) -> &str {
         match &self.transport {
             NetworkTransport::Udp => UDP,
@@ -92,7 +94,7 @@ impl HostNetwork {
 }
 
 impl HostSpec {
-    /// A host's end of a network, whether somebody has described it or it is there everywhere.
+    /// A host's entry for a network, whether configured or available everywhere.
     pub fn network(&self, name: &str) -> Option<Cow<'_, HostNetwork>> {
         let described = self.networks.iter().find(|network| network.name == name);
         let always_available = || {
@@ -103,18 +105,18 @@ impl HostSpec {
         described.map(Cow::Borrowed).or_else(always_available)
     }
 
-    /// The networks that it is on, as users may name them.
+    /// The networks that it is on, by the names that users may use.
     fn network_names(&self) -> impl Iterator<Item = &str> {
         let described = self.networks.iter().map(|network| network.name.as_str());
         described.chain(ALWAYS_AVAILABLE)
     }
 }
 
-/// The networks of a job, one for each network set. `named`: what the user asks for, `min_sets`: how
-/// many sets the programs ask for.
+/// Chooses the networks of a job, one for each network set. `requested`: the user's choice;
+/// `min_sets`: the number of sets that the programs request.
 ///
 /// # Errors
-/// One line that names the word at fault and what would be right, or both numbers.
+/// One line that names the wrong word and the valid words, or both numbers.
 pub fn choose(
     hosts: &[HostSpec],
     requested: &[String],
@@ -146,8 +148,8 @@ pub fn choose(
     if hosts.iter().all(|host| host.kind == HostKind::Virtual) {
         return Ok(vec![UDP.to_owned(); sets]);
     }
-    // Where nobody has described the networks, UDP gets everywhere, as often as it is wanted; and
-    // who has bought faster hardware wants it to be used.
+    // Without configured networks, UDP reaches every host and can be used any number of times.
+    // Faster hardware, if installed, is meant to be used.
     if shared.is_empty() {
         return Ok(vec![AUTO.to_owned(); sets]);
     }
@@ -164,7 +166,7 @@ pub fn choose(
     Ok(chosen)
 }
 
-/// The described networks that all hosts are on and that are built, in the order of the first host.
+/// The configured networks that all hosts are on and that PM has, in the order of the first host.
 fn common_networks(hosts: &[HostSpec]) -> Vec<String> {
     let Some((first, others)) = hosts.split_first() else { return Vec::new() };
     let is_on =
@@ -176,7 +178,7 @@ fn common_networks(hosts: &[HostSpec]) -> Vec<String> {
     first.networks.iter().filter(usable).map(|network| network.name.clone()).collect()
 }
 
-/// Whether all hosts are on a network, and each with as many links.
+/// Checks that all hosts are on a network, each with the same number of links.
 fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
     if name == SHMEM {
         return match hosts.len() {

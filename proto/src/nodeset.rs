@@ -1,9 +1,10 @@
-//! Sets of nodes or hosts as sorted, disjoint, non-adjacent ranges: what a subtree reports fits in
-//! a few bytes, whatever its size.
+//! Sets of nodes or hosts as sorted, disjoint, non-adjacent ranges: the report of a subtree takes a
+//! few bytes, whatever the size of the subtree.
 //!
-//! On the wire a set is a sequence of pairs: how many numbers are left out before the range (one
-//! less from the second range on, where at least one is), and how many follow its first. Any such
-//! sequence is in order and free of overlaps, so that only its end and its count need a check.
+//! An encoded set is a sequence of pairs. The first number of a pair is how many numbers are left
+//! out before the range. From the second range on it is one less, because at least one is left out.
+//! The second number is how many numbers follow the first of the range. Any such sequence is in
+//! order and free of overlaps, so that only its end and its count need a check.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,11 +15,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::MAX_NODES;
 
-/// Ranges of one set that travel in one message at most. A union that would have more is refused
-/// by [`NodeSet::union_fits`], so that two messages go instead.
+/// Most ranges of one set in one message. [`NodeSet::union_fits`] refuses a union that would have
+/// more, so that two messages are sent instead.
 pub const MAX_RANGES: usize = 1 << 16;
 
-/// Ranges that are shown before the rest is only counted.
+/// Ranges that are shown; the rest is only counted.
 const MAX_DISPLAYED_RANGES: usize = 16;
 
 /// A set of numbers below [`MAX_NODES`].
@@ -39,7 +40,7 @@ impl NodeSet {
         Self::from(node..node.saturating_add(1))
     }
 
-    /// Adds a node; false when it was there.
+    /// Adds a node; false if it was already in the set.
     pub fn insert(&mut self, node: u32) -> bool {
         let after = self.ranges.partition_point(|range| range.end <= node);
         let is_present = self.ranges.get(after).is_some_and(|range| range.start <= node);
@@ -54,7 +55,7 @@ impl NodeSet {
         if new.is_empty() {
             return;
         }
-        // What overlaps or touches becomes one range with the new one.
+        // Ranges that overlap or touch the new one are merged with it.
         let from = self.ranges.partition_point(|range| range.end < new.start);
         let to = self.ranges.partition_point(|range| range.start <= new.end);
         let (mut start, mut end) = (new.start, new.end);
@@ -65,7 +66,7 @@ impl NodeSet {
         self.ranges.splice(from..to, std::iter::once(start..end));
     }
 
-    /// Takes a node out; false when it was not there.
+    /// Removes a node; false if it was not in the set.
     pub fn remove(&mut self, node: u32) -> bool {
         let index = self.ranges.partition_point(|range| range.end <= node);
         let Some(range) = self.ranges.get(index).filter(|range| range.contains(&node)).cloned()
@@ -132,12 +133,12 @@ impl NodeSet {
         missing
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn len(&self) -> u32 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -147,7 +148,7 @@ impl NodeSet {
         self.ranges.first().map(|range| range.start)
     }
 
-    /// The largest node: what a receiver compares with the size of its job.
+    /// The largest node, which a receiver compares with the size of its job.
     pub fn last(&self) -> Option<u32> {
         self.ranges.last().map(|range| range.end - 1)
     }
@@ -189,7 +190,7 @@ impl Extend<u32> for NodeSet {
     }
 }
 
-/// `0-3, 7`; a long list ends with the count of what is left out.
+/// `0-3, 7`; a long list ends with the number of nodes that are left out.
 impl fmt::Display for NodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, range) in self.ranges.iter().take(MAX_DISPLAYED_RANGES).enumerate() {
@@ -244,7 +245,7 @@ impl<'de> Visitor<'de> for NodeSetVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut pairs: A) -> Result<NodeSet, A::Error> {
         let (mut set, mut min_start) = (NodeSet::new(), 0u32);
-        // The announced count is not believed: the list grows with the pairs that come.
+        // The announced count is not trusted: the list grows with the pairs that are read.
         while let Some((skipped, more)) = pairs.next_element::<(u32, u32)>()? {
             let start = min_start.checked_add(skipped);
             let end = start.and_then(|start| start.checked_add(more)?.checked_add(1));
@@ -260,11 +261,11 @@ impl<'de> Visitor<'de> for NodeSetVisitor {
     }
 }
 
-/// Fuzzing entry: any bytes as a set. One that is accepted is in order, within its limits, and
-/// reads the same once it is written out again.
+/// Fuzzing entry: any bytes as a set. An accepted set is in order, within its limits, and reads the
+/// same after it has been written out again.
 ///
 /// # Panics
-/// When it is not.
+/// If it is not.
 pub fn fuzz(bytes: &[u8]) {
     let Ok(set) = crate::frame::decode_datagram::<NodeSet>(bytes) else { return };
     assert!(set.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
@@ -329,8 +330,8 @@ mod tests {
             other in proptest::collection::btree_set(0u32..90, 0..30),
         ) {
             let (mut nodes, mut model) = (NodeSet::new(), BTreeSet::new());
-            for (start, count, what) in steps {
-                match what {
+            for (start, count, operation) in steps {
+                match operation {
                     0 => prop_assert_eq!(nodes.insert(start), model.insert(start)),
                     1 => prop_assert_eq!(nodes.remove(start), model.remove(&start)),
                     _ => {

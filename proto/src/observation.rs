@@ -1,10 +1,10 @@
-//! What shepherds see of processes without stopping them: whether all are idle, what each waits
-//! for, and the figures that monitors show.
+//! What shepherds observe of processes without stopping them: whether all are idle, what each waits
+//! for, and the metrics that monitors show.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether all processes below a point of a job's tree are idle, and the sums of what they have
-/// counted. Enough to give up a slice, never for a verdict of deadlock: there are no rounds.
+/// Whether all processes below a point of a job's tree are idle, and the sums of their counters.
+/// Enough to give up a slice, but not to detect a deadlock, because there are no rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdleSummary {
     /// All are idle.
@@ -18,11 +18,11 @@ pub struct IdleSummary {
 }
 
 impl IdleSummary {
-    /// Of no process.
+    /// The summary of no process.
     pub const EMPTY: IdleSummary =
         IdleSummary { idle: true, sent: 0, received: 0, outstanding_rma: 0 };
 
-    /// Of both. What hostile processes counted may wrap around.
+    /// The summary of both. Counters of hostile processes may wrap around.
     #[must_use]
     pub fn combine(self, other: IdleSummary) -> IdleSummary {
         IdleSummary {
@@ -33,34 +33,34 @@ impl IdleSummary {
         }
     }
 
-    /// Whether nothing goes on: all are idle and nothing is outstanding.
+    /// Whether all are idle and nothing is outstanding.
     pub fn is_quiescent(&self) -> bool {
         self.idle && self.sent == self.received && self.outstanding_rma == 0
     }
 }
 
-/// What a look at all processes below a point of a job's tree has found; rounds of looks, and what
-/// may be concluded from them, are in `scored/src/deadlock/`.
+/// The result of a sample of all processes below a point of a job's tree. Rounds of samples, and
+/// the conclusions from them, are in `scored/src/deadlock/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActivitySample {
-    /// Processes.
+    /// Number of processes.
     pub node_count: u32,
     /// All are idle.
     pub idle: bool,
-    /// None was busy since the round before.
+    /// None was busy since the previous round.
     pub unchanged: bool,
-    /// All that spin have polled since the round before.
+    /// All spinning processes have polled since the previous round.
     pub all_spinners_polled: bool,
-    /// Sum.
+    /// Sum of messages sent.
     pub sent: u64,
-    /// Sum.
+    /// Sum of messages received and released.
     pub received: u64,
-    /// Sum.
+    /// Sum of outstanding remote reads and writes.
     pub outstanding_rma: u64,
 }
 
 impl ActivitySample {
-    /// Of no process.
+    /// The sample of no process.
     pub const EMPTY: ActivitySample = ActivitySample {
         node_count: 0,
         idle: true,
@@ -71,7 +71,7 @@ impl ActivitySample {
         outstanding_rma: 0,
     };
 
-    /// Of both. What hostile processes counted may wrap around.
+    /// The sample of both. Counters of hostile processes may wrap around.
     #[must_use]
     pub fn combine(self, other: ActivitySample) -> ActivitySample {
         ActivitySample {
@@ -86,64 +86,64 @@ impl ActivitySample {
     }
 }
 
-/// What one process waits for, as it says itself.
+/// What one process waits for, as it has recorded itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitState {
     /// The node.
     pub node: u32,
     /// A [`crate::carea::WaitingFor`] code.
     pub waiting_for: u32,
-    /// Since so long, in milliseconds of the job's own time.
+    /// How long it has been idle, in milliseconds of the job's own time.
     pub idle_ms: u64,
     /// Messages that it has sent.
     pub sent: u64,
     /// Messages that it has received and released.
     pub received: u64,
-    /// To whom it has sent last.
+    /// The destination of the last message that it sent.
     pub last_destination: Option<u32>,
-    /// From whom it has received last.
+    /// The source of the last message that it received.
     pub last_source: Option<u32>,
 }
 
-/// Figures for monitors: totals since a process began, from which a reader makes shares and
+/// Metrics for monitors: totals since a process began, from which a reader computes shares and
 /// rates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// Of hosts.
+    /// Metrics of hosts.
     pub hosts: Vec<HostMetrics>,
-    /// Of processes.
+    /// Metrics of processes.
     pub nodes: Vec<NodeMetrics>,
 }
 
-/// What a job uses on a host.
+/// The resources that a job uses on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMetrics {
-    /// Its place among the hosts of the job.
+    /// Index of the host in the job.
     pub host: u32,
     /// Its name.
     pub name: String,
-    /// Files of the job there.
+    /// Size of the job's files on it.
     pub disk_kib: u64,
-    /// What that is shown against: the limit, else what was free when the job began.
+    /// The scale for `disk_kib`: the limit, else the free space when the job began.
     pub disk_scale_kib: u64,
-    /// The same for memory.
+    /// The scale for memory: the limit, else the free memory when the job began.
     pub memory_scale_kib: u64,
 }
 
-/// What a process does.
+/// The activity of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMetrics {
     /// Element of the running stage.
     pub element: u32,
     /// The node.
     pub node: u32,
-    /// Its host's place among the hosts of the job.
+    /// Index of its host in the job.
     pub host: u32,
-    /// When that was, on its host's own clock, in nanoseconds.
+    /// Time of the sample, on the clock of the host, in nanoseconds.
     pub sampled_at_ns: u64,
-    /// How long it was watched while its job ran, in nanoseconds.
+    /// How long the process was observed while its job ran, in nanoseconds.
     pub observed_ns: u64,
-    /// How much of that it was busy, by its idle flag; all of it if it never sets the flag.
+    /// How much of that time it was busy, by its idle flag; all of it if it never sets the flag.
     pub busy_ns: u64,
     /// Messages sent.
     pub sent: u64,

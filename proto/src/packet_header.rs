@@ -1,33 +1,35 @@
 //! The header of every packet of PM/Ethernet: 64 bytes, little-endian, the same on each wire.
-//! `docs/ethernet.md` has the table. The payload follows at once, aligned as the header is.
+//! `docs/ethernet.md` has the table. The payload follows immediately and has the alignment of the
+//! header.
 //!
-//! A packet is looked at in this order: long enough, the job's secret ([`secret`]), then
-//! everything else ([`Header::parse`]). Padding behind the payload is allowed, because short
-//! Ethernet frames are padded.
+//! A packet is checked in this order: its length, the job's secret ([`secret`]), then everything
+//! else ([`Header::parse`]). Padding after the payload is allowed, because short Ethernet frames
+//! are padded.
 
 use thiserror::Error;
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub const PACKET_HEADER_LEN: usize = 64;
 /// First two bytes: `P` and the version of the format.
 pub const MAGIC: u16 = u16::from_le_bytes([b'P', 1]);
 /// EtherType of the raw wires: one of the two that IEEE 802 leaves for local use.
 pub const ETHERTYPE: u16 = 0x88b5;
-/// The most links that join two hosts.
+/// Most links that join two hosts.
 pub const MAX_LINKS: u8 = 8;
 /// Sequence numbers that one bitmap of selective acknowledgement covers.
 pub const SACK_BLOCK: u32 = 64;
 
-/// Flag: `ack`, `window`, `sack_block` and `sack_bitmap` say something.
+/// Flag: `ack`, `window`, `sack_block` and `sack_bitmap` are valid.
 pub const ACK: u8 = 1;
-/// Flag: `timestamp_echo` says something.
+/// Flag: `timestamp_echo` is valid.
 pub const TIMESTAMP_ECHO: u8 = 2;
-/// Flag: the sender can send no more until it is answered.
+/// Flag: the sender can send no more until it gets an acknowledgement.
 pub const ACK_REQUESTED: u8 = 4;
-/// Flag: `mac` holds a keyed MAC. Reserved: nobody sets it yet, and who sees it drops the packet.
+/// Flag: `mac` holds a keyed MAC. Reserved: no sender sets it yet, and receivers drop packets with
+/// it.
 pub const MAC: u8 = 8;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PacketKind {
@@ -35,19 +37,19 @@ pub enum PacketKind {
     Data = 1,
     /// A message of `pmControlSend`; numbered like data.
     Control = 2,
-    /// Acknowledges and grants; no payload, not numbered.
+    /// Acknowledges and grants credit; no payload, not numbered.
     Ack = 3,
-    /// Asks for an acknowledgement because the window is shut.
+    /// Asks for an acknowledgement because the window is closed.
     WindowProbe = 4,
     /// Asks whether a link carries packets.
     LinkProbe = 5,
     /// Answers [`PacketKind::LinkProbe`] over the same link.
     LinkAnswer = 6,
-    /// A frame of remote memory ([`crate::rma_frame`]); numbered like data.
+    /// A frame of remote memory access ([`crate::rma_frame`]); numbered like data.
     Remote = 7,
-    /// More bytes of remote memory: they follow those of the frame before; numbered like data.
+    /// More bytes of the previous frame of remote memory access; numbered like data.
     Continuation = 8,
-    /// In place of such a packet whose bytes are lost: its payload says nothing.
+    /// Replaces such a packet whose bytes are lost: its payload is meaningless.
     PayloadLost = 9,
 }
 
@@ -65,7 +67,7 @@ impl PacketKind {
         )
     }
 
-    /// The kind that a header's third byte names.
+    /// The kind with this number in the header's third byte.
     #[inline]
     pub fn from_byte(byte: u8) -> Option<PacketKind> {
         Some(match byte {
@@ -86,13 +88,13 @@ impl PacketKind {
 /// A packet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What follows.
+    /// The kind of packet.
     pub kind: PacketKind,
     /// [`ACK`], [`TIMESTAMP_ECHO`], [`ACK_REQUESTED`], [`MAC`].
     pub flags: u8,
     /// The link over which it was sent.
     pub link: u8,
-    /// Which 64 numbers `sack_bitmap` is about.
+    /// The block of 64 sequence numbers that `sack_bitmap` covers.
     pub sack_block: u8,
     /// Bytes of payload.
     pub len: u16,
@@ -100,11 +102,11 @@ pub struct Header {
     pub secret: u64,
     /// How often the job has been restarted.
     pub incarnation: u32,
-    /// The node that sends.
+    /// The sending node.
     pub source: u32,
-    /// The node that shall receive.
+    /// The receiving node.
     pub destination: u32,
-    /// Number of this packet among those from source to destination.
+    /// Number of this packet in the sequence from source to destination.
     pub sequence: u32,
     /// The first number that the sender has not received.
     pub ack: u32,
@@ -114,13 +116,13 @@ pub struct Header {
     pub sack_bitmap: u64,
     /// The sender's clock, in units of its own.
     pub timestamp: u32,
-    /// The stamp of the oldest packet that this one acknowledges.
+    /// The timestamp of the oldest packet that this one acknowledges.
     pub timestamp_echo: u32,
-    /// Room for a keyed MAC; zero.
+    /// Space for a keyed MAC; zero.
     pub mac: u64,
 }
 
-/// Why bytes are no packet.
+/// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
     /// Shorter than a header.
@@ -132,18 +134,18 @@ pub enum HeaderError {
     /// A kind that this version does not know.
     #[error("a packet is of unknown kind {0}")]
     Kind(u8),
-    /// A flag that this version does not know, or a MAC, which nobody can check yet.
+    /// A flag that this version does not know, or a MAC, which cannot be checked yet.
     #[error("a packet has flags {0:#04x}")]
     Flags(u8),
     /// A link beyond [`MAX_LINKS`].
     #[error("a packet names link {0}")]
     Link(u8),
     /// The payload's length does not fit the packet or the kind.
-    #[error("a packet with {1} bytes behind the header says {0}")]
+    #[error("a packet with {1} bytes after the header announces {0}")]
     Length(u16, usize),
 }
 
-/// The secret of a packet, which is looked at before anything else. None: shorter than a header.
+/// The secret of a packet, which is checked before anything else. None: shorter than a header.
 #[inline]
 pub fn secret(packet: &[u8]) -> Option<u64> {
     packet.first_chunk::<PACKET_HEADER_LEN>().map(|header| read_u64(header, 8))
@@ -160,8 +162,8 @@ fn read_u64(header: &[u8; PACKET_HEADER_LEN], offset: usize) -> u64 {
 }
 
 impl Header {
-    /// Reads the header at the front of `packet`, and checks all that can be checked without
-    /// knowing the job.
+    /// Parses the header at the start of `packet`, and checks everything that does not depend on
+    /// the job.
     ///
     /// # Errors
     /// See [`HeaderError`].
@@ -231,10 +233,10 @@ impl Header {
     }
 }
 
-/// Fuzzing entry: any bytes, as they may come from a network.
+/// Fuzzing entry: any bytes, as a network may deliver them.
 ///
 /// # Panics
-/// When a header that was accepted does not read the same once it is written out again.
+/// If an accepted header parses differently after it has been encoded again.
 pub fn fuzz(packet: &[u8]) {
     let Ok(header) = Header::parse(packet) else { return };
     assert_eq!(secret(packet), Some(header.secret));

@@ -1,11 +1,12 @@
-//! Messages between the daemons of a cluster, on the links of `tree/`. Whoever holds the cluster
-//! key is believed about itself; numbers of hosts, nodes and jobs are checked all the same.
+//! Messages between the daemons of a cluster, on the links of `tree/`. What a holder of the cluster
+//! key reports about itself is trusted; numbers of hosts, nodes and jobs are checked all the same.
 //!
-//! Every link begins with [`PeerMessage::Hello`], both ways. Then come messages of membership
-//! ([`PeerMessage::Join`] to [`PeerMessage::Refused`]), of the sessions of scrun ([`PeerMessage::Login`] to
-//! [`PeerMessage::SessionEnded`]) and of jobs ([`PeerMessage::Order`], [`PeerMessage::Report`]), in any order.
+//! Both sides begin every link with [`PeerMessage::Hello`]. Three groups of messages follow, in any
+//! order: membership ([`PeerMessage::Join`] to [`PeerMessage::Refused`]), sessions of scrun
+//! ([`PeerMessage::Login`] to [`PeerMessage::SessionEnded`]) and jobs ([`PeerMessage::Order`],
+//! [`PeerMessage::Report`]).
 //!
-//! What may come when is told in docs/ARCHITECTURE.md, "Many hosts".
+//! docs/ARCHITECTURE.md, "Many hosts", defines which message may be sent when.
 
 use std::net::SocketAddr;
 
@@ -15,90 +16,95 @@ use crate::job_control::Limit;
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
-/// A host's place in the cluster's list and in its tree; the server has number 0.
+/// A host's index in the cluster's list and in its tree; the server has number 0.
 pub type HostId = u32;
 
-/// The server's place.
+/// The server's index.
 pub const SERVER: HostId = 0;
 
-/// Distinguishes a daemon from all that ran before it on the same host. A daemon takes a new one
-/// when it has ended everything that it ran: a new number is the promise that nothing is left.
+/// Distinguishes a daemon from all earlier daemons of the same host. A daemon takes a new
+/// incarnation when it has ended everything that it ran: the new number guarantees that nothing is
+/// left.
 pub type Incarnation = u64;
 
-/// One daemon to another.
+/// A message from one daemon to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerMessage {
-    /// First on every link: who is here.
+    /// The first message on every link: the identity of the sender.
     Hello(Hello),
-    /// To the server: I am here and have no parent. Answered by [`PeerMessage::AssignParent`], [`PeerMessage::Reset`]
-    /// or [`PeerMessage::Refused`].
+    /// To the server: the sender has no parent. Answered by [`PeerMessage::AssignParent`],
+    /// [`PeerMessage::Reset`] or [`PeerMessage::Refused`].
     Join(JoinRequest),
-    /// From the server: dial this parent, the server itself perhaps, and say [`PeerMessage::AttachChild`].
+    /// From the server: connect to this parent (maybe the server itself) and send
+    /// [`PeerMessage::AttachChild`].
     AssignParent(ParentAssignment),
-    /// To the parent: take me as your child.
+    /// To the parent: make the sender a child.
     AttachChild(DaemonInfo),
-    /// Up: these hosts have found a parent.
+    /// Up: these hosts have attached to a parent.
     ChildrenJoined(Vec<ChildJoined>),
     /// Up: these children were lost.
     ChildrenLost(Vec<ChildLost>),
-    /// Down the tree, from the server: it lives.
+    /// Down the tree, from the server: the server is alive.
     Heartbeat(Heartbeat),
-    /// Up, in answer to a beat: the sender, and the hosts that its children reported since the
-    /// last one. Who is not reported for long is lost, whatever the links say.
+    /// Up, in answer to a heartbeat: the sender, and the hosts that its children have reported
+    /// since the previous heartbeat. A host that is not reported for a long time counts as lost,
+    /// whatever the state of its links.
     PresenceReport(NodeSet),
-    /// To a child: I have no parent any more, join for yourself. The link may stay.
+    /// To a child: the sender has lost its parent; join the server yourself. The link may stay.
     ParentLost,
-    /// To the parent: I have another one now. The link may stay.
+    /// To the parent: the sender has another parent now. The link may stay.
     DetachChild,
     /// From the server: end everything that you run, and join under a new incarnation.
     Reset {
-        /// Whom it is for; a daemon that has another incarnation by now ignores it.
+        /// The daemon that is meant: a daemon that has another incarnation by now ignores the
+        /// message.
         incarnation: Incarnation,
         /// For the log.
         reason: String,
     },
-    /// From the server: there is no place for you.
+    /// From the server: the tree has no position for the receiver.
     Refused {
         /// One line.
         reason: String,
     },
-    /// To the server: a user has logged in at the sender, which vouches for who it is.
+    /// To the server: a user has logged in at the sender, which has verified the user's identity.
     Login {
-        /// Chosen by the sender, unique while its incarnation lasts.
+        /// Chosen by the sender; unique within its incarnation.
         session: u64,
-        /// Who.
+        /// The user.
         user: User,
-        /// What its scrun is limited to.
+        /// The resource limits of the user's scrun.
         limits: Vec<Limit>,
     },
-    /// To the server: what scrun says, a [`crate::message::ClientMessage`].
+    /// To the server: a message of scrun ([`crate::message::ClientMessage`]).
     SessionClientMessage {
-        /// Which session of the sender.
+        /// The sender's number of the session.
         session: u64,
         /// The encoded message.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
-    /// From the server: what is for scrun, a [`crate::message::ServerMessage`].
+    /// From the server: a message for scrun ([`crate::message::ServerMessage`]).
     SessionServerMessage {
-        /// Which session of the receiver.
+        /// The receiver's number of the session.
         session: u64,
         /// The encoded message.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
-    /// Either way: the session is over; nothing more comes for it.
+    /// In either direction: the session has ended; no more messages follow.
     SessionEnded {
-        /// Which session of the host that is not the server.
+        /// The number of the session at the host that is not the server.
         session: u64,
-        /// For scrun, when the server ends it.
+        /// The text for scrun, if the server ends the session.
         reason: String,
     },
     /// Down the tree of a job.
     Order {
         /// The job.
         job: u32,
-        /// Which of all jobs that ever had this number: [`crate::job_control::Placement::job_incarnation`].
+        /// Distinguishes this job from all others that ever had its number:
+        /// [`crate::job_control::Placement::job_incarnation`].
         job_incarnation: u64,
         /// The encoded order.
         #[serde(with = "serde_bytes")]
@@ -116,10 +122,10 @@ pub enum PeerMessage {
     },
 }
 
-/// Who is at the end of a link.
+/// The identity of the daemon at one end of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The host's number; None while it does not know.
+    /// The host's number; None if the daemon does not know it yet.
     pub host: Option<HostId>,
     /// Its name in the cluster's list.
     pub name: String,
@@ -127,31 +133,33 @@ pub struct Hello {
     pub incarnation: Incarnation,
 }
 
-/// A daemon as others reach it.
+/// How other daemons reach a daemon, and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonInfo {
     /// The host's number.
     pub host: HostId,
     /// Its daemon's incarnation.
     pub incarnation: Incarnation,
-    /// Where it accepts links.
+    /// The address at which it accepts links.
     pub address: SocketAddr,
-    /// The server that it has belonged to since it took its incarnation: what it runs is of that
-    /// server.
+    /// The server that it has belonged to since it took its incarnation: everything that it runs
+    /// belongs to that server.
     pub server_incarnation: Option<Incarnation>,
-    /// Counts its parents since it took its incarnation, from 1: tells late news from new ones.
+    /// Number of parents since it took its incarnation, from 1: distinguishes late messages from
+    /// new ones.
     pub attach_seq: u32,
-    /// Bytes of memory of the host; 0 where that is not known.
+    /// Bytes of memory of the host; 0 if unknown.
     pub memory: u64,
 }
 
-/// A sign of the server's life, from a parent to one of its children.
+/// A sign that the server is alive, from a parent to one of its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The server's incarnation.
     pub server_incarnation: Incarnation,
-    /// The child as the parent knows it, which may be a predecessor: what the child has said may
-    /// be lost with a link while there was another one, and nobody hears of that.
+    /// The incarnation of the child that the parent knows, which may be an earlier one: a message
+    /// of the child may be lost with a link while another link existed, and the loss is not
+    /// reported.
     pub child_incarnation: Incarnation,
     /// As in [`DaemonInfo`].
     pub attach_seq: u32,
@@ -168,13 +176,13 @@ pub struct JoinRequest {
     pub address: SocketAddr,
     /// As in [`DaemonInfo`].
     pub server_incarnation: Option<Incarnation>,
-    /// As in [`DaemonInfo`]: of its parents so far.
+    /// As in [`DaemonInfo`]: the number of its parents so far.
     pub attach_seq: u32,
-    /// A parent that it was told and could not reach.
+    /// The parent that the server had assigned and that it could not reach.
     pub unreachable_parent: Option<HostId>,
 }
 
-/// A place in the tree.
+/// A position in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentAssignment {
     /// The receiver's number.
@@ -183,39 +191,40 @@ pub struct ParentAssignment {
     pub server_incarnation: Incarnation,
     /// The parent's number; [`SERVER`] for the server itself.
     pub parent: HostId,
-    /// Where the parent accepts links; None for the server, which the receiver knows.
+    /// The address at which the parent accepts links; None for the server, whose address the
+    /// receiver knows.
     pub parent_address: Option<SocketAddr>,
 }
 
-/// A host that has found a parent.
+/// A host that has attached to a parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildJoined {
-    /// Who.
+    /// The child.
     pub daemon: DaemonInfo,
-    /// Whose child it is.
+    /// Its parent.
     pub parent: HostId,
 }
 
 /// A child that was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildLost {
-    /// Who.
+    /// The child.
     pub host: HostId,
     /// Its incarnation when it was lost.
     pub incarnation: Incarnation,
     /// As in [`DaemonInfo`].
     pub attach_seq: u32,
-    /// Why: what the link said.
+    /// Why: the error of the link.
     pub reason: String,
 }
 
-/// A user, as the scored of the login host vouches for it.
+/// A user, as verified by the scored of the login host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// What SO_PEERCRED said.
+    /// The uid from SO_PEERCRED.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// The name that the login host has for it.
+    /// The user's name on the login host.
     pub name: OsBytes,
 }

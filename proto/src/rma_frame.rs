@@ -1,61 +1,65 @@
-//! Frames of remote memory over PM/Ethernet: what packets of [`crate::packet_header::PacketKind::Remote`] carry.
-//! 16 bytes, little-endian, and what belongs to them. `docs/ethernet.md` has the table.
+//! Frames of remote memory access over PM/Ethernet: the payload of
+//! [`crate::packet_header::PacketKind::Remote`] packets. A frame has a header of 16 bytes,
+//! little-endian, and its data. `docs/ethernet.md` has the table.
 //!
-//! An origin writes by a chain of [`Frame::WriteData`], which [`Frame::WriteAck`] answers; it reads by
-//! [`Frame::ReadRequest`], which a chain of [`Frame::ReadResponse`] answers. Frames of one pair of nodes arrive
-//! once and in order: so what follows a frame of a chain goes without these 16 bytes
-//! ([`Continuation`](crate::packet_header::PacketKind::Continuation)), but for the last of the chain. Where bytes were lost
-//! ([`Lost`](crate::packet_header::PacketKind::PayloadLost)) what follows belongs nowhere, until the next frame.
+//! An origin writes by a chain of [`Frame::WriteData`], which [`Frame::WriteAck`] answers; it reads
+//! by [`Frame::ReadRequest`], which a chain of [`Frame::ReadResponse`] answers. Frames of one pair
+//! of nodes arrive once and in order. Therefore packets after the first frame of a chain omit these
+//! 16 bytes ([`Continuation`](crate::packet_header::PacketKind::Continuation)), except for the last
+//! frame of the chain. If bytes were lost
+//! ([`PayloadLost`](crate::packet_header::PacketKind::PayloadLost)), continuations are ignored
+//! until the next frame.
 
 use crate::packet_header::PACKET_HEADER_LEN;
 
-/// Bytes before those of the user.
+/// Bytes in front of the user's data.
 pub const RMA_HEADER_LEN: usize = 16;
-/// The longest frame that has none of the user's.
+/// The longest frame without user data.
 pub const MAX_RMA_HEADER_LEN: usize = RMA_HEADER_LEN + 8;
 
-/// Flag: the last one of its chain.
+/// Flag: the last frame of its chain.
 const LAST: u8 = 1;
 /// Flag: the operation has failed.
 const FAILED: u8 = 2;
 
-/// What a frame says. `number` is the origin's number of the operation.
+/// The content of a frame. `number` is the origin's number of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Bytes to be written at `handle`. The last one may have none: the origin's have failed.
+    /// Bytes to be written at `handle`. The last frame may have none, if the origin could not read
+    /// its own memory.
     WriteData {
-        /// Of the operation.
+        /// Number of the operation.
         number: u32,
-        /// Nothing follows.
+        /// No frame of this chain follows.
         last: bool,
-        /// Where the first byte goes.
+        /// Address handle of the first byte.
         handle: u64,
     },
-    /// All pieces of a write have been looked at.
+    /// The target has processed all frames of a write.
     WriteAck {
-        /// Of the operation.
+        /// Number of the operation.
         number: u32,
         /// Not all bytes have been written.
         failed: bool,
     },
-    /// So many bytes at `handle` are wanted.
+    /// A request for `len` bytes at `handle`.
     ReadRequest {
-        /// Of the operation.
+        /// Number of the operation.
         number: u32,
-        /// The first byte.
+        /// Address handle of the first byte.
         handle: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
-    /// Bytes that were asked for.
+    /// Bytes that a read request asked for.
     ReadResponse {
-        /// Of the operation.
+        /// Number of the operation.
         number: u32,
-        /// Nothing follows.
+        /// No frame of this chain follows.
         last: bool,
-        /// Nothing follows, and these bytes cannot be had: there are none.
+        /// The chain ends because these bytes could not be read: the frame has no data.
         failed: bool,
-        /// How many bytes were before these.
+        /// Number of bytes in earlier frames of the chain.
         offset: u64,
     },
 }
@@ -65,9 +69,9 @@ fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
 }
 
 impl Frame {
-    /// Reads the frame at the front of a payload of `len` bytes, of which `head` has the first
-    /// [`MAX_HEADER_LEN`] or all; answers it and how many bytes of the user's follow [`HEADER_LEN`]. None: no
-    /// frame.
+    /// Parses the frame at the start of a payload of `len` bytes. `header` has the first
+    /// [`MAX_RMA_HEADER_LEN`] bytes of the payload, or all of it. Returns the frame and the number
+    /// of bytes of user data after the [`RMA_HEADER_LEN`] bytes. None: not a frame.
     pub fn parse(header: &[u8], len: usize) -> Option<(Frame, usize)> {
         let &[kind, flags, 0, 0, a, b, c, d, ..] = header else { return None };
         let (number, position) = (u32::from_le_bytes([a, b, c, d]), read_u64(header, 8)?);
@@ -98,7 +102,7 @@ impl Frame {
         }
     }
 
-    /// Where the bytes behind the `bytes` of this one go. None: nothing follows them.
+    /// The frame for the bytes that follow the `data_len` bytes of this one. None: no bytes follow.
     pub fn continuation(self, data_len: usize) -> Option<Frame> {
         let advance = |position: u64| position.wrapping_add(data_len as u64);
         match self {
@@ -112,7 +116,7 @@ impl Frame {
         }
     }
 
-    /// Writes the frame; answers how many bytes it takes.
+    /// Writes the frame; returns its length.
     pub fn encode(&self, out: &mut [u8; MAX_RMA_HEADER_LEN]) -> usize {
         let (kind, last, failed, number, position) = match *self {
             Frame::WriteData { number, last, handle } => (1, last, false, number, handle),
@@ -137,7 +141,7 @@ impl Frame {
 /// Fuzzing entry: a packet of this kind, whose header was accepted, with `len` bytes of payload.
 ///
 /// # Panics
-/// When a frame that was accepted does not read the same once it is written out again.
+/// If an accepted frame parses differently after it has been encoded again.
 pub(crate) fn fuzz(packet: &[u8], len: usize) {
     let payload = &packet[PACKET_HEADER_LEN..PACKET_HEADER_LEN + len];
     let Some((frame, data_len)) = Frame::parse(payload, len) else { return };
@@ -195,25 +199,27 @@ mod tests {
         assert_eq!(with(0, 1, 4, 40), None, "no such flag");
         assert_eq!(with(0, 1, 2, 40), None, "a write that has failed has no bytes");
         assert_eq!(with(0, 2, 1, 40), None, "reserved");
-        assert_eq!(with(0, 1, 0, RMA_HEADER_LEN), None, "an empty piece that is not the last");
-        assert_eq!(with(0, 1, 0, RMA_HEADER_LEN - 1), None, "shorter than a head");
-        assert_eq!(with(2, 0, 2, RMA_HEADER_LEN + 1), None, "bytes behind what has none");
+        assert_eq!(with(0, 1, 0, RMA_HEADER_LEN), None, "an empty frame that is not the last");
+        assert_eq!(with(0, 1, 0, RMA_HEADER_LEN - 1), None, "shorter than a header");
+        assert_eq!(with(2, 0, 2, RMA_HEADER_LEN + 1), None, "data in a frame that has none");
         assert_eq!(with(4, 0, 3, RMA_HEADER_LEN), None, "asks for nothing");
         assert_eq!(with(5, 1, 1, RMA_HEADER_LEN), None, "no data, and no failure");
-        assert_eq!(with(6, 1, 2, RMA_HEADER_LEN), None, "goes on after a failure");
+        assert_eq!(with(6, 1, 2, RMA_HEADER_LEN), None, "continues after a failure");
         assert_eq!(Frame::parse(&[1, 1, 0, 0, 0, 0, 0], 40), None, "cut off");
-        assert_eq!(Frame::parse(&[0; RMA_HEADER_LEN], RMA_HEADER_LEN), None, "in place of a piece");
+        assert_eq!(Frame::parse(&[0; RMA_HEADER_LEN], RMA_HEADER_LEN), None, "no valid kind");
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_the_parser_panic(
-            mut packet in proptest::collection::vec(any::<u8>(), PACKET_HEADER_LEN..PACKET_HEADER_LEN + 60),
-            what in 0u8..6, flags in 0u8..5
+            mut packet in proptest::collection::vec(
+                any::<u8>(), PACKET_HEADER_LEN..PACKET_HEADER_LEN + 60
+            ),
+            kind in 0u8..6, flags in 0u8..5
         ) {
             let len = packet.len() - PACKET_HEADER_LEN;
             if len >= 4 {
-                packet[PACKET_HEADER_LEN..PACKET_HEADER_LEN + 4].copy_from_slice(&[what, flags, 0, 0]);
+                packet[PACKET_HEADER_LEN..][..4].copy_from_slice(&[kind, flags, 0, 0]);
             }
             fuzz(&packet, len);
         }

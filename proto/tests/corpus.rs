@@ -1,12 +1,12 @@
-//! What fuzzing has kept is read again by every test run: no input makes a decoder panic.
+//! Every test run replays the inputs that fuzzing has kept: no input makes a decoder panic.
 
 use std::fs;
 use std::path::Path;
 
-fn replay(folder: &str, min_count: usize, target: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(folder);
+fn replay(directory: &str, min_count: usize, target: fn(&[u8])) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(directory);
     let mut inputs = 0;
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         target(&fs::read(entry.unwrap().path()).unwrap());
         inputs += 1;
     }
@@ -25,9 +25,9 @@ fn no_committed_set_of_nodes_makes_a_decoder_panic() {
 
 #[test]
 fn no_committed_packet_makes_the_parser_panic() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/packets");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/packets");
     let (mut accepted, mut refused) = (0, 0);
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let packet = fs::read(entry.unwrap().path()).unwrap();
         score_proto::packet_header::fuzz(&packet);
         let parsed = score_proto::packet_header::Header::parse(&packet);

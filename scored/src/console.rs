@@ -1,4 +1,5 @@
-//! `scored -list` and `scored -kill JOB`: what users and operators ask the scored of their host.
+//! `scored -list` and `scored -kill JOB`: requests of users and operators to the scored of their
+//! host.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -16,16 +17,16 @@ use score_proto::message::{ClientMessage, ConsoleRequest, Login, OsBytes, Server
 /// How long an answer may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is asked, and where.
+/// The request and its destination.
 #[derive(Debug)]
 pub struct ConsoleOptions {
-    /// The question.
+    /// The request.
     pub console: ConsoleRequest,
     /// `-socket PATH`
     pub socket: Option<PathBuf>,
 }
 
-/// Asks, and prints the answer.
+/// Sends the request, and prints the answer.
 ///
 /// # Errors
 /// One line.
@@ -78,7 +79,7 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
     }
 }
 
-/// A job as `scored -list` shows it.
+/// A line of `scored -list`.
 fn job_line(job: &JobEntry) -> String {
     let (number, uid) = (job.job, job.uid);
     let named: Vec<_> = job.host_names.iter().take(4).map(String::as_str).collect();
@@ -87,7 +88,7 @@ fn job_line(job: &JobEntry) -> String {
         more => format!(" and {more} more"),
     };
     let location = format!("on {}{more}", named.join(", "));
-    let what = match &job.detail {
+    let state = match &job.detail {
         None if job.hosts == 0 => "waits".to_owned(),
         None => format!("runs {location}"),
         Some(detail) => match detail.state {
@@ -97,5 +98,5 @@ fn job_line(job: &JobEntry) -> String {
             JobState::Ending => format!("is being ended, {} processes {location}", detail.nodes),
         },
     };
-    format!("job {number}, uid {uid}: {what}")
+    format!("job {number}, uid {uid}: {state}")
 }

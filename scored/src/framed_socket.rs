@@ -1,4 +1,4 @@
-//! A connection to the next process of the chain: frames over a stream socket, never blocking.
+//! A connection to the next process of the tree: frames over a stream socket, never blocking.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -10,21 +10,21 @@ use mio::{Interest, Registry, Token};
 use score_proto::frame::{self, Decoder, FrameError};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Bytes taken from a socket or a pipe at once.
+/// Bytes read from a socket or a pipe at once.
 pub const READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    /// One for all links: a daemon may have thousands. And for all that a shepherd reads, whose
-    /// pages it has from its daemon then.
+    /// One buffer for all links, because a daemon may have thousands. A shepherd reads everything
+    /// into it, because it inherits the buffer's pages from its daemon.
     static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// Room to read into, of `READ_BYTES`. Not from within itself.
+/// Calls `read` with a buffer of `READ_BYTES`. Must not be nested.
 pub fn with_read_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     READ_BUFFER.with_borrow_mut(|scratch| read(scratch))
 }
 
-/// One end of a connection, with what has not been decoded or sent yet.
+/// One end of a connection, with the data that has not been decoded or sent yet.
 #[derive(Debug)]
 pub struct FramedSocket {
     stream: UnixStream,
@@ -33,14 +33,14 @@ pub struct FramedSocket {
     sent_len: usize,
     /// The socket may hold more: mio reports each arrival once only.
     readable: bool,
-    /// The peer has gone, and everything it has sent has been read.
+    /// The peer has closed the connection, and everything it has sent has been read.
     closed: bool,
-    /// Nobody reads what we write. What the peer has sent before may still lie in the socket.
+    /// The peer does not read any more. Data that it has sent earlier may still be in the socket.
     write_failed: bool,
-    /// As what it is registered.
+    /// The token of its registration.
     token: Token,
-    /// mio reports when the socket takes more. Only while something waits: otherwise each message
-    /// would wake its sender once more, when it is read.
+    /// mio reports when the socket accepts more data. Enabled only while data waits: otherwise each
+    /// message would wake its sender once more when it is read.
     writable_registered: bool,
 }
 
@@ -65,7 +65,7 @@ impl FramedSocket {
         })
     }
 
-    /// Has `registry` report on it.
+    /// Registers the socket with `registry`.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -74,8 +74,8 @@ impl FramedSocket {
         registry.register(&mut self.stream, token, Interest::READABLE)
     }
 
-    /// Has `registry` report when the socket takes what it has not taken, if there is anything:
-    /// to be called before each wait.
+    /// Has `registry` report when the socket accepts more data, if any data waits. To be called
+    /// before each wait.
     pub fn update_interest(&mut self, registry: &Registry) {
         let has_backlog = self.backlog() > 0;
         let interest = match has_backlog {
@@ -99,17 +99,19 @@ impl FramedSocket {
         self.readable && !self.closed
     }
 
-    /// Whether the peer has gone. Messages that came before can still be received.
+    /// Whether the peer has closed the connection. Messages that arrived earlier can still be
+    /// received.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Bytes queued and not yet taken by the socket.
+    /// Bytes that are queued and not yet accepted by the socket.
     pub fn backlog(&self) -> usize {
         self.out.len() - self.sent_len
     }
 
-    /// Queues one message. One that does not fit a frame (a peer cannot cause that) is dropped.
+    /// Queues one message. A message that does not fit into a frame (a peer cannot cause that) is
+    /// dropped.
     pub fn queue<M: Serialize>(&mut self, message: &M) {
         if self.sent_len > 0 && self.sent_len == self.out.len() {
             self.out.clear();
@@ -122,7 +124,7 @@ impl FramedSocket {
         debug_assert!(queued.is_ok(), "message too long for a frame");
     }
 
-    /// Writes as much of the queue as the socket takes.
+    /// Writes as much of the queue as the socket accepts.
     pub fn flush(&mut self) {
         while self.sent_len < self.out.len() && !self.write_failed {
             match self.stream.write(&self.out[self.sent_len..]) {
@@ -141,10 +143,10 @@ impl FramedSocket {
         }
     }
 
-    /// The next message that has come whole.
+    /// The next complete message.
     ///
     /// # Errors
-    /// The peer does not speak our protocol; the connection is useless.
+    /// The peer does not use our protocol; the connection is useless.
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         loop {
             if let Some(message) = self.decoder.next()? {

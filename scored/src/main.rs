@@ -17,6 +17,8 @@ mod sys;
 
 use std::process::ExitCode;
 
+use score_proto::exit_code::EXIT_USAGE;
+
 use options::Command;
 
 fn main() -> ExitCode {
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         Ok(Command::Service(options)) => daemon::service::run(&options),
         Ok(Command::Console(options)) => console::run(&options).map_err(std::io::Error::other),
         Ok(Command::Shepherd(options)) => {
-            // A fork of a daemon has this from there.
+            // A fork of a daemon has inherited this.
             sys::process::default_and_block_signals().and_then(|()| shepherd::run(options))
         }
         Ok(Command::Opener(options)) => raw_socket::run(options),
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
         }
         Err(reason) => {
             eprintln!("scored: {reason}");
-            return ExitCode::from(2);
+            return ExitCode::from(EXIT_USAGE);
         }
     };
     match result {

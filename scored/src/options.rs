@@ -27,27 +27,27 @@ usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET
 Without -single, -probe and the like, as root: serve every user (multi-user mode).
   -group EXPR   the hosts of the cluster (scorehosts); default: all of the database
   -file DB      the database; default /etc/score/scorehosts.db, without one this host alone
-  -server HOST  which of them leads; default: the last
-  -host NAME    which of them this is; default: its own name tells
+  -server HOST  the host that runs the server; default: the last
+  -host NAME    the name of this host; default: its host name
   -network NET  the network on which the daemons reach each other: records NET/HOST address=...
   -port N       where daemons listen; default 9901
   -key FILE     the cluster key; default /etc/score/cluster.key
-  -socket PATH  where scruns of this host call; default /run/scored/scored.sock
+  -socket PATH  the socket for scruns of this host; default /run/scored/scored.sock
   -operator U   a user that may end the jobs of others; any number of times
-  -syslog A     send the log to a syslog receiver, too, by UDP; default port 514
-  -ts MS        how long a time slice is, 5 to 60000; default 500
+  -syslog A     also send the log to a syslog receiver, by UDP; default port 514
+  -ts MS        the length of a time slice, 5 to 60000; default 500
   -rows N       jobs that may share a processor, 1 to 64; default 8; 1: none do
   -v            log logins and jobs
   -page P       the server's page is at this port of 127.0.0.1, at ADDRESS:PORT, or nowhere (off);
-                default: a free port of 127.0.0.1, which scps -page tells
+                default: a free port of 127.0.0.1, which scps -page prints
   -list         the jobs of the cluster
-  -kill JOB     end one: your own, or as operator
-  -probe        print what this machine allows, and what each lack costs
+  -kill JOB     end a job: your own, or as operator any job
+  -probe        print what this machine allows, and the effect of what is missing
   -json         as JSON
-  -try HOSTS    start a stand-in for a daemon on each host (names with commas, or local:N for N
-                virtual hosts), say what comes of it, and end it
-  -start WAY    by ssh, slurm, pbs, lsf or sge instead of what the environment says
-  -timeout SEC  give a host up that takes longer; default 30
+  -try HOSTS    start a probe instead of a daemon on each host (names with commas, or local:N for N
+                virtual hosts), print the result, and end it
+  -start WAY    by ssh, slurm, pbs, lsf or sge instead of the method that the environment implies
+  -timeout SEC  give up a host that takes longer; default 30
   -links, -mtu, -rate    networks of virtual hosts, their packet size, a limit such as 200mbit
   -makekey FILE write a new cluster key to a new file that only its owner can read
   -single       run one job for the scrun at the other end of descriptor FD
@@ -57,7 +57,7 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
 In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
-/// Options of SCore's scored that have no effect: what is said of each. With a value or none.
+/// Options of SCore's scored that have no effect: name, whether it has a value, explanation.
 const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
     ("-sysmon", true, "the server's page is the monitor of the whole (-page, scps -page)"),
     ("-session", true, "it chooses among checkpoints, which come with checkpoint and restart"),
@@ -69,17 +69,17 @@ const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
     ),
 ];
 
-/// Options that ask for what is always done: nothing is kept of an earlier scored.
+/// Options that request the default behaviour: no state of an earlier scored is kept.
 const NOOP_OPTIONS: [&str; 2] = ["-reset", "-resetall"];
 
-/// What is to be done.
+/// The mode of the process.
 #[derive(Debug)]
 pub enum Command {
     /// `-single`
     Single(daemon::SingleUserOptions),
-    /// `-daemon`: what a server starts on other hosts.
+    /// `-daemon`: started by a server on other hosts.
     Daemon(daemon::HostDaemonOptions),
-    /// No mode at all: serve every user.
+    /// No mode: serve every user.
     Service(service::ServiceOptions),
     /// `-list`, `-kill JOB`
     Console(console::ConsoleOptions),
@@ -96,7 +96,7 @@ pub enum Command {
     Preflight(preflight::PreflightOptions),
     /// `-makekey FILE`
     MakeKey(PathBuf),
-    /// `-greet`: what `-try` starts on other hosts.
+    /// `-greet`: started by `-try` on other hosts.
     PreflightProbe(preflight::ProbeOptions),
     /// `-help`
     Help,
@@ -125,10 +125,10 @@ struct Args {
     console: Option<ConsoleRequest>,
 }
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
-/// One line that names the word at fault.
+/// One line that names the wrong word.
 pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
     let mut args = Args::default();
     let mut remaining = arguments.iter();

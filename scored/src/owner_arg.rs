@@ -1,5 +1,5 @@
-//! Whose job it is, as a word on a shepherd's command line: the shepherd becomes the user before it
-//! decodes anything.
+//! The owner of a job as an argument on a shepherd's command line: the shepherd becomes the user
+//! before it decodes anything.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ pub fn write(owner: &Owner) -> OsString {
     OsString::from_vec(word)
 }
 
-/// Reads it back.
+/// Parses an owner.
 ///
 /// # Errors
 /// One line.

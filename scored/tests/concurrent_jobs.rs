@@ -1,4 +1,4 @@
-//! Several jobs of one login: side by side, each with its own output, signals and end.
+//! Several jobs of one login run at the same time, each with its own output, signals and end.
 
 mod driver;
 
@@ -14,13 +14,13 @@ use score_proto::message::*;
 
 /// A login with any number of jobs.
 struct MultiJobClient {
-    /// Ends scored when the test ends.
+    /// Ends scored at the end of the test.
     _scored: Driver,
     socket: UnixStream,
     decoder: ServerMessageDecoder,
-    /// What came, by job.
+    /// The received messages, by job.
     jobs: BTreeMap<u32, Outcome>,
-    /// Jobs of which scored has said that there is none.
+    /// Jobs that scored has reported as unknown.
     unknown: Vec<u32>,
 }
 
@@ -54,11 +54,11 @@ impl MultiJobClient {
         self.jobs.entry(job).or_default()
     }
 
-    /// Takes what has come; waits 20 ms at most.
+    /// Reads the available messages; waits 20 ms at most.
     fn step(&mut self) {
         let mut chunk = vec![0; 256 * 1024];
         match self.socket.read(&mut chunk) {
-            Ok(0) => panic!("scored has gone: {:?}", self.jobs),
+            Ok(0) => panic!("scored has exited: {:?}", self.jobs),
             Ok(count) => self.decoder.push(&chunk[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => panic!("{error}"),
@@ -99,7 +99,7 @@ impl MultiJobClient {
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let end = Instant::now() + TEST_TIMEOUT;
         while !holds(self) {
-            assert!(Instant::now() < end, "{what} did not come: {:?}", self.jobs);
+            assert!(Instant::now() < end, "{what} did not arrive: {:?}", self.jobs);
             self.step();
         }
     }
@@ -115,7 +115,7 @@ impl MultiJobClient {
 }
 
 #[test]
-fn jobs_of_one_login_run_side_by_side_and_each_comes_to_its_own_end() {
+fn jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end() {
     let mut client = MultiJobClient::new();
     client.submit(1, job(2, vec![sh("echo up; sleep 1000")]));
     client.submit(2, job(1, vec![sh("echo up; read line; kill -SEGV $$")]));
@@ -133,7 +133,7 @@ fn jobs_of_one_login_run_side_by_side_and_each_comes_to_its_own_end() {
     client.send(70_000, &ClientMessage::StdinEof);
     assert_eq!(client.until_ended(70_000), 0);
     assert_eq!(client.outcome_of(70_000).text(), "for the fourth\n");
-    // All others have come and gone; this one is still as it was.
+    // All other jobs have ended; this one still runs.
     assert!(client.outcome_of(1).end.is_none());
     client.send(1, &ClientMessage::Signal(libc::SIGINT));
     assert_eq!(client.until_ended(1), 128 + libc::SIGINT as u8);
@@ -160,7 +160,7 @@ fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
     ] {
         client.send(6, &message);
     }
-    // They are on their way often when a job ends.
+    // Such messages are often in flight when a job ends.
     client.send(6, &ClientMessage::OutputAck(7));
     client.submit(7, job(1, vec![sh("exit 9")]));
     assert_eq!(client.until_ended(7), 9);

@@ -1,4 +1,5 @@
-//! Whoever dies, and whenever: a moment later no process of the job is left, and no file.
+//! If any component is killed at any time, all processes and files of the job are removed soon
+//! after.
 
 mod driver;
 
@@ -11,11 +12,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use score_proto::message::*;
 
-/// How long anything may outlive the death of its owner. The promise is a second, which
-/// `cargo xtask soak kill` counts; a machine that does other things as well gets more.
+/// How long processes and files may outlive the death of their owner. The promise is a second,
+/// which `cargo xtask soak kill` verifies; a machine under other load gets more time.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A job whose processes have children in sessions of their own, all of them carrying a mark.
+/// A job whose processes have children in sessions of their own. All of them carry a mark.
 fn stubborn_job(nodes: u32) -> (JobSpec, String) {
     let mark = mark();
     let script = "setsid sleep 1000 & (setsid sh -c 'trap : TERM HUP; sleep 1001' &); \
@@ -42,7 +43,7 @@ fn sigkill(pid: i32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 
-/// Starts the stubborn job and waits until all of it is there.
+/// Starts the stubborn job and waits until all of its processes run.
 fn stubborn_driver(options: ScoredOptions) -> (Driver, String) {
     let (spec, mark) = stubborn_job(2);
     let mut driver = Driver::start_as(spec, options);
@@ -56,7 +57,7 @@ fn containment_options() -> [ScoredOptions; 2] {
 }
 
 #[test]
-fn a_killed_shepherd_takes_its_job_with_it_and_scored_says_so() {
+fn a_killed_shepherd_takes_its_job_with_it_and_scored_reports_it() {
     for options in containment_options() {
         let (driver, mark) = stubborn_driver(options);
         let shepherd = children(driver.child.id() as i32);
@@ -78,7 +79,7 @@ fn a_killed_scored_leaves_no_process_and_the_next_start_removes_its_directory() 
         sigkill(driver.child.id() as i32);
         driver.child.wait().unwrap();
         assert_gone_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
-        // Another test's start may have been quicker with it.
+        // The start of another test may have removed it earlier.
         run(job(1, vec![sh("exit 0")]));
         assert!(!Path::new(&directory).exists());
     }
@@ -108,7 +109,7 @@ fn sigterm_ends_scored_as_cleanly_as_scrun_does() {
 }
 
 #[test]
-fn kill_ends_the_job_though_nobody_reads_its_output() {
+fn kill_ends_a_job_whose_output_is_not_read() {
     for options in containment_options() {
         let mark = mark();
         let mut spec = job(4, vec![system(&["yes"])]);
@@ -147,7 +148,7 @@ fn a_job_can_be_cut_off_at_any_moment() {
         while !driver.closed && driver.outcome.end.is_none() {
             driver.step();
             assert!(Instant::now() < end);
-            // The shepherd may not have been there yet to be killed.
+            // The shepherd may not have been started when its parent was killed.
             if round % 3 == 2 {
                 children(scored).into_iter().for_each(sigkill);
             }
@@ -158,7 +159,7 @@ fn a_job_can_be_cut_off_at_any_moment() {
         });
     }
     run(job(1, vec![sh("exit 0")]));
-    // Other tests of this file run at the same time; sixty leftovers would show.
+    // Other tests of this file run at the same time. Sixty leftovers would still be noticed.
     assert!(directories() < 20, "{} directories are left", directories());
 }
 
@@ -188,7 +189,7 @@ fn resident_kib(pid: i32) -> u64 {
 }
 
 #[test]
-fn writers_see_sigpipe_when_scruns_reader_has_gone() {
+fn writers_see_sigpipe_when_scruns_output_is_closed() {
     let mut driver = Driver::start(job(2, vec![system(&["yes"])]));
     driver.until("output", |driver| driver.outcome.out.len() > 1000);
     driver.send(&ClientMessage::OutputClosed(Stream::Stdout));
@@ -220,7 +221,7 @@ fn a_job_beyond_the_descriptor_limit_is_refused_with_both_numbers() {
 #[test]
 fn jobs_of_an_ordinary_user_are_cleaned_up_too() {
     if !nix::unistd::geteuid().is_root() {
-        // Then every other test of this file has just shown it.
+        // Every other test of this file has just shown it.
         return;
     }
     let scratch = TempDir::new("ordinary");

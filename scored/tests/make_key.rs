@@ -22,7 +22,7 @@ fn a_key_is_made_for_its_owner_alone_and_never_overwritten() {
     let again = make(&file);
     let line = String::from_utf8(again.stderr).unwrap();
     assert_eq!(again.status.code(), Some(1));
-    assert!(line.contains("cluster.key is there already"), "{line}");
+    assert!(line.contains("cluster.key already exists"), "{line}");
     assert!(key == score_tree::key::Key::load(&file).unwrap());
 
     let nowhere = make(&folder.join("missing/key"));

@@ -1,4 +1,4 @@
-//! Plain programs: what an operator sees of a job that knows nothing of SCore.
+//! Plain programs: the behaviour of a job that does not use SCore.
 
 mod driver;
 
@@ -87,7 +87,7 @@ fn nodes_with_equal_numbers_are_joined_by_pipes() {
 }
 
 #[test]
-fn a_writer_whose_right_hand_neighbour_has_closed_ends_without_failure() {
+fn a_writer_whose_downstream_element_has_closed_ends_without_failure() {
     let outcome = run(job(2, vec![system(&["yes"]), system(&["head", "-1"])]));
     assert_eq!(outcome.text(), "y\ny\n");
     assert_eq!((outcome.code(), outcome.notices().as_str()), (0, ""));
@@ -128,7 +128,7 @@ fn redirected_output_is_read_back_node_by_node() {
 }
 
 #[test]
-fn a_single_process_writes_the_plain_name_and_everybody_reads_it() {
+fn a_single_process_writes_the_plain_name_and_all_nodes_read_it() {
     let mut write = sh("echo text");
     write.output = Output::File { name: file("out"), append: false };
     let mut read = sh("cat");
@@ -171,7 +171,7 @@ fn standard_input_reaches_node_0_of_the_first_stage_only() {
 }
 
 #[test]
-fn scrun_learns_when_nobody_reads_its_input() {
+fn scrun_is_notified_when_its_input_is_not_read() {
     let mut spec = job(2, vec![sh("exec <&-; sleep 0.3")]);
     spec.reads_stdin = true;
     let mut driver = Driver::start(spec);
@@ -204,10 +204,10 @@ fn a_process_inherits_four_descriptors_default_signals_and_its_own_session() {
                   tr '\\n\\t' '  '; ps -o sid= -p $$ | tr -d ' '; echo $$";
     let text = run(job(1, vec![system(&["bash", "-c", script])])).text();
     let words: Vec<&str> = text.split_whitespace().collect();
-    // ls and grep are children of bash: 3 is the control socket, 4 the folder that ls reads.
+    // ls and grep are children of bash: 3 is the control socket, 4 the directory that ls reads.
     assert_eq!(words[..6], ["0", "1", "2", "3", "4", "SigBlk:"], "{text}");
     assert_eq!(u64::from_str_radix(words[6], 16), Ok(0), "{text}");
-    // 32 and 33 belong to libc, which lets nobody touch them.
+    // 32 and 33 are reserved for libc, which does not let programs use them.
     let ignored = u64::from_str_radix(words[8], 16).unwrap();
     assert_eq!(ignored & !(3 << 31), 0, "{text}");
     assert_eq!(words[9], words[10], "{text}");

@@ -1,5 +1,5 @@
-//! Programs that speak to their shepherd: this test's own binary, started again as the program of
-//! the job, plays libscore, well-behaved or hostile.
+//! Programs that communicate with their shepherd. This test's own binary, started again as the
+//! program of the job, acts as libscore, well-behaved or hostile.
 
 mod driver;
 
@@ -36,7 +36,7 @@ fn start_client(nodes: u32, kind: ProgramKind, role: &str) -> Driver {
     Driver::start(spec)
 }
 
-/// What the roles have printed, without what the test harness prints.
+/// The output of the roles, without that of the test harness.
 fn role_output(outcome: &Outcome) -> Vec<String> {
     let mut lines = outcome.lines();
     lines.retain(|line| line.starts_with("> "));
@@ -48,7 +48,7 @@ fn node() -> u32 {
 }
 
 fn print_line(text: &str) {
-    // One write, past the harness.
+    // One write, not through the harness.
     let line = format!("> {} {text}\n", node());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
     std::io::stdout().flush().unwrap();
@@ -62,7 +62,7 @@ fn send_call(call: &Call) {
 // UNSAFETY: descriptors arrive as numbers.
 #[expect(unsafe_code)]
 fn take_fd(number: RawFd) -> OwnedFd {
-    // SAFETY: just received, owned by nobody else.
+    // SAFETY: just received; it has no other owner.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
@@ -210,7 +210,7 @@ fn flood_role() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// Asks for what costs the shepherd memory, and reads every answer.
+/// Sends requests that cost the shepherd memory, and reads every answer.
 fn flushes_role() {
     attach();
     let body = frame::encode_datagram(&Call::Flush { id: 1 }).unwrap();
@@ -283,7 +283,7 @@ fn every_node_is_welcomed_with_board_area_and_network() {
 }
 
 #[test]
-fn nobody_can_resize_shared_memory_nor_write_the_board() {
+fn no_process_can_resize_shared_memory_or_write_the_board() {
     let outcome = run_client(1, ProgramKind::Score, "resize");
     assert_eq!(role_output(&outcome), ["> 0 0 false false false", "> 0 1 false false true"]);
 }
@@ -303,14 +303,14 @@ fn a_barrier_that_can_never_be_complete_ends_the_parallel_process() {
 }
 
 #[test]
-fn a_program_that_leaves_before_score_initialize_is_named() {
+fn a_program_that_exits_before_score_initialize_is_named() {
     let outcome = run_client(2, ProgramKind::Score, "before");
     assert!(outcome.notices().contains("before score_initialize()"), "{}", outcome.notices());
     assert!([1, 3].contains(&outcome.code()));
     let outcome = run_client(2, ProgramKind::Score, "half");
     assert!(outcome.notices().contains("score_initialize()"), "{}", outcome.notices());
     assert_eq!((outcome.code(), outcome.notices.len()), (1, 1));
-    // The same of a plain program, which need not attach: only the waiting one is the fault.
+    // The same with a plain program, which need not attach: only the waiting node is reported.
     let outcome = run_client(2, ProgramKind::Plain, "half");
     assert!(outcome.notices().contains("waits in score_initialize()"), "{}", outcome.notices());
 }
@@ -328,19 +328,19 @@ fn sc_flush_returns_when_scrun_has_written_everything() {
     let outcome = driver.finish();
     assert_eq!(outcome.code(), 137);
     let text = String::from_utf8_lossy(&outcome.err).into_owned();
-    // The first to be answered kills itself and the other: its own output is whole.
+    // The first node to get an answer kills itself and the other one: its own output is complete.
     assert!(text.contains("partial") && text.len() >= 300_007, "{}", text.len());
 }
 
 #[test]
-fn sc_signal_bcast_reaches_all_and_refuses_what_the_manual_says() {
+fn sc_signal_bcast_reaches_all_and_refuses_the_signals_of_the_manual() {
     let outcome = run_client(3, ProgramKind::Score, "signals");
     assert_eq!(outcome.code(), 128 + libc::SIGUSR1 as u8);
     assert!(outcome.notices().contains("SIGUSR1"));
 }
 
 #[test]
-fn sc_inspectme_tells_where_to_look_and_ends_the_parallel_process() {
+fn sc_inspectme_prints_the_debugger_command_and_ends_the_parallel_process() {
     let outcome = run_client(1, ProgramKind::Score, "inspect");
     assert_eq!(outcome.code(), 128 + libc::SIGBUS as u8);
     let notices = outcome.notices();
@@ -366,7 +366,7 @@ fn a_process_that_calls_without_reading_the_answers_is_ended() {
 #[test]
 fn a_process_that_flushes_without_waiting_is_ended() {
     let mut driver = start_client(1, ProgramKind::Score, "flushes");
-    // Nothing is confirmed to it.
+    // No flush is confirmed.
     driver.flushing = false;
     let outcome = driver.finish();
     assert_eq!(outcome.code(), 1);

@@ -1,5 +1,5 @@
-//! A scored that serves every user, spoken to by what is not scrun: false claims, garbage, callers
-//! that say nothing, and very many at once. All of it needs root, as multi-user mode does.
+//! A scored that serves every user, with clients other than scrun: false claims, garbage, clients
+//! that send nothing, and very many clients at once. All of it needs root, as multi-user mode does.
 
 mod driver;
 
@@ -21,7 +21,8 @@ use score_proto::message::*;
 
 static NEXT_TEST_ID: AtomicU32 = AtomicU32::new(0);
 
-/// A service of one host, or of two of which the other never comes; ended with its value.
+/// A service of one host, or of two of which the other never starts; ended when this value is
+/// dropped.
 struct Service {
     child: Child,
     folder: PathBuf,
@@ -29,7 +30,7 @@ struct Service {
 }
 
 impl Service {
-    /// None, and a skip, where we are not root.
+    /// Starts the service. None, with a message about the skip, if the test does not run as root.
     fn start(cores: u32) -> Option<Self> {
         Self::start_with(cores, &[])
     }
@@ -112,13 +113,13 @@ fn scored(words: &[&str]) -> Command {
     command
 }
 
-/// Somebody who has called.
+/// A client of the service.
 struct Client {
     socket: UnixStream,
     decoder: ServerMessageDecoder,
     out: String,
     notices: String,
-    /// Exit code, once there is one.
+    /// The exit code, once received.
     code: Option<u8>,
 }
 
@@ -139,7 +140,7 @@ impl Client {
         Self { socket, decoder: ServerMessageDecoder::default(), out, notices, code: None }
     }
 
-    /// Logs in and wants a job of so many nodes.
+    /// Logs in and submits a job of this many nodes.
     fn submit(path: &Path, nodes: u32, spec: JobSpec) -> Self {
         let mut client = Self::connect(path);
         let request =
@@ -160,7 +161,7 @@ impl Client {
         self.socket.write_all(&out).unwrap();
     }
 
-    /// Takes what has come within so long; false when the other side has closed.
+    /// Reads the messages of this time; false if the other side has closed.
     fn receive(&mut self, timeout: Duration) -> bool {
         self.socket.set_read_timeout(Some(timeout)).unwrap();
         let mut chunk = [0; 8192];
@@ -193,7 +194,7 @@ impl Client {
                 break;
             }
         }
-        self.code.unwrap_or_else(|| panic!("closed without a last word: {}", self.notices))
+        self.code.unwrap_or_else(|| panic!("closed without a final message: {}", self.notices))
     }
 
     fn until_noticed(&mut self, what: &str) {
@@ -211,7 +212,7 @@ fn a_login_with_a_wrong_uid_is_refused_and_logged() {
     let mut wrong_uid = Client::connect(&service.socket());
     wrong_uid.send(&[ClientMessage::Hello { version: PROTOCOL_VERSION }, login(12_345)]);
     assert_eq!(wrong_uid.until_ended(), 2);
-    assert!(wrong_uid.notices.contains("you are uid 0"), "{}", wrong_uid.notices);
+    assert!(wrong_uid.notices.contains("differs from your uid 0"), "{}", wrong_uid.notices);
     service.until_logged("claimed to be uid 12345");
     let mut client = Client::submit(&service.socket(), 1, spec("echo served", &[]));
     assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
@@ -235,7 +236,7 @@ fn requests_before_login_are_refused() {
 }
 
 #[test]
-fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_goes_on() {
+fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_continues() {
     let Some(service) = Service::start(2) else { return };
     let memory_before = service.memory();
     let silent: Vec<_> = (0..200).map(|_| UnixStream::connect(service.socket()).unwrap()).collect();
@@ -258,7 +259,7 @@ fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_goes_on() {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    service.until_logged("has called and not logged in");
+    service.until_logged("no login before the time-out");
     service.until_logged("a connection to the daemons' port was dropped");
     let mut client = Client::submit(&service.socket(), 1, spec("echo served", &[]));
     assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
@@ -282,12 +283,12 @@ fn the_log_goes_to_a_syslog_receiver_too() {
         let count = receiver.recv(&mut packet).unwrap();
         String::from_utf8_lossy(&packet[..count]).into_owned()
     };
-    // Before it is ready it says where its page is.
+    // It reports the address of its page before it is ready.
     let (first, page, second) = (line(), line(), line());
     assert!(page.contains("page at http://127.0.0.1:"), "{page}");
     assert!(first.starts_with("<28>1 - ") && first.contains("checkpoint"), "{first}");
     assert!(second.starts_with("<30>1 - ") && second.contains("ready: server of 2"), "{second}");
-    // What standard error gets does not change.
+    // The output on standard error does not change.
     service.until_logged("scored: ready: server of 2");
 }
 
@@ -329,13 +330,13 @@ fn ten_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
     assert!(last.notices.contains(&format!("{} go before it", JOBS - 1)), "{}", last.notices);
     let grown = service.memory().saturating_sub(memory_before) / JOBS as u64;
     assert!(grown < 32, "{grown} KiB a job");
-    // Room: the first ones run, in their order.
+    // Free slots: the first jobs run, in their order.
     holder.send(&[ClientMessage::Kill]);
     for client in &mut clients[..20] {
         assert_eq!(client.until_ended(), 0, "{}", client.notices);
         assert_eq!(client.out, "ran\n");
     }
-    // All others are given up at once, and the service is free again.
+    // All other clients disconnect at once, and the service is free again.
     drop(clients);
     let mut next = Client::submit(&service.socket(), 1, spec("echo next", &["wait"]));
     assert_eq!((next.until_ended(), next.out.as_str()), (0, "next\n"));

@@ -1,5 +1,5 @@
-//! A job that is stopped and goes on, with and without a PID namespace: every descendant stands
-//! still, whatever its session, and who had stopped itself is left so.
+//! A job that is stopped and continued, with and without a PID namespace. Every descendant is
+//! stopped, whatever its session. A process that had stopped itself stays stopped.
 
 mod driver;
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use driver::*;
 use score_proto::message::*;
 
-/// Writes on and on: a process, a child of it, and a child of that in a session of its own. One
-/// more stops itself, and says so if it is woken.
+/// Writes continuously: a process, a child of it, and a child of that in a session of its own. One
+/// more process stops itself, and reports it if it is continued.
 const SCRIPT: &str = "cd FOLDER; trap '' TSTP TERM INT HUP
 write() { while :; do echo x >> $1; sleep 0.01; done; }
 (sh -c 'kill -STOP $$; echo woken >> woken') &
@@ -36,7 +36,7 @@ fn stop_and_continue(name: &str, no_namespace: bool) {
             if old_sizes == sizes() {
                 break;
             }
-            assert!(Instant::now() < end, "somebody writes still: {:?}", sizes());
+            assert!(Instant::now() < end, "a process still writes: {:?}", sizes());
         }
         let old_sizes = sizes();
         driver.send(&ClientMessage::Resume);

@@ -1,5 +1,5 @@
-//! A real daemon that hears of jobs which are not meant for it: of another life of its host, or of
-//! another job that had the same number.
+//! A real daemon that receives orders of jobs that are not meant for it: for another incarnation of
+//! its host, or of another job that had the same number.
 
 mod driver;
 
@@ -45,7 +45,7 @@ impl Server {
         let (stream, peer_address) = listener.accept().unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let link = Link::accept(&Key::from_bytes(KEY), LIMITS, Duration::ZERO);
-        // Until it has said what it is.
+        // Replaced when the daemon has sent its own.
         let join = JoinRequest {
             name: String::new(),
             incarnation: 0,
@@ -95,19 +95,19 @@ impl Server {
         );
     }
 
-    /// The first thing among what comes that is wanted.
+    /// The first received message that `select` accepts.
     fn until<T>(&mut self, what: &str, select: impl Fn(PeerMessage) -> Option<T>) -> T {
         let end = Instant::now() + TEST_TIMEOUT;
         let mut chunk = [0; 65536];
         loop {
-            assert!(Instant::now() < end, "it did not come: {what}");
+            assert!(Instant::now() < end, "{what} did not arrive");
             while let Some(message) = self.link.next::<PeerMessage>().unwrap() {
                 if let Some(found) = select(message) {
                     return found;
                 }
             }
             match self.stream.read(&mut chunk) {
-                Ok(0) => panic!("the daemon has gone before {what}"),
+                Ok(0) => panic!("the daemon has exited before {what}"),
                 Ok(count) => self.link.push(&chunk[..count], self.started_at.elapsed()).unwrap(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => panic!("{error}"),
@@ -133,7 +133,7 @@ impl Server {
         })
     }
 
-    /// Starts the job's processes and waits for their word.
+    /// Starts the job's processes and waits for their output.
     fn run(&mut self, job_incarnation: u64, line: &str) {
         self.report("ready", job_incarnation, |report| (report == Report::Ready).then_some(()));
         self.send_order(job_incarnation, &Order::StartStage(0));
@@ -157,22 +157,22 @@ fn is_end(report: Report) -> Option<()> {
 
 #[test]
 fn a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started() {
-    let mut server = Server::start("lives");
+    let mut server = Server::start("incarnations");
     let incarnation = server.join.incarnation;
     server.send_placement(1, incarnation + 1);
     let reason = server.report("a refusal", 1, |report| match report {
         Report::UnknownJob { reason } => Some(reason),
         _ => None,
     });
-    assert!(reason.contains("begun anew"), "{reason}");
-    // The same number, meant for this one.
+    assert!(reason.contains("has restarted since"), "{reason}");
+    // The same number, for this incarnation.
     server.send_placement(2, incarnation);
     server.send_begin(2, "echo up; exec sleep 300");
     server.run(2, "up");
 }
 
 #[test]
-fn a_late_order_of_an_earlier_job_does_not_touch_the_one_that_has_its_number_now() {
+fn a_late_order_of_an_earlier_job_does_not_affect_the_job_that_reuses_its_number() {
     let mut server = Server::start("numbers");
     let incarnation = server.join.incarnation;
     server.send_placement(2, incarnation);
@@ -181,12 +181,12 @@ fn a_late_order_of_an_earlier_job_does_not_touch_the_one_that_has_its_number_now
     for late in [Order::Kill, Order::Finish, Order::Abort] {
         server.send_order(1, &late);
     }
-    // A new one ends what is left of its predecessor, whoever leads that.
+    // A new job ends the rest of its predecessor, whichever server leads that one.
     let mark = mark();
     server.send_placement(3, incarnation);
     server.send_begin(3, &format!("export {mark}; echo second; exec sleep 300"));
     server.run(3, "second");
-    // It has said its word, and is about to be what carries the mark.
+    // The process has printed its line, and is about to exec the program that carries the mark.
     let end = Instant::now() + TEST_TIMEOUT;
     while marked(&mark).len() != 1 {
         assert!(Instant::now() < end, "{:?}", marked(&mark));

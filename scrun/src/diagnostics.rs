@@ -7,16 +7,16 @@ use std::io::{IsTerminal, Write};
 /// How lines are shown.
 #[derive(Debug, Clone, Copy)]
 pub struct Reporter {
-    /// Who speaks.
+    /// Name of the program that reports, as the prefix of each line.
     pub name: &'static str,
-    /// The least level that is shown.
+    /// The lowest level that is shown.
     pub min_level: Level,
     /// Whether the prefix is coloured.
     pub colour: bool,
 }
 
 impl Reporter {
-    /// One for this process's standard error.
+    /// A reporter for the standard error of this process.
     pub fn new(name: &'static str, min_level: Level) -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -29,7 +29,7 @@ impl Reporter {
         if level < self.min_level {
             return None;
         }
-        // Whoever made the text may have put a user's or a program's bytes into it.
+        // The text may contain bytes from a user or a program.
         let printable = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
         let text: String = text.chars().map(printable).collect();
         let name = self.name;
@@ -40,10 +40,10 @@ impl Reporter {
         })
     }
 
-    /// Writes a line at once: before a session is there, when nothing can hang behind it.
+    /// Writes a line at once. Used before a session exists, when a blocked write delays only scrun.
     pub fn report(&self, level: Level, text: &str) {
         if let Some(line) = self.line(level, text) {
-            // Nobody is left to tell when this fails.
+            // If this fails, there is no other place to report it.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }

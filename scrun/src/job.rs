@@ -1,4 +1,4 @@
-//! From what the user typed to the job that scored gets.
+//! Builds the job for scored from the command line.
 
 use crate::elf::LibrarySearchPath;
 use crate::nodes::HostAssignment;
@@ -6,23 +6,24 @@ use crate::options::{ScrunOptions, Statistics};
 use crate::pipeline::{Element, Stages};
 use crate::program::{Program, ProgramSearchPath, resolve};
 use crate::request::{self, ProgramRequest};
-use crate::usage::{EXIT_USAGE, StartError, printable};
+use crate::usage::{StartError, printable};
 use nix::sys::stat::{Mode, umask};
 use score_proto::env::{CONTROL_FD_ENV, RESOURCE_FD_ENV, SCOUT_ENV};
+use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind, StageSpec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The programs of a job, found and looked into.
+/// The programs of a job, with their resource requests.
 #[derive(Debug)]
 pub struct ResolvedPrograms {
-    /// Element by element, as scored gets them.
+    /// The stages and their elements, as scored receives them.
     pub stages: Vec<StageSpec>,
-    /// Their requests, `system` left out.
+    /// The requests of the programs, except those run by `system`.
     pub requests: Vec<ProgramRequest>,
 }
 
-/// Finds every program and reads what it asks for.
+/// Finds every program and reads its resource request.
 ///
 /// # Errors
 /// The first program that cannot be run.
@@ -30,7 +31,8 @@ pub fn resolve_programs(
     stages: &Stages,
     search_path: &ProgramSearchPath,
 ) -> Result<ResolvedPrograms, StartError> {
-    // All programs are found before any is looked into: a local run comes after every refusal.
+    // All programs are found before any request is read: a missing program is an error before
+    // any trial run.
     let resolved = stages
         .iter()
         .map(|stage| stage.iter().map(|element| resolve(element, search_path)).collect())
@@ -80,7 +82,7 @@ fn element_spec(
 /// The job for scored.
 ///
 /// # Errors
-/// A working directory that is gone.
+/// If the working directory no longer exists.
 pub fn build(
     options: &ScrunOptions,
     programs: ResolvedPrograms,
@@ -105,7 +107,8 @@ pub fn build(
     })
 }
 
-/// A redirect that writes a file which goes with the job, so that the user can be told once.
+/// The first output redirection to a file in the job's directory, which is removed with the job.
+/// scrun notifies the user once.
 pub fn file_in_job_directory(stages: &[StageSpec]) -> Option<String> {
     stages.iter().flat_map(|stage| &stage.elements).find_map(|element| match &element.output {
         Output::File { name, .. } if !name.is_absolute() => {
@@ -129,7 +132,7 @@ pub(crate) fn environment() -> Vec<OsBytes> {
         .collect()
 }
 
-/// The mask can only be read by setting it; there is one thread yet.
+/// The umask can be read only by setting it. This is safe because there is only one thread yet.
 pub(crate) fn current_umask() -> u32 {
     let mask = umask(Mode::from_bits_truncate(0o077));
     umask(mask);
@@ -139,7 +142,7 @@ pub(crate) fn current_umask() -> u32 {
 /// The working directory and PATH of this process.
 ///
 /// # Errors
-/// A working directory that is gone.
+/// If the working directory no longer exists.
 pub fn search_path() -> Result<ProgramSearchPath, StartError> {
     ProgramSearchPath::from_env()
         .map_err(|error| StartError::plain(EXIT_USAGE, format!("the working directory: {error}")))

@@ -1,8 +1,8 @@
-//! The front end of SCore: a parallel job is typed like a shell pipeline (manual, scrun(1)).
+//! The front end of SCore: a user types a parallel job like a shell pipeline (manual, scrun(1)).
 //!
 //! From the command line to the job: [`options`] -> [`pipeline`] -> [`program`] -> [`elf`] and
-//! [`request`] -> [`local_environment`] and [`nodes`] -> [`job`] -> [`session`]. All but the
-//! last decide, and start nothing; a library only for tests and fuzzing.
+//! [`request`] -> [`local_environment`] and [`nodes`] -> [`job`] -> [`session`]. Only [`session`]
+//! starts the job; the other modules decide. This is a library only for tests and fuzzing.
 #![forbid(unsafe_code)]
 
 pub mod diagnostics;
@@ -30,13 +30,14 @@ use diagnostics::Reporter;
 use local_environment::LocalEnvironment;
 use options::ScrunOptions;
 use program_store::ProgramStore;
+use score_proto::exit_code::EXIT_IO_ERROR;
 use score_proto::message::Level;
 use session::{DaemonSource, SessionConfig};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use usage::StartError;
 
-/// Does what the command line says; gives scrun's exit code.
+/// Executes the command line and returns scrun's exit code.
 pub fn main(words: &[OsString], environment: &OsStr) -> u8 {
     match run(words, environment) {
         Ok(code) => code,
@@ -67,7 +68,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     let request = request::intersect(&programs.requests)?;
     request::check(&programs.requests, &options, &mut |level, text| reporter.report(level, text))?;
     let mut warn = |line: &str| reporter.report(Level::Warning, line);
-    // What the command line says comes before a scout session, and that before the environment.
+    // The command line takes precedence over a scout session, and a session over the environment.
     let connection =
         if options.chooses_hosts() { None } else { scout_login::login_if_in_session()? };
     let cluster_request =
@@ -76,7 +77,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     local_env.session_hosts =
         connection.as_ref().map(|connection| local_env.hosts_of_session(&connection.hosts));
     let assignment = match &cluster_request {
-        // Which hosts it gets is decided there.
+        // The server of the cluster chooses the hosts.
         Some(cluster_request) => cluster_request.provisional_assignment(),
         None => nodes::assign_hosts(&options, &request, &local_env, &mut warn)?,
     };
@@ -98,7 +99,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
         reporter.report(Level::Info, &format!("no effect yet: {}", ineffective.join(", ")));
     }
     if let Some(file) = job::file_in_job_directory(&programs.stages) {
-        let line = format!("{file} is written in the job's directory and gone with the job");
+        let line = format!("{file} is in the job's directory and is removed with the job");
         reporter.report(Level::Info, &line);
     }
     let program_names = job::names(&programs.stages);
@@ -114,7 +115,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     let monitor = options.get("monitor").and_then(|given| match monitor::resolve_target() {
         Ok(target) => Some(monitor::MonitorRequest { target, value: given.value.clone() }),
         Err(reason) => {
-            reporter.report(Level::Warning, &format!("no picture of the job is shown: {reason}"));
+            reporter.report(Level::Warning, &format!("monitor: not started: {reason}"));
             None
         }
     });
@@ -122,7 +123,8 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
         spec.reads_stdin && monitor::takes_input(monitor_request.target)
     }) {
         spec.reads_stdin = false;
-        reporter.report(Level::Info, "the keyboard is the monitor's: the job reads nothing");
+        let line = "monitor: uses the keyboard: the job has no standard input";
+        reporter.report(Level::Info, line);
     }
     let merger = None;
     let config = SessionConfig {
@@ -137,14 +139,13 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     session::run(spec, config)
 }
 
-/// Prints and ends; a reader that has gone is no failure, a full disk is one.
+/// Prints the text and gives the exit code. A closed reader is not an error; a full disk is one.
 fn print(text: &str) -> Result<u8, StartError> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(StartError::plain(
-            session::state::EXIT_OUTPUT_FAILED,
-            format!("standard output: {error}"),
-        )),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(StartError::plain(EXIT_IO_ERROR, format!("standard output: {error}")))
+        }
         _ => Ok(0),
     }
 }
@@ -177,7 +178,7 @@ pub fn fuzz_options(bytes: &[u8]) {
 /// Fuzzing entry: any bytes, cut at newlines, as the words of a job.
 ///
 /// # Panics
-/// When a job that was accepted does not read the same once its words are written out again.
+/// If an accepted job is parsed differently after its words have been escaped again.
 pub fn fuzz_pipeline(bytes: &[u8]) {
     use std::os::unix::ffi::OsStrExt;
     let words: Vec<OsString> =
@@ -198,6 +199,6 @@ pub fn fuzz_pipeline(bytes: &[u8]) {
 
 /// Fuzzing entry: any bytes as an ELF file.
 pub fn fuzz_elf(bytes: &[u8]) {
-    // Both answers are right for one input or another; only a panic is wrong.
+    // Both results can be correct; only a panic is an error.
     let _ = elf::request_of_bytes(bytes);
 }

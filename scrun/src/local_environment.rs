@@ -1,33 +1,34 @@
-//! Which hosts are at hand in single-user mode (manual, scrun(1), `group`, `file`): those that an
-//! option names, else those that a batch system has given, else this machine. No database is read
-//! unless an option asks for it.
+//! The available hosts in single-user mode (manual, scrun(1), `group`, `file`): those that an
+//! option names, else those of a batch job's allocation, else this machine. A database is read only
+//! if an option requires it.
 
 use crate::networks;
 use crate::options::{OptionArg, ScrunOptions};
-use crate::usage::{EXIT_USAGE, StartError};
+use crate::usage::StartError;
 use score_hosts::database_file::{self, DATABASE_ENV};
 use score_hosts::{Context, Database, Host, VirtualHostSpec, allocation, evaluate, expression};
+use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{HostKind, HostSpec};
 use score_proto::network::HostNetwork;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// What scrun knows of the place where it runs.
+/// The environment in which scrun runs.
 pub struct LocalEnvironment<'a> {
-    /// Processors of this machine; they are counted only when it matters.
+    /// Counts the processors of this machine. Called only if the number matters.
     pub count_processors: &'a dyn Fn() -> u32,
-    /// Name of this machine.
+    /// Gives the name of this machine.
     pub machine_name: &'a dyn Fn() -> String,
-    /// The environment.
+    /// Reads an environment variable.
     pub env_var: &'a dyn Fn(&str) -> Option<OsString>,
-    /// How files are read.
+    /// Reads a file.
     pub read_file: database_file::ReadFile<'a>,
-    /// The hosts of the scout session that this is in: no others are at hand.
+    /// The hosts of the scout session that scrun runs in: no other hosts are available.
     pub session_hosts: Option<Vec<Host>>,
 }
 
 impl LocalEnvironment<'_> {
-    /// That of this process.
+    /// The environment of this process.
     pub fn current() -> Self {
         let env_var: &dyn Fn(&str) -> Option<OsString> = &|name| std::env::var_os(name);
         Self {
@@ -39,7 +40,7 @@ impl LocalEnvironment<'_> {
         }
     }
 
-    /// One of eight processors and no file, for tests and fuzzing.
+    /// An environment with eight processors and no files, for tests and fuzzing.
     pub fn for_tests() -> Self {
         let read_file: database_file::ReadFile<'_> = &|_| Err(std::io::ErrorKind::NotFound.into());
         Self {
@@ -51,10 +52,10 @@ impl LocalEnvironment<'_> {
         }
     }
 
-    /// The hosts that options or a batch system name; none when nobody names any.
+    /// The hosts that options or a batch system name; `None` if neither names any.
     ///
     /// # Errors
-    /// An option whose value, or whose file, is wrong; an allocation that makes no sense.
+    /// An option with a wrong value or file, or an invalid allocation.
     pub fn available_hosts(
         &self,
         options: &ScrunOptions,
@@ -108,11 +109,11 @@ impl LocalEnvironment<'_> {
         path.as_deref().map(load).transpose()
     }
 
-    /// The networks that this machine is on by the database: for a job on this machine alone, which
-    /// reads it for the option `network` only.
+    /// The networks of this machine in the database. For a job on this machine alone, which
+    /// reads the database only for the option `network`.
     ///
     /// # Errors
-    /// A database that is wrong.
+    /// An invalid database.
     pub fn local_networks(&self, options: &ScrunOptions) -> Result<Vec<HostNetwork>, StartError> {
         let Some(given) = options.get("network") else { return Ok(Vec::new()) };
         let database = self.default_database(given)?;
@@ -137,7 +138,7 @@ impl LocalEnvironment<'_> {
         })
     }
 
-    /// The hosts of a mere list, as the database of this host knows them.
+    /// The hosts of a plain list, with their records in the database of this host.
     fn hosts_of_list(
         &self,
         given: &OptionArg,
@@ -147,7 +148,7 @@ impl LocalEnvironment<'_> {
             .map_err(|line| StartError::usage(given.in_value(0), format!("{}: {line}", given.key)))
     }
 
-    /// Hosts of a scout session, as far as is known of them.
+    /// The hosts of a scout session, with the attributes that the session provides.
     pub fn hosts_of_session(&self, session: &[HostSpec]) -> Vec<Host> {
         let host = |spec: &HostSpec| Host {
             name: spec.name.clone(),
@@ -167,7 +168,7 @@ impl LocalEnvironment<'_> {
     }
 }
 
-/// Spares stand in for hosts that are out of order; the user hears of it.
+/// Replaces defective hosts by spares and warns the user.
 fn remove_defective(
     database: &Database,
     hosts: Vec<Host>,
@@ -175,7 +176,7 @@ fn remove_defective(
 ) -> Vec<Host> {
     let available = database.available(hosts);
     for (host, spare) in &available.replaced {
-        warn(&format!("{host} is out of order: {spare} stands in for it"));
+        warn(&format!("{host} is out of order: replaced by {spare}"));
     }
     if !available.missing.is_empty() {
         let missing = available.missing.join(", ");

@@ -1,5 +1,5 @@
-//! `monitor` (manual 3.5.3): a picture of what the job does, by `scmon`, in a window of its own or
-//! on this terminal. scrun passes the figures on; where scmon reads slowly it gets fewer.
+//! `monitor` (manual 3.5.3): `scmon` displays the activity of the job, in its own window or on
+//! this terminal. scrun forwards the metrics; if scmon reads slowly, it gets fewer of them.
 
 use crate::session::daemon::sibling_binary;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -13,28 +13,29 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Milliseconds between two pictures.
-pub const PERIOD_MS: u32 = 500;
-/// How long scmon may take to give the terminal back.
+/// Milliseconds between two updates of the display.
+pub const REPORT_INTERVAL_MS: u32 = 500;
+/// The time in which scmon must restore the terminal and exit.
 const SCMON_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes for the pipe: what a thousand processes say at once.
+/// Capacity of the pipe in bytes: enough for the metrics of a thousand processes at once.
 const PIPE_CAPACITY_LEN: i32 = 1 << 20;
-/// Bytes of standard error that wait for scmon at most; more are written over the picture.
+/// Maximum bytes of standard error that wait for scmon. More are written over the display.
 const MAX_BUFFERED_STDERR_BYTES: usize = 4 << 20;
 
-/// What scrun finds where it runs.
+/// The displays that are available to scrun.
 #[derive(Debug, Clone, Copy)]
 struct DisplayCapabilities {
-    /// DISPLAY is set, and there is an xterm.
+    /// DISPLAY is set.
     display: bool,
+    /// An xterm is in PATH.
     xterm: bool,
-    /// What the job writes goes to a terminal.
+    /// The job's standard output is a terminal.
     stdout: bool,
-    /// There is a terminal.
+    /// There is a controlling terminal.
     terminal: bool,
 }
 
-/// Where the picture is shown.
+/// The place at which the metrics are displayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MonitorTarget {
     /// In an xterm.
@@ -48,20 +49,20 @@ fn choose_target(capabilities: DisplayCapabilities) -> Result<MonitorTarget, &'s
         DisplayCapabilities { stdout: false, terminal: true, .. } => Ok(MonitorTarget::Terminal),
         DisplayCapabilities { display: true, xterm: true, .. } => Ok(MonitorTarget::Window),
         DisplayCapabilities { display: true, .. } => {
-            Err("there is no xterm in PATH; with the job's output redirected this terminal will do")
+            Err("there is no xterm in PATH; redirect the job's output to use this terminal")
         }
         DisplayCapabilities { stdout: true, .. } => {
-            Err("the job's output goes to this terminal and DISPLAY is not set: redirect the one, \
-                 or set the other")
+            Err("the job's output goes to this terminal and DISPLAY is not set: redirect the \
+                 output, or set DISPLAY")
         }
         _ => Err("there is neither a terminal nor a DISPLAY"),
     }
 }
 
-/// Where the picture can be shown here.
+/// The place at which the metrics can be displayed.
 ///
 /// # Errors
-/// Why there will be none.
+/// The reason why there is none.
 pub fn resolve_target() -> Result<MonitorTarget, &'static str> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let xterm = std::env::split_paths(&paths).any(|path| path.join("xterm").is_file());
@@ -73,15 +74,15 @@ pub fn resolve_target() -> Result<MonitorTarget, &'static str> {
     })
 }
 
-/// Whether the picture takes the terminal that the job would read from.
+/// Whether the monitor takes the terminal that the job would read from.
 pub fn takes_input(target: MonitorTarget) -> bool {
     target == MonitorTarget::Terminal && stdin().is_terminal()
 }
 
-/// A picture that is to be shown once the job has a number.
+/// A monitor that is to be started when the job has a number.
 #[derive(Debug, Clone)]
 pub struct MonitorRequest {
-    /// Where.
+    /// The place of the display.
     pub target: MonitorTarget,
     /// The option's value.
     pub value: Option<String>,
@@ -92,11 +93,11 @@ pub struct MonitorRequest {
 pub struct Monitor {
     child: Child,
     pipe: PipeWriter,
-    /// Our copy of the other end, where scmon opens it by name.
+    /// Our copy of the pipe's read end, if scmon opens it by its path.
     _reader: Option<PipeReader>,
-    /// What the pipe has not taken yet.
+    /// Frames that are not yet written to the pipe.
     unsent: Vec<u8>,
-    /// Standard error is the terminal that is drawn on: its lines go there, too.
+    /// Standard error is the terminal on which scmon draws: its lines go to scmon, too.
     shares_terminal: bool,
 }
 
@@ -104,11 +105,11 @@ impl Monitor {
     /// Starts scmon for this job.
     ///
     /// # Errors
-    /// One line.
+    /// One line that says which step failed.
     pub fn start(request: &MonitorRequest, job: u32) -> Result<Self, String> {
-        let failed = |what: &str, error: std::io::Error| format!("monitor: {what}: {error}");
+        let failed = |object: &str, error: std::io::Error| format!("monitor: {object}: {error}");
         let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;
-        // A smaller pipe makes a slower picture, no worse.
+        // With a smaller pipe the display is only updated less often.
         let _ = fcntl(pipe.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY_LEN));
         fcntl(pipe.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|errno| failed("pipe", errno.into()))?;
@@ -121,7 +122,7 @@ impl Monitor {
         for value in views {
             words.extend(["-show".into(), value.into()]);
         }
-        words.extend(["-period".into(), PERIOD_MS.to_string().into(), "-pipe".into()]);
+        words.extend(["-period".into(), REPORT_INTERVAL_MS.to_string().into(), "-pipe".into()]);
         let (mut command, inherited_reader) = match request.target {
             MonitorTarget::Terminal => {
                 words.push("-".into());
@@ -146,19 +147,19 @@ impl Monitor {
         Ok(Self { child, pipe, _reader: inherited_reader, unsent: Vec::new(), shares_terminal })
     }
 
-    /// Passes figures on, or drops them while earlier ones wait. False: the user has closed it.
+    /// Forwards metrics, or drops them while earlier ones wait. False: the user has closed scmon.
     pub fn send_metrics(&mut self, message: &ServerMessage) -> bool {
         if !self.send() || matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
             return false;
         }
         if self.unsent.is_empty() {
-            // What is too long for a frame is not shown.
+            // Metrics that are too long for a frame are not shown.
             let _ = frame::encode(message, &mut self.unsent);
         }
         self.send()
     }
 
-    /// Takes what would be written over the picture. False: write it.
+    /// Takes bytes that would be written over the display. False: the caller must write them.
     pub fn send_stderr(&mut self, bytes: &[u8]) -> bool {
         if !self.shares_terminal || self.unsent.len() > MAX_BUFFERED_STDERR_BYTES {
             return false;
@@ -186,8 +187,8 @@ impl Monitor {
         is_open
     }
 
-    /// The job is over, or the picture: gives the terminal back. What scmon has not taken of
-    /// standard error is for the caller to write.
+    /// Ends scmon, because the job has ended or the display is closed. scmon restores the terminal.
+    /// Returns the bytes of standard error that scmon has not taken; the caller must write them.
     pub fn close(mut self) -> Vec<u8> {
         let deadline = Instant::now() + SCMON_EXIT_TIMEOUT;
         while !self.unsent.is_empty() && Instant::now() < deadline && self.send() {
@@ -207,7 +208,7 @@ impl Monitor {
     }
 }
 
-/// The bytes of standard error in frames that nobody has read.
+/// The bytes of standard error in unread frames.
 fn unread_stderr(frames: &[u8]) -> Vec<u8> {
     let mut decoder = frame::Decoder::default();
     decoder.push(frames);

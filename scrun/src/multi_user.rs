@@ -1,22 +1,23 @@
-//! Multi-user mode (manual 1.4.3; scrun(1), `scored`): the job goes to the scored of this host,
-//! which knows who the user is, and the server of the cluster chooses the hosts.
+//! Multi-user mode (manual 1.4.3; scrun(1), `scored`): scrun submits the job to the daemon of this
+//! host, which identifies the user. The server of the cluster chooses the hosts.
 
 use crate::nodes::HostAssignment;
 use crate::options::{OptionArg, ScrunOptions};
-use crate::usage::{EXIT_USAGE, StartError};
+use crate::usage::StartError;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{User, getuid};
 use score_hosts::node_request::parse_hosts;
-use score_hosts::{Shape as Asked, parse_nodes};
+use score_hosts::{Shape, parse_nodes};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::elf_note::Request;
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
+use score_proto::exit_code::EXIT_USAGE;
 use score_proto::job_control::Limit;
 use score_proto::message::{HostSpec, Login, OsBytes};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-/// What a job keeps of its user's limits.
+/// The resource limits that a job inherits from its user.
 const INHERITED_LIMITS: [Resource; 11] = [
     Resource::RLIMIT_AS,
     Resource::RLIMIT_CORE,
@@ -31,20 +32,20 @@ const INHERITED_LIMITS: [Resource; 11] = [
     Resource::RLIMIT_STACK,
 ];
 
-/// A login, and what is wanted of the cluster.
+/// A login, and the nodes that the job requests from the cluster.
 #[derive(Debug)]
 pub struct ClusterRequest {
-    /// Who.
+    /// The user and the cluster.
     pub login: Login,
-    /// How many nodes.
+    /// The requested number of nodes and hosts.
     pub shape: AllocationRequest,
 }
 
-/// The login that the options ask for, if they do: `scored`, unless `group` or `file` stands to the
-/// left of it.
+/// The cluster request of the options, if the job is for multi-user mode: the option `scored` is
+/// given, and neither `group` nor `file` is to its left.
 ///
 /// # Errors
-/// Numbers that cannot be, or what only single-user mode can do.
+/// Invalid numbers, or options that only single-user mode supports.
 pub fn from_options(
     options: &ScrunOptions,
     request: &Request,
@@ -87,31 +88,31 @@ fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest,
     let parse = if given.key == "hosts" { parse_hosts } else { parse_nodes };
     let parsed = parse(value).map_err(refuse)?;
     let shape = match (parsed.shape, request.procs) {
-        (Asked::Nodes(nodes), None) => AllocationRequest::FewestHosts(nodes),
-        (Asked::Nodes(nodes), Some(procs)) if procs > 0 && nodes % procs == 0 => {
+        (Shape::Nodes(nodes), None) => AllocationRequest::FewestHosts(nodes),
+        (Shape::Nodes(nodes), Some(procs)) if procs > 0 && nodes % procs == 0 => {
             AllocationRequest::HostsByProcs { hosts: nodes / procs, procs }
         }
-        (Asked::Nodes(_), Some(procs)) => {
+        (Shape::Nodes(_), Some(procs)) => {
             return Err(refuse(format!("the program wants {procs} processes on each host")));
         }
-        (Asked::Hosts(_, procs), Some(required_procs)) if procs != required_procs => {
+        (Shape::Hosts(_, procs), Some(required_procs)) if procs != required_procs => {
             return Err(refuse(format!(
                 "the program wants {required_procs} processes on each host"
             )));
         }
-        (Asked::Hosts(Some(hosts), procs), _) => AllocationRequest::HostsByProcs { hosts, procs },
-        (Asked::Hosts(None, procs), _) => {
+        (Shape::Hosts(Some(hosts), procs), _) => AllocationRequest::HostsByProcs { hosts, procs },
+        (Shape::Hosts(None, procs), _) => {
             AllocationRequest::EveryHost { procs, min_nodes, max_nodes }
         }
-        (Asked::WholeHosts(hosts), Some(procs)) => AllocationRequest::HostsByProcs { hosts, procs },
-        (Asked::WholeHosts(hosts), None) => {
+        (Shape::WholeHosts(hosts), Some(procs)) => AllocationRequest::HostsByProcs { hosts, procs },
+        (Shape::WholeHosts(hosts), None) => {
             AllocationRequest::Exclusive { hosts, min_nodes, max_nodes }
         }
     };
     let nodes = match shape {
         AllocationRequest::FewestHosts(nodes) => u64::from(nodes),
         AllocationRequest::HostsByProcs { hosts, procs } => u64::from(hosts) * u64::from(procs),
-        // The server sees to it.
+        // The server checks the limits for these.
         AllocationRequest::AllFreeSlots { .. }
         | AllocationRequest::Exclusive { .. }
         | AllocationRequest::EveryHost { .. } => u64::from(min_nodes),
@@ -123,16 +124,16 @@ fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest,
 }
 
 impl ClusterRequest {
-    /// A choice that says how many nodes there are at least.
+    /// A placeholder for the assignment of the server. It has the minimum number of nodes.
     pub fn provisional_assignment(&self) -> HostAssignment {
         let nodes = self.shape.min_slots().try_into().unwrap_or(u32::MAX);
         HostAssignment { hosts: vec![HostSpec::local(nodes)] }
     }
 
-    /// Calls the scored of this host.
+    /// Connects to the daemon of this host.
     ///
     /// # Errors
-    /// There is none.
+    /// If no daemon listens on the socket.
     pub fn connect(&self) -> Result<UnixStream, StartError> {
         let path = std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
         let path = path.unwrap_or_else(|| DEFAULT_SOCKET.into());
@@ -201,7 +202,7 @@ mod tests {
             shape("-hosts=2", &any),
             Ok(AllocationRequest::Exclusive { hosts: 2, min_nodes, max_nodes })
         );
-        // Which hosts are of that kind, the server knows.
+        // The server knows which hosts are of that kind.
         assert_eq!(
             shape("-nodes=3x2.linux.opteron", &any),
             Ok(AllocationRequest::HostsByProcs { hosts: 3, procs: 2 })

@@ -1,5 +1,5 @@
-//! The networks of a job (manual 4.1, SCORE_RSRC_NUM_NETS; scrun(1), `network`): which of those
-//! that its hosts are on, one for each network set.
+//! The networks of a job (manual 4.1, SCORE_RSRC_NUM_NETS; scrun(1), `network`): one network of its
+//! hosts for each network set.
 
 use crate::options::ScrunOptions;
 use crate::usage::{ErrorPosition, StartError};
@@ -7,16 +7,16 @@ use score_hosts::{Host, HostInterface};
 use score_proto::message::HostSpec;
 use score_proto::network::{ETHERNET, HostNetwork, UDP, choose};
 
-/// What the option names, in its order; nothing where it is not given.
+/// The networks that the option names, in this order. Empty if the option is not given.
 pub fn requested_networks(options: &ScrunOptions) -> Vec<String> {
     let value = options.get("network").and_then(|given| given.value.as_deref());
     value.into_iter().flat_map(|value| value.split('+').map(str::to_owned)).collect()
 }
 
-/// The networks of a job on these hosts, whose programs ask for so many network sets.
+/// Selects the networks of a job on these hosts, with programs that request `sets` network sets.
 ///
 /// # Errors
-/// A network that is unknown, or that a host is not on; too few of them.
+/// An unknown network, a network that a host is not on, or too few networks.
 pub fn select_networks(
     options: &ScrunOptions,
     hosts: &[HostSpec],
@@ -26,7 +26,7 @@ pub fn select_networks(
     choose(hosts, &names, sets).map_err(|line| match options.get("network") {
         Some(given) => {
             let value = given.value.as_deref().unwrap_or_default();
-            // The word that the line is about, else the first.
+            // The network that the line names, else the first one.
             let network = names.iter().find(|name| line.contains(&format!("{name:?}")));
             let offset = network.and_then(|name| value.find(name.as_str())).unwrap_or(0);
             StartError::usage(given.in_value(offset), format!("network={value}: {line}"))
@@ -35,8 +35,8 @@ pub fn select_networks(
     })
 }
 
-/// The networks that a host is on: those that the database, or its scout session, gives it; else
-/// for a virtual one those that its links make.
+/// The networks of a host: those of its record in the database or of its scout session. A virtual
+/// host without any has the networks of its links.
 pub fn host_networks(host: &Host, links: u32) -> Vec<HostNetwork> {
     if host.is_virtual && host.interfaces.is_empty() {
         return virtual_host_networks(links);
@@ -50,7 +50,7 @@ fn endpoint_network(end: &HostInterface) -> HostNetwork {
     network.with_addressing(end.addressing.clone())
 }
 
-/// The way back, for a host of a scout session.
+/// The inverse of [`host_networks`], for a host of a scout session.
 pub fn endpoints(networks: &[HostNetwork]) -> Vec<HostInterface> {
     let end = |network: &HostNetwork| HostInterface {
         network: network.name.clone(),
@@ -62,7 +62,7 @@ pub fn endpoints(networks: &[HostNetwork]) -> Vec<HostInterface> {
     networks.iter().map(end).collect()
 }
 
-/// All links as one trunk, by UDP or raw; with several links also each for itself, by UDP.
+/// All links as one trunk, by UDP or raw. Several links are also networks of their own, by UDP.
 fn virtual_host_networks(links: u32) -> Vec<HostNetwork> {
     let link = |number: u32| format!("eth{number}");
     let all_links: Vec<String> = (0..links).map(link).collect();
@@ -72,7 +72,7 @@ fn virtual_host_networks(links: u32) -> Vec<HostNetwork> {
     [trunk(UDP), trunk(ETHERNET)].into_iter().chain(singles).collect()
 }
 
-/// The links of each virtual host. A number that cannot be is scored's to refuse.
+/// The number of links of each virtual host. scored rejects invalid numbers.
 pub fn links(options: &ScrunOptions) -> u32 {
     let value = options.get("links").and_then(|given| given.value.as_deref());
     let links = value.and_then(|value| value.parse().ok()).unwrap_or(1);

@@ -1,4 +1,4 @@
-//! How many nodes a job gets, and on which hosts (manual, scrun(1), `nodes`; 4.1).
+//! The number of nodes of a job, and their hosts (manual, scrun(1), `nodes`; 4.1).
 
 use crate::local_environment::{LocalEnvironment, bintype};
 use crate::networks;
@@ -9,7 +9,7 @@ use score_hosts::{Host, PlacementRequest, Shape, parse_nodes, place};
 use score_proto::elf_note::Request;
 use score_proto::message::{HostKind, HostSpec};
 
-/// The decision.
+/// The hosts of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostAssignment {
     /// The hosts, with the number of nodes on each.
@@ -17,12 +17,12 @@ pub struct HostAssignment {
 }
 
 impl HostAssignment {
-    /// Nodes of every parallel process.
+    /// Number of nodes of every element.
     pub fn nodes(&self) -> u32 {
         self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
     }
 
-    /// `HxP`, or the numbers of all hosts where they differ.
+    /// `HxP`, or the numbers of nodes on all hosts if they differ.
     pub fn layout(&self) -> String {
         let procs: Vec<u32> = self.hosts.iter().map(|host| host.procs).collect();
         match procs.first() {
@@ -34,10 +34,10 @@ impl HostAssignment {
     }
 }
 
-/// Settles hosts and number of nodes. `warn` hears what the user should know.
+/// Assigns the nodes of a job to hosts. `warn` receives warnings for the user.
 ///
 /// # Errors
-/// Hosts that are not there, or a number that the requests do not allow; both numbers are named.
+/// Missing hosts, or a number that the requests do not allow. The error names both numbers.
 pub fn assign_hosts(
     options: &ScrunOptions,
     request: &Request,
@@ -84,14 +84,15 @@ pub fn assign_hosts(
     Ok(HostAssignment { hosts: placement.hosts.into_iter().map(spec).collect() })
 }
 
-/// The hosts at hand, with what is known of this machine among them.
+/// The available hosts. The record of this machine gets its processors and binary type.
 fn fill_in_local_host(
     available: Option<Vec<Host>>,
     requirements: &PlacementRequest,
     local_env: &LocalEnvironment<'_>,
 ) -> Vec<Host> {
     let Some(mut hosts) = available else {
-        // The processors of one host matter only when nobody says how many nodes there are.
+        // The processors of one host matter only if neither the option nor the program gives the
+        // number of nodes.
         let processors_matter = requirements.shape.is_none() && requirements.procs.is_none()
             || matches!(requirements.shape, Some(Shape::WholeHosts(_)));
         let processors = processors_matter.then(|| (local_env.count_processors)());
@@ -104,7 +105,7 @@ fn fill_in_local_host(
     hosts
 }
 
-/// A host as a job has it; `links`: of each virtual one.
+/// The specification of a host in a job. `links` is the number of links of each virtual host.
 pub fn host_spec(
     host: &Host,
     (procs, links): (u32, u32),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     fn node_count(option: &str, request: Request) -> Result<u32, String> {
-        assign(option, request).map(|(chosen, _)| chosen.nodes()).map_err(|error| error.line)
+        assign(option, request).map(|(hosts, _)| hosts.nodes()).map_err(|error| error.line)
     }
 
     fn layout(option: &str) -> String {
@@ -254,7 +255,7 @@ mod tests {
             (kind_and_address(2), assignment.hosts[2].processors),
             ((HostKind::Remote, "s.org"), 2)
         );
-        assert_eq!(warnings, ["c4.org is out of order: s.org stands in for it"]);
+        assert_eq!(warnings, ["c4.org is out of order: replaced by s.org"]);
         let (assignment, _) = self::assign("-group=local:2,nodes=3", request).unwrap();
         assert!(assignment.hosts.iter().all(|host| host.kind == HostKind::Virtual));
         assert_eq!((assignment.nodes(), assignment.layout().as_str()), (3, "1x3"));
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_host_or_group_is_shown_where_it_stands() {
+    fn an_unknown_host_or_group_is_shown_with_a_caret() {
         for (line, expected) in [
             (
                 "-nodes=2,group=pc a",

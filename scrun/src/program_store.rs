@@ -1,7 +1,8 @@
-//! Programs that travel: named by the hash of what they hold, and read with the user's rights when
-//! a host asks for them.
+//! Programs that other hosts request: a program is identified by the hash of its content, and is
+//! read with the user's permissions when a host requests it.
 
-use crate::usage::{EXIT_USAGE, StartError, printable};
+use crate::usage::{StartError, printable};
+use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, ProgramKind};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -11,16 +12,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Pieces of one answer at most: more is asked for again.
+/// Maximum number of chunks of one reply. The host requests the rest again.
 const MAX_CHUNKS_PER_REPLY: u64 = 16;
 
-/// The files that hosts may ask for.
+/// The files that hosts may request.
 #[derive(Debug, Default)]
 pub struct ProgramStore(HashMap<ContentHash, PathBuf>);
 
 impl ProgramStore {
-    /// Names the programs of a job by their content, where it runs elsewhere than here, or nobody
-    /// knows yet where.
+    /// Adds the content hashes of a job's programs, if the job runs on other hosts or its hosts are
+    /// not yet known.
     ///
     /// # Errors
     /// A program that cannot be read.
@@ -53,7 +54,8 @@ impl ProgramStore {
         Ok(store)
     }
 
-    /// A piece of a program: none when it is not one of the job, has ended, or cannot be read.
+    /// A chunk of a program. Empty if the program is not part of the job, if the offset is at the
+    /// end of the file, or if the file cannot be read.
     pub fn read(&self, hash: &ContentHash, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length.min(MAX_IO_CHUNK)];
         let path = self.0.get(hash);
@@ -66,7 +68,7 @@ impl ProgramStore {
         bytes
     }
 
-    /// The pieces that answer a wish: where each begins, and its length.
+    /// The chunks that answer a request: the offset and length of each.
     pub fn chunk_ranges(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
         let chunk = MAX_IO_CHUNK as u64;
         (0..length.div_ceil(chunk).min(MAX_CHUNKS_PER_REPLY)).map(move |index| {
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_bounded_whatever_length_is_requested() {
+    fn a_reply_is_bounded_for_any_requested_length() {
         assert_eq!(ProgramStore::chunk_ranges(5, 1).collect::<Vec<_>>(), [(5, 1)]);
         let two = [(7, MAX_IO_CHUNK), (7 + MAX_IO_CHUNK as u64, 3)];
         assert_eq!(ProgramStore::chunk_ranges(7, MAX_IO_CHUNK as u64 + 3).collect::<Vec<_>>(), two);

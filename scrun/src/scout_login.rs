@@ -1,9 +1,10 @@
-//! Logging in to the scout session that this process runs in, if it runs in one.
+//! Logs in to the scout session that this process runs in, if it runs in one.
 
-use crate::usage::{EXIT_USAGE, StartError};
+use crate::usage::StartError;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::ServerMessageDecoder;
 use score_proto::env::SCOUT_ENV;
+use score_proto::exit_code::EXIT_USAGE;
 use score_proto::frame;
 use score_proto::message::{ClientMessage, HostSpec, ServerMessage};
 use std::ffi::OsString;
@@ -12,29 +13,29 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the session may take to answer.
+/// The time in which the session must reply.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A session that has been entered.
+/// A connection to a scout session, after login.
 #[derive(Debug)]
 pub struct ScoutConnection {
-    /// The connection: greeted, and ready for a job.
+    /// The connection: the handshake is done, and a job can be submitted.
     pub stream: UnixStream,
-    /// What has been heard of it.
+    /// Decoder with the bytes received so far.
     pub decoder: ServerMessageDecoder,
     /// The hosts of the session, in order.
     pub hosts: Vec<HostSpec>,
 }
 
-/// What the environment says of a session.
+/// The path of the session's socket, from the environment.
 pub fn session_socket() -> Option<OsString> {
     std::env::var_os(SCOUT_ENV).filter(|path| !path.is_empty())
 }
 
-/// Enters the session that the environment names, if it names one.
+/// Logs in to the session that the environment names, if it names one.
 ///
 /// # Errors
-/// A session that is gone, or lets nobody in.
+/// A session that no longer exists or rejects the login.
 pub fn login_if_in_session() -> Result<Option<ScoutConnection>, StartError> {
     let Some(path) = session_socket() else { return Ok(None) };
     let connection = login(Path::new(&path)).map_err(|reason| {
@@ -44,15 +45,15 @@ pub fn login_if_in_session() -> Result<Option<ScoutConnection>, StartError> {
     Ok(Some(connection))
 }
 
-/// Enters the session behind this socket.
+/// Logs in to the session of this socket.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn login(path: &Path) -> Result<ScoutConnection, String> {
     let display = path.display();
     let connect_error = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("the scout session at {display} is gone")
+            format!("the scout session at {display} no longer exists")
         }
         _ => format!("the scout session at {display}: {error}"),
     };

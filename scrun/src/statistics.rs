@@ -1,10 +1,10 @@
-//! What `stat` prints on standard error when the job has ended (manual, scrun(1)).
+//! The output of `stat` on standard error when the job has ended (manual, scrun(1)).
 
 use crate::options::Statistics;
 use score_proto::message::{JobEnd, NodeUsage};
 use std::fmt::Write;
 
-/// The lines, with their newlines; empty when nothing was asked for.
+/// The lines of the report, with their newlines. Empty if no statistics are requested.
 pub fn report(mode: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd) -> String {
     let mut out = String::new();
     if mode == Statistics::Off {

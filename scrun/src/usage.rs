@@ -1,32 +1,27 @@
-//! Errors of usage: one line that names the word at fault, and a caret under it.
+//! Usage errors: one line that names the faulty word, and a caret under it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// Exit code for everything that the user typed wrong (as shells use it).
-pub const EXIT_USAGE: u8 = 2;
-/// Exit code for a program that is there but cannot be executed.
-pub const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// Exit code for a program that is not there.
-pub const EXIT_NOT_FOUND: u8 = 127;
+use score_proto::exit_code::EXIT_USAGE;
 
-/// Where the fault stands.
+/// The position of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorPosition {
     /// In this word of the command line (0 is the first after `scrun`), from this byte on.
     Argument(usize, usize),
     /// In the value of SCORE_OPTIONS, from this byte on.
     ScoreOptions(usize),
-    /// Nowhere in particular.
+    /// No position.
     Unspecified,
 }
 
-/// Something that keeps a job from being started.
+/// An error that prevents the start of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartError {
     /// One line, without `scrun: ` and without newline.
     pub line: String,
-    /// Where the fault stands.
+    /// The position of the error.
     pub position: ErrorPosition,
     /// Exit code of scrun.
     pub code: u8,
@@ -38,12 +33,12 @@ impl StartError {
         Self { line: line.into(), position, code: EXIT_USAGE }
     }
 
-    /// A fault without a place.
+    /// An error without a position.
     pub fn plain(code: u8, line: impl Into<String>) -> Self {
         Self { line: line.into(), position: ErrorPosition::Unspecified, code }
     }
 
-    /// The lines under the first one: the words around the fault, and the caret. `words` is the
+    /// The lines after the first one: the words around the error, and the caret. `words` is the
     /// command line without `scrun` itself, `environment` the value of SCORE_OPTIONS.
     pub fn context(&self, words: &[OsString], environment: &OsStr) -> Option<String> {
         match self.position {
@@ -76,7 +71,7 @@ impl StartError {
     }
 }
 
-/// So many words are shown on each side of the one at fault.
+/// Number of words that are shown on each side of the faulty one.
 const CONTEXT_WORDS: usize = 6;
 
 fn prefix(text: &OsStr, offset: usize) -> &OsStr {
@@ -84,7 +79,8 @@ fn prefix(text: &OsStr, offset: usize) -> &OsStr {
     OsStr::from_bytes(&bytes[..offset.min(bytes.len())])
 }
 
-/// Makes a word fit for a terminal: what is not printable appears as `?`, so that columns count.
+/// Makes a word safe for a terminal: `?` replaces each character that is not printable, so that
+/// each character has one column.
 pub fn printable(text: &OsStr) -> String {
     text.to_string_lossy()
         .chars()
@@ -109,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_stands_under_the_byte_at_fault() {
+    fn the_caret_is_under_the_faulty_byte() {
         let error = StartError::usage(ErrorPosition::Argument(1, 2), "x");
         let text = error.context(&words("-a b=c d"), OsStr::new("")).unwrap();
         assert_eq!(text, "  scrun -a b=c d\n             ^");
     }
 
     #[test]
-    fn a_position_behind_the_last_word_is_shown_after_it() {
+    fn a_position_after_the_last_word_is_shown_after_it() {
         let error = StartError::usage(ErrorPosition::Argument(1, 0), "x");
         let text = error.context(&words("=="), OsStr::new("")).unwrap();
         assert_eq!(text, "  scrun ==\n           ^");

@@ -13,16 +13,16 @@ fn replay(name: &str, target: fn(&[u8])) {
 }
 
 #[test]
-fn option_seeds_do_no_harm() {
+fn option_seeds_cause_no_panic() {
     replay("options", scrun::fuzz_options);
 }
 
 #[test]
-fn pipeline_seeds_do_no_harm() {
+fn pipeline_seeds_cause_no_panic() {
     replay("pipeline", scrun::fuzz_pipeline);
 }
 
 #[test]
-fn elf_seeds_do_no_harm() {
+fn elf_seeds_cause_no_panic() {
     replay("elf", scrun::fuzz_elf);
 }

@@ -1,5 +1,5 @@
-//! Hosts as a user names them: `-group`, `-file`, `-nodes` on the real scrun. `-resource` shows
-//! what would be run and where, and runs nothing.
+//! Hosts as a user names them: `-group`, `-file`, `-nodes` on the real scrun. `-resource` prints
+//! the programs and their hosts, and does not start the job.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -20,7 +20,7 @@ impl Files {
         Self(root)
     }
 
-    /// Runs scrun with these options in the folder of the files.
+    /// Runs scrun with these options in the directory of the files.
     fn scrun(&self, options: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_scrun"))
             .args(options)
@@ -83,7 +83,7 @@ fn a_spare_replaces_a_defective_host_and_the_user_is_notified() {
     let output = files.scrun(&["-resource", "-group=odd"]);
     let (out, err) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
     assert!(out.unwrap().contains("host: comp5 4"));
-    assert!(err.unwrap().contains("comp4 is out of order: comp5 stands in for it"));
+    assert!(err.unwrap().contains("comp4 is out of order: replaced by comp5"));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn invalid_hosts_are_reported_and_nothing_is_started() {
         ("-group=pcc:9", &["9 hosts are wanted, 6 hosts are there"]),
         ("-group=local", &["local:4 is expected"]),
         ("-group=local:0", &["'0' is no number of virtual hosts"]),
-        ("-group=local:2+pcc", &["virtual hosts stand alone"]),
+        ("-group=local:2+pcc", &["virtual hosts cannot be combined"]),
         ("-file=bad", &["bad:2: cors", "did you mean 'cores'"]),
         ("-file=gone", &["gone: No such file"]),
         ("-group=pcc,nodes=9x1", &["9 hosts are needed, 5 are at hand", "hetero"]),

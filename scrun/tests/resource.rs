@@ -1,5 +1,5 @@
-//! Resource requests as a user meets them: `scrun -resource` on programs built by gcc, whose
-//! notes make scrun run them here (manual 1.4.2, step 2).
+//! Resource requests: `scrun -resource` on programs built by gcc. Their notes require a trial run
+//! (manual 1.4.2, step 2).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! Sessions with a real scored: what a user sees who types `scrun ...`.
+//! Sessions with a real scored: the behaviour that a user of `scrun` sees.
 
 mod built;
 mod harness;
@@ -66,7 +66,7 @@ fn standard_input_may_be_a_file_or_closed_or_nothing() {
     assert_eq!(Scrun::new().args(&cat).run().code, Some(0));
     let closed = Scrun::shell("exec \"$0\" -nodes=1 system cat <&-").run();
     assert_eq!((closed.code, closed.stdout.len()), (Some(0), 0));
-    // A directory cannot be read: said, and an end of input for the job.
+    // A directory cannot be read: scrun reports it, and the job gets an end of input.
     let directory = Scrun::new().args(&cat).stdin(File::open("/etc").unwrap()).run();
     assert_eq!(directory.code, Some(0));
     assert!(text(&directory.stderr).contains("standard input"), "{}", text(&directory.stderr));
@@ -142,7 +142,7 @@ fn a_full_disk_is_one_line_and_code_74() {
     assert_eq!(output.code, Some(74), "{}", text(&output.stderr));
     let lines = text(&output.stderr);
     assert_eq!(lines.matches("No space left").count(), 1, "{lines}");
-    // The very last bytes fail, too.
+    // An error in the last write is also reported.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let echo = ["-nodes=1,message=quiet", "system", "echo", "x"];
     let output = Scrun::new().args(&echo).stdout(full).run();
@@ -209,7 +209,7 @@ fn a_stopped_job_makes_no_progress_until_it_is_continued() {
     running.wait_for_output("tick\ntick\n");
     running.signal(Signal::SIGTSTP);
     running.wait_for_state('T');
-    // What was on its way has come after a while; then nothing more does.
+    // Output in flight arrives within this time; after it there must be no more.
     std::thread::sleep(Duration::from_millis(300));
     let stopped = running.output_length();
     std::thread::sleep(Duration::from_millis(300));
@@ -269,7 +269,7 @@ fn redirects_write_to_the_job_directory_and_later_stages_read_it() {
         .run();
     assert_eq!((output.code, text(&output.stdout)), (Some(0), "kept\n".into()));
     let stderr = text(&output.stderr);
-    assert_eq!(stderr.matches("gone with the job").count(), 1, "{stderr}");
+    assert_eq!(stderr.matches("removed with the job").count(), 1, "{stderr}");
 }
 
 #[test]

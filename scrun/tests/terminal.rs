@@ -22,7 +22,7 @@ struct Shell {
 impl Shell {
     fn new() -> Self {
         let pair = openpty(None, None).unwrap();
-        // Held by a child, the terminal would never hang up.
+        // If a child kept the master open, the terminal would never hang up.
         fcntl(&pair.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
         fcntl(&pair.slave, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
         let slave = || Stdio::from(pair.slave.try_clone().unwrap());
@@ -55,7 +55,7 @@ impl Shell {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits for text behind what has been waited for already.
+    /// Waits for text after the text that was found last.
     fn wait_for(&mut self, expected: &str) {
         let deadline = Instant::now() + Duration::from_secs(15);
         let mut start = self.searched_len;
@@ -68,7 +68,7 @@ impl Shell {
                     self.searched_len = start + index + expected.len();
                     return;
                 }
-                // A screen that floods is searched once only.
+                // Each part of the output is searched only once, because there may be much of it.
                 start = start.max(screen.len().saturating_sub(expected.len()));
                 let last = text(&screen[screen.len().saturating_sub(500)..]);
                 assert!(Instant::now() < deadline, "no {expected:?}, but: {last}");

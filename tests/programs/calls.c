@@ -1,5 +1,5 @@
 /*
- * Makes one SCore-D system call, as its first argument names, and prints what came of it.
+ * Makes the SCore-D system call that its first argument names, and prints the result.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ static int barrier(void) {
     return 0;
 }
 
-/* Each node in its turn: after sc_flush and the barrier its line is out. */
+/* Each node in its turn: after sc_flush and the barrier its line has been written. */
 static int order(void) {
     int turn;
 
@@ -88,7 +88,7 @@ static int files(void) {
         sc_unlink_temporary_file(name) != ENOENT) {
         return 3;
     }
-    /* A file that stays goes with the job. */
+    /* A file that is not unlinked is removed with the job. */
     if (sc_create_temporary_file(name, &fd) != 0 || close(fd) != 0) {
         return 4;
     }

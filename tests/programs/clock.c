@@ -1,4 +1,4 @@
-/* Preloaded: the time of day jumps with every look at it, by years, forwards and back. */
+/* Preloaded: the time of day jumps with every call that reads it, by years, forwards and back. */
 
 #define _GNU_SOURCE
 #include <stdatomic.h>
@@ -10,7 +10,7 @@
 static long jump(void)
 {
     static atomic_uint looks;
-    /* Also for programs that look once only. */
+    /* The process id varies the time also for programs that read the clock only once. */
     unsigned int look = atomic_fetch_add(&looks, 1) + (unsigned int)getpid();
 
     return ((long)(look % 7) - 3) * 100000000L;

@@ -1,4 +1,4 @@
-/* Programs that cannot go on, and programs that only look like it. deadlock [pin] WHAT
+/* Programs that cannot make progress, and programs that only look like it. deadlock [pin] WHAT.
  * With "pin" each process keeps memory locked meanwhile. */
 #include <errno.h>
 #include <fcntl.h>
@@ -67,7 +67,7 @@ static void receive(void) {
     release();
 }
 
-/* figure 3.4; also: another descriptor, or -1 */
+/* figure 3.4. extra_fd: another descriptor to wait for, or -1. */
 static int sleep_for(int also) {
     caddr_t buf;
     size_t len;
@@ -144,11 +144,11 @@ static void on_hangup(int signal) {
     _exit(0);
 }
 
-/* Those that cannot go on. */
+/* Programs that cannot make progress. */
 static void dead(void) {
     pthread_t thread;
     int me = score_self_node, all = score_num_node, i;
-    if (is("alone")) { /* one receives, the others have ended */
+    if (is("alone")) { /* one node receives, the others have exited */
         if (me != 0)
             return;
         receive();
@@ -166,17 +166,17 @@ static void dead(void) {
         if (me == 0)
             receive();
         sc_barrier();
-    } else if (is("unread")) { /* what an ended node has not read is nowhere */
+    } else if (is("unread")) { /* no receiver, so not outstanding */
         if (me == 1) {
             nap(200);
             return;
         }
         post(1);
         receive();
-    } else if (is("sleeper")) { /* a thread that nobody will wake */
+    } else if (is("sleeper")) { /* a thread that no other thread will wake */
         pthread_create(&thread, NULL, sleeper, NULL);
         receive();
-    } else if (is("held")) { /* node 1 only once the file is there */
+    } else if (is("held")) { /* node 1 waits only after the file exists */
         if (me == 0)
             printf("node 0 waits\n"), fflush(stdout);
         while (me == 1 && access("go", F_OK) != 0)
@@ -187,7 +187,7 @@ static void dead(void) {
     }
 }
 
-/* Those that can, whatever it looks like. */
+/* Programs that can make progress, whatever their state looks like. */
 static void alive(void) {
     pthread_t thread;
     int me = score_self_node, all = score_num_node, i;
@@ -202,7 +202,7 @@ static void alive(void) {
             }
             release();
         }
-    } else if (is("late")) { /* taken, and released much later */
+    } else if (is("late")) { /* received, and released much later */
         if (me == 0) {
             post(1);
             receive();
@@ -227,7 +227,7 @@ static void alive(void) {
         if (me == 1)
             receive();
         sc_barrier();
-    } else if (is("helper-wakes")) { /* a thread in a pause wakes one that will send */
+    } else if (is("helper-wakes")) { /* a sleeping thread wakes one that will send */
         if (me == 0) {
             pthread_t other;
             pthread_create(&other, NULL, sleeper, &thread);
@@ -259,7 +259,7 @@ static void alive(void) {
         } else {
             sleep_for(-1);
         }
-    } else if (is("test")) { /* as MPI_Test does: a look between computations */
+    } else if (is("test")) { /* as MPI_Test does: polls between computations */
         if (me == 0) {
             nap(1200);
             post(1);
@@ -278,7 +278,7 @@ static void alive(void) {
         if (me == 1)
             receive();
         sc_barrier();
-    } else if (is("pipe")) { /* waits for what its left-hand neighbour writes */
+    } else if (is("pipe")) { /* waits for the output of its left-hand neighbour */
         char byte;
         score_become_idle();
         check(read(0, &byte, 1) == 1, "read");

@@ -1,5 +1,5 @@
 /*
- * Goes wrong in the way that its arguments name: faults WAY NODE.
+ * Fails in the way that its arguments name: faults WAY NODE.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
             (void)sc_exit(42);
         }
     }
-    /* The others would stay for ever. */
+    /* The other nodes wait until they are ended. */
     for (;;) {
         (void)pause();
     }

@@ -1,10 +1,11 @@
 /*
- * Something to look at for monitors:
+ * Numbers for monitors to show:
  *   figures SECONDS
- * Each even node sends 100 messages of 1 to 100 bytes to the odd one behind it, which takes them.
- * Then the odd nodes wait, for so long since they began, for a message that does not come: their
- * idle flag is set. The even ones compute a second longer, lest these be called deadlocked at the
- * end. User monitor 0 shows 10 more than the node, user monitor 1 shows 200.
+ * Each even node sends 100 messages of 1 to 100 bytes to the odd node after it, which receives
+ * them. Then the odd nodes wait for a message that does not come, until SECONDS after their start:
+ * their idle flag is set. The even nodes compute for a second longer, because otherwise the odd
+ * nodes would be reported as deadlocked at the end. User monitor 0 shows 10 more than the node
+ * number, user monitor 1 shows 200.
  */
 #include <errno.h>
 #include <stdio.h>

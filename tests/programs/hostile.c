@@ -1,6 +1,6 @@
 /*
- * Node 0 harms what it shares with others, in the way of its first argument; the other nodes
- * receive until something is wrong. The job ends in any case.
+ * Node 0 damages the memory that it shares with other processes, in the way that its first argument
+ * names. The other nodes receive until an error is reported. The job ends in any case.
  *   garbage  random words over everything shared that can be written
  *   zeros    the same with zeros
  *   resize   every memfd is to be made shorter, and longer
@@ -57,7 +57,7 @@ static void overwrite_shared(int garbage) {
     }
 }
 
-/* All of these must be refused: another process would die of SIGBUS. */
+/* All of these calls must be refused: otherwise another process would die of SIGBUS. */
 static void resize(void) {
     char line[512], path[64];
     uint64_t from, to;
@@ -95,7 +95,7 @@ static void resize(void) {
 static void attack(const char *way) {
     caddr_t buffer;
 
-    /* The others must have begun to look at our ring. */
+    /* The other nodes must have begun to poll this node's ring. */
     while (pmGetSendBuffer(score_pmnet[0], 1, &buffer, 64) != PM_SUCCESS) {
     }
     memset(buffer, 1, 64);
@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
     for (;;) {
         cc = pmReceive(score_pmnet[0], &message, &length);
         if (cc == PM_SUCCESS) {
-            /* Read all of it: a length that reached outside would be a crash here. */
+            /* Read all bytes: a length that reached outside the buffer would crash here. */
             for (i = 0; i < length; i++) {
                 sum += (unsigned char)message[i];
             }

@@ -1,6 +1,6 @@
 /*
- * Odd nodes send messages to the node before them and end at once, as they are told, the moment
- * that the last pmSend has returned; even nodes wait for all of them:
+ * Odd nodes send messages to the node before them. The moment that the last pmSend has returned,
+ * they exit in the way that the argument names. Even nodes wait for all messages:
  *   last_words MESSAGES return|exit|_exit
  */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /*
- * Uses PM wrongly in every way that the manual pages name, checks what each function answers, and
- * that the context works afterwards. Two nodes or more.
+ * Uses PM wrongly in every way that the manual pages name. Checks the result of each function, and
+ * that the context works afterwards. Needs two nodes or more.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,8 @@ static void check(const char *what, int found, int wanted) {
     }
 }
 
-/* An empty receive queue answers ENOBUFS, so a call that takes a message waits for it. */
+/* With an empty receive queue the call returns ENOBUFS, so it is repeated until a message arrives.
+   */
 static int receive(pmContext *pmc, caddr_t *buffer, size_t *length) {
     int cc;
 
@@ -63,7 +64,7 @@ static void multicasts(pmContext *pmc, int next) {
     check("pmSend after a refused multicast", pmSend(pmc), EIO);
 }
 
-/* One good message each way round the ring, through every fault that a held buffer allows. */
+/* One valid message round the ring, with every error that a held buffer allows. */
 static void round_trip(pmContext *pmc, int next) {
     caddr_t buffer = NULL, message = NULL;
     size_t length = 0;
@@ -105,7 +106,7 @@ static void privileges(pmContext *pmc, int next) {
     check("pmDetachContext of a member", pmDetachContext(member), EBUSY);
 }
 
-/* Remote memory: what was never locked is refused at once. */
+/* Remote memory: memory that was never locked is refused at once. */
 static void remote_memory(pmContext *pmc, int next) {
     static char memory[64];
     pmAddrHandle handle = 0, forged = 0;

@@ -1,5 +1,5 @@
-/* Random patterns of communication that always come to an end, or, with `dead`, never do: every
- * node walks through the same steps, which follow from the seed. patterns SEED STEPS alive|dead */
+/* Random patterns of communication that always end or, with `dead`, never do: every node executes
+ * the same steps, which follow from the seed. patterns SEED STEPS alive|dead */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,9 +21,9 @@
 #define ALL (score_num_node)
 #define ME (score_self_node)
 
-/* How one waits for a message. Only the first three say that they are idle. */
+/* How a node waits for a message. Only the first three set the idle flag. */
 enum { SPIN, BLOCK, DOZE, NAIVE, TEST, STYLES };
-/* Who sends, and when. */
+/* How and when a message is sent. */
 enum { AT_ONCE, LATER, BUSY, HELPER, WOKEN, MISTAKE, ALARM, WAYS };
 
 static uint64_t state;
@@ -39,7 +39,7 @@ static uint64_t draw(void) {
 
 static int below(int bound) { return (int)(draw() % (uint64_t)bound); }
 
-/* Mostly short, so that there is much of it; sometimes long enough for every look. */
+/* Mostly short, so that there are many; sometimes long enough for every sampling of idle flags. */
 static int pause_ms(void) {
     int kind = below(8);
     return kind == 0 ? 20 + below(80) : kind < 4 ? below(8) : 0;
@@ -90,7 +90,7 @@ static void arm(void) {
     select(top + 1, &set, NULL, NULL, NULL);
 }
 
-/* Takes one message, and releases it `late` milliseconds later. */
+/* Receives one message, and releases it `late` milliseconds later. */
 static void take(int style, int late) {
     caddr_t buf;
     size_t len;
@@ -124,7 +124,7 @@ static void await(int step, int count, int style, int late) {
         take(style, late);
 }
 
-/* What a thread of the sender does. */
+/* The work of a sender's thread. */
 struct task {
     int node, step, ms;
     pthread_mutex_t lock;
@@ -171,7 +171,7 @@ static int started;
 
 static void start(void *(*body)(void *), struct task *task) {
     sigset_t alarm;
-    /* Its handler must not meet a send of its own thread. */
+    /* The SIGALRM handler must not interrupt a send of this thread. */
     sigemptyset(&alarm);
     sigaddset(&alarm, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &alarm, NULL);
@@ -205,7 +205,7 @@ static void send_message(int to, int step, int way, int ms) {
         alarm_node = to;
         alarm_step = step;
         setitimer(ITIMER_REAL, &timer, NULL);
-        /* The handler may not meet a send that is under way. */
+        /* The handler must not interrupt a send that is in progress. */
         score_become_idle();
         nap(ms + 2);
         score_become_busy();
@@ -217,7 +217,7 @@ static void send_message(int to, int step, int way, int ms) {
     score_become_busy();
 }
 
-/* All draws of a step are made by every node, so that their states stay the same. */
+/* Every node makes all draws of a step, so that the states of all nodes stay equal. */
 static void step_of(int step, int lost) {
     int kind = below(10), from = below(ALL), to = (from + 1 + below(ALL - 1)) % ALL;
     int style = below(dead ? NAIVE : STYLES), way = below(dead ? MISTAKE : alarms ? WAYS : ALARM);
@@ -233,7 +233,7 @@ static void step_of(int step, int lost) {
         if (lost ? ME != from : 1)
             post((ME + 1) % ALL, step);
         await(step, 1, style, late);
-    } else if (kind == 7) { /* all to one, who answers all */
+    } else if (kind == 7) { /* all send to one node, which answers all */
         if (ME == to) {
             await(step, ALL - 1, style, late);
             nap(ms);
@@ -244,7 +244,7 @@ static void step_of(int step, int lost) {
             post(to, step);
             await(step, 1, style, 0);
         }
-    } else { /* a barrier, which somebody comes late to */
+    } else { /* a barrier that one node reaches late */
         if (ME == from)
             nap(ms);
         if (!(lost && ME == from))
@@ -262,7 +262,7 @@ int main(int argc, char **argv) {
     steps = atoi(argv[argc - 2]);
     dead = strcmp(argv[argc - 1], "dead") == 0;
     check(steps > 0 && steps < MOST, "too many steps");
-    /* A handler of SIGALRM forbids any verdict: few programs have one. */
+    /* A handler of SIGALRM rules out any verdict, and few programs have one. */
     alarms = below(6) == 0;
     if (alarms && !dead)
         signal(SIGALRM, on_alarm);

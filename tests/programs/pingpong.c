@@ -1,9 +1,9 @@
 /*
- * Nodes 0 and 1 play until a file appears, and say how they get on; then they show what their
- * contexts have counted:
+ * Nodes 0 and 1 play until a file appears, and print their progress. Then they dump the counters of
+ * their contexts:
  *   pingpong FILE
- * Node 0 ends the game: the message after its last one is empty but for the word "over". Others
- * wait. Nobody plays for longer than four minutes.
+ * Node 0 ends the game: its last message has the number OVER. Other nodes wait. The game lasts four
+ * minutes at most.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -1,15 +1,15 @@
 /*
- * Memory that is locked, written, read, and mapped anew under the writes of others, for long:
+ * Memory that is locked, written, read, and remapped while others write to it, for many rounds:
  *   regions ROUNDS SEED [alone] [rdma]
- * In each round two nodes meet, one that owns a region and one that writes it and reads it. In
- * quiet rounds every byte is checked at both ends. In the others the owner maps its region anew,
- * protects it or gives it up while the other one goes on: each operation is carried out or EIO or
- * EINVAL, and what lies around the region, or is never locked, stays as it was. At the end of each
- * round the region is unlocked: whoever still has its handle is refused. What is read meanwhile is
- * only what the region ever held.
- * With "alone" other processes may not copy this one's memory. With "rdma" an adapter goes on
- * reaching what a region of another host was, until its registration is let go: the pages that were
- * locked, whatever is at their addresses now.
+ * In each round two nodes form a pair: one owns a region, and the other writes and reads it. In
+ * quiet rounds every byte is checked on both nodes. In the other rounds the owner remaps its
+ * region, protects it or releases it while its peer goes on. Then each operation succeeds or fails
+ * with EIO or EINVAL. Memory around the region, and memory that is never locked, stays unchanged.
+ * At the end of each round the region is unlocked: its handle is refused from then on. Every byte
+ * that is read meanwhile is one that the region has held. With "alone" other processes may not copy
+ * this process's memory. With "rdma" an adapter still reaches a former region of another host until
+ * its registration is released: the pages that were locked, whatever is mapped at their addresses
+ * now.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,7 +35,7 @@ struct word {
     uint32_t disturbed, pad;
 };
 
-/* Where regions are mapped: always there, so that a stale address finds a newer region. */
+/* Where regions are mapped: always reserved, so that a stale address finds a newer region. */
 static unsigned char *window;
 static caddr_t local;
 static pmAddrHandle local_handle;
@@ -58,7 +58,7 @@ static void must(const char *what, int cc) {
     }
 }
 
-/* ---- words to each other ---- */
+/* ---- control messages ---- */
 
 static void tell(enum kind kind, const struct word *more) {
     struct word word = {0};
@@ -77,7 +77,7 @@ static void tell(enum kind kind, const struct word *more) {
     must("pmSend", pmSend(score_pmnet[0]));
 }
 
-/* Whether the word has come; any other is a fault. */
+/* Whether the message has arrived; any other message is an error. */
 static int has_come(enum kind kind, struct word *word) {
     caddr_t buffer;
     size_t length;
@@ -130,7 +130,7 @@ static void look(const unsigned char *area, int what, size_t from, size_t to, co
     }
 }
 
-/* All that the region has ever held: what is unmapped and mapped again is zero. */
+/* All contents that the region has had: memory that is unmapped and mapped again is zero. */
 static void look_held(const unsigned char *area, size_t to, int disturbed) {
     for (size_t at = 0; at < to; at++) {
         unsigned char byte = area[at];
@@ -148,8 +148,8 @@ static void look_held(const unsigned char *area, size_t to, int disturbed) {
 struct region {
     unsigned char *memory;
     size_t size, offset, length;
-    int ours; /* of pmAlloc */
-    int node; /* for whom it is locked */
+    int ours; /* allocated by pmAlloc */
+    int node; /* the node for which it is locked */
 };
 
 static void *map(void *at, size_t length, int protection) {
@@ -161,14 +161,14 @@ static void *map(void *at, size_t length, int protection) {
 }
 
 static void unmap(void *at, size_t length) {
-    /* The place stays ours: nobody else's memory comes there. */
+    /* The addresses stay reserved: no other memory is mapped there. */
     must("munmap", mmap(at, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
                            MAP_FAILED
                        ? errno
                        : PM_SUCCESS);
 }
 
-/* A region somewhere in memory with what lies around it: a page before, one behind. */
+/* A region somewhere in memory, with its surroundings: a page before it and a page after it. */
 static struct region make(void) {
     struct region region = {0};
     size_t pages = 1 + draw(MOST);
@@ -202,7 +202,7 @@ static void look_around(const struct region *region, size_t within) {
          region->size, "behind the region");
 }
 
-/* Something is done to some pages of it while they are written and read. */
+/* Changes some pages of the region while they are written and read. */
 static void disturb(const struct region *region) {
     size_t pages = (region->offset + region->length + PAGE - 1) / PAGE - 1;
     size_t first = draw((uint32_t)pages), count = 1 + draw((uint32_t)(pages - first));
@@ -215,7 +215,7 @@ static void disturb(const struct region *region) {
         }
     }
     if (region->ours) {
-        /* Nothing but pmFree may unmap or protect it. */
+        /* Only pmFree may unmap or protect it. */
         memset(at, 0, 1);
         return;
     }
@@ -244,8 +244,8 @@ static void unlock(const struct region *region) {
 }
 
 /*
- * Unlocks it; where it was there is something else then, which the handle does not name, also when
- * it is locked for a moment itself.
+ * Unlocks the region. Other memory is at its addresses then, which the old handle does not name,
+ * not even if that memory is locked for a moment itself.
  */
 static void give_up(struct region *region) {
     pmAddrHandle another;
@@ -312,11 +312,11 @@ static void own(void) {
     }
 }
 
-/* ---- the other one ---- */
+/* ---- the peer ---- */
 
 enum way { WRITE_TO, READ_FROM };
 
-/* Asks for an operation; whether it was taken. What comes meanwhile is left where it is. */
+/* Starts an operation; returns whether it was accepted. Messages that arrive stay queued. */
 static int ask(enum way way, pmAddrHandle handle, size_t at, size_t length) {
     int cc;
 
@@ -333,12 +333,12 @@ static int ask(enum way way, pmAddrHandle handle, size_t at, size_t length) {
     return 1;
 }
 
-/* Waits until all of it is done; whether all was carried out. */
+/* Waits until all operations are done; returns whether all of them succeeded. */
 static int done(void) {
     int (*is_done[])(pmContext *) = {pmIsWriteDone, pmIsReadDone}, all = 1, way, cc;
 
     for (way = 0; way < 2; way++) {
-        /* What has failed is told before all that is under way is done. */
+        /* Failures are reported before the operations in flight are done. */
         while ((cc = is_done[way](score_pmnet[0])) != PM_SUCCESS) {
             if (cc == EIO) {
                 all = 0;
@@ -350,7 +350,7 @@ static int done(void) {
     return all;
 }
 
-/* All of it, in pieces of some size. */
+/* All of it, in chunks of random lengths. */
 static void pieces(enum way way, pmAddrHandle handle, size_t length) {
     size_t at = 0, piece;
 
@@ -419,10 +419,10 @@ int main(int argc, char **argv) {
     }
     must("pmMLock", pmMLock(score_pmnet[0], PM_NODE_ANY, local, (MOST + 1) * PAGE, &local_handle));
     for (round_now = 1; round_now <= rounds; round_now++) {
-        /* With four nodes there is one near and one far. */
+        /* With four nodes there is a pair on one host and a pair on two. */
         far = score_num_node == 4 && round_now / 2 % 2 == 1 ? 2 : 1;
         if (score_num_node == 4 && round_now % 2 == 0) {
-            (void)sc_barrier(); /* nobody speaks to who is not yet there */
+            (void)sc_barrier(); /* no message to a node that is not ready yet */
         }
         peer = self ^ far;
         if (((self & far) == 0) == (round_now % 2 == 0)) {

@@ -1,9 +1,9 @@
 /*
  * Two nodes write to and read from each other's memory, round after round, and check every word:
  *   remote ROUNDS [WORDS]
- * In each round a node writes a pattern to the other and says so by a message, behind which the
- * pattern must be there; then it reads its own pattern back. Node 0 says when a round begins, and
- * each node when all was right.
+ * In each round a node writes a pattern to its peer's memory and then sends a message; when the
+ * message arrives, the pattern must be there. Then the node reads its own pattern back. Node 0
+ * prints the start of each round, and each node prints when all was right.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
         done(pmIsReadDone, "pmIsReadDone");
         done(pmIsWriteDone, "pmIsWriteDone");
         look(back, self, round, "read");
-        /* Neither begins anew before both have looked. */
+        /* Neither node starts the next round until both have checked. */
         put(peer, &round, sizeof round);
         take(&told, sizeof told);
     }

@@ -1,7 +1,7 @@
 /*
- * A token goes round through all nodes, longer and shorter in turn, each byte checked at each hop:
+ * A token goes round through all nodes, with changing lengths; each byte is checked at each hop:
  *   ring ROUNDS
- * Every node has others on another host: the shortest of their MTUs is the same for all.
+ * Every node has a peer on another host, so the smallest MTU is the same for all nodes.
  */
 #include <errno.h>
 #include <stdint.h>

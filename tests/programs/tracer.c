@@ -1,6 +1,6 @@
 /*
- * tracer PID: attaches to a process as a debugger does, passes on to it what signals it gets, and
- * leaves its stops alone, until it ends. Says "attached".
+ * tracer PID: attaches to a process as a debugger does, passes on the signals that it gets, and
+ * leaves its stops alone, until it exits. Prints "attached".
  */
 #define _GNU_SOURCE
 #include <signal.h>

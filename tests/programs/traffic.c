@@ -1,9 +1,9 @@
 /*
  * Messages of random sizes between all nodes, each checked for its content and its order:
  *   traffic MESSAGES SEED [block]
- * Every node sends MESSAGES messages to random others, some to several at once, receives what
- * comes, also between writing a message and sending it, and ends when every other has told how
- * many it has sent here and all of them have come.
+ * Every node sends MESSAGES messages to random others, some to several at once. It receives
+ * messages all the time, even between filling a send buffer and sending it. It ends when every
+ * other node has announced how many messages it has sent here, and all of them have arrived.
  * With "block" a node that waits does so in poll(2).
  */
 #include <errno.h>
@@ -69,7 +69,7 @@ static void check(const struct header *header, const unsigned char *bytes, size_
     }
 }
 
-/* Takes what is there; answers whether there was something. */
+/* Receives all messages that have arrived; returns whether there were any. */
 static int receive(void) {
     struct header header;
     caddr_t message;
@@ -140,7 +140,7 @@ static void send_one(int destination, uint32_t kind, uint32_t number, uint32_t l
     } else {
         sent_to[destination]++;
     }
-    /* What is written stays as it is while others' messages come, or do not. */
+    /* A filled send buffer stays unchanged, whether or not other nodes' messages arrive. */
     if (draw(8) == 0) {
         poll_on();
     }
@@ -243,7 +243,7 @@ int main(int argc, char **argv) {
     state = strtoull(argv[2], NULL, 10) * 1000003 + (uint64_t)score_self_node;
     blocking = argc > 3 && strcmp(argv[3], "block") == 0;
     for (number = 1; number <= messages; number++) {
-        /* Mostly short ones: around the borders of slots, and up to what every node takes. */
+        /* Mostly short ones: around the slot size, and up to the length that every node accepts. */
         length = header + draw(draw(3) == 0 ? PM_MIN_MTU - header : 100);
         if (draw(16) == 0) {
             send_all(number, length);

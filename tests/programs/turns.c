@@ -1,7 +1,7 @@
 /*
- * Writes down when it runs: a thread that spins looks at the clock, and what lies between two looks
- * is counted as its own time only if that is less than any slice. Prints "FROM TO" lines, in
- * nanoseconds of a clock that all processes of the host share.
+ * Records when it runs. A thread that spins reads the clock; the time between two readings counts
+ * as its own only if it is shorter than any slice. Prints "FROM TO" lines, in nanoseconds of a
+ * clock that all processes of the host share.
  *
  *   turns SECONDS            one thread
  *   turns SECONDS stubborn   ignores what can be ignored; two threads, a child, and a grandchild in
@@ -60,7 +60,7 @@ static void *spin(void *argument) {
 
 static struct spinner *all;
 
-/* A spinner in a process of its own, at whatever remove. */
+/* A spinner in a process and session of its own; with `deeper`, so is its child. */
 static pid_t spin_apart(int number, int deeper) {
     pid_t child = fork();
     if (child != 0) return child;
@@ -91,7 +91,7 @@ static void be_stubborn(void) {
     waitpid(child, NULL, 0);
 }
 
-/* Node 1 stops itself, and says when it goes on; node 0 says when it has it go on. */
+/* Node 1 stops itself, and prints when it goes on; node 0 prints when it continues node 1. */
 static void stop_one(void) {
     char *directory = getenv("SCORE_JOB_DIR"), name[4096];
     FILE *file;

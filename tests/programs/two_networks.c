@@ -1,6 +1,6 @@
 /*
- * Asks for two network sets by a macro (manual 2.1, 4.1). By each set that there is every node
- * sends ROUNDS messages to every other, and what comes by a set was sent by that set.
+ * Requests two network sets by a macro (manual 2.1, 4.1). On each existing set every node sends
+ * ROUNDS messages to every other node. A message received on a set must have been sent on that set.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void die(const char *what, int cc) {
 
 static int rounds_of[16][64], came;
 
-/* Takes what is there in one set. */
+/* Receives all messages that have arrived on one set. */
 static void receive(int set) {
     struct message message;
     caddr_t buffer;

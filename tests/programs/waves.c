@@ -1,9 +1,9 @@
 /*
- * Something to look at:
+ * A job with changing load, for monitors:
  *   waves SECONDS
- * The busy share of each node goes up and down, one node after the other, and with it what it sends
- * to the next; user monitor 0 shows the share, user monitor 1 the node. It is busy by its flag, and
- * leaves the processor to others. Node 0 says when all run.
+ * The busy share of each node goes up and down, one node after the other, and so does the length of
+ * its messages to the next node. User monitor 0 shows the share, user monitor 1 the node. The node
+ * is busy by its flag, but leaves the processor to others. Node 0 prints a line when all nodes run.
  */
 #include <errno.h>
 #include <stdio.h>

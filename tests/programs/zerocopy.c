@@ -1,5 +1,5 @@
 /*
- * Asks for its resources by a macro (manual 4.1) and says who it is.
+ * Requests its resources by a macro (manual 4.1) and prints its node number.
  */
 #include <stdio.h>
 

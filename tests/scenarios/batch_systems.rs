@@ -1,26 +1,26 @@
-//! A job inside an allocation of Slurm, and inside a parallel environment of Grid Engine: scrun
-//! names no host and gets those of the allocation, daemons are brought there by srun or qrsh,
-//! output and exit code are as anywhere, and whatever ends the job, nothing is left on any host.
+//! A job inside a Slurm allocation, and inside a parallel environment of Grid Engine. scrun names
+//! no host and gets the hosts of the allocation. srun or qrsh starts the daemons. Output and exit
+//! code are the same as anywhere else. However the job ends, nothing is left on any host.
 
 use score_tests::test_env;
 use score_tests::testbed::Testbed;
 use score_tests::{TestEnv, binaries, skip};
 use std::time::Duration;
 
-/// A batch system comes up in a second, or in tens of them where the machine has much else to do.
+/// A batch system starts in a second, or in tens of seconds if the machine is busy.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// Six nodes on three hosts: a program of PM beside a command of the system.
+/// Six nodes on three hosts: a PM program joined to a system command.
 const LINE_COUNT_JOB: &str = "seq 20 | scrun -nodes=3x2,message=quiet scatter == system wc -l";
-/// Each node says which host it is on, what its number is, and that host's own name.
+/// Each node prints the name of its host in the job, its node number, and the host's own name.
 const PRINT_HOSTS_JOB: &str = "scrun -nodes=3x2,message=quiet system sh -c \
                      'echo $SCORE_SELF_HOST $SCORE_SELF_NODE $(hostname)'";
-/// Ends with 7.
+/// Exits with code 7.
 const EXIT_7_JOB: &str =
     "scrun -nodes=3,message=quiet system sh -c 'exit $((7 * !SCORE_SELF_NODE))'";
 
-/// Three jobs, one after the other; the lines of the second, sorted, which are checked but for the
-/// hosts' names.
+/// Runs three jobs, one after the other. Returns the lines of the second, sorted; everything in
+/// them except the host names is checked here.
 fn run_three_jobs(env: &TestEnv, testbed: &Testbed) -> Vec<String> {
     let line = format!("{LINE_COUNT_JOB} && {PRINT_HOSTS_JOB} && {EXIT_7_JOB}");
     let outcome = testbed.run(env, 4, &line).timeout(COMMAND_TIMEOUT).run().expect_code(7);
@@ -40,7 +40,7 @@ fn run_three_jobs(env: &TestEnv, testbed: &Testbed) -> Vec<String> {
         .collect()
 }
 
-/// The manual's C program, compiled; none, and a skip, without a C compiler.
+/// Compiles the manual's C program. Without a C compiler: returns false and prints a skip.
 fn compile_scatter(env: &TestEnv) -> bool {
     if !test_env::is_installed("gcc") {
         skip("compiled scatter", "gcc is not installed");
@@ -85,7 +85,7 @@ fn scancel_ends_a_job_with_everything_that_it_has_started() {
     {
         let env = TestEnv::new();
         let Some(testbed) = Testbed::slurm(&env, 2) else { return };
-        // One of each node's processes has left its session. Nobody else sleeps for that long.
+        // One of each node's processes has left its session. No other process sleeps for that long.
         let sleep_seconds = 300_000 + std::process::id();
         let node_script = format!(
             "setsid sleep {sleep_seconds}.1 & echo up; touch here; exec sleep {sleep_seconds}.2"

@@ -1,6 +1,6 @@
-//! The page in a real browser: while a job runs, its processes are there as bars, the hosts and the
-//! time slices too, as they are with a thousand processes; the browser has nothing to complain
-//! about. `HARNESS_PICTURE=FILE` keeps the picture of a minute.
+//! The page in a real browser: while a job runs, the page shows its processes as bars, the hosts
+//! and the time slices. It also does so for a thousand processes. The browser reports no error.
+//! `HARNESS_PICTURE=FILE` keeps a screenshot taken after a minute.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn sum(column: &Value) -> u64 {
     column.as_array().unwrap().iter().filter_map(Value::as_u64).sum()
 }
 
-/// What all processes together show: how busy they are, and what they say.
+/// Totals of all processes: their number, the busy shares, and the messages.
 fn page_totals(data: &Value) -> (usize, u64, u64) {
     let jobs = data["jobs"].as_array().unwrap().iter().map(|job| &job["processes"]);
     let totals_of = |all: &Value| {
@@ -32,7 +32,8 @@ fn page_totals(data: &Value) -> (usize, u64, u64) {
     })
 }
 
-/// Asks once a second, as the page does, for so many seconds and until something is to be seen.
+/// Fetches the data once a second, as the page does, for at least `seconds` and until it shows
+/// activity.
 fn poll_until_visible(address: &PageUrl, processes: usize, seconds: u64) {
     let started_at = Instant::now();
     loop {
@@ -50,8 +51,8 @@ fn poll_until_visible(address: &PageUrl, processes: usize, seconds: u64) {
     }
 }
 
-/// Opens the page while it is asked for elsewhere, too: what has been seen is kept meanwhile,
-/// however long the browser takes to begin.
+/// Opens the page while a thread keeps fetching the data: the daemon then keeps the history,
+/// however long the browser takes to start.
 fn open_page(browser: &Browser<'_>, address: &PageUrl, screenshot: &Path, window: &str) -> Outcome {
     let finished = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -95,7 +96,7 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
         return;
     };
     let Some(built) = env.test_program("waves") else { return };
-    // Where every user may run it, wherever the build is.
+    // In a folder where every user may run it, wherever the build is.
     let program = env.dir().join("waves");
     std::fs::copy(built, &program).unwrap();
     let program = program.to_str().unwrap();
@@ -126,7 +127,7 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
         .into_iter()
         .for_each(|file| _ = std::fs::copy(&screenshot, PathBuf::from(file)).unwrap());
 
-    // Bob sees his own processes; a token that is none shows nothing at all.
+    // Bob sees his own processes; an invalid token shows nothing at all.
     let bob_page = PageUrl::for_cluster(&cluster, BOB, "comp0");
     poll_until_visible(&bob_page, 8, 0);
     let outcome = open_page(&browser, &bob_page, &screenshot, "--window-size=500,800");
@@ -138,7 +139,7 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
     jobs.into_iter().for_each(terminate);
 }
 
-/// What scored would tell of a job with so many processes on so many hosts.
+/// The data that scored would send for a job with so many processes on so many hosts.
 fn large_data(processes: usize, hosts: usize) -> Value {
     let column = |of: &dyn Fn(usize) -> usize| (0..processes).map(of).collect::<Vec<_>>();
     let shares = (0..6).map(|kind| column(&|at| at * (kind + 7) % 1001)).collect::<Vec<_>>();
@@ -167,7 +168,7 @@ fn large_data(processes: usize, hosts: usize) -> Value {
     })
 }
 
-/// Serves the page's own files with these figures, until the test ends.
+/// Serves the page's own files with this data until the test ends.
 fn serve(data: Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -181,13 +182,13 @@ fn serve(data: Value) -> String {
             "/page.css" => ("page.css", "text/css"),
             _ => ("", "application/json"),
         };
-        let path = binaries::root().join("scored/src/page/files").join(file);
+        let path = binaries::root().join("scored/src/http/files").join(file);
         let body =
             if file.is_empty() { data.to_string() } else { std::fs::read_to_string(path).unwrap() };
         let length = body.len();
         let headers =
             format!("Content-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close");
-        // The browser may have gone.
+        // The browser may have closed the connection.
         let _ = write!(stream, "HTTP/1.1 200 OK\r\n{headers}\r\n\r\n{body}");
     };
     std::thread::spawn(move || listener.incoming().flatten().for_each(respond));
@@ -208,7 +209,7 @@ fn a_thousand_processes_and_an_empty_cluster_are_shown() {
         (1024, 1)
     );
     assert!(document.contains("63 of 64 hosts"), "{document}");
-    // Text is text, whoever has named a host.
+    // The name of a host is escaped, whatever it contains.
     assert!(document.contains("&lt;b&gt;comp0") && !document.contains("<b>"), "{document}");
     let screenshot_copy = std::env::var_os("HARNESS_LARGE_PICTURE");
     screenshot_copy
@@ -221,5 +222,5 @@ fn a_thousand_processes_and_an_empty_cluster_are_shown() {
     assert_eq!(console_messages(&outcome), Vec::<String>::new());
     let document = outcome.text();
     assert_eq!((data_attribute(&document, "processes"), data_attribute(&document, "jobs")), (0, 0));
-    assert!(document.contains("Nobody has had a time slice yet."), "{document}");
+    assert!(document.contains("No job has had a time slice yet."), "{document}");
 }

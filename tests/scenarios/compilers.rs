@@ -33,7 +33,7 @@ fn check_scatter_with(compiler: &str, extra_args: &[&str]) {
         let outcome = env.sh(&line).run().expect_code(0);
         assert_eq!(outcome.text(), sum.repeat(4), "{option}");
     }
-    // Between hosts, where node 0 reaches some of the others by ethernet.
+    // Between hosts, where node 0 reaches some of the other nodes by ethernet.
     for option in ["", "-read", "-spin"] {
         let group = "-group=local:2,nodes=2x2,message=quiet";
         let line = format!("scrun {group} ./scatter-in-c {option} == system sum < text");

@@ -1,5 +1,6 @@
-//! A process that writes garbage into what it shares, tries to resize it, or dies half-way through
-//! a message costs its own job, with a reason; nobody else crashes, the daemon lives to the end.
+//! A process writes garbage into shared memory, tries to resize it, or dies in the middle of a
+//! message. Only its own job ends, with a reason; no other process crashes, and the daemon runs to
+//! the end.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! A program whose processes all wait for each other is told of, process by process, is sent SIGHUP
-//! and ends with exit code 35 (manual 3.5). A program that can go on does, whatever it looks like.
+//! If all processes of a program wait for each other, the deadlock is reported process by process,
+//! the program is sent SIGHUP, and it ends with exit code 35 (manual 3.5). A program that can make
+//! progress is never reported, whatever its state looks like.
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;

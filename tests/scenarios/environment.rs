@@ -1,5 +1,5 @@
-//! Every process has scrun's environment and the six variables that tell it who it is; plain
-//! programs start in the job's directory, which is gone with the job.
+//! Every process has scrun's environment and the six variables that identify the process. Plain
+//! programs start in the job's directory, which is removed with the job.
 
 use score_tests::TestEnv;
 
@@ -50,7 +50,7 @@ fn processes_start_with_default_signals_and_clean_descriptors() {
     for line in text.lines().filter_map(|line| line.strip_prefix("Sig")) {
         let digits = line.split_whitespace().last().unwrap();
         let set = u64::from_str_radix(digits, 16).unwrap();
-        // 32 and 33 are the C library's own; nobody can reset them.
+        // 32 and 33 belong to the C library: they cannot be reset.
         assert_eq!(set & !(0b11 << 31), 0, "{outcome}");
     }
     // The streams, the control socket, and the folder that ls has opened itself.

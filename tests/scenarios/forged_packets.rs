@@ -1,7 +1,6 @@
-//! Packets that no process of the job has sent come to the port of one: noise, the job's own
-//! packets with another secret, of another run, for another node, cut short, or sent once more,
-//! and packets of an earlier job. The messages of the job arrive as ever, and pmDumpContext tells
-//! each kind.
+//! Forged packets reach the port of a process of the job: noise, the job's own packets with another
+//! secret, of another run, for another node, truncated, or repeated, and packets of an earlier job.
+//! The job's messages still arrive, and pmDumpContext counts each kind.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,12 +17,12 @@ const HEADER: usize = 2;
 const SECRET: usize = HEADER + 8;
 const INCARNATION: usize = HEADER + 16;
 const DESTINATION: usize = HEADER + 24;
-/// Of an IPv4 and an UDP header, without options.
+/// Length of an IPv4 and a UDP header, without options.
 const IP_UDP_HEADER_LEN: usize = 20 + 8;
-/// How often each packet is sent.
+/// How many times each packet is sent.
 const REPEATS: usize = 50;
 
-/// A game between nodes 0 and 1 on two of three hosts.
+/// A ping-pong between nodes 0 and 1 on two of three hosts.
 struct PingPongJob {
     env: TestEnv,
     job: Running,
@@ -40,7 +39,7 @@ impl PingPongJob {
         Some(Self { env, job })
     }
 
-    /// The network of a host other than the first.
+    /// The network namespace of a host other than the first.
     fn host_netns(&self, number: u32) -> NetNs {
         NetNs::for_process(&netns::wait_for_daemon(&self.env, &format!("local{number}")))
     }
@@ -58,7 +57,7 @@ impl PingPongJob {
     }
 }
 
-/// Datagrams of PM that come to a port, as they are on the wire.
+/// PM datagrams that arrive at a port, as they are on the wire.
 fn capture_packets(netns: &NetNs, port: u16, packet_count: usize) -> Vec<Vec<u8>> {
     let open = || {
         let kind = SockType::Datagram;
@@ -95,7 +94,7 @@ fn with_flipped_bit(packet: &[u8], offset: usize) -> Vec<u8> {
     packet
 }
 
-/// The place of the process to be attacked: node 1, on host 1.
+/// The process to be attacked: node 1, on host 1.
 struct Victim {
     netns: NetNs,
     address: SocketAddr,
@@ -121,9 +120,9 @@ impl Victim {
     }
 }
 
-/// What node 1 has counted under these words.
+/// The value of this counter in node 1's dump.
 fn counter_value(outcome: &Outcome, name: &str) -> u64 {
-    // Each node's comes whole, in any order.
+    // The nodes' dumps are whole, but in any order.
     let mut dumps = outcome.stderr.split("composite context");
     let node_dump = dumps.find(|dump| dump.contains("channel 0 node 1 of ")).unwrap_or_default();
     let line =
@@ -151,7 +150,8 @@ fn forged_and_repeated_packets_are_dropped_and_counted() {
     victim.attack(&attacker, &captured);
     pingpong.assert_progress();
     let outcome = pingpong.finish();
-    // What the socket's buffer had no room for was dropped by the kernel: at least some of each.
+    // The kernel drops packets that exceed the socket's buffer: at least some of each kind are
+    // counted.
     for counter in [
         "refused: wrong secret",
         "refused: wrong incarnation",

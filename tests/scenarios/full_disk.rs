@@ -1,5 +1,5 @@
-//! The disk with the job's directory is full, or is full before all of a file has come: the user
-//! reads where and why, the job ends with a failure, and nothing is left.
+//! The disk with the job's directory is full from the start, or becomes full in the middle of a
+//! file. The user reads on which host and why, the job ends with a failure, and nothing is left.
 
 use nix::unistd::geteuid;
 use score_tests::{Outcome, TestEnv, skip};
@@ -26,7 +26,7 @@ fn assert_fails(test: &str, kib: u32, line: &str, expected: &[&str]) {
     let _ = outcome.assert_stderr(expected);
 }
 
-/// Room for the program, and 1 MiB: the hosts share a disk, and with it the program.
+/// Space for the program, and 1 MiB: the hosts share a disk, and so the program.
 fn disk_kib_for_scatter() -> u32 {
     let program =
         std::fs::metadata(score_tests::binaries::program("scatter")).expect("it is built").len();

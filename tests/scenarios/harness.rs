@@ -1,4 +1,4 @@
-//! The harness itself: a scenario that leaves something behind, or hangs, is found out.
+//! The harness itself: a scenario that leaves processes or files, or hangs, is detected.
 
 use std::time::Duration;
 

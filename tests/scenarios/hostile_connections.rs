@@ -1,6 +1,7 @@
-//! Somebody connects to the port of a daemon: without the cluster's key, with another version,
-//! with garbage, with a length beyond all limits, or byte by byte. The connection is dropped and
-//! told in a line with the address; the daemon grows by nothing, and its job goes on.
+//! A connection to a daemon's port is hostile: it lacks the cluster's key, has another version,
+//! sends garbage, claims a length beyond all limits, or sends byte by byte. The daemon drops the
+//! connection and prints a line with its address. The daemon's memory does not grow, and its job
+//! goes on.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -12,11 +13,11 @@ use score_tests::netns::{self, NetNs};
 use score_tests::process::Process;
 use score_tests::{Running, TestEnv, binaries};
 
-/// Handshakes end after this (5 s), and some time for a busy machine.
+/// Handshakes end after this time (5 s), plus some time for a busy machine.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a daemon may grow by, whatever strangers send, in KiB.
+/// The most that a daemon may grow, whatever unauthenticated connections send, in KiB.
 const MAX_GROWTH_KIB: u64 = 8 * 1024;
-/// The host that the strangers are on.
+/// The address of the host that attacks.
 const ATTACKER_ADDRESS: &str = "10.77.0.3";
 
 /// A job on three hosts that ends when its file appears, with one daemon to be attacked.
@@ -24,7 +25,7 @@ struct AttackedJob {
     env: TestEnv,
     job: Running,
     daemon: Process,
-    /// Where strangers are.
+    /// The network namespace of the attacking host.
     attacker: NetNs,
     address: SocketAddr,
     initial_kib: u64,
@@ -63,7 +64,7 @@ impl AttackedJob {
         stream
     }
 
-    /// Waits until a stranger has been told of.
+    /// Waits until a dropped connection has been reported.
     fn wait_for_warning(&self, reason: &str) {
         let started_at = Instant::now();
         let line = format!("a connection from {ATTACKER_ADDRESS} was dropped: ");
@@ -80,7 +81,7 @@ impl AttackedJob {
         }
     }
 
-    /// The job ends well, and its daemon has not grown.
+    /// Checks that the job ends well and that its daemon has not grown.
     fn finish(self) {
         let growth_kib = self.daemon.resident_kib().saturating_sub(self.initial_kib);
         assert!(
@@ -95,7 +96,7 @@ impl AttackedJob {
     }
 }
 
-/// Whether the other end has closed; what it has said before is of no interest.
+/// Whether the other end has closed; the bytes that it sent earlier are ignored.
 fn is_dropped(mut stream: TcpStream) -> bool {
     let mut sink = [0; 4096];
     loop {
@@ -114,7 +115,7 @@ fn preface(version: u32) -> Vec<u8> {
     [&b"SCOD"[..], &version.to_le_bytes()].concat()
 }
 
-/// The version of this build, as a daemon's first answer to another version says.
+/// The version of this build, read from a daemon's answer to another version.
 fn protocol_version(attacked: &AttackedJob) -> u32 {
     let mut stream = attacked.connect();
     stream.write_all(&preface(0)).unwrap();
@@ -140,7 +141,7 @@ fn garbage_is_dropped_and_reported() {
     attack_each_daemon("strangers_with_garbage", |attacked| {
         for round in 0..20_u8 {
             let mut stream = attacked.connect();
-            // The daemon may close before it has all.
+            // The daemon may close before it has received everything.
             let _ = stream.write_all(&vec![round ^ 0x5a; 256 * 1024]);
             assert!(is_dropped(stream), "still open");
         }
@@ -211,6 +212,6 @@ fn a_daemon_with_another_key_is_dropped_and_receives_the_reason() {
         let started_at = Instant::now();
         let _ = attacked.attacker.run_inside(start).expect("scored can be started");
         assert!(started_at.elapsed() < HANDSHAKE_TIMEOUT, "it took {:?}", started_at.elapsed());
-        attacked.wait_for_warning("does not hold this cluster's key");
+        attacked.wait_for_warning("wrong cluster key");
     });
 }

@@ -1,5 +1,6 @@
-//! Messages between hosts: `scatter` gives every node of two to sixteen hosts the input, bit by
-//! bit, some by shared memory and most over the network; `pmtest` measures between two hosts.
+//! Messages between hosts: `scatter` gives every node of two to sixteen hosts the same input, bit
+//! by bit, partly through shared memory and mostly over the network. `pmtest` measures between two
+//! hosts.
 
 use score_tests::TestEnv;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! In a shell with job control, ^Z suspends the whole job, `fg` resumes it, ^C ends it, ^\ says
-//! that there are no checkpoints yet.
+//! In a shell with job control, ^Z suspends the whole job, `fg` resumes it, and ^C ends it. ^\
+//! prints that there are no checkpoints yet.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Whatever is killed, at whatever moment, everything else of the job ends within a second and
-//! nothing is left: no process, also none that has called setsid or forked twice, and no file.
+//! If any component of a job is killed, at any moment, the rest of the job ends within a second. No
+//! file and no process is left, not even one that has called setsid or forked twice.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn scrun_and_scored_are_killed_at_once() {
         assert!(started_at.elapsed() < Duration::from_secs(20), "left: {:#?}", env.processes());
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Files of several deaths at once go with the next start.
+    // Files that several simultaneous deaths have left are removed by the next start.
     let _ = env.scrun(&["-nodes=1", "system", "true"]).run().expect_code(0);
 }
 

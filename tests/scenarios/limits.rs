@@ -1,5 +1,5 @@
-//! More nodes than PM or a program's own macros allow are refused before anything runs, with both
-//! numbers.
+//! If a job has more nodes than PM or a program's own macros allow, it is refused before any
+//! process starts. The message has both numbers.
 
 use score_tests::TestEnv;
 

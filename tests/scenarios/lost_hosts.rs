@@ -1,4 +1,4 @@
-//! Whatever dies on whichever host of a job, the user reads which host it was, and a moment later
+//! If a component dies on any host of a job, the user reads which host it was. A moment later
 //! nothing of the job is left on any host.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn is_daemon_of(process: &Process, host: &str) -> bool {
     process.is_scored() && process.command.contains(&format!("-host {host} "))
 }
 
-/// Sends a signal to one process and waits until everything has gone.
+/// Sends a signal to one process and waits until all processes and files are removed.
 fn signal_and_wait_until_clean(
     signal: Signal,
     timeout: Duration,
@@ -53,7 +53,7 @@ fn a_daemon_that_hangs_is_named_within_the_limit() {
     let outcome = signal_and_wait_until_clean(Signal::SIGSTOP, limit, |_, process| {
         is_daemon_of(process, "local1")
     });
-    assert_ne!(outcome.assert_stderr(&["host local1 is lost", "nothing was heard"]).code, 0);
+    assert_ne!(outcome.assert_stderr(&["host local1 is lost", "no data received"]).code, 0);
 }
 
 #[test]

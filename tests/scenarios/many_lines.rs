@@ -1,10 +1,11 @@
-//! Four nodes write lines as fast as they can: none is lost, none is split, however long.
+//! Four nodes write lines as fast as they can: no line is lost or split, however long.
 
 use std::collections::BTreeMap;
 
 use score_tests::TestEnv;
 
-/// The soak counts to a million, as the promise says; here a tenth of it does.
+/// The soak counts to a million, as docs/SPECIFICATION.md promises; this test counts to a tenth of
+/// it.
 fn line_count() -> usize {
     let count = std::env::var("HARNESS_LINES").ok().and_then(|text| text.parse().ok());
     count.unwrap_or(100_000)

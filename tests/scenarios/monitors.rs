@@ -1,5 +1,5 @@
 //! Monitors: `scrun -monitor` shows on a terminal, or in an xterm, what each process does; `scmon
-//! JOB` asks a cluster for process's own jobs; `stat=detail` says at the end what there was.
+//! JOB` asks a cluster for the user's own jobs; `stat=detail` prints the totals at the end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +27,7 @@ fn the_monitor_draws_on_the_terminal_and_restores_it() {
         program.display()
     );
     let mut terminal = Terminal::open(&env, "sh", &["-c", &line]);
-    // Processes, numbers of all kinds, bars, and what scrun says under the picture.
+    // Processes, numbers of all kinds, bars, and scrun's messages below the chart.
     for shown in ["load", "usr1", "100%", "0%", "200", "█", "2 nodes on 1 host"] {
         terminal.wait_for(shown, EVENT_TIMEOUT);
     }
@@ -45,14 +45,14 @@ fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
     let Some(program) = env.test_program("figures") else { return };
     let folder = env.dir().join("bin");
     fs::create_dir(&folder).unwrap();
-    // An xterm that needs no display: it keeps what its command prints.
+    // An xterm that needs no display: it keeps the output of its command.
     let xterm =
         env.write_file("bin/xterm", "#!/bin/sh\nshift 5\nshift\nexec \"$@\" -json > seen\n");
     fs::set_permissions(&xterm, fs::Permissions::from_mode(0o755)).unwrap();
     let run = format!("scrun -nodes=2,monitor=load {} 4", program.display());
     let line = format!("{run}; PATH={}:$PATH DISPLAY=:7 {run}; echo code $?", folder.display());
     let terminal = Terminal::open(&env, "sh", &["-c", &line]);
-    terminal.wait_for("no picture of the job is shown", EVENT_TIMEOUT);
+    terminal.wait_for("monitor: not started", EVENT_TIMEOUT);
     terminal.wait_for("DISPLAY is not set", EVENT_TIMEOUT);
     terminal.wait_for("code 0", EVENT_TIMEOUT);
     let seen = fs::read_to_string(env.dir().join("seen")).unwrap();
@@ -61,7 +61,7 @@ fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
     let _ = terminal.wait(EVENT_TIMEOUT);
 }
 
-/// Points of this colour, more or less.
+/// The number of pixels that are about this colour.
 fn count_pixels(pixels: &[[u8; 3]], is_counted: impl Fn([i32; 3]) -> bool) -> usize {
     pixels.iter().filter(|pixel| is_counted(pixel.map(i32::from))).count()
 }
@@ -219,7 +219,7 @@ fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
     let _ = job.wait();
 }
 
-/// The job that runs, once it does.
+/// The number of the running job; waits until the job runs.
 fn wait_for_running_job(cluster: &Cluster<'_>) -> String {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -235,7 +235,7 @@ fn wait_for_running_job(cluster: &Cluster<'_>) -> String {
 
 fn is_settled(line: &Value) -> bool {
     let load = |node: usize| line["processes"][node]["load"].as_f64();
-    // Looked at twice a second: the first time a process may just be about to become its program.
+    // Sampled twice a second: at the first sample a process may not have called exec yet.
     let memory = line["processes"][0]["memory_kib"].as_u64();
     load(0).is_some_and(|load| load > 0.95)
         && load(1).is_some_and(|load| load < 0.05)

@@ -1,6 +1,6 @@
 //! A job on several hosts looks like a job on one: `scrun -group=local:4,nodes=4x2 ...`. Nodes are
-//! numbered host by host, output is merged by lines, input goes to node 0, codes and signals mean
-//! the same.
+//! numbered host by host, output is merged by lines, and input goes to node 0. Exit codes and
+//! signals have the same meaning.
 
 use std::collections::BTreeMap;
 

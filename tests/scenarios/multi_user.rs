@@ -1,6 +1,7 @@
-//! Several users on a cluster that stays: each job runs as its user and is out of reach for the
-//! others, limits are kept and named, what does not fit is refused or waits, and whatever dies, the
-//! rest goes on and nothing is left. The hosts are daemons on loopback addresses of this machine.
+//! Several users on a permanent cluster: each job runs as its user and is isolated from other
+//! users. Limits are kept and named, and a job that does not fit is refused or queued. If a
+//! component dies, all others go on and nothing is left. The hosts are daemons on loopback
+//! addresses of this machine.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -47,7 +48,7 @@ fn a_job_is_isolated_from_other_users() {
         "cat {path}/kept; ls {path}; ls /var/scored; kill -9 {pid}; cat /proc/{pid}/environ; \
          dd if=/proc/{pid}/mem bs=1 count=1; ls /proc/{pid}/fd"
     );
-    // From outside, as another user of the machine; and from a job.
+    // From outside, as another user of the machine, and from inside a job.
     let mut outside = Command::new("/bin/sh");
     outside.args(["-c", &attack]).uid(BOB).gid(BOB);
     let outside = outside.output().unwrap();
@@ -112,7 +113,7 @@ fn a_job_that_does_not_fit_is_refused_or_waits_its_turn() {
         let script = format!("echo {name} >> {}", order.display());
         let job = cluster.scrun(uid, "a", "nodes=1x2,wait", &script).start();
         let deadline = Instant::now() + Duration::from_secs(20);
-        while !job.stderr().contains("waits for room") {
+        while !job.stderr().contains("is queued") {
             assert!(Instant::now() < deadline, "{}", job.stderr());
             sleep(Duration::from_millis(5));
         }
@@ -159,7 +160,7 @@ fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
     let narrow = cluster.start_long_job(BOB, "c", "nodes=1");
     let names = cluster.console(BOB, "c", &["-list"]).text();
     let line = names.lines().find(|line| line.contains("uid 61002")).unwrap().to_owned();
-    // A host that Bob's job is not on, and that is not the server.
+    // A host that does not run Bob's job and is not the server.
     let victim = if line.ends_with(" a") { "b" } else { "a" };
     cluster.signal_daemon(victim, Signal::SIGKILL);
     let outcome = wide.wait();
@@ -200,7 +201,7 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     let outcome = alice_job.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains("b, the server, is lost"), "{outcome}");
     assert_ne!(bob_job.wait().code, 0);
-    // Every process of both jobs goes; what is left on disk goes with the next start.
+    // Every process of both jobs is killed; the next start removes the files that are left on disk.
     let deadline = Instant::now() + Duration::from_secs(5);
     let is_running =
         || env.processes().iter().any(|process| process.command.starts_with("sleep 30"));
@@ -212,7 +213,7 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     cluster.wait_for_log("b", "host a is up");
     let rerun = cluster.scrun(BOB, "a", "nodes=2x1", "echo again").run();
     assert_eq!((rerun.code, rerun.text().as_str()), (0, "again\nagain\n"), "{rerun}");
-    // Nobody may take a job of the new server for one of the old.
+    // A job of the new server may not be taken for one of the old server.
     let next_job = cluster.start_long_job(ALICE, "b", "nodes=1");
     let after = job_number(cluster.console(ALICE, "b", &["-list"]).text());
     assert!(after > before, "job {after} after {before}");
@@ -251,14 +252,15 @@ fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
         let outcome = cluster.scrun(ALICE, "c", options, "echo up").run();
         assert!(outcome.code == 2 && outcome.stderr.contains(reason), "{options}: {outcome}");
     };
-    // The only one of its kind, twice as many as it has, and one that nobody has.
+    // The only host of its kind, then twice the processes that it can run, then a kind that no host
+    // has.
     let old = cluster.start_long_job(BOB, "c", "nodes=2.linux.old");
     let list = cluster.console(BOB, "c", &["-list"]).text();
     assert!(list.contains("2 processes on a"), "{list}");
     terminate(old);
     assert_refused("nodes=3.linux.old", "at most 2 on one");
     assert_refused("nodes=1.linux.odl", "did you mean 'old'");
-    // Whole hosts, those of other kinds by hetero only; the spare waits.
+    // Whole hosts; hosts of other kinds only by hetero. The spare is not used.
     assert_eq!(count_lines("hosts=2"), 4);
     assert_refused("hosts=3", "3 whole hosts");
     assert_eq!(count_lines("hosts=3,hetero"), 6);
@@ -270,7 +272,8 @@ fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
     cluster.wait_for_log("c", "on c, s");
 }
 
-/// Connections that say one byte after the other and are opened anew when they are dropped.
+/// Opens connections that send one byte after the other, and opens new ones when they are dropped.
+/// Returns how many were dropped.
 fn trickle(port: u16, stop: &AtomicBool) -> usize {
     let mut streams: Vec<TcpStream> = Vec::new();
     let mut dropped = 0;
@@ -295,7 +298,7 @@ fn a_flood_of_connections_keeps_no_daemon_out() {
     let (stop, port) = (AtomicBool::new(false), cluster.port());
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| trickle(port, &stop));
-        // Ended with the attack, whatever fails here.
+        // Ends with the attack, even if an assertion here fails.
         let _stop_on_drop = StopOnDrop(&stop);
         cluster.wait_for_log("b", "a connection to the daemons' port was dropped");
         cluster.signal_daemon("a", Signal::SIGKILL);
@@ -310,7 +313,7 @@ fn a_flood_of_connections_keeps_no_daemon_out() {
     });
 }
 
-/// Raised with its value's end.
+/// A flag that is set when this value is dropped.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -1,6 +1,6 @@
-//! Which networks a job's messages take: each wire, trunks of several links, several network sets,
-//! names that are wrong. On virtual hosts a job owns its links, so that raw Ethernet is allowed; on
-//! other hosts it is where scorehosts.db trusts the network, and a line says when it is not.
+//! The networks that a job's messages take: each wire, trunks of several links, several network
+//! sets, and wrong names. On virtual hosts a job owns its links, so raw Ethernet is allowed. On
+//! other hosts it is allowed if scorehosts.db trusts the network; if not, a line says so.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use nix::unistd::geteuid;
 use score_tests::netns::{self, NetNs};
 use score_tests::{Outcome, Running, TestEnv, binaries, skip, test_env};
 
-/// Raw wires are for root: others get UDP, and a line.
+/// Raw wires need root: other users get UDP, and a line says so.
 fn can_send_raw(test: &str) -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
@@ -17,7 +17,7 @@ fn can_send_raw(test: &str) -> bool {
     is_root
 }
 
-/// Messages of random sizes between all nodes, by these options.
+/// Sends messages of random sizes between all nodes, with these options.
 fn run_traffic(env: &TestEnv, options: &str, nodes: usize, messages: &str) -> Option<Outcome> {
     let program = env.test_program("traffic")?;
     let args = [&format!("-{options},stat"), program.to_str().unwrap(), messages, "4711"];
@@ -46,7 +46,7 @@ fn raw_ethernet_carries_a_job_on_virtual_hosts() {
     let env = TestEnv::new();
     let options = "network=ethernet,group=local:2,nodes=2x1";
     let Some(outcome) = run_traffic(&env, options, 2, "2000") else { return };
-    // AF_XDP where this machine allows it, else AF_PACKET and one line that says why.
+    // AF_XDP if this machine allows it; otherwise AF_PACKET and a line with the reason.
     let xdp_count = count_lines(&outcome, "network set 0 (ethernet): AF_XDP over eth0");
     let packet_count = count_lines(&outcome, "network set 0 (ethernet): AF_PACKET over eth0");
     let notice_count = count_lines(&outcome, "AF_PACKET is used instead");
@@ -76,7 +76,7 @@ fn frames_too_long_for_af_xdp_go_by_af_packet() {
     let _ = outcome.assert_stderr(&["no room for an MTU of 9000", "AF_PACKET over eth0"]);
 }
 
-/// Waits until the game has got on from where it was.
+/// Waits until the ping-pong has made progress.
 fn assert_progress(job: &Running) {
     let rounds = || job.stdout().matches("round ").count();
     let (started_at, rounds_before) = (Instant::now(), rounds());
@@ -109,7 +109,7 @@ fn a_trunk_of_two_goes_on_when_one_of_its_links_is_cut() {
         assert_progress(&job);
         switch.ip("link set p1.1 up");
         assert_progress(&job);
-        // Nobody has given up hosts, though the first network is what their daemons talk by.
+        // No host may be given up, although the daemons' links use the first network.
         switch.ip("link set p1.0 down");
         assert_progress(&job);
         switch.ip("link set p1.0 up");
@@ -196,8 +196,8 @@ fn a_wrong_network_is_named_with_the_existing_ones_and_nothing_runs() {
     let _ = outcome.assert_stderr(&["unknown network \"net0\""]);
 }
 
-/// Runs a job between two hosts that are no virtual ones to it: the networks of a LAN, daemons
-/// brought up by a remote shell that steps onto the other.
+/// Runs a job between two hosts that are not virtual hosts to it: they have the networks of a LAN,
+/// and a remote shell that enters the other host starts the daemons.
 fn run_between_machines(env: &TestEnv, network: &str) -> Option<Outcome> {
     let program = env.test_program("traffic")?;
     let program = program.to_str()?;

@@ -1,5 +1,6 @@
-//! The reader of scrun's output goes early, the disk is full, descriptors run out: scrun behaves
-//! as any Unix pipeline would. No hang, a clear line, nothing lost before it.
+//! The reader of scrun's output exits early, the disk is full, or descriptors run out. scrun
+//! behaves as any Unix pipeline would: it does not hang, it prints a clear line, and loses no
+//! earlier output.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Several jobs share processors in time: what does not fit beside others runs beside them all the
-//! same, until every processor has as many jobs as `-rows` says; the rest waits, or is refused
-//! with what there is. Memory that a job has asked for is not given twice.
+//! Several jobs share processors in time. A job that finds no free processor shares one, until
+//! every processor has as many jobs as `-rows` allows. Further jobs wait, or are refused with the
+//! numbers. Memory that a job has requested is not given to a second one.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ fn a_processor_has_as_many_jobs_as_rows_and_the_next_one_waits() {
     let reason = "a processor may have 2 jobs, and 0 of the cluster have room for 0 more processes";
     assert!(refused.stderr.contains(reason), "{refused}");
     let waiting = cluster.scrun(ALICE, "b", "nodes=2x1,wait", "echo ran").start();
-    wait_for_stderr(&waiting, "waits for room");
+    wait_for_stderr(&waiting, "is queued");
     // Both hosts had two rows of jobs; now both have one.
     terminate(first);
     let outcome = waiting.wait();
@@ -72,7 +72,7 @@ fn memory_that_is_promised_to_a_job_is_waited_for() {
     );
     let options = format!("nodes=1,wait,memorylimit={job_mb}");
     let waiting = cluster.scrun(BOB, "a", &options, "echo ran").start();
-    wait_for_stderr(&waiting, "waits for room");
+    wait_for_stderr(&waiting, "is queued");
     terminate(holder);
     let outcome = waiting.wait();
     assert_eq!((outcome.code, outcome.text().as_str()), (0, "ran\n"), "{outcome}");

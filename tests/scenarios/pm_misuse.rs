@@ -1,4 +1,5 @@
-//! A C program that uses PM wrongly gets the manual pages' error numbers, and its context works on.
+//! A C program that uses PM wrongly gets the error numbers of the manual pages, and its context
+//! stays usable.
 
 use score_tests::TestEnv;
 

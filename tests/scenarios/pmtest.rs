@@ -1,4 +1,4 @@
-//! `scrun -nodes=2 pmtest` prints latency, bandwidth and rate beside the floor of the machine; for
+//! `scrun -nodes=2 pmtest` prints latency, bandwidth and rate, and the floor of the machine; for
 //! programs, as JSON.
 
 use score_tests::TestEnv;
@@ -61,7 +61,7 @@ fn remote_memory_between_hosts_is_measured_too() {
     assert!(rows[0]["put_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
 }
 
-/// Their network takes shorter messages than the memory of the two that measure.
+/// The network to these nodes takes shorter messages than the memory of the two nodes that measure.
 #[test]
 fn nodes_that_do_not_measure_may_be_on_another_host() {
     let env = TestEnv::new();

@@ -1,4 +1,5 @@
-//! `scored -probe` tells what this machine allows, one line each, and what a lack costs.
+//! `scored -probe` prints what this machine allows, one line each, and the effect of each missing
+//! capability.
 
 use score_tests::{TestEnv, binaries};
 

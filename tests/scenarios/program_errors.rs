@@ -1,5 +1,6 @@
-//! A program that is missing, cannot be run, leaves too early or crashes: one line with node and
-//! cause, the rest of the parallel process ended, and the code a shell would give.
+//! A program that is missing, cannot be run, exits too early or crashes: one line names node and
+//! cause, the rest of the parallel process is ended, and the exit code is the one that a shell
+//! would give.
 
 use std::os::unix::fs::PermissionsExt;
 

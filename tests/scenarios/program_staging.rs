@@ -1,7 +1,7 @@
-//! Programs of a job on several hosts travel there: each host starts its own copy, below the job's
-//! directory, whatever the disks of the hosts hold. Virtual hosts have one disk: they share the
-//! copy of the first, under a name of each. What travels for real travels here to hosts that a
-//! remote shell reaches: one that goes nowhere.
+//! Programs of a job on several hosts are copied to the hosts: each host starts its own copy, in
+//! the job's directory, whatever files the hosts have. Virtual hosts have one disk: they share the
+//! copy of the first, each under its own name. Here a remote shell that stays on this machine makes
+//! "other" hosts, so that programs are really copied.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -15,8 +15,7 @@ fn write_script(env: &TestEnv, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Runs a program on so many hosts, one node on each, which are other hosts for all that SCore
-/// knows.
+/// Runs a program on so many hosts, one node on each. To SCore they are different hosts.
 fn run_remote(env: &TestEnv, hosts: u32, args: &[&str]) -> Outcome {
     let names: Vec<String> = (1..=hosts).map(|number| format!("n{number}\n")).collect();
     let machines = env.write_file("machines", names.concat());
@@ -26,7 +25,8 @@ fn run_remote(env: &TestEnv, hosts: u32, args: &[&str]) -> Outcome {
     job.env("SCORE_RSH", &format!("sh {}", shell.display())).run()
 }
 
-/// Twelve hosts: some get it from others.
+/// The inodes of the copies on twelve hosts. With twelve, some hosts get the program from other
+/// hosts.
 fn copy_inodes(outcome: &Outcome) -> Vec<u64> {
     let text = outcome.text();
     let mut copies: Vec<&str> =
@@ -55,7 +55,7 @@ fn every_host_starts_its_own_copy() {
 fn virtual_hosts_share_one_copy() {
     let env = TestEnv::new();
     let path = write_script(&env, "where", PRINT_PATH_SCRIPT);
-    // All of them; then without the one where the server is.
+    // With all hosts; then without the host that runs the server.
     for hosts_option in ["-group=local:12,nodes=12x1", "-group=local:13@1:12,nodes=12x1"] {
         let outcome = env.scrun(&[hosts_option, &path, "word"]).run().expect_code(0);
         let files = copy_inodes(&outcome);

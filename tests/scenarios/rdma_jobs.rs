@@ -1,11 +1,11 @@
-//! Jobs over RDMA hardware: what is scattered arrives bit by bit, jobs that take turns and one that
-//! is suspended in the middle of it lose nothing, whoever is killed leaves no queue pair, memory
-//! that changes is not reached where it was, deadlocks are found and nobody else is accused; where
-//! a host has no adapter, or its user may not open it or pin too little memory, one line says so
-//! and messages go by UDP.
+//! Jobs over RDMA hardware. Scattered data arrives bit by bit. Jobs that take turns, and a job that
+//! is suspended amid its traffic, lose nothing. A killed process leaves no queue pair. Memory that
+//! is remapped is not reached at its old pages. Deadlocks are found, and no other program is
+//! reported. If a host has no adapter, or its user may not open it or pin too little memory, one
+//! line says so and messages go by UDP.
 //!
-//! There is an adapter in the virtual machine of `cargo xtask test`; elsewhere these pass without
-//! having looked.
+//! The virtual machine of `cargo xtask test` has an adapter. On other machines these tests pass
+//! without checking anything.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 /// Emulated processors are slow.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-/// Where adapters have their files.
+/// The folder with the adapters' device files.
 const DEVICES: &str = "/dev/infiniband";
 /// Two hosts with a process each.
 const PAIR: &str = "-group=local:2,nodes=2x1,network=verbs,message=quiet";
@@ -30,13 +30,13 @@ fn has_adapter() -> bool {
     std::env::var_os(test_env::IN_VM_ENV).is_some()
 }
 
-/// Queue pairs, registrations and what else the kernel has given out.
+/// Queue pairs, registrations and other resources that the kernel has allocated.
 fn rdma_resources() -> String {
     let output = Command::new("rdma").args(["resource", "show"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Waits until as much is given out as before.
+/// Waits until the kernel has no more resources allocated than before.
 fn wait_until_released(before: &str) {
     let started_at = Instant::now();
     while rdma_resources() != before {
@@ -149,7 +149,8 @@ fn operations_on_regions_that_change_never_touch_memory_outside_them() {
     wait_until_released(&before);
 }
 
-/// Hosts that are no virtual ones to a job, all on this machine: a remote shell that stays here.
+/// Runs on hosts that are not virtual hosts to a job, although all are on this machine: the remote
+/// shell stays here.
 fn run_on_hosts(env: &TestEnv, database: &str, args: &[&str]) -> Outcome {
     env.write_file("db", database);
     let shell = env.write_file(
@@ -224,7 +225,7 @@ fn a_killed_process_leaves_no_queue_pair_and_the_next_job_runs() {
     wait_until_released(&before);
 }
 
-/// Hosts a and b of a service, with one processor each.
+/// Starts a service on hosts a and b, with one processor each.
 fn start_cluster<'a>(env: &'a TestEnv, slice: &str) -> Option<Cluster<'a>> {
     let database = "b address=127.0.0.1 cores=1 group=all\na address=127.0.0.2 cores=1 group=all\n";
     Cluster::start_with_options(env, &["b", "a"], database, &["-ts", slice, "-page", "off"])
@@ -253,7 +254,7 @@ fn jobs_that_take_turns_and_one_that_is_suspended_amid_its_traffic_lose_nothing(
         pingpong.wait_for("round ", rounds + 2);
     };
     remote_job.wait_for("round 2", 1);
-    // For longer than an adapter repeats what nobody acknowledges: 8 times 67 ms, and more.
+    // Longer than an adapter retransmits an unacknowledged packet: 8 times 67 ms, and more.
     remote_job.signal(Signal::SIGTSTP);
     sleep(Duration::from_secs(5));
     assert!(!remote_job.stdout().contains("all right"), "it was over before");

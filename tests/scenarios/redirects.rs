@@ -1,4 +1,4 @@
-//! Output goes into a file and input comes from one, as the manual's table 1.5 has it.
+//! Output goes into a file and input comes from one, as table 1.5 of the manual says.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -60,14 +60,14 @@ fn an_output_file_that_cannot_be_opened_is_named() {
     let _ = outcome.assert_stderr(&["/no/such/folder/f"]);
 }
 
-/// A file system whose server says nothing, ever.
+/// A file system whose server never answers.
 struct HangingMount {
     folder: PathBuf,
     _server: File,
 }
 
 impl HangingMount {
-    /// None, and a skip, where it cannot be mounted.
+    /// If it cannot be mounted: returns `None` and prints a skip.
     fn mount(env: &TestEnv) -> Option<Self> {
         let folder = env.dir().join("hanging");
         std::fs::create_dir(&folder).unwrap();

@@ -1,10 +1,10 @@
-//! Jobs on other machines: the same command, hosts from a file, daemons brought up by ssh.
-//! The machine where the user sits may be one of the hosts, the first or another, or none.
+//! Jobs on other machines: the same command, hosts from a file, daemons started by ssh. The user's
+//! machine may be the first host, another host, or none.
 
 use score_tests::testbed::Testbed;
 use score_tests::{Outcome, TestEnv};
 
-/// Runs a job on these hosts, two nodes on each; each node says where it is.
+/// Runs a job on these hosts, two nodes on each; each node prints its host.
 fn run_and_report_nodes(
     env: &TestEnv,
     testbed: &Testbed,

@@ -1,6 +1,6 @@
 //! `scout -g GROUP` opens a session: the hosts' daemons run until its shell ends. Inside, `scout
-//! COMMAND` runs a command on every host, equal output of neighbours is shown once, and scrun takes
-//! the session's hosts. Nobody else gets in, and nothing stays.
+//! COMMAND` runs a command on every host and shows equal output of neighbours once. scrun takes the
+//! session's hosts. Other users are refused, and nothing is left afterwards.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 use score_tests::terminal::Terminal;
 use score_tests::{Job, Outcome, TestEnv, binaries, test_env};
 
-/// `scout` with these words.
+/// `scout` with these arguments.
 fn scout(env: &TestEnv, args: &[&str]) -> Job {
     env.command(binaries::program("scout")).args(args).env("SHELL", "/bin/sh")
 }
@@ -22,7 +22,7 @@ fn run_in_session(env: &TestEnv, lines: &str) -> Outcome {
     scout(env, &["-g", "local:4"]).input(lines).run()
 }
 
-/// A session whose shell waits; what `lines` print is there, and `up` is the last of it.
+/// A session whose shell waits. Returns when the output of `lines` ends with `up`.
 fn start_waiting_session(env: &TestEnv, lines: &str) -> score_tests::Running {
     let input = format!("{lines}\necho $SCORE_SCOUT; echo up; exec sleep 300\n");
     let mut running = scout(env, &["-g", "local:4"]).input(input).start();
@@ -146,13 +146,16 @@ fn scout_without_arguments_says_whether_it_is_inside_a_session() {
     let outcome = scout(&env, &[]).run().expect_code(1);
     assert_eq!(outcome.text(), "in no scout session\n");
     let outcome = scout(&env, &[]).env("SCORE_SCOUT", "/nowhere/socket").run().expect_code(1);
-    let expected = "in no scout session: the scout session at /nowhere/socket is gone\n";
+    let expected = "in no scout session: the scout session at /nowhere/socket no longer exists\n";
     assert_eq!(outcome.text(), expected);
     let _ =
         scout(&env, &["hostname"]).run().expect_code(2).assert_stderr(&["no scout session here"]);
     let job = env.scrun(&["system", "true"]).env("SCORE_SCOUT", "/nowhere/socket");
-    let _ =
-        job.run().expect_code(2).assert_stderr(&["SCORE_SCOUT", "is gone", "unset SCORE_SCOUT"]);
+    let _ = job.run().expect_code(2).assert_stderr(&[
+        "SCORE_SCOUT",
+        "no longer exists",
+        "unset SCORE_SCOUT",
+    ]);
     let outcome = run_in_session(&env, "scout; echo $?\n").expect_code(0);
     assert_eq!(outcome.text(), "inside a scout session on 4 hosts: local[0-3]\n0\n");
 }
@@ -230,7 +233,7 @@ fn a_killed_scored_is_reported_and_leaves_nothing() {
     let outcome = running.wait().expect_code(70);
     let text = outcome.text();
     assert!(text.starts_with("code 70\nin no scout session"), "{outcome}");
-    assert!(text.ends_with("is gone\n1 told\n"), "{outcome}");
+    assert!(text.ends_with("no longer exists\n1 told\n"), "{outcome}");
     let _ =
         outcome.assert_stderr(&["scout: the session is lost: scored was killed", "job 1 is lost"]);
     assert_clean(&env);
@@ -256,7 +259,7 @@ fn a_lost_host_is_named_and_the_others_go_on() {
     let _ = outcome.assert_stderr(&["host local3 is lost", "no exit code from local3"]);
 }
 
-/// The words that make root an ordinary user.
+/// Arguments of setpriv(1) that make root an ordinary user.
 const AS_NOBODY_ARGS: [&str; 4] = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
 
 #[test]
@@ -273,7 +276,7 @@ fn another_user_is_refused_by_a_session() {
     let (scout_of_nobody, _) = (copy("scout"), copy("scored"));
     let scout_as_nobody = || env.command("setpriv").args(&AS_NOBODY_ARGS).arg(&scout_of_nobody);
 
-    // Files keep him out.
+    // File permissions refuse the user.
     let running = start_waiting_session(&env, "");
     let socket = socket_of(&running);
     let outcome =
@@ -282,7 +285,7 @@ fn another_user_is_refused_by_a_session() {
     running.signal(Signal::SIGTERM);
     let _ = running.wait().expect_code(143);
 
-    // Whom files do not keep out, the session does.
+    // If file permissions do not refuse the user, the session does.
     let file = env.write_file("hosts", std::fs::read("/proc/sys/kernel/hostname").unwrap());
     let lines = "echo $SCORE_SCOUT; echo up; exec sleep 300\n";
     let job = scout_as_nobody().args(&["-file", file.to_str().unwrap()]).env("SHELL", "/bin/sh");
@@ -316,7 +319,7 @@ fn interrupts_go_to_the_remote_commands_and_the_shell_goes_on() {
         sleep(Duration::from_millis(5));
     }
     terminal.type_keys("\x03");
-    // What the commands say and what scout says come in any order.
+    // Output of the commands and of scout comes in any order.
     let caught = terminal.wait_for_after(offset, "\ncaught", timeout);
     let offset = terminal.wait_for_after(offset, "exit code 3 on local[0-1]", timeout).max(caught);
     terminal.type_keys("suspend\n");

@@ -1,5 +1,5 @@
-//! `scps`: a user sees the own jobs in full and of others where they run, an operator sees all; a
-//! job that waits is told its place.
+//! `scps`: users see their own jobs in full and, of other jobs, the hosts. An operator sees
+//! everything. A waiting job is shown with its position in the queue.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

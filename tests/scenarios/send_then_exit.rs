@@ -1,5 +1,6 @@
-//! A process sends its last message and ends at once, on a network that loses every tenth packet:
-//! whatever pmSend has taken arrives, because the shepherd goes on for the dead.
+//! A process sends its last message and exits at once, on a network that loses every tenth packet.
+//! Every message that pmSend has accepted arrives, because the shepherd delivers what an exited
+//! process has sent.
 
 use score_tests::{Outcome, TestEnv};
 

@@ -1,15 +1,15 @@
-//! The service as systemd runs it, by the unit that is installed: users submit to it, it comes back
-//! when it is restarted or killed, and when it is stopped nothing of any job is left.
+//! The service as systemd runs it, by the installed unit: users submit jobs, the service comes back
+//! when it is restarted or killed, and nothing of any job is left when it is stopped.
 
 use std::time::Duration;
 
 use score_tests::testbed::Testbed;
 use score_tests::{TestEnv, skip};
 
-/// Tens of seconds where much else is being done.
+/// Tens of seconds if the machine is busy.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// What is done, each step with a word on standard output.
+/// The steps; each prints a word on standard output.
 const STEPS: &str = r#"
 as() {
     setpriv --reuid="$1" --regid="$1" --clear-groups \

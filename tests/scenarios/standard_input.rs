@@ -1,5 +1,5 @@
-//! What is typed to scrun reaches node 0 and no other; its end is seen; a program that does not
-//! read is not waited for.
+//! Standard input of scrun reaches node 0 and no other node, and so does its end. scrun does not
+//! wait for a program that does not read.
 
 use score_tests::TestEnv;
 

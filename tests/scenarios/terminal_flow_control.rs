@@ -1,5 +1,5 @@
-//! The user types ^S while four nodes write without end: the writers are held, scrun and scored
-//! stay small; after ^Q every byte arrives.
+//! The user types ^S while four nodes write without end: the writers block, and scrun and scored
+//! stay small. After ^Q every byte arrives.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use score_tests::terminal::Terminal;
 const LIMIT_KIB: u64 = 64 * 1024;
 const LINES: usize = 1_200_000;
 
-/// The soak holds for ten seconds, as the promise says; here three do.
+/// The soak holds the output for ten seconds, as docs/SPECIFICATION.md promises; this test for
+/// three.
 fn hold_time() -> Duration {
     let seconds = std::env::var("HARNESS_HOLD_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(3))

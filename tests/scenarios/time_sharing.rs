@@ -1,6 +1,6 @@
-//! Several jobs share the processors of a host: each runs as if it were alone, in turns, and never
-//! beside another, whatever its processes do to signals, sessions and themselves. ^Z, sc_sleep and
-//! output that nobody reads suspend a job. Who dies meanwhile leaves nothing.
+//! Several jobs share the processors of a host. Each runs as if it were alone: in turns, never at
+//! the same time as another, whatever its processes do to signals, sessions and themselves. ^Z,
+//! sc_sleep and unread output suspend a job. A job or daemon that dies meanwhile leaves nothing.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,7 +23,7 @@ fn start_cluster<'a>(env: &'a TestEnv, cores: u32, slice: &str) -> Option<Cluste
     Cluster::start_with_options(env, &["a"], &database, &["-ts", slice])
 }
 
-/// The helper program where every user may run it.
+/// The path of a copy of the helper program that every user may run.
 fn copy_turns_program(env: &TestEnv) -> Option<PathBuf> {
     let built = env.test_program("turns")?;
     let path = env.dir().join("turns");
@@ -36,7 +36,7 @@ fn start(cluster: &Cluster<'_>, uid: u32, options: &str, args: &[&str]) -> Runni
     cluster.command(uid, "scrun", "a").args(&[&options]).args(args).start()
 }
 
-/// The stretches of time in which each spinner of a job ran.
+/// The intervals in which each spinner of a job ran.
 fn run_intervals(outcome: &Outcome) -> Vec<(u64, u64)> {
     assert_eq!(outcome.code, 0, "{outcome}");
     let text = outcome.text();
@@ -89,7 +89,7 @@ fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
         job.wait_for("up", 1);
         job
     });
-    // They take turns by now, whether they do already without being asked or not.
+    // By now they take turns, in a rotation or by the scheduler's orders.
     sleep(Duration::from_secs(1));
     shepherd.signal(Signal::SIGKILL);
     assert_ne!(victim.wait().code, 0);
@@ -172,7 +172,7 @@ fn a_newcomer_does_not_wait_for_the_end_of_a_slice() {
     let started_at = Instant::now();
     let newcomer = cluster.scrun(BOB, "a", "nodes=1", "echo here").run();
     assert_eq!(newcomer.expect_code(0).text(), "here\n");
-    // Two slices are before it, if it has to wait.
+    // If it had to wait, two slices would run first.
     assert!(started_at.elapsed() < Duration::from_secs(15), "{:?}", started_at.elapsed());
     for job in &holders {
         job.signal(Signal::SIGTERM);
@@ -204,7 +204,7 @@ fn each_process_is_bound_to_a_processor_when_there_is_one_for_each() {
     let mut expected: Vec<String> = processors.iter().map(usize::to_string).collect();
     expected.sort();
     assert_eq!(allowed_processors(one_per_processor.clone()), expected);
-    // Whoever wants that, or leaves some to others, may run anywhere.
+    // A job that requests it, or that leaves some processors free, may run anywhere.
     let unbound = allowed_processors("nodes=1".to_owned()).remove(0);
     assert_ne!(unbound, expected[0]);
     assert_eq!(
@@ -225,7 +225,7 @@ fn a_suspended_job_stands_still_while_others_take_turns() {
     let is_ticking_shell =
         |process: &Process| process.command.contains("echo tick") && process.program() != "scrun";
     wait_until_stopped(&env, MIN_STOPPED_SAMPLES, is_ticking_shell);
-    // What was on its way when it was stopped; scrun itself stands still, too.
+    // Output that was on its way when the job was stopped; scrun itself is stopped, too.
     sleep(Duration::from_millis(200));
     let shown_len = job.stdout().len();
     sleep(Duration::from_millis(500));
@@ -239,11 +239,11 @@ fn a_suspended_job_stands_still_while_others_take_turns() {
     assert_ne!(other.wait().code, 0);
 }
 
-/// In slices of 10 ms, a process that is found stopped so often on end is not stopped by them.
+/// With slices of 10 ms, so many stopped samples in a row mean that time sharing is not the cause.
 const MIN_STOPPED_SAMPLES: u32 = 40;
 
-/// Waits until such processes are found stopped so many times on end. A shell that waits for a
-/// child of vfork(2) that is stopped stands still, too.
+/// Waits until such processes are found stopped in so many samples in a row. A shell that waits for
+/// a stopped child of vfork(2) does not run, either.
 fn wait_until_stopped(env: &TestEnv, sample_count: u32, predicate: impl Fn(&Process) -> bool) {
     let started_at = Instant::now();
     let mut stopped_samples = 0;
@@ -281,7 +281,7 @@ fn sc_sleep_stops_the_whole_job_for_its_time() {
     let env = TestEnv::new();
     let Some(program) = copy_turns_program(&env) else { return };
     let job = env.scrun(&["-nodes=2", program.to_str().unwrap(), "3", "sleep"]).start();
-    // It is alone: only its sleep stops it.
+    // The job is alone: only its sleep stops it.
     wait_until_stopped(&env, 5, |process| process.program() == "turns");
     let outcome = job.wait();
     assert_eq!(outcome.code, 0, "{outcome}");
@@ -323,11 +323,11 @@ fn a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others() {
     idle.wait_for("up", 1);
     let busy = start(&cluster, BOB, "nodes=1", &[turns_program, "6"]).wait();
     let stretches = run_intervals(&busy);
-    // By then the other has nothing left to do.
+    // By then the idle job has nothing left to do.
     let begin = stretches[0].0 + 3_000_000_000;
     let gaps = stretches.windows(2).map(|pair| (pair[0].1, pair[1].0));
     let kept_slices = gaps.filter(|(from, to)| *from > begin && to - from > SLICE / 2).count();
-    // Seven slices are the other's.
+    // Seven slices belong to the idle job.
     assert!(kept_slices < 3, "{kept_slices} were not given up: {stretches:?}");
     idle.signal(Signal::SIGTERM);
     assert_ne!(idle.wait().code, 0);
@@ -343,7 +343,7 @@ fn a_stopped_job_leaves_nothing_when_scored_is_killed() {
         job.wait_for("up", 1);
         job
     });
-    // One of them is stopped, whichever.
+    // One of the jobs is stopped, no matter which.
     cluster.signal_daemon("a", Signal::SIGKILL);
     for job in jobs {
         assert_ne!(job.wait().code, 0);
@@ -399,7 +399,7 @@ fn remote_memory_between_hosts_loses_nothing_under_slices_and_a_suspension() {
         let job = cluster.command(uid, "scrun", "a").args(&args);
         job.timeout(Duration::from_secs(240)).start()
     });
-    // One of them is suspended for longer than any time-out of the network.
+    // One of the jobs is suspended for longer than any time-out of the network.
     sleep(Duration::from_millis(500));
     jobs[0].signal(Signal::SIGTSTP);
     sleep(Duration::from_secs(2));
@@ -411,11 +411,12 @@ fn remote_memory_between_hosts_loses_nothing_under_slices_and_a_suspension() {
     }
 }
 
-/// What each of two nodes has written: the lines of both are merged, and each has written the same.
+/// Splits merged output into the parts of two nodes; both nodes have written the same.
 fn split_by_node(bytes: &[u8]) -> [Vec<u8>; 2] {
     let mut halves = [Vec::new(), Vec::new()];
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        // Lines are of one length: the node that is behind, or ahead, is the one this continues.
+        // Lines have equal lengths: a line belongs to the half whose length matches the line's
+        // number.
         let number: usize = std::str::from_utf8(line).unwrap().trim().parse().unwrap();
         let index = usize::from(halves[0].len() / line.len() != number);
         halves[index].extend_from_slice(line);
@@ -439,7 +440,7 @@ fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
         cluster.command(uid, "scrun", "a").args(&[options, program, "8"]).start()
     });
     jobs.iter_mut().for_each(|job| job.wait_for("up", 2));
-    // The daemon of one host hears no orders for a while.
+    // The daemon of one host receives no orders for a while.
     cluster.signal_daemon("b", Signal::SIGSTOP);
     let started_at = Instant::now();
     while !cluster.log("a").contains("has not been stopped") {

@@ -1,9 +1,10 @@
-//! One job over two machines that have nothing in common but two wires: kernels, clocks, disks and
-//! adapters are each one's own. What is scattered arrives over every network; jobs that take turns
-//! run on both machines at once and lose nothing; a deadlock is found, and named with both hosts;
-//! the user hears which host was lost, and the next job runs when that is back.
+//! One job over two machines that share nothing but two wires: each has its own kernel, clock, disk
+//! and adapters. Scattered data arrives over every network. Jobs that take turns run on both
+//! machines at once and lose nothing. A deadlock is found and reported with both hosts. If a host
+//! is lost, the user reads which, and the next job runs when the host is back.
 //!
-//! `cargo xtask test virtual` has two machines; elsewhere these pass without having looked.
+//! `cargo xtask test virtual` has two machines. On other machines these tests pass without checking
+//! anything.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -19,9 +20,9 @@ use score_tests::{Job, Outcome, Running, TestEnv};
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// In milliseconds.
 const SLICE: &str = "100";
-/// Where each machine has what its process of a job has written.
+/// The files into which a job's process writes its results on each machine.
 const RESULT_FILES: [&str; 2] = ["/tmp/stretches-a", "/tmp/stretches-b"];
-/// Nanoseconds that are less than a slice: a processor that was elsewhere.
+/// In nanoseconds. A shorter gap is less than a slice: the processor was not with another job.
 const MAX_STALL_INTERVAL_NS: i64 = 20_000_000;
 /// The first wire carries daemons and rxe0, the second siw0.
 const DATABASE: &str = "\
@@ -43,13 +44,13 @@ fn program(env: &TestEnv, name: &str) -> String {
     env.test_program(name).unwrap().to_str().unwrap().to_owned()
 }
 
-/// Those that there are: soft iWARP cannot be built everywhere.
+/// The networks that exist: soft iWARP cannot be built everywhere.
 fn available_networks<'a>(all: &[&'a str]) -> impl Iterator<Item = &'a str> {
     let has_iwarp = Path::new("/sys/class/infiniband/siw0").exists();
     all.iter().copied().filter(move |name| has_iwarp || *name != "iwarp")
 }
 
-/// No process of the job is left there.
+/// Waits until no process of the job is left on the remote machine.
 fn wait_until_exited(remote_machine: &mut RemoteMachine, name: &str) {
     let started_at = Instant::now();
     while !remote_machine.sh(&format!("pidof {name}")).is_empty() {
@@ -77,7 +78,7 @@ fn scattered_data_is_gathered_from_the_other_machine_over_every_network() {
                     "network set 0 (wary): UDP over wire1",
                 ],
             ),
-            // These adapters are no hardware.
+            // These adapters are not hardware.
             ("auto", &["network set 0 (auto): UDP over wire0"]),
         ];
         for network in available_networks(&cases.map(|case| case.0)) {
@@ -91,11 +92,11 @@ fn scattered_data_is_gathered_from_the_other_machine_over_every_network() {
     });
 }
 
-/// From when until when a job ran without a break.
+/// Start and end of an interval in which a job ran without a break.
 type RunInterval = (i64, i64);
 
-/// The stretches of a job that has written them to a file on each machine, by the clock of the
-/// first.
+/// The run intervals that a job has written to a file on each machine, by the clock of the first
+/// machine.
 fn run_intervals(
     remote_machine: &mut RemoteMachine,
     clocks: &ClockMap,
@@ -114,7 +115,7 @@ fn run_intervals(
     [read(&local_text, &|time| time), read(&remote_text, &|time| clocks.to_local(time))]
 }
 
-/// Without breaks that are no slice of another's.
+/// Merges run intervals across breaks that are too short for another job's slice.
 fn merge_into_slices(stretches: &[RunInterval]) -> Vec<RunInterval> {
     let mut slices: Vec<RunInterval> = Vec::new();
     for (from, to) in stretches.iter().copied() {
@@ -126,12 +127,12 @@ fn merge_into_slices(stretches: &[RunInterval]) -> Vec<RunInterval> {
     slices
 }
 
-/// How long both last, if they meet.
+/// How long two intervals overlap.
 fn overlap_ns(one: &RunInterval, other: &RunInterval) -> i64 {
     (one.1.min(other.1) - one.0.max(other.0)).max(0)
 }
 
-/// For each stretch here the one there that it has most in common with.
+/// For each local interval, the remote one that overlaps it most.
 fn match_slices<'a>(
     local_slices: &'a [RunInterval],
     remote_slices: &'a [RunInterval],
@@ -156,7 +157,7 @@ fn print_percentiles(what: &str, mut times: Vec<i64>) {
     );
 }
 
-/// For `HARNESS_SLICES_SECONDS`; a soak has more of them.
+/// Runs for `HARNESS_SLICES_SECONDS`; a soak runs longer.
 #[test]
 fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
     let seconds = std::env::var("HARNESS_SLICES_SECONDS").ok();
@@ -203,7 +204,7 @@ fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
             starts.extend(pairs.iter().map(|(one, two)| (one.0 - two.0).abs()));
             stops.extend(pairs.iter().map(|(one, two)| (one.1 - two.1).abs()));
         }
-        // Did the machines know nothing of each other, a job would meet the other one as often.
+        // If the machines were independent, each job would overlap the other as often as itself.
         let overlap_sum = |local_runs: &[RunInterval], remote_runs: &[RunInterval]| -> i64 {
             local_runs
                 .iter()
@@ -247,7 +248,7 @@ fn a_deadlock_is_reported_with_both_machines_and_a_job_that_can_go_on_is_not() {
     });
 }
 
-/// Waits until the server has said that often that the other host is up.
+/// Waits until the server has reported so many times that the other host is up.
 fn wait_until_up(cluster: &Cluster<'_>, times: usize) {
     let started_at = Instant::now();
     while cluster.log(HOSTS[0]).matches("host two is up").count() < times {
@@ -279,7 +280,7 @@ fn the_machine_that_is_lost_is_named_and_has_jobs_again_when_it_is_back() {
         let running = start(cluster);
         let started_at = Instant::now();
         remote_machine.sh("ip link set wire0 down");
-        assert_lost(running.wait(), "nothing was heard");
+        assert_lost(running.wait(), "no data received");
         println!("lost: {:?}", started_at.elapsed());
         assert!(
             started_at.elapsed() < Duration::from_secs(50),
@@ -288,7 +289,7 @@ fn the_machine_that_is_lost_is_named_and_has_jobs_again_when_it_is_back() {
         );
         wait_until_exited(remote_machine, "pingpong");
         remote_machine.sh("ip link set wire0 up");
-        // It queues until the machine is back, where it was not back before it was given up.
+        // The job queues until the machine is back, unless it came back before it was given up.
         let outcome =
             job(cluster, ALICE, "roce,wait", &[&traffic, "200", "1"]).run().expect_code(0);
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");
@@ -296,7 +297,7 @@ fn the_machine_that_is_lost_is_named_and_has_jobs_again_when_it_is_back() {
     });
 }
 
-/// Where the second machine runs what it is told, as a remote shell does: the line, then its input.
+/// The second machine's remote shell: it reads a command line, then that command's input.
 const SHELL: &str = "nc -ll -p 7200 -e sh -c 'IFS= read -r line; exec sh -c \"$line\"' \
                      > /dev/null 2>&1 < /dev/null & echo $!";
 const REMOTE_SHELL: &str = "#!/bin/sh\nshift\n{ echo \"$*\"; exec cat; } | exec nc 10.9.1.2 7200\n";
@@ -308,7 +309,7 @@ fn a_job_started_by_a_remote_shell_needs_no_service() {
         let remote_shell = env.write_file("rsh", REMOTE_SHELL);
         std::fs::set_permissions(&remote_shell, std::fs::Permissions::from_mode(0o755)).unwrap();
         let traffic = program(env, "traffic");
-        // A directory that both machines have.
+        // A directory that exists on both machines.
         let database = env.dir().join("db");
         let options = format!("-file={},nodes=2x1,network=roce,stat", database.display());
         let line = format!("cd / && exec scrun {options} {traffic} 100 1");

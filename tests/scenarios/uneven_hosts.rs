@@ -1,6 +1,6 @@
-//! Any number of hosts will do, also with blocks of different lengths: a token goes round through
-//! all nodes, messages of random lengths go between all of them, a stream comes back as it went
-//! in, and lines of all hosts arrive whole.
+//! Jobs run on any number of hosts, also with different numbers of nodes per host: a token goes
+//! round through all nodes, messages of random lengths go between all of them, a stream comes back
+//! unchanged, and lines of all hosts arrive whole.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn all_nodes_of_five_hosts_talk_to_each_other() {
     }
 }
 
-/// 32 MiB in which no two pieces are equal.
+/// 32 MiB in which no two chunks are equal.
 fn pseudo_random_bytes() -> Vec<u8> {
     let mut state = 1_u64;
     let word = |_| {

@@ -1,4 +1,5 @@
-//! An ordinary user needs no right and no daemon: everything works, and ends, just the same.
+//! An ordinary user needs no privilege and no running daemon: everything works and ends as it does
+//! for root.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use score_tests::{TestEnv, binaries, skip, test_env};
 
 const NOBODY_UID: u32 = 65534;
 
-/// The programs in a folder that everybody can enter.
+/// Copies the programs to a folder that every user can enter.
 fn copy_programs(env: &TestEnv) -> std::path::PathBuf {
     let folder = env.dir().join("home/bin");
     std::fs::create_dir_all(&folder).unwrap();
@@ -28,7 +29,7 @@ fn give_to_nobody(path: &Path) {
 #[test]
 fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
     if !geteuid().is_root() {
-        // Then every other scenario has already run without a right.
+        // In this case every other scenario has already run without privileges.
         return;
     }
     if !test_env::is_installed("setpriv") {
@@ -58,8 +59,8 @@ fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
 
 #[test]
 fn a_machine_without_user_namespaces_still_runs_jobs() {
-    // A filter cannot be set from here without a right; what can be done is to say that there
-    // may be no more namespaces: inside one whose limit is 0.
+    // A seccomp filter cannot be set from here without privileges. Instead the limit on namespaces
+    // is set to 0 inside a namespace.
     let probe = Command::new("unshare")
         .args(["-Ur", "sh", "-c", "echo 0 > /proc/sys/user/max_user_namespaces"])
         .output();

@@ -1,5 +1,5 @@
-//! A slip of the pen on scrun's command line gives one line that names the word and exit code 2;
-//! nothing is started.
+//! A mistake on scrun's command line gives one line that names the word, and exit code 2. No
+//! process is started.
 
 use score_tests::{Outcome, TestEnv};
 

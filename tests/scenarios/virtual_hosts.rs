@@ -1,11 +1,11 @@
-//! `local:N`: several hosts on one machine, for anybody. Each has a network and a name of its own;
-//! where namespaces are refused they are on loopback, and a line says so.
+//! `local:N`: several hosts on one machine, for any user. Each has its own network and name. If
+//! namespaces are refused, the hosts are on loopback, and a line says so.
 
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use score_tests::{Outcome, TestEnv, binaries, skip, test_env};
 
-/// Where namespaces are refused altogether, hosts are on loopback: then there is nothing to see.
+/// If namespaces are refused altogether, hosts are on loopback and there is nothing to check.
 fn has_namespaces(test: &str, outcome: &Outcome) -> bool {
     let refused = outcome.text().contains("on loopback") || outcome.code == 2;
     if refused {

@@ -1,4 +1,4 @@
-//! Where the programs under test are: what `cargo build --release` makes, as a user gets them.
+//! The programs under test: built by `cargo build --release`, as users get them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// The folder with scrun and all others. `HARNESS_BIN_DIR` names one that is built already; else
-/// everything is built first.
+/// The folder with scrun and all other programs. `HARNESS_BIN_DIR` names a folder that is built
+/// already; otherwise everything is built first.
 pub fn folder() -> &'static Path {
     FOLDER.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
@@ -25,7 +25,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
 }
 
-/// Cargo's target directory: the folder above that carries cargo's tag.
+/// Cargo's target directory: the ancestor folder that has cargo's tag.
 fn target_dir() -> PathBuf {
     let exe_path = std::env::current_exe().expect("a running program has a path");
     let mut ancestors = exe_path.ancestors().skip(1);

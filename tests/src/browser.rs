@@ -1,10 +1,10 @@
-//! A browser without a window, for the page.
+//! A headless browser for the page.
 
 use std::path::{Path, PathBuf};
 
 use crate::{Outcome, TestEnv, skip, test_env};
 
-/// Names under which Chromium is installed; the first is that of the package.
+/// Names under which Chromium is installed; the first is the name in the package.
 const BROWSER_PROGRAMS: [&str; 3] = ["chromium-headless-shell", "chromium", "chromium-browser"];
 
 /// Chromium.
@@ -14,7 +14,7 @@ pub struct Browser<'a> {
 }
 
 impl<'a> Browser<'a> {
-    /// The one that is installed; None, and a skip, where there is none.
+    /// Finds an installed browser. If there is none: returns `None` and prints a skip.
     pub fn find(env: &'a TestEnv) -> Option<Self> {
         let Some(name) = BROWSER_PROGRAMS.into_iter().find(|name| test_env::is_installed(name))
         else {
@@ -24,14 +24,13 @@ impl<'a> Browser<'a> {
         Some(Self { env, name })
     }
 
-    /// Opens an address, lets its script work for a moment, takes a picture of it, and gives what
-    /// the document then is (standard output) and what the script has complained about (standard
-    /// error).
+    /// Opens an address, lets its script work for a moment, and takes a screenshot. Returns the
+    /// resulting document (standard output) and the messages of the script (standard error).
     pub fn open(&self, url: &str, screenshot: &Path, extra_args: &[&str]) -> Outcome {
         let profile: PathBuf = self.env.dir().join("browser");
         let command = self.env.command(self.name).args(&[
             "--headless",
-            // Its own sandbox is not for root.
+            // Chromium refuses to run its own sandbox as root.
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
@@ -39,7 +38,7 @@ impl<'a> Browser<'a> {
             "--no-first-run",
             "--disable-background-networking",
             "--enable-logging=stderr",
-            // The script's clock goes on as fast as it can; requests take the time they take.
+            // The script's clock runs as fast as it can; requests take real time.
             "--virtual-time-budget=4000",
             "--dump-dom",
         ]);
@@ -52,7 +51,7 @@ impl<'a> Browser<'a> {
     }
 }
 
-/// Lines in which a page's script, or the browser about it, complains.
+/// Lines that the page's script, or the browser about the page, writes to the console.
 pub fn console_messages(outcome: &Outcome) -> Vec<String> {
     let lines = outcome.stderr.lines().filter(|line| line.contains("CONSOLE"));
     lines.map(str::to_owned).collect()

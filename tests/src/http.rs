@@ -1,4 +1,4 @@
-//! Asking the page of a cluster, politely and otherwise.
+//! HTTP requests to the page of a cluster, well-formed and malformed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use crate::service::Cluster;
 
-/// How long an answer may take.
+/// The longest time that a response may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where a user finds the page.
+/// A user's address of the page.
 #[derive(Debug, Clone)]
 pub struct PageUrl {
-    /// Where the server listens.
+    /// The address on which the server listens.
     pub addr: SocketAddr,
     /// The user's token.
     pub token: String,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Response {
-    /// Its status.
+    /// Its status code.
     pub status: u16,
-    /// The head.
+    /// The header lines.
     pub headers: String,
-    /// What is behind.
+    /// The body.
     pub body: String,
 }
 
 impl PageUrl {
-    /// What `scps -page` tells a user on a host.
+    /// The address that `scps -page` prints for a user on a host.
     pub fn for_cluster(cluster: &Cluster<'_>, uid: u32, host: &str) -> Self {
         let outcome = cluster.command(uid, "scps", host).args(&["-page"]).run();
         assert_eq!(outcome.code, 0, "{outcome}");
@@ -42,17 +42,17 @@ impl PageUrl {
         Self { addr, token: token.trim_end_matches('/').to_owned() }
     }
 
-    /// The address as a browser takes it.
+    /// The address in the form that a browser takes.
     pub fn url(&self) -> String {
         format!("http://{}/{}/", self.addr, self.token)
     }
 
-    /// Asks for a part of the page.
+    /// Requests a part of the page.
     pub fn get(&self, path: &str) -> Response {
         get_with_headers(self.addr, &format!("/{}/{path}", self.token), &[])
     }
 
-    /// What the page shows.
+    /// The data that the page shows.
     pub fn get_data(&self) -> serde_json::Value {
         let response = self.get("data");
         assert_eq!(response.status, 200, "{response:?}");
@@ -60,14 +60,14 @@ impl PageUrl {
     }
 }
 
-/// A connection whose answers do not keep a test waiting for ever.
+/// A connection with a read time-out, so that a test does not wait for ever.
 pub fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).expect("the page listens");
     stream.set_read_timeout(Some(READ_TIMEOUT)).expect("it has a timeout");
     stream
 }
 
-/// Asks for a path, with more headers.
+/// Requests a path, with additional headers.
 pub fn get_with_headers(addr: SocketAddr, path: &str, headers: &[&str]) -> Response {
     let mut text = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n");
     if !headers.iter().any(|header| header.starts_with("Host:")) {
@@ -78,10 +78,10 @@ pub fn get_with_headers(addr: SocketAddr, path: &str, headers: &[&str]) -> Respo
     send_raw(addr, text.as_bytes())
 }
 
-/// Says anything, and gives what is answered until the connection ends.
+/// Sends any bytes, and returns the response up to the end of the connection.
 pub fn send_raw(addr: SocketAddr, bytes: &[u8]) -> Response {
     let mut stream = connect(addr);
-    // It may be refused before it has been said.
+    // The server may refuse before it has received everything.
     let _ = stream.write_all(bytes);
     let mut received = Vec::new();
     let _ = stream.read_to_end(&mut received);

@@ -1,4 +1,4 @@
-//! Running a command to its end under a watchdog, or letting it run and looking on.
+//! Runs a command to its end under a watchdog, or lets it run and observes it.
 
 use std::fmt;
 use std::fs::File;
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::process;
 
-/// When the watchdog ends a command that nobody has given another limit.
+/// The watchdog's time-out for a command that has no other limit.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A command about to be run.
@@ -53,14 +53,14 @@ impl Job {
         self
     }
 
-    /// Bytes for standard input; without, it is /dev/null.
+    /// Bytes for standard input; the default is /dev/null.
     #[must_use]
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = Some(bytes.into());
         self
     }
 
-    /// Standard output goes here instead of being collected.
+    /// Redirects standard output to this file, instead of collecting it.
     #[must_use]
     pub fn output_to(mut self, file: impl Into<Stdio>) -> Self {
         self.command.stdout(file);
@@ -68,14 +68,14 @@ impl Job {
         self
     }
 
-    /// Another limit for the watchdog.
+    /// Another time-out for the watchdog.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// Starts it.
+    /// Starts the command.
     pub fn start(mut self) -> Running {
         self.command.stderr(Stdio::piped());
         if !self.stdout_redirected {
@@ -90,7 +90,7 @@ impl Job {
         };
         if let (Some(bytes), Some(mut pipe)) = (self.input, child.stdin.take()) {
             thread::spawn(move || {
-                // The reader may go before it has read everything.
+                // The reader may exit before it has read everything.
                 let _ = pipe.write_all(&bytes);
             });
         }
@@ -108,13 +108,13 @@ impl Job {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     pub fn run(self) -> Outcome {
         self.start().wait()
     }
 }
 
-/// Collects a stream as it comes.
+/// Collects the bytes of a stream as they arrive.
 struct Collector {
     bytes: Arc<Mutex<Vec<u8>>>,
     thread: JoinHandle<()>,
@@ -139,7 +139,7 @@ impl Collector {
     }
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Running {
     marker: String,
     shown_args: String,
@@ -156,7 +156,7 @@ impl Running {
         i32::try_from(self.child.id()).unwrap_or(i32::MAX)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the command.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid()), signal);
     }
@@ -196,7 +196,8 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits for its end; the watchdog reports who was there and kills them all.
+    /// Waits for the end. If the time-out expires, the watchdog lists the living processes and
+    /// kills them all.
     pub fn wait(mut self) -> Outcome {
         let status = loop {
             match self.child.try_wait() {
@@ -226,8 +227,8 @@ impl Running {
         Outcome { code: exit_code(status), signal, stdout, stderr, elapsed }
     }
 
-    /// What a collector has once its stream has ended. A process that outlives the command may
-    /// hold the stream open: then what is there after a moment has to do.
+    /// The bytes that a collector has when its stream has ended. A process that outlives the
+    /// command may hold the stream open: then the bytes so far are returned after 5 s.
     fn take_output(&mut self, stdout: bool) -> Vec<u8> {
         let stream = if stdout { self.stdout.take() } else { self.stderr.take() };
         let Some(collector) = stream else { return Vec::new() };
@@ -245,9 +246,9 @@ fn exit_code(status: ExitStatus) -> i32 {
 
 /// How a command ended.
 pub struct Outcome {
-    /// Exit code, or 128 + signal as a shell has it.
+    /// Exit code, or 128 + signal as in a shell.
     pub code: i32,
-    /// The signal that ended it, if one did.
+    /// The signal that ended it, if any.
     pub signal: Option<i32>,
     /// All of its standard output.
     pub stdout: Vec<u8>,
@@ -263,7 +264,7 @@ impl Outcome {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// The lines of standard output, sorted: the nodes' order is free.
+    /// The lines of standard output, sorted, because the nodes' order is arbitrary.
     pub fn sorted_lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.text().lines().map(String::from).collect();
         lines.sort();
@@ -277,7 +278,7 @@ impl Outcome {
         self
     }
 
-    /// Checks that standard error says each of these words.
+    /// Checks that standard error contains each of these texts.
     #[must_use]
     pub fn assert_stderr(self, expected: &[&str]) -> Self {
         for text in expected {
@@ -302,7 +303,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A file that takes no byte: the disk is full.
+/// A file that accepts no byte: the disk is full.
 pub fn open_dev_full() -> File {
     File::options().write(true).open("/dev/full").expect("Linux has /dev/full")
 }

@@ -1,5 +1,5 @@
-//! What every whole-system scenario stands on: the real programs, a private place for each
-//! scenario, a watchdog instead of hope, and a look at what is left afterwards.
+//! The base of every whole-system scenario: the real programs, a private environment for each
+//! scenario, a watchdog, and a check that nothing is left afterwards.
 #![forbid(unsafe_code)]
 
 pub mod binaries;

@@ -1,6 +1,6 @@
-//! Two machines that run the same scenarios at the same time, as `cargo xtask vm -machines 2` has
-//! them. On each runs a scored, together they are a cluster. The first runs jobs, the second does
-//! what the first one says.
+//! Two machines that run the same scenarios at the same time, as `cargo xtask vm -machines 2`
+//! starts them. Each runs a scored; together they form a cluster. The first runs jobs, and the
+//! second executes the commands of the first.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,15 +16,16 @@ use crate::{TestEnv, binaries};
 
 /// The hosts of the machines.
 pub const HOSTS: [&str; 2] = ["one", "two"];
-/// Which machine this is, in the environment.
+/// Environment variable with the number of this machine.
 const MACHINE_NUMBER_ENV: &str = "SCORE_VM_MACHINE";
-/// Where the second machine calls the first: by the wire that daemons do not use.
+/// The address of the first machine to which the second connects, on the wire that daemons do not
+/// use.
 const CONTROL_ADDRESS: &str = "10.9.1.1:7100";
-/// Where daemons listen.
+/// The port on which daemons listen.
 const PORT: u16 = 9901;
 /// Emulated machines are slow.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// What is said beside lines of a shell: asks for the time; the end and another start of scored.
+/// Commands other than lines of shell: read the clock, kill scored, and start it again.
 const CMD_CLOCK: &str = "clock";
 const CMD_KILL_SCORED: &str = "kill scored";
 const CMD_START_SCORED: &str = "start scored";
@@ -59,13 +60,14 @@ impl RemoteMachine {
         self.0.read_exact(&mut bytes).map(|()| bytes)
     }
 
-    /// Runs a line of shell there; answers what it prints.
+    /// Runs a line of shell on the remote machine; returns its output.
     pub fn sh(&mut self, line: &str) -> String {
         self.send(line.as_bytes());
         String::from_utf8(self.receive().unwrap()).unwrap()
     }
 
-    /// What the clock there is ahead of the one here, in nanoseconds, and when that was, here.
+    /// When the clocks were compared, by the local clock, and by how many nanoseconds the remote
+    /// clock is ahead.
     fn clock_offset(&mut self) -> (i64, i64) {
         let mut measure = || {
             let before = monotonic_ns();
@@ -74,23 +76,23 @@ impl RemoteMachine {
             let after = monotonic_ns();
             (after - before, remote_ns - i64::midpoint(before, after), after)
         };
-        // The quickest answer says most.
+        // The exchange with the shortest round trip is the most precise.
         let (_, offset_ns, measured_at_ns) =
             (0..10).map(|_| measure()).min_by_key(|sample| sample.0).unwrap();
         (measured_at_ns, offset_ns)
     }
 
-    /// Kills the scored there.
+    /// Kills the scored of the remote machine.
     pub fn kill_scored(&mut self) {
         self.sh(CMD_KILL_SCORED);
     }
 
-    /// Starts one there again.
+    /// Starts a scored on the remote machine again.
     pub fn start_scored(&mut self) {
         self.sh(CMD_START_SCORED);
     }
 
-    /// Does what is said, until the other one has nothing more to say.
+    /// Executes commands until the other machine closes the connection.
     fn serve_commands(mut self, cluster: &mut Cluster<'_>) {
         while let Ok(line) = self.receive() {
             let line = String::from_utf8(line).unwrap();
@@ -114,24 +116,25 @@ impl RemoteMachine {
     }
 }
 
-/// The clock by which jobs are stopped, in nanoseconds.
+/// The clock that gang switches use, in nanoseconds.
 fn monotonic_ns() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()
 }
 
-/// What the clocks have to do with each other: they start at different times, and neither runs
+/// Maps the remote clock to the local clock: they start at different times, and neither runs
 /// evenly.
 #[derive(Default)]
 pub struct ClockMap(Vec<(i64, i64)>);
 
 impl ClockMap {
-    /// Compares them.
+    /// Adds a comparison of the two clocks.
     pub fn sample(&mut self, remote_machine: &mut RemoteMachine) {
         self.0.push(remote_machine.clock_offset());
     }
 
-    /// A time of there by the clock here, as the looks before and after say together.
+    /// Converts a remote time to the local clock, by interpolation between the samples before and
+    /// after it.
     pub fn to_local(&self, remote_ns: i64) -> i64 {
         let remote_time = |(local_ns, offset_ns): &(i64, i64)| local_ns + offset_ns;
         let next = self.0.iter().position(|sample| remote_time(sample) > remote_ns);
@@ -144,8 +147,8 @@ impl ClockMap {
     }
 }
 
-/// Brings up a cluster of both machines, whose server is on the first, and has the first one run
-/// `test`. Where there are no two machines it is not run.
+/// Starts a cluster of both machines, whose server is on the first, and runs `test` on the first.
+/// Without two machines `test` is not run.
 pub fn run_on_both(
     database: &str,
     options: &[&str],

@@ -1,5 +1,5 @@
-//! Stepping onto the virtual hosts of a job that runs, as only root can: to see its sockets, to
-//! talk to them as a stranger would, to pull a cable.
+//! Enters the network namespaces of the virtual hosts of a running job, which needs root: to see
+//! their sockets, to send to them as a process outside the job would, and to cut links.
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
@@ -13,11 +13,12 @@ use nix::unistd::geteuid;
 use crate::process::Process;
 use crate::{TestEnv, skip, test_env};
 
-/// The network of a virtual host, or the switch between them. It is there as long as this value.
+/// The network namespace of a virtual host, or of the switch between them. It exists as long as
+/// this value.
 #[derive(Debug)]
 pub struct NetNs(File);
 
-/// Whether this machine lets tests step onto virtual hosts; else a skip is recorded.
+/// Whether this machine lets tests enter virtual hosts; otherwise a skip is recorded.
 pub fn can_enter(test: &str) -> bool {
     let skip_reason = match (geteuid().is_root(), test_env::is_installed("ip")) {
         (false, _) => Some("stepping onto virtual hosts is for root"),
@@ -29,13 +30,13 @@ pub fn can_enter(test: &str) -> bool {
 }
 
 impl NetNs {
-    /// Where a process is.
+    /// The network namespace of a process.
     pub fn for_process(process: &Process) -> Self {
         Self(File::open(netns_path(process)).unwrap_or_else(|error| panic!("{process:?}: {error}")))
     }
 
-    /// The switch that joins the virtual hosts of a server's job: the one network that it holds
-    /// and that is neither a host's nor ours.
+    /// The namespace of the switch that joins the virtual hosts of a server's job: the only one
+    /// that the server holds and that belongs neither to a host nor to this process.
     pub fn for_switch(env: &TestEnv) -> Self {
         let server = env.wait_for_process("server", |process| {
             process.is_scored() && process.command.contains("-single")
@@ -57,7 +58,7 @@ impl NetNs {
         Self(File::open(switch_fd_path).expect("root may open it"))
     }
 
-    /// Does something there, on a thread of its own.
+    /// Runs `action` in the namespace, on a thread of its own.
     pub fn run_inside<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         let enter_and_run = || {
             setns(&self.0, CloneFlags::CLONE_NEWNET).expect("root may enter a network");
@@ -66,20 +67,20 @@ impl NetNs {
         thread::scope(|scope| scope.spawn(enter_and_run).join().expect("nothing panics there"))
     }
 
-    /// Runs ip(8) there.
+    /// Runs ip(8) in the namespace.
     pub fn ip(&self, args: &str) {
         let run = || Command::new("ip").args(args.split(' ')).status();
         let status = self.run_inside(run);
         assert!(status.is_ok_and(|status| status.success()), "ip {args}");
     }
 
-    /// Ports at which somebody waits for connections.
+    /// Ports with a listening socket.
     pub fn listeners(&self) -> Vec<u16> {
         const LISTEN: &str = "0A";
         self.sockets("tcp", |_, state| state == LISTEN)
     }
 
-    /// UDP ports that are bound to an address and take packets from anybody.
+    /// UDP ports that are bound to an address and take packets from any sender.
     pub fn open_ports(&self, address: Ipv4Addr) -> Vec<u16> {
         const UNCONNECTED: &str = "07";
         self.sockets("udp", |local, state| local == address && state == UNCONNECTED)

@@ -1,9 +1,9 @@
-//! A strict reader of OpenMetrics text (OpenMetrics 1.0, its grammar and its rules for names,
-//! types and units), for what scored serves.
+//! A strict parser of OpenMetrics text (OpenMetrics 1.0, its grammar and its rules for names, types
+//! and units), for the metrics that scored serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A sample by its name, and its labels in order.
+/// A sample's name, and its labels in order.
 pub type SampleKey = (String, Vec<(String, String)>);
 
 #[derive(Default)]
@@ -14,10 +14,10 @@ struct MetricFamily {
     has_help: bool,
 }
 
-/// Reads a whole answer.
+/// Parses a whole response.
 ///
 /// # Errors
-/// The line at fault, and what is wrong with it.
+/// The invalid line, and what is wrong with it.
 pub fn parse(text: &str) -> Result<BTreeMap<SampleKey, f64>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("it does not end in '# EOF' and a newline")?;
     let (mut samples, mut seen) = (BTreeMap::new(), BTreeSet::new());
@@ -115,7 +115,7 @@ fn parse_sample(line: &str) -> Option<(SampleKey, f64)> {
     Some(((name.to_owned(), labels), value))
 }
 
-/// What stands before the next quote, and what behind it.
+/// The text before the next quote, and the text after it.
 fn parse_quoted(text: &str) -> Option<(String, &str)> {
     let mut content = String::new();
     let mut chars = text.char_indices();

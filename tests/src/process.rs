@@ -1,5 +1,5 @@
-//! Processes as /proc shows them, found by a marker in their environment: whatever a job starts
-//! inherits it, through setsid and double forks and into PID namespaces.
+//! Processes as /proc shows them, found by a marker in their environment: every process that a job
+//! starts inherits it, through setsid and double forks and into PID namespaces.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ impl Process {
         exe.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// What it calls itself.
+    /// The first argument.
     fn name(&self) -> String {
         let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         name.trim_end().to_owned()
@@ -57,7 +57,7 @@ impl Process {
         line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
     }
 
-    /// Sends a signal; a process that has gone already is no error.
+    /// Sends a signal; a process that has exited already is not an error.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid), signal);
     }

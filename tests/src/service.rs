@@ -16,31 +16,31 @@ use nix::unistd::{Pid, geteuid};
 use crate::netns::NetNs;
 use crate::{Job, Outcome, Running, TestEnv, binaries, skip};
 
-/// A user that nobody knows by name.
+/// A user without an entry in the user database.
 pub const ALICE: u32 = 61_001;
-/// Another one.
+/// Another such user.
 pub const BOB: u32 = 61_002;
-/// One that may end the jobs of others.
+/// A user who may end the jobs of others.
 pub const OPERATOR: u32 = 61_003;
 
-/// Its daemons, which end with this value.
+/// The daemons of a cluster; they end with this value.
 pub struct Cluster<'a> {
     env: &'a TestEnv,
     port: u16,
     options: Vec<String>,
     daemons: Vec<(String, Child)>,
-    /// The networks of hosts that are not on this machine's own.
+    /// The network namespaces of hosts that are not in this machine's own.
     netns_by_host: HashMap<String, NetNs>,
 }
 
 impl<'a> Cluster<'a> {
-    /// Hosts a, b, ... with two processors each; the last is the server. None, and a skip, where we
-    /// are not root.
+    /// Starts hosts a, b, ... with two processors each; the last is the server. Without root:
+    /// returns `None` and prints a skip.
     pub fn start(env: &'a TestEnv, hosts: &[&str]) -> Option<Self> {
         Self::start_with_database(env, hosts, &Self::database(hosts))
     }
 
-    /// The same with a database of its own: the cluster is the group `all`, the last of `hosts` its
+    /// The same with the given database: the cluster is the group `all`, the last of `hosts` its
     /// server.
     pub fn start_with_database(env: &'a TestEnv, hosts: &[&str], database: &str) -> Option<Self> {
         Self::start_with_options(env, hosts, database, &[])
@@ -56,7 +56,7 @@ impl<'a> Cluster<'a> {
         Self::start_in_netns(env, hosts, database, options, HashMap::new())
     }
 
-    /// The same with networks of their own for hosts.
+    /// The same with a network namespace for some hosts.
     pub fn start_in_netns(
         env: &'a TestEnv,
         hosts: &[&str],
@@ -84,8 +84,8 @@ impl<'a> Cluster<'a> {
         Some(cluster)
     }
 
-    /// The daemon of one host, whose others are on machines of their own and have the same key and
-    /// port.
+    /// Starts the daemon of one host. The daemons of the other hosts are on other machines and have
+    /// the same key and port.
     pub fn join(
         env: &'a TestEnv,
         host: &str,
@@ -103,24 +103,24 @@ impl<'a> Cluster<'a> {
         cluster
     }
 
-    /// The database where nobody needs another: hosts on loopback addresses, with two processors.
+    /// The default database: hosts on loopback addresses, with two processors.
     pub fn database(hosts: &[&str]) -> String {
         let list = hosts.iter().zip(1..);
         list.map(|(name, number)| format!("{name} address=127.0.0.{number} cores=2 group=all\n"))
             .collect()
     }
 
-    /// Where its daemons listen for each other.
+    /// The port on which the daemons listen for each other.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// A program under test where every user may run it, wherever the build is.
+    /// The path of a copy of a program under test that every user may run, wherever the build is.
     pub fn program(&self, name: &str) -> PathBuf {
         let path = self.env.dir().join(name);
         if !path.exists() {
-            // By another process: a program that this one writes is busy as long as a child that
-            // another test has just forked holds the descriptor, too.
+            // Another process copies: if this process wrote the program, a child that another test
+            // has just forked would hold the descriptor, too, and exec would fail with ETXTBSY.
             let status = Command::new("cp").arg(binaries::program(name)).arg(&path).status();
             assert!(status.is_ok_and(|status| status.success()), "cp {name}");
         }
@@ -150,7 +150,7 @@ impl<'a> Cluster<'a> {
         self.wait_for_log(host, "ready");
     }
 
-    /// Where the scruns of a host call.
+    /// The socket to which the scruns of a host connect.
     pub fn socket(&self, host: &str) -> PathBuf {
         self.env.dir().join(format!("socket-{host}"))
     }
@@ -160,12 +160,12 @@ impl<'a> Cluster<'a> {
         self.env.dir().join(format!("log-{host}"))
     }
 
-    /// What a daemon has logged.
+    /// The log of a daemon.
     pub fn log(&self, host: &str) -> String {
         std::fs::read_to_string(self.log_file(host)).unwrap_or_default()
     }
 
-    /// Waits until a daemon has logged something.
+    /// Waits until a daemon's log contains `text`.
     pub fn wait_for_log(&self, host: &str, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !self.log(host).contains(text) {
@@ -178,7 +178,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Kills a daemon, or stops it.
+    /// Sends a signal to a daemon.
     pub fn signal_daemon(&mut self, host: &str, signal: Signal) {
         let index = self.daemons.iter().position(|(name, _)| name == host).unwrap();
         kill(Pid::from_raw(self.daemons[index].1.id() as i32), signal).unwrap();
@@ -188,7 +188,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A program under test, as a user runs it on a host.
+    /// A program under test, run by a user on a host.
     pub fn command(&self, uid: u32, program: &str, host: &str) -> Job {
         let mut command = Command::new(self.program(program));
         self.env.configure(&mut command);

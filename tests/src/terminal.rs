@@ -1,4 +1,4 @@
-//! A terminal for a scenario: what is typed, what is shown, and a screen that can be held.
+//! A terminal for a scenario: typed keys, shown output, and a screen whose output can be held.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -78,7 +78,7 @@ impl Terminal {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Waits until `text` is shown after position `from`; answers the position behind it.
+    /// Waits until `text` is shown after position `offset`; returns the position after it.
     pub fn wait_for_after(&self, offset: usize, text: &str, timeout: Duration) -> usize {
         let started_at = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! A scenario's private place: folders, environment, marker, and the check that nothing is left.
+//! A scenario's private environment: folders, variables, marker, and the check that nothing is
+//! left.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use crate::job::Job;
 use crate::process::{self, MARKER_ENV, Process};
 use crate::{binaries, skip};
 
-/// How long the end of a job may take to clear everything away. The promise is a second; test
-/// machines that run several scenarios at once get some more before it counts as broken.
+/// How long cleaning up after a job may take. The promise is a second; test machines that run
+/// several scenarios at once get more time before it counts as broken.
 pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A variable that the first process of the virtual machine sets.
@@ -26,7 +27,8 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 /// Helper programs that have been compiled by this test program.
 static COMPILED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A private place for one scenario. Dropped, it checks that no process and no file is left.
+/// A private environment for one scenario. When dropped, it checks that no process and no file is
+/// left.
 pub struct TestEnv {
     marker: String,
     dir: PathBuf,
@@ -41,7 +43,7 @@ impl Default for TestEnv {
 }
 
 impl TestEnv {
-    /// Makes the folders.
+    /// Creates the folders.
     pub fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let marker = format!("{}-{number}", std::process::id());
@@ -110,10 +112,10 @@ impl TestEnv {
         self.command("/bin/sh").arg("-c").arg(line)
     }
 
-    /// The helper program `tests/programs/NAME.c`, compiled by scorecc; `None`, and a skip, where
-    /// there is no C compiler.
+    /// The helper program `tests/programs/NAME.c`, compiled by scorecc. Without a C compiler:
+    /// returns `None` and prints a skip.
     pub fn test_program(&self, name: &str) -> Option<PathBuf> {
-        // In the virtual machine it is compiled already.
+        // The virtual machine has compiled programs.
         if std::env::var_os(IN_VM_ENV).is_some() {
             return Some(binaries::program(name));
         }
@@ -139,7 +141,7 @@ impl TestEnv {
         Some(program)
     }
 
-    /// What is left has been told already: the end need not say it again.
+    /// The leftovers have been reported already: do not report them again on drop.
     pub fn ignore_leftovers(&self) {
         self.leftovers_ignored.store(true, Ordering::Relaxed);
     }
@@ -165,7 +167,7 @@ impl TestEnv {
         panic!("no {description} within 20 s; there are {:#?}", self.processes());
     }
 
-    /// What is there that should not be: processes, and files outside the working directory's own.
+    /// Processes and files that should not exist: everything outside the working directory.
     pub fn leftovers(&self) -> Vec<String> {
         let mut found: Vec<String> = self
             .processes()
@@ -185,7 +187,7 @@ impl TestEnv {
     /// Waits until nothing is left.
     ///
     /// # Errors
-    /// What is still there after `timeout`.
+    /// The processes and files that are left after `timeout`.
     pub fn wait_until_clean(&self, timeout: Duration) -> Result<Duration, Vec<String>> {
         let started_at = Instant::now();
         loop {
@@ -217,14 +219,14 @@ impl Drop for TestEnv {
     }
 }
 
-/// Regular files below `folder`, and folders that stay empty; lock files that guard a folder for
-/// later jobs are no leftovers of this one.
+/// Regular files below `folder`, and folders that stay empty. Lock files that protect a folder for
+/// later jobs do not count.
 fn files_below(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {
             files_below(&path, found);
-            // The common folder `scored` may stay; a job's own folder below it may not.
+            // The common folder `scored` may stay; a job's own folder in it may not.
             if path.parent().is_some_and(|parent| parent.ends_with("scored")) {
                 found.push(path.display().to_string());
             }
@@ -234,20 +236,20 @@ fn files_below(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// Names in places that all users share and where a job could leave something.
+/// Names in folders that all users share and in which a job could leave files.
 fn shared_files() -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["/dev/shm", "/tmp", "/var/scored"] {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Other scenarios and other programs put files into /tmp, too.
+            // Other scenarios and other programs create files in /tmp, too.
             if folder == "/tmp" && !name.starts_with("scored") {
                 continue;
             }
-            // Jobs of others: a directory bears the process id of its scored, and is no leftover
-            // while that lives.
+            // Jobs of others: a directory has the process id of its scored in its name, and does
+            // not count while that process lives.
             let pid = name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
-            // What else is there belongs to a service.
+            // Other entries belong to a service.
             if folder == "/var/scored"
                 && pid.is_none_or(|pid| Path::new("/proc").join(pid).exists())
             {

@@ -1,6 +1,6 @@
-//! Systems that bring daemons to other hosts, run for real on a virtual LAN: sshd, Slurm and Grid
-//! Engine. The scripts are in tests/testbeds; programs that are not installed are looked for where
-//! `cargo xtask test` has unpacked their packages.
+//! Systems that start daemons on other hosts, run for real on a virtual LAN: sshd, Slurm and Grid
+//! Engine. The scripts are in tests/testbeds. Programs that are not installed are searched in the
+//! folder into which `cargo xtask test` has unpacked their packages.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 
 use crate::{Job, TestEnv, binaries, process, skip};
 
-/// The folder above the programs under test in which packages are unpacked.
+/// The folder, in an ancestor of the programs' folder, into which packages are unpacked.
 const PACKAGE_DIR: &str = "testbeds";
 
 /// A testbed, ready to be started.
@@ -27,7 +27,7 @@ fn package_dir() -> PathBuf {
     binaries::folder().parent().unwrap_or(Path::new("/")).join(PACKAGE_DIR)
 }
 
-/// A program by one of its names: installed, else unpacked.
+/// A program by one of its names: installed, or else unpacked.
 fn find_tool(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -54,8 +54,8 @@ impl Testbed {
         Some(Self { script, folder, package_dir, programs: found, env_vars: Vec::new() })
     }
 
-    /// An sshd on each host but the first. They are reached as 10.77.0.2, 10.77.0.3 …; the remote
-    /// shell with its options is in SCORE_RSH.
+    /// An sshd on each host except the first. Their addresses are 10.77.0.2, 10.77.0.3 …; SCORE_RSH
+    /// has the remote shell with its options.
     pub fn ssh(env: &TestEnv) -> Option<Self> {
         let mut testbed = Self::new(env, "ssh", &[("SSHD", &["sshd"]), ("", &["ssh-keygen"])])?;
         let folder = testbed.folder.display().to_string();
@@ -93,7 +93,7 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// A Slurm cluster with a node `node1`, `node2` … on each host but the first.
+    /// A Slurm cluster with a node `node1`, `node2` … on each host except the first.
     pub fn slurm(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("slurm_testbed", "its daemons are for root");
@@ -125,7 +125,7 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// A Grid Engine cluster with a host `node1`, `node2` … on each host but the first.
+    /// A Grid Engine cluster with a host `node1`, `node2` … on each host except the first.
     pub fn grid_engine(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("grid_engine_testbed", "its daemons are for root");
@@ -144,8 +144,8 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// systemd on this machine's files, with scored's unit and a copy of our programs; the folder
-    /// that holds these is the first in PATH. `line` runs as a service.
+    /// systemd on this machine's files, with scored's unit and a copy of our programs, whose folder
+    /// is the first in PATH. `line` runs as a service.
     pub fn systemd(env: &TestEnv, line: &str) -> Option<Job> {
         let manager = Path::new("/usr/lib/systemd/systemd");
         if !geteuid().is_root() || !manager.exists() {
@@ -194,7 +194,7 @@ impl Testbed {
         Some(job.env("BED", &text(&testbed.folder)).env("SCENE", &prefix))
     }
 
-    /// What the resolver shall know.
+    /// The names that the resolver must know.
     fn write_hosts_file(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();
         for node in 0..=nodes {
@@ -231,15 +231,15 @@ impl Testbed {
         fs::write(self.folder.join(name), text).expect("the folder can be written");
     }
 
-    /// Slurm's command line runs outside of an allocation, to ask for one itself.
+    /// Runs the command line outside of a Slurm allocation, so that it can request one itself.
     #[must_use]
     pub fn outside(mut self) -> Self {
         self.env_vars.push(("OUTSIDE", "yes".to_owned()));
         self
     }
 
-    /// A command line that is run on the first of `hosts` hosts, in the scenario's folder, once
-    /// the testbed is up; the testbed goes with it.
+    /// A command line that runs on the first of `hosts` hosts, in the scenario's folder, when the
+    /// testbed is up. The testbed ends with it.
     pub fn run(&self, env: &TestEnv, hosts: u32, line: &str) -> Job {
         let text = |path: &Path| path.display().to_string();
         let mut job = env

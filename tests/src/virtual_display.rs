@@ -1,4 +1,4 @@
-//! A screen that nobody looks at, for programs with windows.
+//! An invisible screen for programs with windows.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -8,19 +8,20 @@ use nix::unistd::Pid;
 
 use crate::{skip, test_env};
 
-/// What it takes, by program and package.
+/// The required programs, with their packages.
 const REQUIRED_PROGRAMS: [(&str, &str); 3] =
     [("Xvfb", "xvfb"), ("xterm", "xterm"), ("xwd", "x11-apps")];
 
-/// An X server without a device. It ends when this is dropped.
+/// An X server without a device. It ends when this value is dropped.
 pub struct VirtualDisplay {
     server: Child,
-    /// What DISPLAY says of it.
+    /// The value of DISPLAY.
     pub display: String,
 }
 
 impl VirtualDisplay {
-    /// A screen of 1024 by 768; None, and a skip under this name, where a program is missing.
+    /// A screen of 1024 by 768. If a program is missing: returns `None` and prints a skip under
+    /// this name.
     pub fn open(test: &str) -> Option<Self> {
         if let Some((_, package)) =
             REQUIRED_PROGRAMS.iter().find(|(program, _)| !test_env::is_installed(program))
@@ -28,8 +29,8 @@ impl VirtualDisplay {
             skip(test, &format!("{package} is not installed"));
             return None;
         }
-        // It takes the first number that is free, and tells which when it is ready. Without
-        // -noreset it begins anew when its last client goes, and refuses who comes meanwhile.
+        // Xvfb takes the first free display number, and prints it when it is ready. Without
+        // -noreset it resets when its last client disconnects, and refuses connections meanwhile.
         let mut server = Command::new("Xvfb")
             .args(["-displayfd", "1", "-screen", "0", "1024x768x24", "-nolisten", "tcp"])
             .arg("-noreset")
@@ -45,7 +46,7 @@ impl VirtualDisplay {
         Some(Self { server, display: format!(":{number}") })
     }
 
-    /// The picture, as red, green and blue of each of its points.
+    /// The screen, as red, green and blue of each pixel.
     pub fn screenshot(&self) -> Vec<[u8; 3]> {
         let mut xwd = Command::new("xwd")
             .args(["-root", "-silent", "-display", &self.display])
@@ -59,8 +60,8 @@ impl VirtualDisplay {
     }
 }
 
-/// What an X window dump (version 7) shows. Its header is words of 32 bits, big end first; a table
-/// of colours follows, and rows of 4 bytes a point: blue, green, red.
+/// The pixels of an X window dump (version 7). Its header is big-endian words of 32 bits; a table
+/// of colours follows, and then rows of 4 bytes per pixel: blue, green, red.
 fn pixels(dump: &[u8]) -> Option<Vec<[u8; 3]>> {
     let word = |index: usize| {
         let bytes = dump.get(index * 4..index * 4 + 4)?;

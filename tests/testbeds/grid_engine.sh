@@ -1,12 +1,12 @@
 # A Grid Engine cluster on a virtual LAN: the queue master on the first host, a host nodeN on each
-# other one, a parallel environment with control_slaves; $LINE runs as a job in it that has two slots
-# on each of them.
-# Run by score-lan, as root. $BED: a private folder with what tests/src/testbed.rs put there.
-# $TOOLS: where Debian packages were unpacked, if Grid Engine is not installed.
+# other one, and a parallel environment with control_slaves. $LINE runs as a job in it that has two
+# slots on each host.
+# Run by score-lan, as root. $BED: a private folder with files from tests/src/testbed.rs.
+# $TOOLS: the folder with unpacked Debian packages, if Grid Engine is not installed.
 set -u
 if [ -z "${IN_MOUNTS-}" ]; then
-    # In this mount namespace the resolver knows the hosts, and unpacked programs, which look for
-    # their parts in /usr/lib/gridengine, find them there.
+    # In this mount namespace the resolver knows the hosts, and unpacked programs find their parts
+    # in /usr/lib/gridengine.
     IN_MOUNTS=1
     export IN_MOUNTS
     exec unshare --mount sh -c '. "${0%/*}/hosts.sh" &&
@@ -41,7 +41,8 @@ until_true() {
 }
 if [ "$LAN_HOST" -gt 0 ]; then
     until_true test -e ready || exit 125
-    # A host's own: execd removes a job's folder in it when the last task on that host has ended.
+    # Private to the host: execd removes a job's folder in it when the job's last task on it has
+    # ended.
     mount -t tmpfs none tmp
     exec timeout 150 "$programs/sge_execd" > "log.$LAN_HOST" 2>&1
 fi
@@ -83,7 +84,7 @@ done
 } >> log.setup 2>&1
 : > ready
 {
-    # What qsub does not hand on.
+    # Variables that qsub does not pass on.
     echo "PATH='$PATH' LD_LIBRARY_PATH='$LD_LIBRARY_PATH'"
     echo "export PATH LD_LIBRARY_PATH"
     echo "cd '$BED/..'"

@@ -1,10 +1,10 @@
 # A Slurm cluster on a virtual LAN: the controller on the first host, a node nodeN on each other
-# one; $LINE runs on the first, inside an allocation of all nodes unless $OUTSIDE is set. Run by
-# score-lan, as root. $BED: a private folder with what tests/src/testbed.rs put there. $TOOLS: where
-# Debian packages were unpacked, if Slurm is not installed.
+# one. $LINE runs on the first, inside an allocation of all nodes unless $OUTSIDE is set. Run by
+# score-lan, as root. $BED: a private folder with files from tests/src/testbed.rs. $TOOLS: the
+# folder with unpacked Debian packages, if Slurm is not installed.
 set -u
 if [ -z "${IN_MOUNTS-}" ]; then
-    # Names of nodes must be known to the resolver: in this mount namespace they are.
+    # The resolver must know the names of nodes: in this mount namespace it does.
     IN_MOUNTS=1
     export IN_MOUNTS
     exec unshare --mount sh -c '. "${0%/*}/hosts.sh" && exec sh "$0"' "$0"
@@ -47,12 +47,12 @@ until [ "$(sinfo -h -t idle -o %D 2> refused)" = $((LAN_HOSTS - 1)) ]; do
     fi
     sleep 0.05
 done
-# In the background and waited for: a shell that is told to end does not wait for it.
+# In the background, followed by wait: a shell that gets SIGTERM would not wait for it otherwise.
 allocate="salloc --quiet --nodes=$((LAN_HOSTS - 1))"
 [ -z "${OUTSIDE-}" ] || allocate=""
 (cd .. && exec timeout 120 $allocate sh -c "$LINE")
 code=$?
-# The controller's word to the other hosts may be lost, and a slurmd that is busy outlives SIGTERM.
+# The controller's message to the other hosts may be lost, and a busy slurmd outlives SIGTERM.
 scontrol shutdown
 wait "$controller"
 for file in slurmd.*.pid; do kill -KILL "$(cat "$file")" 2> /dev/null; done

@@ -1,6 +1,6 @@
-# One sshd on each host of a virtual LAN but the first; there, $LINE runs when all of them answer.
-# Run by score-lan. $BED: a private folder with what tests/src/testbed.rs put there. $TOOLS: where
-# Debian packages were unpacked, if sshd is not installed.
+# One sshd on each host of a virtual LAN except the first; $LINE runs on the first when all of them
+# answer. Run by score-lan. $BED: a private folder with files from tests/src/testbed.rs. $TOOLS: the
+# folder with unpacked Debian packages, if sshd is not installed.
 set -u
 cd "$BED" || exit 125
 if [ "$LAN_HOST" -gt 0 ]; then
@@ -9,7 +9,7 @@ if [ "$LAN_HOST" -gt 0 ]; then
     echo $$ > "sshd.$LAN_HOST.pid"
     serve="exec $SSHD -D -e -f $BED/sshd_config"
     if [ "$(id -u)" -eq 0 ]; then
-        # As root sshd wants a user of its own and a folder: in this mount namespace they are there.
+        # As root, sshd needs a user and a folder of its own: this mount namespace provides them.
         serve="mount --bind passwd /etc/passwd && mount -t tmpfs none /run && mkdir /run/sshd && $serve"
         exec unshare --mount sh -c "$serve" 2> "sshd.$LAN_HOST.log"
     fi

@@ -1,12 +1,12 @@
-# systemd as the first process of a PID namespace, on this machine's files below a layer of its own,
-# with scored's unit installed; $LINE runs as one of its services. As root. $BED: a private folder
-# with what tests/src/testbed.rs put there, in $SCENE. Exit code 77: this machine allows no such
-# thing.
+# systemd as the first process of a PID namespace, on this machine's files with a private overlay on
+# top, with scored's unit installed. $LINE runs as one of its services. As root. $BED: a private
+# folder, in $SCENE, with files from tests/src/testbed.rs. Exit code 77: this machine does not allow
+# it.
 set -u
-# Options of any mount, and of version 2.
+# Options that any mount has, and those of version 2.
 COMMON='rw|ro|nosuid|nodev|noexec|relatime|nsdelegate|memory_recursiveprot|favordynmods'
-# Runs something with each cgroup hierarchy: its mount point, type, what it is mounted for, and our
-# group in it.
+# Runs a function with each cgroup hierarchy: its mount point, type, controllers, and our group in
+# it.
 hierarchies() {
     while read -r _ point kind options _; do
         what=$(echo "$options" | tr , '\n' | grep -vxE "$COMMON" | paste -sd, -)
@@ -21,7 +21,7 @@ hierarchies() {
 enter() {
     own=$1${4%/}/$GROUP
     mkdir "$own" && echo "$own" >> "$BED/groups" || return
-    # A group of cpuset takes nobody before it has processors.
+    # A cpuset group accepts no process until it has processors.
     for file in cpuset.cpus cpuset.mems; do
         [ "$2" = cgroup2 ] || [ ! -e "$own/$file" ] || cat "$1$4/$file" > "$own/$file"
     done
@@ -37,7 +37,7 @@ mount_again() {
 }
 case ${STEP-outside} in
 outside)
-    # A group of its own in each hierarchy, so that systemd finds nobody else's.
+    # A private group in each hierarchy, so that systemd sees only its own groups.
     GROUP=score-bed-$$
     : > "$BED/groups"
     cat /proc/self/mounts > "$BED/mounts"
@@ -46,7 +46,7 @@ outside)
     code=$?
     tries=0
     while read -r group; do
-        # The last processes may still be on their way out.
+        # The last processes may still be exiting.
         until find "$group" -depth -type d -exec rmdir {} + 2> /dev/null || [ "$tries" -ge 100 ]; do
             tries=$((tries + 1))
             sleep 0.1
@@ -72,7 +72,7 @@ mounts)
         mkdir "$BED/layer/upper" "$BED/layer/work" &&
         mount -t overlay -o "lowerdir=/,upperdir=$BED/layer/upper,workdir=$BED/layer/work" none "$ROOT" ||
         exit 77
-    # What is written there is seen outside.
+    # Files that are written there are visible outside.
     mkdir -p "$ROOT$SCENE" && mount --bind "$SCENE" "$ROOT$SCENE" || exit 77
     mount -t proc proc "$ROOT/proc" && mount -t sysfs -o ro sysfs "$ROOT/sys" &&
         mount -t tmpfs -o mode=755 none "$ROOT/sys/fs/cgroup" && hierarchies mount_again || exit 77
@@ -80,7 +80,8 @@ mounts)
         mkdir -p "$ROOT/$folder" && mount -t tmpfs -o mode=755 none "$ROOT/$folder" || exit 77
     done
     mkdir "$ROOT/dev/pts" "$ROOT/dev/shm"
-    # Nodes of its own, never those of the machine: systemd sets owner and mode of some. No console.
+    # Private device nodes, never those of the machine: systemd sets owner and mode of some. No
+    # console.
     for node in "null 3" "zero 5" "full 7" "random 8" "urandom 9"; do
         # shellcheck disable=SC2086
         set -- $node

@@ -1,5 +1,6 @@
-//! The cluster key: 32 random bytes that every daemon of a cluster holds, and nobody else. Who
-//! holds it is root of the cluster, so its file is read only when no other user could have read it.
+//! The cluster key: 32 random bytes that only the daemons of a cluster hold. A holder of the key
+//! can gain root access to every host of the cluster. Therefore a key file is used only if no other
+//! user could have read it.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -10,11 +11,11 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 const LENGTH: usize = 32;
-/// How the text of a key begins.
+/// The prefix of a key's text.
 const PREFIX: &str = "scorekey1-";
-/// Bytes of the text: prefix, key and checksum.
+/// Length of the text: prefix, key and checksum.
 const TEXT_LEN: usize = PREFIX.len() + 2 * LENGTH + 8;
 /// Only the owner may read and write.
 const FILE_MODE: u32 = 0o600;
@@ -23,20 +24,20 @@ const FILE_MODE: u32 = 0o600;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; LENGTH]);
 
-/// Why a text is no key.
+/// Why a text is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TextError {
     /// Another length.
-    #[error("a key has {TEXT_LEN} characters, this has {0}: it may be cut")]
+    #[error("a key has {TEXT_LEN} characters, this text has {0}: it may be truncated")]
     Length(usize),
-    /// It does not begin as a key.
-    #[error("a key begins with {PREFIX:?}")]
+    /// It does not have the prefix of a key.
+    #[error("not a cluster key: missing prefix {PREFIX:?}")]
     Prefix,
-    /// A character that is no hexadecimal digit.
-    #[error("character {0} is no hexadecimal digit")]
+    /// A character that is not a hexadecimal digit.
+    #[error("character {0} is not a hexadecimal digit")]
     Digit(usize),
-    /// The checksum does not fit.
-    #[error("the checksum does not fit: a character was changed")]
+    /// The checksum does not match.
+    #[error("wrong checksum: a character was changed")]
     Checksum,
 }
 
@@ -46,30 +47,30 @@ pub enum FileError {
     /// The file cannot be opened, read or written.
     #[error("key file {0}: {1}")]
     Io(PathBuf, io::Error),
-    /// There is one already.
-    #[error("key file {0} is there already, and hosts may hold that key: remove it first if not")]
+    /// The file already exists.
+    #[error("key file {0} already exists; remove it first if no host uses it")]
     Exists(PathBuf),
     /// Not a regular file.
-    #[error("key file {0} is no regular file")]
+    #[error("key file {0} is not a regular file")]
     NotRegular(PathBuf),
-    /// Others may read or write it.
+    /// Other users may read or write it.
     #[error(
-        "key file {0} has mode {1:03o}: others may have read it; make a new key, with mode 600"
+        "key file {0} has mode {1:03o}: other users may have read it; make a new key with mode 600"
     )]
     Mode(PathBuf, u32),
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error("key file {0} belongs to uid {1}: it must belong to root or to uid {2}")]
     Owner(PathBuf, u32, u32),
-    /// Its content is no key.
+    /// Its content is not a key.
     #[error("key file {0}: {1}")]
     Text(PathBuf, TextError),
 }
 
 impl Key {
-    /// A new key. In single-user mode it lives as long as the job and is in no file.
+    /// A new key. In single-user mode it exists as long as the job and is not stored in any file.
     ///
     /// # Errors
-    /// When the kernel gives no random bytes.
+    /// If the kernel provides no random bytes.
     pub fn generate() -> io::Result<Key> {
         let mut bytes = [0; LENGTH];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -86,7 +87,7 @@ impl Key {
         &self.0
     }
 
-    /// One word of text, with a checksum, so that a truncated copy is noticed.
+    /// The key as one word of text, with a checksum that reveals a truncated copy.
     pub fn to_text(&self) -> String {
         let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{PREFIX}{digits}{:08x}", checksum(&self.0))
@@ -98,7 +99,8 @@ impl Key {
     /// One line that names the file and what is wrong with it.
     pub fn load(path: &Path) -> Result<Key, FileError> {
         let io_error = |error| FileError::Io(path.to_owned(), error);
-        // Opening a FIFO would wait for a writer: look first. What is opened is looked at again.
+        // Opening a FIFO would wait for a writer: check before the open. The opened file is checked
+        // again.
         if !fs::metadata(path).map_err(io_error)?.is_file() {
             return Err(FileError::NotRegular(path.to_owned()));
         }
@@ -120,7 +122,7 @@ impl Key {
         text.trim_end().parse().map_err(|error| FileError::Text(path.to_owned(), error))
     }
 
-    /// Writes a new key file, readable by its owner only; never over another one.
+    /// Writes a new key file, readable by its owner only; never overwrites a file.
     ///
     /// # Errors
     /// One line that names the file and what is wrong.
@@ -137,14 +139,14 @@ impl Key {
             .and_then(|()| file.write_all(format!("{}\n", self.to_text()).as_bytes()))
             .and_then(|()| file.sync_all());
         result.map_err(|error| {
-            // Half a key is of no use, and would be in the way of the next try.
+            // A partial key is useless, and would block the next attempt.
             let _ = fs::remove_file(path);
             io_error(error)
         })
     }
 }
 
-/// Makes a new key in a new file: what `scored -makekey FILE` does.
+/// Makes a new key in a new file, for `scored -makekey FILE`.
 ///
 /// # Errors
 /// One line that names the file and what is wrong; an existing file is never overwritten.
@@ -188,7 +190,7 @@ impl FromStr for Key {
     }
 }
 
-/// CRC-32 (reflected, polynomial 0xEDB88320). It guards against slips, not against attackers.
+/// CRC-32 (reflected, polynomial 0xEDB88320). It protects against mistakes, not against attackers.
 fn checksum(bytes: &[u8]) -> u32 {
     let mut sum = !0u32;
     for byte in bytes {
@@ -204,7 +206,7 @@ fn checksum(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// A folder of its own for one test, gone with it.
+    /// A directory for one test, removed when the test ends.
     struct TempDir(PathBuf);
 
     impl TempDir {
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_the_known_one() {
+    fn the_checksum_is_the_standard_crc_32() {
         assert_eq!(checksum(b"123456789"), 0xCBF4_3926);
     }
 
@@ -240,47 +242,47 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_made_is_read_back_and_only_its_owner_can_read_it() {
-        let folder = TempDir::new("made");
-        make(&folder.file()).unwrap();
-        let mode = fs::metadata(folder.file()).unwrap().mode();
+    fn a_new_key_is_read_back_and_only_its_owner_can_read_it() {
+        let directory = TempDir::new("made");
+        make(&directory.file()).unwrap();
+        let mode = fs::metadata(directory.file()).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let key = Key::load(&folder.file()).unwrap();
+        let key = Key::load(&directory.file()).unwrap();
         assert!(key == key.to_text().parse().unwrap());
     }
 
     #[test]
     fn a_key_is_never_overwritten() {
-        let folder = TempDir::new("twice");
-        make(&folder.file()).unwrap();
-        let before = fs::read(folder.file()).unwrap();
-        assert!(matches!(make(&folder.file()), Err(FileError::Exists(_))));
-        assert_eq!(fs::read(folder.file()).unwrap(), before);
+        let directory = TempDir::new("twice");
+        make(&directory.file()).unwrap();
+        let before = fs::read(directory.file()).unwrap();
+        assert!(matches!(make(&directory.file()), Err(FileError::Exists(_))));
+        assert_eq!(fs::read(directory.file()).unwrap(), before);
     }
 
     #[test]
-    fn a_file_that_others_can_read_or_that_is_no_file_is_refused_with_the_reason() {
-        let folder = TempDir::new("refused");
-        make(&folder.file()).unwrap();
+    fn a_file_with_public_access_or_of_another_type_is_refused_with_the_reason() {
+        let directory = TempDir::new("refused");
+        make(&directory.file()).unwrap();
         for mode in [0o640, 0o604, 0o620, 0o666] {
-            fs::set_permissions(folder.file(), fs::Permissions::from_mode(mode)).unwrap();
-            let reason = Key::load(&folder.file()).unwrap_err().to_string();
+            fs::set_permissions(directory.file(), fs::Permissions::from_mode(mode)).unwrap();
+            let reason = Key::load(&directory.file()).unwrap_err().to_string();
             assert!(reason.contains(&format!("mode {mode:03o}")), "{reason}");
         }
-        assert!(matches!(Key::load(&folder.0), Err(FileError::NotRegular(_))));
-        let missing = Key::load(&folder.0.join("none")).unwrap_err().to_string();
+        assert!(matches!(Key::load(&directory.0), Err(FileError::NotRegular(_))));
+        let missing = Key::load(&directory.0.join("none")).unwrap_err().to_string();
         assert!(missing.contains("none") && missing.contains("No such file"), "{missing}");
     }
 
     #[test]
     fn a_file_of_another_user_is_refused() {
         if !nix::unistd::geteuid().is_root() {
-            return eprintln!("skipped: only root can give a file away");
+            return eprintln!("skipped: only root can change the owner of a file");
         }
-        let folder = TempDir::new("owner");
-        make(&folder.file()).unwrap();
-        std::os::unix::fs::chown(folder.file(), Some(12_345), None).unwrap();
-        let reason = Key::load(&folder.file()).unwrap_err().to_string();
+        let directory = TempDir::new("owner");
+        make(&directory.file()).unwrap();
+        std::os::unix::fs::chown(directory.file(), Some(12_345), None).unwrap();
+        let reason = Key::load(&directory.file()).unwrap_err().to_string();
         assert!(reason.contains("uid 12345"), "{reason}");
     }
 
@@ -302,12 +304,12 @@ mod tests {
     }
 
     #[test]
-    fn a_long_or_binary_file_is_no_key() {
-        let folder = TempDir::new("long");
+    fn a_long_or_binary_file_is_not_a_key() {
+        let directory = TempDir::new("long");
         for content in [vec![0xff; 200], vec![b'a'; 1 << 20], Vec::new()] {
-            fs::write(folder.file(), content).unwrap();
-            fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o600)).unwrap();
-            assert!(matches!(Key::load(&folder.file()), Err(FileError::Text(..))));
+            fs::write(directory.file(), content).unwrap();
+            fs::set_permissions(directory.file(), fs::Permissions::from_mode(0o600)).unwrap();
+            assert!(matches!(Key::load(&directory.file()), Err(FileError::Text(..))));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the daemons of many hosts share: see docs/ARCHITECTURE.md, "Many hosts". No sockets here.
+//! The tree of daemons on several hosts: see docs/ARCHITECTURE.md, "Many hosts". No sockets here.
 #![forbid(unsafe_code)]
 
 pub mod key;

@@ -1,17 +1,18 @@
-//! One link between two daemons: encrypted, authenticated by the cluster key, kept alive. Bytes of
-//! the connection go in and come out; no sockets and no clock here. A time is what has passed since
+//! One link between two daemons: encrypted, authenticated by the cluster key, kept alive. Sans I/O:
+//! the caller moves the bytes of the connection and passes the time. A time is the duration since
 //! any fixed moment on a clock that does not jump.
 //!
-//! How a shell drives it:
+//! The calls of an event loop:
 //!
-//! - readable: read at most some 64 KiB, [`Link::push`], then [`Link::next`] until there is none;
-//!   at the end of the stream, [`Link::end`] gives the reason;
-//! - writable: write from [`Link::outgoing`], then [`Link::wrote`];
-//! - at [`Link::deadline`], after everything that has come was pushed: [`Link::tick`];
-//! - at any fault: one attempt to write what is left, log the line, close.
+//! - readable: read at most about 64 KiB, [`Link::push`], then [`Link::next`] until it returns
+//!   none; at the end of the stream, [`Link::on_eof`] gives the reason;
+//! - writable: write from [`Link::outgoing`], then [`Link::mark_written`];
+//! - at [`Link::deadline`], after all received bytes were pushed: [`Link::tick`];
+//! - at any error: one attempt to write the remaining bytes, log the error, close.
 //!
-//! Whoever accepts connections also limits how many may be in the handshake at once; each costs
-//! some 200 bytes here until its first flight is whole, and is over after [`LinkTimeouts::handshake`].
+//! The caller that accepts connections also limits how many are in the handshake at the same time.
+//! Each costs about 200 bytes here until its first flight is complete, and ends after
+//! [`LinkTimeouts::handshake_timeout`].
 
 use std::time::Duration;
 
@@ -31,24 +32,26 @@ use crate::key::Key;
 /// Time on a clock that does not jump.
 pub type MonotonicTime = Duration;
 
-/// Bytes that may wait for a peer that does not read.
+/// Bytes that may be queued for a peer that does not read.
 pub const MAX_QUEUED: usize = 4 * MAX_BODY;
-/// Buffers that grew beyond this are given back once they are empty.
+/// Buffers that grew beyond this are freed once they are empty.
 const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
-/// How many times longer a link is silent that speaks rarely, and what a peer may claim at most.
+/// By how much a link with slow heartbeats extends its timeout; also the largest factor that a peer
+/// may announce.
 const SLOW_HEARTBEAT_FACTOR: u8 = 5;
 const MAX_HEARTBEAT_FACTOR: u8 = 10;
-/// Bytes of the reason of a leave at most.
+/// Most bytes of the reason in a close record.
 const MAX_REASON_LEN: usize = 400;
 
-/// How long a link may take and be silent.
+/// The timeouts of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkTimeouts {
-    /// For the handshake.
+    /// Longest duration of the handshake.
     pub handshake_timeout: Duration,
-    /// A link that brought nothing for that long is dead. Something is sent after a third of it,
-    /// and after a quarter when the shell is awake anyway: so the beats of a daemon's links fall
-    /// into few turns, and that of a peer is answered in the turn that it wakes.
+    /// A link on which nothing was received for that long is dead. A keepalive is sent after a
+    /// third of it, or after a quarter if the event loop is awake anyway. Thus the keepalives of a
+    /// daemon's links fall into few iterations of the loop, and a peer's keepalive is answered in
+    /// the iteration that it wakes.
     pub silence_timeout: Duration,
 }
 
@@ -57,23 +60,24 @@ pub struct LinkTimeouts {
 pub struct Link {
     state: State,
     timeouts: LinkTimeouts,
-    /// Records as they came, from `consumed` on.
+    /// Received records, from `consumed` on.
     received: Vec<u8>,
     consumed: usize,
-    /// The pieces of a message that is not whole.
+    /// The fragments of an incomplete message.
     partial_message: Vec<u8>,
     out: Vec<u8>,
     written: usize,
-    /// Messages that wait for the end of the handshake, and their bytes.
+    /// Messages that wait for the end of the handshake, and their number of bytes.
     queued_messages: Vec<Vec<u8>>,
     queued_bytes: usize,
-    /// When something came last; before the link is open, when it began.
+    /// Time of the last received bytes; before the link is open, the time of its start.
     last_received_at: MonotonicTime,
-    /// When something was sent last.
+    /// Time of the last sent record.
     last_sent_at: MonotonicTime,
-    /// When the shell was here last.
+    /// Time of the event loop's last call.
     last_active_at: MonotonicTime,
-    /// How many times longer than usual this side is silent, and the peer, as it has said.
+    /// By which factor the timeout of this side, and of the peer as announced, is longer than
+    /// usual.
     heartbeat_factor: u8,
     peer_heartbeat_factor: u8,
 }
@@ -86,7 +90,7 @@ enum State {
 }
 
 impl Link {
-    /// The side that has dialled.
+    /// The side that connects.
     ///
     /// # Errors
     /// [`LinkError::Noise`].
@@ -96,7 +100,7 @@ impl Link {
         Ok(Self { out, ..Self::new(handshake, timeouts, now) })
     }
 
-    /// The side that was dialled.
+    /// The side that accepts the connection.
     pub fn accept(key: &Key, timeouts: LinkTimeouts, now: MonotonicTime) -> Self {
         Self::new(Handshake::accept(key), timeouts, now)
     }
@@ -125,10 +129,10 @@ impl Link {
         matches!(self.state, State::Open(_))
     }
 
-    /// Takes bytes as they came.
+    /// Adds received bytes.
     ///
     /// # Errors
-    /// The link is at its end.
+    /// The link has ended.
     pub fn push(&mut self, mut bytes: &[u8], now: MonotonicTime) -> Result<(), LinkError> {
         self.last_active_at = now;
         if let State::Handshake(handshake) = &mut self.state {
@@ -165,10 +169,10 @@ impl Link {
         sealed.map_err(|error| self.fail(error))
     }
 
-    /// The next whole message, or `None` until more bytes have come.
+    /// The next whole message, or `None` until more bytes have been added.
     ///
     /// # Errors
-    /// The link is at its end; every message before was handed out.
+    /// The link has ended; all earlier messages have been returned.
     #[expect(clippy::should_implement_trait, reason = "generic over the message")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, LinkError> {
         loop {
@@ -233,11 +237,11 @@ impl Link {
         None
     }
 
-    /// Says rarely, or as usual again, that this side lives; the peer is told at once how long it
-    /// may have to wait. For a link that others stand in for. Nothing happens before it is open.
+    /// Switches to slow heartbeats, or back; the peer is told immediately how long it may have to
+    /// wait. For a link whose purpose other links also serve. No effect before the link is open.
     ///
     /// # Errors
-    /// The link is at its end.
+    /// The link has ended.
     pub fn set_slow_heartbeat(
         &mut self,
         is_slow: bool,
@@ -254,10 +258,10 @@ impl Link {
         }
     }
 
-    /// Queues a message; before the link is open, until it is.
+    /// Queues a message; before the link is open, until it opens.
     ///
     /// # Errors
-    /// The message was not taken, and the link is as before.
+    /// The message was not queued, and the link is unchanged.
     pub fn send<M: Serialize>(&mut self, message: &M, now: MonotonicTime) -> Result<(), SendError> {
         let body = frame::encode_datagram(message).map_err(|_| SendError::TooLong)?;
         if self.queued() + body.len() > MAX_QUEUED {
@@ -281,7 +285,7 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the peer that this side goes, and why; nothing can be sent after it.
+    /// Closes this side and sends the reason to the peer; nothing can be sent after it.
     pub fn close(&mut self, reason: &str) {
         if let State::Open(keys) = &mut self.state {
             let mut end = reason.len().min(MAX_REASON_LEN);
@@ -289,18 +293,18 @@ impl Link {
                 end -= 1;
             }
             let content = &reason.as_bytes()[..end];
-            // A failure here means that the peer sees the connection closed without a reason.
+            // If this fails, the peer sees the connection closed without a reason.
             let _ = record::seal(keys, record::CLOSE, content, &mut self.out);
         }
         self.state = State::Failed(LinkError::Closed);
     }
 
-    /// What shall be written to the connection.
+    /// The bytes to be written to the connection.
     pub fn outgoing(&self) -> &[u8] {
         &self.out[self.written..]
     }
 
-    /// That many bytes of [`Link::outgoing`] have been written.
+    /// So many bytes of [`Link::outgoing`] have been written.
     pub fn mark_written(&mut self, bytes: usize) {
         self.written = (self.written + bytes).min(self.out.len());
         if self.written > MAX_BODY {
@@ -310,12 +314,13 @@ impl Link {
         recycle_buffer(&mut self.out, &mut self.written);
     }
 
-    /// Bytes that wait: what back-pressure goes by.
+    /// Number of queued bytes, for back-pressure.
     pub fn queued(&self) -> usize {
         self.outgoing().len() + self.queued_bytes
     }
 
-    /// How long this side may be silent before its peer takes it for dead, as it has been told.
+    /// How long this side may be silent before its peer considers it dead, as announced to the
+    /// peer.
     fn local_timeout(&self) -> MonotonicTime {
         self.timeouts.silence_timeout * u32::from(self.heartbeat_factor)
     }
@@ -325,7 +330,7 @@ impl Link {
         self.timeouts.silence_timeout * u32::from(self.peer_heartbeat_factor)
     }
 
-    /// When [`Link::tick`] is due.
+    /// The time at which [`Link::tick`] must be called.
     pub fn deadline(&self) -> MonotonicTime {
         match self.state {
             State::Handshake(_) => self.last_received_at + self.timeouts.handshake_timeout,
@@ -335,7 +340,8 @@ impl Link {
         }
     }
 
-    /// Time has passed. Everything that has come must have been pushed before.
+    /// Checks timeouts and sends a keepalive if one is due. All received bytes must have been
+    /// pushed before.
     ///
     /// # Errors
     /// The peer was silent for too long.
@@ -349,7 +355,7 @@ impl Link {
                 return Err(self.fail(LinkError::HandshakeTimeout(self.timeouts.handshake_timeout)));
             }
             State::Handshake(_) => {}
-            // It was this side that did not run: the peer gets its time anew.
+            // This side itself did not run: the peer gets its full timeout again.
             State::Open(_) if inactive > local_timeout * 2 / 3 => self.last_received_at = now,
             State::Open(_) if peer_silence >= peer_timeout => {
                 return Err(self.fail(LinkError::IdleTimeout(peer_timeout)));
@@ -360,7 +366,7 @@ impl Link {
             self.last_sent_at = now;
             let content =
                 if self.heartbeat_factor > 1 { &[self.heartbeat_factor][..] } else { &[] };
-            // What waits already says as much.
+            // The queued records already serve as a keepalive.
             if let (State::Open(keys), true) = (&mut self.state, self.written == self.out.len()) {
                 let sealed = record::seal(keys, record::KEEPALIVE, content, &mut self.out);
                 return sealed.map_err(|error| self.fail(error));
@@ -369,7 +375,7 @@ impl Link {
         Ok(())
     }
 
-    /// The stream has ended: why, as far as it is known.
+    /// The stream has ended: returns the reason, as far as it is known.
     pub fn on_eof(&mut self) -> LinkError {
         let error = match &self.state {
             State::Handshake(handshake) if handshake.is_initiator() => LinkError::HandshakeEof,
@@ -401,7 +407,7 @@ fn seal_message(
     record::seal(keys, record::LAST_FRAGMENT, rest, out)
 }
 
-/// Empties a buffer that was used up, and frees it when it was large.
+/// Empties a consumed buffer, and frees it if it was large.
 fn recycle_buffer(buffer: &mut Vec<u8>, consumed: &mut usize) {
     if *consumed == buffer.len() {
         *consumed = 0;
@@ -413,11 +419,11 @@ fn recycle_buffer(buffer: &mut Vec<u8>, consumed: &mut usize) {
     }
 }
 
-/// Fuzzing entry: any bytes, as a stranger may send them to either side, and as a peer that holds
-/// the key may send them inside records.
+/// Fuzzing entry: any bytes, as an unauthenticated sender may send them to either side, and as a
+/// peer that holds the key may send them inside records.
 ///
 /// # Panics
-/// When a stranger makes a link buffer more than its first flight.
+/// If an unauthenticated sender makes a link buffer more than its first flight.
 pub fn fuzz(bytes: &[u8]) {
     type Message = score_proto::message::ClientMessage;
     let key = Key::from_bytes([7; 32]);

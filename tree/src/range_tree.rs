@@ -1,10 +1,10 @@
-//! The range tree: position `p` owns the range `p..end`; its children split `p+1..end` into at
-//! most `k` ranges of nearly equal size. A subtree is a range, so the way to any position is one
-//! search, and sets of positions merge into few ranges.
+//! The range tree: position `p` owns the range `p..end`; its children split `p+1..end` into at most
+//! `k` ranges of nearly equal size. A subtree is a range, so the path to any position is found by
+//! one search, and sets of positions merge into few ranges.
 
 use std::ops::Range;
 
-/// Children of one position at most.
+/// Most children of one position.
 pub const FAN_OUT: u32 = 8;
 
 /// The part of the tree that one position is the root of.
@@ -17,17 +17,17 @@ impl Subtree {
         Subtree(0..count.max(1))
     }
 
-    /// The position at the root of this branch.
+    /// The position at the root of this subtree.
     pub fn root(&self) -> u32 {
         self.0.start
     }
 
-    /// All positions of this branch, the root first.
+    /// All positions of this subtree, the root first.
     pub fn positions(&self) -> Range<u32> {
         self.0.clone()
     }
 
-    /// The branches of the children, in order, none empty.
+    /// The subtrees of the children, in order, none empty.
     pub fn children(&self) -> impl Iterator<Item = Subtree> + use<> {
         let rest = self.0.start + 1..self.0.end;
         let descendant_count = rest.end - rest.start;
@@ -39,12 +39,12 @@ impl Subtree {
         (0..count).map(move |i| Subtree(boundary(i)..boundary(i + 1)))
     }
 
-    /// The child's branch that `position` lies in; None for the root and for outsiders.
+    /// The child's subtree that contains `position`; None for the root and for positions outside.
     pub fn child_containing(&self, position: u32) -> Option<Subtree> {
         self.children().find(|child| child.0.contains(&position))
     }
 
-    /// The ancestors of `position` from this branch's root to its parent.
+    /// The ancestors of `position` from this subtree's root to its parent.
     pub fn ancestors(&self, position: u32) -> Vec<u32> {
         let mut ancestors = Vec::new();
         let mut subtree = self.clone();

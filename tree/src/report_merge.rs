@@ -1,12 +1,12 @@
-//! How the reports of a job merge on their way up: what says the same of different nodes becomes
-//! one report.
+//! How the reports of a job merge on their way up: equal reports about different nodes become one
+//! report.
 
 use score_proto::job_control::Report;
 use score_proto::nodeset::NodeSet;
 
 use crate::report_queue;
 
-/// Figures of processes in one report at most.
+/// Most statistics of processes in one report.
 const MAX_USAGES: usize = 4096;
 
 /// Element and nodes of a report that can be counted.
@@ -22,7 +22,7 @@ fn mergeable_nodes(report: &Report) -> Option<(u32, &NodeSet)> {
     }
 }
 
-/// Whether its place among reports of nodes does not matter.
+/// Whether the report may change its position among reports about nodes.
 fn is_order_independent(report: &Report) -> bool {
     matches!(
         report,
@@ -66,16 +66,16 @@ impl report_queue::Mergeable for Report {
                 return fits;
             }
             (
-                Report::IdleSummary { element, summary: quiet },
+                Report::IdleSummary { element, summary },
                 Report::IdleSummary { element: other, summary: newer },
             ) if element == other => {
-                *quiet = *newer;
+                *summary = *newer;
                 return true;
             }
             (Report::Yield { element }, Report::Yield { element: other }) => {
                 return element == other;
             }
-            // Who sleeps as long sleeps together.
+            // Equal sleep times merge.
             (
                 Report::Sleep { element, seconds },
                 Report::Sleep { element: other, seconds: other_seconds },
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_of_many_nodes_is_one_report() {
+    fn equal_reports_of_many_nodes_become_one() {
         let all = Report::Ended { element: 0, nodes: (0..3).into(), status: Status::Exited(0) };
         assert_eq!(merged(&[ended(0, 0), ended(2, 0), ended(1, 0)]), [all]);
         assert_eq!(merged(&[ended(0, 0), ended(1, 1), ended(2, 0)]).len(), 2);

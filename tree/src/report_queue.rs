@@ -1,22 +1,21 @@
-//! The queue of reports on their way up: what can be counted becomes one report while it waits.
+//! The queue of reports on their way up: reports that can be counted merge while they wait.
 //!
-//! A report merges into a queued one of its kind, however far ahead that stands, but never past
-//! one that concerns the same nodes: reports about one node arrive in the order in which they
-//! were made.
+//! A report merges into a queued one of its kind, at any distance, but never past a report about
+//! the same nodes. Therefore reports about one node arrive in the order in which they were made.
 
 use std::collections::VecDeque;
 
-/// What travels up the tree.
+/// A message that goes up the tree.
 pub trait Mergeable: Sized {
-    /// Takes `other`, which came later, in. False: they are of different kinds, or the result
-    /// would be too long; nothing has changed.
+    /// Merges `other`, the later one, into this one. False: they are of different kinds, or the
+    /// result would be too long, and nothing has changed.
     fn merge(&mut self, other: &Self) -> bool;
 
-    /// Whether the two concern a node in common, so that their order matters.
+    /// Whether both concern some node, so that their order matters.
     fn concerns(&self, other: &Self) -> bool;
 }
 
-/// Reports in order, at most so many.
+/// Reports in order, up to a limit.
 #[derive(Debug)]
 pub struct CoalescingQueue<R> {
     reports: VecDeque<R>,
@@ -32,7 +31,7 @@ impl<R: Mergeable> CoalescingQueue<R> {
     /// Adds a report, merged if it can be.
     ///
     /// # Errors
-    /// Gives it back when the queue is full: then whoever makes reports has to wait.
+    /// Returns the report if the queue is full: the producer of reports then has to wait.
     pub fn push(&mut self, report: R) -> Result<(), R> {
         for queued in self.reports.iter_mut().rev() {
             if queued.merge(&report) {
@@ -54,12 +53,12 @@ impl<R: Mergeable> CoalescingQueue<R> {
         self.reports.pop_front()
     }
 
-    /// Reports that wait.
+    /// Number of queued reports.
     pub fn len(&self) -> usize {
         self.reports.len()
     }
 
-    /// Whether none waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.reports.is_empty()
     }
@@ -71,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
     use score_proto::nodeset::NodeSet;
 
-    /// Nodes that have reached a step of their lives; `Line` never merges.
+    /// Nodes that have reached a step; `Line` never merges.
     #[derive(Debug, Clone, PartialEq)]
     enum TestReport {
         Step(u32, NodeSet),
@@ -146,24 +145,24 @@ mod tests {
     }
 
     proptest! {
-        /// What each node has reported arrives complete and in the node's own order.
+        /// The reports of each node arrive complete and in the node's order.
         #[test]
-        fn every_node_is_heard_in_its_own_order(
+        fn reports_of_each_node_arrive_in_order(
             events in proptest::collection::vec((0u32..5, 0u32..3), 0..60),
             taken in proptest::collection::vec(any::<bool>(), 60),
         ) {
             let mut queue = CoalescingQueue::new(100);
-            let (mut sent, mut heard) = (vec![Vec::new(); 5], vec![Vec::new(); 5]);
+            let (mut sent, mut received) = (vec![Vec::new(); 5], vec![Vec::new(); 5]);
             let mut hear = |report: Option<TestReport>| match report {
                 Some(TestReport::Step(step, nodes)) => {
-                    nodes.iter().for_each(|node| heard[node as usize].push((step, 0)));
+                    nodes.iter().for_each(|node| received[node as usize].push((step, 0)));
                 }
-                Some(TestReport::Line(node, line)) => heard[node as usize].push((9, line)),
+                Some(TestReport::Line(node, line)) => received[node as usize].push((9, line)),
                 None => {}
             };
             let mut last = [u32::MAX; 5];
             for (number, (node, step)) in events.into_iter().enumerate() {
-                // A step is reached once in a row: merging keeps sets, not counts.
+                // A step is reported once in a row: merging keeps sets, not counts.
                 let report = if step == 2 || last[node as usize] == step {
                     last[node as usize] = 9;
                     sent[node as usize].push((9, number as u32));
@@ -181,7 +180,7 @@ mod tests {
             while !queue.is_empty() {
                 hear(queue.pop());
             }
-            prop_assert_eq!(heard, sent);
+            prop_assert_eq!(received, sent);
         }
     }
 }

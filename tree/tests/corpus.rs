@@ -1,13 +1,13 @@
-//! What fuzzing has kept is read again by every test run: no input makes a link panic or grow.
+//! Every test run replays the inputs that fuzzing has kept: no input makes a link panic or grow.
 
 use std::fs;
 use std::path::Path;
 
 #[test]
 fn no_committed_input_makes_a_link_panic_or_grow() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/link");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/link");
     let mut inputs = 0;
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         score_tree::link::fuzz(&fs::read(entry.unwrap().path()).unwrap());
         inputs += 1;
     }

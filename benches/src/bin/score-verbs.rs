@@ -63,9 +63,11 @@ fn receive(context: &Context) -> PmResult<(usize, u64)> {
     loop {
         match context.receive() {
             Ok((payload, len)) => {
-                // SAFETY: received, and read before its release.
-                let word =
-                    if len < 8 { 0 } else { unsafe { payload.cast::<u64>().read_unaligned() } };
+                let mut word = 0;
+                if len >= 8 {
+                    // SAFETY: the message was received and is not yet released.
+                    word = unsafe { payload.cast::<u64>().read_unaligned() };
+                }
                 context.release_receive_buffer()?;
                 return Ok((len, word));
             }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use score_commands::pmtest::{self, USAGE, options::PmtestOptions};
 use score_commands::runner::{NodeIdentity, is_under_scrun};
+use score_proto::exit_code::EXIT_USAGE;
 
 fn main() -> ExitCode {
     let options = PmtestOptions::parse(std::env::args_os().skip(1));
@@ -22,13 +23,16 @@ fn main() -> ExitCode {
                 };
                 result.map_or_else(|error| report_error(&error), |()| 0.into())
             }
-            Err(error) => report_error(&(error.to_string(), 2)),
-            Ok(_) => report_error(&("must be invoked by scrun: scrun -nodes=2 pmtest".into(), 2)),
+            Err(error) => report_error(&(error.to_string(), EXIT_USAGE)),
+            Ok(_) => report_error(&(
+                "must be invoked by scrun: scrun -nodes=2 pmtest".into(),
+                EXIT_USAGE,
+            )),
         };
     }
     score_runtime::initialize();
     let identity = NodeIdentity::current();
-    // All nodes see the same words; one speaks for all, and its code is the command's.
+    // All nodes have the same arguments. Node 0 reports for all, with the exit code of the command.
     let is_first = identity.node == 0;
     let result = match options {
         Ok(options) if options.help => Ok(USAGE.to_owned()),
@@ -36,7 +40,7 @@ fn main() -> ExitCode {
             Err(("-alone works without scrun".to_owned(), 2))
         }
         Ok(options) => pmtest::run(identity, &options),
-        Err(error) => Err((error.to_string(), 2)),
+        Err(error) => Err((error.to_string(), EXIT_USAGE)),
     };
     match result {
         Ok(text) if is_first => {
@@ -44,7 +48,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(_) => ExitCode::SUCCESS,
-        Err((reason, 2)) if is_first => report_error(&(reason, 2)),
+        Err((reason, EXIT_USAGE)) if is_first => report_error(&(reason, EXIT_USAGE)),
         Err((_, 2)) => ExitCode::SUCCESS,
         Err((reason, code)) => {
             eprintln!("pmtest: node {}: {reason}", identity.node);

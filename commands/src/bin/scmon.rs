@@ -1,10 +1,11 @@
-//! `scmon`: what the processes of a job are doing, on a terminal.
+//! `scmon`: shows the activity of a job's processes on a terminal.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use score_commands::scmon::{self, EXIT_USAGE, ScmonOptions, USAGE};
+use score_commands::scmon::{self, ScmonOptions, USAGE};
+use score_proto::exit_code::EXIT_USAGE;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();

@@ -1,11 +1,12 @@
-//! `score_compiler_list`: what `-compiler` of scorecc and its kin can name (manual,
-//! score_compiler_list(8)).
+//! `score_compiler_list`: lists the valid names for `-compiler` of scorecc and the other compiler
+//! commands (manual, score_compiler_list(8)).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use score_commands::compilers::list::{Compilers, is_installed};
 use score_commands::compilers::listing::{ListArgs, USAGE, load};
+use score_proto::exit_code::EXIT_USAGE;
 
 fn main() -> ExitCode {
     let args: Vec<String> =
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         Ok(list_args) => list_args,
         Err(reason) => {
             eprint!("score_compiler_list: {reason}\n{USAGE}");
-            return ExitCode::from(2);
+            return ExitCode::from(EXIT_USAGE);
         }
     };
     let print = |compilers: Compilers| Ok(list_args.lines(&compilers, is_installed)?.concat());
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         }
         Err(reason) => {
             eprintln!("score_compiler_list: {reason}");
-            ExitCode::from(2)
+            ExitCode::from(EXIT_USAGE)
         }
     }
 }

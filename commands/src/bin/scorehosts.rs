@@ -1,4 +1,4 @@
-//! `scorehosts`: which hosts an expression means (score_doc 7, scorehosts).
+//! `scorehosts`: lists the hosts of an expression (score_doc 7, scorehosts).
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -7,9 +7,7 @@ use std::process::ExitCode;
 
 use score_commands::scorehosts::execute;
 use score_hosts::database_file::{DATABASE_ENV, read_from_disk};
-
-/// The answer could not be written.
-const EXIT_IO_ERROR: u8 = 74;
+use score_proto::exit_code::EXIT_IO_ERROR;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();

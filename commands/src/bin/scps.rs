@@ -1,11 +1,12 @@
-//! `scps`: the jobs of the cluster, and where its page is.
+//! `scps`: lists the jobs of the cluster, or prints the address of its page.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use score_commands::scps::{self, EXIT_IO_ERROR, ScpsOptions};
+use score_commands::scps::{self, ScpsOptions};
+use score_proto::exit_code::{EXIT_IO_ERROR, EXIT_USAGE};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -13,7 +14,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(message) => {
             eprintln!("scps: {message} (scps -help)");
-            return ExitCode::from(2);
+            return ExitCode::from(EXIT_USAGE);
         }
     };
     let text = match scps::execute(options) {

@@ -1,12 +1,14 @@
-//! `system`: runs a sequential program on every node (manual, system(6)). Under scrun the shepherd
-//! starts that program itself; this one serves whoever names it by its path, and says so
-//! when there is no scrun.
+//! `system`: runs a sequential program on every node (manual, system(6)). For `system` in a job,
+//! the shepherd starts that program itself. This binary is for jobs that name it by its path, and
+//! reports an error without scrun.
 #![forbid(unsafe_code)]
 
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+
+use score_proto::exit_code::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
 
 const USAGE: &str = "\
 usage: scrun [-OPTIONS] system [-host] PROGRAM [ARGUMENT...]
@@ -23,7 +25,7 @@ fn main() -> ExitCode {
     }
     let Some(node) = env::var_os("SCORE_SELF_NODE") else {
         eprintln!("system: must be invoked by scrun, as in: scrun -nodes=4 system hostname");
-        return ExitCode::from(2);
+        return ExitCode::from(EXIT_USAGE);
     };
     let is_first = node == "0";
     let per_host = words.first().is_some_and(|word| word == "-host");
@@ -48,14 +50,14 @@ fn main() -> ExitCode {
     let error = command.exec();
     eprintln!("system: node {}: {}: {error}", node.display(), program.display());
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-    ExitCode::from(if is_missing { 127 } else { 126 })
+    ExitCode::from(if is_missing { EXIT_NOT_FOUND } else { EXIT_NOT_EXECUTABLE })
 }
 
-/// All nodes see the same words; one speaks for all.
+/// All nodes have the same arguments. Node 0 reports for all.
 fn refuse(is_first: bool, reason: &str) -> ExitCode {
     if is_first {
         eprint!("system: {reason}\n{USAGE}");
-        return ExitCode::from(2);
+        return ExitCode::from(EXIT_USAGE);
     }
     ExitCode::SUCCESS
 }

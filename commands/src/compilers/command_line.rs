@@ -1,12 +1,13 @@
-//! The command line of a compiler wrapper: ours is taken out, all else is passed on in order.
+//! The command line of a compiler wrapper: the wrapper's options are removed, all other words are
+//! passed on in order.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// A command line, read.
+/// A parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct WrapperArgs {
-    /// `-script`: whose settings to use.
+    /// `-script`: the wrapper whose settings are used.
     pub script: Option<String>,
     /// `-compiler`: name in the compiler list.
     pub compiler: Option<String>,
@@ -18,24 +19,24 @@ pub struct WrapperArgs {
     pub nockpt: Option<String>,
     /// `-show`.
     pub show: bool,
-    /// What is not ours.
-    pub passed_on: Vec<OsString>,
-    /// Something to compile or link was named.
+    /// Words that are not options of the wrapper.
+    pub compiler_args: Vec<OsString>,
+    /// The command line names input to compile or link.
     has_input: bool,
-    /// An option says that nothing is linked, or nothing that may contain us.
+    /// An option says that no program is linked, or none that may contain SCore's libraries.
     stops_before_link: bool,
 }
 
-/// Why there is no line.
+/// The reason why the compiler is not run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ParseStop {
     /// `-help` was given.
     HelpRequested,
-    /// An option of ours is wrong.
+    /// An option of the wrapper is wrong.
     Invalid(String),
 }
 
-/// Options of compilers whose value is the next word: it is no input file.
+/// Options of compilers whose value is the next word, which is then not an input file.
 const OPTIONS_WITH_VALUE: &[&str] = &[
     "-o",
     "-I",
@@ -75,8 +76,8 @@ const OPTIONS_WITH_VALUE: &[&str] = &[
     "-dumpdir",
 ];
 
-/// Options after which no program is linked. A shared library (-shared) takes libscore from the
-/// program that loads it: two copies of PM in a process must not be.
+/// Options with which no program is linked. A shared library (-shared) uses the libscore of the
+/// program that loads it, because a process must not have two copies of PM.
 const NO_LINK_OPTIONS: &[&str] = &[
     "-c",
     "-S",
@@ -91,7 +92,7 @@ const NO_LINK_OPTIONS: &[&str] = &[
 ];
 
 impl WrapperArgs {
-    /// Reads the words after the command's name.
+    /// Parses the words after the command's name.
     pub fn parse(words: Vec<OsString>) -> Result<Self, ParseStop> {
         let mut args = WrapperArgs::default();
         let mut words = words.into_iter();
@@ -124,9 +125,9 @@ impl WrapperArgs {
             _ => {
                 self.has_input |= !text.starts_with('-') || text == "-" || text.starts_with("-l");
                 self.stops_before_link |= NO_LINK_OPTIONS.contains(&text.as_str());
-                self.passed_on.push(word);
+                self.compiler_args.push(word);
                 if OPTIONS_WITH_VALUE.contains(&text.as_str()) {
-                    self.passed_on.extend(rest.next());
+                    self.compiler_args.extend(rest.next());
                 }
             }
         }
@@ -162,7 +163,7 @@ fn utf8(value: OsString, name: &str) -> Result<String, ParseStop> {
     })
 }
 
-/// What `-help` prints.
+/// The output of `-help`.
 pub fn usage(script: &str) -> String {
     format!(
         "\
@@ -199,13 +200,13 @@ mod tests {
     #[test]
     fn options_of_the_compiler_are_passed_on_in_order() {
         let args = parse(&["-O2", "-compiler", "clang", "-o", "-show", "a.c", "-nostatic", "-lm"]);
-        assert_eq!(args.passed_on, ["-O2", "-o", "-show", "a.c", "-lm"]);
+        assert_eq!(args.compiler_args, ["-O2", "-o", "-show", "a.c", "-lm"]);
         assert_eq!(args.compiler.as_deref(), Some("clang"));
         assert!(args.nostatic && !args.show && args.will_link());
     }
 
     #[test]
-    fn values_stand_after_an_equals_sign_or_in_the_next_word() {
+    fn values_are_after_an_equals_sign_or_in_the_next_word() {
         let args = parse(&["-script=scoref90", "-compiler-path", "/opt/a=b/cc", "-compiler=gnu"]);
         assert_eq!(args.script.as_deref(), Some("scoref90"));
         assert_eq!(args.compiler_path, Some("/opt/a=b/cc".into()));
@@ -237,6 +238,6 @@ mod tests {
         assert!(parse_error(&["-scash", "a.c"]).starts_with("-scash:"));
         assert!(parse_error(&["a.c", "-scash_smp"]).starts_with("-scash_smp:"));
         let like = ["-nostdlib", "-compile", "-compiler-pathological", "-shower", "-scripted=1"];
-        assert_eq!(parse(&like).passed_on, like);
+        assert_eq!(parse(&like).compiler_args, like);
     }
 }

@@ -1,16 +1,16 @@
-//! Where our headers and libraries are, seen from the running command.
+//! The directories of SCore's headers and libraries, found from the path of the running command.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why something of ours was not found.
+/// The reason why a file of SCore was not found.
 #[derive(Debug, Error)]
 pub enum InstallPathError {
-    /// The system does not say which file is running.
-    #[error("cannot tell where this command is: {0}")]
+    /// The path of the running program cannot be read.
+    #[error("cannot determine the path of this program: {0}")]
     Command(std::io::Error),
-    /// No folder with our headers.
+    /// No directory has SCore's headers.
     #[error("pm.h is neither in {0} nor in the source tree {1}: install SCore again")]
     Headers(PathBuf, PathBuf),
     /// A library is missing.
@@ -18,8 +18,8 @@ pub enum InstallPathError {
     Library(&'static str, PathBuf),
 }
 
-/// The folders that belong to the running command: PREFIX/include, PREFIX/lib and PREFIX/etc for
-/// PREFIX/bin; in the build tree the folder of the command itself and the source tree's headers.
+/// The directories that belong to the running command: PREFIX/include, PREFIX/lib and PREFIX/etc
+/// for PREFIX/bin. In the build tree: the directory of the command and the source tree's headers.
 #[derive(Debug)]
 pub struct InstallPaths {
     prefix: PathBuf,
@@ -28,7 +28,7 @@ pub struct InstallPaths {
 }
 
 impl InstallPaths {
-    /// The place of the running command.
+    /// Finds the directories for the running command.
     pub fn find() -> Result<Self, InstallPathError> {
         let command = std::env::current_exe().and_then(|path| path.canonicalize());
         let command = command.map_err(InstallPathError::Command)?;
@@ -39,7 +39,8 @@ impl InstallPaths {
         let prefix = folder.parent().unwrap_or(folder).to_path_buf();
         let installed = folder.ends_with("bin") && prefix.join("lib").is_dir();
         let lib = if installed { prefix.join("lib") } else { folder.to_path_buf() };
-        // The target directory may stand anywhere: then only the compiler of this crate knows.
+        // The target directory may be outside the source tree. Then the path of this crate at
+        // compile time is used.
         let source = folder
             .ancestors()
             .find(|ancestor| ancestor.join("ffi-c/include/pm.h").is_file())
@@ -47,14 +48,14 @@ impl InstallPaths {
         Self { lib, source: source.to_path_buf(), prefix }
     }
 
-    /// The folder of pm.h and score.h.
+    /// The directory of pm.h and score.h.
     pub fn include(&self) -> Result<PathBuf, InstallPathError> {
         let folders = [self.prefix.join("include"), self.source.join("ffi-c/include")];
         let found = folders.iter().find(|folder| folder.join("pm.h").is_file());
         found.cloned().ok_or(InstallPathError::Headers(folders[0].clone(), self.source.clone()))
     }
 
-    /// The folder that holds all these libraries.
+    /// The directory with all these libraries.
     pub fn lib(&self, names: &[&'static str]) -> Result<&Path, InstallPathError> {
         match names.iter().find(|name| !self.lib.join(name).is_file()) {
             Some(missing) => Err(InstallPathError::Library(missing, self.lib.clone())),
@@ -62,7 +63,7 @@ impl InstallPaths {
         }
     }
 
-    /// The site's own compiler list; it need not exist.
+    /// The site's own compiler list. It may not exist.
     pub fn site_file(&self) -> PathBuf {
         self.prefix.join("etc/compilers/site")
     }

@@ -1,7 +1,7 @@
-//! The backend compilers of each wrapper: a built-in list, and what a site adds in
+//! The backend compilers of each wrapper: a built-in list, and the additions of a site in
 //! PREFIX/etc/compilers/site. The format is that of SCore 7's compilers(5): lines
-//! `SCRIPT COMPILER[=PATH]…`, of which the first compiler is the default, lines
-//! `alias NAME COMPILER`, and comments after `#`.
+//! `SCRIPT COMPILER[=PATH]…` with the default compiler first, lines `alias NAME COMPILER`, and
+//! comments after `#`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,11 @@ use thiserror::Error;
 /// The wrappers, in the order in which they are listed.
 pub const SCRIPTS: [&str; 5] = ["scorecc", "scorec++", "scoref77", "scoref90", "scoreld"];
 
-/// A compiler's name and the command it is.
+/// The name of a compiler, and its command.
 type CompilerEntry = (&'static str, &'static str);
 
-/// The compilers of each wrapper that are listed whether or not they are installed, and (last)
-/// those that are listed only where they are.
+/// The compilers of each wrapper that are always listed, and (last) those that are listed only if
+/// they are installed.
 const BUILT_IN: [(&str, &[CompilerEntry], &[CompilerEntry]); 5] = [
     ("scorecc", &[("gnu", "gcc"), ("clang", "clang")], &[("pgi", "pgcc"), ("intel", "icx")]),
     ("scorec++", &[("gnu", "g++"), ("clang", "clang++")], &[("pgi", "pgc++"), ("intel", "icpx")]),
@@ -23,13 +23,13 @@ const BUILT_IN: [(&str, &[CompilerEntry], &[CompilerEntry]); 5] = [
     ("scoreld", &[("gnu", "gcc"), ("clang", "clang")], &[("pgi", "pgcc"), ("intel", "icx")]),
 ];
 
-/// Why the list does not help.
+/// An error of the compiler list.
 #[derive(Debug, Error)]
 pub enum ListError {
     /// The site's file cannot be read.
     #[error("cannot read {0}: {1}")]
     Read(PathBuf, std::io::Error),
-    /// A line of it cannot be understood.
+    /// A line of the site's file is invalid.
     #[error("{0}:{1}: {2}")]
     Line(PathBuf, usize, String),
     /// No such script.
@@ -48,12 +48,12 @@ pub enum ListError {
 pub struct Compilers {
     /// Script, and its compilers as (name, path), the default first.
     scripts: Vec<(String, Vec<(String, String)>)>,
-    /// Other name, and the compiler it stands for.
+    /// Alias, and the name of its compiler.
     aliases: Vec<(String, String)>,
 }
 
 impl Compilers {
-    /// The built-in list; `installed` tells whether a command exists.
+    /// The built-in list. `installed` returns whether a command exists.
     pub fn built_in(installed: impl Fn(&str) -> bool) -> Self {
         let pair = |&(name, path): &CompilerEntry| (name.to_string(), path.to_string());
         let scripts = BUILT_IN.iter().map(|(script, always, optional)| {
@@ -76,7 +76,7 @@ impl Compilers {
         Ok(list)
     }
 
-    /// Adds the lines of a compilers file. On error: the line's number, and why.
+    /// Adds the lines of a compilers file. An error has the line number and the reason.
     fn add(&mut self, text: &str) -> Result<(), (usize, String)> {
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default();
@@ -96,7 +96,7 @@ impl Compilers {
         Ok(())
     }
 
-    /// The compilers of the line come first, in its order; those of earlier lines stay behind them.
+    /// Adds the compilers of a line in its order, in front of those of earlier lines.
     fn add_script(&mut self, script: &str, compilers: &[&str]) -> Result<(), String> {
         let position = self.scripts.iter().position(|(name, _)| name == script);
         let earlier = position.map(|index| self.scripts[index].1.clone()).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Compilers {
                 Some(path) if !name.is_empty() && !path.is_empty() => {
                     merged.push((name.to_string(), path.to_string()));
                 }
-                _ => return Err(format!("{word}: neither here nor before is a path for it")),
+                _ => return Err(format!("{word}: no path here or in an earlier line")),
             }
         }
         merged.extend(
@@ -130,8 +130,8 @@ impl Compilers {
         self.scripts.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The scripts of an environment: `score` for the wrappers of this package, `mpi` for those
-    /// that a site has added under names that begin so.
+    /// The scripts of an environment: `score` for the wrappers of this package, `mpi` for the
+    /// site's scripts whose names begin with `mpi`.
     pub fn environment(&self, name: &str) -> Result<Vec<&str>, ListError> {
         let is_member: fn(&str) -> bool = match name {
             "score" => |script| SCRIPTS.contains(&script),
@@ -141,7 +141,7 @@ impl Compilers {
         Ok(self.scripts().filter(|script| is_member(script)).collect())
     }
 
-    /// A script's compilers as (name, path), the default first; then, unless left out, aliases.
+    /// A script's compilers as (name, path), the default first, and aliases if `aliases` is set.
     pub fn for_script(&self, script: &str, aliases: bool) -> Result<Vec<(&str, &str)>, ListError> {
         let found = self.scripts.iter().find(|(name, _)| name == script);
         let Some((_, compilers)) = found else {
@@ -165,7 +165,7 @@ impl Compilers {
         Ok(entries)
     }
 
-    /// The path of a script's compiler; `source` is the option or variable that named it.
+    /// The path of a script's compiler. `source` is the option or variable with its name.
     pub fn path(&self, script: &str, name: &str, source: &'static str) -> Result<&str, ListError> {
         let compilers = self.for_script(script, true)?;
         if let Some((_, path)) = compilers.iter().find(|entry| entry.0 == name) {
@@ -181,8 +181,8 @@ impl Compilers {
     }
 }
 
-/// What a list of `SCRIPT=VALUE` or `VALUE`, separated by spaces or commas, says for a script: the
-/// entry of its name, else the first without a name (manual, scorecc(1), ENVIRONMENT).
+/// The value for a script in a list of `SCRIPT=VALUE` or `VALUE`, separated by spaces or commas:
+/// the entry of its name, else the first without a name (manual, scorecc(1), ENVIRONMENT).
 pub fn choose(value: &str, script: &str) -> Option<String> {
     let entries = || value.split([' ', ',', '\t']).filter(|entry| !entry.is_empty());
     let named = entries().find_map(|entry| entry.split_once('=').filter(|pair| pair.0 == script));
@@ -190,7 +190,7 @@ pub fn choose(value: &str, script: &str) -> Option<String> {
     named.map(|pair| pair.1).or_else(plain).filter(|found| !found.is_empty()).map(String::from)
 }
 
-/// Whether a command can be run: a path, or a name on PATH.
+/// Whether a command is executable. The command is a path, or a name in PATH.
 pub fn is_installed(command: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
     let is_executable = |path: &Path| {

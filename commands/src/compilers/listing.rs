@@ -1,21 +1,21 @@
-//! What score_compiler_list(8) prints.
+//! The output of score_compiler_list(8).
 
 use super::Error;
 use super::install_paths::InstallPaths;
 use super::list::{Compilers, ListError};
 
-/// How to call it.
+/// The text of `-help`.
 pub const USAGE: &str = "\
 usage: score_compiler_list -script SCRIPT [-check] [-path] [-noalias] [-default]
        score_compiler_list -env ENVIRONMENT [-check] [-path] [-noalias]
        score_compiler_list -all [-check] [-path] [-noalias]
-Lists the compilers that -compiler of scorecc and its kin can name, the default first.
-  -path     with the command that each is     -check    and whether it is there
-  -noalias  without other names               -default  the default only
+Lists the compilers for -compiler of scorecc and the other wrappers, the default first.
+  -path     print the command, too     -check    print whether it is installed
+  -noalias  omit aliases               -default  print the default only
 ENVIRONMENT is score or mpi. See score_compiler_list(8).
 ";
 
-/// Whose compilers.
+/// The scripts whose compilers are listed.
 #[derive(Debug, PartialEq, Eq)]
 enum CompilerFilter {
     Script(String),
@@ -23,7 +23,7 @@ enum CompilerFilter {
     All,
 }
 
-/// A command line, read.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ListArgs {
     filter: CompilerFilter,
@@ -34,7 +34,7 @@ pub struct ListArgs {
 }
 
 impl ListArgs {
-    /// Reads the words after the command's name; on error says what is wrong.
+    /// Parses the words after the command's name. The error is a message for the user.
     pub fn parse(words: &[String]) -> Result<Self, String> {
         let mut filter = None;
         let (mut check, mut path, mut noalias, mut default) = (false, false, false, false);
@@ -117,7 +117,7 @@ impl ListArgs {
     }
 }
 
-/// The list that the wrappers beside this command use.
+/// Loads the list of the wrappers that are installed with this command.
 pub fn load() -> Result<Compilers, Error> {
     Ok(Compilers::load(InstallPaths::find()?.site_file())?)
 }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn several_scripts_are_told_apart() {
+    fn lines_of_several_scripts_begin_with_the_script() {
         assert!(lines("-all").starts_with("scorecc: gnu\nscorecc: clang\nscorec++: gnu\n"));
         assert_eq!(lines("-env score"), lines("-all"));
         assert_eq!(lines("-env mpi"), "");

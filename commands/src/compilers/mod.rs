@@ -1,8 +1,9 @@
-//! scorecc and its kin: the C, C++ and Fortran compilers with what an SCore program needs.
+//! scorecc and the other wrappers: they run C, C++ and Fortran compilers with SCore's headers and
+//! libraries.
 //!
-//! [`list`] knows the backend compilers and [`listing`] prints them, [`command_line`] reads
-//! a command line, [`install_paths`] finds our headers and libraries, and [`main`] puts them
-//! together. Manual: scorecc(1), score_compiler_list(8).
+//! [`list`] has the backend compilers and [`listing`] prints them. [`command_line`] parses a
+//! command line, [`install_paths`] finds the headers and libraries, and [`main`] runs the compiler.
+//! Manual: scorecc(1), score_compiler_list(8).
 
 mod command_line;
 mod install_paths;
@@ -13,25 +14,23 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use score_proto::exit_code::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
 use thiserror::Error;
 
 use command_line::{ParseStop, WrapperArgs};
 use install_paths::{InstallPathError, InstallPaths};
 use list::{Compilers, ListError};
 
-/// Exit code for a command line that cannot be understood.
-const EXIT_USAGE: u8 = 2;
-
-/// Why nothing was compiled.
+/// The reason why the compiler was not run.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// An option of ours is wrong.
+    /// An option of the wrapper is wrong.
     #[error("{0}")]
     Usage(String),
-    /// The compiler list.
+    /// An error of the compiler list.
     #[error(transparent)]
     List(#[from] ListError),
-    /// Headers or libraries are not there.
+    /// Headers or libraries are missing.
     #[error(transparent)]
     InstallPaths(#[from] InstallPathError),
 }
@@ -65,7 +64,7 @@ fn command(script: &str, args: &WrapperArgs) -> Result<Vec<OsString>, Error> {
     let compilers = Compilers::load(paths.site_file())?;
     let mut command =
         vec![compiler_path(script, args, &compilers, |name| std::env::var(name).ok())?];
-    command.extend(args.passed_on.iter().cloned());
+    command.extend(args.compiler_args.iter().cloned());
     command.push(option_with_path("-I", &paths.include()?));
     if args.will_link() {
         command.extend(libraries(args, &paths)?);
@@ -73,8 +72,9 @@ fn command(script: &str, args: &WrapperArgs) -> Result<Vec<OsString>, Error> {
     Ok(command)
 }
 
-/// Which compiler to run: `-compiler-path`, else `SCORE_COMPILERS`, else the path of the compiler
-/// that `-compiler`, else `SCORE_BUILD_COMPILERS` names, else the script's default.
+/// The compiler to run. The first of these that is given: `-compiler-path`; `SCORE_COMPILERS`; the
+/// path of the compiler named by `-compiler`; the one named by `SCORE_BUILD_COMPILERS`; the
+/// script's default.
 fn compiler_path(
     script: &str,
     args: &WrapperArgs,
@@ -99,8 +99,8 @@ fn compiler_path(
     Ok(chosen.into())
 }
 
-/// What the linker needs. Static: one archive, which contains PM, while libc stays dynamic, and the
-/// libraries that Rust's runtime uses. Dynamic: the shared objects, found by an rpath.
+/// The arguments for the linker. Static: one archive, which contains PM, and the libraries that
+/// Rust's runtime uses; libc stays dynamic. Dynamic: the shared objects, found by an rpath.
 fn libraries(args: &WrapperArgs, paths: &InstallPaths) -> Result<Vec<OsString>, Error> {
     if args.nostatic {
         let folder = paths.lib(&["libscore.so", "libpm.so"])?;
@@ -119,7 +119,7 @@ fn option_with_path(option: &str, path: &std::path::Path) -> OsString {
     word
 }
 
-/// Says what there is to say and becomes the compiler; returns only if that cannot be run.
+/// Prints notes and executes the compiler in this process. Returns only if that fails.
 fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
     if let Some(option) = &args.nockpt {
         eprintln!("{script}: note: {option} has no effect yet: programs are not checkpointed");
@@ -133,10 +133,14 @@ fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
     let compiler = compiler.to_string_lossy();
     eprintln!(
         "{script}: cannot run the compiler {compiler}: {error}; \
-         `score_compiler_list -script {script} -check` tells what is there"
+         `score_compiler_list -script {script} -check` shows the installed compilers"
     );
     // As a shell: 127 not found, 126 not executable.
-    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound {
+        EXIT_NOT_FOUND
+    } else {
+        EXIT_NOT_EXECUTABLE
+    })
 }
 
 #[cfg(test)]

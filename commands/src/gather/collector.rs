@@ -1,4 +1,4 @@
-//! Node 0 of `gather`: takes the nodes' bytes one node after the other and writes them.
+//! Node 0 of `gather`: receives the bytes of one node after the other and writes them.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -9,25 +9,26 @@ use crate::node_protocol::{CreditWindow, Message, ProtocolError};
 use crate::tee::{Reader, Tee};
 use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read, try_write};
 
-/// Bytes that wait in the collector at most.
+/// Maximum bytes that wait in the collector.
 const QUEUE_LEN: usize = 1024 * 1024;
 
-/// Whose bytes are being taken.
+/// The node whose bytes are being collected.
 enum CurrentSource {
     Local,
     Node { node: u32, credit_window: CreditWindow },
     Done,
 }
 
-/// The node.
+/// The collecting node.
 pub struct Collector<R, W> {
     nodes_to_close: VecDeque<u32>,
     remaining_sources: VecDeque<u32>,
     turn: CurrentSource,
-    /// Gone once it has ended.
+    /// `None` after the input has ended.
     input: Option<R>,
     input_name: String,
-    /// The own input was not asked for: it is read and dropped, so that the left side runs on.
+    /// This node's input is not requested. It is read and dropped, so that the program on the left
+    /// does not block.
     discard: bool,
     output: W,
     queue: Tee,
@@ -36,8 +37,8 @@ pub struct Collector<R, W> {
 }
 
 impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
-    /// Collects from the nodes in `order`, itself perhaps among them, of `nodes` in all. Without
-    /// an `input` it has nothing to read, neither to give nor to drop.
+    /// Collects from the nodes in `order`, which may contain this node. `nodes` is the number of
+    /// all nodes. Without an `input` this node reads nothing.
     pub fn new(
         nodes: u32,
         order: &[u32],
@@ -47,7 +48,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
     ) -> Self {
         let peers = order.iter().filter(|node| **node != COLLECTOR);
         let max_payload = peers.map(|node| transport.max_payload(*node)).max().unwrap_or(1);
-        let capacity = QUEUE_LEN.max(CreditWindow::min_room(max_payload));
+        let capacity = QUEUE_LEN.max(CreditWindow::min_capacity(max_payload));
         let (input, input_name) = input.unzip();
         let mut collector = Self {
             nodes_to_close: (0..nodes).filter(|node| *node != COLLECTOR).collect(),
@@ -96,7 +97,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
                 (Message::Data(_), _) => Err(NodeError::OutOfTurn("data")),
                 (Message::End, _) => Err(NodeError::OutOfTurn("an end of data")),
                 (Message::Grant(_), _) => Err(NodeError::OutOfTurn("a grant")),
-                (Message::Closed, _) => Err(NodeError::OutOfTurn("a farewell")),
+                (Message::Closed, _) => Err(NodeError::OutOfTurn("a close")),
             })?;
             if ended {
                 self.advance_source(transport);
@@ -160,7 +161,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
         Ok(true)
     }
 
-    /// Nobody reads what is gathered: everybody else shall end, too.
+    /// Notifies the other nodes that the output is closed, so that they end, too.
     fn send_closed(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
         let mut progressed = false;
         while let Some(node) = self.nodes_to_close.front() {

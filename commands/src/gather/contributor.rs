@@ -8,15 +8,15 @@ use crate::gather::spool::{CHUNK, Spool};
 use crate::node_protocol::Message;
 use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read};
 
-/// What becomes of the input.
+/// The use of the input.
 enum InputMode {
-    /// It goes to the collector once it is this node's turn. `read_ahead`: read before that, too.
+    /// It is sent to the collector when it is this node's turn. `read_ahead`: read it before, too.
     Forward { spool: Spool, read_ahead: bool, warned: bool },
-    /// Nobody wants it; it is read all the same, so that the program on the left runs on.
+    /// It is not requested, but is read so that the program on the left does not block.
     Discard,
 }
 
-/// The node.
+/// A node that sends its input to the collector.
 pub struct Contributor<R> {
     name: String,
     input: R,
@@ -30,8 +30,8 @@ pub struct Contributor<R> {
 }
 
 impl<R: Read + AsFd> Contributor<R> {
-    /// A node that gives what it reads to the collector. With `read_ahead` it reads on into the spool
-    /// while others are served.
+    /// A node that sends its input to the collector. With `read_ahead` it reads into the spool
+    /// while the input of other nodes is collected.
     pub fn forwarding(
         input: (R, String),
         transport: &dyn Transport,
@@ -43,7 +43,7 @@ impl<R: Read + AsFd> Contributor<R> {
         Self::new(input, transport.max_payload(COLLECTOR), mode, name)
     }
 
-    /// A node whose input nobody asked for.
+    /// A node whose input is not requested.
     pub fn discarding(input: (R, String)) -> Self {
         Self::new(input, 1, InputMode::Discard, String::new())
     }
@@ -98,8 +98,9 @@ impl<R: Read + AsFd> Contributor<R> {
                     *warned = true;
                     let spilled_mib = spool.spilled_len() >> 20;
                     eprintln!(
-                        "{}: {spilled_mib} MiB wait for this node's turn; it reads no more until then \
-                         (if earlier nodes wait for this one, write files and gather those)",
+                        "{}: spool limit reached ({spilled_mib} MiB): reading stops until this \
+                         node's turn (if earlier nodes wait for this one, write to files and use \
+                         gather -file)",
                         self.name
                     );
                 }

@@ -1,4 +1,4 @@
-//! `gather` (manual, gather(6)): what the nodes read goes to node 0's output, node by node.
+//! `gather` (manual, gather(6)): node 0 writes the standard input of all nodes, node by node.
 #![forbid(unsafe_code)]
 
 pub mod collector;
@@ -20,28 +20,28 @@ use crate::options::NodeOptions;
 use crate::runner::{NodeIdentity, NodeRunner, standard_input, standard_output};
 use crate::transport::NodeError;
 
-/// What `-help` prints.
+/// The output of `-help`.
 pub const USAGE: &str = "\
 usage: scrun [-OPTIONS] gather [-node N] [-file NAME]
 
 Copies the standard input of every gather process to scrun's standard output, that of
 node 0 first, then that of node 1, and so on.
-  -node N     of that node alone
-  -file NAME  the file instead of standard input: NAME.N of each node N where a redirect
-              has made one, else NAME once on each host; a base name lies in the job's
+  -node N     copy the input of that node alone
+  -file NAME  copy a file instead of standard input: NAME.N of each node N if a redirect
+              has made one, else NAME once on each host; a base name is in the job's
               directory, any other name is an absolute path
 ";
 
-/// The node that writes.
+/// The node that collects and writes.
 pub const COLLECTOR: u32 = 0;
 
-/// What the processes of one host may put aside in files while they wait for their turn.
+/// Maximum bytes that the processes of one host spool in files while they wait for their turn.
 const MAX_SPOOL_BYTES_PER_HOST: u64 = 1 << 30;
 
-/// One node's part.
+/// Runs `gather` on one node.
 ///
 /// # Errors
-/// The node cannot go on; the whole must end.
+/// The node cannot continue, and the job must end.
 pub fn run(
     runner: &mut NodeRunner,
     identity: NodeIdentity,
@@ -77,8 +77,9 @@ pub fn run(
     runner.run(&mut contributor)
 }
 
-/// This process's file: its own by number, else the one that the host's processes share, which
-/// the first of them gives, or the one that was asked for. The others have nothing to give.
+/// Opens the file of this process: the one with its node number, else the file that the processes
+/// of a host share. The shared file is read by the first process of the host, or by the requested
+/// node. The other processes get an empty input.
 fn open_input(
     name: &OsStr,
     identity: NodeIdentity,
@@ -107,7 +108,7 @@ fn open_input(
     }
     match sc::open_temporary_file(name) {
         Ok(file) => Ok((file.into(), printable(name))),
-        // The first process of a host may be the only one without a file of its own.
+        // Other processes of the host may have a numbered file even if the first has none.
         Err(error) => Err(failed(name)(error.into())),
     }
 }
@@ -116,7 +117,7 @@ fn open_dev_null(name: &OsStr) -> Result<File, NodeError> {
     File::open("/dev/null").map_err(|error| NodeError::Io(name.display().to_string(), error))
 }
 
-/// A file in the job's directory without a name.
+/// Creates a nameless file in the job's directory.
 fn create_spool_file(node: u32) -> io::Result<File> {
     let name = OsString::from(format!(".gather-{}-{node}", std::process::id()));
     let file = sc::create_temporary_file(&name)?;

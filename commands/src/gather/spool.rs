@@ -1,7 +1,7 @@
-//! A queue of bytes that waits for its turn: a little in memory, the rest in a file without a
-//! name, up to a limit. It lets the programs left of `gather` run on while earlier nodes are being
-//! gathered: `scatter == cat == gather` would hang for ever otherwise, since scatter waits for the
-//! slowest node and that node for its turn.
+//! A queue of bytes until it is the node's turn: a part in memory, the rest in a nameless file, up
+//! to a limit. The programs to the left of `gather` can thus continue while earlier nodes are
+//! gathered. Without it, `scatter == cat == gather` would hang for ever, because scatter waits for
+//! the slowest node and that node waits for its turn.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use crate::transport::{IoProgress, NodeError, try_read};
 /// Bytes that each of the two ends keeps in memory.
 pub const CHUNK: usize = 64 * 1024;
 
-/// How to come by the file when it is needed.
+/// Creates the file when it is needed.
 pub type OpenSpoolFile = Box<dyn FnMut() -> io::Result<File>>;
 
 /// The queue: head, then file, then tail.
@@ -29,7 +29,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// An empty queue that puts up to `max_file_len` bytes into the file that `open_file` gives.
+    /// An empty queue that spills up to `max_file_len` bytes to the file from `open_file`.
     pub fn new(max_file_len: u64, open_file: OpenSpoolFile) -> Self {
         Self {
             head: Vec::new(),
@@ -44,12 +44,12 @@ impl Spool {
         }
     }
 
-    /// Whether the file has taken all it may: what comes now has to wait.
+    /// Whether the file has reached its limit: further input has to wait.
     pub fn is_full(&self) -> bool {
         self.file_full
     }
 
-    /// Bytes that went into the file.
+    /// Bytes that were written to the file.
     pub fn spilled_len(&self) -> u64 {
         self.file_end
     }
@@ -59,10 +59,10 @@ impl Spool {
         self.tail.len() < CHUNK || (spill && !self.file_full)
     }
 
-    /// Reads once from `input`; with `spill` it makes room in memory by way of the file.
+    /// Reads once from `input`. With `spill`, a full tail is first written to the file.
     ///
     /// # Errors
-    /// The input or the file is broken.
+    /// An I/O error of the input or the file.
     pub fn fill(
         &mut self,
         input: &mut impl Read,
@@ -99,7 +99,7 @@ impl Spool {
                 self.tail.clear();
                 Ok(())
             }
-            // No room on the disk is no failure: the writer on the left waits, as at a full pipe.
+            // A full disk is not an error: the writer on the left waits, as at a full pipe.
             Err(error) if is_disk_full(&error) => {
                 self.file_full = true;
                 Ok(())
@@ -108,7 +108,7 @@ impl Spool {
         }
     }
 
-    /// The next bytes, as many as are at hand; empty when the queue is.
+    /// The next available bytes. Empty if the queue is empty.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -131,12 +131,12 @@ impl Spool {
         Ok(&self.head[self.head_offset..])
     }
 
-    /// The first `count` bytes of [`Spool::read_slice`] have been used.
+    /// Removes the first `count` bytes of [`Spool::read_slice`].
     pub fn advance(&mut self, count: usize) {
         self.head_offset = self.head.len().min(self.head_offset + count);
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.head_offset == self.head.len()
             && self.file_offset == self.file_end

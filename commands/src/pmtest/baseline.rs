@@ -1,6 +1,6 @@
-//! The machine's floor: one cache line bounced between the two cores, in memory that both
-//! processes map, with nothing around it; and the bare ring, where every line comes with a payload
-//! that one copies in and the other copies out.
+//! Two baselines, in memory that both processes map. The floor of the machine: the two cores only
+//! bounce one cache line. The bare ring: each bounce has a payload, which one process copies in
+//! and the other copies out.
 
 // UNSAFETY: maps shared memory, uses words of it as atomics and copies into and out of the rest.
 #![expect(unsafe_code)]
@@ -15,29 +15,29 @@ use score_runtime::sc;
 
 const FILE_NAME: &str = ".pmtest-floor";
 const PAGE: usize = 4096;
-/// Bytes through which the payloads of one direction go round: as libpm has for two nodes.
+/// Bytes of the ring for the payloads of one direction: the same as in libpm for two nodes.
 const BUFFER_LEN: usize = 256 << 10;
 const MAPPING_LEN: usize = PAGE + 2 * BUFFER_LEN;
-/// Bytes between the words of the page: an adjacent line may be fetched along with a line.
+/// Bytes between the words of the page, because the processor may prefetch the adjacent line.
 const LINE_STRIDE_LEN: usize = 128;
-/// Looks at the line after which the processor is given up once; a process that has its core
-/// for itself never gets there.
+/// Number of polls of the line after which the process yields once. A process with a core of its
+/// own never polls that often.
 const SPINS_BEFORE_YIELD: u32 = 1 << 20;
 
-/// The line.
+/// The memory of the two baselines.
 pub struct FloorProbe {
     map: MmapRaw,
     count: u64,
-    /// Payloads that went either way through the bare ring.
+    /// Payloads that were sent in each direction through the bare ring.
     exchange_count: u64,
 }
 
 impl FloorProbe {
-    /// Maps the line. All nodes call; only the two that measure map it, `is_first` makes it. Nothing,
-    /// when there are several hosts: they have no line in common.
+    /// Maps the memory. All nodes must call this. Only the two measuring nodes map it, and the
+    /// node with `is_first` creates it. `None` on several hosts, which share no memory.
     ///
     /// # Errors
-    /// The file cannot be made, opened or mapped, or a barrier failed.
+    /// The file cannot be created, opened or mapped, or a barrier failed.
     pub fn open(is_first: bool, is_second: bool) -> io::Result<Option<Self>> {
         if score_runtime::num_host() > 1 {
             return Ok(None);
@@ -67,34 +67,35 @@ impl FloorProbe {
         Ok(Self { map: MmapRaw::map_raw(file)?, count: 0, exchange_count: 0 })
     }
 
-    /// The words: 0 is the line; 1 and 2 count the payloads of the first and of the second process.
+    /// The words: 0 is bounced; 1 and 2 count the payloads of the first and of the second process.
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < PAGE / LINE_STRIDE_LEN);
-        // SAFETY: inside of the mapping's first page, aligned, and it lives as long as self; both
-        // processes use the words only as atomics.
+        // SAFETY: the word is inside the first page of the mapping, is aligned, and is valid as
+        // long as self. Both processes use the words only as atomics.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(index * LINE_STRIDE_LEN).cast()) }
     }
 
-    /// Where the payload with that number lies, of the process that sends it.
+    /// The address of the payload with this number, in the area of the sending process.
     fn payload(&self, is_first: bool, number: u64, size: usize) -> *mut u8 {
         let slots = BUFFER_LEN / size.next_multiple_of(64);
         let offset = number as usize % slots * size.next_multiple_of(64);
-        // SAFETY: the piece ends inside of that direction's area.
+        // SAFETY: the payload ends inside the area of that direction.
         unsafe { self.map.as_mut_ptr().add(PAGE + usize::from(!is_first) * BUFFER_LEN + offset) }
     }
 
-    /// That many round trips of `out`'s bytes, which the other process reads into its `into`.
+    /// Does `round_trips` round trips with the bytes of `out`, which the other process reads into
+    /// its `into`.
     ///
     /// # Panics
-    /// They are none, do not fit into the ring, or not into `into`: no message of PM is as long.
+    /// If `out` is empty or does not fit into the ring or `into`. No message of PM is that long.
     pub fn exchange(&mut self, is_first: bool, round_trips: u32, out: &[u8], into: &mut [u8]) {
         let size = out.len();
         assert!((1..=BUFFER_LEN).contains(&size) && size <= into.len());
         for number in self.exchange_count..self.exchange_count + u64::from(round_trips) {
             let send = || {
                 let to = self.payload(is_first, number, size);
-                // SAFETY: the piece is `size` long; the other process reads it only after the word
-                // says so, and by then writes to none of this direction.
+                // SAFETY: the payload has `size` bytes. The other process reads it only after the
+                // word has changed, and never writes to the area of this direction.
                 unsafe { out.as_ptr().copy_to_nonoverlapping(to, size) };
                 self.word(2 - usize::from(is_first)).store(number + 1, Ordering::Release);
             };
@@ -103,7 +104,8 @@ impl FloorProbe {
             }
             await_value(self.word(1 + usize::from(is_first)), number + 1);
             let from = self.payload(!is_first, number, size);
-            // SAFETY: the piece is `size` long, `into` not shorter; it was written before the word.
+            // SAFETY: the payload has `size` bytes, and `into` is not shorter. The payload was
+            // written before the word.
             unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr(), size) };
             if !is_first {
                 send();
@@ -112,7 +114,7 @@ impl FloorProbe {
         self.exchange_count += u64::from(round_trips);
     }
 
-    /// That many round trips, begun by the first process.
+    /// Does `round_trips` round trips of the line. The first process begins.
     pub fn bounce(&mut self, is_first: bool, round_trips: u32) {
         let word = self.word(0);
         let mut count = self.count;

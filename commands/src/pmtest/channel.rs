@@ -1,7 +1,7 @@
-//! PM's C functions as pmtest calls them: by address, so that what is measured is what a C program
-//! gets, not what a linker inlines.
+//! PM's C functions as pmtest calls them: by address, so that pmtest measures the calls of a C
+//! program, without inlining by the linker.
 
-// UNSAFETY: calls C functions and reads and writes the buffers that they hand out.
+// UNSAFETY: calls C functions, and reads and writes the buffers that they return.
 #![expect(unsafe_code)]
 
 use std::ffi::c_int;
@@ -26,7 +26,7 @@ pub struct PmError {
 }
 
 impl PmError {
-    /// Whether PM has answered this.
+    /// Whether PM has returned this code.
     pub fn has_code(&self, code: c_int) -> bool {
         self.code == code
     }
@@ -46,7 +46,7 @@ pub(super) fn check(call: &'static str, code: c_int) -> Result<(), PmError> {
     if code == 0 { Ok(()) } else { Err(PmError { call, code }) }
 }
 
-/// Copies as a program does that knows its small messages: one word by a move, not by memcpy.
+/// Copies as a program with small messages of a known size does: one word by a move, not by memcpy.
 ///
 /// # Safety
 /// As for [`std::ptr::copy_nonoverlapping`].
@@ -62,13 +62,13 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 }
 
 impl Channel {
-    /// The first network set.
+    /// The channel of a network set.
     pub fn from_net(net: &Net) -> Self {
         Self::new(net.as_ptr())
     }
 
     fn new(context: *mut pmContext) -> Self {
-        // black_box hides which functions these are.
+        // black_box hides from the compiler which functions these are.
         Self {
             context,
             get_send_buffer: black_box(pmGetSendBuffer as GetSendBuffer),
@@ -86,23 +86,23 @@ impl Channel {
     /// The longest message towards a node.
     ///
     /// # Errors
-    /// What pmGetMtu says.
+    /// The error of pmGetMtu.
     pub fn mtu(&self, node: c_int) -> Result<usize, PmError> {
         let mut mtu = 0;
-        // SAFETY: PM checks the context; the place is valid for the call.
+        // SAFETY: PM checks the context; the pointer is valid for the call.
         check("pmGetMtu", unsafe { pmGetMtu(self.context, node, &raw mut mtu) })?;
         Ok(mtu)
     }
 
-    /// Sends a copy of `bytes`, polling for room.
+    /// Sends a copy of `bytes`. Polls until a send buffer is available.
     ///
     /// # Errors
-    /// What pmGetSendBuffer or pmSend says, other than ENOBUFS.
+    /// The error of pmGetSendBuffer or pmSend, except ENOBUFS.
     #[inline(always)]
     pub fn send(&self, node: c_int, bytes: &[u8]) -> Result<(), PmError> {
         let mut buffer = null_mut();
         loop {
-            // SAFETY: PM checks the context; the place is valid for the call.
+            // SAFETY: PM checks the context; the pointer is valid for the call.
             match unsafe {
                 (self.get_send_buffer)(self.context, node, &raw mut buffer, bytes.len())
             } {
@@ -111,21 +111,21 @@ impl Channel {
                 code => return Err(PmError { call: "pmGetSendBuffer", code }),
             }
         }
-        // SAFETY: PM has handed out that many bytes, this thread's alone until pmSend.
+        // SAFETY: the send buffer has that many bytes, and only this thread uses it until pmSend.
         unsafe { copy(bytes.as_ptr(), buffer, bytes.len()) };
         // SAFETY: PM checks the context.
         check("pmSend", unsafe { (self.send)(self.context) })
     }
 
-    /// Polls for the next message and copies it to the front of `into`; its length.
+    /// Polls for the next message and copies it to the front of `into`. Returns its length.
     ///
     /// # Errors
-    /// What pmReceive says, other than ENOBUFS; EMSGSIZE when the message is longer than `into`.
+    /// The error of pmReceive, except ENOBUFS. EMSGSIZE if the message is longer than `into`.
     #[inline(always)]
     pub fn receive(&self, into: &mut [u8]) -> Result<usize, PmError> {
         let (mut buffer, mut length) = (null_mut(), 0);
         loop {
-            // SAFETY: PM checks the context; the places are valid for the call.
+            // SAFETY: PM checks the context; the pointers are valid for the call.
             match unsafe { (self.receive)(self.context, &raw mut buffer, &raw mut length) } {
                 0 => break,
                 libc::ENOBUFS => {}
@@ -134,7 +134,7 @@ impl Channel {
         }
         let fits = length <= into.len();
         if fits {
-            // SAFETY: PM has handed out `length` bytes until they are released, and they fit.
+            // SAFETY: the receive buffer has `length` bytes until its release, and they fit.
             unsafe { copy(buffer, into.as_mut_ptr(), length) };
         }
         // SAFETY: PM checks the context.
@@ -143,21 +143,21 @@ impl Channel {
     }
 }
 
-/// Two composites over one shmem device, both ends in this process: no scrun, no second core.
+/// Two composites on one shmem device, both in this process: without scrun and a second core.
 ///
 /// # Errors
-/// What PM says.
+/// The error of PM.
 pub fn open_loopback_pair() -> Result<[Channel; 2], PmError> {
     let argv = [c"-nodes".as_ptr(), c"2".as_ptr(), null()];
     let open_device = |kind: &'static std::ffi::CStr| {
         let mut device = null_mut();
-        // SAFETY: the strings and places are valid for the call.
+        // SAFETY: the strings and pointers are valid for the call.
         let code = unsafe { pmOpenDevice(kind.as_ptr(), 2, argv.as_ptr(), &raw mut device) };
         check("pmOpenDevice", code).map(|()| device)
     };
     let open_context = |device, number| {
         let mut context = null_mut();
-        // SAFETY: the device is PM's; the place is valid for the call.
+        // SAFETY: the device is PM's; the pointer is valid for the call.
         let code = unsafe { pmOpenContext(device, number, &raw mut context) };
         check("pmOpenContext", code).map(|()| context)
     };

@@ -1,5 +1,5 @@
-//! What the two measuring nodes do. Both run the same function with the same numbers, node 0
-//! looks at the clock.
+//! The measurements of the two measuring nodes. Both nodes run the same function with the same
+//! arguments, and node 0 reads the clock.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_int;
@@ -9,7 +9,7 @@ use crate::pmtest::baseline::FloorProbe;
 use crate::pmtest::channel::{Channel, PmError};
 use crate::pmtest::results::{Latency, Samples};
 
-/// Round trips between two looks at the clock: reading it costs as much as a message.
+/// Round trips between two reads of the clock, because reading it costs as much as a message.
 const BATCH: u32 = 32;
 /// Batches in a round.
 const BATCHES: u32 = 50;
@@ -19,22 +19,22 @@ const TIMED_ROUND_TRIPS: u32 = 500;
 const BURST_COUNT: u32 = 12;
 /// Messages in such a batch.
 const MESSAGES_PER_BURST: usize = 50_000;
-/// Bytes in such a batch at most.
+/// Maximum bytes in such a batch.
 const MAX_BURST_BYTES: usize = 16 << 20;
 
 /// One of the two nodes that measure.
 pub struct MeasuringNode<'a> {
     channel: &'a Channel,
-    /// Node 0: it begins and takes the time.
+    /// Whether this is node 0, which begins and measures the time.
     is_first: bool,
     send_buffer: Vec<u8>,
     receive_buffer: Vec<u8>,
-    /// Messages go through a bare ring instead of PM.
+    /// Whether messages use a bare ring instead of PM.
     bare_ring: bool,
 }
 
 impl<'a> MeasuringNode<'a> {
-    /// `mtu` is the longest message; `bare_ring`: the latency of a bare ring instead of PM's.
+    /// `mtu` is the length of the longest message. `bare_ring`: measure a bare ring instead of PM.
     pub fn new(channel: &'a Channel, is_first: bool, mtu: usize, bare_ring: bool) -> Self {
         let send_buffer = (0..mtu).map(|i| i as u8).collect();
         Self { channel, is_first, send_buffer, receive_buffer: vec![0; mtu], bare_ring }
@@ -58,7 +58,7 @@ impl<'a> MeasuringNode<'a> {
         Ok(())
     }
 
-    /// By PM, or by the bare ring where that is measured.
+    /// Does round trips through PM, or through the bare ring if that is measured.
     fn exchange_messages(
         &mut self,
         floor: &mut Option<&mut FloorProbe>,
@@ -79,7 +79,7 @@ impl<'a> MeasuringNode<'a> {
         }
     }
 
-    /// Floor (if there is one) and messages in turn, for that many rounds.
+    /// Measures the floor (if there is one) and messages alternately, for `rounds` rounds.
     ///
     /// # Errors
     /// A PM function failed.
@@ -134,8 +134,8 @@ impl<'a> MeasuringNode<'a> {
         Ok(rates.max())
     }
 
-    /// Bytes per second in one direction, of the best batch. What is longer than a message goes
-    /// in several.
+    /// Bytes per second in one direction, of the best batch. A block that is longer than the MTU is
+    /// sent in several messages.
     ///
     /// # Errors
     /// A PM function failed.
@@ -146,8 +146,8 @@ impl<'a> MeasuringNode<'a> {
         let mut rates = Samples::default();
         for _ in 0..BURST_COUNT {
             let start = Instant::now();
-            // The last piece of each block may be shorter; whole blocks of equal pieces would
-            // not be what was asked for.
+            // The last chunk of each block may be shorter. Equal chunks would change the size of
+            // the block.
             for _ in 0..count {
                 self.one_direction(chunk, chunks - 1)?;
                 self.one_direction(size - chunk * (chunks - 1), 1)?;
@@ -158,7 +158,7 @@ impl<'a> MeasuringNode<'a> {
         Ok(rates.max())
     }
 
-    /// Node 1 answers once everything has come; only then the clock is stopped.
+    /// Node 1 replies after it has received all messages. Node 0 then stops the clock.
     fn burst(&mut self, size: usize, count: usize) -> Result<(), PmError> {
         self.one_direction(size, count)?;
         self.acknowledge()

@@ -1,5 +1,5 @@
-//! `pmtest` (pmtest(1)): latency, message rate and bandwidth between two nodes, beside the floor
-//! of the machine.
+//! `pmtest` (pmtest(1)): latency, message rate and bandwidth between two nodes, compared with the
+//! floor of the machine.
 
 pub mod baseline;
 pub mod channel;
@@ -24,42 +24,42 @@ use crate::pmtest::results::SizeResult;
 use crate::pmtest::rma::Rma;
 use crate::runner::NodeIdentity;
 
-/// What `-help` prints.
+/// The output of `-help`.
 pub const USAGE: &str = "\
 usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate|-rma|-pin] [-size N[,N...]] [-json]
 
-Measures between nodes 0 and 1; everything when nothing is chosen.
-  -latency     time one way; on one host beside the floor, a cache line bounced between the
+Measures between nodes 0 and 1; all of latency, bandwidth and rate by default.
+  -latency     time one way; on one host with the floor, a cache line bounced between the
                same cores
-  -bare        on one host: latency of a bare ring instead of PM, where each line comes with a
-               payload that is copied in and out, and nothing else
-  -bandwidth   bytes per second in one direction; splits what is longer than a message
+  -bare        on one host: latency of a bare ring instead of PM: each cache line has only
+               a payload, which is copied in and out
+  -bandwidth   bytes per second in one direction; splits sizes longer than a message
   -rate        messages per second in one direction
-  -rma         remote memory: a put of 8 bytes beside the floor; bytes per second of pmWrite and
-               pmRead beside memcpy and process_vm_writev
-  -area MIB    the memory that -rma goes round over, on each side (128)
-  -pin         bytes per second of transfers that lock their memory before and unlock it after,
-               where the pin-down cache has it and where it has not
+  -rma         remote memory: a put of 8 bytes, with the floor; bytes per second of pmWrite and
+               pmRead, with memcpy and process_vm_writev
+  -area MIB    the memory that -rma uses as a ring, on each side (128)
+  -pin         bytes per second of transfers that lock and unlock their memory, with hits and
+               with misses in the pin-down cache
   -size N,...  bytes per message
   -json        an array with one object per size
-  -rounds N    rounds in which floor and messages take turns (20)
-  -silent HOW  what further nodes do: receive (they have sent to both and sleep in a
+  -rounds N    rounds of floor and messages alternately (20)
+  -silent HOW  behaviour of further nodes: receive (they have sent to both and sleep in a
                blocking receive; the default), barrier (they have sent and wait in
                sc_barrier), never (they have not sent and wait in sc_barrier)
   -nopin       do not pin the two processes to cores of their own
-  -pairs       all nodes, two and two: round trips per second of each pair in two seconds
+  -pairs       all nodes in pairs: round trips per second of each pair in two seconds
   -alone N     without scrun: sends N messages of 8 bytes to itself, with -rma puts N times 8
                bytes, for counting instructions
 ";
 
-/// What went wrong, and the exit code that goes with it.
+/// An error message and its exit code.
 pub type PmtestError = (String, u8);
 
 fn pm_error(error: impl std::fmt::Display) -> PmtestError {
     (error.to_string(), 1)
 }
 
-/// `-alone`: one thread is both ends.
+/// `-alone`: one thread is sender and receiver.
 ///
 /// # Errors
 /// A PM function failed.
@@ -78,7 +78,7 @@ pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
     Ok(())
 }
 
-/// `-rma -alone`: the same with remote memory.
+/// `-rma -alone`: one thread with puts to its own process.
 ///
 /// # Errors
 /// A PM function failed.
@@ -89,10 +89,10 @@ pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
     Ok(())
 }
 
-/// One node's part under scrun; what node 0 prints.
+/// Runs pmtest on one node under scrun. Returns the output of node 0.
 ///
 /// # Errors
-/// What cannot be measured, or went wrong.
+/// A measurement that is not possible here, or a failure.
 pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, PmtestError> {
     let net = Net::open(0).filter(|_| identity.nodes >= 2);
     let mut net = net.ok_or(("needs two nodes: scrun -nodes=2 pmtest".to_owned(), 2))?;
@@ -129,7 +129,7 @@ pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, Pm
     Ok(header + &results::table(&results))
 }
 
-/// `-rma`: the part of nodes 0 and 1.
+/// `-rma` on nodes 0 and 1.
 fn bench_rma(
     channel: &Channel,
     identity: NodeIdentity,
@@ -158,7 +158,7 @@ fn bench_rma(
     Ok(rma::table(&results))
 }
 
-/// `-pin`: the part of nodes 0 and 1.
+/// `-pin` on nodes 0 and 1.
 fn bench_pin_cache(
     channel: &Channel,
     identity: NodeIdentity,
@@ -206,7 +206,8 @@ fn bench_messages(
     Ok(results)
 }
 
-/// The floor, after the other nodes have sent: no measured message may come among the greetings.
+/// Opens the floor, and waits until the other nodes have sent, so that their messages do not
+/// disturb the measurement.
 fn sync_start(
     channel: &Channel,
     identity: NodeIdentity,
@@ -230,7 +231,7 @@ fn sync_start(
     Ok(floor)
 }
 
-/// Lets the other nodes go.
+/// Lets the other nodes end.
 fn release_idle_nodes(
     channel: &Channel,
     identity: NodeIdentity,
@@ -249,7 +250,7 @@ fn release_idle_nodes(
     Ok(())
 }
 
-/// The part of a node that does not measure: it is there, and may have been active once.
+/// Runs a node that does not measure. It may send at the start, and then stays idle.
 fn run_idle_node(
     net: &mut Net,
     channel: &Channel,
@@ -268,7 +269,7 @@ fn run_idle_node(
     }
 }
 
-/// Puts this process on a core of its own, if there are two to be had.
+/// Pins this process to a core of its own, if two cores are available.
 fn pin_to_core(index: usize) -> Option<usize> {
     let self_pid = Pid::from_raw(0);
     let allowed = sched_getaffinity(self_pid).ok()?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use thiserror::Error;
 
-/// What a node beyond the two that measure does meanwhile.
+/// The behaviour of the nodes that do not measure.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum IdleNodeMode {
     /// It has sent to both, and sleeps in a blocking receive.
@@ -16,7 +16,7 @@ pub enum IdleNodeMode {
     Never,
 }
 
-/// What stands on the command line.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PmtestOptions {
     /// Measure latency.
@@ -29,41 +29,42 @@ pub struct PmtestOptions {
     pub sizes: Vec<usize>,
     /// Print JSON.
     pub json: bool,
-    /// The other nodes' part.
+    /// The behaviour of the other nodes.
     pub idle_mode: IdleNodeMode,
-    /// Rounds, in each of which floor and messages take turns.
+    /// Rounds, each with the floor and messages.
     pub rounds: u32,
-    /// All nodes measure, two and two, for two seconds.
+    /// All nodes measure in pairs, for two seconds.
     pub pairs: bool,
-    /// Send that many messages to itself, without scrun: for counting instructions.
+    /// Number of messages that the process sends to itself, without scrun, for counting
+    /// instructions.
     pub alone: Option<u64>,
-    /// Leave the processes where the kernel puts them.
+    /// Do not pin the processes.
     pub unpinned: bool,
-    /// Remote memory.
+    /// Measure remote memory.
     pub rma: bool,
     /// MiB of each memory area that remote memory is measured on.
     pub area_mib: usize,
-    /// Transfers that lock and unlock their memory.
+    /// Measure transfers that lock and unlock their memory.
     pub pin: bool,
-    /// The latency of a bare ring instead of PM's.
+    /// Measure the latency of a bare ring instead of PM.
     pub bare: bool,
-    /// Print how to use it.
+    /// Print the help text.
     pub help: bool,
 }
 
-/// Why the command line cannot be used.
+/// An error in the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PmtestOptionError {
-    /// Not an option.
+    /// An unknown option.
     #[error("{0:?} is not an option; pmtest -help lists them")]
     Unknown(String),
     /// The value is missing.
     #[error("{0} needs a value")]
     NoValue(&'static str),
-    /// The value is no number from 1 on.
-    #[error("{0} {1:?}: not a number from 1 on")]
+    /// The value is not a positive integer.
+    #[error("{0} {1:?}: must be a positive integer")]
     NotANumber(&'static str, String),
-    /// Not one of the words.
+    /// An unknown value of `-silent`.
     #[error("-silent {0:?}: there are receive, barrier and never")]
     UnknownIdleMode(String),
     /// Options that exclude each other.
@@ -71,14 +72,14 @@ pub enum PmtestOptionError {
     Exclusive(&'static str, &'static str),
 }
 
-/// Sizes that are measured when none is named.
+/// Sizes that are measured if none is given.
 const SIZES: [usize; 6] = [8, 64, 256, 1024, 4096, 8192];
 const ROUNDS: u32 = 20;
-/// Source and destination go round over 256 MiB together.
+/// Source and destination together use 256 MiB.
 const DEFAULT_AREA_MIB: usize = 128;
 
 impl PmtestOptions {
-    /// Reads the arguments, without the program's own name.
+    /// Parses the arguments, without the program's own name.
     ///
     /// # Errors
     /// See [`PmtestOptionError`].
@@ -102,7 +103,7 @@ impl PmtestOptions {
         };
         let mut words = args.into_iter().map(|word| word.to_string_lossy().into_owned());
         while let Some(word) = words.next() {
-            // Two hyphens are one: both forms are common.
+            // Two hyphens are the same as one: both forms are common.
             match word.strip_prefix("--").map_or(word.clone(), |rest| format!("-{rest}")).as_str() {
                 "-latency" => options.latency = true,
                 "-bandwidth" => options.bandwidth = true,
@@ -156,12 +157,10 @@ impl PmtestOptions {
         Ok(self)
     }
 
-    /// The sizes to measure, given the longest message: those that were named, or the usual
-    /// ones that fit.
+    /// The sizes to measure: the given ones, or the default ones up to `mtu`.
     ///
     /// # Errors
-    /// The size that cannot be measured: longer than a message, and more than the bandwidth is
-    /// wanted.
+    /// A size that is longer than a message, if more than the bandwidth is measured.
     pub fn sizes_for_mtu(&self, mtu: usize) -> Result<Vec<usize>, usize> {
         if self.sizes.is_empty() {
             return Ok(SIZES.into_iter().filter(|size| *size <= mtu).collect());
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_bandwidth_splits_what_is_longer_than_a_message() {
+    fn only_the_bandwidth_splits_sizes_longer_than_a_message() {
         let long = ["-size", "8,100000"];
         assert_eq!(parse(&long).unwrap().sizes_for_mtu(8192), Err(100_000));
         assert_eq!(

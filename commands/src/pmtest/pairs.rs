@@ -1,5 +1,5 @@
-//! `-pairs`: nodes two and two bounce a message as long as the clock runs, more pairs than cores
-//! if need be. How evenly does the machine share itself?
+//! `-pairs`: pairs of nodes bounce a message for a fixed time. There may be more pairs than cores.
+//! The result shows how evenly the processors are shared.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_int;
@@ -14,15 +14,15 @@ use crate::pmtest::channel::{Channel, PmError};
 use crate::runner::NodeIdentity;
 
 const MEASURE_WINDOW: Duration = Duration::from_secs(2);
-/// Round trips between two looks at the clock.
+/// Round trips between two reads of the clock.
 const BATCH: u32 = 16;
 const CONTINUE_MESSAGE: [u8; 8] = [0; 8];
 const STOP_MESSAGE: [u8; 8] = [0xff; 8];
 
-/// Why the pairs could not be measured.
+/// An error of the measurement.
 #[derive(Debug, Error)]
 pub enum PairError {
-    /// An odd node would be alone.
+    /// An odd number of nodes.
     #[error("-pairs needs an even number of nodes, not {0}")]
     Odd(u32),
     /// The network failed.
@@ -33,7 +33,7 @@ pub enum PairError {
     Barrier(#[from] io::Error),
 }
 
-/// Round trips per second of each pair, on node 0; nothing on the others.
+/// Measures the round trips per second. Only node 0 gets the rates of all pairs.
 ///
 /// # Errors
 /// See [`PairError`].
@@ -99,14 +99,14 @@ fn run_responder(channel: &Channel, peer: c_int) -> Result<f64, PmError> {
     }
 }
 
-/// What `-pairs -json` prints.
+/// The output of `-pairs -json`.
 pub fn json(rates: &[f64]) -> Value {
     let line =
         |(pair, rate): (usize, &f64)| json!({"pair": pair, "round_trips_per_s": rate.round()});
     rates.iter().enumerate().map(line).collect()
 }
 
-/// What `-pairs` prints.
+/// The output of `-pairs`.
 pub fn table(rates: &[f64]) -> String {
     let mut text = String::from("pair   round trips/s\n");
     for (pair, rate) in rates.iter().enumerate() {

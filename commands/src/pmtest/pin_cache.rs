@@ -1,6 +1,6 @@
-//! `pmtest -pin`: what the pin-down cache is worth (the experiment of 1998 that it comes from):
-//! the bandwidth of transfers that lock their memory before and unlock it after, where the cache
-//! has it and where it has not.
+//! `pmtest -pin`: the benefit of the pin-down cache, as in the experiment of 1998 that introduced
+//! it. Measures the bandwidth of transfers that lock their memory before and unlock it after, with
+//! hits and with misses in the cache.
 
 // UNSAFETY: calls C functions that take addresses, and maps memory for them.
 #![expect(unsafe_code)]
@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::pmtest::channel::{Channel, PmError, check};
 
-/// Sizes that are measured when none is named.
+/// Sizes that are measured if none is given.
 pub const SIZES: [usize; 9] = [1024, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 1 << 20];
-/// Bytes in a round of one size, and transfers at least and at most.
+/// Bytes in a round of one size, and the range of the number of transfers.
 const BYTES_PER_ROUND: usize = 16 << 20;
 const TRANSFER_RANGE: (usize, usize) = (16, 256);
 
@@ -28,10 +28,10 @@ pub struct PinResult {
     misses: f64,
 }
 
-/// The part of node 0, or of node 1, which only waits.
+/// Runs the measurement on node 0, or on node 1, which only waits.
 ///
 /// # Errors
-/// A PM function failed: ENOSYS where the network has no remote memory.
+/// A PM function failed: ENOSYS if the network has no remote memory.
 pub fn run(
     channel: &Channel,
     is_first: bool,
@@ -64,7 +64,7 @@ pub fn run(
     Ok(results)
 }
 
-/// Bytes per second, of the time between lock and unlock.
+/// Bytes per second, in the time from lock to unlock.
 fn transfers(
     channel: &Channel,
     remote_handle: u64,
@@ -76,7 +76,7 @@ fn transfers(
     let count = (BYTES_PER_ROUND / size).clamp(min_count, max_count);
     let mut elapsed = Duration::ZERO;
     memory.replace_pages(size)?;
-    // The first one brings it into the cache.
+    // The first transfer registers the memory in the cache and is not counted.
     for number in 0..=count {
         if misses {
             memory.replace_pages(size)?;
@@ -92,7 +92,7 @@ fn transfers(
 
 fn lock(channel: &Channel, peer: c_int, addr: *mut u8, size: usize) -> Result<u64, PmError> {
     let mut handle = 0;
-    // SAFETY: PM checks the context; that many bytes are mapped there.
+    // SAFETY: PM checks the context; `size` bytes are mapped at `addr`.
     let code = unsafe { pmMLock(channel.as_ptr(), peer, addr, size, &raw mut handle) };
     check("pmMLock", code).map(|()| handle)
 }
@@ -111,7 +111,7 @@ fn transfer(
             code => return check(name, code),
         }
     };
-    // SAFETY: PM checks context and handles; the memory is used by nobody else.
+    // SAFETY: PM checks context and handles; there is no other use of the memory.
     retry_while_busy("pmWrite", &|| unsafe {
         pmWrite(context, 1, remote_handle, local_handle, size)
     })?;
@@ -121,7 +121,7 @@ fn transfer(
     check("pmMUnlock", unsafe { pmMUnlock(context, 1, addr, size) })
 }
 
-/// Memory of the program's own.
+/// Memory from mmap, not from pmAlloc.
 struct MappedBuffer {
     addr: *mut u8,
     len: usize,
@@ -131,7 +131,7 @@ impl MappedBuffer {
     fn new(len: usize) -> Result<Self, PmError> {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: asks for new memory anywhere.
+        // SAFETY: requests new memory at any address.
         let addr = unsafe { libc::mmap(null_mut(), len, prot, flags, -1, 0) };
         if addr == libc::MAP_FAILED {
             check("mmap", libc::ENOMEM)?;
@@ -141,9 +141,9 @@ impl MappedBuffer {
         Ok(memory)
     }
 
-    /// Gives other pages to the first bytes: what the cache knows of them is void.
+    /// Replaces the pages of the first bytes, which makes their registrations in the cache invalid.
     fn replace_pages(&self, bytes: usize) -> Result<(), PmError> {
-        // SAFETY: inside the mapping, which nobody refers to.
+        // SAFETY: inside the mapping, to which no reference exists.
         if unsafe { libc::madvise(self.addr.cast(), bytes, libc::MADV_DONTNEED) } != 0 {
             check("madvise", libc::EINVAL)?;
         }
@@ -155,7 +155,7 @@ impl MappedBuffer {
 
 impl Drop for MappedBuffer {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody uses it any more.
+        // SAFETY: mapped by `new`; there is no further use.
         unsafe { libc::munmap(self.addr.cast(), self.len) };
     }
 }
@@ -170,7 +170,7 @@ pub fn json(result: &PinResult) -> Value {
     })
 }
 
-/// The figures as a table.
+/// The results as a table.
 pub fn table(results: &[PinResult]) -> String {
     let mut text = format!("{:>9}{:>12}{:>14}\n", "bytes", "hits MB/s", "misses MB/s");
     for PinResult { size, hits, misses } in results {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_a_line_for_each_size() {
+    fn the_table_has_a_line_for_each_size() {
         let result = PinResult { size: 4096, hits: 2e6, misses: 1e6 };
         assert_eq!(json(&result)["hits_bytes_per_s"], 2e6);
         assert_eq!(table(&[result]).lines().last(), Some("     4096         2.0           1.0"));

@@ -1,4 +1,4 @@
-//! Samples into figures, figures into a table or JSON.
+//! Computes results from samples, and formats them as a table or JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -7,27 +7,27 @@ use serde_json::{Map, Value, json};
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// None yet.
+    /// No samples.
     pub const fn empty() -> Self {
         Self(Vec::new())
     }
 
-    /// Adds one.
+    /// Adds a sample.
     pub fn add(&mut self, sample: f64) {
         self.0.push(sample);
     }
 
-    /// The smallest; NaN when there is none.
+    /// The smallest sample; NaN if there is none.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::min)
     }
 
-    /// The largest; NaN when there is none.
+    /// The largest sample; NaN if there is none.
     pub fn max(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// The smallest sample that `fraction` of all do not exceed; NaN when there is none.
+    /// The smallest sample that is not exceeded by `fraction` of all samples; NaN if there is none.
     pub fn quantile(&self, fraction: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -45,11 +45,11 @@ pub struct Latency {
     pub median: f64,
     /// 99.9th percentile of single round trips, halved.
     pub p999: f64,
-    /// The machine's floor: best batch of a cache line's round trips, halved; NaN between hosts.
+    /// The floor: best batch of round trips of a cache line, halved; NaN between hosts.
     pub floor: f64,
 }
 
-/// Everything that was measured for one size.
+/// All results for one size.
 #[derive(Debug, Clone, Copy)]
 pub struct SizeResult {
     /// Bytes per message.
@@ -87,7 +87,7 @@ impl SizeResult {
     }
 }
 
-/// The figures as a table, with the columns that were measured.
+/// The results as a table, with the measured columns.
 pub fn table(results: &[SizeResult]) -> String {
     let has = |predicate: fn(&SizeResult) -> bool| results.iter().any(predicate);
     let mut text = format!("{:>9}", "bytes");

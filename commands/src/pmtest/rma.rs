@@ -1,5 +1,5 @@
-//! `pmtest -rma`: remote memory, beside what the machine does without PM: memcpy in one process,
-//! and process_vm_writev and process_vm_readv between the same two.
+//! `pmtest -rma`: remote memory access, compared with copies without PM: memcpy in one process, and
+//! process_vm_writev and process_vm_readv between the same two processes.
 
 // UNSAFETY: calls C functions and system calls that take addresses, and reads words that the other
 // process writes.
@@ -23,26 +23,26 @@ use crate::pmtest::results::Samples;
 type RmaFn = unsafe extern "C" fn(*mut pmContext, c_int, u64, u64, usize) -> c_int;
 type IsDone = unsafe extern "C" fn(*mut pmContext) -> c_int;
 
-/// Sizes that are measured when none is named.
+/// Sizes that are measured if none is given.
 pub const SIZES: [usize; 7] = [8, 64, 1024, 4096, 65_536, 1 << 20, 4 << 20];
-/// Bytes in a batch, and copies at most.
+/// Bytes in a batch, and its maximum number of copies.
 const BATCH_BYTES: usize = 64 << 20;
 const MAX_COPIES_PER_BATCH: usize = 20_000;
-/// Batches of each kind, which take turns, at most.
+/// Maximum number of batches of each method. The methods alternate.
 const BATCHES: u32 = 12;
-/// Round trips of puts between two looks at the clock, and such batches in a round.
+/// Round trips of puts between two reads of the clock, and the number of such batches in a round.
 const ROUND_TRIPS_PER_BATCH: u64 = 32;
 const TRIP_BATCHES: usize = 50;
 
-/// What moves the bytes: the columns of the table.
+/// The method of a copy, which is a column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CopyMethod {
-    /// pmWrite, pmRead between memory of pmAlloc.
+    /// pmWrite (true) or pmRead between memory of pmAlloc.
     PmAlloc(bool),
     Memcpy,
-    /// pmWrite, pmRead between any other memory.
+    /// pmWrite (true) or pmRead between other memory.
     AnyMemory(bool),
-    /// process_vm_writev, process_vm_readv.
+    /// process_vm_writev (true) or process_vm_readv.
     ProcessVm(bool),
 }
 
@@ -56,23 +56,23 @@ const COPY_METHODS: [(CopyMethod, &str); 7] = [
     (CopyMethod::ProcessVm(false), "process_vm_readv"),
 ];
 
-/// What was measured for one size.
+/// The results for one size.
 #[derive(Debug, Clone)]
 pub struct RmaResult {
     size: usize,
-    /// Of 8 bytes: minimum and median one way, and the floor; in nanoseconds.
+    /// Puts of 8 bytes: minimum and median one way, and the floor, in nanoseconds.
     put: Option<[f64; 3]>,
-    /// Bytes per second, in the order of [`COPY_METHODS`]; NaN: refused here.
+    /// Bytes per second, in the order of [`COPY_METHODS`]; NaN: not possible on this system.
     rates: [f64; COPY_METHODS.len()],
 }
 
-/// An area here, and its like on the other node.
+/// A local area, and the corresponding area on the other node.
 #[derive(Clone, Copy)]
 struct BufferPair {
     addr: *mut u8,
     local_handle: u64,
     remote_handle: u64,
-    /// Its address in the other process.
+    /// The address of the remote area in the other process.
     remote_addr: usize,
 }
 
@@ -87,7 +87,7 @@ pub struct Rma<'a> {
     plain_buffers: BufferPair,
     /// Destination of memcpy.
     memcpy_target: *mut u8,
-    /// The other process, if it has a number among the processes here.
+    /// The process id of the other process, if both are in one pid namespace.
     pid: Option<i32>,
     offset: usize,
     trip_count: u64,
@@ -96,7 +96,7 @@ pub struct Rma<'a> {
 fn map_plain_buffer(len: usize) -> Result<*mut u8, PmError> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-    // SAFETY: asks for new memory anywhere.
+    // SAFETY: requests new memory at any address.
     let addr = unsafe { libc::mmap(null_mut(), len, prot, flags, -1, 0) };
     if addr == libc::MAP_FAILED {
         check("mmap", libc::ENOMEM)?
@@ -105,16 +105,16 @@ fn map_plain_buffer(len: usize) -> Result<*mut u8, PmError> {
 }
 
 impl<'a> Rma<'a> {
-    /// Makes the areas and tells the other node of them.
+    /// Allocates the areas and exchanges their handles with the other node.
     ///
     /// # Errors
-    /// A PM function failed: ENOSYS where the network has no remote memory.
+    /// A PM function failed: ENOSYS if the network has no remote memory.
     pub fn new(channel: &'a Channel, is_first: bool, area_len: usize) -> Result<Self, PmError> {
         let context = channel.as_ptr();
         let mut addr = null_mut();
-        // SAFETY: PM checks the context; the place is valid for the call.
+        // SAFETY: PM checks the context; the pointer is valid for the call.
         check("pmAlloc", unsafe { pmAlloc(context, area_len, &raw mut addr) })?;
-        // SAFETY: that many bytes were just allocated.
+        // SAFETY: `area_len` bytes were just allocated.
         unsafe { addr.write_bytes(1, area_len) };
         let lock = |addr: *mut u8| {
             let mut local_handle = 0;
@@ -176,7 +176,7 @@ impl<'a> Rma<'a> {
         Ok(())
     }
 
-    /// Everything for one size.
+    /// Does all measurements for one size.
     ///
     /// # Errors
     /// A PM function failed.
@@ -197,7 +197,7 @@ impl<'a> Rma<'a> {
         Ok(RmaResult { size, put, rates: rates.map(|rates| rates.max()) })
     }
 
-    /// Bytes per second of one batch: node 0 moves, node 1 answers when it has been told.
+    /// Bytes per second of one batch: node 0 copies, and node 1 replies to node 0's last message.
     fn measure_batch(&mut self, method: CopyMethod, size: usize) -> Result<f64, PmError> {
         let count = (BATCH_BYTES.min(self.area_len) / size).clamp(1, MAX_COPIES_PER_BATCH);
         let mut word = [0; 8];
@@ -220,7 +220,7 @@ impl<'a> Rma<'a> {
         Ok(if all_copied { rate } else { f64::NAN })
     }
 
-    /// One copy at this place of the areas; false: refused.
+    /// Does one copy at this offset of the areas; false: not possible.
     #[inline(always)]
     fn copy_once(&self, method: CopyMethod, offset: usize, size: usize) -> Result<bool, PmError> {
         match method {
@@ -231,7 +231,7 @@ impl<'a> Rma<'a> {
                 self.copy_by_pm(write, self.plain_buffers, offset, size).map(|()| true)
             }
             CopyMethod::Memcpy => {
-                // SAFETY: both areas are larger than `at` and `size` together.
+                // SAFETY: both areas are larger than `offset` and `size` together.
                 unsafe {
                     black_box(self.plain_buffers.addr.add(offset))
                         .copy_to_nonoverlapping(self.memcpy_target.add(offset), size)
@@ -250,7 +250,7 @@ impl<'a> Rma<'a> {
                     iovec_at(self.plain_buffers.remote_addr),
                 );
                 let call = if write { libc::process_vm_writev } else { libc::process_vm_readv };
-                // SAFETY: the area here is this process's own; the kernel checks the other one.
+                // SAFETY: the local area belongs to this process; the kernel checks the other one.
                 let copied = unsafe { call(pid, &raw const local, 1, &raw const remote, 1, 0) };
                 Ok(copied == size as isize)
             }
@@ -270,7 +270,7 @@ impl<'a> Rma<'a> {
         let (remote, local) =
             (buffers.remote_handle + offset as u64, buffers.local_handle + offset as u64);
         loop {
-            // SAFETY: PM checks context and handles; nobody else uses the area.
+            // SAFETY: PM checks context and handles; there is no other use of the area.
             match unsafe { black_box(call)(self.context, self.peer(), remote, local, size) } {
                 libc::ENOBUFS | libc::EBUSY => {}
                 code => return check(name, code),
@@ -297,15 +297,15 @@ impl<'a> Rma<'a> {
         }
     }
 
-    /// Puts of 8 bytes that go to and fro, each answered when it is seen in memory; minimum,
-    /// median and floor.
+    /// Measures puts of 8 bytes in both directions. Each node replies when it sees the put in its
+    /// memory. Returns minimum, median and floor.
     fn measure_puts(
         &mut self,
         mut floor: Option<&mut FloorProbe>,
         rounds: u32,
     ) -> Result<[f64; 3], PmError> {
         let [mut line_samples, mut batch_samples] = [const { Samples::empty() }; 2];
-        // SAFETY: the first words of the area, aligned; the other process writes the first only.
+        // SAFETY: two aligned words of the area; the other process writes only the first.
         let (received, sent) = unsafe {
             (
                 AtomicU64::from_ptr(self.pm_buffers.addr.cast()),
@@ -366,7 +366,7 @@ impl<'a> Rma<'a> {
         }
     }
 
-    /// Until both are here.
+    /// Waits until both nodes have reached this point.
     fn synchronize(&self) -> Result<(), PmError> {
         let mut word = [0; 8];
         self.channel.send(self.peer(), &word)?;
@@ -374,19 +374,19 @@ impl<'a> Rma<'a> {
     }
 }
 
-/// That many puts of 8 bytes from the first of two nodes of this process to the second.
+/// Does `puts` puts of 8 bytes from the first of two nodes of this process to the second.
 ///
 /// # Errors
-/// A PM function failed, or a word did not come (EIO).
+/// A PM function failed, or a put did not arrive (EIO).
 pub fn puts_single_node(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
     let mut buffers = [(null_mut(), 0); 2];
     for (end, (addr, handle)) in ends.iter().zip(&mut buffers) {
-        // SAFETY: PM checks the context; the places are valid for the calls.
+        // SAFETY: PM checks the context; the pointers are valid for the calls.
         check("pmAlloc", unsafe { pmAlloc(end.as_ptr(), 8, &raw mut *addr) })?;
         // SAFETY: as above.
         check("pmMLock", unsafe { pmMLock(end.as_ptr(), -1, *addr, 8, &raw mut *handle) })?;
     }
-    // SAFETY: 8 bytes each at the begin of a page, used as words only.
+    // SAFETY: 8 bytes each at the start of a page, used only as words.
     let [from, to] = buffers.map(|(addr, _)| unsafe { AtomicU64::from_ptr(addr.cast()) });
     for number in 1..=puts {
         from.store(number, Ordering::Relaxed);
@@ -402,7 +402,7 @@ pub fn puts_single_node(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
     Ok(())
 }
 
-/// Says on which machine and in which space process numbers of this process hold. 0: unknown.
+/// Identifies the machine and the pid namespace of this process. 0: unknown.
 fn pid_namespace_id() -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits = boot.replace('-', "");
@@ -420,15 +420,16 @@ fn await_word(word: &AtomicU64, value: u64) {
         if polls.is_multiple_of(1 << 20) {
             std::thread::yield_now();
         }
-        // Who looks without a pause takes the line from the process that is about to write it.
+        // Without the pause, polling would pull the cache line away from the process that is about
+        // to write it.
         std::hint::spin_loop();
     }
 }
 
-/// Why a size cannot be measured.
+/// The sizes to measure: the requested ones, or the default ones up to `max_size`.
 ///
 /// # Errors
-/// The size: it is more than `max_size`.
+/// A requested size that is more than `max_size`.
 pub fn sizes(requested: &[usize], max_size: usize) -> Result<Vec<usize>, usize> {
     if requested.is_empty() {
         return Ok(SIZES.into_iter().filter(|size| *size <= max_size).collect());
@@ -458,7 +459,7 @@ pub fn json(result: &RmaResult) -> Value {
     Value::Object(object)
 }
 
-/// The figures as a table.
+/// The results as a table.
 pub fn table(results: &[RmaResult]) -> String {
     let mut text = String::new();
     for RmaResult { put, .. } in results {
@@ -498,7 +499,7 @@ pub fn table(results: &[RmaResult]) -> String {
     text + "\n"
 }
 
-/// Answers why there are no figures, in words for the user.
+/// The error message for the user.
 pub fn explain(option: &str, error: &PmError) -> String {
     if error.has_code(libc::ENOSYS) {
         let why = io::Error::from_raw_os_error(libc::ENOSYS);

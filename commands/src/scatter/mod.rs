@@ -1,5 +1,5 @@
-//! `scatter` (manual, scatter(6)): what node 0 reads goes to every node, in a pipeline along the
-//! nodes as in figure 1.5.
+//! `scatter` (manual, scatter(6)): sends the standard input of node 0 to every node, in a pipeline
+//! along the nodes as in figure 1.5.
 #![forbid(unsafe_code)]
 
 pub mod relay;
@@ -15,20 +15,20 @@ use crate::runner::{NodeIdentity, NodeRunner, standard_input, standard_output};
 use crate::scatter::relay::Relay;
 use crate::transport::NodeError;
 
-/// What `-help` prints.
+/// The output of `-help`.
 pub const USAGE: &str = "\
 usage: scrun [-OPTIONS] scatter [-node N] [-file NAME]
 
 Copies scrun's standard input to the standard output of every scatter process.
-  -node N     to that node alone
-  -file NAME  into a file, one on each host: a base name lies in the job's directory
-              and goes with the job, any other name is an absolute path
+  -node N     copy to that node alone
+  -file NAME  copy into a file on each host: a base name is in the job's directory, which is
+              removed with the job; any other name is an absolute path
 ";
 
-/// One node's part.
+/// Runs `scatter` on one node.
 ///
 /// # Errors
-/// The node cannot go on; the whole must end.
+/// The node cannot continue, and the job must end.
 pub fn run(
     runner: &mut NodeRunner,
     identity: NodeIdentity,
@@ -46,7 +46,7 @@ pub fn run(
     let output = match &options.file {
         _ if !is_selected => None,
         None => Some((standard_output()?, "standard output".to_owned())),
-        // One process on each host writes the file: the first, unless another one was asked for.
+        // One process on each host writes the file: the first, unless `-node` names another one.
         Some(name) if identity.process == 0 || options.node.is_some() => Some(create_output(name)?),
         Some(_) => None,
     };

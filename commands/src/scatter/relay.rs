@@ -1,8 +1,9 @@
-//! One node of the pipeline: bytes come from standard input (node 0) or from the node before, and
-//! go to this node's own output and to the node behind, each as fast as it takes them.
+//! One node of the pipeline: it receives bytes from standard input (node 0) or from the previous
+//! node. It sends them to its own output and to the next node, each at its own speed.
 //!
-//! A node whose output has no reader any more keeps forwarding. When nobody behind reads either,
-//! it tells the node before and ends; so the whole ends when the last reader has gone.
+//! A node whose output is closed keeps forwarding. If all later outputs are closed, too, it sends
+//! [`Message::Closed`] to the previous node and ends. The command thus ends when the last output is
+//! closed.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,16 +12,16 @@ use crate::node_protocol::{CreditWindow, Message, ProtocolError};
 use crate::tee::{Reader, Tee};
 use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read, try_write};
 
-/// Bytes that wait in one node at most.
+/// Maximum bytes that wait in one node.
 const QUEUE_LEN: usize = 1024 * 1024;
 
-/// Where the bytes come from.
+/// The source of the bytes.
 enum Source<R> {
     Input(R),
     Node { node: u32, credit_window: CreditWindow },
 }
 
-/// The node behind.
+/// The next node.
 struct Downstream {
     node: u32,
     max_payload: usize,
@@ -28,7 +29,7 @@ struct Downstream {
     end_sent: bool,
 }
 
-/// See the module.
+/// One node of the pipeline; see the module.
 pub struct Relay<R, W> {
     source: Source<R>,
     output: Option<W>,
@@ -41,7 +42,7 @@ pub struct Relay<R, W> {
 }
 
 impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
-    /// The head of the pipeline, which reads `input`.
+    /// The first node of the pipeline, which reads `input`.
     pub fn from_input(
         input: R,
         output: Option<(W, String)>,
@@ -66,7 +67,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
             output,
             next,
             transport,
-            QUEUE_LEN.max(CreditWindow::min_room(max_payload)),
+            QUEUE_LEN.max(CreditWindow::min_capacity(max_payload)),
         )
     }
 
@@ -129,7 +130,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
             (Message::Data(_), ..) => Err(NodeError::OutOfTurn("data")),
             (Message::End, ..) => Err(NodeError::OutOfTurn("an end of data")),
             (Message::Grant(_), ..) => Err(NodeError::OutOfTurn("a grant")),
-            (Message::Closed, ..) => Err(NodeError::OutOfTurn("a farewell")),
+            (Message::Closed, ..) => Err(NodeError::OutOfTurn("a close")),
         }
     }
 
@@ -192,7 +193,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
         Ok(progressed)
     }
 
-    /// Tells the node before how things stand here.
+    /// Sends a grant to the previous node, or that this node needs no more data.
     fn send_upstream(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
         let no_readers = self.has_no_readers();
         let Source::Node { node, credit_window } = &mut self.source else { return Ok(false) };

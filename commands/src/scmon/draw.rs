@@ -1,5 +1,5 @@
-//! The picture: a line for each host and each of its processes, sorted by host; in each, for every
-//! kind, a number, a bar that is the longer and redder the higher the value, and what it was in the
+//! Draws the display: a line for each host and each of its processes, sorted by host. A line has,
+//! for every metric, a number, a bar whose length and colour show the value, and the values of the
 //! last periods. Pure: from the model to cells.
 
 use ratatui::buffer::{Buffer, Cell};
@@ -9,28 +9,28 @@ use score_monitor::{History, Host, JobView, Metric, Process};
 
 use super::format;
 
-/// Columns of the names, of a number, and of a bar at least.
+/// Columns of the names, of a number, and the minimum for a bar.
 const NAME_WIDTH: u16 = 14;
 const NUMBER_WIDTH: u16 = 8;
 const MIN_BAR_WIDTH: u16 = 3;
-/// Columns of a kind from which half of the bar's place shows its history.
+/// Minimum columns of a metric for which half of the space of the bar shows the history.
 const MIN_WIDTH_WITH_HISTORY: u16 = 24;
-/// With so many times more processes than lines, hosts stand for theirs.
+/// If there are this many times more processes than lines, only hosts are shown.
 const COLLAPSE_TO_HOSTS_FACTOR: usize = 4;
 
-/// How the user wants to look at it.
+/// The view that the user has selected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ViewSettings {
-    /// Hosts only, or also processes; none: as it fits.
+    /// Show only hosts, or also processes. `None`: depends on the size of the screen.
     pub hosts_only: Option<bool>,
-    /// Lines that are scrolled away.
+    /// First visible line.
     pub offset: usize,
 }
 
-/// What stands around the picture.
+/// Text around the display.
 #[derive(Debug, Clone, Default)]
 pub struct FrameText {
-    /// Of the first line.
+    /// The first line.
     pub title: String,
     /// Lines that the job has written to standard error, shown at the bottom.
     pub stderr_lines: Vec<String>,
@@ -41,7 +41,7 @@ enum Row<'a> {
     Process(&'a Process),
 }
 
-/// Draws everything; gives how far can be scrolled.
+/// Draws everything. Returns the maximum scroll offset.
 pub fn draw(
     view: &JobView,
     kinds: &[Metric],
@@ -96,7 +96,7 @@ fn rows(view: &JobView, hosts_only: bool) -> Vec<Row<'_>> {
     rows
 }
 
-/// Where the kinds stand.
+/// The areas of the metrics.
 fn columns(area: Rect, count: usize) -> Vec<Rect> {
     let count = count.max(1) as u16;
     let width = area.width.saturating_sub(NAME_WIDTH) / count;
@@ -117,7 +117,7 @@ fn draw_row(
     };
     let style = match row {
         Row::Host(_) => Style::new().add_modifier(Modifier::BOLD),
-        // The job did not run: what is shown was before.
+        // The job did not run in this period: the values are from an earlier one.
         Row::Process(process) if !process.ran => Style::new().add_modifier(Modifier::DIM),
         Row::Process(_) => Style::new(),
     };
@@ -136,7 +136,7 @@ fn draw_row(
         let number_width = column.width.min(NUMBER_WIDTH);
         let number = format!("{number:>width$}", width = usize::from(number_width));
         buffer.set_stringn(column.x, y, number, number_width.into(), style);
-        // The disk is the host's.
+        // Disk usage is known only per host.
         if matches!((row, kind), (Row::Process(_), Metric::Disk)) {
             continue;
         }
@@ -170,7 +170,7 @@ const FULL_BLOCK: &str = "█";
 const BAR_BLOCKS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", FULL_BLOCK];
 const HISTORY_BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", FULL_BLOCK];
 
-/// A whole cell has its colour behind, too: a font that lacks these signs shows it all the same.
+/// A full cell also has its colour as background, so that it shows in fonts without these symbols.
 fn fill(cell: &mut Cell, symbol: &str, color: Color) {
     cell.set_symbol(symbol).set_fg(color);
     if symbol == FULL_BLOCK {
@@ -205,7 +205,8 @@ mod tests {
     use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
     use std::time::{Duration, Instant};
 
-    /// So many processes, `per_host` on each host, the later ones busier, after two periods.
+    /// A view of `processes` processes after two periods, with `per_host` on each host. Processes
+    /// with higher numbers are busier.
     fn view(processes: u32, per_host: u32) -> JobView {
         let mut view = JobView::default();
         for second in 1..=2 {
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_stand_above_their_processes_and_longer_bars_are_redder() {
+    fn hosts_are_above_their_processes_and_longer_bars_are_redder() {
         let view = view(4, 2);
         let (lines, max_offset) = lines(&view, &[Metric::Load], ViewSettings::default(), (80, 12));
         assert_eq!(max_offset, 0);

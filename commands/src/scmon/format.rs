@@ -1,9 +1,9 @@
-//! What is shown, as text: numbers for people, and a line of JSON for programs.
+//! Formats the metrics as text: numbers for users, and a line of JSON for programs.
 
 use score_monitor::{Host, JobView, Metric, Process};
 use serde::Serialize;
 
-/// A number of four characters at most, with a letter for thousands.
+/// A number of at most four characters, with a suffix for powers of a thousand.
 pub fn abbreviate(number: f64) -> String {
     let mut number = number.max(0.0);
     for suffix in ["", "k", "M", "G", "T"] {
@@ -27,20 +27,20 @@ fn format_kib(kib: u64) -> String {
     format!("{}B", abbreviate(kib as f64 * 1024.0))
 }
 
-/// The number beside a process's bar.
+/// The number next to the bar of a process.
 pub fn process_value(view: &JobView, process: &Process, kind: Metric) -> String {
     match kind {
         Metric::Comm => format!("{}/s", abbreviate(process.messages())),
         Metric::Memory => format_kib(process.totals.memory_kib),
         Metric::Usr0 => process.totals.usr0.to_string(),
         Metric::Usr1 => process.totals.usr1.to_string(),
-        // The host has it.
+        // Disk usage is known only per host.
         Metric::Disk => String::new(),
         Metric::Load => percent(view.share(process, kind)),
     }
 }
 
-/// The number beside a host's bar.
+/// The number next to the bar of a host.
 pub fn host_value(view: &JobView, host: &Host, kind: Metric) -> String {
     match kind {
         Metric::Comm => format!("{}/s", abbreviate(host.messages)),
@@ -52,7 +52,7 @@ pub fn host_value(view: &JobView, host: &Host, kind: Metric) -> String {
     }
 }
 
-/// The name of a process: its node; with its element's number where there are several.
+/// The name of a process: its node, with the number of its element if there are several.
 pub fn process_name(process: &Process, multi_element: bool) -> String {
     let totals = &process.totals;
     if multi_element {
@@ -62,7 +62,7 @@ pub fn process_name(process: &Process, multi_element: bool) -> String {
     }
 }
 
-/// What a host is called.
+/// The displayed name of a host.
 pub fn host_name(host: &Host) -> String {
     if host.name.is_empty() { format!("host {}", host.host) } else { host.name.clone() }
 }
@@ -89,8 +89,8 @@ pub fn table(view: &JobView, kinds: &[Metric]) -> String {
     out.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// A line for programs. Built of structs, not of values that look up each name: it is most of what
-/// scmon costs.
+/// A line for programs. It is built from structs, not from JSON values that look up each name,
+/// because formatting is most of the processor time of scmon.
 #[derive(Serialize)]
 struct JsonReport {
     at_s: f64,
@@ -188,7 +188,7 @@ pub fn json(view: &JobView, job: u32, seconds: f64) -> String {
         job,
         processes: view.processes().into_iter().map(JsonProcess::from).collect(),
     };
-    // Only a map with keys that are no words could fail.
+    // Only a map whose keys are not strings could fail.
     let mut text = serde_json::to_string(&line).unwrap_or_default();
     text.push('\n');
     text

@@ -1,5 +1,5 @@
-//! `scmon`: what the processes of a job are doing (manual 3.5.3): bars on a terminal, a table, or a
-//! line of JSON for each period.
+//! `scmon`: shows the activity of a job's processes (manual 3.5.3) as bars on a terminal, as a
+//! table, or as a line of JSON for each period.
 
 mod draw;
 mod format;
@@ -25,36 +25,34 @@ use source::MetricsSource;
 /// The text of `-help`.
 pub const USAGE: &str = "\
 usage: scmon [options] JOB
-  What the processes of a job are doing, sorted by host: your own job, or any for operators.
-  scrun -monitor=TYPE opens it for the job that it runs.
+  Shows the activity of a job's processes, sorted by host: your own job, or any for operators.
+  scrun -monitor=TYPE starts scmon for the job that it runs.
   -show TYPE      load (busy, by the idle flag), comm (messages), memory, disk, usr0, usr1 (what the
                   program has set), all (the first four; the default) or ALL; several times
                   for several
-  -period MS      between two pictures: 50 to 10000, default 500
-  -once           a table, once
-  -svg            a picture of the screen as SVG, after 40 periods or at the end of the job
-  -json           a line for each period, for programs; with -once one
-  -socket PATH    where the scored of this host listens, if neither SCORED_SOCKET nor
-                  /run/scored/scored.sock is right
+  -period MS      time between two updates: 50 to 10000, default 500
+  -once           print a table once
+  -svg            print the screen as SVG, after 40 periods or at the end of the job
+  -json           print a line for each period, for programs; with -once one line
+  -socket PATH    socket of the scored of this host; default: SCORED_SOCKET, else
+                  /run/scored/scored.sock
   -help           this text
-  Keys: q ends, arrows and page keys scroll, h shows hosts only, p processes, too.
+  Keys: q quits, arrows and page keys scroll, h shows hosts only, p also processes.
 ";
 
-/// Exit code: the command line is wrong.
-pub const EXIT_USAGE: u8 = 2;
-/// Between two looks at the keyboard.
+/// Interval between two polls of the keyboard.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Lines of standard error that are kept until the terminal is given back, and of these shown.
+/// Lines of standard error that are kept until the terminal is restored, and number of lines shown.
 const MAX_STDERR_LINES: usize = 1000;
 const SHOWN_STDERR_LINES: usize = 4;
-/// Periods before a picture, and its columns and lines.
+/// Periods before the SVG is written, and its columns and lines.
 const PERIODS_BEFORE_SVG: u32 = 40;
 const SVG_CELLS: (u16, u16) = (120, 30);
 
-/// Shows a job until it ends or the user does.
+/// Shows a job until it ends or the user quits.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn run(options: &ScmonOptions) -> Result<(), String> {
     let mut source = MetricsSource::open(options)?;
     let mut job = MonitoredJob::new(options);
@@ -65,21 +63,21 @@ pub fn run(options: &ScmonOptions) -> Result<(), String> {
     let result = run_interactive(options, &mut source, &mut job, &mut screen);
     drop(screen);
     let mut err = std::io::stderr().lock();
-    // A reader that has gone has missed them anyway.
+    // If standard error is closed, the lines are lost.
     let _ = err.write_all(&job.stderr).and_then(|()| err.flush());
     result
 }
 
-/// What is known of the job.
+/// The state of the monitored job.
 struct MonitoredJob {
     number: u32,
     started_at: Instant,
     view: JobView,
     nodes: u32,
     hosts: u32,
-    /// What it has written to standard error, where this stands on the same terminal.
+    /// Bytes that the job has written to standard error, if this is the same terminal.
     stderr: Vec<u8>,
-    /// Messages with figures.
+    /// Number of messages with metrics.
     metrics_count: u64,
 }
 
@@ -124,7 +122,7 @@ impl MonitoredJob {
     fn frame_text(&self, options: &ScmonOptions) -> FrameText {
         let count = self.view.processes().len();
         let hosts = self.view.hosts().len();
-        let waiting_note = if self.metrics_count == 0 { ", waiting for figures" } else { "" };
+        let waiting_note = if self.metrics_count == 0 { ", waiting for metrics" } else { "" };
         let title = format!(
             "job {}: {count} processes on {hosts} hosts, every {:?}{waiting_note}   (q ends)",
             self.number,
@@ -133,13 +131,13 @@ impl MonitoredJob {
         let stderr = String::from_utf8_lossy(&self.stderr);
         let lines: Vec<&str> = stderr.lines().collect();
         let last = &lines[lines.len().saturating_sub(SHOWN_STDERR_LINES)..];
-        // What a program writes must not steer the terminal.
+        // The output of a program must not control the terminal.
         let plain = |line: &&str| line.chars().filter(|letter| !letter.is_control()).collect();
         FrameText { title, stderr_lines: last.iter().map(plain).collect() }
     }
 }
 
-/// Takes what comes within `timeout`. False: the job has ended, which is no error.
+/// Handles a reply that arrives within `timeout`. False: the job has ended, which is not an error.
 fn receive_reports(
     source: &mut MetricsSource,
     timeout: Duration,
@@ -181,8 +179,9 @@ fn run_interactive(
     }
 }
 
-/// `-once`, `-json` and `-svg`. Each line stands for a period: behind the first it comes with the
-/// last of the figures, for which this process is awake anyway, or half a period late without them.
+/// `-once`, `-json` and `-svg`. Each line is for one period. Lines after the first are printed when
+/// the last metrics of the period arrive, because this process is awake then. Without them, a line
+/// is printed half a period late.
 fn print(
     options: &ScmonOptions,
     source: &mut MetricsSource,
@@ -203,7 +202,7 @@ fn print(
         }
         let now = Instant::now();
         if next_print_at.is_none() && job.metrics_count > 0 {
-            // Rates need two.
+            // Rates need two samples.
             next_print_at = Some(now + period * if options.svg { PERIODS_BEFORE_SVG } else { 1 });
         }
         let Some(time) = next_print_at else { continue };
@@ -211,7 +210,7 @@ fn print(
         if now < time + grace && !(complete && now + grace >= time) {
             continue;
         }
-        // Others may have figures come more often.
+        // Another monitor may cause metrics to arrive more often.
         next_print_at = Some(if time + period > now { time + period } else { now + period });
         printed_at = Some(job.started_at.elapsed());
         job.view.drop_stale(job.started_at.elapsed(), options.period());
@@ -244,7 +243,7 @@ fn render_svg(options: &ScmonOptions, job: &MonitoredJob) -> String {
     svg::render(&buffer)
 }
 
-/// A reader that has gone has read enough.
+/// Writes to standard output. Exits if the reader has closed it.
 fn write_stdout(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

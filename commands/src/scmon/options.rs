@@ -9,11 +9,11 @@ use score_monitor::{Metric, parse_metrics};
 use crate::args::Args;
 
 const OPTION_NAMES: &[&str] = &["show", "period", "json", "once", "svg", "socket", "pipe", "help"];
-/// Milliseconds between two pictures: by default, at least, at most.
-const DEFAULT_INTERVAL_MS: u32 = 500;
-const INTERVAL_RANGE_MS: (u32, u32) = (50, 10_000);
+/// Milliseconds between two updates: default, and range.
+const DEFAULT_REPORT_INTERVAL_MS: u32 = 500;
+const REPORT_INTERVAL_RANGE_MS: (u32, u32) = (50, 10_000);
 
-/// What stands on the command line.
+/// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ScmonOptions {
     /// The job.
@@ -30,22 +30,22 @@ pub struct ScmonOptions {
     pub svg: bool,
     /// `-socket PATH`
     pub socket: Option<PathBuf>,
-    /// `-pipe PATH`: what scrun passes on.
+    /// `-pipe PATH`: messages that scrun forwards.
     pub pipe: Option<PathBuf>,
     /// `-help`
     pub help: bool,
 }
 
 impl ScmonOptions {
-    /// Reads the words behind the command's name.
+    /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word that is wrong, and what would be right.
+    /// The faulty word, with the valid ones.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self {
             job: None,
             kinds: Vec::new(),
-            period_ms: DEFAULT_INTERVAL_MS,
+            period_ms: DEFAULT_REPORT_INTERVAL_MS,
             json: false,
             once: false,
             svg: false,
@@ -84,21 +84,21 @@ impl ScmonOptions {
 
     fn set_job(&mut self, word: &str) -> Result<(), String> {
         let number = word.parse::<u32>().ok().filter(|number| *number > 0);
-        let number = number.ok_or_else(|| format!("{word}: the number of a job is wanted"))?;
+        let number = number.ok_or_else(|| format!("{word}: the number of a job is expected"))?;
         match self.job.replace(number) {
             None => Ok(()),
             Some(_) => Err(format!("{word}: one job at a time")),
         }
     }
 
-    /// Between two pictures.
+    /// The time between two updates.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms.into())
     }
 }
 
 fn parse_period(word: &str) -> Result<u32, String> {
-    let (min, max) = INTERVAL_RANGE_MS;
+    let (min, max) = REPORT_INTERVAL_RANGE_MS;
     let number = word.parse::<u32>().ok().filter(|number| (min..=max).contains(number));
     number.ok_or_else(|| format!("-period {word}: milliseconds from {min} to {max}"))
 }

@@ -1,4 +1,4 @@
-//! The terminal: taken over, drawn on, and given back however this ends.
+//! The terminal: it is put into raw mode, drawn on, and always restored at the end.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -17,12 +17,12 @@ use score_monitor::{JobView, Metric};
 
 use super::draw::{self, FrameText, ViewSettings};
 
-/// What the user wants.
+/// An action of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UserAction {
-    /// The end.
+    /// Quit.
     Quit,
-    /// Another look.
+    /// Draw again.
     Redraw,
 }
 
@@ -30,22 +30,22 @@ pub enum UserAction {
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<File>>,
     settings: ViewSettings,
-    /// How far can be scrolled.
+    /// Maximum scroll offset.
     max_offset: usize,
 }
 
 impl Screen {
-    /// Takes the terminal over: that of standard output, else the controlling one.
+    /// Opens the terminal of standard output, else the controlling one.
     ///
     /// # Errors
-    /// There is none.
+    /// If there is no terminal.
     pub fn open() -> Result<Self, String> {
         let path = if io::stdout().is_terminal() { "/proc/self/fd/1" } else { "/dev/tty" };
         let no_terminal = |error: io::Error| {
             format!("there is no terminal to draw on ({error}); -once or -json needs none")
         };
-        // scrun blocks it, and what it starts inherits that. Who reads a terminal that has gone
-        // would read for ever.
+        // scrun blocks SIGHUP, and its children inherit that. Without the signal, scmon would read
+        // for ever from a terminal that has hung up.
         let _ = SigSet::from(Signal::SIGHUP).thread_unblock();
         let mut file = File::options().read(true).write(true).open(path).map_err(no_terminal)?;
         enable_raw_mode().map_err(no_terminal)?;
@@ -54,10 +54,10 @@ impl Screen {
         Ok(Self { terminal, settings: ViewSettings::default(), max_offset: 0 })
     }
 
-    /// Draws a picture.
+    /// Draws the display.
     ///
     /// # Errors
-    /// The terminal has gone.
+    /// The terminal has hung up.
     pub fn draw(
         &mut self,
         view: &JobView,
@@ -72,10 +72,10 @@ impl Screen {
         Ok(())
     }
 
-    /// What the user has typed, if anything within this time.
+    /// The action for a key that the user types within `timeout`.
     ///
     /// # Errors
-    /// The terminal has gone.
+    /// The terminal has hung up.
     pub fn next_action(&mut self, timeout: Duration) -> io::Result<Option<UserAction>> {
         if !event::poll(timeout)? {
             return Ok(None);
@@ -108,7 +108,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that has gone needs nothing.
+        // Errors mean that the terminal has hung up and needs no restoring.
         let _ = execute!(self.terminal.backend_mut(), Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
         let _ = io::stdout().flush();

@@ -1,5 +1,5 @@
-//! Where figures come from: scored, or a pipe from scrun. Where the picture is slow, what has come
-//! waits, and scored sends less.
+//! The source of the metrics: scored, or a pipe from scrun. If drawing is slow, received messages
+//! wait, and scored sends fewer.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -13,22 +13,22 @@ use score_proto::message::{ConsoleRequest, ServerMessage};
 use super::ScmonOptions;
 use crate::scored_client::{QueryStream, Reply, is_readable};
 
-/// Bytes that are taken from a pipe at once.
+/// Maximum bytes of one read from a pipe.
 const READ_CHUNK_LEN: usize = 1 << 16;
 
-/// Who tells of the job.
+/// The sender of the metrics.
 pub enum MetricsSource {
     /// scored.
     Scored(QueryStream),
-    /// scrun, which passes on what it hears.
+    /// scrun, which forwards messages of scored.
     Scrun(Pipe),
 }
 
 impl MetricsSource {
-    /// Begins to listen.
+    /// Opens the source.
     ///
     /// # Errors
-    /// One line: nobody is there, or it cannot be opened.
+    /// One line: there is no scored, or the pipe cannot be opened.
     pub fn open(options: &ScmonOptions) -> Result<Self, String> {
         if let Some(path) = &options.pipe {
             return Pipe::open(path).map(Self::Scrun);
@@ -38,10 +38,10 @@ impl MetricsSource {
         QueryStream::open(request, options.socket.clone()).map(Self::Scored)
     }
 
-    /// What comes next, if it comes within `timeout`.
+    /// The next message, if it arrives within `timeout`.
     ///
     /// # Errors
-    /// One line: it has ended, and not well.
+    /// One line: the source has failed.
     pub fn next_reply(&mut self, timeout: Duration) -> Result<Reply, String> {
         match self {
             Self::Scored(query) => query.next_reply_within(timeout),

@@ -1,4 +1,4 @@
-//! A picture of the screen as SVG, for documents and mails.
+//! The screen as SVG, for documents and mails.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! What `scorehosts` prints.
+//! The output of `scorehosts`.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::HostFilter;
 
-/// The names, in a line or one a line.
+/// The names, in one line or one per line.
 pub(super) fn names(hosts: &[Host], one_per_line: bool) -> String {
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     if names.is_empty() {
@@ -21,11 +21,11 @@ fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How many hosts there are, and which are not.
+/// Notes about the number of hosts, and about hosts that are out of order.
 pub(super) fn notes(available: &AvailableHosts, filter: HostFilter) -> Vec<String> {
     let replaced = available.replaced.iter();
     let replaced =
-        replaced.map(|(host, spare)| format!("{host} is out of order: {spare} stands in for it"));
+        replaced.map(|(host, spare)| format!("{host} is out of order: replaced by {spare}"));
     let mut notes: Vec<String> = replaced.collect();
     if !available.missing.is_empty() {
         let missing = available.missing.join(" ");
@@ -36,7 +36,7 @@ pub(super) fn notes(available: &AvailableHosts, filter: HostFilter) -> Vec<Strin
     notes
 }
 
-/// Everything that is known of the hosts.
+/// All attributes of the hosts.
 pub(super) fn json(available: &AvailableHosts, database: Option<&Database>) -> String {
     let host = |host: &Host| {
         json!({
@@ -65,7 +65,7 @@ pub(super) fn json(available: &AvailableHosts, database: Option<&Database>) -> S
     format!("{object:#}\n")
 }
 
-/// What `-check` says.
+/// The output of `-check`.
 pub(super) fn summary(database: &Database) -> String {
     let hosts = database.hosts();
     let counts = [

@@ -1,4 +1,4 @@
-//! `scorehosts`: which hosts an expression means (score_doc 5.8.3 and 7, scorehosts).
+//! `scorehosts`: lists the hosts of an expression (score_doc 5.8.3 and 7, scorehosts).
 
 mod format;
 mod options;
@@ -10,6 +10,7 @@ use std::path::Path;
 use score_hosts::database::AvailableHosts;
 use score_hosts::database_file::{self, ReadFile, locate};
 use score_hosts::{Context, Database, Host, VirtualHostSpec, evaluate};
+use score_proto::exit_code::{EXIT_NO_HOSTS, EXIT_USAGE};
 
 pub use options::{HostFilter, ScorehostsOptions};
 
@@ -19,22 +20,22 @@ usage: scorehosts [options] [[-group] EXPRESSION]
        scorehosts -check [-file FILE]
   EXPRESSION      hosts, groups and files of hosts; without it, all hosts
     a+b  a, then b    a~b  a without b    a^b  b, then a
-    a:N  the first N, or those before host N    a@N  those behind, or from host N on
+    a:N  the first N, or all preceding host N    a@N  all after the first N, or from host N on
     comp[0-15]  hosts by number    local:N  virtual hosts on this machine
-  -r              spares in the places of hosts that are out of order (the default)
-  -i              hosts that are out of order, too
-  -s              the spares, too
+  -r              replace hosts that are out of order by spares (the default)
+  -i              include hosts that are out of order
+  -s              include the spares
   -d              only the hosts that are out of order
-  -l              one host a line
-  -q              do not say how many hosts there are, nor which are out of order
-  -json           everything that is known of the hosts
-  -file FILE      instead of SCBDSERV or /etc/score/scorehosts.db
-  -defects FILE   more hosts that are out of order, one a line
-  -check          look through the whole file and say what it holds
+  -l              print one host per line
+  -q              do not print the number of hosts, nor those out of order
+  -json           print all attributes of the hosts
+  -file FILE      database, instead of SCBDSERV or /etc/score/scorehosts.db
+  -defects FILE   more hosts that are out of order, one per line
+  -check          check the whole file and print a summary
   -help           this text
 ";
 
-/// What the command has to say.
+/// The output of the command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CommandOutput {
     /// For standard output.
@@ -45,12 +46,7 @@ pub struct CommandOutput {
     pub code: u8,
 }
 
-/// Nothing is left of the hosts that were asked for.
-pub const EXIT_NO_HOSTS: u8 = 1;
-/// The command line, the expression or a file is wrong.
-pub const EXIT_USAGE: u8 = 2;
-
-/// Answers a command line. `variable` is the value of SCBDSERV.
+/// Executes a command line. `variable` is the value of SCBDSERV.
 pub fn execute(args: &[OsString], variable: Option<&OsStr>, read: ReadFile<'_>) -> CommandOutput {
     let usage_error = |message: String| CommandOutput {
         stderr: vec![message],
@@ -162,7 +158,7 @@ fn filter_hosts(
     }
 }
 
-/// What `local:N` gets of this machine.
+/// The attributes of this machine for virtual hosts (`local:N`).
 fn local_machine() -> VirtualHostSpec {
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bintype = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);

@@ -5,21 +5,21 @@ use std::path::PathBuf;
 
 use crate::args::Args;
 
-/// Which hosts of a set are shown.
+/// The hosts of a set that are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostFilter {
-    /// Those in order, spares in the places of the others (`-r`).
+    /// Usable hosts, with spares for the others (`-r`).
     #[default]
     Usable,
     /// All (`-i`).
     All,
     /// All, and their spares (`-s`).
     AllWithSpares,
-    /// Those out of order (`-d`).
+    /// Hosts that are out of order (`-d`).
     Defective,
 }
 
-/// What stands on the command line.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ScorehostsOptions {
     /// The expression.
@@ -42,14 +42,14 @@ pub struct ScorehostsOptions {
     pub defects: Option<PathBuf>,
 }
 
-/// Those that have more than a letter.
+/// Options with more than one letter.
 const OPTION_NAMES: &[&str] = &["group", "json", "check", "file", "defects", "help"];
 
 impl ScorehostsOptions {
-    /// Reads the words behind the command's name.
+    /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word that is wrong, and what would be right.
+    /// The faulty word, with the valid ones.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut filter_option = None;
@@ -89,7 +89,7 @@ impl ScorehostsOptions {
         match self.group.replace(group.to_owned()) {
             None => Ok(()),
             Some(other) => {
-                Err(format!("{group}: {other} stands before it ({other}+{group} is both)"))
+                Err(format!("{group}: {other} is already given ({other}+{group} is both)"))
             }
         }
     }

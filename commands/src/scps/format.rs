@@ -7,10 +7,10 @@ use nix::unistd::{Uid, User};
 use score_proto::job_list::{JobDetail, JobEntry};
 use serde_json::{Value, json};
 
-/// Names of hosts in a line of the table.
+/// Maximum number of host names in a line of the table.
 const MAX_HOSTS_SHOWN: usize = 4;
 
-/// What there is no figure for.
+/// Placeholder for an unknown value.
 const NO_VALUE: &str = "-";
 
 /// Names of users, each looked up once.
@@ -37,10 +37,10 @@ pub fn table(jobs: &[JobEntry]) -> String {
         let mut line = String::new();
         for (column, word) in row.iter().enumerate() {
             let padding = widths[column].saturating_sub(word.chars().count());
-            // Numbers end below each other.
-            let (before, behind) =
+            // Columns of numbers are right-aligned.
+            let (left_width, right_width) =
                 if matches!(column, 0 | 3..=6) { (padding, 0) } else { (0, padding) };
-            line.push_str(&format!("{:before$}{word}{:behind$}  ", "", ""));
+            line.push_str(&format!("{:left_width$}{word}{:right_width$}  ", "", ""));
         }
         text.push_str(line.trim_end());
         text.push('\n');
@@ -86,7 +86,7 @@ fn hosts(job: &JobEntry) -> String {
     }
 }
 
-/// Nothing that a terminal would obey.
+/// Replaces control characters, which could control the terminal.
 fn printable(name: &str) -> String {
     name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
@@ -102,7 +102,7 @@ fn format_duration(ms: u64) -> String {
     }
 }
 
-/// Everything as JSON.
+/// The jobs as JSON.
 pub fn json(jobs: &[JobEntry]) -> String {
     let mut users = Users::default();
     let jobs: Vec<Value> = jobs.iter().map(|job| job_json(job, &mut users)).collect();
@@ -117,7 +117,7 @@ fn job_json(job: &JobEntry, users: &mut Users) -> Value {
     object
 }
 
-/// Where the page is. On another host it can be reached by a tunnel.
+/// The address of the page. If it is on another host, a command for an ssh tunnel is added.
 pub fn page(host: &str, address: &str) -> String {
     let (host, address) = (printable(host), printable(address));
     let local_host = nix::unistd::gethostname().unwrap_or_default();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_each_other_and_others_jobs_show_hosts_only() {
+    fn columns_are_aligned_and_jobs_of_other_users_show_hosts_only() {
         let waiting =
             JobDetail { share_permille: None, ..detail(JobState::Waiting { jobs_ahead: 3 }) };
         let jobs = [job(9, Some(detail(JobState::Running))), job(10, None), job(11, Some(waiting))];

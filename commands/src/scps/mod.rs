@@ -1,4 +1,4 @@
-//! `scps`: the jobs of the cluster that the scored of this host serves.
+//! `scps`: lists the jobs of the cluster to which the scored of this host belongs.
 
 mod format;
 
@@ -15,22 +15,19 @@ use crate::scored_client::QueryStream;
 pub const USAGE: &str = "\
 usage: scps [-json] [-own] [-socket PATH]
        scps -page [-socket PATH]
-  The jobs of the cluster: your own in full, of others the number, the user and the hosts;
-  operators see all in full.
-  -own          your own jobs only
-  -json         everything as JSON
-  -page         the address of the cluster's page, for you alone: it holds your token
-  -socket PATH  where the scored of this host listens, if neither SCORED_SOCKET nor
-                /run/scored/scored.sock is right
+  Lists the jobs of the cluster: your own in full, others with number, user and hosts only;
+  operators see all jobs in full.
+  -own          list only your own jobs
+  -json         print the jobs as JSON
+  -page         print the address of the cluster's page; keep it secret: it contains your token
+  -socket PATH  socket of the scored of this host; default: SCORED_SOCKET, else
+                /run/scored/scored.sock
   -help         this text
 ";
 
-/// The answer could not be written.
-pub const EXIT_IO_ERROR: u8 = 74;
-
 const OPTION_NAMES: &[&str] = &["json", "own", "page", "socket", "help"];
 
-/// What stands on the command line.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ScpsOptions {
     /// `-json`
@@ -46,10 +43,10 @@ pub struct ScpsOptions {
 }
 
 impl ScpsOptions {
-    /// Reads the words behind the command's name.
+    /// Parses the words after the command's name.
     ///
     /// # Errors
-    /// The word that is wrong, and what would be right.
+    /// The faulty word, with the valid ones.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut args = Args::new(args);
@@ -65,16 +62,16 @@ impl ScpsOptions {
             }
         }
         if options.page && (options.json || options.own) {
-            return Err("-page stands alone".to_owned());
+            return Err("-page excludes other options".to_owned());
         }
         Ok(options)
     }
 }
 
-/// Asks scored, and gives what is to be printed.
+/// Sends the query to scored and returns the text to print.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn execute(options: ScpsOptions) -> Result<String, String> {
     if options.help {
         return Ok(USAGE.to_owned());
@@ -116,7 +113,7 @@ mod tests {
             (&["-jsn"][..], "-jsn: unknown option; did you mean -json?"),
             (&["7"], "7: unknown word"),
             (&["-socket"], "-socket: its value is missing"),
-            (&["-page", "-json"], "-page stands alone"),
+            (&["-page", "-json"], "-page excludes other options"),
         ] {
             let error = parse(words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");

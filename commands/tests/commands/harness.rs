@@ -1,11 +1,11 @@
-//! Runs shell lines in which scrun is the one of this build.
+//! Runs shell command lines with the scrun of this build.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The folder with this build's programs; scrun and scored are built when they are missing.
+/// The directory with this build's programs. Builds scrun and scored if they are missing.
 pub fn folder() -> &'static Path {
     static BUILT: Once = Once::new();
     let folder = Path::new(env!("CARGO_BIN_EXE_scatter")).parent().unwrap();
@@ -24,7 +24,7 @@ pub fn folder() -> &'static Path {
     folder
 }
 
-/// A folder for one test, removed with it.
+/// A temporary directory for one test.
 pub struct TestDir(pub PathBuf);
 
 impl TestDir {
@@ -45,7 +45,7 @@ impl TestDir {
         std::fs::read(self.0.join(name)).unwrap()
     }
 
-    /// Runs a line of shell in the folder, for a minute at most; scrun prints errors only.
+    /// Runs a shell command line in the directory, for at most a minute. scrun prints only errors.
     pub fn run_shell(&self, line: &str) -> Output {
         let path = std::env::var("PATH").unwrap();
         let output = Command::new("timeout")
@@ -60,7 +60,7 @@ impl TestDir {
         output
     }
 
-    /// Runs a line that has to succeed without a word on standard error; its output.
+    /// Runs a line that must succeed without standard error. Returns its output.
     pub fn output(&self, line: &str) -> Vec<u8> {
         let output = self.run_shell(line);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -72,7 +72,7 @@ impl TestDir {
         String::from_utf8(self.output(line)).unwrap()
     }
 
-    /// Runs a line that has to fail with this code; what it complains about.
+    /// Runs a line that must fail with this code. Returns its standard error.
     pub fn failure(&self, line: &str, code: i32) -> String {
         let output = self.run_shell(line);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -87,7 +87,7 @@ impl Drop for TestDir {
     }
 }
 
-/// Bytes without a pattern that a shifted or doubled piece would hide in.
+/// Bytes without a pattern, so that shifted or duplicated parts are detected.
 pub fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
     let mut bytes = Vec::with_capacity(length + 8);

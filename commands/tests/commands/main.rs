@@ -1,4 +1,4 @@
-//! The commands as a user runs them: under the real scrun and scored.
+//! Tests of the commands under the real scrun and scored.
 
 mod gather;
 mod harness;

@@ -1,4 +1,4 @@
-//! pmtest(1). Figures themselves are for `cargo xtask bench`: a test machine is busy.
+//! pmtest(1). `cargo xtask bench` checks the values, because a test machine is busy.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn measure(words: &str) -> Value {
 }
 
 #[test]
-fn json_has_the_fields_of_what_was_measured() {
+fn json_has_the_fields_of_the_measurement() {
     let results = measure("-nodes=2 pmtest -latency -size 8,64,1024 -rounds 1 -json");
     let sizes: Vec<_> = results.as_array().unwrap().iter().map(|result| &result["size"]).collect();
     assert_eq!(sizes, [8, 64, 1024]);
@@ -43,7 +43,7 @@ fn everything_is_measured_when_nothing_is_chosen() {
 }
 
 #[test]
-fn only_the_bandwidth_splits_what_is_longer_than_a_message() {
+fn only_the_bandwidth_splits_sizes_longer_than_a_message() {
     let results = measure("-nodes=2 pmtest -bandwidth -size 1000000 -json");
     assert!(results[0]["bandwidth_bytes_per_s"].as_f64().unwrap() > 1e6);
     let stderr = TestDir::new().failure("scrun -nodes=2 pmtest -latency -size 1000000", 2);

@@ -3,7 +3,7 @@
 use crate::harness::{TestDir, noise};
 
 #[test]
-fn every_node_writes_exactly_what_scrun_has_read() {
+fn every_node_writes_exactly_the_input_of_scrun() {
     let test_dir = TestDir::new();
     let bytes = noise(5_000_003);
     test_dir.write_file("in", &bytes);
@@ -104,7 +104,7 @@ fn processor_time(line: &str) -> f64 {
 #[test]
 fn waiting_for_input_uses_no_processor_time() {
     let waiting = processor_time("scrun -nodes=4 scatter < <(sleep 2)");
-    // The clock sees processes that spin, of which others may leave little.
+    // Spinning processes use processor time, but other programs on the machine may leave little.
     let spinning = processor_time("scrun -nodes=4 pmtest -pairs");
     assert!(
         waiting < 0.6 && spinning > 2.0 * waiting,

@@ -1,4 +1,4 @@
-//! scorehosts as a user runs it.
+//! scorehosts(1).
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -82,7 +82,7 @@ fn defects_are_replaced_shown_or_ignored() {
     let notes = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
         notes,
-        "scorehosts: comp1 is out of order: spare0 stands in for it\n\
+        "scorehosts: comp1 is out of order: replaced by spare0\n\
          scorehosts: out of order, and without a spare: comp2\n\
          scorehosts: 3 hosts\n"
     );
@@ -116,7 +116,7 @@ fn check_reports_the_contents_and_errors_of_a_file() {
     for expected in [
         "db: 9 hosts, 2 groups, 1 network",
         "group all: 8 hosts",
-        "network ethernet, trusted",
+        "network ethernet: ethernet, trusted",
         "out of order: comp1 comp2",
         "attributes of your own: rack",
     ] {
@@ -134,7 +134,7 @@ fn every_error_names_the_faulty_word() {
         (&["al"][..], "'al': no host or group of "),
         (&["comp0+comp8"], "\n  comp0+comp8\n        ^"),
         (&["all:9"], "9 hosts are wanted, 8 hosts are there"),
-        (&["a", "b"], "b: a stands before it (a+b is both)"),
+        (&["a", "b"], "b: a is already given (a+b is both)"),
         (&["-i", "-d"], "-i and -d exclude each other"),
         (&["-jsn"], "-jsn: unknown option; did you mean -json?"),
         (&["-file"], "-file: its value is missing"),

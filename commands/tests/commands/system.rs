@@ -17,7 +17,7 @@ fn only_the_first_process_of_a_host_runs_it_with_host() {
     assert_eq!(test_dir.text("scrun -nodes=3 system -host sh -c 'echo $SCORE_SELF_NODE'"), "0\n");
 }
 
-/// By its path it is a program like others, started on every node; it then execs.
+/// Named by its path, `system` is an ordinary program: it starts on every node and calls exec.
 #[test]
 fn system_named_by_its_path_does_the_same() {
     let test_dir = TestDir::new();

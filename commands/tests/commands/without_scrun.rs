@@ -1,4 +1,4 @@
-//! What the commands say when scrun has not started them.
+//! The commands without scrun.
 
 use std::process::{Command, Output};
 

@@ -1,9 +1,10 @@
-//! How our shared objects are linked: with a soname, with a named symbol version and nothing else
-//! exported, and libscore.so against libpm.so. Called by the build scripts of both packages.
+//! Links the shared objects with a soname and a named symbol version, exporting only the names of
+//! that version, and links libscore.so against libpm.so. Called by the build scripts of both
+//! packages.
 //!
-//! rustc has its own way to hide symbols, a version script without a name, and GNU ld takes no such
-//! script beside one with a name. So the compiler that links is told to use `ffi-c/link/ld.bfd` as
-//! its linker, which takes rustc's script away and calls the real one.
+//! rustc hides symbols with a version script without a name. GNU ld refuses such a script together
+//! with one that has a name. Therefore the compiler is told to use `ffi-c/link/ld.bfd` as its
+//! linker, which drops rustc's script and calls the real linker.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -11,20 +12,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder ffi-c/link, seen from the package that is being built.
-fn folder() -> PathBuf {
+/// The directory ffi-c/link, relative to the package that is being built.
+fn directory() -> PathBuf {
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     package.with_file_name("link")
 }
 
-/// Has the package's shared object linked with this soname and this version script, and puts a link
-/// `soname -> name` beside it, so that programs run from the build tree.
+/// Links the package's shared object with this soname and this version script, and makes a link
+/// `soname -> name` in the same directory, so that programs run from the build tree.
 pub fn shared_object(name: &str, soname: &str, map: &str) {
-    let folder = folder();
-    let link = folder.display();
+    let directory = directory();
+    let link = directory.display();
     for word in [
         "-fuse-ld=bfd".to_string(),
-        // The compiler looks here for ld.bfd first.
+        // The compiler searches this directory for ld.bfd first.
         format!("-B{link}"),
         format!("-Wl,-soname,{soname}"),
         format!("-Wl,--version-script={link}/{map}"),
@@ -39,8 +40,8 @@ pub fn shared_object(name: &str, soname: &str, map: &str) {
     // or copies it to PROFILE.
     let out = out_dir();
     let profile = out.ancestors().nth(3).expect("inside the target directory");
-    for folder in [profile.to_path_buf(), profile.join("deps")] {
-        let path = folder.join(soname);
+    for directory in [profile.to_path_buf(), profile.join("deps")] {
+        let path = directory.join(soname);
         let _ = fs::remove_file(&path);
         if let Err(error) = std::os::unix::fs::symlink(name, &path) {
             println!("cargo:warning=cannot make {}: {error}", path.display());
@@ -48,11 +49,11 @@ pub fn shared_object(name: &str, soname: &str, map: &str) {
     }
 }
 
-/// Has the package's shared object linked against libpm.so.2: there is one copy of PM in a process,
-/// and it is that of libpm.so. It may not have been linked yet (cargo knows no dependency on
-/// another package's shared object), so an object with its soname, symbols and version stands in.
+/// Links the package's shared object against libpm.so.2, so that a process has one copy of PM, in
+/// libpm.so. libpm.so may not have been linked yet, because cargo knows no dependency on another
+/// package's shared object. Therefore a stub with its soname, symbols and version takes its place.
 pub fn against_pm() {
-    let map = folder().join("pm.map");
+    let map = directory().join("pm.map");
     let out = out_dir();
     let (source, stub) = (out.join("stub.c"), out.join("libpm.so"));
     let text = fs::read_to_string(&map).expect("ffi-c/link/pm.map is readable");
@@ -66,7 +67,7 @@ pub fn against_pm() {
         .expect("the C compiler that rustc links with runs");
     assert!(status.success(), "cannot build {}", stub.display());
     println!("cargo:rustc-cdylib-link-arg={}", stub.display());
-    // libpm.so.2 lies beside libscore.so, in the build tree as when installed.
+    // libpm.so.2 is in the same directory as libscore.so, in the build tree as when installed.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN");
     println!("cargo:rerun-if-changed={}", map.display());
     println!("cargo:rerun-if-env-changed=CC");
@@ -86,7 +87,7 @@ fn out_dir() -> PathBuf {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_stand_in_has_each_function_of_the_version_script() {
+    fn the_stub_has_each_function_of_the_version_script() {
         let source =
             super::functions("PM_2.0 {\nglobal:\n    pmA;\n    pmB;\nlocal:\n    *;\n};\n");
         assert_eq!(source, "void pmA(void) {}\nvoid pmB(void) {}\n");

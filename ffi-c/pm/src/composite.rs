@@ -1,4 +1,4 @@
-//! Composites: which member leads to which node.
+//! Composites: routes from nodes to members.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]

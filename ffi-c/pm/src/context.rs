@@ -42,17 +42,18 @@ unsafe extern "C" fn pmCloseContext(pmc: *mut Context) -> c_int {
     to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.close()?;
-        // SAFETY: into_raw gave this reference away; only one close succeeds.
+        // SAFETY: into_raw released this reference; only one close succeeds.
         let _given_back = unsafe { ContextRef::from_raw(pmc) };
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pmBindChannel(pmc: *mut Context, channel: c_int, own: c_int) -> c_int {
+unsafe extern "C" fn pmBindChannel(pmc: *mut Context, channel: c_int, self_node: c_int) -> c_int {
     to_errno(|| {
         // SAFETY: the rule of the crate.
-        unsafe { Context::from_ptr(pmc) }?.bind_channel(non_negative(channel)?, non_negative(own)?)
+        unsafe { Context::from_ptr(pmc) }?
+            .bind_channel(non_negative(channel)?, non_negative(self_node)?)
     })
 }
 
@@ -82,7 +83,7 @@ extern "C" fn pmCloseAttachFd(fd: c_int) -> c_int {
         if !attach_fds().remove(&fd) {
             return Err(Error::Invalid);
         }
-        // SAFETY: pmCreateAttachFd made it and gave it away; only one close finds it.
+        // SAFETY: pmCreateAttachFd made and released it; only one close finds it.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         Ok(())
     })
@@ -103,10 +104,10 @@ unsafe extern "C" fn pmAttachContext(
     })
 }
 
-/// A descriptor of our own for what the caller's descriptor stands for.
+/// A new descriptor for the same open file as the caller's.
 fn duplicate(fd: c_int) -> PmResult<OwnedFd> {
     non_negative(fd)?;
-    // SAFETY: not -1; if it is not open the call below says so and nothing else is done with it.
+    // SAFETY: not -1; if it is not open, the call below fails and it is not used further.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fd.try_clone_to_owned().map_err(|error| match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => Error::TooManyFiles,
@@ -119,7 +120,7 @@ unsafe extern "C" fn pmDetachContext(pmc: *mut Context) -> c_int {
     to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.detach()?;
-        // SAFETY: into_raw gave this reference away; only one detach succeeds.
+        // SAFETY: into_raw released this reference; only one detach succeeds.
         let _given_back = unsafe { ContextRef::from_raw(pmc) };
         Ok(())
     })
@@ -178,7 +179,7 @@ unsafe extern "C" fn pmSaveContext(pmc: *mut Context, buf: *mut u8, sizep: *mut 
         let (pmc, size) = unsafe { (Context::from_ptr(pmc)?, in_out(sizep)?) };
         let capacity = *size;
         *size = pmc.save_size()?;
-        // A buffer that cannot be big enough is not looked at: the caller asks for the size.
+        // A buffer that is too small is not accessed: the caller asks for the size.
         if capacity < *size {
             return Err(Error::NoSpace);
         }

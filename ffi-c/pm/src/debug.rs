@@ -1,4 +1,4 @@
-//! What PM says of itself, and the tie to the idle flag.
+//! PM's messages, and the connection to the idle flag.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
@@ -27,12 +27,12 @@ unsafe extern "C" fn pmDumpContext(pmc: *mut Context) -> c_int {
     })
 }
 
-/// What the errno values mean where PM returns them, in PM's words.
+/// The meaning of the errno values that PM returns, in PM's terms.
 fn error_text(error: c_int) -> Option<&'static CStr> {
     Some(match error {
         0 => c"success",
         libc::EINVAL => c"invalid argument, or not an object of this process",
-        libc::ENOBUFS => c"no message, or no room for one, at the moment",
+        libc::ENOBUFS => c"no message, or no space for one, at the moment",
         libc::EBUSY => c"in use by another thread, or not done yet",
         libc::EIO => c"called out of order, or an error of the link",
         libc::EPIPE => c"the link was reset",
@@ -52,7 +52,7 @@ fn error_text(error: c_int) -> Option<&'static CStr> {
 extern "C" fn pmErrorString(error: c_int) -> *mut c_char {
     match error_text(error) {
         Some(text) => text.as_ptr().cast_mut(),
-        // SAFETY: takes any number; glibc's buffer for unknown ones is the thread's own.
+        // SAFETY: takes any number; glibc's buffer for unknown numbers belongs to the thread.
         None => unsafe { libc::strerror(error) },
     }
 }
@@ -70,7 +70,7 @@ unsafe extern "C" fn pmSetIdleWord(
             None if word.is_null() => nothing,
             None => return Err(Error::Invalid),
         };
-        // SAFETY: by pm.h the word stays valid until the next call.
+        // SAFETY: pm.h requires the word to stay valid until the next call.
         unsafe { score_pm::set_idle_word(word, callback) };
         Ok(())
     })

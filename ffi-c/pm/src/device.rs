@@ -35,15 +35,15 @@ struct OpenDevice {
     process: u32,
 }
 
-/// The open devices by the address that C knows them by. A `pmDevice *` is looked up here and never
-/// followed, so one that is closed is EINVAL.
+/// The open devices by their address in C. A `pmDevice *` is looked up here and never dereferenced,
+/// so a closed device gives EINVAL.
 static DEVICES: LazyLock<Mutex<BTreeMap<usize, OpenDevice>>> = LazyLock::new(Mutex::default);
 
 fn devices() -> std::sync::MutexGuard<'static, BTreeMap<usize, OpenDevice>> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The device that C means.
+/// The device of a C pointer.
 fn device(pmd: *const Device) -> PmResult<Arc<Device>> {
     let devices = devices();
     let open = devices.get(&pmd.addr()).ok_or(Error::Invalid)?;

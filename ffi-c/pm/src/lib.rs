@@ -1,12 +1,14 @@
-//! The C ABI of PMv2, `libpm.so` and `libpm.a`: each function of `ffi-c/include/pm.h`, whose
-//! comments say what they do, by its name. They check what C hands over and call [`score_pm`].
+//! The C ABI of PMv2, `libpm.so` and `libpm.a`: the functions of `ffi-c/include/pm.h`, whose
+//! comments document them. They check the arguments from C and call [`score_pm`].
 //!
 //! # Safety
-//! One rule for all, which callers in C cannot see but pm.h states: a pointer is NULL, or it points
-//! to what its type and the function's comment say, for as long as the call lasts; a context or
-//! device came from a function of this library (closed since, or not). NULL is EINVAL.
+//! One safety rule holds for all; C cannot express it, but pm.h states it. A pointer is NULL, or it
+//! points to an object as its type and the function's comment require, for the duration of the
+//! call. A context or device came from a function of this library (and may have been closed since).
+//! NULL is EINVAL.
 //!
-//! A panic does not unwind into C: it prints its message and aborts, as `extern "C"` has it.
+//! A panic does not unwind into C: it prints its message and aborts, as for every `extern "C"`
+//! function.
 
 // UNSAFETY: turns the pointers of C into references.
 #![expect(unsafe_code)]
@@ -30,7 +32,7 @@ use std::sync::LazyLock;
 
 use score_pm::{Error, PmResult};
 
-/// Runs a function's body; answers `PM_SUCCESS` or the errno value.
+/// Runs a function's body; returns `PM_SUCCESS` or the errno value.
 #[inline(always)]
 fn to_errno(body: impl FnOnce() -> PmResult<()>) -> c_int {
     match body() {
@@ -39,7 +41,7 @@ fn to_errno(body: impl FnOnce() -> PmResult<()>) -> c_int {
     }
 }
 
-/// A place for a result. Taken before anything is done, so that NULL changes nothing.
+/// An OUT argument. Checked before anything is done, so that NULL changes nothing.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -58,7 +60,7 @@ unsafe fn in_out<'a, T>(pointer: *mut T) -> PmResult<&'a mut T> {
     unsafe { pointer.as_mut() }.ok_or(Error::Invalid)
 }
 
-/// An array of `len` entries to be written; NULL will do for none.
+/// An array of `len` entries to be written; NULL is valid if there are none.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -66,12 +68,12 @@ unsafe fn array<'a, T>(pointer: *mut T, len: usize) -> PmResult<&'a mut [T]> {
     match (pointer.is_null(), len) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Error::Invalid),
-        // SAFETY: by the rule `pointer` has room for `len` entries.
+        // SAFETY: by the rule `pointer` has space for `len` entries.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) }),
     }
 }
 
-/// A string of C that must be UTF-8, as all names and numbers here are.
+/// A C string that must be UTF-8, like all names and numbers here.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -83,18 +85,18 @@ unsafe fn text<'a>(pointer: *const c_char) -> PmResult<&'a str> {
     unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| Error::Invalid)
 }
 
-/// A node number, channel number, or the like: not below 0.
+/// A node number, channel number or similar: not below 0.
 #[inline(always)]
 fn non_negative(number: c_int) -> PmResult<u32> {
     u32::try_from(number).map_err(|_| Error::Invalid)
 }
 
-/// A count as C has it; what is beyond `int` stays at its end.
+/// A count as a C `int`; larger counts become the largest `int`.
 fn int(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
 
-/// The C strings of the device names, for ever.
+/// The C strings of the device names; never freed.
 static DEVICE_TYPE_NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
     let name = |name: &&str| CString::new(*name).expect("device names have no NUL");
     score_pm::DEVICE_TYPES.iter().map(name).collect()
@@ -127,7 +129,7 @@ mod tests {
     fn a_panic_aborts_with_its_message_and_does_not_unwind_into_c() {
         const IN_CHILD_ENV: &str = "PM_C_TEST_PANICS";
         if std::env::var_os(IN_CHILD_ENV).is_some() {
-            // Unwinding out would be caught here and end this child with 0.
+            // A panic that unwinds out would be caught here and end this child with 0.
             let _ = std::panic::catch_unwind(|| panics());
             std::process::exit(0);
         }
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn every_device_name_is_a_c_string() {
         for kind in &score_pm::DEVICE_TYPES {
-            // SAFETY: a string that never goes.
+            // SAFETY: a string that is never freed.
             assert_eq!(unsafe { CStr::from_ptr(name(kind)) }.to_str(), Ok(*kind));
         }
     }

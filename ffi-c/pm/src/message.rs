@@ -1,7 +1,7 @@
-//! Messages: pm_message(3). The entry to a message's life (docs/ARCHITECTURE.md).
+//! Messages: pm_message(3). The entry points of messaging (docs/ARCHITECTURE.md).
 //!
-//! The four functions of every message try the short way first. What that leaves to the long way
-//! is a tail call, so that they need no stack.
+//! The four functions that every message uses try the fast path first. The slow path is a tail
+//! call, so that they need no stack frame.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
@@ -17,11 +17,11 @@ use crate::{int, non_negative, out, to_errno};
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct MessageQueueStatus {
-    /// Messages here that pmReceive has not taken.
+    /// Messages received here that pmReceive has not returned yet.
     pub receive: c_int,
     /// Messages sent from here that may not be in their receiver's queue yet.
     pub send: c_int,
-    /// Remote reads under way.
+    /// Outstanding remote reads.
     pub read: c_int,
 }
 
@@ -36,7 +36,7 @@ unsafe extern "C" fn pmGetSendBuffer(
     let (Ok(pmc), Ok(bufp)) = (unsafe { (Context::live_from_ptr(pmc), out(bufp)) }) else {
         return libc::EINVAL;
     };
-    // Below 0 is above every node.
+    // A negative number becomes larger than every node number.
     let node = dest.cast_unsigned();
     let Some(buffer) = pmc.get_send_buffer_fast(node, len) else {
         return get(pmc, node, bufp, len);
@@ -76,7 +76,7 @@ unsafe extern "C" fn pmGetMulticastBuffer(
     })
 }
 
-/// The destinations as they stand in the caller's array: at least one, none below 0.
+/// The destinations in the caller's array: at least one, none below 0.
 ///
 /// # Safety
 /// The rule of the crate.
@@ -90,7 +90,7 @@ unsafe fn destinations<'a>(dest: *const c_int, ndest: c_int) -> PmResult<&'a [u3
     if nodes.iter().any(|node| *node < 0) {
         return Err(Error::Invalid);
     }
-    // SAFETY: int and u32 have one size and alignment, and any bits will do.
+    // SAFETY: int and u32 have the same size and alignment, and any bits are valid.
     Ok(unsafe { std::slice::from_raw_parts(dest.cast(), count) })
 }
 

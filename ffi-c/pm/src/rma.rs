@@ -1,5 +1,5 @@
-//! Remote memory: pm_remote(3). Behind it what no device offers yet, checkpoint and migration:
-//! these functions check their context and answer ENOSYS.
+//! Remote memory access: pm_remote(3). Also checkpoint and migration, which no device offers yet:
+//! these functions check their context and return ENOSYS.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
@@ -20,11 +20,11 @@ const NODE_ANY: c_int = -1;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct MmapInfo {
-    /// Where the region begins.
+    /// Start of the region.
     pub addr: *mut u8,
     /// Its length.
     pub len: usize,
-    /// Where it begins in its file.
+    /// Start of the region in its file.
     pub offset: u64,
     /// Descriptor of the file, or -1.
     pub fd: c_int,
@@ -81,7 +81,7 @@ unsafe extern "C" fn pmWrite(
 ) -> c_int {
     // SAFETY: the rule of the crate.
     let Ok(pmc) = (unsafe { Context::live_from_ptr(pmc) }) else { return libc::EINVAL };
-    // Below 0 is above every node.
+    // A negative number becomes larger than every node number.
     let node = rmt_node.cast_unsigned();
     let done = pmc.write_fast(node, [handle(rmt_hndl), handle(local_hndl)], len);
     if done { 0 } else { write(pmc, node, rmt_hndl, local_hndl, len) }
@@ -152,7 +152,7 @@ unsafe extern "C" fn pmFree(pmc: *mut Context, addr: *mut u8) -> c_int {
     to_errno(|| unsafe { Context::from_ptr(pmc) }?.free_memory(addr))
 }
 
-/// EINVAL for what is no context, else ENOSYS.
+/// EINVAL for anything that is not a context, else ENOSYS.
 ///
 /// # Safety
 /// The rule of the crate.

@@ -1,5 +1,5 @@
 //! libscore.a: the C functions and variables of `score_runtime` and of PM, so that a static link
-//! takes one archive.
+//! needs one archive.
 #![forbid(unsafe_code)]
 
 extern crate pm as _;

@@ -1,5 +1,5 @@
-//! libscore.so: the C functions and variables of `score_runtime`, nothing else. Those of PM stay
-//! undefined here; libpm.so has them.
+//! libscore.so: only the C functions and variables of `score_runtime`. Those of PM stay undefined
+//! here and are resolved from libpm.so.
 #![forbid(unsafe_code)]
 
 extern crate score_runtime as _;

@@ -1,4 +1,4 @@
-/* Counts what is not as it should be. */
+/* Counts the failures. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -1,6 +1,6 @@
 /*
  * Every function of pm.h, and every return code that two contexts of one device in one process can
- * be brought to give. Prints what is wrong and ends with 1, or prints "conforms".
+ * produce. Prints the failures and ends with 1, or prints "conforms".
  */
 #include <errno.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 static char shmem[] = "shmem", composite[] = "composite";
 static pmDevice *device, *composites;
-/* What the owner has opened, what the user attached, and the composites over these. */
+/* The owner's contexts, the contexts that the user has attached, and the composites over these. */
 static pmContext *owned[NODES], *member[NODES], *net[NODES];
 
 /* ---- devices ---- */
@@ -95,7 +95,7 @@ static void telling_of_devices(void) {
     IS(EINVAL, pmIsReachable(device, -1, &reachable));
 }
 
-/* ---- contexts, as their owner has them ---- */
+/* ---- contexts of their owner ---- */
 
 static void opening_contexts(void) {
     int n;
@@ -207,7 +207,7 @@ static void saving_and_restoring(void) {
     receive_text(owned[1], "kept");
 }
 
-/* ---- contexts, as their users have them ---- */
+/* ---- contexts of their users ---- */
 
 static void attaching(void) {
     char unknown[] = "carrier-pigeon";
@@ -248,7 +248,7 @@ static void what_is_the_owners(void) {
     IS(EPERM, pmIsSendStable(member[0]));
     IS(EPERM, pmSaveContext(member[0], buf, &size));
     IS(EPERM, pmRestoreContext(member[0], buf, size));
-    /* And what is the user's: the owner sends by the context no more. */
+    /* The context belongs to the user: the owner can no longer send through it. */
     IS(EINVAL, pmDetachContext(owned[0]));
 }
 
@@ -282,7 +282,7 @@ static void composing(void) {
     IS(EINVAL, pmRemoveNode(net[0], 1));
     IS(PM_SUCCESS, pmAddNode(net[0], 1, member[0], 1));
 
-    /* All or none: node 2 is not there after these. */
+    /* All or none: node 2 has no route after these calls. */
     IS(EBUSY, pmAssociateNodes(net[0], member[0], NODES, every, every));
     IS(EINVAL, pmExtractNode(net[0], 2, &found, &node));
     HOLDS(pmAssociateNodes(net[0], member[0], 2, taken, every) != PM_SUCCESS);
@@ -459,7 +459,7 @@ static int pass_fd(int socket, int fd) {
     return sendmsg(socket, &message, 0) == 1 ? 0 : -1;
 }
 
-/* A user process, as the shepherd starts them: it has opened nothing and attaches one context. */
+/* A user process, as started by the shepherd: it has opened nothing and attaches one context. */
 static int user(int socket) {
     pmContext *pmc = NULL;
     pmDevice *pmd = NULL;
@@ -487,7 +487,7 @@ static int user(int socket) {
 static pid_t other;
 static int to_other;
 
-/* Before anything of PM is there. */
+/* Before PM has any object. */
 static void start_another_process(void) {
     int ends[2];
 
@@ -518,7 +518,7 @@ static void another_process(void) {
     IS(0, pass_fd(to_other, fd));
     IS(PM_SUCCESS, pmCloseAttachFd(fd));
     send_text(here, 1, "to another process");
-    IS(EBUSY, pmReceive(there, &buf, &len)); /* it is the other's now */
+    IS(EBUSY, pmReceive(there, &buf, &len)); /* it belongs to the other process now */
     alarm(10);
     while ((cc = pmReceive(here, &buf, &len)) == ENOBUFS) continue;
     alarm(0);
@@ -526,8 +526,8 @@ static void another_process(void) {
     IS(PM_SUCCESS, pmReleaseReceiveBuffer(here));
     IS(other, waitpid(other, &status, 0));
     IS(0, status);
-    /* A message to a node that has gone is accepted and dropped. */
-    send_text(here, 1, "to nobody");
+    /* A message to a node that has exited is accepted and dropped. */
+    send_text(here, 1, "to an exited node");
     IS(PM_SUCCESS, pmCloseContext(there));
     IS(PM_SUCCESS, pmCloseContext(here));
     close(to_other);

@@ -1,4 +1,4 @@
-/* Makes PM say something on standard error, under PM_DEBUG. */
+/* Makes PM print a message on standard error, with PM_DEBUG set. */
 #include <errno.h>
 #include <stdio.h>
 

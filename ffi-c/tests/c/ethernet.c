@@ -1,7 +1,7 @@
 /*
- * Two nodes over ethernet, both in this process, each behind a composite: messages of every kind,
- * a blocked receive as in figure 3.4, and a child of fork, which has no context. Prints what is
- * wrong and ends with 1, or prints "conforms".
+ * Two nodes over ethernet, both in this process, each in a composite: messages of every kind,
+ * a blocked receive as in figure 3.4, and a child of fork, which has no context. Prints the
+ * failures and ends with 1, or prints "conforms".
  */
 #include <errno.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 static pmContext *member[NODES], *net[NODES];
 
-/* A message that comes, whenever that is. */
+/* Waits for a message. */
 static size_t awaited(pmContext *pmc, caddr_t *buf) {
     size_t len = 0;
     int answer;

@@ -11,7 +11,7 @@ static void remote_done(pmContext **end) {
     IS(PM_SUCCESS, cc);
 }
 
-/* A region of each node, written and read as words, sub regions too. */
+/* A region of each node, written and read as words, also in parts. */
 static void remote_memory(pmContext **end, char *here, char *there) {
     pmAddrHandle local = 0, remote = 0, again = 0;
 

@@ -1,6 +1,6 @@
 /*
- * The functions of PM as the manual's pages declare them, declared a second time: a compiler
- * refuses what differs. Also the macros of table 2.2.
+ * The functions of PM, declared a second time as in the manual's pages: a compiler refuses
+ * declarations that differ. Also the macros of table 2.2.
  */
 #include <pm.h>
 
@@ -39,9 +39,9 @@ int pmCheckpoint(pmContext *pmc, void (*callback)(void *, int), void *arg);
 int pmRestartUser(pmContext *pmc);
 int pmGetMmapInfo(pmMmapInfo *mip, int *sizep);
 
-/* Usable in the preprocessor, and of the ruled values. */
+/* Usable in the preprocessor, with the specified values. */
 #if PM_SUCCESS != 0 || PM_MAX_NODE != 1048576 || PM_MIN_MTU != 1024 || PM_RMA_MTU != (1 << 30)
-#error "a macro of table 2.2 is not what it was"
+#error "a macro of table 2.2 has changed"
 #endif
 #if PM_NODE_ANY >= 0 || (PM_OPT_REMOTE_WRITE & PM_OPT_REMOTE_READ)
 #error "PM_NODE_ANY is a node, or the option bits overlap"

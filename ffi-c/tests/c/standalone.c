@@ -7,7 +7,7 @@
 int main(int argc, char **argv) {
     score_initialize(argc, argv);
     if (score_num_pmnet != 0 || score_pmnet[0] != NULL || sc_barrier() != 0) return 1;
-    /* That PM is there, too, once. */
+    /* PM is also linked, once. */
     if (pmSend(NULL) == PM_SUCCESS) return 2;
     printf("node %d of %d\n", score_self_node, score_num_node);
     return 0;

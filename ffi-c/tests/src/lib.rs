@@ -1,16 +1,16 @@
-//! What the tests of the C ABI stand on: the libraries as cargo builds them, and C compilers.
+//! The common part of the C ABI tests: the libraries as built by cargo, and C compilers.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The folder ffi-c.
+/// The directory ffi-c.
 pub fn ffi_c() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("in ffi-c")
 }
 
-/// The folder of pm.h and score.h.
+/// The directory of pm.h and score.h.
 pub fn include() -> PathBuf {
     ffi_c().join("include")
 }
@@ -20,37 +20,37 @@ pub fn source(name: &str) -> PathBuf {
     ffi_c().join("tests/c").join(name)
 }
 
-/// The folder with the libraries and compiler wrappers. `HARNESS_BIN_DIR` names one that is built
-/// already; else they are built first, in the profile of these tests.
+/// The directory with the libraries and compiler wrappers. `HARNESS_BIN_DIR` names a directory in
+/// which they are built already; otherwise they are built first, in the profile of these tests.
 pub fn build_dir() -> &'static Path {
     static BUILD_DIR: OnceLock<PathBuf> = OnceLock::new();
     BUILD_DIR.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
-        Some(folder) => PathBuf::from(folder),
+        Some(directory) => PathBuf::from(directory),
         None => build(),
     })
 }
 
 fn build() -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a path");
-    let folder = exe.ancestors().nth(2).expect("tests run in TARGET/PROFILE/deps");
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+    let directory = exe.ancestors().nth(2).expect("tests run in TARGET/PROFILE/deps");
+    let profile = match directory.file_name().and_then(|name| name.to_str()) {
         Some("debug") => "dev",
         Some(name) => name,
-        None => panic!("{} is no profile", folder.display()),
+        None => panic!("{} is not a profile", directory.display()),
     };
     let packages = ["pm-c", "score-c", "score-c-static", "score-commands"];
     let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["build", "--quiet", "--profile", profile, "--target-dir"])
-        .arg(folder.parent().expect("in the target directory"))
+        .arg(directory.parent().expect("in the target directory"))
         .args(packages.iter().flat_map(|package| ["-p", package]))
         .current_dir(ffi_c())
         .status()
         .expect("cargo can be started");
     assert!(status.success(), "cannot build {packages:?}");
-    folder.to_path_buf()
+    directory.to_path_buf()
 }
 
-/// The C compilers that are here, C++ ones by `is_cxx`; says once which are missing.
+/// The installed C compilers, or C++ compilers if `is_cxx`; reports once which are missing.
 pub fn compilers(is_cxx: bool) -> Vec<&'static str> {
     let all = if is_cxx { ["g++", "clang++"] } else { ["gcc", "clang"] };
     let is_installed = |name: &&str| {
@@ -63,7 +63,7 @@ pub fn compilers(is_cxx: bool) -> Vec<&'static str> {
     all.into_iter().filter(is_installed).collect()
 }
 
-/// The first of these spellings of a standard that the compiler knows: C23 is c2x to older ones.
+/// The first of these names of a standard that the compiler knows: older ones call C23 c2x.
 pub fn standard(compiler: &str, names: &[&str]) -> String {
     let is_supported = |name: &&&str| {
         let mut command = Command::new(compiler);
@@ -74,8 +74,9 @@ pub fn standard(compiler: &str, names: &[&str]) -> String {
     format!("-std={}", name.unwrap_or_else(|| panic!("{compiler} knows none of {names:?}")))
 }
 
-/// Runs a command to its end; if it fails, the test does, with all that was printed. It finds the
-/// libraries by its own search path: the one that cargo gives to tests names other builds of them.
+/// Runs a command to its end; if it fails, the test fails with all output. The command finds the
+/// libraries by its own search path, because the search path that cargo sets for tests contains
+/// other builds of them.
 pub fn run_ok(command: &mut Command) -> Output {
     command.env_remove("LD_LIBRARY_PATH");
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -83,7 +84,7 @@ pub fn run_ok(command: &mut Command) -> Output {
     output
 }
 
-/// All that a command has printed.
+/// The whole output of a command.
 pub fn all_output(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
@@ -93,16 +94,16 @@ pub fn stdout(command: &mut Command) -> String {
     String::from_utf8(run_ok(command).stdout).expect("UTF-8")
 }
 
-/// A folder of its own for a test, removed with the value.
+/// A separate directory for a test, removed with the value.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// Makes the folder, in cargo's target directory.
+    /// Makes the directory, in cargo's target directory.
     pub fn new(name: &str) -> Self {
         let exe = std::env::current_exe().expect("a running program has a path");
-        let folder = exe.with_file_name(format!("c-abi-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("the target directory is writable");
-        Self(folder)
+        let directory = exe.with_file_name(format!("c-abi-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("the target directory is writable");
+        Self(directory)
     }
 
     /// A file in it.
@@ -117,13 +118,13 @@ impl Drop for TempDir {
     }
 }
 
-/// The names of the functions (and, for `extern` lines, variables) that a header declares: what
-/// stands before the first parenthesis, outside of comments and preprocessor lines.
+/// The names of the functions (and, for `extern` lines, variables) that a header declares: the word
+/// in front of the first parenthesis, outside of comments and preprocessor lines.
 pub fn declared_names(header: &str) -> Vec<String> {
     let text = std::fs::read_to_string(include().join(header)).expect("the header is readable");
     let text = without_comments(&text);
     let mut names = Vec::new();
-    // Inside how many braces of a structure.
+    // Nesting depth of structure braces.
     let mut depth = 0;
     let mut statement = String::new();
     let mut continued = false;

@@ -1,5 +1,5 @@
-//! examples/scatter builds as its Makefile says: by scorecc, and by plain compilers with
-//! pkg-config. That it runs under scrun is a scenario (tests/scenarios/compilers.rs).
+//! examples/scatter builds as described in its Makefile: by scorecc, and by plain compilers with
+//! pkg-config. A scenario (tests/scenarios/compilers.rs) runs it under scrun.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn example() -> PathBuf {
     ffi_c().with_file_name("examples").join("scatter")
 }
 
-/// Without scrun it is one node, and says so.
+/// Without scrun the program is one node, and reports that.
 fn assert_runs_without_scrun(program: PathBuf) {
     let output = Command::new(&program).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! The headers say what the libraries have, and compile without a warning everywhere.
+//! The headers match the libraries, and compile without a warning everywhere.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -10,7 +10,7 @@ use score_c_tests::{
 const HEADERS: [&str; 5] = ["pm.h", "score.h", "sc.h", "score_resource.h", "score_options.h"];
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-Wshadow"];
 
-/// Every order of inclusion that matters: each header alone, and twice; then all.
+/// Every relevant order of inclusion: each header alone, and twice; then all.
 fn inclusions() -> Vec<String> {
     let mut texts: Vec<String> =
         HEADERS.iter().map(|header| format!("#include <{header}>\n").repeat(2)).collect();
@@ -54,7 +54,7 @@ fn each_header_alone_and_all_together_are_clean_cxx() {
 }
 
 #[test]
-fn the_declared_types_are_what_the_manual_says() {
+fn the_declared_types_match_the_manual() {
     for compiler in compilers(false) {
         for names in [&["c99"][..], &["c23", "c2x"]] {
             run_ok(

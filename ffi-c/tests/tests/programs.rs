@@ -1,4 +1,5 @@
-//! C programs on the real libraries: every function of pm.h, by every compiler, linked both ways.
+//! C programs with the real libraries: every function of pm.h, with every compiler, linked both
+//! ways.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -19,8 +20,8 @@ fn compile(compiler: &str, name: &str, library: &[String], to: &Path) {
 }
 
 fn shared() -> Vec<String> {
-    let folder = build_dir().display();
-    vec![format!("-L{folder}"), format!("-Wl,-rpath,{folder}"), "-lpm".into()]
+    let directory = build_dir().display();
+    vec![format!("-L{directory}"), format!("-Wl,-rpath,{directory}"), "-lpm".into()]
 }
 
 fn archive() -> Vec<String> {

@@ -1,4 +1,4 @@
-//! What the libraries export and need: one copy of PM, and nothing but the promised names.
+//! The exports and dependencies of the libraries: one copy of PM, and only the promised names.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -51,14 +51,14 @@ fn the_sonames_are_those_that_programs_record_and_lead_to_the_libraries() {
 }
 
 #[test]
-fn libscore_so_takes_pm_from_libpm_so_and_has_none_of_its_own() {
+fn libscore_so_uses_pm_from_libpm_so_and_contains_no_copy() {
     let section = dynamic_section("libscore.so");
     assert!(section.contains("Shared library: [libpm.so.2]"), "{section}");
     let undefined = dynamic_symbols("libscore.so", "--undefined-only");
     assert!(undefined.contains(&"pmAttachContext@PM_2.0".to_string()), "{undefined:?}");
-    // With local symbols: no function of the crate score_pm, which would bring its statics along.
+    // With local symbols: no function of the crate score_pm, because it would include its statics.
     let all = stdout(Command::new("nm").arg("--demangle").arg(build_dir().join("libscore.so")));
-    assert!(all.contains("score_runtime::"), "libscore.so has no local symbols to look at");
+    assert!(all.contains("score_runtime::"), "libscore.so has no local symbols to check");
     let copied: Vec<&str> = all.lines().filter(|line| line.contains("score_pm::")).collect();
     assert!(copied.is_empty(), "{copied:?}");
 }
@@ -78,7 +78,7 @@ fn each_archive_defines_all_that_its_shared_object_exports() {
     let archives = [("libpm.a", &["pm.map"][..]), ("libscore.a", &["pm.map", "score.map"])];
     for (archive, maps) in archives {
         let path = build_dir().join(archive);
-        // Not nm: with LLVM's plugin it fails on the bitcode that rustc puts beside the code.
+        // Not nm: with LLVM's plugin it fails on the bitcode that rustc adds to the code.
         let text = stdout(Command::new("readelf").arg("-sW").arg(path));
         let defined: Vec<&str> = text.lines().filter_map(global).collect();
         for name in maps.iter().flat_map(|map| exported_names(map)) {
@@ -98,10 +98,10 @@ fn global(line: &str) -> Option<&str> {
 
 #[test]
 fn no_exported_function_may_unwind_into_c() {
-    // `extern "C"` aborts on a panic by itself; only "C-unwind" would not.
+    // `extern "C"` aborts on a panic; only "C-unwind" would not.
     let root = score_c_tests::ffi_c().parent().unwrap();
-    for folder in ["ffi-c/pm/src", "libscore/src"] {
-        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+    for directory in ["ffi-c/pm/src", "libscore/src"] {
+        for entry in std::fs::read_dir(root.join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
                 let text = std::fs::read_to_string(&path).unwrap();

@@ -1,4 +1,4 @@
-//! scorecc and its kin, and score_compiler_list, as their manual pages say.
+//! scorecc and the other compiler wrappers, and score_compiler_list, as in their manual pages.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use score_c_tests::{TempDir, all_output, build_dir, compilers, run_ok, source, stdout};
 
-/// A wrapper, without what the caller's environment may say of compilers.
+/// A wrapper, without the variables for compilers in the caller's environment.
 fn wrapper(name: &str) -> Command {
     let mut command = Command::new(build_dir().join(name));
     command.env_remove("SCORE_BUILD_COMPILERS").env_remove("SCORE_COMPILERS");
@@ -97,7 +97,7 @@ fn show_prints_the_compilers_command_line_and_runs_it() {
     assert!(object.is_file());
 }
 
-/// What a wrapper would run, by having it run `echo`, or by an error.
+/// The command that a wrapper would run, determined by making it run `echo`, or by an error.
 fn run_wrapper(name: &str, options: &[&str], env: &[(&str, &str)]) -> Output {
     wrapper(name).args(options).envs(env.iter().copied()).output().unwrap()
 }
@@ -169,7 +169,7 @@ fn nockpt_is_accepted_with_a_note() {
 }
 
 #[test]
-fn an_installed_tree_is_used_where_it_stands() {
+fn an_installed_tree_is_used_from_its_own_location() {
     let scratch = TempDir::new("prefix");
     let copy = |from: &Path, to: &str| {
         let to = scratch.file(to);

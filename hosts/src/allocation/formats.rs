@@ -1,11 +1,11 @@
-//! The forms in which batch systems write hosts and slots.
+//! The formats in which batch systems list hosts and slots.
 
 use crate::database::host_name_error;
 use crate::error::printable;
 use crate::{MAX_HOSTS, MAX_NODES, hostlist};
 use std::collections::HashMap;
 
-/// Name and slots of each host, none twice.
+/// Name and slots of each host; no host appears twice.
 pub(super) type Slots = Vec<(String, u32)>;
 
 #[derive(Default)]
@@ -88,7 +88,7 @@ pub(super) fn slurm(nodes: &str, slots: Option<(&str, &str)>) -> Result<Slots, S
     builder.finish()
 }
 
-/// A name for each slot.
+/// Names, repeated once per slot.
 pub(super) fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     for name in names.map(str::trim).filter(|name| !name.is_empty()) {
@@ -103,20 +103,20 @@ pub(super) fn pairs(text: &str) -> Result<Slots, String> {
     let mut words = text.split_whitespace();
     while let Some(name) = words.next() {
         let slots = words.next().and_then(number);
-        let missing = || format!("no number of slots behind {}", printable(name));
+        let missing = || format!("no number of slots after {}", printable(name));
         builder.add(name, slots.ok_or_else(missing)?)?;
     }
     builder.finish()
 }
 
-/// Lines of host, slots and what does not matter here.
+/// Lines of host, slots and further fields, which are ignored.
 pub(super) fn host_file(text: &str) -> Result<Slots, String> {
     let mut builder = SlotListBuilder::default();
     for line in text.lines() {
         let mut words = line.split_whitespace();
         let Some(name) = words.next() else { continue };
         let slots = words.next().and_then(number);
-        let missing = || format!("no number of slots behind {}", printable(name));
+        let missing = || format!("no number of slots after {}", printable(name));
         builder.add(name, slots.ok_or_else(missing)?)?;
     }
     builder.finish()

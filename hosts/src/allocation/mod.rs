@@ -1,4 +1,4 @@
-//! Inside a job of a batch system: which hosts it has given, read from its environment.
+//! Inside a job of a batch system: the hosts that it has allocated, read from its environment.
 //!
 //! | system | job | hosts and slots |
 //! |---|---|---|
@@ -39,19 +39,19 @@ impl std::fmt::Display for BatchSystem {
     }
 }
 
-/// The hosts that a batch system has given.
+/// The hosts that a batch system has allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
-    /// Which system.
+    /// The batch system.
     pub system: BatchSystem,
     /// Its name for the job.
     pub job: String,
-    /// Name and slots of each host, in its order; none twice.
+    /// Name and slots of each host, in the batch system's order; no host appears twice.
     pub hosts: Vec<(String, u32)>,
 }
 
 impl Allocation {
-    /// As hosts to choose among: a slot is a processor.
+    /// As hosts for placement: a slot counts as a processor.
     pub fn hosts(&self) -> Vec<Host> {
         let host = |(name, slots): &(String, u32)| Host {
             name: name.clone(),
@@ -62,10 +62,10 @@ impl Allocation {
     }
 }
 
-/// The allocation that a process with this environment runs in, if it runs in one.
+/// The allocation of a process with this environment, if there is one.
 ///
 /// # Errors
-/// A variable or file of the system that cannot be understood, by name.
+/// A variable or file of the batch system that is malformed, by name.
 pub fn allocation(
     variable: &dyn Fn(&str) -> Option<OsString>,
     read: ReadFile<'_>,
@@ -116,7 +116,7 @@ pub fn allocation(
     Ok(None)
 }
 
-/// Fuzzing entry: the text as whatever a batch system can have set.
+/// Fuzzing entry: the text as the value of every variable that a batch system sets.
 pub(crate) fn fuzz(text: &str) {
     for system in ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"] {
         let variable = |name: &str| {
@@ -200,7 +200,7 @@ mod tests {
             "LSF 9 a:2 b:1"
         );
         let error = allocation_in(&[job, ("LSB_MCPU_HOSTS", "a 2 b")], "").unwrap_err();
-        assert!(error.contains("LSB_MCPU_HOSTS: no number of slots behind b"), "{error}");
+        assert!(error.contains("LSB_MCPU_HOSTS: no number of slots after b"), "{error}");
     }
 
     #[test]
@@ -209,6 +209,6 @@ mod tests {
         let file = "a.x 4 all.q@a.x UNDEFINED\nb.x 2 all.q@b.x 0,1:0,2\na.x 1 other.q@a.x <NULL>\n";
         assert_eq!(allocation_in(&job, file).unwrap().unwrap(), "Grid Engine 3 a.x:5 b.x:2");
         let error = allocation_in(&job, "a.x\n").unwrap_err();
-        assert!(error.contains("PE_HOSTFILE: no number of slots behind a.x"), "{error}");
+        assert!(error.contains("PE_HOSTFILE: no number of slots after a.x"), "{error}");
     }
 }

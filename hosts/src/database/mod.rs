@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The word that no host or group can be named: `local:N` are virtual hosts.
+/// The reserved word, which cannot be the name of a host or group: `local:N` are virtual hosts.
 pub const LOCAL_KEYWORD: &str = "local";
 
-/// Why a word cannot name a host.
+/// Why a word cannot be the name of a host.
 pub(crate) fn host_name_error(word: &str) -> Option<String> {
     record::name_error(word, false)
 }
@@ -25,9 +25,9 @@ pub(crate) fn host_name_error(word: &str) -> Option<String> {
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Host {
-    /// Its name, as the record has it.
+    /// Its name, as in the record.
     pub name: String,
-    /// What to dial, if not the name.
+    /// The address to connect to, if not the name.
     pub address: Option<String>,
     /// Its processors (`cores`; `smp` in SCore 5).
     pub processors: Option<u32>,
@@ -35,7 +35,7 @@ pub struct Host {
     pub sockets: Option<u32>,
     /// Its kind of processor.
     pub cpugen: Option<String>,
-    /// Its speed, as it is written.
+    /// Its speed, as written in the record.
     pub speed: Option<String>,
     /// Its kind of programs (`nodes=4.BINTYPE`).
     pub bintype: Option<String>,
@@ -43,21 +43,21 @@ pub struct Host {
     pub networks: Vec<String>,
     /// Its groups.
     pub groups: Vec<String>,
-    /// Hosts that stand in for it.
+    /// Spare hosts for it.
     pub spares: Vec<String>,
-    /// Where SCore's lock server ran (`msgb`); read and without effect.
+    /// The host of SCore's lock server (`msgb`); read and without effect.
     pub lock_server: Option<String>,
-    /// Attributes of the site's own.
+    /// Attributes that the site has defined.
     pub site_attributes: BTreeMap<String, Vec<String>>,
     /// Whether it is marked as out of order.
     pub defect: bool,
     /// Whether it is one of `local:N`.
     pub is_virtual: bool,
-    /// Its ends of its networks, in their order.
+    /// Its interfaces to its networks, in the order of the networks.
     pub interfaces: Vec<HostInterface>,
 }
 
-/// A host's end of a network.
+/// A host's interface to a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostInterface {
     /// The network's name.
@@ -66,20 +66,20 @@ pub struct HostInterface {
     pub device: String,
     /// See [`Network::is_trusted`].
     pub trusted: bool,
-    /// Interfaces of this host, else addresses; none when the route decides.
+    /// Interfaces of this host, or addresses; none if the route decides.
     pub links: Vec<String>,
-    /// How its RDMA adapter is addressed ([`attributes::RDMA_ADDRESS_ATTRIBUTES`]), as far as that is said.
+    /// The configured addressing of its RDMA adapter ([`attributes::RDMA_ADDRESS_ATTRIBUTES`]).
     pub addressing: Vec<(String, String)>,
 }
 
 impl Host {
-    /// What to dial.
+    /// The name or address to connect to.
     pub fn dial(&self) -> &str {
         self.address.as_deref().unwrap_or(&self.name)
     }
 
-    /// Whether it is the machine that calls itself `hostname`. Of two names of which one has no
-    /// domain, the first labels decide.
+    /// Whether the host is the machine with this `hostname`. If only one of the two names has a
+    /// domain, the first labels are compared.
     pub fn is_machine(&self, hostname: &str) -> bool {
         let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         let short = !self.name.contains('.') || !hostname.contains('.');
@@ -95,26 +95,26 @@ pub struct Network {
     pub name: String,
     /// Its device (`type`).
     pub device: String,
-    /// Attributes for all hosts.
+    /// Attributes that apply to all hosts.
     pub settings: BTreeMap<String, Vec<String>>,
-    /// Attributes of a host's own end (`NETWORK/HOST` records).
+    /// Attributes of one host's interface (`NETWORK/HOST` records).
     pub interface_settings: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
 impl Network {
-    /// The values of an attribute for a host: its own, else those for all.
+    /// The values of an attribute for a host: those of its interface, else those for all hosts.
     pub fn setting(&self, host: &str, name: &str) -> &[String] {
         let host_values = self.interface_settings.get(host).and_then(|end| end.get(name));
         host_values.or_else(|| self.settings.get(name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the operator trusts everybody on this network: raw wires are allowed.
+    /// Whether the operator trusts everyone on this network: raw wires are allowed.
     pub fn is_trusted(&self) -> bool {
         self.settings.get("trusted").is_some_and(|value| value[0] == "yes")
     }
 
-    /// The interfaces of a host on this network, several when trunked (`links`, else `netdev`);
-    /// none when the route decides.
+    /// The interfaces of a host on this network, several for a trunk (`links`, else `netdev`); none
+    /// if the route decides.
     pub fn links(&self, host: &str) -> &[String] {
         match self.setting(host, "links") {
             [] => self.setting(host, "netdev"),
@@ -122,7 +122,7 @@ impl Network {
         }
     }
 
-    /// The end that a host has.
+    /// A host's interface.
     fn interface(&self, host: &str) -> HostInterface {
         let links = match self.links(host) {
             [] => self.setting(host, "address"),
@@ -145,12 +145,12 @@ impl Network {
     }
 }
 
-/// What is left of a set of hosts without those that are out of order.
+/// A set of hosts without the hosts that are out of order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AvailableHosts {
-    /// The hosts, spares in the places of those that they stand in for.
+    /// The hosts, with spares in the positions of the hosts that they replace.
     pub hosts: Vec<Host>,
-    /// Host and spare.
+    /// Replaced host and its spare.
     pub replaced: Vec<(String, String)>,
     /// Hosts without a spare.
     pub missing: Vec<String>,
@@ -165,39 +165,39 @@ pub struct Database {
     /// Group and members, in the order of the file.
     groups: Vec<(String, Vec<usize>)>,
     by_name: HashMap<String, usize>,
-    /// First labels of names; None where several hosts have it.
+    /// First labels of names; None if several hosts have the same label.
     by_label: HashMap<String, Option<usize>>,
     by_group: HashMap<String, usize>,
 }
 
 impl Database {
-    /// Reads a database, and the list of defects beside it if there is one.
+    /// Reads a database, and the list of defects in its directory if there is one.
     ///
     /// # Errors
-    /// What is wrong in them.
+    /// The first error in them.
     pub fn load(path: &Path, read: ReadFile<'_>) -> Result<Self, ParseError> {
-        let fault = |path: &Path, error: std::io::Error| ParseError {
+        let parse_error = |path: &Path, error: std::io::Error| ParseError {
             file: path.to_string_lossy().into_owned(),
             line: 0,
             word: String::new(),
             message: error.to_string(),
         };
-        let bytes = read(path).map_err(|error| fault(path, error))?;
+        let bytes = read(path).map_err(|error| parse_error(path, error))?;
         let mut database = Self::parse(&path.to_string_lossy(), &bytes, read)?;
         let defects_path = path.with_file_name(DEFECTIVE_HOSTS_FILE);
         match read(&defects_path) {
             Ok(bytes) => database.mark_defects(&defects_path.to_string_lossy(), &bytes, read)?,
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            Err(error) => return Err(fault(&defects_path, error)),
+            Err(error) => return Err(parse_error(&defects_path, error)),
         }
         Ok(database)
     }
 
-    /// Reads the text of a database; `file` is what errors call it.
+    /// Parses the text of a database; `file` is its name in errors.
     ///
     /// # Errors
-    /// What is wrong in it or in a file that it includes.
+    /// The first error in it or in a file that it includes.
     pub fn parse(file: &str, bytes: &[u8], read: ReadFile<'_>) -> Result<Self, ParseError> {
         let records = record::read(&preprocess::lines(file, bytes, read)?)?;
         let (hosts, networks) = resolve::resolve(records)?;
@@ -223,7 +223,7 @@ impl Database {
     /// Marks the hosts of a list, one a line, as out of order.
     ///
     /// # Errors
-    /// A line that is no known host.
+    /// A line that is not a known host.
     pub fn mark_defects(
         &mut self,
         file: &str,
@@ -245,14 +245,14 @@ impl Database {
         Ok(())
     }
 
-    /// Whether it names hosts and says nothing of them: a mere list.
+    /// Whether it has hosts without any attributes: a mere list.
     pub fn is_host_list(&self) -> bool {
         let is_name_only =
             |host: &Host| *host == Host { name: host.name.clone(), ..Host::default() };
         self.networks.is_empty() && self.hosts.iter().all(is_name_only)
     }
 
-    /// What errors call it.
+    /// Its name in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -267,7 +267,7 @@ impl Database {
         &self.networks
     }
 
-    /// The network of that name.
+    /// The network with that name.
     pub fn network(&self, name: &str) -> Option<&Network> {
         self.networks.iter().find(|network| network.name == name)
     }
@@ -283,7 +283,7 @@ impl Database {
         Some(members.iter().map(|index| &self.hosts[*index]))
     }
 
-    /// The host of that name, or with that first label if only one has it.
+    /// The host with that name, or with that first label if only one host has it.
     pub fn host(&self, name: &str) -> Option<&Host> {
         self.index(name).map(|index| &self.hosts[index])
     }
@@ -293,12 +293,12 @@ impl Database {
         known.or_else(|| self.by_label.get(name).copied().flatten())
     }
 
-    /// Why a name is none of this database, and what would be.
+    /// The error for a name that this database does not have, with the valid names.
     pub fn unknown_name_error(&self, name: &str) -> String {
         if self.by_label.contains_key(name) {
             let has_label = |host: &&Host| host.name.split('.').next() == Some(name);
             let names = self.hosts.iter().filter(has_label).map(|host| host.name.as_str());
-            return format!("several hosts are called so: {}", join_names(names));
+            return format!("several hosts have this name: {}", join_names(names));
         }
         let hosts = self.hosts.iter().map(|host| host.name.as_str());
         let labels = hosts.clone().filter_map(|name| Some(name.split_once('.')?.0));
@@ -310,8 +310,8 @@ impl Database {
         format!("no host or group of {}; {hint}", crate::error::printable(&self.file))
     }
 
-    /// A set of hosts without those that are out of order: spares stand in for them as long as
-    /// there are spares (score_doc 7, scorehosts.db, DEFECT LIST).
+    /// A set of hosts without those that are out of order: spares replace them as long as there are
+    /// spares (score_doc 7, scorehosts.db, DEFECT LIST).
     pub fn available(&self, requested: Vec<Host>) -> AvailableHosts {
         let mut used_names: HashSet<String> =
             requested.iter().map(|host| host.name.clone()).collect();

@@ -1,5 +1,6 @@
-//! Lines to records: a name, then `ATTRIBUTE=VALUE[,VALUE]...`. Lines of one name are one record;
-//! equal attributes add up; `~` before the name marks it as out of order (score_doc 7).
+//! Lines to records: a name, then `ATTRIBUTE=VALUE[,VALUE]...`. Lines with the same name form one
+//! record; values of equal attributes are joined; `~` in front of the name marks the host as out of
+//! order (score_doc 7).
 
 use super::LOCAL_KEYWORD;
 use crate::MAX_HOSTS;
@@ -13,26 +14,26 @@ use std::collections::HashMap;
 pub struct Record {
     /// Its name.
     pub name: String,
-    /// Where it stands first.
+    /// The word of its first occurrence.
     pub word: Word,
-    /// Whether a line of it marks it as out of order.
+    /// Whether one of its lines marks it as out of order.
     pub defect: bool,
     /// Its attributes in order.
     pub attributes: Vec<Attribute>,
 }
 
-/// One attribute as it was given.
+/// One attribute as written.
 #[derive(Debug, Clone)]
 pub struct Attribute {
     /// Its name.
     pub name: String,
     /// At least one.
     pub values: Vec<String>,
-    /// Where it stands.
+    /// The word in the file.
     pub word: Word,
 }
 
-/// Reads lines of words.
+/// Reads records from lines of words.
 ///
 /// # Errors
 /// The first word that is wrong.
@@ -63,7 +64,7 @@ pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, ParseError> {
     Ok(records)
 }
 
-/// The names that begin a line: one, or a range.
+/// The names at the beginning of a line: one, or a range.
 fn names(name: &str, word: &Word) -> Result<Vec<String>, ParseError> {
     if name.contains('=') {
         let what = "a line begins with the name of its record, then ATTRIBUTE=VALUE";
@@ -78,7 +79,7 @@ fn names(name: &str, word: &Word) -> Result<Vec<String>, ParseError> {
     }
 }
 
-/// Why something cannot be the name of a host, a group or, with `/`, a host's end of a network.
+/// Why a word cannot be the name of a host, a group or, with `/`, a host's interface to a network.
 pub fn name_error(name: &str, allows_slash: bool) -> Option<String> {
     let number = name.strip_prefix(LOCAL_KEYWORD);
     if number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -90,7 +91,7 @@ pub fn name_error(name: &str, allows_slash: bool) -> Option<String> {
     let operator =
         |letter: char| "+~:@^,=[]\"'\\".contains(letter) || letter == '/' && !allows_slash;
     let bad_char = name.chars().find(|letter| operator(*letter))?;
-    Some(format!("'{bad_char}' cannot stand in a name"))
+    Some(format!("'{bad_char}' is not allowed in a name"))
 }
 
 fn attribute(word: &Word) -> Result<Attribute, ParseError> {

@@ -1,4 +1,4 @@
-//! Records to hosts and networks: every attribute is looked at, every name must lead somewhere.
+//! Records to hosts and networks: every attribute is checked, every name must be defined.
 
 use super::record::{Attribute, Record, name_error};
 use super::{Host, Network};
@@ -10,10 +10,10 @@ use crate::error::{ParseError, join_names};
 use crate::name_suggestion::nearest;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Attributes of one record, equal ones added up.
+/// Attributes of one record, with the values of equal ones joined.
 type Values = BTreeMap<String, Vec<String>>;
 
-/// Makes hosts and networks of records.
+/// Makes hosts and networks from records.
 ///
 /// # Errors
 /// The first attribute or name that is wrong.
@@ -41,11 +41,11 @@ pub fn resolve(records: Vec<Record>) -> Result<(Vec<Host>, Vec<Network>), ParseE
             {
                 return Err(attribute
                     .word
-                    .error(&attribute.word.text, format!("{other} has it already")));
+                    .error(&attribute.word.text, format!("{other} already has it")));
             }
         }
         let interface = |name: &String| {
-            // The word of a device needs no record.
+            // The name of a device needs no record.
             let device_network =
                 || Network { name: name.clone(), device: name.clone(), ..Network::default() };
             match networks.iter().find(|network| network.name == *name) {
@@ -59,7 +59,7 @@ pub fn resolve(records: Vec<Record>) -> Result<(Vec<Host>, Vec<Network>), ParseE
     Ok((resolved, networks))
 }
 
-/// Names of networks, spares and groups in an attribute.
+/// Checks names of networks, spares and groups in an attribute.
 fn check_references(
     attribute: &Attribute,
     hosts: &HashSet<&str>,
@@ -78,7 +78,7 @@ fn check_references(
             "spare" if !hosts.contains(value.as_str()) => {
                 unknown_name_error(value, hosts.iter().copied(), "host")
             }
-            "group" if hosts.contains(value.as_str()) => "a host is called so, too".into(),
+            "group" if hosts.contains(value.as_str()) => "a host has this name, too".into(),
             "group" => match name_error(value, false) {
                 Some(what) => what,
                 None => continue,
@@ -90,7 +90,7 @@ fn check_references(
     Ok(())
 }
 
-/// No such thing of that sort, and which there are.
+/// The error for a name that is not defined, with the defined ones.
 fn unknown_name_error<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str>,
@@ -131,7 +131,7 @@ fn check_adapter_attributes(record: &Record, device: &str) -> Result<(), ParseEr
     let is_misplaced = |name: &str| is_other_device && RDMA_ADDRESS_ATTRIBUTES.contains(&name);
     match record.attributes.iter().find(|given| is_misplaced(&given.name)) {
         Some(given) => {
-            let what = "it addresses an RDMA adapter: it is for networks of type verbs";
+            let what = "it addresses an RDMA adapter: only for networks of type verbs";
             Err(given.word.error(&given.word.text, what))
         }
         None => Ok(()),
@@ -160,7 +160,7 @@ fn parse_interface(
     for name in ["type", "trusted"] {
         if let Some(given) = record.attributes.iter().find(|given| given.name == name) {
             let what =
-                format!("it is for the whole network: it stands in the record of {network_name}");
+                format!("it is for the whole network: write it into the record of {network_name}");
             return Err(given.word.error(&given.word.text, what));
         }
     }
@@ -196,7 +196,8 @@ fn parse_host(record: &Record) -> Result<Host, ParseError> {
     Ok(host)
 }
 
-/// The values of a record's attributes, each checked. SCore 5's names become those of SCore 7.
+/// The values of a record's attributes, each checked. SCore 5's names are replaced by those of
+/// SCore 7.
 fn checked_values(
     record: &Record,
     definitions: &'static [AttributeDef],

@@ -5,7 +5,7 @@ fn read_nothing(_: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 fn parse(text: &str) -> Result<Database, String> {
-    Database::parse("db", text.as_bytes(), &read_nothing).map_err(|fault| fault.to_string())
+    Database::parse("db", text.as_bytes(), &read_nothing).map_err(|error| error.to_string())
 }
 
 const CLUSTER: &str = "\
@@ -114,7 +114,7 @@ fn the_names_of_score_5_are_understood() {
 }
 
 #[test]
-fn spares_stand_in_for_hosts_that_are_out_of_order() {
+fn spares_replace_hosts_that_are_out_of_order() {
     let text = "a spare=x,y group=g\n~b spare=x,y group=g\n~c spare=y,x group=g\n\
                 ~d spare=x group=g\nx cores=1\n~y cores=1\n";
     let database = parse(text).unwrap();
@@ -161,16 +161,16 @@ fn an_error_names_file_line_word_and_remedy() {
         ("a network=etherent", "db:1: etherent: no network of this file; did you mean 'ethernet'?"),
         ("a network=sci", "db:1: sci: no network of this file; there are: agent-udp, ethernet"),
         ("a spare=b", "db:1: b: no host of this file; did you mean 'a'?"),
-        ("a group=b\nb group=g", "db:1: b: a host is called so, too"),
+        ("a group=b\nb group=g", "db:1: b: a host has this name, too"),
         ("local", "db:1: local: 'local' is reserved (local:N are virtual hosts)"),
         ("local3", "db:1: local3: 'local3' is reserved"),
         ("a group=local", "db:1: local: 'local' is reserved"),
-        ("a group=x+y", "db:1: x+y: '+' cannot stand in a name"),
-        ("a:b cores=1", "db:1: a:b: ':' cannot stand in a name"),
+        ("a group=x+y", "db:1: x+y: '+' is not allowed in a name"),
+        ("a:b cores=1", "db:1: a:b: ':' is not allowed in a name"),
         ("comp[0-", "db:1: comp[0-: '[' is not closed"),
         ("~", "db:1: ~: a name is expected"),
         ("~a", "db:1: a: it is marked as out of order, but is no host"),
-        ("a address=x\nb address=x", "db:2: address=x: a has it already"),
+        ("a address=x\nb address=x", "db:2: address=x: a already has it"),
         ("n type=ethernt", "db:1: type=ethernt: unknown type of network; did you mean 'ethernet'?"),
         ("n type=pigeon", "db:1: type=pigeon: unknown type of network (one of ethernet,"),
         ("~n type=shmem", "db:1: ~n: a network cannot be marked"),

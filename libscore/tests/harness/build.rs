@@ -14,11 +14,11 @@ pub enum Link {
     Shared,
 }
 
-/// Where cargo puts the libraries: the profile's folder.
+/// The directory in which cargo puts the libraries: that of the profile.
 static LIBRARIES: LazyLock<PathBuf> =
     LazyLock::new(|| cargo(&["-p", "pm-c", "-p", "score-c", "-p", "score-c-static"]));
 
-/// Has cargo build something in the profile of the tests; gives the profile's folder.
+/// Runs cargo with the profile of the tests; returns the profile's directory.
 fn cargo(args: &[&str]) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
@@ -37,12 +37,12 @@ pub fn example(name: &str) -> PathBuf {
     cargo(&["-p", "score-runtime", "--example", name]).join("examples").join(name)
 }
 
-/// The headers.
+/// The directory of the headers.
 pub fn headers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../ffi-c/include")
 }
 
-/// A folder of its own for what this test makes.
+/// A separate directory for the files of this test.
 pub fn scratch(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
@@ -63,19 +63,19 @@ pub fn compile(compiler: &str, args: &[&str]) {
     assert!(output.status.success(), "{compiler} {args:?}:\n{errors}");
 }
 
-/// Builds `tests/programs/NAME.c` with the options of `compiler`; each way of building once in a
+/// Builds `tests/programs/NAME.c` with the options of `compiler`; each variant is built once in a
 /// test process.
 pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
     static BUILT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
     let compiler_tag: String =
         compiler.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
-    std::fs::create_dir_all(&folder).unwrap();
-    let program = folder.join(format!("{name}{compiler_tag}{link:?}"));
-    let temporary = folder.join(format!("{name}{compiler_tag}{link:?}-{}", std::process::id()));
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    std::fs::create_dir_all(&directory).unwrap();
+    let program = directory.join(format!("{name}{compiler_tag}{link:?}"));
+    let temporary = directory.join(format!("{name}{compiler_tag}{link:?}-{}", std::process::id()));
     let libraries = &*LIBRARIES;
-    // A lock held over the build: no test starts a program that is being written.
+    // A lock held during the build: no test starts a program that is still being written.
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if built.contains(&program) {
         return program;
@@ -95,13 +95,13 @@ pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
         }
     }
     compile(compiler, &args);
-    // Replaced whole: the program of an earlier test may still run.
+    // Replaced as a whole: the program of an earlier test may still run.
     std::fs::rename(&temporary, &program).unwrap();
     built.push(program.clone());
     program
 }
 
-/// The program that obeys commands, as most tests want it.
+/// The program that executes commands, in the variant that most tests use.
 pub fn node() -> PathBuf {
     program("node", "gcc -std=c99 -O2", Link::Static)
 }

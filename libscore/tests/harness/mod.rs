@@ -1,6 +1,6 @@
-//! What the tests of this folder share: C programs built against libscore, and a shepherd that
-//! is just enough to talk to them. It speaks the real protocol over the real sockets, memfds
-//! and PM attach descriptors; scored's own is tested with scrun as a whole.
+//! The common part of these tests: C programs built against libscore, and a minimal shepherd for
+//! them. It uses the real protocol over real sockets, memfds and PM attach descriptors. The
+//! shepherd of scored is tested together with scrun.
 
 // UNSAFETY: pre_exec runs between fork and exec.
 #![expect(unsafe_code)]
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-/// Nothing in these tests takes this long.
+/// No step of these tests takes this long.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running test program and its standard streams.
@@ -30,7 +30,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it with one descriptor inherited under its own number, which `variable` names.
+    /// Starts the program with one inherited descriptor, whose number `variable` holds.
     pub fn start(program: &Path, args: &[&str], inherited: Option<(&str, &OwnedFd)>) -> Self {
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -41,7 +41,7 @@ impl Process {
             let fd = fd.as_raw_fd();
             command.env(variable, fd.to_string());
             let clear_cloexec = move || {
-                // SAFETY: open in the parent, so open in this child of it.
+                // SAFETY: open in the parent, so also open in this child.
                 let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
                 fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
                 Ok(())
@@ -55,45 +55,45 @@ impl Process {
         Self { child, lines, errors }
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> nix::unistd::Pid {
         nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap())
     }
 
-    /// Gives it a command without waiting for the answer.
+    /// Sends a command without waiting for the answer.
     pub fn send_line(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().unwrap();
         writeln!(stdin, "{line}").expect("the test program reads");
     }
 
-    /// The next line that it prints.
+    /// The next line that the program prints.
     pub fn read_line(&self) -> String {
         match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("the test program prints nothing"),
             Err(RecvTimeoutError::Disconnected) => {
-                panic!("it has ended: {:?}", self.stderr_lines())
+                panic!("the test program has ended: {:?}", self.stderr_lines())
             }
         }
     }
 
-    /// The next line, if it comes within `time`.
+    /// The next line, if it arrives within `time`.
     pub fn read_line_within(&self, time: Duration) -> Option<String> {
         self.lines.recv_timeout(time).ok()
     }
 
-    /// Gives it a command and reads the one line of answer.
+    /// Sends a command and reads the answer, which is one line.
     pub fn request(&mut self, line: &str) -> String {
         self.send_line(line);
         self.read_line()
     }
 
-    /// Everything more that it has written to standard output, once it has ended.
+    /// The rest of standard output, after the end of the program.
     pub fn remaining_output(&self) -> Vec<String> {
         self.lines.iter().collect()
     }
 
-    /// Everything that it has written to standard error, once it has ended.
+    /// The whole standard error, after the end of the program.
     pub fn stderr_lines(&self) -> Vec<String> {
         self.errors.iter().collect()
     }
@@ -103,12 +103,12 @@ impl Process {
         self.errors.recv_timeout(TEST_TIMEOUT).expect("a line on standard error")
     }
 
-    /// Whether it has ended.
+    /// The exit status, if the program has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Waits for its end, which must be near.
+    /// Waits for the end of the program, which must be near.
     pub fn wait_for_exit(&mut self) -> ExitStatus {
         let start = Instant::now();
         while start.elapsed() < TEST_TIMEOUT {
@@ -123,13 +123,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The lines of a stream, read by a thread so that waiting for them has an end.
+/// The lines of a stream, read by a thread so that waiting for them can time out.
 fn reader(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

@@ -23,14 +23,14 @@ use score_proto::{PROTOCOL_VERSION, frame};
 
 use super::{Process, TEST_TIMEOUT};
 
-/// One node and our end of its control socket.
+/// One node and the shepherd's end of its control socket.
 pub struct Node {
     pub process: Process,
     pub socket: OwnedFd,
 }
 
 impl Node {
-    /// The next call; `None` when the process has closed the socket.
+    /// The next call; `None` if the process has closed the socket.
     pub fn receive_call(&self) -> Option<Call> {
         let mut bytes = [0; 4096];
         match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
@@ -40,7 +40,7 @@ impl Node {
         }
     }
 
-    /// The next call, if it comes before long.
+    /// The next call, if it arrives within a short time.
     pub fn poll_call(&self) -> Option<Call> {
         let mut poll_fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         (poll(&mut poll_fds, 10u8).unwrap() > 0).then(|| self.receive_call()).flatten()
@@ -61,7 +61,7 @@ impl Node {
             .unwrap();
     }
 
-    /// Hears a call that has a number, and answers it.
+    /// Receives a call that has a number, and answers it.
     pub fn serve(&self, error: i32) -> Call {
         let call = self.receive_call().expect("a call");
         let (Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }) = call
@@ -86,7 +86,7 @@ pub struct Shepherd {
 }
 
 impl Shepherd {
-    /// Starts the processes, and hears that each of them has called score_initialize.
+    /// Starts the processes, and receives the score_initialize call of each.
     pub fn start(program: &Path, nodes: u32) -> Self {
         static NEXT_ID: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -108,14 +108,14 @@ impl Shepherd {
         shepherd
     }
 
-    /// Starts them and welcomes them.
+    /// Starts the processes and answers their score_initialize.
     pub fn start_and_welcome(program: &Path, nodes: u32) -> Self {
         let shepherd = Self::start(program, nodes);
         (0..nodes).for_each(|number| shepherd.welcome_node(number));
         shepherd
     }
 
-    /// The same with the program that obeys commands, which says that it is ready.
+    /// The same with the program that executes commands, which reports that it is ready.
     pub fn welcome(program: &Path, nodes: u32) -> Self {
         let shepherd = Self::start_and_welcome(program, nodes);
         for node in &shepherd.nodes {
@@ -133,7 +133,7 @@ impl Shepherd {
         self.nodes[number as usize].answer(&welcome, &fds);
     }
 
-    /// What node `number` is to be told.
+    /// The welcome message for node `number`.
     pub fn welcome_message(&self, number: u32) -> Welcome {
         let nodes = self.nodes.len() as u32;
         let option = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
@@ -171,7 +171,7 @@ impl Shepherd {
         file.write_all_at(&value.to_le_bytes(), (node * AREA_BYTES + offset) as u64).unwrap();
     }
 
-    /// How often the bell was rung since this was asked last.
+    /// Number of notifications since the last call of this function.
     pub fn notification_count(&self) -> usize {
         let mut byte = [0; 2];
         let ring = || recv(self.notify_socket.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).ok();
@@ -192,7 +192,7 @@ impl Shepherd {
         }
     }
 
-    /// Says how long the job has been stopped.
+    /// Sets how long the job has been stopped.
     pub fn stopped_for(&self, ns: u64) {
         let page = std::fs::File::from(self.board.try_clone().unwrap());
         page.write_all_at(&ns.to_le_bytes(), board::STOPPED_NS as u64).unwrap();

@@ -1,5 +1,5 @@
 /*
- * A node that does what it is told: one command a line on standard input, one line of answer each
+ * A node that executes commands: one command per line on standard input, one line of answer to each
  * on standard output. Compiled as C99, C23 and C++17.
  */
 #include <errno.h>
@@ -36,7 +36,7 @@ static void *idle_thread(void *argument) {
     return NULL;
 }
 
-/* Many calls of two kinds from many threads at once; every one must get its own answer. */
+/* Calls of two kinds from many threads at the same time; every call must get its own answer. */
 static void *calling_thread(void *argument) {
     long failures = 0;
     int round;
@@ -44,7 +44,7 @@ static void *calling_thread(void *argument) {
     for (round = 0; round < 50; round++) {
         failures += sc_signal_bcast(0) != 0;
         failures += sc_flush() != 0;
-        failures += sc_signal_bcast(SIGHUP) != ESRCH; /* what the test's shepherd answers */
+        failures += sc_signal_bcast(SIGHUP) != ESRCH; /* the answer of the test's shepherd */
     }
     return (void *)failures;
 }
@@ -96,7 +96,7 @@ static void catch_signal(int number, void (*handler)(int)) {
     sigaction(number, &action, NULL);
 }
 
-/* What a child of fork() gets; its end must not be its parent's. */
+/* The results in a child of fork(); its end must not affect its parent. */
 static void in_child(void) {
     int status = 0;
     pid_t child;
@@ -110,7 +110,8 @@ static void in_child(void) {
         sc_set_monitor(0, 99);
         sc_getpid(&job);
         printf("%d %d %d %d %d job %d file %d %d\n", sc_barrier(), sc_flush(),
-               sc_signal_bcast(SIGTERM), sc_sleep(1), sc_yield(), job, sc_create_temporary_file((char *)"of-child", &fd),
+               sc_signal_bcast(SIGTERM), sc_sleep(1), sc_yield(), job,
+               sc_create_temporary_file((char *)"of-child", &fd),
                score_pmnet[0] == NULL ? 0 : pmSend(score_pmnet[0]));
         sc_exit(7);
     }

@@ -1,4 +1,4 @@
-/* Every resource macro: alone, twice, outside of functions and inside; also in a shared library. */
+/* Every resource macro: alone, twice, outside and inside of functions; also in a shared library. */
 #include <score_resource.h>
 
 enum { LOW = 2 };

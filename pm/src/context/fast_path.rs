@@ -1,9 +1,9 @@
-//! The short way: a message that fits in a slot, or a word of remote memory, through a composite,
-//! between processes that know each other. One look at everything that could be different, and the
-//! message or word itself. Whatever is different is left to the long way in `message.rs` and
-//! `remote.rs`, untouched, so that these functions call no other and keep nothing on the stack. A
-//! longer message joins this way where it was reserved or taken directly: `send_fast` and
-//! `release_fast` serve both.
+//! The fast path: a message that fits into a slot, or a word of remote memory, through a composite,
+//! between processes that have exchanged messages before. Each function checks its conditions once
+//! and moves the message or word. If a condition fails, the function changes nothing and leaves the
+//! call to the slow path (`send_receive.rs`, `rma.rs`). Thus these functions call no others and
+//! keep nothing on the stack. A longer message that was reserved or taken directly uses the fast
+//! path as well: `send_fast` and `release_fast` serve both.
 
 #![forbid(unsafe_code)]
 
@@ -15,15 +15,15 @@ use crate::idle;
 use crate::rma::{AddrHandle, Direction, WORD};
 use crate::threads::is_only_app_thread;
 
-/// What a poll by the short way found.
+/// The result of a poll on the fast path.
 pub enum FastReceive {
-    /// A message: where it lies, and its length.
+    /// A message: its address and its length.
     Message(*mut u8, usize),
-    /// None is there.
+    /// There is no message.
     Empty,
-    /// The hot source has none; [`LiveContext::other_rings_empty`] looks at others.
+    /// The hot source has none; [`LiveContext::finish_poll_if_others_empty`] checks the others.
     CheckOthers,
-    /// [`LiveContext::receive`] knows.
+    /// The caller has to call [`LiveContext::receive`].
     SlowPath,
 }
 
@@ -36,7 +36,7 @@ impl LiveContext {
         }
     }
 
-    /// As `get_send_buffer`; None, and nothing has happened: that knows.
+    /// As `get_send_buffer`. None: nothing has happened, and the caller has to call that.
     #[inline(always)]
     pub fn get_send_buffer_fast(&self, node: u32, len: usize) -> Option<*mut u8> {
         let composite = self.composite()?;
@@ -53,7 +53,7 @@ impl LiveContext {
         }
     }
 
-    /// As `send`; false, and nothing has happened: that knows.
+    /// As `send`. False: nothing has happened, and the caller has to call that.
     #[inline(always)]
     pub fn send_fast(&self) -> bool {
         let locks = self.locks();
@@ -71,7 +71,7 @@ impl LiveContext {
         false
     }
 
-    /// Ends `send_fast` when its receiver sleeps or has gone.
+    /// Ends `send_fast` if the receiver sleeps or has exited.
     #[cold]
     #[inline(never)]
     fn finish_send_notifying(&self, composite: &Composite, target: &Target) -> bool {
@@ -80,7 +80,7 @@ impl LiveContext {
         true
     }
 
-    /// As `receive`; no lock is held unless it answers a message.
+    /// As `receive`. A lock is held only if it returns a message.
     #[inline(always)]
     pub fn receive_fast(&self) -> FastReceive {
         let Some(composite) = self.composite() else { return FastReceive::SlowPath };
@@ -105,7 +105,8 @@ impl LiveContext {
         }
     }
 
-    /// After [`FastReceive::CheckOthers`]: true, and the poll has found nothing; false: `receive` knows.
+    /// Continues after [`FastReceive::CheckOthers`]. True: the poll has found no message. False:
+    /// the caller has to call `receive`.
     #[inline(always)]
     pub fn finish_poll_if_others_empty(&self) -> bool {
         if let Some(composite) = self.composite()
@@ -116,7 +117,7 @@ impl LiveContext {
         false
     }
 
-    /// Ends a poll that found nothing; false: something else is to be done about it.
+    /// Ends a poll that found no message. False: `receive` has to end it.
     #[inline(always)]
     fn finish_empty_poll(&self, composite: &Composite, source: &Source) -> bool {
         let empty_polls = self.poll_backoff.empty_polls() + 1;
@@ -127,9 +128,10 @@ impl LiveContext {
         source.count_empty_poll();
         self.fetch_ahead();
         if self.poll_backoff.is_cpu_contended() {
-            // Empty polls measure a turn (`back_off`). Two that run side by side hardly have
-            // any: they would have ten times the messages of others in each of theirs, and with a
-            // pause in every poll a hundred times.
+            // Empty polls measure how long a process keeps its processor (`back_off`). Two
+            // processes that run at the same time and answer each other have few empty polls.
+            // They would exchange ten times as many messages as others before they yield, and
+            // with a pause in every poll a hundred times as many.
             self.poll_backoff.set_empty_polls(empty_polls + self.poll_backoff.charge_message());
         } else {
             self.poll_backoff.set_empty_polls(empty_polls);
@@ -138,7 +140,8 @@ impl LiveContext {
         true
     }
 
-    /// A poll found nothing. In a process of one thread nobody begins to send meanwhile.
+    /// Prefetches after a poll that found no message. In a single-threaded process no other thread
+    /// starts to send meanwhile.
     #[inline(always)]
     pub(super) fn fetch_ahead(&self) {
         if let Some(composite) = self.composite()
@@ -150,8 +153,8 @@ impl LiveContext {
         }
     }
 
-    /// As `receive_fast` for a long message, and where there are other threads: between a glance
-    /// and the lock one of them may have taken the message.
+    /// As `receive_fast`, also for a long message, and if there are other threads: one of them may
+    /// take the message after the poll and before this thread has the lock.
     #[inline(always)]
     pub(super) fn receive_direct(&self) -> Option<(*mut u8, usize)> {
         let composite = self.composite()?;
@@ -166,7 +169,7 @@ impl LiveContext {
         Some((message.payload, message.len))
     }
 
-    /// As `release_receive_buffer`; false, and nothing has happened: that knows.
+    /// As `release_receive_buffer`. False: nothing has happened, and the caller has to call that.
     #[inline(always)]
     pub fn release_fast(&self) -> bool {
         let locks = self.locks();
@@ -181,13 +184,13 @@ impl LiveContext {
         false
     }
 
-    /// As `write`, for 8 bytes; false, and nothing has happened: that knows.
+    /// As `write`, for 8 bytes. False: nothing has happened, and the caller has to call that.
     #[inline(always)]
     pub fn write_fast(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
         self.rma_word(Direction::Write, node, handles, len)
     }
 
-    /// As `read`; the same.
+    /// As `read`, for 8 bytes. False: as `write_fast`.
     #[inline(always)]
     pub fn read_fast(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
         self.rma_word(Direction::Read, node, handles, len)

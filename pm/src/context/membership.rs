@@ -1,5 +1,5 @@
 //! Composites and their members (manual 1.2.5). A member uses the composite's locks, so that a
-//! message costs one lock whichever way it goes.
+//! message costs one lock whichever member carries it.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 
 impl LiveContext {
-    /// Both locks of `self`: these contexts are members no more.
+    /// Ends the membership of `members`. The caller holds both locks of `self`.
     pub(super) fn release_members(&self, members: Vec<ContextRef>) {
         for member in members {
             if let Ok(member) = member.live() {
@@ -20,7 +20,8 @@ impl LiveContext {
         }
     }
 
-    /// Both locks of `self`. Adds pairs that `member` is to reach.
+    /// Adds `(node, member node)` pairs that `member` will reach. The caller holds both locks of
+    /// `self`.
     fn add_member(
         &self,
         composite: &Composite,
@@ -60,9 +61,10 @@ impl LiveContext {
 }
 
 impl Context {
-    /// Sets `member_node` of `member` for `node` of this composite. Where that is the member's
-    /// own node, `node` is the composite's. Invalid: bad node, or a context that cannot be a
-    /// member. Busy: `node` is taken, `member` belongs to another composite, or a lock is held.
+    /// Associates `node` of this composite with `member_node` of `member`. If `member_node` is the
+    /// member's own node, `node` becomes the composite's own node. Invalid: bad node, or a context
+    /// that cannot be a member. Busy: `node` is already associated, `member` belongs to another
+    /// composite, or a lock is held.
     pub fn add_node(&self, node: u32, member: &Context, member_node: u32) -> PmResult<()> {
         self.associate_nodes(member, &[(node, member_node)])
     }
@@ -78,7 +80,7 @@ impl Context {
         added
     }
 
-    /// Takes `node` out of this composite. Invalid: no such node, or none associated with it.
+    /// Removes `node` from this composite. Invalid: no such node, or no member associated with it.
     /// Busy: a buffer is held.
     pub fn remove_node(&self, node: u32) -> PmResult<()> {
         let inner = self.live()?;
@@ -95,7 +97,7 @@ impl Context {
         removed.map(drop)
     }
 
-    /// The member that `node` is reached by, and the node's number there. Invalid: as
+    /// The member that reaches `node`, and the node's number in that member. Invalid: as
     /// `remove_node`.
     pub fn extract_node(&self, node: u32) -> PmResult<(ContextRef, u32)> {
         self.live()?.device_context.composite()?.member_of(node)

@@ -1,4 +1,4 @@
-//! What the owner of contexts does with them (table 1.2, "SCore-D"), and how contexts go.
+//! Operations of the owner on its contexts (table 1.2, "SCore-D"), and how contexts end.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,8 @@ impl LiveContext {
         self.self_locks.send.is_held_by(HANDED_OVER)
     }
 
-    /// Both locks are held, or nobody else is there: leaves the channel, the members, the device.
+    /// Leaves the channel, the members and the device. The caller holds both locks, or has the only
+    /// reference.
     pub(super) fn tear_down(&self) {
         self.unlock_all_regions(u32::MAX);
         match &self.device_context {
@@ -66,8 +67,8 @@ impl LiveContext {
 }
 
 impl Context {
-    /// Gives an attached context up. Invalid: it was opened, not attached. Busy: a buffer is held,
-    /// or it is a member of a composite. Afterwards every call answers Invalid.
+    /// Detaches an attached context. Invalid: it was opened, not attached. Busy: a buffer is held,
+    /// or it is a member of a composite. Afterwards every call fails with Invalid.
     pub fn detach(&self) -> PmResult<()> {
         match self.live()?.origin {
             ContextKind::Attached => self.shut_down(),
@@ -89,7 +90,7 @@ impl Context {
         if !inner.is_handed_over() {
             inner.lock_both()?;
         }
-        // From here on every other call finds it closed or locked.
+        // From now on every other call finds it closed or locked.
         if self.magic.swap(MAGIC_CLOSED, Ordering::AcqRel) == MAGIC_CLOSED {
             return Err(Error::Invalid);
         }
@@ -97,9 +98,9 @@ impl Context {
         Ok(())
     }
 
-    /// Makes a descriptor for `attach`, to be used once by another process. From then on the
-    /// messages of this context are that process's: sending and receiving here answer Busy until
-    /// `unbind_channel`. TooManyFiles. Permission on an attached context. Invalid: not bound.
+    /// Makes a descriptor with which another process attaches this context once. From then on the
+    /// context's messages belong to that process: in this process, sending and receiving fail with
+    /// Busy until `unbind_channel`. TooManyFiles. Permission: it was attached. Invalid: not bound.
     pub fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let inner = self.live()?;
         inner.owner()?;
@@ -118,8 +119,9 @@ impl Context {
         fd
     }
 
-    /// Joins channel `channel` of the device as node `self_node`; on a composite only the own node is
-    /// set. Invalid: no such channel or node. Busy: bound already, or somebody else is there.
+    /// Binds the context to `channel` of the device as node `self_node`. On a composite this sets
+    /// only the node number. Invalid: no such channel or node. Busy: the context is already bound,
+    /// or another context is bound as this node.
     pub fn bind_channel(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let inner = self.live()?;
         let owner = inner.owner()?;
@@ -134,7 +136,7 @@ impl Context {
         bound
     }
 
-    /// Leaves the channel. Invalid: not bound. Busy: a buffer is held, or it is a member.
+    /// Unbinds from the channel. Invalid: not bound. Busy: a buffer is held, or it is a member.
     pub fn unbind_channel(&self) -> PmResult<()> {
         let inner = self.live()?;
         let owner = inner.owner()?;
@@ -162,20 +164,20 @@ impl Context {
     }
 
     /// Sends a control message of 1 to `CONTROL_MTU` bytes. Invalid: bad node or length.
-    /// NoBuffers: its receiver has to read the earlier ones first.
+    /// NoBuffers: the receiver has to read earlier ones first.
     pub fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;
         on!(&inner.device_context, device => device.control_send(node, message))
     }
 
-    /// How many bytes `save` needs now.
+    /// The number of bytes that `save` needs now.
     pub fn save_size(&self) -> PmResult<usize> {
         self.save_to_vec().map(|saved| saved.len())
     }
 
-    /// Writes the queued messages to `buffer`; answers the bytes used. NoSpace: too small (see
-    /// `save_size`). Busy: a buffer is held. Permission on an attached context.
+    /// Writes the queued messages to `buffer` and returns the number of bytes. NoSpace: `buffer` is
+    /// too small (see `save_size`). Busy: a buffer is held. Permission: it was attached.
     pub fn save(&self, buffer: &mut [u8]) -> PmResult<usize> {
         let saved = self.save_to_vec()?;
         buffer.get_mut(..saved.len()).ok_or(Error::NoSpace)?.copy_from_slice(&saved);
@@ -186,7 +188,7 @@ impl Context {
         let inner = self.live()?;
         inner.owner()?;
         let mut saved = Vec::new();
-        // A lent context's process is stopped, or the copy is not worth having.
+        // The process that has a handed-over context must be stopped; else the copy is useless.
         let locks = if inner.is_handed_over() { None } else { Some(inner.lock_both()?) };
         let result = on!(&inner.device_context, device => device.save(&mut saved));
         if let Some(locks) = locks {
@@ -195,8 +197,8 @@ impl Context {
         result.map(|()| saved)
     }
 
-    /// Brings back what `save` wrote, in place of what is queued. Invalid, and nothing has
-    /// happened: not a saved context of this kind, size and node.
+    /// Replaces the queued messages by those that `save` wrote. Invalid: these are not messages
+    /// of a context of this kind, size and node; nothing has happened.
     pub fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;

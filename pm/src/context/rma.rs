@@ -1,4 +1,4 @@
-//! Remote memory (manual 3.6): what is locked, and the checks around an operation.
+//! Remote memory (manual 3.6): locked regions, and the checks around an operation.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use crate::rma::{self, AddrHandle, Direction, Region, RegionId, RmaOperation};
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Bits of a word of ways.
+/// Bits of a member mask.
 const MAX_MEMBERS: usize = 32;
 
 /// The regions that a context has locked, by address and length.
@@ -19,9 +19,9 @@ pub(super) struct LockedRegions(BTreeMap<(usize, usize), RegionLock>);
 
 struct RegionLock {
     region_id: RegionId,
-    /// How often it was locked for each way.
+    /// How often it was locked for each member.
     counts: [u32; MAX_MEMBERS],
-    /// All of it is of PM's own allocator.
+    /// All of it was allocated by PM (`pmAlloc`).
     is_pm_allocated: bool,
 }
 
@@ -34,7 +34,7 @@ impl LiveContext {
         self.locked_regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// NoSys: none of these options is offered. Busy: given to another process.
+    /// NoSys: the device has none of these options. Busy: the context was handed over.
     fn check_options(&self, options: u64) -> PmResult<()> {
         if on!(&self.device_context, device => device.options()) & options == 0 {
             return Err(Error::NoSys);
@@ -85,7 +85,7 @@ impl LiveContext {
         Ok(())
     }
 
-    /// The counts of these ways have become smaller.
+    /// Withdraws the region from each of these members that has no lock on it any more.
     fn release_unlocked(
         &self,
         locked_regions: &mut LockedRegions,
@@ -108,7 +108,7 @@ impl LiveContext {
         }
     }
 
-    /// Unlocks all that goes by these ways: they are about to go.
+    /// Unlocks all regions of these members, which are about to be removed.
     pub(super) fn unlock_all_regions(&self, member_mask: u32) {
         let mut locked_regions = self.locked_regions();
         let keys: Vec<_> = locked_regions.0.keys().copied().collect();
@@ -121,12 +121,12 @@ impl LiveContext {
         }
     }
 
-    /// As `Context::write`; `write_short` is tried first.
+    /// As `Context::write`, which tries `write_fast` first.
     pub fn write(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
         self.operate(Direction::Write, node, handles, len)
     }
 
-    /// As `Context::read`; `read_short` is tried first.
+    /// As `Context::read`, which tries `read_fast` first.
     pub fn read(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
         self.operate(Direction::Read, node, handles, len)
     }
@@ -148,11 +148,11 @@ impl LiveContext {
 
 impl Context {
     /// Locks `len` bytes at `addr` for remote access from `node`, or from every node (None,
-    /// `PM_NODE_ANY`); answers the handle of the first byte (`pmMLock`, manual 3.6.4). Any address
-    /// and length: nothing is read. The same region locked again has the same handle, and has to
-    /// be unlocked as often. Invalid: no such node, the own one, length 0 or beyond 1 TiB.
-    /// NoSpace: 4,096 regions are locked, or the device cannot pin it. NoSys. Busy: the context
-    /// belongs to another process.
+    /// `PM_NODE_ANY`). Returns the handle of the first byte (`pmMLock`, manual 3.6.4). Address and
+    /// length are arbitrary, because the memory is not read. If the same region is locked again, it
+    /// has the same handle, and it must be unlocked as often as it was locked. Invalid: no such
+    /// node, this node itself, or a length of 0 or above 1 TiB. NoSpace: 4,096 regions are locked,
+    /// or the device cannot pin this one. NoSys. Busy: the context belongs to another process.
     pub fn lock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<AddrHandle> {
         let inner = self.live()?;
         inner.check_options(u64::MAX)?;
@@ -167,8 +167,8 @@ impl Context {
         inner.lock_region(member_mask, addr, len)
     }
 
-    /// Unlocks what was locked (`pmMUnlock`): its handle is refused from now on, when this was
-    /// the last of its locks. NoEntry: it was not. Invalid: as `lock_memory`. NoSys.
+    /// Unlocks a region (`pmMUnlock`). When its last lock is removed, its handle becomes invalid.
+    /// NoEntry: it was not locked. Invalid: as `lock_memory`. NoSys.
     pub fn unlock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(u64::MAX)?;
@@ -179,11 +179,12 @@ impl Context {
         inner.unlock_region(member_mask, addr, len)
     }
 
-    /// Copies `len` bytes at `local` here to `remote` on `node` (`pmWrite`, manual 3.6.5).
-    /// Messages that are sent to `node` afterwards arrive after it, and so do later remote
-    /// operations to it. Invalid: no such node, the own one, a handle that is not locked or does
-    /// not reach, length 0 or beyond `RMA_MTU`. NoBuffers: too much is under way, or it would have
-    /// to wait while a buffer for a message is held. NoSys.
+    /// Copies `len` bytes at `local` of this process to `remote` on `node` (`pmWrite`, manual
+    /// 3.6.5). Messages that are sent to `node` afterwards arrive after it, and so do later remote
+    /// operations on `node`. Invalid: no such node, this node itself, a handle of no locked region,
+    /// a region that ends too early, or a length of 0 or above `RMA_MTU`. NoBuffers: too many
+    /// operations are outstanding, or this one would have to wait while a send buffer is held.
+    /// NoSys.
     pub fn write(
         &self,
         node: u32,
@@ -195,7 +196,8 @@ impl Context {
         if inner.write_fast(node, handles, len) { Ok(()) } else { inner.write(node, handles, len) }
     }
 
-    /// Copies `len` bytes at `remote` on `node` to `local` here (`pmRead`); as `write`.
+    /// Copies `len` bytes at `remote` on `node` to `local` of this process (`pmRead`). Errors as
+    /// `write`.
     pub fn read(
         &self,
         node: u32,
@@ -207,24 +209,25 @@ impl Context {
         if inner.read_fast(node, handles, len) { Ok(()) } else { inner.read(node, handles, len) }
     }
 
-    /// Whether the local memory of all writes may be altered (`pmIsWriteDone`). Busy: not yet.
-    /// Io, once: some have failed. NoSys.
+    /// Whether the local memory of all writes may be changed again (`pmIsWriteDone`). Busy: not
+    /// yet. Io: some writes have failed; reported once. NoSys.
     pub fn is_write_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Write.option())?;
         on!(&inner.device_context, device => device.is_remote_done(Direction::Write))
     }
 
-    /// Whether all reads have been carried out (`pmIsReadDone`); as `is_write_done`.
+    /// Whether all reads are complete (`pmIsReadDone`). Errors as `is_write_done`.
     pub fn is_read_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Read.option())?;
         on!(&inner.device_context, device => device.is_remote_done(Direction::Read))
     }
 
-    /// At least `len` bytes of zeroes at a page's begin (`pmAlloc`: ours, not the manual's).
-    /// Processes of the same host copy such memory directly; else it is as any other. It stays
-    /// until `free_memory`, also when the context goes. Invalid: `len` is 0. NoMemory.
+    /// Allocates at least `len` bytes of zeroes, aligned to a page (`pmAlloc`, which is not in the
+    /// manual). Processes on the same host copy such memory directly; otherwise it is like any
+    /// other memory. It stays until `free_memory`, even after the context was closed. Invalid:
+    /// `len` is 0. NoMemory.
     pub fn allocate_memory(&self, len: usize) -> PmResult<*mut u8> {
         let inner = self.live()?;
         if inner.is_handed_over() {
@@ -234,8 +237,8 @@ impl Context {
         rma::allocate(arena.as_ref(), len).map(|addr| addr as *mut u8)
     }
 
-    /// Gives memory back (`pmFree`). Invalid: `addr` is not what `allocate_memory` answered.
-    /// Busy: it is locked.
+    /// Frees memory (`pmFree`). Invalid: `addr` was not returned by `allocate_memory`. Busy: it is
+    /// locked.
     pub fn free_memory(&self, addr: *mut u8) -> PmResult<()> {
         self.live()?;
         rma::free(addr.addr())

@@ -1,5 +1,6 @@
 //! Sending and receiving: the locks and checks around a message (docs/ARCHITECTURE.md, "A
-//! message's life"). Most messages take the short way (`short.rs`); this is the one for all.
+//! message's life"). Most messages take the fast path (`fast_path.rs`); this is the slow path,
+//! which serves all messages.
 
 #![forbid(unsafe_code)]
 
@@ -11,40 +12,42 @@ use crate::idle;
 use crate::sync::SingleWriterU64;
 use std::time::{Duration, Instant};
 
-/// Polls that find nothing, or no room, before the processor is offered to others.
+/// Polls without a message, or reservations without room, before the process yields its processor.
 const POLL_LIMIT: u64 = 10_000;
 /// The same on a host that has more processes than processors.
 const POLL_LIMIT_OVERSUBSCRIBED: u64 = 100;
-/// Empty polls that messages count as there.
+/// On such a host, the empty polls that a series of messages counts as.
 const MESSAGE_POLL_COST: u64 = 16;
-/// What a processor that is offered takes to come back if nobody wants it, at most.
+/// A yield that returns within this time found no other process that wants the processor.
 const UNCONTENDED_YIELD_WINDOW: Duration = Duration::from_nanos(1500);
-/// How often in a row that has to be before it is believed: the kernel may give the processor back
-/// although others wait.
+/// So many consecutive yields must return at once before the processor counts as uncontended: the
+/// kernel may return it although other processes wait.
 const MIN_UNCONTENDED_YIELDS: u64 = 8;
-/// How often a poll before `select` looks again after it found a source but no message.
+/// How often a poll in front of `select` repeats after it found a source but no message.
 const MAX_RESCANS: u32 = 64;
 
-/// How long a context has polled in vain.
+/// How long a context has polled without a message.
 #[derive(Default)]
 pub(super) struct PollBackoff {
-    /// Empty polls; from 0 again when there were [`POLL_LIMIT_OVERSUBSCRIBED`], not in a row.
+    /// Empty polls, consecutive or not; restarts from 0 after [`POLL_LIMIT_OVERSUBSCRIBED`] that
+    /// were not consecutive.
     empty_count: SingleWriterU64,
-    /// What `empty` was when the last message came; below 0 (wrapping) when it began again since.
+    /// The value of `empty_count` at the last message. Below 0 (wrapping) if `empty_count` has
+    /// restarted since.
     empty_at_last_message: SingleWriterU64,
-    /// Empty polls of a turn beyond [`POLL_LIMIT_OVERSUBSCRIBED`], before it is asked who else wants the
-    /// processor.
+    /// Empty polls in addition to [`POLL_LIMIT_OVERSUBSCRIBED`] before the process tries whether
+    /// another one wants the processor.
     extra_polls: SingleWriterU64,
-    /// How often in a row the processor came back at once.
+    /// Consecutive yields that returned at once.
     uncontended_yields: SingleWriterU64,
-    /// Reservations in a row that found no room.
+    /// Consecutive reservations that found no room.
     failed_reservations: SingleWriterU64,
 }
 
 impl LiveContext {
-    /// Reserves room for `len` bytes towards `node` and locks sending until `send`. Invalid: bad
-    /// node, the own node, length 0 or beyond the MTU. NoBuffers: no room now. Busy: the lock is
-    /// held. Io: that link is broken.
+    /// Reserves room for a message of `len` bytes to `node` and locks sending until `send`.
+    /// Invalid: bad node, this node itself, or a length of 0 or above the MTU. NoBuffers: no room
+    /// now. Busy: the lock is held. Io: the link to `node` has failed.
     #[inline(always)]
     pub fn get_send_buffer(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         let locks = self.lock_send()?;
@@ -60,8 +63,8 @@ impl LiveContext {
         }
     }
 
-    /// Reserves room towards all of `nodes`, or none. Errors as `get_send_buffer`; Invalid also
-    /// for no node and for one that is named twice.
+    /// Reserves room for a message to all of `nodes`, or to none. Errors as `get_send_buffer`;
+    /// Invalid also if `nodes` is empty or names a node twice.
     pub fn get_multicast_buffer(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
         let locks = self.lock_send()?;
         on!(&self.device_context, device => device.reserve_multicast(nodes, len)).map_err(|error| {
@@ -70,7 +73,7 @@ impl LiveContext {
         })
     }
 
-    /// Shortens the reserved message. Io: none is reserved. Invalid: to 0, or longer.
+    /// Shortens the reserved message. Io: none is reserved. Invalid: `len` is 0, or longer.
     pub fn truncate(&self, len: usize) -> PmResult<()> {
         if !self.locks().send.is_held_by(self.id) {
             return Err(Error::Io);
@@ -91,9 +94,9 @@ impl LiveContext {
         Ok(())
     }
 
-    /// Polls once: the payload where it lies. It is valid, and receiving locked, until release.
-    /// NoBuffers: nothing there. Busy: the lock is held. Io: a source wrote what no sender
-    /// writes; said once, that source is never read again.
+    /// Polls once and returns the payload in its buffer. The payload stays valid, and receiving
+    /// locked, until release. NoBuffers: no message. Busy: the lock is held. Io: a source has
+    /// corrupted its ring; this is reported once, and that source is never read again.
     #[inline(always)]
     pub fn receive(&self) -> PmResult<(*mut u8, usize)> {
         if let Some(message) = self.receive_direct() {
@@ -115,7 +118,7 @@ impl LiveContext {
         }
     }
 
-    /// Gives the received message's memory back. Io: none was received.
+    /// Releases the received message's memory. Io: none was received.
     #[inline(always)]
     pub fn release_receive_buffer(&self) -> PmResult<()> {
         let locks = self.locks();
@@ -127,7 +130,7 @@ impl LiveContext {
         Ok(())
     }
 
-    /// A poll found nothing. It took no lock.
+    /// Ends a poll that found no message and took no lock.
     #[inline(never)]
     fn on_empty_poll(&self) -> PmResult<(*mut u8, usize)> {
         if !self.locks().receive.is_free() {
@@ -149,7 +152,7 @@ impl LiveContext {
         Err(Error::NoBuffers)
     }
 
-    /// Armed: whoever hears NoBuffers now may sleep, so look at everything.
+    /// Checks all sources. The receiver is selecting, so a caller that gets NoBuffers may sleep.
     #[cold]
     fn rescan_before_sleep(&self) -> PmResult<(*mut u8, usize)> {
         for _ in 0..MAX_RESCANS {
@@ -184,10 +187,10 @@ impl LiveContext {
         error
     }
 
-    /// Called at every empty poll beyond a turn. Two processes that happen to run side by side
-    /// answer each other within a few polls and would never offer their processors to others; so
-    /// where those are scarce, empty polls count in all, not only in a row. Where nobody takes the
-    /// processor that is offered, turns become longer.
+    /// Called at every empty poll beyond the poll limit. Two processes that happen to run at the
+    /// same time answer each other within a few polls and would never yield their processors to
+    /// others. So if the host is oversubscribed, all empty polls count, not only consecutive ones.
+    /// If no other process takes the processor at a yield, the poll limit grows.
     #[cold]
     fn back_off(&self, empty_polls: u64) {
         let backoff = &self.poll_backoff;
@@ -219,7 +222,8 @@ impl LiveContext {
         }
     }
 
-    /// Unless remote memory goes on by these polls: what is offered is gone for a slice.
+    /// Yields the processor, unless these polls make progress on remote memory: another process
+    /// would keep the processor for a whole slice of the kernel.
     fn yield_cpu(&self) {
         if on!(&self.device_context, device => device.take_rma_activity()) {
             self.poll_backoff.on_message();
@@ -249,20 +253,20 @@ impl PollBackoff {
         self.empty_count.get()
     }
 
-    /// Empty polls of a turn.
+    /// Empty polls before the next `back_off`.
     #[inline(always)]
     pub(super) fn poll_limit(&self) -> u64 {
         POLL_LIMIT_OVERSUBSCRIBED + self.extra_polls.get()
     }
 
-    /// Whether others took the processor when it was offered last, or nobody knows yet.
+    /// Whether another process took the processor at the last yield, or there was none yet.
     #[inline(always)]
     pub(super) fn is_cpu_contended(&self) -> bool {
         self.extra_polls.get() == 0
     }
 
-    /// What is counted besides the first empty poll after messages: they make a turn shorter, too.
-    /// Empty polls in a row stay what they are.
+    /// What is counted in addition to the first empty poll after messages, so that messages also
+    /// use up the poll limit. The number of consecutive empty polls is not affected.
     #[inline(always)]
     pub(super) fn charge_message(&self) -> u64 {
         let at_last_message = self.empty_at_last_message.get();
@@ -279,7 +283,7 @@ impl PollBackoff {
     }
 }
 
-/// The same with the check that the context lives, by whichever way.
+/// The same with the check that the context is live, by the fast path or else the slow path.
 impl Context {
     /// See [`LiveContext::get_send_buffer`].
     #[inline]

@@ -1,4 +1,4 @@
-//! Attach descriptors: a socket with one message in it, bytes and descriptors, to be read once.
+//! Attach descriptors: a socket that holds one message of bytes and descriptors. It is read once.
 
 // UNSAFETY: takes ownership of descriptors that the kernel just made.
 #![expect(unsafe_code)]
@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors of one message: memory, addresses, and the sockets of all links.
+/// Descriptors in one message: memory, addresses, and the sockets of all links.
 const MAX_DESCRIPTORS: usize = 40;
 
 /// Makes a descriptor that [`unpack`] reads.
@@ -32,7 +32,8 @@ pub(crate) fn pack(message: &[u8], fds: &[BorrowedFd<'_>]) -> PmResult<OwnedFd> 
     if sent == message.len() { Ok(read) } else { Err(Error::Io) }
 }
 
-/// What was packed, `max_len` bytes at most. Invalid: anything else, or it was read before.
+/// Reads the message of [`pack`], `max_len` bytes at most. Invalid: another content, or it has been
+/// read already.
 pub(crate) fn unpack(fd: &OwnedFd, max_len: usize) -> PmResult<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; max_len + 1];
     let mut control_buffer = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
@@ -46,7 +47,7 @@ pub(crate) fn unpack(fd: &OwnedFd, max_len: usize) -> PmResult<(Vec<u8>, Vec<Own
     let mut fds = Vec::new();
     for control in message.cmsgs().map_err(|_| Error::Invalid)? {
         if let ControlMessageOwned::ScmRights(received) = control {
-            // SAFETY: fresh descriptors of this process that nobody else knows.
+            // SAFETY: new descriptors of this process, which no other code knows.
             fds.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

@@ -1,27 +1,28 @@
-//! Devices: the ways that messages take. Learn one, read all: every device's folder has the same
-//! files; those of ethernet and verbs are in `net_common/`, but for what makes them differ.
+//! Devices: the kinds of network that carry messages. Every device's directory has the same files,
+//! so learn one and read all. The files that ethernet and verbs share are in `net_common/`.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `mod.rs` | the context's part of the device, and its [`Transport`] |
 //! | `config.rs` | options of `open`, and what `config` answers |
-//! | `open.rs` | how contexts come and go |
+//! | `open.rs` | opening, binding, attaching and closing contexts |
 //! | `send.rs` | reserve, publish, multicast |
 //! | `receive.rs` | find, take, release |
 //! | `control.rs` | control messages |
 //! | `select.rs` | blocking receive |
-//! | `rma.rs` | remote memory, where the device has it |
+//! | `rma.rs` | remote memory access, if the device has it |
 //! | `state.rs` | queue status, reset, save, restore, dump |
 //!
-//! A worked example: one message through a composite. `Context::get_send_buffer` takes the send
-//! lock and calls `DeviceContext::reserve`, which is `Composite::reserve`: it looks the node up, remembers
-//! the member, and calls the member's `DeviceContext::reserve`, which is `Shmem::reserve`: that looks the
-//! node's ring up and answers a pointer into it. The user writes there. `Context::send` calls
-//! `DeviceContext::publish`, which goes the same way and stores the slot's header. On the other side
-//! `Context::receive` calls `DeviceContext::find` without a lock, until that answers where something
-//! waits; then it takes the receive lock and calls `DeviceContext::take`, which looks again and answers
-//! the payload's place. `Context::release_receive_buffer` calls `DeviceContext::release`. Dispatch is by
-//! enum, so all of it is one function after inlining.
+//! A worked example: one message through a composite. The context's send buffer call takes the send
+//! lock and calls `Composite::reserve`. This looks up the node's route, remembers the member, and
+//! calls `Member::reserve`, which is `ShmemEndpoint::reserve`. That function looks up the node's
+//! ring and returns a pointer into it, and the user writes there. The send call goes through
+//! `publish` in the same way and stores the slot's header.
+//!
+//! The receiver calls `Transport::find` without a lock until it returns a source that may have a
+//! message. Then it takes the receive lock and calls `Transport::take`, which checks again and
+//! returns the payload's address. Releasing the receive buffer calls `Transport::release`. Dispatch
+//! is by enum, so all of it is one function after inlining.
 
 pub(crate) mod composite;
 #[doc(hidden)]
@@ -47,7 +48,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use verbs::Verbs;
 
-/// What a device can do. Whatever it cannot answers NoSys.
+/// What a device can do. Every other call returns NoSys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capabilities {
     /// Nodes are added and removed; otherwise they follow from the channel.
@@ -56,114 +57,116 @@ pub(crate) struct Capabilities {
     pub(crate) can_be_member: bool,
 }
 
-/// Where a message waits: the member of a composite (else 0) and the source there.
+/// Where a message waits: the member of a composite (otherwise 0) and the source in that member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReadySource {
     pub(crate) member: u32,
     pub(crate) source: u32,
 }
 
-/// The way of a context's calls into its device. The context has checked that it lives, and holds
-/// the lock that the comment names.
+/// The calls of a context into its device. The context has checked that it is open, and holds the
+/// lock that the comment names.
 pub(crate) trait Transport {
     /// The type's name.
     const KIND: &'static str;
     /// What it can do.
     const CAPABILITIES: Capabilities;
 
-    /// The own node, where it is set.
+    /// This context's own node, if it is set.
     fn self_node(&self) -> PmResult<u32>;
     /// The longest message to `node`.
     fn mtu(&self, node: u32) -> PmResult<usize>;
 
-    /// Send lock. Room for `len` bytes towards `node`; kept until `publish` or `cancel`.
+    /// Send lock. Reserves `len` bytes towards `node` until `publish`.
     fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8>;
-    /// Send lock. Room towards all of `nodes`, or none.
+    /// Send lock. Reserves room towards all of `nodes`, or towards none.
     fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8>;
     /// Send lock, after a reservation. Invalid: 0 or longer.
     fn truncate(&self, len: usize) -> PmResult<()>;
     /// Send lock, after a reservation. Cannot fail.
     fn publish(&self);
 
-    /// No lock. Where something may wait: tried by `take`.
+    /// No lock. Where a message may wait: `take` checks it.
     fn find(&self) -> Option<ReadySource>;
-    /// Receive lock. NoBuffers: nothing there after all. Io: that source is corrupt.
+    /// Receive lock. NoBuffers: no message waits after all. Io: that source is corrupt.
     fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)>;
     /// Receive lock, after `take`.
     fn release(&self);
-    /// No lock. A poll found nothing; true when the host has more processes than processors.
+    /// No lock. Counts a poll that found no message.
     fn count_empty_poll(&self);
     /// No lock. Whether this host has more processes than processors.
     fn is_oversubscribed(&self) -> bool;
-    /// No lock. Whether polls that found no message have moved bytes of remote memory since this
-    /// was asked last.
+    /// No lock. Whether polls that found no message have moved bytes of remote memory since the
+    /// last call.
     fn take_rma_activity(&self) -> bool {
         false
     }
 
-    /// Own try-lock inside.
+    /// Takes its own try-lock.
     fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()>;
-    /// Own try-lock inside.
+    /// Takes its own try-lock.
     fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32>;
 
-    /// Answers the descriptor to select on.
+    /// Returns the descriptor to select on.
     fn fd(&self) -> PmResult<RawFd>;
-    /// Arms what wakes a sleeper.
+    /// Arms the doorbell that wakes a sleeping receiver.
     fn before_select(&self) -> PmResult<()>;
-    /// Disarms it.
+    /// Disarms the doorbell.
     fn after_select(&self);
-    /// Whether it is armed.
+    /// Whether the doorbell is armed.
     fn is_selecting(&self) -> bool;
-    /// No lock, armed, and `find` found nothing: silences the bell, arms again, looks everywhere.
+    /// No lock, armed, and `find` found no message: drains the doorbell, arms it again, and polls
+    /// all sources.
     fn rearm_and_rescan(&self) -> Option<ReadySource>;
 
-    /// Io: a link broke.
+    /// Io: a link is broken.
     fn is_send_done(&self) -> PmResult<()>;
     /// `has_held_message`: a message was taken and not released.
     fn queue_status(&self, has_held_message: bool) -> QueueStatus;
-    /// Both locks. Drops what is queued here.
+    /// Both locks. Drops all queued messages.
     fn reset(&self);
-    /// Both locks, nothing held.
+    /// Both locks, and no message is held.
     fn save(&self, out: &mut Vec<u8>) -> PmResult<()>;
-    /// Both locks, nothing held.
+    /// Both locks, and no message is held.
     fn restore(&self, saved: &[u8]) -> PmResult<()>;
-    /// For people.
+    /// Prints the state for people.
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
 
-    // Remote memory (manual 3.6). No locks: any thread at any time. The context has looked at
-    // `options`; a device that has none leaves these functions alone.
+    // Remote memory access (manual 3.6). No locks: any thread may call these at any time. The
+    // context has checked `options`; a device without remote memory access keeps these defaults.
 
     /// Option bits.
     fn options(&self) -> u64 {
         0
     }
-    /// The ways that lead to `node`, one bit for each; None: all there are. A composite's are its
-    /// members, any other device has one. Invalid: no such node, or the own one.
+    /// The paths that lead to `node`, one bit for each; None: all paths. A composite's paths are
+    /// its members; any other device has one path. Invalid: no such node, or this node itself.
     fn paths(&self, _node: Option<u32>) -> PmResult<u32> {
         Err(Error::NoSys)
     }
-    /// A region was locked for `way`: it may be reached from now on. NoSpace.
+    /// A region was locked for `path`: peers may access it from now on. NoSpace.
     fn publish_region(&self, _path: usize, _region: &Region) -> PmResult<()> {
         Err(Error::NoSys)
     }
-    /// It was unlocked.
+    /// The region was unlocked.
     fn withdraw_region(&self, _path: usize, _number: RegionId) {}
-    /// Carries an operation out, or begins with it. Invalid: node, handle or length. NoBuffers:
-    /// too much is under way. What fails later is told by `is_remote_done`.
+    /// Completes or starts an operation. Invalid: node, handle or length. NoBuffers: too many
+    /// operations are in flight. `is_remote_done` reports later failures.
     fn start_rma(&self, _node: u32, _operation: &RmaOperation) -> PmResult<()> {
         Err(Error::NoSys)
     }
-    /// Busy: operations of this direction are under way. Io, once: some have failed.
+    /// Busy: operations of this direction are in flight. Io, once: some have failed.
     fn is_remote_done(&self, _direction: Direction) -> PmResult<()> {
         Err(Error::NoSys)
     }
-    /// Memory that peers reach without the help of the kernel.
+    /// Memory that peers access without a system call.
     fn arena(&self) -> Option<Arc<Arena>> {
         None
     }
 }
 
-/// A context's device part. In the context's own page, whose lines a message touches anyway.
+/// The device part of a context. It is in the context's page, whose lines each message touches
+/// anyway.
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum DeviceContext {
     Shmem(Shmem),
@@ -172,7 +175,7 @@ pub(crate) enum DeviceContext {
     Composite(Composite),
 }
 
-/// One line per function: the same call on whichever device it is.
+/// One line per function: the same call on any device.
 macro_rules! on {
     ($body:expr, $device:ident => $call:expr) => {
         match $body {
@@ -212,7 +215,7 @@ impl DeviceContext {
         }
     }
 
-    /// What it offers a composite. Invalid: not bound. NoSys: it cannot be a member.
+    /// The endpoint that a composite uses. Invalid: not bound. NoSys: it cannot be a member.
     pub(crate) fn member(&self) -> PmResult<Member<'_>> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.endpoint().map(Member::Shmem),
@@ -222,7 +225,7 @@ impl DeviceContext {
         }
     }
 
-    /// Both locks, or lent. NoSys: it cannot be given away.
+    /// Both locks, or the context is handed over. NoSys: a composite cannot be handed over.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         match self {
             DeviceContext::Shmem(shmem) => shmem.create_attach_fd(),
@@ -233,9 +236,9 @@ impl DeviceContext {
     }
 }
 
-/// See the crate's function of this name.
+/// See [`crate::is_saved_context`].
 pub(crate) fn is_saved_context(bytes: &[u8]) -> bool {
-    shmem::state::SavedState::parse(bytes).is_ok()
+    shmem::state::ShmemSavedState::parse(bytes).is_ok()
         || net_common::is_saved_context::<Ethernet>(bytes)
         || net_common::is_saved_context::<Verbs>(bytes)
 }

@@ -1,4 +1,4 @@
-//! Devices as their owner sees them.
+//! Devices from their owner's side.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Types of table 1.1 whose hardware is no longer built, and what to use instead.
+/// Types of table 1.1 whose hardware is no longer built, and their replacements.
 const OBSOLETE_TYPES: [(&str, &str); 5] = [
     ("myrinet", "ethernet"),
     ("sci", "ethernet"),
@@ -20,26 +20,26 @@ const OBSOLETE_TYPES: [(&str, &str); 5] = [
     ("infiniband-fj", "ethernet"),
     ("ethernet-hxb", "ethernet"),
 ];
-/// The types of devices that are built.
+/// The implemented types of devices.
 pub const DEVICE_TYPES: [&str; 4] = ["composite", "shmem", "ethernet", "verbs"];
 
-/// Those that carry messages on this machine (`pmGetTypeList`): verbs where there is an adapter.
+/// The types that work on this machine (`pmGetTypeList`): verbs only if there is an adapter.
 pub fn type_list() -> &'static [&'static str] {
     if verbs::probe().is_ok() { &DEVICE_TYPES } else { &DEVICE_TYPES[..DEVICE_TYPES.len() - 1] }
 }
 
-/// NoDevice, with the reason under PM_DEBUG.
+/// Returns NoDevice, and logs the reason under PM_DEBUG.
 pub(crate) fn refuse_kind(kind: &str) -> Error {
     debug::log(debug::ERROR, || match OBSOLETE_TYPES.iter().find(|(name, _)| *name == kind) {
         Some((_, replacement)) => {
-            format!("device {kind}: this hardware is not built any more; use {replacement}")
+            format!("device {kind}: this hardware is obsolete; use {replacement}")
         }
-        None => format!("device {kind}: unknown; there are composite, shmem, ethernet and verbs"),
+        None => format!("device {kind}: unknown; use composite, shmem, ethernet or verbs"),
     });
     Error::NoDevice
 }
 
-/// What a device and its contexts share.
+/// The state that a device and its contexts share.
 pub(crate) struct DeviceState {
     pub(crate) kind: DeviceKind,
     open_contexts: Mutex<Vec<bool>>,
@@ -54,7 +54,7 @@ pub(crate) enum DeviceKind {
 }
 
 impl DeviceState {
-    /// Context `number` is closed.
+    /// Marks context `number` as closed.
     pub(crate) fn release_context(&self, number: usize) {
         if let Some(is_open) =
             self.open_contexts.lock().unwrap_or_else(PoisonError::into_inner).get_mut(number)
@@ -76,13 +76,13 @@ impl DeviceState {
     }
 }
 
-/// The owner's part of a device whose nodes are on many hosts.
+/// The owner's part of a device whose nodes are on several hosts.
 enum NetworkChannels<'a> {
     Ethernet(&'a ethernet::open::EthernetChannels),
     Verbs(&'a verbs::open::VerbsChannels),
 }
 
-/// The same call on whichever it is.
+/// The same call on either network device.
 macro_rules! on_network {
     ($network:expr, $channels:ident => $call:expr) => {
         match $network {
@@ -96,11 +96,11 @@ macro_rules! on_network {
 pub struct Device(Arc<DeviceState>);
 
 impl Device {
-    /// Opens a device. NoDevice: no such type here. Invalid: bad options. Permission: this is a
-    /// user process (it has attached a context) and the type is not `composite`.
+    /// Opens a device. NoDevice: this machine has no such type. Invalid: bad options. Permission:
+    /// this is a user process (it has attached a context) and the type is not `composite`.
     ///
-    /// Options: `-nodes N`, and but for composite `-channels C`; ethernet's others are in
-    /// `docs/pm.md`, those of verbs in `docs/verbs.md`.
+    /// Options: `-nodes N`, and on all types except composite `-channels C`. `docs/pm.md` describes
+    /// the other options of ethernet, `docs/verbs.md` those of verbs.
     pub fn open(kind: &str, options: &[&str]) -> PmResult<Device> {
         let (kind, contexts) = match kind {
             "composite" => {
@@ -132,8 +132,8 @@ impl Device {
         Ok(Device::with_contexts(kind, contexts))
     }
 
-    /// Opens ethernet over sockets that somebody with more rights has opened: for each local node
-    /// one for each `-link`. Invalid: bad options, or not as many.
+    /// Opens ethernet over sockets that a more privileged process has opened: for each local node
+    /// one for each `-link`. Invalid: bad options, or another number of sockets.
     #[doc(hidden)]
     pub fn open_with_sockets(
         options: &[&str],
@@ -158,7 +158,7 @@ impl Device {
         Ok(&self.0)
     }
 
-    /// The owner of a device that crosses a network.
+    /// The channels of an inter-host device. NoSys: it is another kind.
     fn network(&self) -> PmResult<NetworkChannels<'_>> {
         match &self.state_if_open()?.kind {
             DeviceKind::Ethernet(channels) => Ok(NetworkChannels::Ethernet(channels)),
@@ -167,7 +167,7 @@ impl Device {
         }
     }
 
-    /// Closes it; every later call answers Invalid. Busy: contexts are open.
+    /// Closes the device; every later call returns Invalid. Busy: contexts are open.
     pub fn close(&self) -> PmResult<()> {
         let device_state = self.state_if_open()?;
         if device_state.open_contexts.lock().unwrap_or_else(PoisonError::into_inner).contains(&true)
@@ -201,8 +201,8 @@ impl Device {
         Ok(0..self.config()?.nodes as u32)
     }
 
-    /// Whether `node` can be reached. Invalid: no such node. A composite reaches nobody before
-    /// its contexts have members.
+    /// Whether `node` can be reached. Invalid: no such node. A composite reaches no node until its
+    /// contexts have members.
     pub fn is_reachable(&self, node: u32) -> PmResult<bool> {
         if !self.node_list()?.contains(&node) {
             return Err(Error::Invalid);
@@ -217,7 +217,7 @@ impl Device {
     }
 
     /// The counters of `node`, summed over the channels in use. NoSys on a composite. Invalid: no
-    /// such node; on ethernet also one of another host.
+    /// such node; on ethernet also a node of another host.
     pub fn counters(&self, node: u32) -> PmResult<Counters> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.counters(node as usize),
@@ -227,9 +227,9 @@ impl Device {
         }
     }
 
-    /// Says that the process of `node` is gone: what is queued for it counts as received, and
-    /// sends to it are accepted and dropped from now on. Must not run before it has ended. On
-    /// ethernet what it has sent is brought home by [`Device::serve`].
+    /// Marks the process of `node` as exited: messages that are queued for it count as received,
+    /// and sends to it are accepted and dropped from now on. Call this only after the process has
+    /// ended. On ethernet, [`Device::serve`] delivers what the process has sent.
     pub fn mark_exited(&self, node: u32) -> PmResult<()> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.mark_exited(node as usize),
@@ -239,7 +239,7 @@ impl Device {
         }
     }
 
-    /// Tells the processes whether there are more of them than processors.
+    /// Tells the processes of the job whether there are more of them than processors.
     pub fn set_oversubscribed(&self, oversubscribed: bool) -> PmResult<()> {
         match &self.state_if_open()?.kind {
             DeviceKind::Shmem(channels) => channels.set_oversubscribed(oversubscribed),
@@ -250,42 +250,42 @@ impl Device {
         Ok(())
     }
 
-    /// Networks: where the local nodes are reached. Opaque; those of all hosts, put together in
-    /// the order of their nodes, are what [`Device::set_peers`] takes.
+    /// Networks: the addresses of the local nodes. Opaque. [`Device::set_peers`] takes those of all
+    /// hosts, joined in the order of their nodes.
     pub fn addresses(&self) -> PmResult<Vec<u8>> {
-        on_network!(self.network()?, it => it.addresses())
+        on_network!(self.network()?, channels => channels.addresses())
     }
 
-    /// Networks: where all nodes are reached. Has to precede the first use of a context and the
-    /// first attach descriptor; is done by `open` where all nodes are local. Invalid: not as many
-    /// addresses as there are nodes. Busy: was said before.
+    /// Networks: sets the addresses of all nodes. Call this before the first use of a context and
+    /// the first attach descriptor. If all nodes are local, `open` does it. Invalid: the numbers of
+    /// addresses and nodes differ. Busy: the addresses were already set.
     pub fn set_peers(&self, table: &[u8]) -> PmResult<()> {
-        on_network!(self.network()?, it => it.set_peers(table))
+        on_network!(self.network()?, channels => channels.set_peers(table))
     }
 
     /// Networks: a node of another host has ended. Sends to it are accepted and dropped.
     pub fn peer_exited(&self, node: u32) -> PmResult<()> {
-        on_network!(self.network()?, it => it.peer_exited(node as usize))
+        on_network!(self.network()?, channels => channels.peer_exited(node as usize))
     }
 
-    /// Networks: becomes readable when [`Device::serve`] has something to do.
+    /// Networks: becomes readable when [`Device::serve`] has work to do.
     pub fn adopted_fd(&self) -> PmResult<BorrowedFd<'_>> {
-        Ok(on_network!(self.network()?, it => it.adopted_fd()))
+        Ok(on_network!(self.network()?, channels => channels.adopted_fd()))
     }
 
-    /// Networks: goes on with sending what processes that have ended have left; never waits.
+    /// Networks: continues to send the messages that exited processes have left. Never blocks.
     pub fn serve(&self) -> PmResult<()> {
-        on_network!(self.network()?, it => it.serve());
+        on_network!(self.network()?, channels => channels.serve());
         Ok(())
     }
 
-    /// Networks: whether all that the ended processes had sent has arrived, or its receivers have
-    /// gone.
+    /// Networks: whether all messages of the exited processes have arrived, or their receivers have
+    /// exited.
     pub fn is_idle(&self) -> PmResult<bool> {
-        Ok(on_network!(self.network()?, it => it.is_drained()))
+        Ok(on_network!(self.network()?, channels => channels.is_drained()))
     }
 
-    /// Ethernet: one line for people where a link is not the wire that was asked for.
+    /// Ethernet: one line for people if a link does not use the requested wire.
     pub fn wire_note(&self) -> PmResult<Option<String>> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.note()),
@@ -293,7 +293,7 @@ impl Device {
         }
     }
 
-    /// Networks: which wires there are over which links, for people.
+    /// Networks: which wires are used on which links, for people.
     pub fn wires(&self) -> PmResult<String> {
         match self.network()? {
             NetworkChannels::Ethernet(channels) => Ok(channels.describe_wires()),

@@ -1,4 +1,4 @@
-//! The cache as a device uses it.
+//! The pin-down cache as a device uses it.
 
 #![forbid(unsafe_code)]
 
@@ -11,25 +11,25 @@ use crate::error::{Error, PmResult};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What registers memory with a device.
+/// Registers memory with a device.
 pub trait Registrar {
-    /// What the device gives for it.
+    /// The device's result of a registration.
     type Registration: Clone;
 
     /// Pins the pages of `span`.
     ///
     /// # Errors
-    /// The errno value. ENOMEM, EAGAIN and EPERM: there is no more room for pinned memory.
+    /// The errno value. ENOMEM, EAGAIN and EPERM: no more memory can be pinned.
     fn pin(&mut self, span: PageRange) -> std::result::Result<Self::Registration, i32>;
 
-    /// Gives a registration up.
+    /// Ends a registration.
     fn unpin(&mut self, registration: Self::Registration);
 }
 
-/// How a cache behaves.
+/// The options of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// Registrations that nobody uses are kept while all together have at most as many bytes.
+    /// Unused registrations are kept as long as all registrations have at most so many bytes.
     pub max_bytes: usize,
 }
 
@@ -42,25 +42,25 @@ impl Default for CacheOptions {
 /// One use of a registration, until `unlock`.
 #[derive(Clone, Copy, Debug)]
 pub struct RegistrationRef<T> {
-    /// What `unlock` takes.
+    /// The argument of `unlock`.
     pub id: UseId,
-    /// What the device gave for a region that covers what was asked for.
+    /// The device's registration of a region that covers the requested bytes.
     pub registration: T,
 }
 
-/// What a cache has done.
+/// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Locks that found their region.
     pub hits: u64,
     /// Locks that had to pin.
     pub misses: u64,
-    /// Misses in memory that cannot be watched: pinned for this one use.
+    /// Misses in memory that cannot be monitored: pinned for this one use.
     pub unmonitored: u64,
 }
 
-/// The registrations of one registrar. Its locks are its own: neither the watching thread nor a
-/// thread in munmap ever waits for one.
+/// The registrations of one registrar. Neither the monitor thread nor a thread in munmap ever waits
+/// for the locks of a cache.
 pub struct Cache<R: Registrar> {
     monitor: &'static MappingMonitor,
     inner: Mutex<Inner<R>>,
@@ -73,11 +73,11 @@ struct Inner<R: Registrar> {
     stats: CacheStats,
 }
 
-/// Whether the user was told that some memory cannot be watched.
+/// Whether the user was warned that some memory cannot be monitored.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 impl<R: Registrar> Cache<R> {
-    /// Nothing pinned yet. NoMemory: not even the log.
+    /// An empty cache. NoMemory: no memory for the log.
     pub fn new(registrar: R, options: CacheOptions) -> PmResult<Cache<R>> {
         let monitor = mapping_monitor::of_process()?;
         let log_cursors = monitor.initial_cursors().ok_or(Error::Invalid)?;
@@ -91,18 +91,18 @@ impl<R: Registrar> Cache<R> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A registration that covers `len` bytes at `address`. Invalid: no byte, not mapped, or in a
-    /// child of fork. NoSpace: the limit of locked memory, which PM_DEBUG names. Io: the device
-    /// refuses this memory for another reason.
+    /// A registration that covers `len` bytes at `address`. Invalid: `len` is 0, the memory is not
+    /// mapped, or the process is a child of fork. NoSpace: the limit of locked memory is reached;
+    /// PM_DEBUG shows it. Io: the device refuses this memory for another reason.
     #[inline]
     pub fn lock(&self, address: usize, len: usize) -> PmResult<RegistrationRef<R::Registration>> {
         let span = PageRange::pages(address, len)?;
-        // In a child of fork there is nothing, and the lock may be held for ever.
+        // A child of fork has no registrations, and its copy of the lock may be held for ever.
         self.monitor.current_cursors().ok_or(Error::Invalid)?;
         let mut inner = self.inner();
         if let Some((slot, source)) = inner.regions.find(span)
             && (source == InvalidationSource::OwnMapping || !self.monitor.may_be_changing())
-            // All that had happened before this call, and before the kernel was asked, is in there.
+            // The logs have all changes from before this call, and from before the kernel's answer.
             && self.monitor.current_cursors() == Some(inner.log_cursors)
             && let Some((id, registration)) = inner.regions.reuse(slot)
         {
@@ -112,7 +112,7 @@ impl<R: Registrar> Cache<R> {
         inner.lock_slow(self.monitor, span)
     }
 
-    /// The use is over; the registration may stay. Invalid: there is no such use.
+    /// Ends a use; the registration may stay. Invalid: there is no such use.
     pub fn unlock(&self, id: UseId) -> PmResult<()> {
         self.monitor.current_cursors().ok_or(Error::Invalid)?;
         let mut inner = self.inner();
@@ -121,14 +121,14 @@ impl<R: Registrar> Cache<R> {
         Ok(())
     }
 
-    /// Gives up everything that nobody uses.
+    /// Unpins all unused registrations.
     pub fn clear(&self) {
         let mut inner = self.inner();
         inner.regions.evict_bytes(usize::MAX);
         inner.unpin();
     }
 
-    /// What it has done so far.
+    /// The statistics so far.
     pub fn stats(&self) -> CacheStats {
         self.inner().stats
     }
@@ -146,7 +146,7 @@ impl<R: Registrar> Inner<R> {
         monitor: &MappingMonitor,
         span: PageRange,
     ) -> PmResult<RegistrationRef<R::Registration>> {
-        // The thread that unmaps goes on soon: it waits for the watching thread only.
+        // The thread that unmaps continues soon: it waits for the monitor thread only.
         while monitor.may_be_changing() {
             std::thread::yield_now();
         }
@@ -158,9 +158,9 @@ impl<R: Registrar> Inner<R> {
         }
         self.stats.misses += 1;
         let monitored = monitor.monitor_range(span);
-        if let Err(why) = &monitored {
+        if let Err(reason) = &monitored {
             self.stats.unmonitored += 1;
-            warn_once(span, why);
+            warn_once(span, reason);
         }
         self.regions.evict_to_fit(span.bytes());
         self.unpin();
@@ -170,7 +170,7 @@ impl<R: Registrar> Inner<R> {
             monitored.unwrap_or(InvalidationSource::Unmonitored),
             registration.clone(),
         );
-        // What happened while it was pinned: it is used this once then, and never again.
+        // If the memory has changed while it was pinned, the region is not used a second time.
         self.catch_up(monitor);
         Ok(RegistrationRef { id, registration })
     }
@@ -190,7 +190,7 @@ impl<R: Registrar> Inner<R> {
         }
     }
 
-    /// Gives up others where there is no room, as long as there are any.
+    /// Pins `span`. If there is no room, evicts unused registrations as long as there are any.
     fn pin(&mut self, span: PageRange) -> PmResult<R::Registration> {
         loop {
             let errno = match self.registrar.pin(span) {
@@ -208,9 +208,9 @@ impl<R: Registrar> Inner<R> {
                 libc::EFAULT | libc::EINVAL => return Err(Error::Invalid),
                 _ => {
                     let (start, end) = (span.start(), span.end());
-                    let why = std::io::Error::from_raw_os_error(errno);
+                    let error = std::io::Error::from_raw_os_error(errno);
                     debug::log(debug::ERROR, || {
-                        format!("memory {start:#x}-{end:#x} cannot be registered: {why}")
+                        format!("memory {start:#x}-{end:#x} cannot be registered: {error}")
                     });
                     return Err(Error::Io);
                 }
@@ -231,7 +231,7 @@ impl<R: Registrar> Drop for Cache<R> {
 fn describe_full(span: PageRange, pinned: usize) -> String {
     use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
     let limit = match getrlimit(Resource::RLIMIT_MEMLOCK) {
-        Ok((RLIM_INFINITY, _)) => "unlimited: it is the device or the machine that is full".into(),
+        Ok((RLIM_INFINITY, _)) => "unlimited: the device or the host's memory is full".into(),
         Ok((soft, _)) => format!("{soft} bytes (ulimit -l)"),
         Err(errno) => format!("unknown ({errno})"),
     };
@@ -241,10 +241,10 @@ fn describe_full(span: PageRange, pinned: usize) -> String {
     )
 }
 
-fn warn_once(span: PageRange, why: &str) {
+fn warn_once(span: PageRange, reason: &str) {
     if !WARNED.swap(true, Ordering::Relaxed) {
         debug::warn_user(&format!(
-            "memory at {:#x} is unregistered after each use, because it cannot be watched ({why}); \
+            "memory at {:#x} is unregistered after each use: it cannot be monitored ({reason}); \
              memory of pmAlloc stays registered",
             span.start()
         ));

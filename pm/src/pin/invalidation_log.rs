@@ -1,16 +1,16 @@
-//! What has happened to memory, told by one thread to all others without a lock.
+//! A log of changes of memory, which one thread writes and all others read without a lock.
 //!
-//! The watching thread learns of an unmapping by read(), which at the same moment lets the
-//! unmapping thread go on. So it sets `busy` before it reads: whoever was let go sees that word, or
-//! what came after it, and asks the log before it believes in anything older. The writer waits for
-//! nobody: a reader that is too far behind learns that everything may have happened.
+//! The monitor thread learns of an unmapping by read(), which at the same moment lets the unmapping
+//! thread continue. So the monitor thread sets `BUSY` before it reads. The unmapping thread then
+//! sees that state or a later one, and reads the log before it trusts any older information. The
+//! writer never waits: a reader that is too far behind has to assume that all memory has changed.
 
 #![forbid(unsafe_code)]
 
 use super::page_range::PageRange;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// How far behind a reader may be.
+/// The number of entries that a reader may be behind.
 #[cfg(not(loom))]
 const LOG_LEN: usize = 2048;
 #[cfg(loom)]
@@ -21,11 +21,11 @@ pub(super) const BATCH: u64 = 32;
 #[cfg(loom)]
 pub(super) const BATCH: u64 = 1;
 
-/// The bit of the word that says: more may have happened than was written.
+/// The bit of the state that means: more may have happened than was written.
 const BUSY: u64 = 1;
-/// The word of a log that nobody writes any more.
+/// The state of a log without a writer.
 const CLOSED: u64 = u64::MAX;
-/// A new log's count, so that a word is never 0: that is how a child of fork finds it.
+/// The count of a new log, so that its state is never 0, as it is in a child of fork.
 const INITIAL_COUNT: u64 = 1;
 
 struct Entry {
@@ -35,29 +35,29 @@ struct Entry {
 
 /// One writer, any readers.
 pub(super) struct Log {
-    /// Twice the count of entries, and `BUSY`.
+    /// Twice the number of entries, and `BUSY`.
     state: AtomicU64,
     entries: [Entry; LOG_LEN],
 }
 
-/// How far a reader has read. It is up to date where it equals the log's word.
+/// The position of a reader. A reader is up to date if its cursor equals the log's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LogCursor(u64);
 
 impl LogCursor {
-    /// Whether this is no log, but the zeroes that a child of fork finds in its place.
+    /// Whether the log was wiped: a child of fork reads zeroes in its place.
     #[inline(always)]
     pub(super) fn is_wiped(self) -> bool {
         self.0 == 0
     }
 }
 
-/// What a reader is told.
+/// A change that a reader learns of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Invalidation {
-    /// This memory is not any more what it was.
+    /// This memory has changed.
     Changed(PageRange),
-    /// Nothing is known of any memory.
+    /// Any memory may have changed.
     Everything,
 }
 
@@ -67,27 +67,27 @@ impl Log {
         Log { state: AtomicU64::new(INITIAL_COUNT * 2), entries: std::array::from_fn(entry) }
     }
 
-    /// Where a reader begins that has seen nothing of what is being written at this moment.
+    /// The cursor of a new reader, which has not seen the entries that are being written now.
     pub(super) fn initial_cursor(&self) -> LogCursor {
         LogCursor(self.cursor().0 & !BUSY)
     }
 
-    /// The word as it is: to be compared with what was seen.
+    /// The state as a cursor, to be compared with that of a reader.
     #[inline(always)]
     pub(super) fn cursor(&self) -> LogCursor {
         // SYNC: pin-log
         LogCursor(self.state.load(Ordering::Acquire))
     }
 
-    /// Writer: something may be about to happen.
+    /// Writer: memory may be about to change.
     pub(super) fn begin(&self) {
         let state = self.state.load(Ordering::Relaxed);
         self.state.store(state | BUSY, Ordering::Relaxed);
-        // SYNC: pin-log (before the entries, and before the call that lets an unmapper go on)
+        // SYNC: pin-log (before the entries, and before the call that lets the unmapper continue)
         fence(Ordering::SeqCst);
     }
 
-    /// Writer, between `begin` and `end`: the `number`th since `begin`.
+    /// Writer, between `begin` and `end`: the `nth` entry since `begin`, from 0.
     pub(super) fn push(&self, nth: u64, span: PageRange) {
         let index = self.state.load(Ordering::Relaxed) / 2 + nth;
         let entry = &self.entries[index as usize % LOG_LEN];
@@ -98,11 +98,11 @@ impl Log {
     /// Writer: `count` entries were pushed since `begin`.
     pub(super) fn end(&self, count: u64) {
         let state = self.state.load(Ordering::Relaxed);
-        // SYNC: pin-log (the entries are there)
+        // SYNC: pin-log (the entries are visible)
         self.state.store((state & !BUSY) + 2 * count, Ordering::Release);
     }
 
-    /// Writer: the last word.
+    /// Writer: there will be no more entries.
     pub(super) fn close(&self) {
         self.state.store(CLOSED, Ordering::Release);
     }
@@ -112,7 +112,8 @@ impl Log {
         self.state.load(Ordering::Relaxed) != CLOSED
     }
 
-    /// Reads on until it is up to date. Waits while the writer is busy: for one read() at most.
+    /// Reads entries until `cursor` is up to date. Waits while the writer is busy, for one read()
+    /// at most.
     pub(super) fn catch_up(
         &self,
         cursor: &mut LogCursor,
@@ -146,12 +147,12 @@ impl Log {
             let entry = &self.entries[index as usize % LOG_LEN];
             let start = entry.start.load(Ordering::Relaxed) as usize;
             let end = entry.end.load(Ordering::Relaxed) as usize;
-            // One that was overwritten may be a mixture: harmless, since then all is told.
+            // An overwritten entry may be a mixture: harmless, because then all is invalidated.
             PageRange::new(start, end)
                 .into_iter()
                 .for_each(|span| on_invalidation(Invalidation::Changed(span)));
         }
-        // SYNC: pin-log (who read an overwritten entry sees that the writer was busy with it)
+        // SYNC: pin-log (a reader of an overwritten entry sees that the writer was busy with it)
         fence(Ordering::Acquire);
         let written = self.state.load(Ordering::Relaxed) / 2;
         complete &= written.saturating_add(BATCH) <= from + LOG_LEN as u64;
@@ -162,7 +163,7 @@ impl Log {
     }
 }
 
-/// While another thread finishes a few instructions, or waits for a processor.
+/// Waits while another thread finishes a few instructions, or waits for a processor.
 fn pause() {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_begins_while_the_writer_is_busy_is_told_what_is_written_then() {
+    fn a_reader_that_begins_while_the_writer_is_busy_gets_the_entries_written_then() {
         let log = Log::new();
         log.begin();
         let mut cursor = log.initial_cursor();
@@ -229,37 +230,37 @@ mod loom_tests {
     use loom::sync::atomic::AtomicU64 as Flag;
     use loom::thread;
 
-    /// A thread whose munmap has returned never finds the log as it was before.
     #[test]
     fn a_thread_whose_munmap_returned_never_sees_the_log_as_it_was_before() {
         loom::model(|| {
             let shared = Arc::new((Log::new(), Flag::new(0)));
-            let watcher_log = shared.clone();
+            let monitor_log = shared.clone();
             let span = PageRange::new(4096, 8192).unwrap();
-            let watcher = thread::spawn(move || {
-                watcher_log.0.begin();
-                // The kernel lets the unmapping thread go on.
-                watcher_log.1.store(1, Ordering::Release);
-                watcher_log.0.push(0, span);
-                watcher_log.0.end(1);
+            let monitor = thread::spawn(move || {
+                monitor_log.0.begin();
+                // The kernel lets the unmapping thread continue.
+                monitor_log.1.store(1, Ordering::Release);
+                monitor_log.0.push(0, span);
+                monitor_log.0.end(1);
             });
-            let mut seen = LogCursor(INITIAL_COUNT * 2);
+            let mut cursor = LogCursor(INITIAL_COUNT * 2);
             if shared.1.load(Ordering::Acquire) == 1 {
-                assert_ne!(shared.0.cursor(), seen);
-                let mut told = 0;
-                shared.0.catch_up(&mut seen, |news| {
+                assert_ne!(shared.0.cursor(), cursor);
+                let mut count = 0;
+                shared.0.catch_up(&mut cursor, |invalidation| {
                     assert!(
-                        news == Invalidation::Changed(span) || news == Invalidation::Everything
+                        invalidation == Invalidation::Changed(span)
+                            || invalidation == Invalidation::Everything
                     );
-                    told += 1;
+                    count += 1;
                 });
-                assert!(told > 0);
+                assert!(count > 0);
             }
-            watcher.join().unwrap();
+            monitor.join().unwrap();
         });
     }
 
-    /// Entries that are overwritten while they are read are not believed.
+    /// A reader does not trust entries that are overwritten while it reads them.
     #[test]
     fn a_reader_that_is_overtaken_invalidates_everything() {
         loom::model(|| {
@@ -273,18 +274,18 @@ mod loom_tests {
                     writer_log.end(1);
                 }
             });
-            let mut seen = LogCursor(INITIAL_COUNT * 2);
-            let (mut told, mut everything) = (Vec::new(), false);
-            let mut look = |seen: &mut LogCursor| {
-                log.catch_up(seen, |news| match news {
-                    Invalidation::Changed(span) => told.push(span),
+            let mut cursor = LogCursor(INITIAL_COUNT * 2);
+            let (mut changed, mut everything) = (Vec::new(), false);
+            let mut catch_up = |cursor: &mut LogCursor| {
+                log.catch_up(cursor, |invalidation| match invalidation {
+                    Invalidation::Changed(span) => changed.push(span),
                     Invalidation::Everything => everything = true,
                 });
             };
-            look(&mut seen);
+            catch_up(&mut cursor);
             writer.join().unwrap();
-            look(&mut seen);
-            assert!(everything || (1..4).all(|number| told.contains(&span(number))));
+            catch_up(&mut cursor);
+            assert!(everything || (1..4).all(|number| changed.contains(&span(number))));
         });
     }
 }

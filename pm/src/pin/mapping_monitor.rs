@@ -1,10 +1,10 @@
-//! The process's watch over its memory: one userfaultfd, one thread that reads it, and the logs
-//! that all caches of the process read. A mapping can have one watcher only.
+//! The monitor of the process's mappings: one userfaultfd, one thread that reads it, and the logs
+//! that all caches of the process read. A mapping can have one userfaultfd only.
 //!
-//! The thread (`thread.rs`) allocates nothing and takes no lock, because a thread that is inside
+//! The thread (`monitor_thread.rs`) allocates no memory and takes no lock, because a thread inside
 //! munmap, perhaps within malloc and with locks of its own, waits for it.
 
-// UNSAFETY: maps the page of the logs, which a child of fork finds zeroed.
+// UNSAFETY: maps the page of the logs, which is zeroed in a child of fork.
 #![expect(unsafe_code)]
 
 use super::invalidation_log::{Invalidation, Log, LogCursor};
@@ -21,35 +21,35 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How often memory that changes while it is looked at is looked at again.
+/// How often the attempt to monitor memory is repeated if the memory changes meanwhile.
 const MAX_RETRIES: usize = 3;
 
-/// In a page that a child of fork finds zeroed.
+/// The logs, in a page that is zeroed in a child of fork.
 struct InvalidationLogs {
     monitored: Log,
     own_mappings: Log,
 }
 
-/// How far a cache has read both.
+/// The positions of a cache in both logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LogCursors {
     monitored: LogCursor,
     own_mappings: LogCursor,
 }
 
-/// The watch of this process.
+/// The monitor of this process.
 pub(super) struct MappingMonitor {
     logs: &'static InvalidationLogs,
-    /// Why there is none, else.
+    /// The userfaultfd, or the reason why there is none.
     uffd: std::result::Result<&'static Uffd, String>,
-    /// Other threads of the program were seen.
+    /// The program has, or had, other threads.
     had_other_threads: AtomicBool,
 }
 
-/// The watch, by process number: a child of fork has none.
+/// The monitor, with the number of its process: a child of fork has none.
 static MONITOR: Mutex<Option<(u32, &'static MappingMonitor)>> = Mutex::new(None);
 
-/// The watch of this process, started where it is not yet. NoMemory: no page for its logs.
+/// The monitor of this process, which is started if there is none. NoMemory: no page for its logs.
 pub(super) fn of_process() -> PmResult<&'static MappingMonitor> {
     let mut current = MONITOR.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
@@ -63,7 +63,7 @@ pub(super) fn of_process() -> PmResult<&'static MappingMonitor> {
     }
 }
 
-/// The log of PM's own memory, where this process has a watch.
+/// The log of PM's own memory, if this process has a monitor.
 pub(super) fn own_log() -> Option<&'static Log> {
     let current = MONITOR.lock().unwrap_or_else(PoisonError::into_inner);
     let of_process = |(owner_pid, _): &&(u32, _)| *owner_pid == std::process::id();
@@ -85,7 +85,7 @@ impl MappingMonitor {
         Ok(MappingMonitor { logs, uffd, had_other_threads: AtomicBool::new(false) })
     }
 
-    /// Where the logs stand. None: this is a child of the process that they tell of.
+    /// The current ends of the logs. None: this is a child of the process that writes them.
     #[inline(always)]
     pub(super) fn current_cursors(&self) -> Option<LogCursors> {
         let cursors = LogCursors {
@@ -95,7 +95,7 @@ impl MappingMonitor {
         (!cursors.monitored.is_wiped()).then_some(cursors)
     }
 
-    /// Where a cache begins to read. None: as `current_cursors`.
+    /// The cursors of a new cache. None: as `current_cursors`.
     pub(super) fn initial_cursors(&self) -> Option<LogCursors> {
         let cursors = LogCursors {
             monitored: self.logs.monitored.initial_cursor(),
@@ -104,7 +104,7 @@ impl MappingMonitor {
         (!cursors.monitored.is_wiped()).then_some(cursors)
     }
 
-    /// Tells all that has happened since `cursors`.
+    /// Reports all changes since `cursors`.
     pub(super) fn catch_up(
         &self,
         cursors: &mut LogCursors,
@@ -114,10 +114,11 @@ impl MappingMonitor {
         self.logs.own_mappings.catch_up(&mut cursors.own_mappings, &mut on_invalidation);
     }
 
-    /// Whether watched memory may be changing at this moment without the log telling of it yet: the
-    /// kernel unmaps first, then tells, and only then lets the unmapping thread go on. Meanwhile
-    /// another thread may map and use the same addresses; so one has to ask where there is another,
-    /// or was since memory is watched: it may be unmapping its stack although it counts no more.
+    /// Whether monitored memory may be changing at this moment without an entry in the log yet. The
+    /// kernel unmaps first, then reports, and only then lets the unmapping thread continue.
+    /// Meanwhile another thread may map and use the same addresses. So the kernel must be asked if
+    /// the program has another thread, or has had one since memory is monitored: such a thread may
+    /// be unmapping its stack after it has stopped to count as a thread.
     #[inline(always)]
     pub(super) fn may_be_changing(&self) -> bool {
         let single_threaded =
@@ -135,10 +136,10 @@ impl MappingMonitor {
         self.uffd.as_ref().is_ok_and(|uffd| self.logs.monitored.is_open() && uffd.is_changing())
     }
 
-    /// Sees to it that changes of `span` are told.
+    /// Starts to monitor the mappings of `span`.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// Why this memory cannot be monitored.
     pub(super) fn monitor_range(
         &self,
         span: PageRange,
@@ -164,18 +165,18 @@ impl MappingMonitor {
 
 fn new_logs() -> PmResult<&'static InvalidationLogs> {
     let logs = wipe_on_fork::map_pages(size_of::<InvalidationLogs>())?.cast::<InvalidationLogs>();
-    // SAFETY: large enough, aligned to a page, and never unmapped. All of it is atomic words, so
-    // that the zeroes of a child are a value, too.
+    // SAFETY: large enough, aligned to a page, and never unmapped. It consists of atomic words, for
+    // which the zeroes of a child are valid values.
     unsafe {
         logs.write(InvalidationLogs { monitored: Log::new(), own_mappings: Log::new() });
         Ok(logs.as_ref())
     }
 }
 
-/// Whether this process can have its memory watched; for `scored -probe`.
+/// Whether this process can monitor its memory; for `scored -probe`.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot.
 pub fn probe() -> io::Result<()> {
     let uffd = Uffd::open()?;
     // SAFETY: asks for new memory anywhere; touches none that exists.
@@ -187,9 +188,9 @@ pub fn probe() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let monitored = PageRange::pages(page as usize, super::PAGE).map(|span| uffd.monitor(span));
-    // Nobody would read what the unmapping reports.
+    // No thread would read the event of the unmapping.
     drop(uffd);
-    // SAFETY: what was just mapped; nobody knows it.
+    // SAFETY: the page that was just mapped, without other references.
     unsafe { libc::munmap(page, super::PAGE) };
     monitored.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?
 }

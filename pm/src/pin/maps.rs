@@ -1,5 +1,5 @@
-//! What lies behind addresses, as the kernel tells it: one question for each mapping, or where it
-//! answers none (before Linux 6.11) all of `/proc/self/maps`.
+//! The mappings of this process, as the kernel reports them: one query for each mapping, or all of
+//! `/proc/self/maps` if the kernel has no such query (before Linux 6.11).
 
 #![forbid(unsafe_code)]
 
@@ -14,18 +14,18 @@ const UNREADABLE: &str = "/proc/self/maps cannot be read";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mapping {
     pub(super) span: PageRange,
-    /// Private and without a file.
+    /// The mapping is private and has no file.
     pub(super) anonymous: bool,
 }
 
-/// The mappings that `span` lies in, from the start of the first to the end of the last, where all
-/// of them are private and anonymous and leave no gap.
+/// The mappings that contain `span`, from the start of the first to the end of the last, if all of
+/// them are private and anonymous and leave no gap.
 ///
-/// Whole mappings, because watching a part would split it in two: the kernel then refuses to move
-/// what is one to the program (mremap(2), EFAULT).
+/// The result has whole mappings, because monitoring a part would split a mapping in two. The
+/// kernel would then refuse to move what is one mapping to the program (mremap(2), EFAULT).
 ///
 /// # Errors
-/// What kind of memory it is instead.
+/// The kind of memory that it is instead.
 pub(super) fn anonymous_around(span: PageRange) -> Result<PageRange, &'static str> {
     let maps = File::open("/proc/self/maps").map_err(|_| UNREADABLE)?;
     match via_procmap_query(&maps, span) {
@@ -34,7 +34,7 @@ pub(super) fn anonymous_around(span: PageRange) -> Result<PageRange, &'static st
     }
 }
 
-/// None: the kernel answers none.
+/// As `anonymous_around`, by queries. None: the kernel has no such query.
 pub(super) fn via_procmap_query(
     maps: &File,
     span: PageRange,
@@ -54,15 +54,15 @@ pub(super) fn via_procmap_query(
     Some(enclosing_mappings(span, std::iter::from_fn(next)))
 }
 
-/// By reading all of it, up to there.
+/// As `anonymous_around`, by reading the list of mappings up to the end of `span`.
 pub(super) fn via_proc_maps(maps: File, span: PageRange) -> Result<PageRange, &'static str> {
     let mapping = |line: std::io::Result<String>| {
-        parse(&line.map_err(|_| UNREADABLE)?).ok_or("/proc/self/maps reads as nothing known")
+        parse(&line.map_err(|_| UNREADABLE)?).ok_or("/proc/self/maps has an unknown format")
     };
     enclosing_mappings(span, BufReader::new(maps).lines().map(mapping))
 }
 
-/// See `anonymous_around`, by mappings in the order of their addresses.
+/// As `anonymous_around`, from mappings in the order of their addresses.
 fn enclosing_mappings(
     span: PageRange,
     mappings: impl Iterator<Item = Result<Mapping, &'static str>>,
@@ -89,7 +89,7 @@ fn enclosing_mappings(
     Err("it is not mapped")
 }
 
-/// A line of `/proc/self/maps`.
+/// Parses a line of `/proc/self/maps`.
 fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_addresses_and_whether_the_memory_is_anonymous() {
+    fn a_line_is_parsed_into_addresses_and_whether_the_memory_is_anonymous() {
         let line = "7f00-8000 rw-p 00000000 00:00 0                          [heap]";
         let span = PageRange::new(0x7f00, 0x8000).unwrap();
         assert_eq!(parse(line), Some(Mapping { span, anonymous: true }));
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_this_process_is_told_apart() {
+    fn heap_code_and_unmapped_memory_are_distinguished() {
         let word = Box::new([7u8; 64]);
         let on_heap = PageRange::pages(word.as_ptr() as usize, 64).unwrap();
         assert!(anonymous_around(on_heap).unwrap().contains(on_heap));
         let code = PageRange::pages(parse as *const () as usize, 1).unwrap();
         assert!(anonymous_around(code).unwrap_err().contains("file"));
-        let nothing = PageRange::pages(4096, 1).unwrap();
-        assert!(anonymous_around(nothing).unwrap_err().contains("not mapped"));
+        let unmapped = PageRange::pages(4096, 1).unwrap();
+        assert!(anonymous_around(unmapped).unwrap_err().contains("not mapped"));
     }
 }

@@ -1,22 +1,22 @@
 //! The pin-down cache: registrations of memory with a device, kept after their last use, because
-//! registering takes longer than most transfers. `docs/pm.md` tells what it promises.
+//! registering takes longer than most transfers. `docs/pm.md` has its guarantees.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `mod.rs` | the cache as a device uses it |
-//! | `regions.rs` | which regions there are, who uses them, which goes first; pure |
-//! | `invalidation_log.rs` | what happened to memory, from one thread to all; modelled in loom |
-//! | `mapping_monitor.rs` | the process's watch over its memory |
-//! | `monitor_thread.rs` | the thread that watches |
+//! | `cache.rs` | the cache as a device uses it |
+//! | `regions.rs` | the regions, their users, the order of eviction; without system calls |
+//! | `invalidation_log.rs` | changes of memory, from one thread to all; modelled in loom |
+//! | `mapping_monitor.rs` | the monitor of the process's mappings |
+//! | `monitor_thread.rs` | the thread of the monitor |
 //! | `uffd.rs` | userfaultfd |
-//! | `maps.rs` | which memory can be watched |
+//! | `maps.rs` | the mappings that can be monitored |
 //! | `procmap_query.rs` | the kernel's answer about one address |
-//! | `own_mappings.rs` | memory of `pmAlloc`, which needs no watching |
+//! | `own_mappings.rs` | memory of `pmAlloc`, which needs no monitoring |
 //!
-//! A hit looks up one region and compares the words of the logs with what the cache has seen of
-//! them; it calls neither the kernel nor the registrar. Only where the program has, or had, other
-//! threads, for memory that is not PM's own, it asks the kernel whether memory is changing at this
-//! moment. Everything else goes by `lock_slowly`.
+//! A hit looks up one region and compares the states of the logs with the cursors of the cache. It
+//! calls the registrar never, and the kernel only if the program has, or had, other threads and the
+//! memory is not PM's own: it then asks whether memory is changing at this moment. All other
+//! lookups use `lock_slow`.
 
 #[cfg(not(loom))]
 mod cache;
@@ -47,15 +47,15 @@ pub use page_range::{PAGE, PageRange};
 #[cfg(not(loom))]
 pub use regions::UseId;
 
-/// PM has mapped this memory and will say when it goes: for tests; `pmAlloc` says it itself.
-/// Invalid: no memory.
+/// Registers memory as mapped by PM, which will call `remove_own` for it. For tests; `pmAlloc`
+/// registers its memory itself. Invalid: `len` is 0.
 #[cfg(not(loom))]
 pub fn add_own(address: usize, len: usize) -> crate::PmResult<()> {
     own_mappings::add(PageRange::pages(address, len)?);
     Ok(())
 }
 
-/// What `add_own` was told of goes now. Invalid: no memory.
+/// Removes memory of `add_own` just before it is unmapped. Invalid: `len` is 0.
 #[cfg(not(loom))]
 pub fn remove_own(address: usize, len: usize) -> crate::PmResult<()> {
     own_mappings::remove(PageRange::pages(address, len)?);

@@ -1,11 +1,11 @@
-//! The watching thread, made by the kernel alone: the C library does not know of it. So a program
-//! of one thread stays one to it (`__libc_single_threaded`), and to the cache, for which memory
-//! that one thread unmaps cannot be mapped by another at the same moment.
+//! The monitor thread. The kernel creates it and the C library does not know it. So a program of
+//! one thread stays single-threaded to the library (`__libc_single_threaded`) and to the cache: in
+//! such a program, no other thread can map memory that one thread is just unmapping.
 //!
-//! The thread has no thread-local memory, not even an errno of its own: it calls the kernel
-//! directly, and nothing that allocates, locks or can panic.
+//! The thread has no thread-local memory, not even an errno of its own. It calls the kernel
+//! directly, and no function that allocates, locks or can panic.
 
-// UNSAFETY: makes a thread and calls the kernel without the C library.
+// UNSAFETY: creates a thread and calls the kernel without the C library.
 #![expect(unsafe_code)]
 
 use super::invalidation_log::{BATCH, Log};
@@ -13,10 +13,10 @@ use super::uffd::{Message, Uffd};
 use crate::threads;
 use std::io;
 
-/// Messages read at once: each names two places at most.
+/// Messages read at once: each names two ranges at most.
 const MAX_EVENTS_PER_READ: usize = BATCH as usize / 2;
 
-/// What the thread works on.
+/// The arguments of the thread.
 struct MonitorArgs {
     uffd: &'static Uffd,
     log: &'static Log,
@@ -25,16 +25,16 @@ struct MonitorArgs {
 /// Starts the thread that reads `uffd` and writes `log` as long as the process lives.
 ///
 /// # Errors
-/// The kernel gives none.
+/// The kernel creates no thread.
 pub(super) fn start(uffd: &'static Uffd, log: &'static Log) -> io::Result<()> {
     let args: &'static MonitorArgs = Box::leak(Box::new(MonitorArgs { uffd, log }));
     threads::without_signals(|| launch(args))
 }
 
-/// A sanitizer has to know all threads; elsewhere there is no direct call of the kernel below.
+/// For sanitizers, which have to know all threads, and for processors without the code below.
 #[cfg(any(sanitized, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-fn launch(work: &'static MonitorArgs) -> io::Result<()> {
-    threads::spawn("score-pin", 256 << 10, move || run(work))
+fn launch(args: &'static MonitorArgs) -> io::Result<()> {
+    threads::spawn("score-pin", 256 << 10, move || run(args))
 }
 
 #[cfg(all(not(sanitized), any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -47,12 +47,12 @@ fn launch(args: &'static MonitorArgs) -> io::Result<()> {
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM;
     extern "C" fn entry(args: *mut libc::c_void) -> i32 {
-        // SAFETY: what `launch` passed, which lives for ever.
+        // SAFETY: the pointer that `launch` passed, which stays valid for ever.
         run(unsafe { &*args.cast::<MonitorArgs>() });
         0
     }
-    // SAFETY: asks for new memory anywhere; it is the thread's for ever. The thread shares all of
-    // the process, and what it does is safe in any thread: see `run`.
+    // SAFETY: asks for new memory anywhere, which belongs to the thread for ever. The thread shares
+    // all of the process, and its code is safe in any thread: see `run`.
     let thread = unsafe {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
         let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_STACK;
@@ -66,11 +66,11 @@ fn launch(args: &'static MonitorArgs) -> io::Result<()> {
     if thread < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Until the descriptor is none any more: somebody has closed it.
+/// The main loop. It ends if the program closes the descriptor.
 fn run(args: &MonitorArgs) {
     const NAME: &[u8; 10] = b"score-pin\0";
     let set_name = [libc::PR_SET_NAME as usize, NAME.as_ptr() as usize, 0, 0, 0];
-    // SAFETY: reads a text that ends.
+    // SAFETY: reads a string with a final zero.
     unsafe { call(libc::SYS_prctl, set_name) };
     let mut messages = [Message::default(); MAX_EVENTS_PER_READ];
     while is_readable(args.uffd.raw_fd()) {
@@ -87,7 +87,7 @@ fn run(args: &MonitorArgs) {
     args.log.close();
 }
 
-/// Waits until there is something to read. False: it is no descriptor of that kind any more.
+/// Waits until there is an event to read. False: `fd` is not a userfaultfd any more.
 fn is_readable(fd: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     loop {
@@ -99,11 +99,11 @@ fn is_readable(fd: i32) -> bool {
     }
 }
 
-/// Reads what there is without waiting; more than there are messages: an error. Whoever caused an
-/// event goes on as soon as it is read.
+/// Reads the waiting messages and returns their number, which is above that of `messages` after an
+/// error. A thread that caused an event continues as soon as the event is read.
 fn read(fd: i32, messages: &mut [Message; MAX_EVENTS_PER_READ]) -> usize {
     let (addr, len) = (messages.as_mut_ptr() as usize, size_of_val(messages));
-    // SAFETY: as many bytes as the messages have; every pattern of bits is a message.
+    // SAFETY: `len` is the size of the messages; every bit pattern is a valid message.
     let result = unsafe { call(libc::SYS_read, [fd as usize, addr, len, 0, 0]) };
     match usize::try_from(result) {
         Ok(bytes) => bytes / size_of::<Message>(),
@@ -112,7 +112,7 @@ fn read(fd: i32, messages: &mut [Message; MAX_EVENTS_PER_READ]) -> usize {
     }
 }
 
-/// Calls the kernel; answers the negative errno value of a failure.
+/// Calls the kernel; returns the negative errno value of a failure.
 ///
 /// # Safety
 /// As the call's own manual page says.
@@ -135,9 +135,9 @@ unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
         // SAFETY: as above.
-        let answer = unsafe { libc::syscall(number, a, b, c, d, e) };
+        let ret = unsafe { libc::syscall(number, a, b, c, d, e) };
         let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        result = if answer < 0 { -(errno() as isize) } else { answer as isize };
+        result = if ret < 0 { -(errno() as isize) } else { ret as isize };
     }
     result
 }

@@ -1,5 +1,5 @@
-//! Memory that PM itself maps (`pmAlloc`): it needs no watching, because PM says when it goes.
-//! A process that only allocates has a table and no more: neither log nor watching thread.
+//! Memory that PM itself maps (`pmAlloc`). It needs no monitoring, because PM reports when it
+//! unmaps it. A process that only allocates has this table, but neither log nor monitor thread.
 
 #![forbid(unsafe_code)]
 
@@ -8,25 +8,25 @@ use super::page_range::PageRange;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is PM's own: starts and ends. Its lock is that of the writer of the log, too, whose readers
-/// take it never while they read.
+/// PM's own memory: starts and ends. The lock also protects the writing end of the log. Readers of
+/// the log never take it while they read.
 static OWN_MAPPINGS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 fn own_mappings() -> MutexGuard<'static, BTreeMap<usize, usize>> {
     OWN_MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// PM has mapped this memory and will say when it goes.
+/// Registers memory that PM has mapped. PM calls `remove` before it unmaps it.
 pub(crate) fn add(span: PageRange) {
     own_mappings().insert(span.start(), span.end());
 }
 
-/// All of it in `span` goes, or its pages do: before that is done. Whoever looks for a registration
-/// after this call finds none of it.
+/// Removes all of PM's memory in `span`, just before it or its pages are unmapped. After this call
+/// no registration of this memory is found.
 pub(crate) fn remove(span: PageRange) {
     let mut mappings = own_mappings();
     mappings.retain(|&start, &mut end| end <= span.start() || span.end() <= start);
-    // A watch that starts later finds the memory gone from the table.
+    // A monitor that starts later does not find this memory in the table.
     if let Some(log) = mapping_monitor::own_log() {
         log.begin();
         log.push(0, span);

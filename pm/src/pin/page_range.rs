@@ -4,10 +4,10 @@
 
 use crate::error::{Error, PmResult};
 
-/// The unit that the kernel pins and maps by.
+/// The unit in which the kernel pins and maps memory.
 pub const PAGE: usize = 4096;
 
-/// The pages from `start` up to, and not with, `end`; at least one.
+/// The pages from `start` up to, but without, `end`; at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PageRange {
     start: usize,
@@ -15,8 +15,8 @@ pub struct PageRange {
 }
 
 impl PageRange {
-    /// The pages that hold `len` bytes at `address` (manual 3.6: any address and length). Invalid:
-    /// no byte, or past the end of all addresses.
+    /// The pages that contain `len` bytes at `address` (manual 3.6: any address and length).
+    /// Invalid: `len` is 0, or the range exceeds the address space.
     pub fn pages(address: usize, len: usize) -> PmResult<PageRange> {
         let end = address.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
         match end {
@@ -25,7 +25,7 @@ impl PageRange {
         }
     }
 
-    /// From `start` to `end` as they are, where that is something.
+    /// The range from `start` to `end` without rounding. None: it is empty.
     pub fn new(start: usize, end: usize) -> Option<PageRange> {
         (start < end).then_some(PageRange { start, end })
     }
@@ -40,12 +40,12 @@ impl PageRange {
         self.end
     }
 
-    /// How many bytes.
+    /// The length in bytes.
     pub fn bytes(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether all of `other` lies inside.
+    /// Whether all of `other` lies inside this range.
     pub fn contains(&self, other: PageRange) -> bool {
         self.start <= other.start && other.end <= self.end
     }

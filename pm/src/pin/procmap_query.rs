@@ -1,5 +1,5 @@
-//! The kernel's answer about one address (PROCMAP_QUERY, Linux 6.11), which costs nothing for all
-//! the mappings that come before. Layout and numbers from linux/fs.h.
+//! The kernel's answer about one address (PROCMAP_QUERY, Linux 6.11). Its cost does not depend on
+//! the number of mappings at lower addresses. Layout and numbers from linux/fs.h.
 
 // UNSAFETY: a system call without a safe wrapper.
 #![expect(unsafe_code)]
@@ -24,11 +24,11 @@ struct Query {
     offset: u64,
     inode: u64,
     device: [u32; 2],
-    /// Room for a name, and for a build id: none.
-    name_room: u32,
-    id_room: u32,
-    name_at: u64,
-    id_at: u64,
+    /// Lengths of the buffers for a name and for a build id: 0.
+    name_len: u32,
+    id_len: u32,
+    name_addr: u64,
+    id_addr: u64,
 }
 
 const _: () = assert!(size_of::<Query>() == 104);
@@ -39,15 +39,15 @@ const QUERY: libc::Ioctl =
 
 const SHARED: u64 = 8;
 
-/// The mapping that `address` lies in, by an open `/proc/self/maps`. None: nothing is there.
+/// The mapping that contains `address`, from an open `/proc/self/maps`. None: it is not mapped.
 ///
 /// # Errors
 /// ENOTTY: the kernel is older.
 pub(super) fn mapping_at(maps: &File, address: usize) -> io::Result<Option<Mapping>> {
     let size = size_of::<Query>() as u64;
     let mut query = Query { size, address: address as u64, ..Query::default() };
-    // SAFETY: reads and writes these bytes, which are as many as `size` says; there is no room for
-    // anything else.
+    // SAFETY: reads and writes this structure, which has `size` bytes; the buffers for the name and
+    // the build id have length 0.
     if unsafe { libc::ioctl(maps.as_raw_fd(), QUERY, &raw mut query) } < 0 {
         let error = io::Error::last_os_error();
         let is_unmapped = error.raw_os_error() == Some(libc::ENOENT);
@@ -64,12 +64,12 @@ mod tests {
     use super::super::maps::{via_proc_maps, via_procmap_query};
     use super::*;
 
-    /// Pages in a row: private ones to write to and to read, none, a private one, a shared one.
-    /// Where nobody else is given memory.
+    /// Five consecutive pages: a private writable one, a private read-only one, none, a private
+    /// one, a shared one. They are at addresses where the kernel maps no other memory.
     fn map_five_pages() -> usize {
         let map = |addr: usize, pages: usize, prot: i32, flags: i32| {
             let (hint, flags) = (addr as *mut libc::c_void, flags | libc::MAP_ANONYMOUS);
-            // SAFETY: new memory, or in place of pages that only this test knows.
+            // SAFETY: new memory, or in place of pages that only this test uses.
             let mapped = unsafe { libc::mmap(hint, pages * PAGE, prot, flags, -1, 0) };
             assert_ne!(mapped, libc::MAP_FAILED);
             mapped as usize
@@ -79,7 +79,7 @@ mod tests {
         let fixed = libc::MAP_FIXED;
         map(first + PAGE, 1, libc::PROT_READ, fixed | libc::MAP_PRIVATE);
         map(first + 4 * PAGE, 1, read_write, fixed | libc::MAP_SHARED);
-        // SAFETY: one of these pages, which nobody uses.
+        // SAFETY: one of these pages, which is not used.
         unsafe { libc::munmap((first + 2 * PAGE) as *mut libc::c_void, PAGE) };
         first
     }
@@ -87,8 +87,8 @@ mod tests {
     #[test]
     fn procmap_query_agrees_with_proc_maps() {
         let maps = || File::open("/proc/self/maps").unwrap();
-        if let Err(why) = mapping_at(&maps(), 4096) {
-            println!("this kernel is not asked: {why}");
+        if let Err(error) = mapping_at(&maps(), 4096) {
+            println!("PROCMAP_QUERY is not tested: {error}");
             return;
         }
         let (heap, local) = (Box::new([7u8; 64]), [7u8; 64]);
@@ -118,7 +118,7 @@ mod tests {
                 None => assert!(answer.is_ok_and(|around| around.contains(span)), "{name}"),
                 Some(part) => assert!(answer.unwrap_err().contains(part), "{name}: {answer:?}"),
             }
-            // Other threads map and unmap beside these.
+            // Other threads map and unmap neighbouring memory.
             let answers_agree =
                 || via_procmap_query(&maps(), span).unwrap() == via_proc_maps(maps(), span);
             assert!((0..100).any(|_| answers_agree()), "{name}");

@@ -1,12 +1,12 @@
-//! Which memory is pinned: the cache's state, without system calls, clocks and threads.
+//! The pinned regions: the cache's state, without system calls, clocks and threads.
 //!
-//! A region is pinned once and counted by its users. While it can be trusted it stands in an index
-//! by address, also after its last user has gone; then the least recently used ones are given up
-//! first. No region in the index lies inside another (a new one takes the place of those that it
-//! covers), so that regions in the order of their starts are also in that of their ends: the last
-//! one that starts at or before a span is the one that reaches farthest, and the only one to ask.
+//! A region is pinned once and counts its users. As long as it is valid it is in an index by
+//! address, even without users; unused regions are evicted in the order of their last use. No
+//! region in the index lies inside another, because a new one replaces those that it covers. So
+//! the order of starts is also the order of ends: of the regions that start at or below a span, the
+//! last one reaches farthest, and it is the only one to check.
 //!
-//! What is to be unpinned is handed out by [`PinnedRegions::next_unpin`], each registration once.
+//! [`PinnedRegions::next_unpin`] returns each registration that has to be unpinned once.
 
 #![forbid(unsafe_code)]
 
@@ -17,21 +17,21 @@ use std::collections::BTreeMap;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// One use of a region. Used up by `release`: later uses of the slot have other generations.
+/// One use of a region, which `release` ends. Later uses of the slot have other generations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UseId {
     slot: u32,
     generation: u32,
 }
 
-/// Why a region may be used again.
+/// The source of the report that a region's memory has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidationSource {
-    /// It may not: nobody would tell that its memory changed.
+    /// There is none, so the region must not be reused.
     Unmonitored,
-    /// The kernel tells.
+    /// The kernel.
     Monitored,
-    /// PM tells: it has mapped this memory itself.
+    /// PM, which has mapped this memory itself.
     OwnMapping,
 }
 
@@ -42,7 +42,7 @@ struct PinnedRegion<R> {
     registration: Option<R>,
     generation: u32,
     users: u32,
-    /// Whether the index has it. Else it goes with its last user.
+    /// Whether it is in the index. If not, it is unpinned with its last user.
     indexed: bool,
     /// Neighbours in the order of use; only of indexed regions without users.
     older: u32,
@@ -62,7 +62,7 @@ pub struct PinnedRegions<R> {
 }
 
 impl<R: Clone> PinnedRegions<R> {
-    /// None yet. Of more than `max_bytes` bytes together those without users are given up.
+    /// No regions. If all regions have more than `max_bytes` bytes, unused ones are evicted.
     pub fn new(max_bytes: usize) -> PinnedRegions<R> {
         PinnedRegions {
             slots: Vec::new(),
@@ -76,12 +76,12 @@ impl<R: Clone> PinnedRegions<R> {
         }
     }
 
-    /// The bytes of all regions; where they overlap, of each.
+    /// The sum of the lengths of all regions; bytes in several regions count for each.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The region that covers `span`, where there is one: for `reuse`.
+    /// The slot of the region that covers `span`, if there is one, as an argument of `reuse`.
     #[inline]
     pub fn find(&self, span: PageRange) -> Option<(u32, InvalidationSource)> {
         let (_, &slot) = self.by_start.range(..=span.start()).next_back()?;
@@ -89,7 +89,7 @@ impl<R: Clone> PinnedRegions<R> {
         (region.span.end() >= span.end()).then_some((slot, region.source))
     }
 
-    /// One more user of the region that was just found.
+    /// Adds a user to the region that was just found.
     #[inline]
     pub fn reuse(&mut self, slot: u32) -> Option<(UseId, R)> {
         let region = self.slots.get_mut(slot as usize)?;
@@ -102,20 +102,20 @@ impl<R: Clone> PinnedRegions<R> {
         Some((id, registration))
     }
 
-    /// Gives up regions without users, the least recently used first, until `bytes` more stay
-    /// within the limit or there is none left.
+    /// Evicts unused regions, the least recently used first, until `bytes` more stay within the
+    /// limit or there is none left.
     pub fn evict_to_fit(&mut self, bytes: usize) {
         while self.bytes.saturating_add(bytes) > self.max_bytes && self.evict() {}
     }
 
-    /// Gives up regions without users of at least `bytes` together. False: there was none.
+    /// Evicts unused regions of at least `bytes` together. False: there was none.
     pub fn evict_bytes(&mut self, bytes: usize) -> bool {
         let before = self.bytes;
         while before - self.bytes < bytes && self.evict() {}
         self.bytes < before
     }
 
-    /// Gives up the least recently used region without users. False: there is none.
+    /// Evicts the least recently used region without users. False: there is none.
     fn evict(&mut self) -> bool {
         let oldest = self.oldest;
         if oldest != NONE {
@@ -124,8 +124,8 @@ impl<R: Clone> PinnedRegions<R> {
         oldest != NONE
     }
 
-    /// A region that was just pinned, with one user. Where it is kept others may use it, too, and
-    /// it stays when it has no user.
+    /// Adds a region that was just pinned, with one user. If it is put into the index it can have
+    /// more users, and it stays when it has none.
     pub fn insert(
         &mut self,
         span: PageRange,
@@ -160,7 +160,7 @@ impl<R: Clone> PinnedRegions<R> {
         UseId { slot, generation: region.generation }
     }
 
-    /// Takes what lies inside `span` out of the index.
+    /// Removes the regions inside `span` from the index.
     fn unindex_covered(&mut self, span: PageRange) {
         while let Some((_, &slot)) = self.by_start.range(span.start()..span.end()).next() {
             if !span.contains(self.slots[slot as usize].span) {
@@ -170,7 +170,7 @@ impl<R: Clone> PinnedRegions<R> {
         }
     }
 
-    /// A user has gone. Invalid: there is no such use.
+    /// Removes a user. Invalid: there is no such use.
     pub fn release(&mut self, id: UseId) -> PmResult<()> {
         let region = self.slots.get_mut(id.slot as usize).ok_or(Error::Invalid)?;
         if region.generation != id.generation || region.users == 0 {
@@ -189,7 +189,7 @@ impl<R: Clone> PinnedRegions<R> {
         Ok(())
     }
 
-    /// The memory of `span` is not any more what it was: no region there is used again.
+    /// The memory of `span` has changed: regions that overlap it are not reused.
     pub fn invalidate(&mut self, span: PageRange) {
         while let Some((_, &slot)) = self.by_start.range(..span.end()).next_back() {
             if self.slots[slot as usize].span.end() <= span.start() {
@@ -199,14 +199,14 @@ impl<R: Clone> PinnedRegions<R> {
         }
     }
 
-    /// Nothing is known any more.
+    /// Any memory may have changed: no region is reused.
     pub fn invalidate_all(&mut self) {
         while let Some((_, &slot)) = self.by_start.first_key_value() {
             self.unindex(slot);
         }
     }
 
-    /// Takes an indexed region out of the index; without users it is unpinned.
+    /// Removes a region from the index, and unpins it if it has no users.
     fn unindex(&mut self, slot: u32) {
         let region = &mut self.slots[slot as usize];
         region.indexed = false;
@@ -225,19 +225,19 @@ impl<R: Clone> PinnedRegions<R> {
         self.free_slots.push(slot);
     }
 
-    /// What has to be unpinned.
+    /// The next registration that has to be unpinned.
     pub fn next_unpin(&mut self) -> Option<R> {
         self.pending_unpin.pop()
     }
 
-    /// All that is pinned, users or not: the registrar goes away.
+    /// All registrations, with or without users, because the registrar ends.
     pub fn take_all(&mut self) -> Vec<R> {
         self.by_start.clear();
         let in_slots = self.slots.drain(..).filter_map(|region| region.registration);
         self.pending_unpin.drain(..).chain(in_slots).collect()
     }
 
-    /// The most recently used region without users.
+    /// Makes `slot` the most recently used region without users.
     fn link(&mut self, slot: u32) {
         let newest = std::mem::replace(&mut self.newest, slot);
         let region = &mut self.slots[slot as usize];

@@ -1,4 +1,4 @@
-//! The regions against a naive list of everything that was ever pinned.
+//! The regions compared with a naive list of all regions that were ever pinned.
 
 #![forbid(unsafe_code)]
 
@@ -6,15 +6,15 @@ use super::page_range::{PAGE, PageRange};
 use super::regions::{InvalidationSource, PinnedRegions, UseId};
 use std::collections::HashSet;
 
-/// What the list knows of a region; its registration is its place in the list.
+/// A region in the list; its registration is its index in the list.
 #[derive(Clone, Debug)]
 struct ModelRegion {
     span: PageRange,
     users: u32,
-    /// May be found by others.
+    /// More users can find it.
     reusable: bool,
     pinned: bool,
-    /// When it was last given back.
+    /// The time of its last release.
     idle_since: u64,
 }
 
@@ -51,7 +51,7 @@ impl ModelState {
         self.expected.iter().filter(|one| one.pinned).map(|one| one.span.bytes()).sum()
     }
 
-    /// The list's own rules, each in its plainest form.
+    /// From here on: the rules of the list, each in its simplest form.
     fn unpin_unusable(&mut self) {
         for one in self.expected.iter_mut().filter(|one| !one.reusable && one.users == 0) {
             one.pinned = false;
@@ -115,9 +115,9 @@ impl ModelState {
             if self.expected[number].reusable {
                 self.evict_to_fit(0);
             }
-            // Whether it stayed or not: nobody has this use any more.
+            // Whether the region stayed or not, this use has ended.
             let second = self.regions.release(id);
-            assert!(second.is_err(), "a use was given back twice");
+            assert!(second.is_err(), "a use was released twice");
         }
     }
 
@@ -145,7 +145,7 @@ impl ModelState {
         assert_eq!(self.regions.evict_bytes(bytes), self.pinned() < before);
     }
 
-    /// What was handed out for unpinning is what the list let go, each once.
+    /// The registrations to be unpinned are those that the list has unpinned, each once.
     fn compare(&mut self, alive: &mut HashSet<usize>) {
         while let Some(number) = self.regions.next_unpin() {
             assert!(alive.remove(&number), "{number} was unpinned twice");
@@ -159,7 +159,7 @@ impl ModelState {
 }
 
 #[test]
-fn the_regions_do_what_a_plain_list_does() {
+fn the_regions_behave_as_a_plain_list() {
     for seed in 0..100 {
         let mut model = ModelState::new(seed);
         let mut alive = HashSet::new();
@@ -178,12 +178,12 @@ fn the_regions_do_what_a_plain_list_does() {
         all.sort_unstable();
         let mut remaining: Vec<usize> = alive.into_iter().collect();
         remaining.sort_unstable();
-        assert_eq!(all, remaining, "what is left at the end, seed {seed}");
+        assert_eq!(all, remaining, "pinned at the end, seed {seed}");
     }
 }
 
 #[test]
-fn a_use_that_was_given_back_is_refused() {
+fn a_use_that_was_released_is_refused() {
     let mut regions = PinnedRegions::new(PAGE);
     let span = PageRange::new(PAGE, 3 * PAGE).unwrap();
     let first = regions.insert(span, InvalidationSource::OwnMapping, 1);
@@ -191,6 +191,6 @@ fn a_use_that_was_given_back_is_refused() {
     assert_eq!(regions.next_unpin(), Some(1), "more than the limit");
     assert!(regions.release(first).is_err());
     let second = regions.insert(span, InvalidationSource::OwnMapping, 2);
-    assert!(regions.release(first).is_err(), "the slot is another use's");
+    assert!(regions.release(first).is_err(), "the slot belongs to another use");
     regions.release(second).unwrap();
 }

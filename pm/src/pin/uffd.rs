@@ -1,5 +1,5 @@
-//! userfaultfd in write-protect mode, never protecting anything: only for its events. Layouts and
-//! numbers from linux/userfaultfd.h.
+//! userfaultfd in write-protect mode, only for its events: no memory is ever protected. Layouts
+//! and numbers from linux/userfaultfd.h.
 
 // UNSAFETY: system calls without a safe wrapper.
 #![expect(unsafe_code)]
@@ -14,8 +14,8 @@ const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
-/// Not the event of fork: it needs CAP_SYS_PTRACE, and without it the child's memory is just not
-/// watched; the child uses no context of its parent.
+/// The event of fork is left out, because it needs CAP_SYS_PTRACE. Without it the child's memory is
+/// not monitored, which does no harm: the child uses no context of its parent.
 const FEATURES: u64 =
     FEATURE_WRITE_PROTECT | FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
 const MODE_WRITE_PROTECT: u64 = 1 << 1;
@@ -67,12 +67,12 @@ pub(super) struct Message {
 const _: () = assert!(size_of::<Message>() == 32);
 
 impl Message {
-    /// The memory that is not what it was: up to two places.
+    /// The memory that has changed: up to two ranges.
     pub(super) fn changed(&self) -> [Option<PageRange>; 2] {
         let [first, second, third] = self.words.map(|word| word as usize);
         match self.event {
             EVENT_UNMAP | EVENT_REMOVE => [PageRange::new(first, second), None],
-            // From where, to where, how long.
+            // Old address, new address, length.
             EVENT_REMAP => {
                 let span = |start: usize| PageRange::new(start, start.saturating_add(third));
                 [span(first), span(second)]
@@ -82,12 +82,12 @@ impl Message {
     }
 }
 
-/// The descriptor that tells of changes of watched memory.
+/// The descriptor that reports changes of monitored memory.
 pub(super) struct Uffd(OwnedFd);
 
 impl Uffd {
     /// # Errors
-    /// The kernel has it not, or refuses it, or has not all of these events.
+    /// The kernel has no userfaultfd, or refuses it, or lacks some of these events.
     pub(super) fn open() -> io::Result<Uffd> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: no memory is passed.
@@ -95,30 +95,30 @@ impl Uffd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just made, owned by nobody else.
+        // SAFETY: just made, without another owner.
         let uffd = Uffd(unsafe { OwnedFd::from_raw_fd(fd as i32) });
         let mut call = ApiCall { api: API, features: FEATURES, ioctls: 0 };
         uffd.call(API_CALL, &mut call)?;
         Ok(uffd)
     }
 
-    /// The descriptor's number: for the watching thread, which calls the kernel directly.
+    /// The descriptor's number: for the monitor thread, which calls the kernel directly.
     pub(super) fn raw_fd(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
-    /// Has the kernel tell of `span`, which has to be whole mappings.
+    /// Makes the kernel report changes of `span`, which must consist of whole mappings.
     ///
     /// # Errors
-    /// This memory cannot be watched, or somebody else watches it.
+    /// This memory cannot be monitored, or it has another userfaultfd.
     pub(super) fn monitor(&self, span: PageRange) -> io::Result<()> {
         let (start, len) = (span.start() as u64, span.bytes() as u64);
         let mut call = Register { start, len, mode: MODE_WRITE_PROTECT, ioctls: 0 };
         self.call(REGISTER, &mut call)
     }
 
-    /// Whether watched memory is changing: a mapping is gone and its event not yet read. The kernel
-    /// says so before it looks at what else is asked here, which is nothing valid.
+    /// Whether monitored memory is changing: a mapping was removed and its event is not yet read.
+    /// The kernel checks this before it checks the arguments of this request, which are not valid.
     pub(super) fn is_changing(&self) -> bool {
         let mut call = WriteProtect { start: 0, len: 0, mode: 0 };
         let refused = self.call(WRITE_PROTECT, &mut call).err();

@@ -7,20 +7,20 @@ use crate::sync::{AtomicU64, Ordering, prefetch_read};
 /// A message that was taken and not yet released.
 #[derive(Clone, Copy)]
 pub(crate) struct TakenMessage {
-    /// Where the payload lies.
+    /// The address of the payload.
     pub(crate) payload: *mut u8,
     pub(crate) len: usize,
     /// The receiver's index after the message.
     pub(crate) next_index: u64,
-    /// Its position: in the data area, in a home, or [`IN_SLOT`].
+    /// The position of the payload: in the data area, of a fixed buffer, or [`IN_SLOT`].
     pub(crate) position: u64,
-    /// Of a message that does not lie in its slot: how many of those in the other direction its
-    /// sender had released, so that nobody has to look there.
+    /// For a message that is not in its slot: the consumer index of the ring in the other direction
+    /// when the message was sent, so that the receiver need not read that index there.
     pub(crate) piggybacked_credit: u64,
 }
 
 impl TakenMessage {
-    /// Where it ends, if it lies in the data area.
+    /// The end of the message, if it is in the data area.
     #[inline(always)]
     pub(crate) fn data_end(&self) -> Option<u64> {
         let end = self.position.wrapping_add(self.len.next_multiple_of(CACHE_LINE) as u64);
@@ -28,10 +28,10 @@ impl TakenMessage {
     }
 }
 
-/// The most frequent kind of message: it lies in its slot.
+/// The most frequent kind of message: the payload is in the slot.
 #[derive(Clone, Copy)]
 pub(crate) struct InlineMessage {
-    /// Where the payload lies.
+    /// The address of the payload.
     pub(crate) payload: *mut u8,
     pub(crate) len: usize,
     index: u64,
@@ -57,16 +57,16 @@ pub(crate) struct PollTarget {
     pub(crate) empty_header: SlotHeader,
 }
 
-/// What [`Consumer::peek`] saw.
+/// The result of [`Consumer::peek`].
 pub(crate) enum PeekResult {
     Empty,
     Inline(InlineMessage),
-    /// A long message, a claimed one, or garbage: `take` tells which.
+    /// A long message, a claimed one, or garbage: `take` distinguishes them.
     Other,
 }
 
-/// Made for a ring by its only receiver. `take` and `release` must not run at the same time (the
-/// context's receive lock); `is_waiting` may.
+/// The end of a ring that its only receiver uses. `take` and `release` must not run at the same
+/// time (the context's receive lock); `is_waiting` may.
 pub(crate) struct Consumer {
     ring: Ring,
 }
@@ -93,7 +93,7 @@ impl Consumer {
         self.ring.cursors().consumer.index.load(Ordering::Relaxed)
     }
 
-    /// What is next, without taking it.
+    /// The next message, without taking it.
     #[inline(always)]
     pub(crate) fn peek(&self) -> PeekResult {
         let index = self.index();
@@ -111,19 +111,19 @@ impl Consumer {
         }
     }
 
-    /// Whether nobody has taken what was seen. Nobody does while the lock is held.
+    /// Whether `message` is still the next one. It stays so while the receive lock is held.
     #[inline(always)]
     pub(crate) fn is_next(&self, message: &TakenMessage) -> bool {
         self.index().wrapping_add(1) == message.next_index
     }
 
-    /// As `release` of the message that was next when it was taken.
+    /// As `release`, for a message that was the next one when it was taken.
     #[inline(always)]
     pub(crate) fn release_next(&self, data_end: Option<u64>) {
         self.release(self.index().wrapping_add(1), data_end);
     }
 
-    /// Takes the next message. Io: the ring holds what no sender of ours writes.
+    /// Takes the next message. Io: the ring is corrupt.
     #[inline(always)]
     pub(crate) fn take(&self) -> PmResult<Option<TakenMessage>> {
         if let PeekResult::Inline(message) = self.peek() {
@@ -132,7 +132,7 @@ impl Consumer {
         self.message_at(self.index())
     }
 
-    /// The message at `index`, unless it was claimed; then the one after.
+    /// The message at `index`, or the first after it that is not claimed.
     #[inline(never)]
     pub(crate) fn message_at(&self, mut index: u64) -> PmResult<Option<TakenMessage>> {
         for _ in 0..=self.ring.geometry.slot_count {
@@ -166,7 +166,7 @@ impl Consumer {
         Ok(None)
     }
 
-    /// The message that is next if it lies in the data area. None: it does not, or `take` tells.
+    /// The next message, if it is not in its slot. None: it is, or the caller has to call `take`.
     #[inline(always)]
     pub(crate) fn peek_long(&self) -> Option<TakenMessage> {
         let index = self.index();
@@ -180,8 +180,8 @@ impl Consumer {
         self.out_of_line_message(index, len).ok()
     }
 
-    /// Fetches the `count` slots after the next `count`, if messages wait in all of them and the
-    /// next one is short.
+    /// Prefetches the `count` slots after the next `count`, if messages wait in all of them and the
+    /// next one is inline.
     #[inline(never)]
     pub(crate) fn prefetch_slots(&self, count: u64) {
         let PeekResult::Inline(InlineMessage { len, index, .. }) = self.peek() else { return };
@@ -195,7 +195,7 @@ impl Consumer {
         }
     }
 
-    /// Where the next message will come, and what marks that it has not.
+    /// The header of the next message's slot, and its value as long as there is no message.
     pub(crate) fn poll_target(&self) -> PollTarget {
         let index = self.index();
         let lap = self.ring.mask.wrapping_add(1) << 32;
@@ -233,7 +233,7 @@ impl Consumer {
         })
     }
 
-    /// Gives the message's room back to the sender.
+    /// Returns the message's room to the sender.
     #[inline(always)]
     pub(crate) fn release(&self, next_index: u64, data_end: Option<u64>) {
         let cursors = &self.ring.cursors().consumer;

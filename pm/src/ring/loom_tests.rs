@@ -8,8 +8,8 @@ use crate::sync::AtomicU32;
 use loom::sync::Arc;
 use loom::thread;
 
-/// What is longer than 48 bytes lies in a home: there is no data area for it.
-const SHAPE: RingGeometry = RingGeometry {
+/// Messages of more than 48 bytes are in a fixed buffer: the tests do not use the data area.
+const GEOMETRY: RingGeometry = RingGeometry {
     slot_count: 2,
     lines_per_slot: 1,
     data_len: 64,
@@ -17,9 +17,10 @@ const SHAPE: RingGeometry = RingGeometry {
     mtu: 64,
 };
 
-/// A ring in memory that loom can watch. Payloads are loom cells of their own, by slot and by home.
+/// A ring in memory that loom can check. Payloads are separate loom cells, one for each slot and
+/// each fixed buffer.
 struct LoomRing {
-    ends: Box<RingHeader>,
+    header: Box<RingHeader>,
     slots: Box<[Slot; 2]>,
     payload: [loom::cell::UnsafeCell<u64>; 2],
     fixed_buffers: [loom::cell::UnsafeCell<u64>; FIXED_BUFFER_COUNT],
@@ -28,14 +29,14 @@ struct LoomRing {
     wakeups: AtomicU64,
 }
 
-// SAFETY: that is what the tests are about; loom reports every misuse of the payload cells.
+// SAFETY: loom reports every conflicting access to the payload cells; the tests check for that.
 unsafe impl Send for LoomRing {}
 // SAFETY: as above.
 unsafe impl Sync for LoomRing {}
 
 impl LoomRing {
     fn new() -> Arc<LoomRing> {
-        let end = || RingCursors {
+        let cursors = || RingCursors {
             index: AtomicU64::new(0),
             data_position: AtomicU64::new(0),
             fixed_buffer_indices: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -44,10 +45,10 @@ impl LoomRing {
             header: AtomicU64::new(0),
             position: AtomicU64::new(0),
             payload: UnsafeCell::new([0; INLINE_LEN]),
-            passed: AtomicU64::new(0),
+            piggybacked_credit: AtomicU64::new(0),
         };
         Arc::new(LoomRing {
-            ends: Box::new(RingHeader { producer: end(), consumer: end() }),
+            header: Box::new(RingHeader { producer: cursors(), consumer: cursors() }),
             slots: Box::new([slot(), slot()]),
             payload: [loom::cell::UnsafeCell::new(0), loom::cell::UnsafeCell::new(0)],
             fixed_buffers: [loom::cell::UnsafeCell::new(0), loom::cell::UnsafeCell::new(0)],
@@ -60,26 +61,26 @@ impl LoomRing {
     fn ring(&self) -> Ring {
         // SAFETY: both live as long as `self`, which outlives the ring in every test.
         unsafe {
-            let ends = NonNull::from(&*self.ends);
+            let header = NonNull::from(&*self.header);
             let slots = NonNull::from(&self.slots[0]);
-            Ring::from_parts(ends, slots, NonNull::dangling(), SHAPE)
+            Ring::from_parts(header, slots, NonNull::dangling(), GEOMETRY)
         }
     }
 
-    /// Writes the payload that a reservation at `index` stands for.
+    /// Writes the payload of the slot of `index`.
     fn write(&self, index: u64, value: u64) {
-        // SAFETY: loom checks that nobody else is at it.
-        self.payload[index as usize & 1].with_mut(|at| unsafe { *at = value });
+        // SAFETY: loom checks that no other thread accesses it.
+        self.payload[index as usize & 1].with_mut(|payload| unsafe { *payload = value });
     }
 
     fn read(&self, index: u64) -> u64 {
         // SAFETY: as `write`.
-        self.payload[index as usize & 1].with(|at| unsafe { *at })
+        self.payload[index as usize & 1].with(|payload| unsafe { *payload })
     }
 }
 
 fn send(shared: &LoomRing, producer: &Producer, value: u64) -> Option<(u64, SlotHeader)> {
-    let index = shared.ends.producer.index.load(Ordering::Relaxed);
+    let index = shared.header.producer.index.load(Ordering::Relaxed);
     if producer.reserve_inline().is_some() {
         shared.write(index, value);
         producer.publish_inline(8);
@@ -153,9 +154,9 @@ fn a_receiver_that_sleeps_with_a_message_in_the_ring_is_woken() {
         };
         let consumer = Consumer::new(shared.ring());
         shared.receiver_state.set_sleeping(|| {});
-        let seen = receive(&shared, &consumer).is_some();
+        let received = receive(&shared, &consumer).is_some();
         sender.join().unwrap();
-        assert!(seen || shared.wakeups.load(Ordering::SeqCst) == 1, "a lost wake-up");
+        assert!(received || shared.wakeups.load(Ordering::SeqCst) == 1, "a lost wake-up");
     });
 }
 
@@ -190,9 +191,9 @@ fn a_message_to_a_node_that_exits_is_counted_exactly_once() {
             thread::spawn(move || {
                 let producer = Producer::new(shared.ring());
                 for value in 1..=2 {
-                    let (index, word) = send(&shared, &producer, value).unwrap();
+                    let (index, header) = send(&shared, &producer, value).unwrap();
                     if shared.receiver_state.load_after_publish(false) & EXITED != 0
-                        && producer.ring().claim(index, word)
+                        && producer.ring().claim(index, header)
                     {
                         shared.counted.fetch_add(1, Ordering::SeqCst);
                     }
@@ -217,26 +218,26 @@ fn an_exit_that_is_handled_twice_counts_once() {
             let shared = shared.clone();
             thread::spawn(move || shared.ring().claim_all())
         };
-        let claimed_here = shared.ring().claim_all();
-        assert_eq!(claimed_here + other.join().unwrap(), 1);
+        let claimed = shared.ring().claim_all();
+        assert_eq!(claimed + other.join().unwrap(), 1);
     });
 }
 
-/// A long message, if a home is known to be free.
-fn send_fixed(shared: &LoomRing, producer: &Producer, value: u64, passed: u64) -> bool {
-    let Some(home) = producer.free_fixed_buffer() else { return false };
-    // SAFETY: loom checks that nobody else is at it.
-    shared.fixed_buffers[home].with_mut(|at| unsafe { *at = value });
-    producer.publish(FIXED_BUFFER_FLAG + home as u64, 64, passed);
+/// Sends a long message, if a fixed buffer is known to be free.
+fn send_fixed(shared: &LoomRing, producer: &Producer, value: u64, credit: u64) -> bool {
+    let Some(buffer) = producer.free_fixed_buffer() else { return false };
+    // SAFETY: loom checks that no other thread accesses it.
+    shared.fixed_buffers[buffer].with_mut(|payload| unsafe { *payload = value });
+    producer.publish(FIXED_BUFFER_POSITION + buffer as u64, 64, credit);
     true
 }
 
-/// Its value, and what its sender had passed.
+/// Receives a long message: its value and the credit that it carries.
 fn receive_fixed(shared: &LoomRing, consumer: &Consumer) -> Option<(u64, u64)> {
     let message = consumer.take().unwrap()?;
-    let home = fixed_buffer_of(message.position).unwrap();
+    let buffer = fixed_buffer_of(message.position).unwrap();
     // SAFETY: as above.
-    let value = shared.fixed_buffers[home].with(|at| unsafe { *at });
+    let value = shared.fixed_buffers[buffer].with(|payload| unsafe { *payload });
     consumer.release(message.next_index, message.data_end());
     Some((value, message.piggybacked_credit))
 }
@@ -259,9 +260,9 @@ fn a_fixed_buffer_is_not_written_while_it_is_read_however_its_credit_arrived() {
         let consumer = Consumer::new(reverse.ring());
         assert!(send_fixed(&forward, &producer, 1, 0) && send_fixed(&forward, &producer, 2, 0));
         assert!(!send_fixed(&forward, &producer, 3, 0), "both are taken");
-        // By what is told, or by looking.
+        // The credit arrives with a message, or the sender reads it.
         match receive_fixed(&reverse, &consumer) {
-            Some((_, passed)) => producer.on_credit(passed),
+            Some((_, credit)) => producer.on_credit(credit),
             None => {
                 let _ = producer.reload_credit(2);
             }

@@ -5,38 +5,37 @@ use crate::error::{Error, PmResult};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, SingleWriterU64, prefetch_write};
 use std::ops::Range;
 
-/// Pauses of the processor between two looks at a full ring: some 100 ns, and four times as many
+/// Pause instructions between two checks of a full ring: about 100 ns, and up to four times as many
 /// while it stays full.
 const SPIN_PAUSES: u64 = 4;
 
-/// Bytes of a data area from which on there is room for gaps between messages.
+/// A data area of at least so many bytes has room for gaps between messages.
 const LARGE_DATA_AREA: u64 = 64 << 10;
 
-/// The index of no message.
+/// Not the index of any message.
 const NO_INDEX: u64 = u64::MAX;
 
 /// Room for one message, until it is published.
 #[derive(Clone, Copy)]
 pub(crate) struct Reservation {
-    /// Where the payload goes.
+    /// The address for the payload.
     pub(crate) payload: *mut u8,
-    /// Position in the data area, or of a home, or [`IN_SLOT`].
+    /// The position: in the data area, of a fixed buffer, or [`IN_SLOT`].
     pub(crate) position: u64,
 }
 
-/// Made for a ring by its only sender. Its methods must not run at the same time (the context's
-/// send lock); if they do, messages may be damaged, memory may not.
+/// The end of a ring that its only sender uses. Its methods must not run at the same time (the
+/// context's send lock). If they do, messages may be damaged, but no other memory.
 pub(crate) struct Producer {
     ring: Ring,
-    /// What the receiver had passed when we last looked.
+    /// The receiver's index and data position at the last check.
     cached_consumer_index: SingleWriterU64,
     cached_consumer_data: SingleWriterU64,
-    /// The slot of the next message, looked up as soon as the last one is on its way, and the index
-    /// that it is for. Another index than the ring's: there may be no room, or the ring was filled
-    /// by somebody else.
+    /// The slot of the next message, looked up as soon as the last one was sent, and its index. If
+    /// that is not the ring's index, there may be no room, or the ring was restored.
     next_slot: AtomicPtr<Slot>,
     next_index: SingleWriterU64,
-    /// Pauses before the next look at how far the receiver has come.
+    /// Pause instructions before the next check of the receiver's index.
     backoff_pauses: SingleWriterU64,
 }
 
@@ -71,7 +70,7 @@ impl Producer {
     /// The slot that was looked up last.
     #[inline(always)]
     fn next_slot(&self) -> &Slot {
-        // SAFETY: a slot of the ring, whatever index it is for.
+        // SAFETY: a slot of the ring, for any index.
         unsafe { &*self.next_slot.load(Ordering::Relaxed) }
     }
 
@@ -79,8 +78,8 @@ impl Producer {
         &self.ring
     }
 
-    /// Finds room for `len` bytes (1 to the shape's MTU; checked by the caller). NoBuffers: none
-    /// now. Io: the indices are impossible.
+    /// Finds room for `len` bytes (1 to the ring's MTU; checked by the caller). NoBuffers: none
+    /// now. Io: the indices are corrupt.
     #[inline(always)]
     pub(crate) fn reserve(&self, len: usize) -> PmResult<Reservation> {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
@@ -103,7 +102,7 @@ impl Producer {
         self.ring.max_inline_len()
     }
 
-    /// As `reserve` for a message that lies in its slot, from the room that is known.
+    /// As `reserve` for a message that fits into a slot, if a slot is known to be free.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self) -> Option<*mut u8> {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
@@ -115,8 +114,8 @@ impl Producer {
         (index == self.next_index.get()).then_some(payload)
     }
 
-    /// By whoever receives: the receiver says that it has passed so many. What it says later is not
-    /// below; what it cannot have passed is not believed.
+    /// Takes over the consumer index that the receiver has sent with a message. Indices below the
+    /// cached one, and impossible ones, are ignored.
     #[inline(always)]
     pub(crate) fn on_credit(&self, consumer_index: u64) {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
@@ -127,7 +126,7 @@ impl Producer {
         }
     }
 
-    /// The home that was not used last, if it is known to be free.
+    /// The fixed buffer that was not used last, if it is known to be free.
     #[inline(always)]
     pub(super) fn free_fixed_buffer(&self) -> Option<usize> {
         if self.ring.geometry.fixed_buffer_stride == 0 {
@@ -150,9 +149,9 @@ impl Producer {
         }
     }
 
-    /// Nothing is reserved. Fetches these lines of the home that the next long message will lie in,
-    /// by writing to them: a prefetch for writing leaves most of them with the receiver (measured).
-    /// False: there is none, or it is not free.
+    /// Fetches `lines` of the fixed buffer of the next long message, while no message is reserved.
+    /// It writes to them, because a prefetch for writing leaves most lines in the receiver's cache
+    /// (measured). False: there is no fixed buffer, or it is not free.
     pub(crate) fn prefetch_fixed_buffer(&self, lines: Range<u64>) -> bool {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
         let reload = || self.reload_credit(index).ok().and_then(|_| self.free_fixed_buffer());
@@ -162,19 +161,19 @@ impl Producer {
         {
             let line_ptr =
                 self.ring.fixed_buffer_at(buffer).wrapping_add(line as usize * CACHE_LINE);
-            // SAFETY: inside a home, which is at least as long as the longest message; its lines
-            // are aligned.
+            // SAFETY: inside a fixed buffer, which is at least as long as the longest message; its
+            // lines are aligned.
             unsafe { &*line_ptr.cast::<AtomicU64>() }.store(0, Ordering::Relaxed);
         }
         true
     }
 
-    /// As `publish`, after `reserve_inline`. Answers the message's index.
+    /// As `publish`, after `reserve_inline`. Returns the message's index.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, len: usize) -> u64 {
         let index = &self.ring.cursors().producer.index;
         let message_index = index.load(Ordering::Relaxed);
-        // Before the word, so that who sees a message also finds it counted in `queued`.
+        // Before the header, so that a process that sees the message also finds it in `queued`.
         index.store(message_index.wrapping_add(1), Ordering::Relaxed);
         let header = self.ring.mark(message_index) | len as u64;
         // SYNC: slot
@@ -183,8 +182,8 @@ impl Producer {
         message_index
     }
 
-    /// Fetches the `count` slots after the next `count`, if they are known to be free, for messages
-    /// of `len` bytes.
+    /// Prefetches the `count` slots after the next `count`, if they are known to be free, for
+    /// messages of `len` bytes.
     #[inline(never)]
     pub(crate) fn prefetch_slots(&self, count: u64, len: usize) {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed).wrapping_add(count);
@@ -197,7 +196,7 @@ impl Producer {
         }
     }
 
-    /// As `reserve` for a longer message (up to the MTU), from the room that is known.
+    /// As `reserve` for a longer message (up to the MTU), if room is known to be free.
     #[inline(always)]
     pub(crate) fn reserve_long(&self, len: usize) -> Option<Reservation> {
         let cursors = &self.ring.cursors().producer;
@@ -221,26 +220,27 @@ impl Producer {
         self.ring.geometry.mtu as usize
     }
 
-    /// A message is likely to be sent soon: brings its slot here. Short ones just before, because
-    /// the receiver that polls the slot takes it back. `after` is a number below [`CACHE_LINE`] that is
-    /// known only when that has come which the message answers: a processor that goes ahead on the
-    /// guess that something has come then does not take the slot too early.
+    /// Prefetches the slot of the next message, which is likely to be sent soon. For a short
+    /// message this has to be just in front of the send, because the receiver that polls the slot
+    /// takes the line back. `line_offset` is below [`CACHE_LINE`] and known only after the message
+    /// has arrived that the next one answers. Thus a processor that speculates on an arrival does
+    /// not take the slot too early.
     #[inline(always)]
     pub(crate) fn prefetch_slot(&self, line_offset: usize) {
         prefetch_write(std::ptr::from_ref(self.next_slot()).cast::<u8>().wrapping_add(line_offset));
     }
 
-    /// What `publish` has answered for the last message.
+    /// The result of `publish` for the last message.
     pub(crate) fn last_published(&self, position: u64, len: usize) -> (u64, SlotHeader) {
         let index = self.ring.cursors().producer.index.load(Ordering::Relaxed).wrapping_sub(1);
         (index, SlotHeader::new(self.ring.mark(index), len, position != IN_SLOT))
     }
 
-    /// Looks how far the receiver has come; when it has not moved, once more after a pause.
+    /// Reads the receiver's index; if the ring is still full, once more after a pause.
     ///
-    /// Each look takes the receiver's line away from it, and while a flood is on it is the receiver
-    /// that all wait for. So as long as the ring stays more than half full looks are far enough
-    /// apart that each finds room for many. What is answered is true now.
+    /// Each read takes the line away from the receiver, which is the bottleneck while many messages
+    /// are sent. So as long as the ring stays more than half full, there are pauses between reads,
+    /// so that each read finds room for many messages. The result is up to date.
     #[cold]
     fn refresh_credit(&self, index: u64) -> PmResult<()> {
         let pauses = self.backoff_pauses.get();
@@ -296,9 +296,10 @@ impl Producer {
         Ok(Reservation { payload: self.ring.data_at(start), position: start })
     }
 
-    /// Where a message goes when the data area is used up to `data_position`. A message never wraps: what is
-    /// left at the end is skipped. Behind the one before a gap is left, so that a processor that
-    /// reads or writes on beyond its end does not fetch the lines of this one.
+    /// Start and end of a message if the data area is used up to `data_position`. A message never
+    /// wraps: if it does not fit at the end of the area, the rest there is skipped. There is a gap
+    /// after the previous message, so that a processor that prefetches beyond the end of that
+    /// message does not fetch lines of this one.
     #[inline(always)]
     fn place_in_data(&self, data_position: u64, len: usize) -> (u64, u64) {
         let data_len = u64::from(self.ring.geometry.data_len);
@@ -316,8 +317,8 @@ impl Producer {
         (start, start.wrapping_add(padded_len))
     }
 
-    /// Makes the message visible. Answers what [`Ring::claim`] needs to take it back. `passed` is
-    /// what its sender has released of the ring in the other direction.
+    /// Makes the message visible. Returns the arguments with which [`Ring::claim`] takes it back.
+    /// `piggybacked_credit` is the consumer index of the ring in the other direction.
     #[inline(always)]
     pub(crate) fn publish(
         &self,
@@ -340,7 +341,7 @@ impl Producer {
                 cursors.producer.data_position.store(end, Ordering::Relaxed);
             }
         }
-        // Before the word, so that who sees a message also finds it counted in `queued`.
+        // Before the header, so that a process that sees the message also finds it in `queued`.
         cursors.producer.index.store(index.wrapping_add(1), Ordering::Relaxed);
         let header = SlotHeader::new(self.ring.mark(index), len, out_of_line);
         // SYNC: slot
@@ -357,7 +358,7 @@ fn pause(times: u64) {
     (0..times).for_each(|_| std::hint::spin_loop());
 }
 
-/// The line that `position` is in. The sender only ever leaves whole ones.
+/// The start of the cache line of `position`. The sender always leaves whole lines.
 #[inline(always)]
 fn line_start(position: u64) -> u64 {
     position & !(CACHE_LINE as u64 - 1)

@@ -1,4 +1,4 @@
-//! Filling an empty ring with messages that were saved from one.
+//! Fills an empty ring with saved messages.
 
 // UNSAFETY: copies into the ring.
 #![allow(unsafe_code)]
@@ -10,23 +10,24 @@ use super::{
 use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 
-/// A message as it was saved.
+/// A saved message.
 #[derive(Clone, Copy)]
 pub(crate) struct Saved<'a> {
     pub(crate) payload: &'a [u8],
-    /// As `Received::position`.
+    /// As `TakenMessage::position`.
     pub(crate) position: u64,
 }
 
 impl Saved<'_> {
-    /// Where it lay in the data area, if it did.
+    /// The position in the data area, if the message was stored there.
     fn in_data(&self) -> Option<u64> {
         (self.position < FIXED_BUFFER_POSITION).then_some(self.position)
     }
 }
 
 impl Ring {
-    /// Whether `restore` will do. Messages lie as they lay before, so they fit if they did then.
+    /// Whether `restore` will succeed. Messages get the same relative positions as in the ring from
+    /// which they were saved, so they fit.
     pub(crate) fn can_restore(&self, messages: &[Saved<'_>]) -> bool {
         let data_len = u64::from(self.geometry.data_len);
         let first = messages.iter().find_map(Saved::in_data).unwrap_or(0);
@@ -53,8 +54,8 @@ impl Ring {
             })
     }
 
-    /// Puts `messages` into this empty ring. Both ends must be quiet. Invalid: see `can_restore`;
-    /// nothing has happened then.
+    /// Puts `messages` into this empty ring. Neither end may be in use meanwhile. Invalid: see
+    /// `can_restore`; nothing has happened then.
     pub(crate) fn restore(&self, messages: &[Saved<'_>]) -> PmResult<()> {
         if !self.can_restore(messages) {
             return Err(Error::Invalid);
@@ -85,7 +86,7 @@ impl Ring {
                 slot.position.store(position, Ordering::Relaxed);
                 self.credit_word(index).store(0, Ordering::Relaxed);
             }
-            // SAFETY: `can_restore` has checked that the payload fits there.
+            // SAFETY: `can_restore` has checked that the payload fits.
             unsafe { std::ptr::copy_nonoverlapping(message.payload.as_ptr(), target, len) };
             let header = SlotHeader::new(self.mark(index), len, position.is_some());
             slot.header.store(header.0, Ordering::Release);
@@ -95,7 +96,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Moves the empty data area's positions on, to the next that lies like `first`.
+    /// Advances the empty data area's positions to the next one with the offset of `first`.
     fn advance_data(&self, first: u64) {
         let cursors = self.cursors();
         let data_len = u64::from(self.geometry.data_len);

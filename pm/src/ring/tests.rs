@@ -1,26 +1,26 @@
-//! The ring against a queue as oracle, and against garbage.
+//! The ring compared with a queue as oracle, and with garbage in its memory.
 
 use super::*;
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 
-const SHAPE: RingGeometry = RingGeometry {
+const GEOMETRY: RingGeometry = RingGeometry {
     slot_count: 8,
     lines_per_slot: 2,
     data_len: 2048,
     fixed_buffer_stride: 512,
     mtu: 512,
 };
-/// The same where memory is short.
-const SMALL: RingGeometry = RingGeometry { lines_per_slot: 1, fixed_buffer_stride: 0, ..SHAPE };
+/// The same without fixed buffers and second lines.
+const SMALL: RingGeometry = RingGeometry { lines_per_slot: 1, fixed_buffer_stride: 0, ..GEOMETRY };
 
 /// Memory of a ring, all zero.
 struct Memory(NonNull<u8>, RingGeometry);
 
 impl Memory {
     fn new() -> Memory {
-        Memory::of(SHAPE)
+        Memory::of(GEOMETRY)
     }
 
     fn of(geometry: RingGeometry) -> Memory {
@@ -29,7 +29,7 @@ impl Memory {
     }
 
     fn ring(&self) -> Ring {
-        // SAFETY: the memory has the shape's size and lives as long as the test.
+        // SAFETY: the memory has the geometry's size and lives as long as the test.
         unsafe { Ring::new(self.0, self.1) }
     }
 
@@ -54,12 +54,12 @@ impl Drop for Memory {
 }
 
 fn push(producer: &Producer, message: &[u8], reserve: usize) -> bool {
-    // By the short way if there is one, every other time.
+    // Every other message uses `reserve_inline` if possible.
     if reserve <= producer.max_inline_len()
         && message.first().is_some_and(|first| first % 2 == 0)
         && let Some(payload) = producer.reserve_inline()
     {
-        // SAFETY: a slot has room for that many.
+        // SAFETY: a slot has room for so many bytes.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), payload, message.len()) };
         producer.publish_inline(message.len());
         return true;
@@ -90,14 +90,14 @@ fn pop(consumer: &Consumer) -> Option<Vec<u8>> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Reserve so much, send so much of it.
+    /// Reserve so many bytes, send so many of them.
     Push(usize, usize),
     Pop,
-    /// The sender hears what the receiver has passed.
+    /// The sender gets the receiver's index.
     Credit,
-    /// The sender fetches where its next long message may lie.
+    /// The sender prefetches the fixed buffer of its next long message.
     Prefetch,
-    /// Both processes forget their ends and make them again.
+    /// Both processes drop their ends and make them again.
     Recreate,
 }
 
@@ -118,7 +118,7 @@ proptest! {
         small: bool,
         steps in prop::collection::vec(step(), 1..400)
     ) {
-        let memory = Memory::of(if small { SMALL } else { SHAPE });
+        let memory = Memory::of(if small { SMALL } else { GEOMETRY });
         let (mut producer, mut consumer) =
             (Producer::new(memory.ring()), Consumer::new(memory.ring()));
         let mut oracle = VecDeque::new();
@@ -131,7 +131,7 @@ proptest! {
                     let sent = push(&producer, &message, reserve);
                     let full = oracle.len() == 8;
                     prop_assert!(!(full && sent));
-                    // Three messages of the largest size always fit beside what may be skipped.
+                    // Three messages of the largest size always fit in addition to a skipped rest.
                     prop_assert!(sent || full || oracle.iter().map(Vec::len).sum::<usize>() > 512);
                     if sent {
                         oracle.push_back(message);
@@ -158,22 +158,22 @@ proptest! {
 
     #[test]
     fn garbage_anywhere_in_a_ring_never_reaches_beyond_it(
-        words in prop::collection::vec((0..SHAPE.bytes() / 8, any::<u64>()), 1..40),
+        words in prop::collection::vec((0..GEOMETRY.bytes() / 8, any::<u64>()), 1..40),
         lens in prop::collection::vec(1..=512usize, 1..20),
     ) {
         let memory = Memory::new();
         let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
-        let inside = |at: *mut u8, len: usize| {
+        let inside = |ptr: *mut u8, len: usize| {
             let start = memory.0.as_ptr() as usize;
-            at as usize >= start && at as usize + len <= start + SHAPE.bytes()
+            ptr as usize >= start && ptr as usize + len <= start + GEOMETRY.bytes()
         };
         let mut lens = lens.iter().cycle();
-        for (at, word) in words {
-            memory.overwrite_word(at * 8, word);
+        for (index, word) in words {
+            memory.overwrite_word(index * 8, word);
             let &len = lens.next().unwrap();
-            if let Ok(room) = producer.reserve(len) {
-                prop_assert!(inside(room.payload, len));
-                producer.publish(room.position, len, 0);
+            if let Ok(reservation) = producer.reserve(len) {
+                prop_assert!(inside(reservation.payload, len));
+                producer.publish(reservation.position, len, 0);
             }
             producer.prefetch_fixed_buffer(0..99);
             if let Ok(Some(message)) = consumer.take() {
@@ -188,14 +188,14 @@ proptest! {
     }
 
     #[test]
-    fn saved_messages_fit_where_they_lay(
+    fn saved_messages_fit_at_their_old_positions(
         before in prop::collection::vec(1..=512usize, 0..20),
         lens in prop::collection::vec(1..=512usize, 1..9),
         small: bool,
         after in prop::collection::vec(1..=512usize, 0..20),
     ) {
-        let shape = if small { SMALL } else { SHAPE };
-        let memory = Memory::of(shape);
+        let geometry = if small { SMALL } else { GEOMETRY };
+        let memory = Memory::of(geometry);
         let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
         let pass = |len: usize, memory: &Memory| {
             let (producer, consumer) =
@@ -204,30 +204,30 @@ proptest! {
             assert!(pop(&consumer).is_some());
         };
         before.iter().for_each(|&len| pass(len, &memory));
-        let mut kept = Vec::new();
+        let mut queued = Vec::new();
         for (i, &len) in lens.iter().enumerate() {
             if push(&producer, &vec![i as u8; len], len) {
-                kept.push(vec![i as u8; len]);
+                queued.push(vec![i as u8; len]);
             }
         }
-        // What `save` reads.
+        // The messages that `save` reads.
         let mut next = memory.ring().consumer_index();
         let mut positions = Vec::new();
         while let Ok(Some(message)) = consumer.message_at(next) {
             next = message.next_index;
             positions.push(message.position);
         }
-        let saved: Vec<_> = kept
+        let saved: Vec<_> = queued
             .iter()
             .zip(&positions)
             .map(|(payload, &position)| Saved { payload, position })
             .collect();
-        prop_assert_eq!(saved.len(), kept.len());
-        let other = Memory::of(shape);
+        prop_assert_eq!(saved.len(), queued.len());
+        let other = Memory::of(geometry);
         after.iter().for_each(|&len| pass(len, &other));
         prop_assert_eq!(other.ring().restore(&saved), Ok(()));
         let consumer = Consumer::new(other.ring());
-        for message in kept {
+        for message in queued {
             prop_assert_eq!(pop(&consumer), Some(message));
         }
         prop_assert_eq!(pop(&consumer), None);
@@ -262,12 +262,12 @@ fn impossible_indices_are_an_error_for_the_sender() {
     let memory = Memory::new();
     let producer = Producer::new(memory.ring());
     memory.overwrite_word(8, 1 << 40);
-    assert!((0..2).all(|_| push(&producer, &[0; 512], 512)), "into the homes");
+    assert!((0..2).all(|_| push(&producer, &[0; 512], 512)), "into the fixed buffers");
     assert_eq!(producer.reserve(512).err(), Some(Error::Io));
 }
 
 #[test]
-fn a_claimed_message_is_counted_once_and_passed_over() {
+fn a_claimed_message_is_counted_once_and_skipped() {
     let memory = Memory::new();
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     for i in 0..3 {
@@ -284,10 +284,10 @@ fn a_claimed_message_is_counted_once_and_passed_over() {
     assert_eq!(pop(&consumer), Some(vec![9]));
 }
 
-/// Where the slots of a lap lie, in lines from the first, in the order in which they are used.
+/// The offsets of a lap's slots, in lines from the first, in the order of use.
 fn slot_line_numbers(geometry: RingGeometry) -> Vec<i64> {
     let memory = Memory::of(geometry);
-    // SAFETY: the memory has the shape's size and outlives the ring.
+    // SAFETY: the memory has the geometry's size and outlives the ring.
     let ring = unsafe { Ring::new(memory.0, geometry) };
     let first = memory.0.addr().get() + size_of::<RingHeader>();
     let line_number = |index| (std::ptr::from_ref(ring.slot(index)).addr() - first) / CACHE_LINE;
@@ -329,7 +329,7 @@ fn messages_lie_apart_in_a_large_data_area_and_any_fits_an_empty_ring() {
         mtu: 8192,
     };
     let memory = Memory::of(geometry);
-    // SAFETY: the memory has the shape's size and outlives the ring.
+    // SAFETY: the memory has the geometry's size and outlives the ring.
     let ring = unsafe { Ring::new(memory.0, geometry) };
     let (producer, consumer) = (Producer::new(ring), Consumer::new(ring));
     let mut end = 0;
@@ -340,7 +340,7 @@ fn messages_lie_apart_in_a_large_data_area_and_any_fits_an_empty_ring() {
         producer.publish(reservation.position, len, 0);
         let message = consumer.take().unwrap().unwrap();
         let (start, message_end) = (message.position, message.data_end().unwrap());
-        assert!(start - end >= gap, "{len} at {start}, the one before to {end}");
+        assert!(start - end >= gap, "{len} at {start}, the previous message ends at {end}");
         end = message_end;
         consumer.release(message.next_index, Some(message_end));
     }
@@ -370,12 +370,12 @@ fn inline_reservations_end_where_the_known_credit_ends() {
     }
     assert!(producer.reserve_inline().is_none());
     assert_eq!(pop(&consumer), Some(vec![0]));
-    assert!(producer.reserve_inline().is_none(), "it has not looked");
+    assert!(producer.reserve_inline().is_none(), "the credit is not read yet");
     assert!(push(&producer, &[16], 1));
     assert!(producer.reserve_inline().is_none());
 }
 
-/// Sends `len` bytes and answers their position.
+/// Sends `len` bytes and returns their position.
 fn position_of(producer: &Producer, len: usize) -> u64 {
     let reservation = producer.reserve_long(len).unwrap();
     producer.publish(reservation.position, len, 0);
@@ -391,7 +391,7 @@ fn long_messages_alternate_between_two_fixed_buffers_while_these_are_known_to_be
         [FIXED_BUFFER_POSITION, FIXED_BUFFER_POSITION + 1, 0]
     );
     assert!(pop(&consumer).is_some());
-    assert!(position_of(&producer, 200) < FIXED_BUFFER_POSITION, "it has not heard of it");
+    assert!(position_of(&producer, 200) < FIXED_BUFFER_POSITION, "the credit is not known yet");
     producer.on_credit(1);
     assert_eq!(position_of(&producer, 200), FIXED_BUFFER_POSITION);
     assert!(
@@ -399,7 +399,7 @@ fn long_messages_alternate_between_two_fixed_buffers_while_these_are_known_to_be
         "the second message is still there"
     );
     assert!((0..2).all(|_| pop(&consumer).is_some()));
-    assert!(producer.prefetch_fixed_buffer(0..4), "it looks");
+    assert!(producer.prefetch_fixed_buffer(0..4), "this reads the credit");
     assert_eq!(position_of(&producer, 200), FIXED_BUFFER_POSITION + 1);
     assert!(push(&producer, &[2; 100], 100));
     assert!((0..5).all(|_| pop(&consumer).is_some()));
@@ -420,7 +420,7 @@ fn a_sender_ignores_an_impossible_credit() {
     }
     producer.on_credit(1);
     producer.on_credit(0);
-    assert!(producer.prefetch_fixed_buffer(0..4), "what it knew stays");
+    assert!(producer.prefetch_fixed_buffer(0..4), "the valid credit stays");
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Memory of PM's own allocator (`pmAlloc`, `pmFree`: ours). It lies in the arena where a context
-//! has shmem, else anywhere. It is known here, so that nobody frees what is locked.
+//! Memory of PM's own allocator (`pmAlloc`, `pmFree`; not in the manual). It is in the arena if the
+//! context has shmem, else anywhere. This module has a table of all blocks, so that a block with a
+//! locked region is not freed.
 
 // UNSAFETY: maps and unmaps memory.
 #![expect(unsafe_code)]
@@ -14,9 +15,9 @@ const PAGE: usize = 4096;
 
 struct Block {
     len: usize,
-    /// None: a mapping of its own.
+    /// None: the block is a separate mapping.
     arena: Option<Arc<Arena>>,
-    /// Locked regions inside.
+    /// The number of locked regions inside.
     locked_regions: usize,
 }
 
@@ -26,7 +27,7 @@ fn blocks() -> MutexGuard<'static, BTreeMap<usize, Block>> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `len` bytes, at least, of zeroes at a page's begin. Invalid: none. NoMemory.
+/// Allocates at least `len` bytes of zeroes, aligned to a page. Invalid: `len` is 0. NoMemory.
 pub(crate) fn allocate(arena: Option<&Arc<Arena>>, len: usize) -> PmResult<usize> {
     if len == 0 {
         return Err(Error::Invalid);
@@ -50,8 +51,7 @@ pub(crate) fn allocate(arena: Option<&Arc<Arena>>, len: usize) -> PmResult<usize
     Ok(addr.addr())
 }
 
-/// Gives memory back. Invalid: `addr` is not what `allocate` answered. Busy: a region inside is
-/// locked.
+/// Frees memory. Invalid: `addr` was not returned by `allocate`. Busy: a region inside is locked.
 pub(crate) fn free(addr: usize) -> PmResult<()> {
     let mut blocks = blocks();
     match blocks.get(&addr) {
@@ -62,7 +62,7 @@ pub(crate) fn free(addr: usize) -> PmResult<()> {
     let Some(block) = blocks.remove(&addr) else { return Err(Error::Invalid) };
     match block.arena {
         Some(arena) => arena.release(addr, block.len),
-        // SAFETY: mapped by `allocate`, and its user gives it up.
+        // SAFETY: mapped by `allocate`, and its user frees it.
         None => drop(unsafe { libc::munmap(addr as *mut libc::c_void, block.len) }),
     }
     Ok(())
@@ -77,20 +77,20 @@ fn block_containing(
     (addr - start + len <= block.len).then_some(block)
 }
 
-/// A region is locked; true: all of it is ours, and is not freed until `release`.
+/// Notes that a region is locked. True: all of it is PM's, and it is not freed until `release`.
 pub(crate) fn retain(addr: usize, len: usize) -> bool {
     block_containing(&mut blocks(), addr, len).map(|block| block.locked_regions += 1).is_some()
 }
 
-/// Undoes a `retain` that answered true.
+/// Undoes a `retain` that returned true.
 pub(crate) fn release(addr: usize, len: usize) {
     if let Some(block) = block_containing(&mut blocks(), addr, len) {
         block.locked_regions = block.locked_regions.saturating_sub(1);
     }
 }
 
-/// Does `copy` if all of it is ours: nobody frees it meanwhile. False: it is not, and nothing was
-/// done.
+/// Calls `copy` if all of the memory is PM's; it is not freed meanwhile. False: it is other memory,
+/// and `copy` was not called.
 pub(crate) fn with_retained(addr: usize, len: usize, copy: impl FnOnce()) -> bool {
     let mut blocks = blocks();
     let is_pm_allocated = block_containing(&mut blocks, addr, len).is_some();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_locked_is_not_freed_and_nothing_is_freed_twice() {
+    fn locked_memory_is_not_freed_and_no_memory_is_freed_twice() {
         assert_eq!(allocate(None, 0), Err(Error::Invalid));
         assert_eq!(allocate(None, usize::MAX), Err(Error::NoMemory));
         let addr = allocate(None, 5000).unwrap();

@@ -1,10 +1,10 @@
-//! Memory that all processes of a host's job share: one sparse file, of which each node has a
-//! part. What a node allocates in its own part its peers map, and copy into directly.
+//! Memory that all processes of a job on a host share: one sparse file, of which each node has a
+//! part, its arena. A node allocates in its own arena; its peers map the arena and copy directly.
 //!
-//! The file is made by the owner and cannot be resized, so that no access to a mapping fails.
-//! Every process of the job can reach all of it.
+//! The owner makes the file. It cannot be resized, so that no access to a mapping fails. Every
+//! process of the job can access all of it.
 
-// UNSAFETY: maps memory, and gives pages of it back.
+// UNSAFETY: maps memory, and frees pages of it.
 #![expect(unsafe_code)]
 
 use crate::error::{Error, PmResult};
@@ -19,20 +19,20 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Bytes of a node's part: addresses only, until they are used.
+/// Bytes of a node's arena. They take addresses only, until they are used.
 const NODE_ARENA_LEN: usize = 64 << 30;
 const PAGE: usize = 4096;
-/// Larger blocks begin where a huge page could.
+/// Blocks of at least this size are aligned to a huge page.
 const HUGE_PAGE_SIZE: usize = 2 << 20;
 
-/// The file.
+/// The file with the arenas of all nodes.
 pub(crate) struct ArenaFile {
     memfd: OwnedFd,
     nodes: usize,
 }
 
 impl ArenaFile {
-    /// Makes one for `nodes` nodes. None: files of this size are not allowed here.
+    /// Makes a file for `nodes` nodes. None: this process may not have files of this size.
     pub(crate) fn create(nodes: usize) -> PmResult<Option<ArenaFile>> {
         let len = nodes * NODE_ARENA_LEN;
         if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft_limit, _)| soft_limit < len as u64) {
@@ -47,7 +47,7 @@ impl ArenaFile {
         Ok(Some(ArenaFile { memfd, nodes }))
     }
 
-    /// One that was made elsewhere. Invalid: it can be resized, or has another size.
+    /// A file of another process. Invalid: it can be resized, or has another size.
     pub(crate) fn open(memfd: OwnedFd, nodes: usize) -> PmResult<ArenaFile> {
         open_sealed_file(&memfd, nodes * NODE_ARENA_LEN)?;
         Ok(ArenaFile { memfd, nodes })
@@ -61,7 +61,7 @@ impl ArenaFile {
         (node * NODE_ARENA_LEN) as u64
     }
 
-    /// Maps the part of `node`. None: this process may not map that much.
+    /// Maps the arena of `node`. None: this process may not map so much.
     pub(crate) fn map(&self, node: usize) -> Option<MmapRaw> {
         if node >= self.nodes {
             return None;
@@ -74,8 +74,8 @@ impl ArenaFile {
         Some(map)
     }
 
-    /// Copies `len` bytes here into the part of `node`, where they fit. Memory that is not mapped
-    /// is an error.
+    /// Copies `len` bytes at `local_addr` of this process into the arena of `node`, if they fit.
+    /// Memory that is not mapped is an error.
     pub(crate) fn write(
         &self,
         node: usize,
@@ -84,15 +84,15 @@ impl ArenaFile {
         len: usize,
     ) -> io::Result<()> {
         self.transfer(node, offset, local_addr, len, |fd, local_addr, len, offset| {
-            // SAFETY: the kernel checks the addresses, and only reads there.
+            // SAFETY: the kernel checks the addresses, and only reads the memory.
             unsafe { libc::pwrite(fd, local_addr as *const libc::c_void, len, offset) }
         })
     }
 
-    /// Copies the other way.
+    /// Copies in the other direction.
     ///
     /// # Safety
-    /// Whoever uses the `len` bytes here expects them to change.
+    /// All users of the `len` bytes at `local_addr` expect them to change.
     pub(crate) unsafe fn read(
         &self,
         node: usize,
@@ -101,7 +101,7 @@ impl ArenaFile {
         len: usize,
     ) -> io::Result<()> {
         self.transfer(node, offset, local_addr, len, |fd, local_addr, len, offset| {
-            // SAFETY: the kernel checks the addresses; the caller answers for the bytes.
+            // SAFETY: the kernel checks the addresses; the caller guarantees the rest.
             unsafe { libc::pread(fd, local_addr as *mut libc::c_void, len, offset) }
         })
     }
@@ -134,14 +134,14 @@ impl ArenaFile {
         Ok(())
     }
 
-    /// Whether `len` bytes at `at` lie inside a part.
+    /// Whether `len` bytes at `offset` are inside an arena.
     #[inline(always)]
     pub(crate) fn holds(offset: u64, len: usize) -> bool {
         offset.checked_add(len as u64).is_some_and(|end| end <= NODE_ARENA_LEN as u64)
     }
 }
 
-/// The own part, mapped, and what of it is in use.
+/// The arena of a node of this process, mapped, and its free memory.
 pub(crate) struct Arena {
     file: Arc<ArenaFile>,
     node: usize,
@@ -151,7 +151,7 @@ pub(crate) struct Arena {
 }
 
 impl Drop for Arena {
-    /// Whatever is still allocated there goes with the mapping.
+    /// All memory that is still allocated in the arena is unmapped with it.
     fn drop(&mut self) {
         PageRange::new(self.start(), self.start() + NODE_ARENA_LEN)
             .into_iter()
@@ -159,23 +159,23 @@ impl Drop for Arena {
     }
 }
 
-/// A part of this process, by the file's name and the node.
+/// An arena of this process, by the file's nonce and the node.
 struct CachedArena {
     nonce: [u64; 2],
     node: usize,
     arena: Weak<Arena>,
 }
 
-/// A context that is attached again goes on with what is in use.
+/// The mapped arenas. A context that is attached again finds its arena with the memory in use.
 static MAPPED_ARENAS: Mutex<Vec<CachedArena>> = Mutex::new(Vec::new());
 
 impl Arena {
-    /// The part of `node`. None: it cannot be mapped.
+    /// The arena of `node`. None: it cannot be mapped.
     pub(crate) fn of(file: &Arc<ArenaFile>, nonce: [u64; 2], node: usize) -> Option<Arc<Arena>> {
         let mut arenas = MAPPED_ARENAS.lock().unwrap_or_else(PoisonError::into_inner);
         arenas.retain(|cached| cached.arena.strong_count() > 0);
-        let cached = arenas.iter().find(|known| known.nonce == nonce && known.node == node);
-        if let Some(arena) = cached.and_then(|known| known.arena.upgrade()) {
+        let cached = arenas.iter().find(|cached| cached.nonce == nonce && cached.node == node);
+        if let Some(arena) = cached.and_then(|cached| cached.arena.upgrade()) {
             return Some(arena);
         }
         let map = file.map(node)?;
@@ -189,32 +189,32 @@ impl Arena {
         self.first().addr()
     }
 
-    /// Its first byte, which is mapped as long as this lives.
+    /// The first byte, which is mapped as long as `self` lives.
     pub(crate) fn first(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
 
-    /// Where `len` bytes at `addr` lie in the part. None: they do not.
+    /// The offset of the `len` bytes at `addr`. None: they are not in the arena.
     pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<u64> {
         let in_arena = addr.checked_sub(self.start())? as u64;
         ArenaFile::holds(in_arena, len).then_some(in_arena)
     }
 
-    /// The same for PM's own use, as an offset; never given back.
+    /// Allocates memory for PM's own use, which is never freed, and returns its offset.
     pub(crate) fn reserve(&self, len: usize) -> PmResult<u64> {
         self.allocate(len).map(|(addr, _)| (addr - self.start()) as u64)
     }
 
-    /// Whole pages, all zero. NoMemory: no room.
+    /// Allocates whole pages of zeroes; returns address and length. NoMemory: no room.
     pub(crate) fn allocate(&self, len: usize) -> PmResult<(usize, usize)> {
         let len = len.checked_next_multiple_of(PAGE).ok_or(Error::NoMemory)?;
         let align = if len >= HUGE_PAGE_SIZE { HUGE_PAGE_SIZE } else { PAGE };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |(&offset, &free_len): (&usize, &usize)| {
             let aligned = offset.next_multiple_of(align);
-            // `len` may be anything that a user asks for.
-            let left = free_len.checked_sub(aligned - offset)?;
-            (len <= left).then_some((offset, free_len, aligned))
+            // `len` is any value that a user passes.
+            let usable = free_len.checked_sub(aligned - offset)?;
+            (len <= usable).then_some((offset, free_len, aligned))
         };
         let (offset, free_len, aligned) = free.iter().find_map(fits).ok_or(Error::NoMemory)?;
         free.remove(&offset);
@@ -229,16 +229,16 @@ impl Arena {
         Ok((start, len))
     }
 
-    /// Gives back what `allocate` gave: its pages become free, and zero.
+    /// Frees memory of `allocate`: its pages are freed and become zero.
     pub(crate) fn release(&self, addr: usize, len: usize) {
-        // Before its pages go: a device may have them registered.
+        // Before the pages are freed: a device may have them registered.
         PageRange::new(addr, addr + len).into_iter().for_each(own_mappings::remove);
         let mut offset = addr - self.start();
         let mut len = len;
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let file_offset = self.file.node_offset(self.node) + offset as u64;
         if fallocate(&self.file.memfd, flags, file_offset as i64, len as i64).is_err() {
-            // SAFETY: pages of the own part that nobody has in use.
+            // SAFETY: pages of this arena that are not in use any more.
             unsafe { std::ptr::write_bytes(addr as *mut u8, 0, len) };
         }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_length_that_does_not_fit_is_refused() {
-        // Addresses are all it takes; where they are limited there is no arena to try.
+        // The test needs addresses only. If they are limited there is no arena.
         let Some(file) = ArenaFile::create(1).unwrap() else { return };
         let Some(arena) = Arena::of(&Arc::new(file), [1, 2], 0) else { return };
         let (first, len) = arena.allocate(5000).unwrap();

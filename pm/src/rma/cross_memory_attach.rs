@@ -1,15 +1,15 @@
-//! Copies between this process and another, by their addresses. Neither side's memory is touched
-//! by an instruction: what is not mapped, or must not be written, is an error.
+//! Copies between this process and another, by addresses. The kernel copies, so that memory that is
+//! not mapped, or is read-only, is an error.
 
 // UNSAFETY: system calls that take addresses.
 #![expect(unsafe_code)]
 
 use std::io;
 
-/// The calls take at most 2 GiB less a page.
+/// Bytes of one call; the kernel allows 2 GiB less a page.
 const MAX_COPY_LEN: usize = 1 << 30;
 
-/// Copies `len` bytes here to `remote_addr` in process `pid`.
+/// Copies `len` bytes at `local_addr` of this process to `remote_addr` in process `pid`.
 pub(crate) fn copy_to(
     pid: i32,
     local_addr: usize,
@@ -22,10 +22,10 @@ pub(crate) fn copy_to(
     })
 }
 
-/// Copies `len` bytes at `remote_addr` in process `pid` to here.
+/// Copies `len` bytes at `remote_addr` in process `pid` to `local_addr` of this process.
 ///
 /// # Safety
-/// Whoever uses the `len` bytes here expects them to change.
+/// All users of the `len` bytes at `local_addr` expect them to change.
 pub(crate) unsafe fn copy_from(
     pid: i32,
     local_addr: usize,
@@ -33,7 +33,7 @@ pub(crate) unsafe fn copy_from(
     len: usize,
 ) -> io::Result<()> {
     transfer(local_addr, remote_addr, len, |local, remote| {
-        // SAFETY: the kernel checks every address; the caller answers for the bytes.
+        // SAFETY: the kernel checks every address; the caller guarantees the rest.
         unsafe { libc::process_vm_readv(pid, local, 1, remote, 1, 0) }
     })
 }
@@ -51,7 +51,7 @@ fn transfer(
             iov_base: base.wrapping_add(done) as *mut libc::c_void,
             iov_len: chunk_len,
         };
-        // A copy that ends at a bad page says how far it came; the next call says why.
+        // A copy that ends at a bad page returns the bytes in front of it; the next call fails.
         match call(&iovec_at(local_addr), &iovec_at(remote_addr)) {
             0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
             copied if copied > 0 => done += copied as usize,
@@ -61,8 +61,8 @@ fn transfer(
     Ok(())
 }
 
-/// Lets `owner` and its descendants copy into and out of this process where Yama asks for that.
-/// Without Yama the call is refused, and nothing is needed.
+/// Lets `owner` and its descendants copy into and out of this process, if Yama requires that.
+/// Without Yama the call fails, and no permission is needed.
 pub(crate) fn allow(owner: i32) {
     // SAFETY: takes integers and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, owner as libc::c_ulong, 0, 0, 0) };

@@ -1,14 +1,16 @@
-//! Copies between locked memory of this process and buffers of a device, by whichever thread makes
-//! progress. Memory of PM's own allocator is copied directly: nobody else unmaps it, and it is not
-//! freed meanwhile. Any other the user may unmap at any time, so no instruction touches it: the
-//! kernel copies, and what is not mapped, or must not be written, is an error.
+//! Copies between locked memory of this process and buffers of a device, by the thread that makes
+//! progress. Memory of PM's own allocator is copied directly: only PM unmaps it, and it is not
+//! freed meanwhile. The user may unmap other memory at any time. So the kernel copies it, and
+//! memory that is not mapped, or is read-only, is an error.
 //!
-//! The kernel copies to or from a file in memory that stays in the cache, from where or to where
-//! we copy the parts. That takes half the time of process_vm_readv and process_vm_writev to the
-//! parts, which pin each page of the user's and are refused in some containers: they serve where
-//! no file can be made. No byte lies at nearly the same place of its page in the file as at the
-//! user's: a copy whose target is a few bytes ahead of its source, by the last 12 bits of the
-//! addresses, takes up to ten times as long on some processors.
+//! The kernel copies to or from a file in memory that stays in the cache, and PM copies between the
+//! file and the segments. This takes half the time of process_vm_readv and process_vm_writev, which
+//! pin each page of the user's memory and are refused in some containers. They are used if the file
+//! cannot be made.
+//!
+//! The offset of a byte in its page differs between the file and the user's memory by half a page.
+//! A copy whose target is a few bytes ahead of its source, in the last 12 bits of the addresses,
+//! takes up to ten times as long on some processors.
 
 // UNSAFETY: system calls that take addresses, and copies between buffers.
 #![expect(unsafe_code)]
@@ -22,13 +24,13 @@ use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The most parts of one copy.
+/// The most segments of one copy.
 pub(crate) const MAX_SEGMENTS: usize = 64;
-/// Bytes that go by the file at a time: at least a part.
+/// Bytes that are copied through the file at a time: at least a segment.
 const SCRATCH_LEN: usize = 128 << 10;
 const PAGE: usize = 4096;
 
-/// A piece of a device's buffers.
+/// A contiguous part of a device's buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IoSegment {
     pub(crate) addr: usize,
@@ -44,26 +46,27 @@ impl IoSegment {
 /// See the [module](self).
 pub(crate) struct UserMemoryCopier {
     pid: i32,
-    /// Made when it is first needed. None inside: it cannot be.
+    /// Made when it is first needed. None inside: it cannot be made.
     scratch: OnceCell<Option<Scratch>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GatherScatter {
-    /// From the user's memory to the parts.
+    /// From the user's memory to the segments.
     Gather,
+    /// From the segments to the user's memory.
     Scatter,
 }
 
 impl GatherScatter {
-    /// Copies between the parts and memory that is theirs, one after the other.
+    /// Copies between the segments, one after the other, and contiguous memory at `user`.
     ///
     /// # Safety
-    /// All of it is mapped, may be written where bytes go, and is apart.
+    /// All memory is mapped, the targets are writable, and sources and targets do not overlap.
     unsafe fn copy(self, segments: &[IoSegment], mut user: *mut u8) {
         for segment in segments {
             let segment_addr = segment.addr as *mut u8;
-            // SAFETY: the caller's word.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 match self {
                     GatherScatter::Gather => {
@@ -84,19 +87,19 @@ impl UserMemoryCopier {
         UserMemoryCopier { pid: std::process::id() as i32, scratch: OnceCell::new() }
     }
 
-    /// Copies what lies at `from` to the parts, one after the other.
+    /// Copies the bytes at `from` to the segments, one after the other.
     ///
     /// # Safety
-    /// The parts, at most [`MAX_SEGMENTS`], are the caller's to write.
+    /// The caller may write the segments, of which there are at most [`MAX_SEGMENTS`].
     pub(crate) unsafe fn gather(&self, from: usize, segments: &[IoSegment]) -> io::Result<()> {
         self.copy(GatherScatter::Gather, from, segments)
     }
 
-    /// Copies the parts, one after the other, to where `to` is.
+    /// Copies the segments, one after the other, to `to`.
     ///
     /// # Safety
-    /// The parts, at most [`MAX_SEGMENTS`], may be read; whoever uses the memory at `to` expects it to
-    /// change.
+    /// The caller may read the segments, of which there are at most [`MAX_SEGMENTS`]. All users of
+    /// the memory at `to` expect it to change.
     pub(crate) unsafe fn scatter(&self, segments: &[IoSegment], to: usize) -> io::Result<()> {
         self.copy(GatherScatter::Scatter, to, segments)
     }
@@ -111,7 +114,7 @@ impl UserMemoryCopier {
             return Ok(());
         }
         let len = segments.iter().map(|segment| segment.len).sum();
-        // SAFETY: memory that is ours, and stays; the callers answer for the parts.
+        // SAFETY: PM's memory, which is not freed meanwhile; the callers guarantee the segments.
         if allocator::with_retained(user, len, || unsafe {
             direction.copy(segments, user as *mut u8)
         }) {
@@ -153,18 +156,18 @@ impl UserMemoryCopier {
         let remote = IoSegment { addr: user, len }.iovec();
         let (local, count, pid) = (local.as_ptr(), count as libc::c_ulong, self.pid);
         let copied = match direction {
-            // SAFETY: the kernel checks every address; the caller answers for the parts.
+            // SAFETY: the kernel checks every address; the caller guarantees the segments.
             GatherScatter::Gather => unsafe {
                 libc::process_vm_readv(pid, local, count, &remote, 1, 0)
             },
-            // SAFETY: as above, and for the user's memory.
+            // SAFETY: as above; the caller also guarantees the user's memory.
             GatherScatter::Scatter => unsafe {
                 libc::process_vm_writev(pid, local, count, &remote, 1, 0)
             },
         };
         match usize::try_from(copied) {
             Ok(copied) if copied == len => Ok(()),
-            // It ends at a bad page.
+            // The copy has ended at a bad page.
             Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
             Err(_) => Err(io::Error::last_os_error()),
         }
@@ -181,7 +184,7 @@ impl Scratch {
     fn new() -> Option<Scratch> {
         let try_new = || -> io::Result<Scratch> {
             let len = SCRATCH_LEN + PAGE;
-            // To exceed that limit is a signal.
+            // A file beyond this limit causes a signal.
             if getrlimit(Resource::RLIMIT_FSIZE)
                 .is_ok_and(|(soft_limit, _)| soft_limit < len as u64)
             {
@@ -193,16 +196,16 @@ impl Scratch {
             Ok(Scratch { file, map })
         };
         let created = try_new();
-        if let Err(why) = &created {
+        if let Err(error) = &created {
             debug::log(debug::INFO, || {
-                format!("a file in memory: {why}; remote memory is copied by process_vm_readv")
+                format!("memory file: {error}; remote memory is copied by process_vm_readv")
             });
         }
         created.ok()
     }
 
-    /// Copies between the parts, [`SCRATCH_LEN`] bytes at most, and where `user` is; answers where that
-    /// ends.
+    /// Copies between the segments, [`SCRATCH_LEN`] bytes at most, and `user`. Returns the end of
+    /// the user's bytes.
     fn copy_via_scratch(
         &self,
         direction: GatherScatter,
@@ -210,12 +213,13 @@ impl Scratch {
         segments: &[IoSegment],
     ) -> io::Result<usize> {
         let len: usize = segments.iter().map(|segment| segment.len).sum();
-        // As far as can be from the same place in a page.
+        // Half a page away from the user's offset in its page.
         let scratch_offset = (user % PAGE + PAGE / 2) % PAGE;
         let fd = self.file.as_raw_fd();
         if direction == GatherScatter::Gather {
-            // SAFETY: the kernel checks the addresses, and only reads there. By number, since a
-            // sanitizer's pwrite takes memory that is given up while it is locked for our fault.
+            // SAFETY: the kernel checks the addresses, and only reads the memory. This calls the
+            // kernel directly, because a sanitizer's pwrite reports memory that was freed while it
+            // is locked.
             retry_until_complete(len, |done| unsafe {
                 let from = user.wrapping_add(done);
                 libc::syscall(libc::SYS_pwrite64, fd, from, len - done, scratch_offset + done)
@@ -223,12 +227,12 @@ impl Scratch {
             })?;
         }
         assert!(scratch_offset + len <= self.map.len());
-        // SAFETY: inside the map, which nobody else uses; the callers of `gather` and `scatter`
-        // answer for the parts.
+        // SAFETY: inside the map, which has no other user; the callers of `gather` and `scatter`
+        // guarantee the segments.
         unsafe { direction.copy(segments, self.map.as_mut_ptr().add(scratch_offset)) };
         if direction == GatherScatter::Scatter {
-            // SAFETY: the kernel checks the addresses; the caller of `scatter` answers for what is
-            // there.
+            // SAFETY: the kernel checks the addresses; the caller of `scatter` guarantees that the
+            // user's memory may change.
             retry_until_complete(len, |done| unsafe {
                 let to = user.wrapping_add(done) as *mut libc::c_void;
                 libc::pread(fd, to, len - done, (scratch_offset + done) as i64)
@@ -238,7 +242,7 @@ impl Scratch {
     }
 }
 
-/// Repeats a call that may do less than all.
+/// Repeats a call that may copy less than all bytes.
 fn retry_until_complete(len: usize, call: impl Fn(usize) -> isize) -> io::Result<()> {
     let mut done = 0;
     while done < len {
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_copied_one_after_the_other_and_what_is_not_mapped_is_an_error() {
+    fn segments_are_copied_one_after_the_other_and_unmapped_memory_is_an_error() {
         let without_scratch = UserMemoryCopier::new();
         assert!(without_scratch.scratch.set(None).is_ok());
         for copier in [UserMemoryCopier::new(), without_scratch] {
@@ -292,7 +296,7 @@ mod tests {
             }
             assert_eq!(buffers.concat(), text);
             allocator::free(allocated).unwrap();
-            // SAFETY: there is nothing.
+            // SAFETY: no memory is mapped at this address.
             let failed = unsafe { [copier.gather(16, &segments), copier.scatter(&segments, 16)] };
             for error in failed {
                 assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::EFAULT));

@@ -1,11 +1,11 @@
-//! Remote memory (manual 3.6), as far as all devices share it: handles, the process's numbers of
-//! locked regions, the table that says where they lie, memory of our own allocator, and copies
-//! into and out of processes.
+//! The parts of remote memory (manual 3.6) that all devices share: handles, the process's ids of
+//! locked regions, the table of their addresses, memory of PM's own allocator, and copies into and
+//! out of processes.
 //!
-//! `Context::lock_memory` gives a region a number that no other region of the process has, so
-//! that one handle serves on every member of a composite. Each device that is on the way is told
-//! (`Transport::publish_region`); what it makes of it is its own affair: an entry of a table that
-//! its peers read (shmem), or a registration with a card.
+//! `Context::lock_memory` gives a region an id that is unique in the process, so that one handle
+//! is valid on every member of a composite. The context publishes the region to the device of each
+//! member that needs it (`Transport::publish_region`). Shmem then makes an entry of a table that
+//! its peers read; other devices register the region with an adapter.
 
 mod allocator;
 mod arena;
@@ -30,8 +30,8 @@ use std::ops::Add;
 /// Bits of the offset in a handle.
 const OFFSET_BITS: u32 = 40;
 
-/// A locked region, and a place in it (`pmAddrHandle`): \[63:40\] slot and generation, \[39:0\]
-/// offset. Offsets add. 0 is no handle.
+/// A locked region and an offset in it (`pmAddrHandle`): \[63:40\] slot and generation, \[39:0\]
+/// offset. Offsets can be added. 0 is not a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct AddrHandle(u64);
@@ -40,16 +40,16 @@ impl AddrHandle {
     /// The longest region.
     pub(crate) const MAX_REGION_LEN: usize = 1 << OFFSET_BITS;
 
-    pub(crate) fn new(number: RegionId) -> AddrHandle {
-        AddrHandle(u64::from(number.bits()) << OFFSET_BITS)
+    pub(crate) fn new(id: RegionId) -> AddrHandle {
+        AddrHandle(u64::from(id.bits()) << OFFSET_BITS)
     }
 
-    /// As it was sent by another node.
+    /// From the bits that another node has sent.
     pub const fn from_bits(bits: u64) -> AddrHandle {
         AddrHandle(bits)
     }
 
-    /// To be sent to another node.
+    /// The bits that can be sent to another node.
     pub const fn bits(self) -> u64 {
         self.0
     }
@@ -63,7 +63,7 @@ impl AddrHandle {
     }
 }
 
-/// So many bytes further. A handle that leaves its region is refused where it is used.
+/// Adds to the offset. An operation refuses a handle beyond the end of its region.
 impl Add<u64> for AddrHandle {
     type Output = AddrHandle;
     fn add(self, bytes: u64) -> AddrHandle {
@@ -71,7 +71,7 @@ impl Add<u64> for AddrHandle {
     }
 }
 
-/// Memory that was locked.
+/// A region of locked memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) id: RegionId,
@@ -79,17 +79,17 @@ pub(crate) struct Region {
     pub(crate) len: usize,
 }
 
-/// Which way bytes go.
+/// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// From here to there.
+    /// From the origin to the target.
     Write = 0,
-    /// From there to here.
+    /// From the target to the origin.
     Read = 1,
 }
 
 impl Direction {
-    /// The option bit of a device that has it.
+    /// The option bit of devices that support it.
     #[inline(always)]
     pub(crate) fn option(self) -> u64 {
         match self {
@@ -102,7 +102,7 @@ impl Direction {
 /// One remote memory operation, as a context passes it to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RmaOperation {
-    /// A buffer for a message is held: what is sent next may be that.
+    /// A send buffer is held, and the next message may be the one in this buffer.
     pub(crate) is_send_locked: bool,
     pub(crate) direction: Direction,
     pub(crate) remote: AddrHandle,

@@ -1,29 +1,30 @@
-//! Long copies, by whichever way is the faster one for the memory at hand. A store to memory that
-//! is in no cache first brings the line that it overwrites; one past the caches does not, and is
-//! twice as fast there, but a third slower where the memory is in a cache. Nobody says which it is:
-//! so of a long copy one piece is copied either way, and the others by what took less time.
+//! Long copies, by the faster one of two methods. A normal store to memory that is in no cache
+//! first fetches the line that it overwrites. A nontemporal store does not: it is twice as fast for
+//! such memory, but a third slower if the memory is in a cache. A program cannot ask which case it
+//! is. So a long copy measures one chunk with each method, and copies the others with the faster
+//! one.
 
-// UNSAFETY: copies between places in mappings.
+// UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
 /// Shorter copies are left to the C library.
 const MIN_ADAPTIVE_COPY: usize = 1 << 20;
-/// What is copied by one way at a time: long enough to be timed.
+/// Bytes that are copied with one method at a time: long enough for a measurement.
 const COPY_CHUNK_LEN: usize = 64 << 10;
-/// So many pieces later both ways are tried again.
+/// Both methods are measured again after so many chunks.
 const REMEASURE_AFTER_CHUNKS: usize = 64;
-/// Stores past the caches fill whole lines.
+/// Nontemporal stores fill whole lines.
 const LINE: usize = 64;
 
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// They are mapped at both places, which do not overlap.
+/// They are mapped at both addresses, and the two ranges do not overlap.
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if len < MIN_ADAPTIVE_COPY {
             return from.copy_to_nonoverlapping(to, len);
@@ -40,7 +41,7 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     let chunks = (len - unaligned_len) / COPY_CHUNK_LEN;
     let end = unaligned_len + chunks * COPY_CHUNK_LEN;
     let (mut cached_time, mut nontemporal_time) = (Duration::ZERO, Duration::ZERO);
-    // SAFETY: all of it is inside what the caller says; pieces begin at lines.
+    // SAFETY: all of it is inside the caller's ranges; chunks begin at lines.
     unsafe {
         from.copy_to_nonoverlapping(to, unaligned_len);
         for chunk in 0..chunks {
@@ -63,36 +64,36 @@ fn timed(copy: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// Copies a piece past the caches.
+/// Copies a chunk by nontemporal stores.
 ///
 /// # Safety
-/// As `copy`, for a piece; `to` is where a line begins.
+/// As `copy`, for a chunk; `to` is the start of a line.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     const SIMD_WIDTH: usize = size_of::<__m128i>();
     for line in (0..COPY_CHUNK_LEN).step_by(LINE) {
-        // SAFETY: inside the piece; the target is aligned.
+        // SAFETY: inside the chunk; the target is aligned.
         unsafe {
             let (from, to) = (from.add(line), to.add(line));
-            let load = |lane: usize| _mm_loadu_si128(from.add(lane * SIMD_WIDTH).cast());
-            let lanes = [load(0), load(1), load(2), load(3)];
-            for (i, lane) in lanes.into_iter().enumerate() {
-                _mm_stream_si128(to.add(i * SIMD_WIDTH).cast(), lane);
+            let load = |i: usize| _mm_loadu_si128(from.add(i * SIMD_WIDTH).cast());
+            let vectors = [load(0), load(1), load(2), load(3)];
+            for (i, vector) in vectors.into_iter().enumerate() {
+                _mm_stream_si128(to.add(i * SIMD_WIDTH).cast(), vector);
             }
         }
     }
-    // SAFETY: every processor of this kind has it. What is stored after this is seen after it.
+    // SAFETY: every x86-64 processor has this instruction. Later stores become visible later.
     unsafe { _mm_sfence() };
 }
 
-/// There is no other way here.
+/// Other processors have one method only.
 ///
 /// # Safety
-/// As `copy`, for a piece.
+/// As `copy`, for a chunk.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_nontemporal(from: *const u8, to: *mut u8) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { from.copy_to_nonoverlapping(to, COPY_CHUNK_LEN) }
 }
 

@@ -1,6 +1,6 @@
-//! Numbers of locked regions: a slot, and a generation that says how often the slot was used, so
-//! that a handle of a region that was unlocked names nothing. One set for the whole process: a
-//! composite's member may have regions of its own.
+//! Ids of locked regions: a slot, and a generation that counts the uses of the slot, so that the
+//! handle of a region that was unlocked is not valid. There is one set of ids for the whole
+//! process, because a composite's member may have regions of its own.
 
 #![forbid(unsafe_code)]
 
@@ -11,16 +11,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const SLOT_BITS: u32 = 12;
 /// The most regions that a process has locked at a time.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
-/// Generations run from 1 to this, so that no number is 0.
+/// Generations run from 1 to this, so that no id is 0.
 const LAST_GENERATION: u16 = (1 << 12) - 1;
 
-/// The number of a locked region.
+/// The id of a locked region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionId(u32);
 
 struct RegionIdAllocator {
-    /// The slot that was free for longest comes first: a stale handle would have to be kept over
-    /// sixteen million locks to name something.
+    /// The slot that was free for longest comes first. A stale handle becomes valid again only
+    /// after sixteen million locks.
     free: VecDeque<u16>,
     generations: Vec<u16>,
 }
@@ -38,7 +38,7 @@ fn region_ids() -> MutexGuard<'static, RegionIdAllocator> {
 }
 
 impl RegionId {
-    /// NoSpace: all are taken.
+    /// Allocates an id. NoSpace: all are in use.
     pub(crate) fn allocate() -> PmResult<RegionId> {
         let mut ids = region_ids();
         let slot = ids.free.pop_front().ok_or(Error::NoSpace)?;
@@ -47,7 +47,7 @@ impl RegionId {
         Ok(RegionId(u32::from(slot) | u32::from(*generation) << SLOT_BITS))
     }
 
-    /// Nobody has published it any more.
+    /// Frees the id, which no device may have published any more.
     pub(crate) fn release(self) {
         region_ids().free.push_back(self.slot() as u16);
     }
@@ -61,7 +61,7 @@ impl RegionId {
     }
 }
 
-/// The slot that a number's bits name; below [`SLOTS`] whatever they are.
+/// The slot of an id, from its bits; below [`SLOTS`] for any bits.
 pub(super) fn slot_of(bits: u32) -> usize {
     bits as usize & (SLOTS - 1)
 }
@@ -74,17 +74,17 @@ mod tests {
     fn a_released_slot_is_reused_last_and_under_another_generation() {
         let first = RegionId::allocate().unwrap();
         first.release();
-        let mut taken = Vec::new();
-        let again = loop {
+        let mut ids = Vec::new();
+        let second = loop {
             let id = RegionId::allocate().unwrap();
-            taken.push(id);
+            ids.push(id);
             if id.slot() == first.slot() {
                 break id;
             }
         };
-        assert_ne!(again, first);
+        assert_ne!(second, first);
         assert_ne!(first.bits() >> SLOT_BITS, 0);
-        assert!(taken.len() > SLOTS / 2, "{}", taken.len());
-        taken.into_iter().for_each(RegionId::release);
+        assert!(ids.len() > SLOTS / 2, "{}", ids.len());
+        ids.into_iter().for_each(RegionId::release);
     }
 }

@@ -1,7 +1,7 @@
-//! A table of locked regions: the process's own, by which it looks up its handles, and the one in
-//! shared memory by which its peers do. Whoever reads a shared one believes nothing: an entry is
-//! read once, and what it says is checked against what is wanted; where the bytes lie is then
-//! checked by who copies.
+//! A table of locked regions. A process looks up handles of its own regions in a private table, and
+//! those of its peers in tables in shared memory. A reader does not trust a shared table: it reads
+//! an entry once and checks it against the request. The function that copies then checks the
+//! address.
 
 #![forbid(unsafe_code)]
 
@@ -16,18 +16,18 @@ pub(crate) const WORD: usize = size_of::<u64>();
 /// Set in the state of an entry that names a region.
 const ENTRY_VALID: u64 = 1 << 24;
 
-/// The place of what does not lie in the arena: beyond every part.
+/// The arena offset of a region that is not in the arena: beyond every arena.
 const NOT_IN_ARENA: u64 = 1 << 62;
 
-/// A slot of the table. All zero: no region.
+/// An entry of the table. All zero: no region.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct RegionEntry {
-    /// 0, or [`ENTRY_VALID`] and the number.
+    /// 0, or [`ENTRY_VALID`] and the id.
     state: AtomicU64,
     addr: AtomicU64,
     len: AtomicU64,
-    /// Where the region begins in its node's part of the arena, or [`NOT_IN_ARENA`].
+    /// The start of the region in its node's arena, or [`NOT_IN_ARENA`].
     arena_offset: AtomicU64,
 }
 
@@ -36,23 +36,23 @@ const _: () = assert!(size_of::<RegionEntry>() == 32);
 /// An entry for each slot.
 pub(crate) type Table = [RegionEntry; SLOTS];
 
-/// Without regions.
+/// A table without regions.
 pub(crate) fn new_table() -> Box<Table> {
     let entries: Box<[RegionEntry]> = (0..SLOTS).map(|_| RegionEntry::default()).collect();
     entries.try_into().unwrap_or_else(|_| unreachable!("they are as many"))
 }
 
-/// Where bytes lie.
+/// The location of bytes in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResolvedAddress {
-    /// In the address space of their process.
+    /// The address in their process.
     pub(crate) addr: u64,
-    /// In their node's part of the arena.
+    /// The offset in their node's arena.
     pub(crate) arena_offset: Option<u64>,
 }
 
 impl RegionEntry {
-    /// By the only one who writes this table.
+    /// Called by the only writer of this table.
     pub(crate) fn publish(&self, region: &Region, arena_offset: Option<u64>) {
         self.withdraw();
         self.addr.store(region.addr as u64, Ordering::Relaxed);
@@ -62,19 +62,19 @@ impl RegionEntry {
         self.state.store(ENTRY_VALID | u64::from(region.id.bits()), Ordering::Release);
     }
 
-    /// The same.
+    /// Called by the only writer of this table.
     pub(crate) fn withdraw(&self) {
         self.state.store(0, Ordering::Relaxed);
-        // Before whatever is written here next: see `read`.
+        // Before the next region is written here: see `read`.
         fence(Ordering::Release);
     }
 
-    /// Whether all of its region lies in the arena. It is published.
+    /// Whether all of the published region is in the arena.
     pub(crate) fn is_in_arena(&self) -> bool {
         self.arena_offset.load(Ordering::Relaxed) != NOT_IN_ARENA
     }
 
-    /// Address, length and arena of the region of this number.
+    /// Address, length and arena offset of the region with this id.
     #[inline(always)]
     fn read(&self, region_bits: u32) -> Option<[u64; 3]> {
         // SYNC: region
@@ -84,13 +84,13 @@ impl RegionEntry {
         }
         let words =
             [&self.addr, &self.len, &self.arena_offset].map(|word| word.load(Ordering::Relaxed));
-        // If any of these is another region's, then its number is seen now.
+        // If any of these words belongs to another region, this thread now sees its id.
         fence(Ordering::Acquire);
         (self.state.load(Ordering::Relaxed) == valid).then_some(words)
     }
 }
 
-/// Where the `len` bytes at `handle` lie. Invalid: no such region, or not in it.
+/// The location of the `len` bytes at `handle`. Invalid: no such region, or they are not in it.
 pub(crate) fn find(table: &Table, handle: AddrHandle, len: usize) -> PmResult<ResolvedAddress> {
     let region_bits = handle.region_bits();
     let entry = &table[slot_of(region_bits)];
@@ -106,8 +106,8 @@ pub(crate) fn find(table: &Table, handle: AddrHandle, len: usize) -> PmResult<Re
     Ok(ResolvedAddress { addr, arena_offset })
 }
 
-/// The same for a word in the arena: where it lies in its node's part, if all of it lies there.
-/// None, if not, and for whatever `find` refuses.
+/// The offset of the word at `handle` in its node's arena. None: the word is not in the arena, or
+/// `find` would fail.
 #[inline(always)]
 pub(crate) fn find_word(table: &Table, handle: AddrHandle) -> Option<usize> {
     let region_bits = handle.region_bits();
@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn a_handle_reaches_its_region_and_not_a_byte_more() {
         let table = new_table();
-        let number = RegionId::allocate().unwrap();
-        let region = Region { id: number, addr: 0x1000, len: 100 };
-        table[number.slot()].publish(&region, Some(64));
-        let handle = AddrHandle::new(number);
+        let id = RegionId::allocate().unwrap();
+        let region = Region { id, addr: 0x1000, len: 100 };
+        table[id.slot()].publish(&region, Some(64));
+        let handle = AddrHandle::new(id);
         let resolved = |addr, arena| Ok(ResolvedAddress { addr, arena_offset: Some(arena) });
         assert_eq!(find(&table, handle, 100), resolved(0x1000, 64));
         assert_eq!(find(&table, handle + 99, 1), resolved(0x1063, 163));
@@ -141,16 +141,16 @@ mod tests {
         }
         let words = [0, 92, 93, 1 << 39].map(|offset| find_word(&table, handle + offset));
         assert_eq!(words, [Some(64), Some(156), None, None]);
-        table[number.slot()].publish(&region, None);
+        table[id.slot()].publish(&region, None);
         assert_eq!(
             find(&table, handle, 100),
             Ok(ResolvedAddress { addr: 0x1000, arena_offset: None })
         );
         assert_eq!(find_word(&table, handle), None);
-        table[number.slot()].withdraw();
+        table[id.slot()].withdraw();
         assert_eq!(find(&table, handle, 1), Err(Error::Invalid));
         assert_eq!(find_word(&table, handle), None);
-        number.release();
+        id.release();
     }
 
     proptest! {
@@ -164,17 +164,19 @@ mod tests {
         #[test]
         fn no_words_of_a_peer_overflow(state: u64, addr: u64, len: u64, arena: u64, offset: u64) {
             let table = new_table();
-            let number = state as u32 & 0xff_ffff;
-            let entry = &table[slot_of(number)];
-            entry.state.store(ENTRY_VALID | u64::from(number), Ordering::Relaxed);
+            let region_bits = state as u32 & 0xff_ffff;
+            let entry = &table[slot_of(region_bits)];
+            entry.state.store(ENTRY_VALID | u64::from(region_bits), Ordering::Relaxed);
             entry.addr.store(addr, Ordering::Relaxed);
             entry.len.store(len, Ordering::Relaxed);
             entry.arena_offset.store(arena, Ordering::Relaxed);
-            let handle = AddrHandle::from_bits(u64::from(number) << 40 | offset & 0xff_ffff_ffff);
-            if let Ok(place) = find(&table, handle, 8) {
-                prop_assert!(place.addr >= addr && handle.offset() + 8 <= len);
+            let handle_bits = u64::from(region_bits) << 40 | offset & 0xff_ffff_ffff;
+            let handle = AddrHandle::from_bits(handle_bits);
+            if let Ok(resolved) = find(&table, handle, 8) {
+                prop_assert!(resolved.addr >= addr && handle.offset() + 8 <= len);
             }
-            prop_assert!(find_word(&table, handle).is_none_or(|at| ArenaFile::holds(at as u64, 8)));
+            let word_offset = find_word(&table, handle);
+            prop_assert!(word_offset.is_none_or(|offset| ArenaFile::holds(offset as u64, 8)));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The message that waits in an attach descriptor: what the context is, beside the segment's
-//! descriptor. A plain function from bytes, because whoever holds the socket's other end may
-//! have written anything.
+//! The message in an attach descriptor: the properties of the context. The segment's descriptor is
+//! passed with it. The decoder is a plain function of bytes, because a process that has the other
+//! end of the socket can write any bytes.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use crate::error::{Error, PmResult};
 /// Bytes of the message.
 pub const ATTACH_BYTES: usize = 64;
 
-/// A context on its way to another process.
+/// A context that is passed to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachMessage {
     /// The context's number on its device.
@@ -21,7 +21,7 @@ pub struct AttachMessage {
     pub self_node: u32,
     /// Layout of the segment.
     pub geometry: SegmentGeometry,
-    /// Names the segment; the header holds the same.
+    /// Identifies the segment; the header has the same nonce.
     pub nonce: [u64; 2],
 }
 
@@ -45,7 +45,7 @@ impl AttachMessage {
         bytes
     }
 
-    /// Reads and checks it. Invalid: any field is not what `encode` writes.
+    /// Decodes and checks a message. Invalid: `encode` does not write such a message.
     pub fn decode(bytes: &[u8]) -> PmResult<AttachMessage> {
         let bytes: &[u8; ATTACH_BYTES] = bytes.try_into().map_err(|_| Error::Invalid)?;
         let word = |i: usize| {
@@ -91,21 +91,21 @@ mod tests {
         let good = sample().encode();
         assert_eq!(AttachMessage::decode(&good[..63]), Err(Error::Invalid));
         assert_eq!(AttachMessage::decode(&[good.as_slice(), &[0]].concat()), Err(Error::Invalid));
-        for (byte, what) in [(0, "magic"), (8 * 2, "own"), (8 * 4, "size"), (56, "rest")] {
+        for (byte, field) in [(0, "magic"), (8 * 2, "self_node"), (8 * 4, "size"), (56, "rest")] {
             let mut bad = good;
             bad[byte] ^= 0x7f;
-            assert_eq!(AttachMessage::decode(&bad), Err(Error::Invalid), "{what}");
+            assert_eq!(AttachMessage::decode(&bad), Err(Error::Invalid), "{field}");
         }
     }
 
     proptest! {
         #[test]
-        fn whatever_is_accepted_has_its_node_inside_and_reads_back(
+        fn an_accepted_message_has_a_valid_node_and_is_encoded_unchanged(
             flips in prop::collection::vec((0..ATTACH_BYTES, any::<u8>()), 0..4)
         ) {
             let mut bytes = sample().encode();
-            for (at, with) in flips {
-                bytes[at] = with;
+            for (index, byte) in flips {
+                bytes[index] = byte;
             }
             if let Ok(attach) = AttachMessage::decode(&bytes) {
                 prop_assert!((attach.self_node as usize) < attach.geometry.nodes);

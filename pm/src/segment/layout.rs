@@ -1,5 +1,5 @@
-//! Where things lie in a segment. All of it follows from the number of nodes, so that nothing in
-//! the segment itself has to be believed.
+//! The layout of a segment. It follows from the number of nodes, so that no value in the segment
+//! has to be trusted.
 
 #![forbid(unsafe_code)]
 
@@ -19,24 +19,25 @@ pub(crate) const MAX_NODES: usize = 2048;
 const PAGE: usize = 4096;
 /// Kinds of rings: messages, control messages, remote memory.
 pub(crate) const KINDS: usize = 3;
-/// Memory that the rings of all pairs together may take, if every pair talks.
+/// Memory that the rings of all pairs together may take, if every pair exchanges messages.
 const RING_MEMORY_BUDGET: usize = 256 << 20;
-/// In a large area the lines that a sender overwrites have left the receiver's cache since it read
-/// them, and the sender gets them sooner (measured, 4 KiB one way: 256 KiB takes 5 to 10 % less
-/// than 32 KiB, 1 MiB 15 %; but there 64 B take 10 % more).
+/// In a large data area, the lines that a sender overwrites have left the receiver's cache since it
+/// read them, and the sender gets them sooner. Measured, 4 KiB one way: an area of 256 KiB takes 5
+/// to 10 % less time than one of 32 KiB, and one of 1 MiB 15 % less; but with 1 MiB, 64 B take 10 %
+/// more.
 const MAX_DATA: usize = 256 << 10;
 const MAX_MTU: usize = 8 << 10;
-/// Between two homes, so that a processor that fetches on beyond the end of one stays out of the
-/// other.
+/// The gap between two fixed buffers, so that a processor that prefetches beyond the end of one
+/// does not fetch lines of the other.
 const FIXED_BUFFER_GAP: u16 = 256;
 const MIN_DATA: usize = 4 << 10;
 const MIN_SLOTS: usize = 32;
-/// Slots of the ring for control messages; these are never long.
+/// Slots of the ring for control messages; all of these fit into slots.
 const CONTROL_SLOTS: u16 = 4;
 /// Slots of the ring for requests and answers of remote memory.
 const REMOTE_SLOTS: u16 = 16;
 
-/// The first line of the header page. Written once by the owner, before anybody maps it.
+/// The start of the header page. The owner writes it once, before another process maps it.
 #[repr(C)]
 pub(crate) struct SegmentHeader {
     pub(crate) magic: AtomicU64,
@@ -44,52 +45,53 @@ pub(crate) struct SegmentHeader {
     pub(crate) size: AtomicU64,
     pub(crate) nonce: [AtomicU64; 2],
     pub(crate) pad: [u64; 3],
-    /// On its own line: written by the owner at any time.
+    /// On a separate line, because the owner writes it at any time.
     pub(crate) oversubscribed: AtomicU32,
 }
 
-/// One line, written by one side.
+/// A cache line that one side writes.
 #[repr(C, align(64))]
 pub(crate) struct CacheAligned<T>(pub(crate) T);
 
-/// What a node's sending side counts.
+/// The counters of a node's sending side.
 #[repr(C)]
 pub(crate) struct SendCounters {
-    /// Messages, one per copy, before each becomes visible.
+    /// Messages, one per copy of a multicast; counted before each becomes visible.
     pub(crate) sent: AtomicU64,
-    /// Of these, dropped because the receiver has exited: they count as received.
+    /// Those of them that were dropped because the receiver has exited: they count as received.
     pub(crate) dropped: AtomicU64,
     /// Remote memory operations outstanding.
     pub(crate) pending_rma: AtomicU64,
     /// Bytes of the messages sent.
     pub(crate) bytes: AtomicU64,
-    /// To whom the last message went: 1 + the node, as this device numbers it. 0: none, or a later
-    /// one went by another device.
+    /// Destination of the last message: 1 + the node, in this device's numbering. 0: no message was
+    /// sent, or a later one was sent on another device.
     pub(crate) last_peer: AtomicU32,
-    /// Bytes of remote memory written, and read, by operations of this node.
+    /// Bytes of remote memory that operations of this node have written, and read.
     pub(crate) rma_bytes: [AtomicU64; 2],
 }
 
 impl SendCounters {
-    /// By the only sender, before the message becomes visible: never more received than sent.
+    /// Called by the only sender before the message becomes visible, so that the sum of received
+    /// messages never exceeds that of sent ones.
     #[inline(always)]
     pub(crate) fn count_sent(&self) {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// By the only sender, at any time: who waits for the message need not wait for this. `to` is
-    /// 1 + the node.
+    /// Called by the only sender, after the message is visible, so that its receiver need not wait
+    /// for this. `peer` is 1 + the node.
     #[inline(always)]
     pub(crate) fn record_sent(&self, peer: u32, len: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
         self.bytes.store(bytes, Ordering::Relaxed);
-        // A stream is as fast as its stores (measured).
+        // The number of stores limits the rate of a stream of messages (measured).
         if self.last_peer.load(Ordering::Relaxed) != peer {
             self.last_peer.store(peer, Ordering::Relaxed);
         }
     }
 
-    /// By the only thread: bytes of remote memory were moved.
+    /// Counts copied bytes of remote memory. Called by one thread only.
     #[inline(always)]
     pub(crate) fn count_rma_bytes(&self, direction: Direction, len: usize) {
         let total = &self.rma_bytes[direction as usize];
@@ -97,48 +99,51 @@ impl SendCounters {
     }
 }
 
-/// What a node's receiving side counts.
+/// The counters of a node's receiving side.
 #[repr(C)]
 pub(crate) struct ReceiveCounters {
     /// Messages released, and those claimed at exit.
     pub(crate) received: AtomicU64,
     /// Bytes of the messages taken.
     pub(crate) bytes: AtomicU64,
-    /// As `SendCounters::last`, of who sent the last one that was taken.
+    /// Source of the last message that was taken, as [`SendCounters::last_peer`].
     pub(crate) last_peer: AtomicU32,
 }
 
 impl ReceiveCounters {
-    /// By the only receiver. A message of this length is taken, from the same node as the last one.
+    /// Counts a message of this length, from the same node as the last one. Called by the only
+    /// receiver.
     #[inline(always)]
     pub(crate) fn count_received_bytes(&self, len: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// By the only receiver. The same from whichever node; `from` is 1 + the node.
+    /// Counts a message of this length from any node; `peer` is 1 + the node. Called by the only
+    /// receiver.
     #[inline(always)]
     pub(crate) fn record_received(&self, peer: u32, len: usize) {
         self.count_received_bytes(len);
         self.last_peer.store(peer, Ordering::Relaxed);
     }
 
-    /// By the only receiver.
+    /// Counts a message that is released. Called by the only receiver.
     #[inline(always)]
     pub(crate) fn count_released(&self) {
         let received = self.received.load(Ordering::Relaxed).wrapping_add(1);
-        // SYNC: received (who sees it has seen the process become busy before)
+        // SYNC: received (a sampler that sees it also sees that the process became busy before)
         self.received.store(received, Ordering::Release);
     }
 }
 
-/// Four lines per node, so that a sampler reads few and nobody's stores meet another's. Senders
-/// read the door all the time: it has a pair of lines to itself, because processors fetch pairs.
+/// The counters and states of a node. They are on few lines, because a sampler reads them, and each
+/// line has one writer. Senders read the receiver state all the time, so it has a pair of lines to
+/// itself, because processors fetch lines in pairs.
 #[repr(C)]
 pub(crate) struct NodeRecord {
     pub(crate) send: CacheAligned<SendCounters>,
     pub(crate) receive: CacheAligned<ReceiveCounters>,
-    /// Advanced by every poll that found nothing.
+    /// Advances with every poll that found no message.
     pub(crate) poll_epoch: CacheAligned<AtomicU64>,
     pub(crate) copy_hazards: CopyHazards,
     pub(crate) receiver_state: CacheAligned<ReceiverState>,
@@ -146,8 +151,8 @@ pub(crate) struct NodeRecord {
 }
 
 impl NodeRecord {
-    /// Adds what this node, one of `nodes`, has counted. Received is read after sent was: a sampler
-    /// that finds both sums equal has then seen no message too few.
+    /// Adds the counters of this node, one of `nodes`, to `sum`. `received` is read after `sent`. A
+    /// sampler that finds both sums equal has then missed no message.
     pub(crate) fn add_to(&self, sum: &mut Counters, nodes: usize) {
         let (send, receive) = (&self.send.0, &self.receive.0);
         sum.receiver_state |= self.receiver_state.0.bits() & 3;
@@ -175,38 +180,39 @@ impl NodeRecord {
     }
 }
 
-/// The head of a node's activation record; a bitmap of sources for each kind of ring follows.
+/// The header of a node's activation record; a bitmap of sources for each kind of ring follows.
 #[repr(C)]
 pub(crate) struct Activation {
     /// Advances whenever a source sets its first bit.
     pub(crate) generation: CacheAligned<[AtomicU64; KINDS]>,
 }
 
-/// Bits for those who copy.
+/// Bits for the nodes that copy.
 const COPIER_BITS: usize = 256;
 
-/// What a node's peers need to copy into and out of its memory. All zero: it has locked nothing.
-/// The entries of its locked regions follow.
+/// The data with which a node's peers copy into and out of its memory. All zero: the node has no
+/// locked region. The entries of its locked regions follow.
 #[repr(C, align(64))]
 pub(crate) struct RmaAccess {
-    /// Its process, as the job's processes number them.
+    /// The process id, in the PID namespace of the job.
     pub(crate) pid: AtomicU64,
-    /// Where in that process a word lies, and the word: whoever reads it there may copy.
+    /// The address of a word in that process, and its value: a peer that reads this value at the
+    /// address has found the right process and may copy.
     pub(crate) probe_addr: AtomicU64,
     pub(crate) probe_value: AtomicU64,
-    /// Who has copied there, by a bit for each node's number modulo [`COPIER_BITS`].
+    /// The nodes that have copied: a bit for each node's number modulo [`COPIER_BITS`].
     pub(crate) copiers: [AtomicU64; COPIER_BITS / 64],
 }
 
 impl RmaAccess {
-    /// By node `node`, before it copies for the first time.
+    /// Called by node `node` before it copies for the first time.
     pub(crate) fn mark_copier(&self, node: usize) {
         let bit = node % COPIER_BITS;
         self.copiers[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// By the owner: whom it may have to wait for, of `nodes` nodes.
+    /// The nodes, out of `nodes`, for which the owner of the memory may have to wait.
     pub(crate) fn copiers(&self, nodes: usize) -> impl Iterator<Item = usize> {
         let bits = self.copiers.each_ref().map(|word| word.load(Ordering::Relaxed));
         let nodes = if bits == [0; COPIER_BITS / 64] { 0 } else { nodes };
@@ -278,7 +284,7 @@ impl SegmentGeometry {
         let two_line = RingGeometry { lines_per_slot: 2, ..compact };
         let with_fixed_buffers =
             RingGeometry { fixed_buffer_stride: mtu + FIXED_BUFFER_GAP, ..two_line };
-        // Homes and second lines do more for a message than room for many.
+        // Fixed buffers and second lines save more time than room for more messages.
         let half = RingGeometry { data_len: with_fixed_buffers.data_len / 2, ..with_fixed_buffers };
         let quarter = RingGeometry { slot_count: half.slot_count / 2, ..half };
         let is_large_enough = |candidate: &RingGeometry| {
@@ -300,7 +306,7 @@ impl SegmentGeometry {
         };
         let rma = RingGeometry { slot_count: REMOTE_SLOTS, ..control };
         // An odd number of 128-byte units: the first lines of idle rings then differ in their
-        // offset in a page, and a sweep over them does not miss the cache (measured: 52 ns
+        // offset in a page, and polling all of them causes no cache misses (measured: 52 ns
         // instead of 172 for 64 rings).
         let ring_stride = (ring.bytes().div_ceil(128) | 1) * 128;
         let control_stride = control.bytes();
@@ -346,7 +352,7 @@ impl SegmentGeometry {
         self.nodes.div_ceil(64)
     }
 
-    /// The rings of one receiver lie side by side.
+    /// The offset of a ring. The rings of one receiver are adjacent.
     pub(crate) fn ring_offset(&self, from: usize, to: usize) -> usize {
         debug_assert!(from < self.nodes && to < self.nodes);
         self.rings_offset + (to * self.nodes + from) * self.ring_stride
@@ -373,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_lies_behind_the_one_before_and_inside_the_segment() {
+    fn the_parts_of_a_segment_do_not_overlap_and_are_inside_it() {
         for nodes in [1, 2, 3, 4, 63, 64, 65, 90, 128, 256, 257, 1024, MAX_NODES] {
             let g = SegmentGeometry::for_nodes(nodes).unwrap();
             let last = nodes - 1;

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What a ring carries: which activation bitmap.
+/// The kind of message in a ring. Each kind has an activation bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RingKind {
     Message = 0,
@@ -37,18 +37,18 @@ pub(crate) struct Segment {
     geometry: SegmentGeometry,
     nonce: [u64; 2],
     memfd: OwnedFd,
-    /// None: this host allows none.
+    /// None: this process may not have such a file.
     arena: Option<Arc<ArenaFile>>,
 }
 
-/// What the owner's segments and those that arrive must be sealed with: a segment that somebody
-/// can shrink is SIGBUS in whoever maps it.
+/// The seals of the owner's segments, which received segments must have too. If a process could
+/// shrink a segment, others that map it would get SIGBUS.
 pub(crate) fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
 impl Segment {
-    /// Makes one for `nodes` nodes.
+    /// Makes a segment with this geometry.
     pub(crate) fn create(geometry: SegmentGeometry) -> PmResult<Segment> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let memfd = memfd_create(c"score-pm", flags).map_err(from_errno)?;
@@ -67,7 +67,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps one that was made elsewhere. Invalid: it is not what `attach` says.
+    /// Maps a segment of another process. Invalid: it differs from the description in `attach`.
     pub(crate) fn open(
         memfd: OwnedFd,
         arena: Option<OwnedFd>,
@@ -118,26 +118,26 @@ impl Segment {
         unsafe { self.ptr_at::<SegmentHeader>(0).as_ref() }
     }
 
-    /// Whether the owner has more processes than processors.
+    /// Whether the host has more processes of the owner than processors.
     pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
         &self.header().oversubscribed
     }
 
-    /// A node's counters and door.
+    /// A node's counters and receiver state.
     pub(crate) fn node(&self, node: usize) -> &NodeRecord {
         assert!(node < self.geometry.nodes);
         // SAFETY: a record inside the mapping, by the geometry; only atomics.
         unsafe { self.ptr_at::<NodeRecord>(self.geometry.node_offset(node)).as_ref() }
     }
 
-    /// What `node` has locked.
+    /// The locked regions of `node`.
     pub(crate) fn regions(&self, node: usize) -> &RegionTable {
         assert!(node < self.geometry.nodes);
         // SAFETY: a record inside the mapping, by the geometry; only atomics.
         unsafe { self.ptr_at::<RegionTable>(self.geometry.regions_offset(node)).as_ref() }
     }
 
-    /// How often sources were added to `node`.
+    /// The number of sources that were added to `node` so far.
     pub(crate) fn generation(&self, node: usize, kind: RingKind) -> &AtomicU64 {
         assert!(node < self.geometry.nodes);
         // SAFETY: as `node`.
@@ -153,11 +153,12 @@ impl Segment {
         let words = self.geometry.bitmap_words();
         let offset = self.geometry.activation_offset(node) + size_of::<Activation>();
         let first = self.ptr_at::<AtomicU64>(offset + kind as usize * words * 8);
-        // SAFETY: the bitmaps follow the head, inside the mapping; only atomics.
+        // SAFETY: the bitmaps follow the header, inside the mapping; only atomics.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), words) }
     }
 
-    /// Says to `to` that `from` sends from now on. Must precede the first message.
+    /// Sets the activation bit with which `to` learns that `from` sends. Must precede the first
+    /// message.
     pub(crate) fn activate(&self, from: usize, to: usize, kind: RingKind) {
         let bit = 1 << (from % 64);
         let previous = self.sources(to, kind)[from / 64].fetch_or(bit, Ordering::AcqRel);
@@ -167,7 +168,7 @@ impl Segment {
         }
     }
 
-    /// The sources of `node`, as the bitmap says now, below the number of nodes.
+    /// The sources of `node` in the current bitmap, below the number of nodes.
     pub(crate) fn active_sources(
         &self,
         node: usize,
@@ -195,12 +196,12 @@ impl Segment {
         };
         assert!(offset + geometry.bytes() <= self.geometry.size);
         // SAFETY: the ring's part of the mapping by the geometry, aligned to 128; rings are
-        // used through the ends' types alone, and whoever holds an end holds the segment.
+        // accessed through the ends' types only, and each owner of an end owns the segment too.
         unsafe { Ring::new(self.ptr_at(offset), geometry) }
     }
 }
 
-/// Maps an object that was made elsewhere. Invalid: it can be resized, or has another size.
+/// Maps a file of another process. Invalid: it can be resized, or has another size.
 pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
     open_sealed_file(memfd, size)?;
     map(memfd.as_fd(), size)
@@ -216,7 +217,7 @@ pub(crate) fn open_sealed_file(memfd: &OwnedFd, size: usize) -> PmResult<()> {
     let stat = nix::sys::stat::fstat(memfd).map_err(|_| Error::Invalid)?;
     if stat.st_size != size as i64 {
         debug::log(debug::ERROR, || {
-            format!("segment has {} bytes where {size} were announced", stat.st_size)
+            format!("segment has {} bytes instead of {size}", stat.st_size)
         });
         return Err(Error::Invalid);
     }
@@ -228,14 +229,14 @@ pub(crate) fn map(memfd: BorrowedFd<'_>, size: usize) -> PmResult<MmapRaw> {
     let map = MmapOptions::new().len(size).map_raw(memfd.as_raw_fd()).map_err(|e| {
         if e.raw_os_error() == Some(libc::ENOMEM) { Error::NoMemory } else { Error::Io }
     })?;
-    // Both are hints: a huge page would be allocated for one line, a core dump would hold every
-    // ring. Kernels without them work as well.
+    // Both are hints: without them a huge page would be allocated for one line, and a core dump
+    // would contain every ring. Kernels without them work as well.
     let _ = map.advise(Advice::NoHugePage);
     let _ = map.advise(Advice::DontDump);
     Ok(map)
 }
 
-/// A number that nobody else has.
+/// A random number, which no other segment has.
 pub(crate) fn new_nonce() -> PmResult<[u64; 2]> {
     let mut bytes = [0u8; 16];
     // SAFETY: writes at most 16 bytes to an array of 16.

@@ -1,6 +1,6 @@
-//! The pin-down cache against the real kernel: memory goes and comes back under many threads, and
-//! no registration of what was there before is ever found again. `pinning_alone.rs` does the same
-//! in a process of one thread, where a hit asks the kernel nothing.
+//! The pin-down cache on the real kernel: many threads unmap and map memory, and no registration of
+//! the previous memory is ever found again. `pinning_single_threaded.rs` does the same in a
+//! single-threaded process, in which a hit makes no system call.
 
 // UNSAFETY: maps, unmaps and writes memory of its own.
 #![expect(unsafe_code)]
@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 fn is_monitored() -> bool {
-    let answer = pin::probe();
-    if let Err(why) = &answer {
-        println!("memory is not watched here: {why}");
+    let probed = pin::probe();
+    if let Err(error) = &probed {
+        println!("memory cannot be monitored: {error}");
     }
-    answer.is_ok()
+    probed.is_ok()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn no_stale_registration_is_found_while_many_threads_change_memory() {
                     let addr = own_arena + first * PAGE;
                     assert!(matches_pages(cache, addr, pages), "seed {seed}, round {round}");
                     if random.below(16) == 0 {
-                        // What another thread has changed, and this one has pinned before.
+                        // An arena that another thread has changed and this one has pinned before.
                         let mut others = others.lock().unwrap();
                         let other = others.pop().unwrap();
                         others.push(std::mem::replace(&mut own_arena, other));
@@ -61,11 +61,11 @@ fn no_stale_registration_is_found_while_many_threads_change_memory() {
         assert_eq!(counts.unmonitored, 0);
     }
     cache.clear();
-    assert_eq!((cache.bytes(), pinned.load(Ordering::Relaxed)), (0, 0), "what was left");
+    assert_eq!((cache.bytes(), pinned.load(Ordering::Relaxed)), (0, 0), "still pinned");
 }
 
-/// Threads map where others have unmapped this very moment: the kernel gives them those addresses
-/// before it has told of the unmapping.
+/// Threads map memory at addresses that others are just unmapping: the kernel reuses the addresses
+/// before it reports the unmapping.
 #[test]
 fn no_stale_registration_is_found_for_memory_mapped_while_another_thread_unmaps_it() {
     let (cache, _) = cache(1 << 20);
@@ -94,7 +94,7 @@ fn file(pages: usize) -> OwnedFd {
 }
 
 #[test]
-fn memory_of_files_is_unpinned_at_once_since_nobody_tells_when_they_shrink() {
+fn memory_of_files_is_unpinned_at_once_because_no_event_reports_their_shrinking() {
     let (cache, pinned) = cache(1 << 20);
     let file = file(4);
     let addr = map(0, 4, libc::MAP_SHARED, file.as_raw_fd()).unwrap();
@@ -103,7 +103,7 @@ fn memory_of_files_is_unpinned_at_once_since_nobody_tells_when_they_shrink() {
         assert!(matches_pages(&cache, addr, 4));
         assert_eq!(pinned.load(Ordering::Relaxed), 0);
         nix::unistd::ftruncate(&file, 0).unwrap();
-        assert_eq!(cache.lock(addr, PAGE).map(drop), Err(Error::Invalid), "nothing is there");
+        assert_eq!(cache.lock(addr, PAGE).map(drop), Err(Error::Invalid), "not mapped");
         nix::unistd::ftruncate(&file, 4 * PAGE as i64).unwrap();
     }
     assert_eq!(cache.stats().hits, 0);
@@ -140,7 +140,7 @@ fn memory_of_pm_alloc_is_pms_own_until_it_is_freed() {
         stamp(block as usize, 4);
         assert!(
             matches_pages(&cache, block as usize, 4),
-            "round {round}: pages that were given back"
+            "round {round}: pages that were freed"
         );
         assert!(matches_pages(&cache, block as usize + PAGE, 3));
         let counts = cache.stats();
@@ -169,16 +169,16 @@ fn a_full_device_evicts_idle_registrations_and_then_is_enospc() {
 }
 
 #[test]
-fn a_child_of_fork_finds_nothing_and_its_parent_all() -> PmResult<()> {
+fn a_child_of_fork_finds_no_registrations_and_its_parent_all() -> PmResult<()> {
     let (cache, _) = cache(1 << 20);
     let addr = map(0, 4, PRIVATE, -1).unwrap();
     stamp(addr, 4);
     assert!(matches_pages(&cache, addr, 4));
-    // SAFETY: the child calls nothing that another thread may have locked.
+    // SAFETY: the child takes no lock that another thread may hold.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = cache.lock(addr, PAGE).map(drop) == Err(Error::Invalid);
-        // SAFETY: ends the child at once. Its own unmapping waits for nobody.
+        // SAFETY: ends the child at once. Its unmapping does not wait for any thread.
         unsafe {
             libc::munmap(addr as *mut _, 4 * PAGE);
             libc::_exit(i32::from(!refused));
@@ -190,7 +190,7 @@ fn a_child_of_fork_finds_nothing_and_its_parent_all() -> PmResult<()> {
     assert_eq!(status, 0);
     let hits = cache.stats().hits;
     assert!(matches_pages(&cache, addr, 4));
-    // Other tests change so much memory meanwhile that the cache may have let go of everything.
+    // Other tests change memory meanwhile, so that the cache may have dropped all registrations.
     let found = (0..1000).any(|_| matches_pages(&cache, addr, 4) && cache.stats().hits > hits);
     assert_eq!(found, is_monitored());
     unmap(addr, 4);

@@ -1,7 +1,6 @@
-//! A registrar that is not real, the one thing here. Each page carries a stamp that no other page
-//! ever had; pinning notes the stamps, as a device would note the pages. Whoever locks memory
-//! compares them with what it reads there: a difference is a device that writes to pages which are
-//! not the program's.
+//! A fake registrar. Each page has a unique stamp, and pinning records the stamps as a device would
+//! record the pages. A test that locks memory compares the recorded stamps with those in memory. A
+//! difference means that a device would write to pages that are not the program's.
 
 // UNSAFETY: maps, unmaps and writes memory of its own.
 #![expect(unsafe_code)]
@@ -12,13 +11,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 static STAMP: AtomicU64 = AtomicU64::new(1);
 
-/// Notes the stamps of what it pins. `capacity` bytes at most.
+/// Records the stamps of the pages that it pins; at most `capacity` bytes.
 pub struct StampRegistrar {
     pub capacity: usize,
     pub pinned: Arc<AtomicUsize>,
 }
 
-/// Where a region begins, and its stamps.
+/// The address of a region, and its stamps.
 pub type PinnedStamps = Arc<(usize, Vec<u64>)>;
 
 impl Registrar for StampRegistrar {
@@ -35,17 +34,17 @@ impl Registrar for StampRegistrar {
         Ok(Arc::new((span.start(), page_stamps)))
     }
 
-    fn unpin(&mut self, noted: PinnedStamps) {
-        self.pinned.fetch_sub(noted.1.len() * PAGE, Ordering::Relaxed);
+    fn unpin(&mut self, registration: PinnedStamps) {
+        self.pinned.fetch_sub(registration.1.len() * PAGE, Ordering::Relaxed);
     }
 }
 
-/// A page's stamp; None where nothing is mapped.
+/// A page's stamp; None if the page is not mapped.
 fn read_safely(page: usize) -> Option<u64> {
     let mut word = 0u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
     let remote = libc::iovec { iov_base: page as *mut libc::c_void, iov_len: 8 };
-    // SAFETY: writes eight bytes that are ours; what is not mapped is an error.
+    // SAFETY: writes eight bytes of this function; memory that is not mapped is an error.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     (copied == 8).then_some(word)
 }
@@ -56,10 +55,10 @@ pub fn cache(limit: usize) -> (Cache<StampRegistrar>, Arc<AtomicUsize>) {
     (Cache::new(registrar, CacheOptions { max_bytes: limit }).unwrap(), pinned)
 }
 
-/// Maps `pages` at `at`, or anywhere for 0. None: something else is there.
+/// Maps `pages` at `addr`, or anywhere for 0. None: there is another mapping.
 pub fn map(addr: usize, pages: usize, flags: i32, fd: i32) -> Option<usize> {
     let (prot, map_flags) = (libc::PROT_READ | libc::PROT_WRITE, flags);
-    // SAFETY: replaces nothing but what the caller owns.
+    // SAFETY: replaces only memory that the caller owns.
     let memory = unsafe { libc::mmap(addr as *mut _, pages * PAGE, prot, map_flags, fd, 0) };
     (memory != libc::MAP_FAILED).then_some(memory as usize)
 }
@@ -74,12 +73,12 @@ pub fn unmap(addr: usize, pages: usize) {
 pub fn stamp(addr: usize, pages: usize) {
     for page in 0..pages {
         let value = STAMP.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: mapped by the caller, and only its.
+        // SAFETY: mapped by the caller, which is its only user.
         unsafe { ((addr + page * PAGE) as *mut u64).write_volatile(value) };
     }
 }
 
-/// Locks, compares, unlocks. False: the registration is of other pages.
+/// Locks, compares and unlocks. False: the registration is of other pages.
 pub fn matches_pages(cache: &Cache<StampRegistrar>, addr: usize, pages: usize) -> bool {
     let lock = cache.lock(addr + 8, pages * PAGE - 8).unwrap();
     let (start, stamps) = &*lock.registration;
@@ -115,7 +114,8 @@ pub fn arena() -> usize {
     addr
 }
 
-/// One change of a part of an arena. None: the arena is lost, another thread has mapped there.
+/// Changes a part of an arena. None: the arena is lost, because another thread has mapped memory
+/// in it.
 pub fn change(arena: usize, random: &mut Random) -> Option<()> {
     let first = random.below(ARENA);
     let pages = 1 + random.below((ARENA - first).min(6));
@@ -130,14 +130,14 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
         }
         2 => {
             let (old, len) = (addr as *mut libc::c_void, pages * PAGE);
-            // SAFETY: memory of this thread, which knows where it is from now on.
+            // SAFETY: memory of this thread, which uses only the new address from now on.
             let moved = unsafe { libc::mremap(old, len, 2 * len, libc::MREMAP_MAYMOVE) };
             if moved == libc::MAP_FAILED {
-                // Several mappings: one of the other ways has split it.
+                // There are several mappings, because another method has split the first one.
                 return Some(());
             }
             if moved == old {
-                // It has grown where it was: these are the same pages, and their stamps stay.
+                // The memory has grown in place: the pages and their stamps stay.
                 unmap(addr + len, pages);
                 return Some(());
             }
@@ -146,7 +146,7 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
         }
         method => {
             let advice = if method == 3 { libc::MADV_DONTNEED } else { libc::MADV_FREE };
-            // SAFETY: memory of this thread, written anew below.
+            // SAFETY: memory of this thread, written again below.
             assert_eq!(unsafe { libc::madvise(addr as *mut _, pages * PAGE, advice) }, 0);
         }
     }
@@ -154,8 +154,8 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// How often a test does something: thread switches take milliseconds in an emulated machine, and
-/// their time under a sanitizer.
+/// The number of rounds of a test: fewer in an emulated machine and under a sanitizer, where thread
+/// switches are slow.
 pub fn rounds(count: usize) -> usize {
     let slow = std::env::var_os("SCORE_VM").is_some() || cfg!(sanitized);
     if slow { count / 40 } else { count }

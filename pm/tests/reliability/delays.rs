@@ -1,12 +1,12 @@
-//! Packets that are late, not lost: a host has lost the processor for a while.
+//! Packets that are late but not lost, because a host has lost its processor for a while.
 
 use score_pm::reliability::{Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine};
 
 use super::finish;
 use super::simulator::{INCARNATION, MS, Network, SECOND, SECRET, Simulation};
 
-/// When 20,000 messages have come to a host that sleeps so often for so long, and how many
-/// time-outs there were, and messages sent again.
+/// The time at which 20,000 messages have arrived at a host that sleeps so often for so long, the
+/// number of time-outs, and that of retransmitted messages.
 fn run_with_sleeping_receiver(sleeps: u64, length: u64) -> (u64, u64, u64) {
     let network = Network { queue: 4 << 20, ..Network::clean(2, 1) };
     let mut sim = Simulation::new(network, 21, |_| {});
@@ -42,7 +42,7 @@ fn a_receiver_that_sleeps_costs_its_sleep_and_a_packet_or_two_for_each_time_out(
     }
 }
 
-/// Longer than its acknowledgements say one by one, and shorter than three time-outs.
+/// Loses packets for longer than single acknowledgements report, and for less than three time-outs.
 #[test]
 fn a_window_that_is_lost_as_a_whole_is_resent_at_once() {
     let network = Network::clean(2, 1);
@@ -63,7 +63,7 @@ fn a_window_that_is_lost_as_a_whole_is_resent_at_once() {
     }
 }
 
-/// What the machine has to send, encoded.
+/// The packets that the machine has to send, encoded.
 fn packets(machine: &mut ReliabilityMachine, now: u64) -> Vec<Vec<u8>> {
     let transmits = std::iter::from_fn(|| machine.poll_transmit(now));
     let encode = |packet: score_pm::reliability::Transmit| {
@@ -83,9 +83,9 @@ fn packets_received_while_the_sender_slept_are_processed_before_its_time_out() {
     for packet in packets(&mut sender, MS) {
         receiver.receive(&packet, 0, 0, MS);
     }
-    assert!(!receiver.expire(2 * MS), "it waits for nothing");
+    assert!(!receiver.expire(2 * MS), "no timer is due");
     let answer = packets(&mut receiver, 2 * MS);
-    assert!(sender.expire(20 * MS), "it would have been answered by then");
+    assert!(sender.expire(20 * MS), "the answer is due by then");
     for packet in answer {
         sender.receive(&packet, 0, 0, 20 * MS);
     }

@@ -1,5 +1,5 @@
-//! Packets that have the secret and say anything: a peer gone mad costs its own messages, and
-//! neither memory nor anybody else's.
+//! Packets with the right secret and arbitrary contents: a hostile peer damages only its own
+//! messages, and neither memory nor the messages of other peers.
 
 use std::collections::HashSet;
 
@@ -52,7 +52,7 @@ fn any_header(rng: &mut SimRng, near_sequence: u32) -> Header {
     }
 }
 
-/// One machine, a mad network, and what must hold all the same.
+/// Attacks one machine with arbitrary packets and checks its invariants.
 fn attack(seed: u64) {
     let mut rng = SimRng::new(seed);
     let mut machine = ReliabilityMachine::new(config());
@@ -92,7 +92,7 @@ fn attack(seed: u64) {
             machine.on_timeout(now);
         }
         let sent = std::iter::from_fn(|| machine.poll_transmit(now)).take(1000).count();
-        assert!(sent < 1000, "one packet made it send {sent}");
+        assert!(sent < 1000, "one packet caused {sent} packets");
         while let Some(slot) = machine.next_free_slot() {
             assert!(slots.remove(&slot), "slot {slot} was not taken, or freed before");
         }
@@ -105,7 +105,7 @@ fn attack(seed: u64) {
         if rng.chance(500) {
             delivered_peers.drain(..).for_each(|peer| machine.on_released(peer));
         }
-        machine.on_released(peer + 10); // nobody's
+        machine.on_released(peer + 10); // no such peer
         assert_eq!(machine.outstanding(), slots.len() as u64);
     }
     (0..4).for_each(|peer| machine.on_peer_exited(peer));
@@ -153,7 +153,7 @@ fn the_secret_is_checked_first() {
     let mut machine = ReliabilityMachine::new(config());
     let mut packet = [0xff; PACKET_HEADER_LEN];
     machine.receive(&packet, 0, 0, 0);
-    assert_eq!(machine.counters().wrong_secret, 1, "whatever else is wrong");
+    assert_eq!(machine.counters().wrong_secret, 1, "before other errors");
     packet[8..16].copy_from_slice(&1u64.to_le_bytes());
     machine.receive(&packet, 0, 0, 0);
     machine.receive(&packet[..20], 0, 0, 0);

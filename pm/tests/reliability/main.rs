@@ -1,6 +1,6 @@
-//! PM/Ethernet's reliability machine in a simulated network: what `docs/ethernet.md` promises.
+//! PM/Ethernet's reliability machine in a simulated network: the guarantees of `docs/ethernet.md`.
 
-// Nothing here is unsafe, and it takes a tenth of the time that sanitizers have.
+// These tests have no unsafe code, and they take a tenth of the time that sanitizers have.
 #![cfg(not(sanitized))]
 
 mod delays;
@@ -15,7 +15,7 @@ use simulator::{MS, Network, SECOND, Simulation};
 
 const HOUR: u64 = 3600 * SECOND;
 
-/// Runs to the end, and says what the machines know if that does not come.
+/// Runs the simulation to its end; if the end is not reached, panics with the machines' states.
 fn finish(sim: &mut Simulation, timeout_ns: u64) {
     let until = sim.now + timeout_ns;
     let done = sim.run(until, Simulation::all_done);
@@ -55,7 +55,7 @@ fn a_stalled_receiver_stops_its_sender_until_it_reads_again() {
     let before = sim.nodes[0].machine.counters().sent;
     assert!(!sim.run(19 * SECOND, Simulation::all_done));
     let probes = sim.nodes[0].machine.counters().sent - before;
-    assert!((5..200).contains(&probes), "{probes} packets in 9 s of a shut window");
+    assert!((5..200).contains(&probes), "{probes} packets in 9 s with a closed window");
     finish(&mut sim, 20 * SECOND);
 }
 
@@ -67,7 +67,7 @@ fn many_senders_do_not_fill_the_buffers_of_one_receiver() {
         sim.nodes[from as usize].len = 200;
     }
     sim.nodes[0].stalled_until = 3 * SECOND;
-    // Each buffer beyond `buffers` would find the world's pool empty, and panic there.
+    // A buffer beyond `buffers` would find the simulation's pool empty, which panics.
     finish(&mut sim, 60 * SECOND);
     let delivered = sim.nodes[0].delivered.values().sum::<u64>();
     assert_eq!(delivered, 32 * 200);

@@ -1,4 +1,4 @@
-//! One host: a machine, a slab, receive buffers, and an application that checks what it gets.
+//! One host: a machine, a slab, receive buffers, and an application that checks its messages.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,9 +9,9 @@ use score_pm::reliability::{
 
 use super::simulator::{InFlightPacket, MS, SimRng};
 
-/// Packets that a socket holds; more are lost.
+/// Packets that fit into a socket; more are lost.
 const SOCKET_CAPACITY: usize = 2000;
-/// Packets that are read from one link before the next link has its turn.
+/// Packets that are read from one link before the next link is read.
 const RECEIVE_QUANTUM: usize = 256;
 
 /// One message in a slab.
@@ -29,7 +29,7 @@ pub struct Node {
     pub machine: ReliabilityMachine,
     pub slab: Vec<Option<Slot>>,
     pub free_slots: VecDeque<u32>,
-    /// Slots that the machine has freed and the process has not yet marked so.
+    /// Slots that the machine has freed and the process has not yet marked as free.
     pub unmarked_slots: VecDeque<(u32, Slot)>,
     buffers: Vec<Vec<u8>>,
     free_buffers: Vec<u32>,
@@ -41,19 +41,19 @@ pub struct Node {
     /// The next value expected, by source.
     pub delivered: BTreeMap<u32, u64>,
     pub finished_at: u64,
-    /// The application takes nothing before.
+    /// The application receives no messages before this time.
     pub stalled_until: u64,
-    /// The whole host does nothing before.
+    /// The whole host is suspended until this time.
     pub frozen_until: u64,
     pub dead: bool,
     pub events: Vec<ReliabilityEvent>,
     pub wake_at: u64,
     pub len: u16,
-    /// What has come over each link and was not read yet.
+    /// The packets of each link that were not read yet.
     sockets: Vec<VecDeque<InFlightPacket>>,
 }
 
-/// The kind of a pair's message of this number.
+/// The kind of the message with this number between two nodes.
 fn kind(number: u64) -> PacketKind {
     match number % 7 {
         6 => PacketKind::Control,
@@ -96,7 +96,7 @@ impl Node {
         self.buffers.len() - self.free_buffers.len() - self.unreleased.len()
     }
 
-    /// A packet comes to the host, whatever its process does.
+    /// A packet arrives at the host, independently of its process.
     pub fn enqueue_packet(&mut self, flight: InFlightPacket) {
         let socket = &mut self.sockets[usize::from(flight.link)];
         if socket.len() < SOCKET_CAPACITY {
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Reads as much as a pass over the wires does, link after link. Answers whether more waits.
+    /// Reads as much as one pass over the wires does, link after link. Returns whether more waits.
     pub fn read(&mut self, now: u64) -> bool {
         for link in 0..self.sockets.len() {
             for _ in 0..RECEIVE_QUANTUM {
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// The application receives: each message once, in order, whole.
+    /// The application receives messages and checks that each arrives once, in order and complete.
     pub fn receive_messages(&mut self, node: u32, now: u64, rng: &mut SimRng, stall_permille: u64) {
         if self.stalled_until > now {
             return;
@@ -179,8 +179,8 @@ impl Node {
         }
     }
 
-    /// Slots that are free again. Some are marked so a little later, as a process does that is
-    /// interrupted there. Answers whether there was one that something is left to be sent in.
+    /// Collects slots that are free again. Some are marked as free a little later, as by a process
+    /// that is interrupted at this point. Returns whether a slot is free and messages are left.
     pub fn collect_free_slots(&mut self, rng: &mut SimRng) -> bool {
         let free_before = self.free_slots.len();
         while let Some(slot_number) = self.machine.next_free_slot() {

@@ -1,4 +1,4 @@
-//! Everything that can go wrong, chosen by a seed. A seed that fails is printed;
+//! All kinds of faults, chosen by a seed. A seed that fails is printed;
 //! `PM_RELIABILITY_SEED=N` repeats it, `PM_RELIABILITY_SEEDS=N` runs more of them.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use score_pm::reliability::ReliabilityEvent;
 
 use super::simulator::{MS, Network, SECOND, SimRng, Simulation};
 
-/// Seeds of a run that nobody asked to be longer.
+/// The default number of seeds.
 const SEEDS: u64 = 40;
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -35,7 +35,7 @@ fn every_message_arrives_once_and_in_order_whatever_the_network_does() {
     assert!(single_seed || missing.is_empty(), "never happened: {missing:?}");
 }
 
-/// How often each thing has happened: a simulation that never gets there shows nothing.
+/// The number of events of each kind, because a simulation without such an event tests nothing.
 #[derive(Default, Debug)]
 struct EventCounts(BTreeMap<&'static str, u64>);
 
@@ -45,7 +45,7 @@ impl EventCounts {
         count("forgeries", sim.forgeries);
         for node in &sim.nodes {
             let counters = node.machine.counters();
-            count("sent again", counters.repeated);
+            count("retransmitted", counters.repeated);
             count("too early", counters.premature);
             count("time-outs", counters.time_outs);
             count("out of order", counters.early);
@@ -93,7 +93,7 @@ fn network(seed: u64, rng: &mut SimRng) -> Network {
         }
     }
     if seed % 5 == 1 {
-        // So slow that there is something to send while a link is found dead, and after that.
+        // So slow that there are packets to send while a link is declared dead, and after that.
         (network.nodes, network.links) = (2, 2 + rng.below(2) as u8);
         (network.byte_picos, network.queue) = (1_600_000, 32 << 10);
         network.loss = network.loss.min(50);
@@ -134,7 +134,7 @@ fn simulate(seed: u64, counts: &mut EventCounts) {
         sim.nodes[node].stalled_until = rng.below(SECOND);
         sim.nodes[rng.below(nodes) as usize].frozen_until = rng.below(SECOND);
     }
-    // One may die at any moment: before the first packet, in the middle, after the last.
+    // A process may die at any moment: before the first packet, between two, after the last.
     if rng.chance(500) {
         let victim = rng.below(nodes) as u32;
         let death_at = rng.below(100 * MS);

@@ -1,6 +1,6 @@
-//! A network that exists only in memory: hosts, each with a machine, a slab, receive buffers and
-//! an application; links with a rate, a queue and a delay; and everything that goes wrong. Time
-//! is a number, chance a seed, so a run can be repeated exactly.
+//! A simulated network: hosts, each with a machine, a slab, receive buffers and an application;
+//! links with a rate, a queue and a delay; and all kinds of faults. Time is a number and chance is
+//! a seed, so a run can be repeated exactly.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ pub const INCARNATION: u32 = 7;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
 
-/// xorshift: all that chance needs to be here.
+/// A random number generator: xorshift is good enough for this purpose.
 pub struct SimRng(u64);
 
 impl SimRng {
@@ -35,26 +35,26 @@ impl SimRng {
     }
 }
 
-/// What the network does to packets. Shares are in thousandths.
+/// The properties of the network. Fractions are in thousandths.
 #[derive(Clone, Debug)]
 pub struct Network {
     pub nodes: u32,
     pub links: u8,
-    /// Nanoseconds that a byte takes on a link; thousandths.
+    /// Picoseconds that a byte takes on a link.
     pub byte_picos: u64,
-    /// One way, in nanoseconds, and what is added at random.
+    /// The delay of one way, and its random part, in nanoseconds.
     pub delay: u64,
     pub jitter: u64,
-    /// Bytes that wait before a link or a switch's port.
+    /// The capacity of the queue of a link or of a switch's port, in bytes.
     pub queue: u64,
     pub loss: u64,
     pub duplicates: u64,
-    /// Packets that nobody sent, replays, and packets of an earlier incarnation.
+    /// Forged packets, replays, and packets of an earlier incarnation.
     pub forged: u64,
-    /// Links that carry nothing: number, from, to.
+    /// Times at which links carry no packets: number of the link, start, end.
     pub outages: Vec<(u8, u64, u64)>,
-    /// Packets, in a million, with which a link to a host stands still, for so long at most: what
-    /// comes meanwhile arrives late, in order, while other links go on.
+    /// Packets, in a million, at which a link to a host stalls, and the longest stall. Packets of
+    /// this link then arrive late and in order, while other links continue.
     pub link_stalls: (u64, u64),
 }
 
@@ -82,7 +82,8 @@ enum SimEvent {
     Wake(u32),
 }
 
-/// The earliest is the greatest, for the heap; ties in the order in which they were made.
+/// The earliest event is the greatest, for the heap; events of the same time are in the order in
+/// which they were made.
 struct ScheduledEvent {
     time: u64,
     order: u64,
@@ -109,7 +110,7 @@ impl PartialEq for ScheduledEvent {
 
 impl Eq for ScheduledEvent {}
 
-/// A packet on its way.
+/// A packet in flight.
 pub struct InFlightPacket {
     pub to: u32,
     pub link: u8,
@@ -123,17 +124,18 @@ pub struct Simulation {
     pub nodes: Vec<Node>,
     event_queue: BinaryHeap<ScheduledEvent>,
     next_order: u64,
-    /// When each host's and each port's link is free, by node and link; until when it is held.
+    /// The time at which the link of each host and port is free, by node and link, and the end of
+    /// its stall.
     egress: Vec<u64>,
     ports: Vec<u64>,
     stalled_until: Vec<u64>,
-    /// Packets seen, for replays.
+    /// Earlier packets, for replays.
     recorded: Vec<InFlightPacket>,
     pub forgeries: u64,
-    /// Chance of an application's short nap, in thousandths of deliveries.
+    /// The probability that an application stalls for a short time, in thousandths of deliveries.
     pub stall_permille: u64,
-    /// Steps, in a million, after which a host does nothing for 50 to 300 ms: it has lost the
-    /// processor, and its sockets fill.
+    /// Steps, in a million, after which a host is suspended for 50 to 300 ms, because it has lost
+    /// its processor; meanwhile its sockets fill.
     pub freeze_ppm: u64,
 }
 
@@ -168,12 +170,13 @@ impl Simulation {
         self.event_queue.push(ScheduledEvent { time, order: self.next_order, event });
     }
 
-    /// Node `from` shall send `count` messages to node `to`.
+    /// Makes node `from` send `count` messages to node `to`.
     pub fn plan(&mut self, from: u32, to: u32, count: u64) {
         *self.nodes[from as usize].to_submit.entry(to).or_default() += count;
     }
 
-    /// Lets the world go until `done` says so or the time has come. Answers whether it was done.
+    /// Runs the simulation until `done` returns true or the time is over. Returns whether it was
+    /// done.
     pub fn run(&mut self, until: u64, mut done: impl FnMut(&Simulation) -> bool) -> bool {
         for node in 0..self.nodes.len() as u32 {
             self.step(node);
@@ -202,7 +205,7 @@ impl Simulation {
         }
     }
 
-    /// Everything planned has been delivered and acknowledged.
+    /// Whether all messages have been delivered and acknowledged.
     pub fn all_done(&self) -> bool {
         self.nodes.iter().enumerate().all(|(index, node)| {
             let to_send = node.dead || node.to_submit.values().all(|left| *left == 0);
@@ -210,23 +213,23 @@ impl Simulation {
                 let to = &self.nodes[*to as usize];
                 to.dead || to.delivered.get(&(index as u32)).copied().unwrap_or(0) == *count
             });
-            // Who stands still has not yet collected the slots that are free.
+            // A suspended host has not yet collected its free slots.
             let collected = node.dead || node.frozen_until <= self.now;
             to_send && arrived && collected && node.machine.is_all_acked()
         })
     }
 
-    /// After all is done, every slot and every buffer is free again.
+    /// Checks that every slot and every buffer is free after the end of the simulation.
     pub fn check_nothing_leaked(&self) {
-        for (own, node) in self.nodes.iter().enumerate() {
-            assert_eq!(node.slots_in_use(), 0, "slots of node {own}\n{}", self.dump());
+        for (index, node) in self.nodes.iter().enumerate() {
+            assert_eq!(node.slots_in_use(), 0, "slots of node {index}\n{}", self.dump());
             if !node.dead {
-                assert_eq!(node.buffers_in_use(), 0, "buffers of node {own}\n{}", self.dump());
+                assert_eq!(node.buffers_in_use(), 0, "buffers of node {index}\n{}", self.dump());
             }
         }
     }
 
-    /// The process does its part, and the host sends what is to be sent.
+    /// Runs a step of the process, and sends the packets of the host.
     pub fn step(&mut self, node_number: u32) {
         let now = self.now;
         let node = &mut self.nodes[node_number as usize];
@@ -245,7 +248,7 @@ impl Simulation {
         let mut packets = Vec::new();
         while let Some(packet) = node.machine.poll_transmit(now) {
             packets.push(node.encode(&packet));
-            assert!(packets.len() < 100_000, "the machine never has enough");
+            assert!(packets.len() < 100_000, "the machine sends without end");
         }
         let more_work = node.collect_free_slots(&mut self.rng) || more_packets;
         for flight in packets {
@@ -276,7 +279,7 @@ impl Simulation {
         node as usize * usize::from(self.network.links) + usize::from(link)
     }
 
-    /// A packet leaves its host, if the queue before the link has room.
+    /// A packet leaves its host, if the queue of the link has room.
     fn send(&mut self, node_number: u32, flight: InFlightPacket) {
         let port = self.port_index(node_number, flight.link);
         if let Some(sent_at) = queue(&mut self.egress[port], self.now, &flight, &self.network) {
@@ -286,7 +289,7 @@ impl Simulation {
         }
     }
 
-    /// A packet is in the switch, and goes out of the port of its destination, or is lost.
+    /// A packet passes the switch to the port of its destination, or is lost.
     fn switch(&mut self, flight: InFlightPacket) {
         let is_down = |(link, from, to): &(u8, u64, u64)| {
             *link == flight.link && (*from..*to).contains(&self.now)
@@ -313,7 +316,7 @@ impl Simulation {
         self.schedule(departs_at + latency, SimEvent::Arrive(flight));
     }
 
-    /// Packets that nobody has sent now.
+    /// Injects packets that no host sends at this time.
     fn inject_forgeries(&mut self, original: &InFlightPacket) {
         if !self.rng.chance(self.network.forged) {
             return;
@@ -321,17 +324,17 @@ impl Simulation {
         let mut bytes = original.bytes.clone();
         let (to, link) = (original.to, original.link);
         match self.rng.below(6) {
-            // Somebody off the path guesses, another job's packet strays.
+            // An attacker guesses the secret, or a packet of another job arrives.
             0 => bytes[8] ^= 1 << self.rng.below(8),
-            // This job, before it was restarted; the numbers fit.
+            // An earlier incarnation of this job, with matching sequence numbers.
             1 => bytes[16..20].copy_from_slice(&(INCARNATION - 1).to_le_bytes()),
-            // Cut off.
+            // Truncated.
             2 => bytes.truncate(self.rng.below(bytes.len() as u64) as usize),
             // For another node.
             3 => bytes[24] ^= 0x80,
-            // Noise behind the secret of this job would be accepted: noise has no secret.
+            // Random bytes. With the secret of this job they would be accepted.
             4 => bytes.iter_mut().for_each(|byte| *byte = self.rng.next() as u8),
-            // A true packet, long after.
+            // A valid packet, much later.
             _ => {
                 let copy = InFlightPacket { to, link, bytes: bytes.clone() };
                 let slot = self.rng.below(64) as usize;
@@ -356,11 +359,11 @@ impl Simulation {
         self.step(to);
     }
 
-    /// The process of a node ends without a word; its shepherd takes its slab over.
+    /// The process of a node is killed; its shepherd adopts its slab.
     pub fn kill(&mut self, node_number: u32) {
         let node = &mut self.nodes[node_number as usize];
         let mut pending: Vec<RecoveredMessage> = Vec::new();
-        // What the process had not yet marked free looks as if it were still to be sent.
+        // A slot that the process had not yet marked as free looks as if it were still to be sent.
         for (slot_number, slot) in std::mem::take(&mut node.unmarked_slots) {
             node.free_slots.retain(|free| *free != slot_number);
             node.slab[slot_number as usize] = Some(slot);
@@ -383,9 +386,9 @@ impl Simulation {
         self.step(node_number);
     }
 
-    /// The membership tells all others that a node is gone.
+    /// The membership reports the exit of a node to all others.
     pub fn announce_death(&mut self, exited: u32) {
-        for node_number in (0..self.nodes.len() as u32).filter(|own| *own != exited) {
+        for node_number in (0..self.nodes.len() as u32).filter(|node| *node != exited) {
             let node = &mut self.nodes[node_number as usize];
             node.machine.on_peer_exited(exited);
             node.to_submit.remove(&exited);
@@ -393,7 +396,7 @@ impl Simulation {
         }
     }
 
-    /// What everybody has counted, for a failing run.
+    /// The counters of all nodes, for the report of a failed run.
     pub fn dump(&self) -> String {
         let mut out = Vec::new();
         for node in self.nodes.iter().take(8) {
@@ -403,7 +406,7 @@ impl Simulation {
     }
 }
 
-/// When a packet has passed a link that is busy until `free`. None: the queue is full.
+/// The time at which a packet has passed a link that is busy until `free`. None: the queue is full.
 fn queue(
     busy_until: &mut u64,
     now: u64,

@@ -1,4 +1,4 @@
-//! How well the machine uses a link, in simulated time: the same on every computer.
+//! The throughput of the reliability machine in simulated time, which is the same on every host.
 
 use super::finish;
 use super::simulator::{Network, SECOND, Simulation};
@@ -46,13 +46,13 @@ fn thirty_two_senders_to_one_all_get_their_share() {
     for from in 1..33 {
         sim.plan(from, 0, 400);
     }
-    // When the first one is through, the last one is well on its way.
+    // When the first sender is done, the last one has made good progress.
     let first_is_done =
         |sim: &Simulation| sim.nodes[0].delivered.values().any(|count| *count == 400);
     assert!(sim.run(60 * SECOND, first_is_done));
     let counts: Vec<u64> = sim.nodes[0].delivered.values().copied().collect();
     let min_count = counts.iter().min().copied().unwrap_or(0);
-    println!("when the first is through: {counts:?}");
+    println!("when the first sender is done: {counts:?}");
     assert!(counts.len() == 32 && min_count >= 8, "{counts:?}");
     finish(&mut sim, 60 * SECOND);
     let elapsed_ns = sim.nodes[0].finished_at;
@@ -66,6 +66,6 @@ fn reordering_over_long_distances_costs_little() {
     let ordered = Network { byte_picos: 8000, ..Network::clean(2, 1) };
     let reordered = Network { jitter: 300_000, ..ordered.clone() };
     let (ordered_ns, reordered_ns) = (one_way(ordered, 5000), one_way(reordered, 5000));
-    println!("calm {ordered_ns} ns, reordered {reordered_ns}");
+    println!("in order {ordered_ns} ns, reordered {reordered_ns}");
     assert!(reordered_ns < ordered_ns * 13 / 10, "{ordered_ns} ns in order, {reordered_ns} not");
 }

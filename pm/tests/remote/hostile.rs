@@ -1,5 +1,5 @@
-//! A process of the job that writes what it likes where the others look their regions up, and
-//! where they ask for help: errors, and no byte beyond what was locked.
+//! A process of the job that writes arbitrary data into the region tables and the requests of its
+//! peers: there are errors, but no byte outside of locked memory is accessed.
 
 use super::memory::*;
 use super::testbed::hostile_segment::Segment;
@@ -22,7 +22,7 @@ fn a_corrupt_region_table_gives_access_to_nothing() {
         );
         a.fill(1);
         b.fill(2);
-        // An entry is state, address, length, and the place in the arena.
+        // An entry is state, address, length, and the offset in the arena.
         let entry = segment.find(b.at.addr() as u64);
         let original = segment.word(entry + 2).load(Ordering::Relaxed);
         let end = &bed.contexts[0];
@@ -57,7 +57,7 @@ fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
     let segment = Segment::steal(&bed);
     let (a, b) = (Memory::new(&bed, 0, Kind::Mapped, 64), Memory::new(&bed, 1, Kind::Mapped, 64));
     b.fill(2);
-    // The process, where its word is, and the word, for each node.
+    // For each node: the process id, the address of the probe word, and its value.
     let pid = u64::from(std::process::id());
     let process_records: Vec<_> = (0..segment.words() - 2)
         .filter(|&index| segment.word(index).load(Ordering::Relaxed) == pid)
@@ -67,7 +67,7 @@ fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
     }
     assert!(!process_records.is_empty());
     bed.contexts[0].write(1, b.handle, a.handle, 64).unwrap();
-    assert_eq!(bed.contexts[0].is_write_done(), Err(Error::Busy), "it has to help");
+    assert_eq!(bed.contexts[0].is_write_done(), Err(Error::Busy), "the target has to copy");
     b.is_unchanged_except(2, 0..0);
     assert_eq!(done(&bed, 0), Ok(()));
     assert_eq!(b.bytes(), a.bytes());
@@ -77,7 +77,7 @@ fn memory_of_a_process_whose_probe_word_differs_is_not_written() {
 fn malformed_requests_are_refused_and_touch_nothing() {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     without_cma(|| {
-        // What it is, its number, handle, length, buffer.
+        // Kind of the request, its number, handle, length, buffer.
         let bad_values =
             [(0, 9), (2, 0), (2, u64::MAX), (3, 0), (3, (256 << 10) + 1), (3, u64::MAX)]
                 .into_iter()
@@ -109,7 +109,7 @@ fn an_unrequested_answer_breaks_that_link_alone() {
         let b = Memory::new(&bed, 1, Kind::Mapped, 64);
         let c = Memory::new(&bed, 2, Kind::Mapped, 64);
         bed.contexts[0].write(1, b.handle, a.handle, 64).unwrap();
-        // Node 1 takes for an answer what was a request.
+        // Node 1 gets a request that was changed into an answer.
         let request = segment.find(b.handle.bits()) - 2;
         segment.word(request).store(3, Ordering::Relaxed);
         assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));

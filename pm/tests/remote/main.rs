@@ -1,4 +1,4 @@
-//! Remote memory (manual 3.6), return code by return code, on every device that has it.
+//! Tests of remote memory (manual 3.6) and its return codes, on every device that supports it.
 
 #![allow(unsafe_code, missing_docs)]
 
@@ -75,7 +75,7 @@ fn a_handle_that_is_unlocked_forged_or_does_not_reach_is_einval_at_the_caller() 
             let end = &bed.contexts[0];
             for call in [Context::write, Context::read] {
                 let result = call(end, node, remote, local, len);
-                // What a handle names on another host is known there alone.
+                // Only the target's host can check a handle of another host.
                 let at_completion = !SHARED.contains(&bed.kind) && result.is_ok();
                 let expected = if at_completion { Err(Error::Io) } else { Err(Error::Invalid) };
                 let outcome = if at_completion { done(bed, 0) } else { result };
@@ -157,10 +157,10 @@ fn more_regions_than_there_are_numbers_are_enospc() {
 fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
     on_every_kind_and_without_cma(2, |bed| {
         let a = Memory::new(bed, 0, Kind::Allocated, 4096);
-        for (state, write_fails, read_fails) in [("gone", true, true), ("read-only", true, false)] {
+        for (state, write_fails, read_fails) in [("unmapped", true, true), ("read-only", true, false)] {
             let b = Memory::new(bed, 1, Kind::Mapped, 3 * 4096);
             b.fill(7);
-            if state == "gone" {
+            if state == "unmapped" {
                 b.unmap()
             } else {
                 b.protect()
@@ -185,12 +185,12 @@ fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
         c.remap();
         c.fill(9);
         retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, c.handle, 4096));
-        assert_eq!(done(bed, 0), Ok(()), "new memory at the same place");
+        assert_eq!(done(bed, 0), Ok(()), "new memory at the same address");
         b.is_unchanged_except(9, 0..0);
     });
 }
 
-/// Gone are bytes of frames that were not copied before they went out.
+/// Unmaps bytes of frames that are not copied before they are transmitted.
 #[test]
 fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
     const LEN: usize = 200_000;
@@ -211,8 +211,8 @@ fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
     });
 }
 
-/// Pages of both nodes go and come while they are written and read: an error or the new memory,
-/// whoever copies, and memory beside them is as it was.
+/// Pages of both nodes are unmapped and mapped while they are written and read. Each operation gets
+/// an error or the new memory, whichever process copies, and neighbouring memory is unchanged.
 #[test]
 fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
     const PAGES: usize = 64;
@@ -242,14 +242,14 @@ fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
                     Err(error) => {
                         assert_eq!(error, Error::Io);
                         failed += 1;
-                        // What is under way of the other direction is told by the next call.
+                        // The next call reports outstanding operations of the other direction.
                         let _ = done(&bed, 0);
                     }
                 }
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
-        assert!(failed > 0 && succeeded > 0, "{kind}: {failed} failed, {succeeded} went");
+        assert!(failed > 0 && succeeded > 0, "{kind}: {failed} failed, {succeeded} succeeded");
         neighbour.is_unchanged_except(6, 0..0);
         [&a, &b].into_iter().for_each(Memory::remap);
         retry_polling(&bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, PAGES * 4096));
@@ -257,7 +257,7 @@ fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
     }
 }
 
-/// Of PM's own memory, which is copied directly: whoever copies finds all of it or an error.
+/// PM's own memory is copied directly: the copying process finds all of it or gets an error.
 #[test]
 fn freeing_allocator_memory_during_an_operation_does_no_harm() {
     const LEN: usize = 1 << 20;
@@ -280,7 +280,7 @@ fn freeing_allocator_memory_during_an_operation_does_no_harm() {
     });
 }
 
-/// Memory that is read is unlocked and changed under way: what arrives is as it was before.
+/// Memory is unlocked and changed during a read: the read returns the bytes from before.
 #[test]
 fn unlocked_memory_is_not_read_afterwards() {
     const LEN: usize = 1 << 20;
@@ -307,7 +307,7 @@ fn unlocked_memory_is_not_read_afterwards() {
     });
 }
 
-/// Now and then a page is not mapped, or cannot be written, for a short time.
+/// From time to time unmaps a page, or makes it read-only, for a short time.
 fn remap_pages(addr: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) {
     let mut page = 0;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -316,7 +316,7 @@ fn remap_pages(addr: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) 
         let prot = [libc::PROT_NONE, libc::PROT_READ][page % 2];
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let write = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: pages of the test's own, which nobody uses but by their handle.
+        // SAFETY: pages of the test, which are used only through their handle.
         unsafe {
             libc::mmap(page_addr, 4096, prot, flags, -1, 0);
             std::thread::sleep(Duration::from_micros(300));
@@ -357,7 +357,7 @@ fn a_node_that_dies_before_it_has_helped_is_eio() {
             assert_eq!(end.is_write_done(), Err(Error::Busy));
             assert_eq!(end.queue_status().unwrap().read, 1);
             assert_eq!(bed.counters(0).pending_rma, 2, "the detector sees them");
-            assert_eq!(send(end, 1, b"later"), Err(Error::NoBuffers), "it must not overtake");
+            assert_eq!(send(end, 1, b"later"), Err(Error::NoBuffers), "the message must not overtake");
             assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));
             bed.mark_exited(1);
             assert_eq!(end.is_write_done(), Err(Error::Io));
@@ -407,7 +407,7 @@ fn a_node_that_sleeps_in_select_helps() {
 }
 
 #[test]
-fn every_device_and_composite_says_by_its_option_bits_that_it_has_both_directions() {
+fn the_option_bits_of_every_device_and_composite_have_both_directions() {
     for kind in ALL_KINDS {
         let bed = TestBed::new(kind, 2);
         let both = OPT_REMOTE_READ | OPT_REMOTE_WRITE;

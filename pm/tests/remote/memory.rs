@@ -1,4 +1,4 @@
-//! Memory of each kind, locked on a node of a bed.
+//! Memory of each kind, locked on a node of a test bed.
 
 use super::testbed::*;
 use score_pm::*;
@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// The beds whose regions stand in memory that all nodes share.
+/// The kinds of test bed whose region tables are in memory that all nodes share.
 pub const SHARED: [&str; 2] = KINDS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Of PM's allocator.
+    /// Memory of PM's allocator.
     Allocated,
     Mapped,
 }
@@ -28,7 +28,7 @@ fn map(addr: *mut u8, len: usize) -> *mut u8 {
     let fixed = if addr.is_null() { 0 } else { libc::MAP_FIXED };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: new memory, or a place of ours.
+    // SAFETY: new memory, or in place of memory of this test.
     let mapped = unsafe { libc::mmap(addr.cast(), len, prot, flags, -1, 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
     mapped.cast()
@@ -46,32 +46,33 @@ impl<'a> Memory<'a> {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, and nobody writes meanwhile.
+        // SAFETY: mapped, and not written meanwhile.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 
     pub fn fill(&self, seed: u8) {
         for i in 0..self.len {
-            // SAFETY: inside.
+            // SAFETY: inside the memory.
             unsafe { self.at.add(i).write(seed.wrapping_add(i as u8)) };
         }
     }
 
-    /// What `fill` wrote is there, but in `changed`.
+    /// Checks that the memory has the bytes of `fill`, except in `changed`.
     pub fn is_unchanged_except(&self, seed: u8, changed: Range<usize>) {
         for (i, &byte) in self.bytes().iter().enumerate() {
             assert!(changed.contains(&i) || byte == seed.wrapping_add(i as u8), "byte {i}");
         }
     }
 
-    /// Nothing is there any more; the addresses are kept from other threads.
+    /// Makes the memory inaccessible. The addresses stay reserved, so that no other thread gets
+    /// them.
     pub fn unmap(&self) {
         self.unmap_first(self.len);
     }
 
     pub fn unmap_first(&self, len: usize) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: nobody uses it but by its handle.
+        // SAFETY: it is used only through its handle.
         let mapped = unsafe { libc::mmap(self.at.cast(), len, libc::PROT_NONE, flags, -1, 0) };
         assert_eq!(mapped, self.at.cast());
     }
@@ -91,23 +92,23 @@ impl Drop for Memory<'_> {
         let _ = self.end.unlock_memory(None, self.at.addr(), self.len);
         match self.kind {
             Kind::Allocated => self.end.free_memory(self.at).unwrap(),
-            // SAFETY: nobody uses it any more.
+            // SAFETY: it is not used any more.
             Kind::Mapped => drop(unsafe { libc::munmap(self.at.cast(), self.len) }),
         }
     }
 }
 
-/// The numbers of regions are the whole process's: who takes them all does it alone.
+/// Region ids belong to the whole process: a test that uses all of them takes this exclusively.
 pub static REGION_IDS_LOCK: RwLock<()> = RwLock::new(());
 
-/// Runs a test on every kind of bed, and once more where the kernel refuses to copy between
+/// Runs a test on every kind of test bed, and once more with a kernel that refuses to copy between
 /// processes.
 pub fn on_every_kind_and_without_cma(nodes: usize, test: impl Fn(&TestBed) + Sync) {
     let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     on_all(nodes, test);
 }
 
-/// The same for a test that holds [`REGION_IDS_LOCK`].
+/// The same, for a test that holds [`REGION_IDS_LOCK`].
 pub fn on_all(nodes: usize, test: impl Fn(&TestBed) + Sync) {
     let _dog = Watchdog::new(300);
     for kind in ALL_KINDS {
@@ -120,7 +121,7 @@ pub fn on_all(nodes: usize, test: impl Fn(&TestBed) + Sync) {
     });
 }
 
-/// Runs it in a thread that may not call process_vm_readv and process_vm_writev.
+/// Runs a test in a thread that may not call process_vm_readv and process_vm_writev.
 pub fn without_cma(test: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         let run_refused = || {
@@ -133,7 +134,7 @@ pub fn without_cma(test: impl Fn() + Sync) {
     });
 }
 
-/// This thread, and those that it starts, get EPERM from these calls.
+/// From now on this thread, and threads that it starts, get EPERM from these calls.
 pub fn forbid_cma() {
     const NR: u32 = 0;
     let instruction =
@@ -157,7 +158,7 @@ pub fn forbid_cma() {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// All ends but `me` poll once.
+/// All contexts except `me` poll once.
 fn poll_others(bed: &TestBed, me: usize) {
     for (_, end) in bed.contexts.iter().enumerate().filter(|&(k, _)| k != me) {
         assert_eq!(end.receive(), Err(Error::NoBuffers));

@@ -1,5 +1,5 @@
-//! The ordering rule of manual 3.6.3, as a property: whatever one node does to another's memory, in
-//! whichever order and size, it takes effect in that order, and never after a message that was sent
+//! The ordering rule of manual 3.6.3, as a property: operations of one node on another's memory, in
+//! any order and of any size, take effect in that order, and never after a message that was sent
 //! later.
 
 use super::memory::*;
@@ -11,7 +11,7 @@ const REGIONS: usize = 3;
 /// Words of a region: larger than a request of a relay.
 const REGION: usize = 40_000;
 
-/// What node 0 does. Regions and places are taken modulo what there is.
+/// A step of node 0.
 #[derive(Clone, Debug)]
 enum Step {
     Write {
@@ -25,15 +25,15 @@ enum Step {
         words: usize,
     },
     Message,
-    /// Node 1 makes so many calls.
+    /// Node 1 polls so many times.
     Polls(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let place = (0..REGIONS, 0..REGION, prop_oneof![1..20usize, 30_000..REGION]);
+    let range = (0..REGIONS, 0..REGION, prop_oneof![1..20usize, 30_000..REGION]);
     prop_oneof![
-        4 => place.clone().prop_map(|(region, at, words)| Step::Write { region, at, words }),
-        2 => place.prop_map(|(region, at, words)| Step::Read { region, at, words }),
+        4 => range.clone().prop_map(|(region, at, words)| Step::Write { region, at, words }),
+        2 => range.prop_map(|(region, at, words)| Step::Read { region, at, words }),
         2 => Just(Step::Message),
         2 => (0..6usize).prop_map(Step::Polls),
     ]
@@ -48,15 +48,15 @@ fn load(memory: &Memory<'_>, at: usize) -> u64 {
     words(memory)[at].load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// What has been asked for: for each word of each region the stamps written to it, in order.
+/// The operations so far: the stamps that were written to each word of each region, in order.
 struct OrderModel<'a> {
     bed: &'a TestBed,
     target_regions: [Memory<'a>; REGIONS],
     /// One area for each operation, so that none has to wait for another.
     local_areas: Vec<Memory<'a>>,
-    /// Region, place, length and stamp of each write.
+    /// Region, index, length and stamp of each write.
     writes: Vec<(usize, usize, usize, u64)>,
-    /// Where a read goes, what it reads, and how many writes came before it.
+    /// Each read: its area, region, index and length, and the number of earlier writes.
     reads: Vec<(usize, usize, usize, usize, usize)>,
     last_value: u64,
 }
@@ -72,8 +72,7 @@ impl OrderModel<'_> {
     fn poll(&self) {
         while let Ok(message) = receive(&self.bed.contexts[1]) {
             let count = u64::from_ne_bytes(message.try_into().unwrap()) as usize;
-            // Nothing that was asked for before the message may be missing; later writes may be
-            // there.
+            // All writes that were started before the message must be visible; later ones may be.
             for &(region, at, len, _) in &self.writes[..count] {
                 for at in [at, at + len / 2, at + len - 1] {
                     let min_value = self.expected(region, at, count);
@@ -84,7 +83,7 @@ impl OrderModel<'_> {
                 }
             }
         }
-        // The latest that is there says that all before it are.
+        // If a write is visible, all earlier ones must be visible.
         let values =
             self.writes.iter().map(|&(region, at, ..)| load(&self.target_regions[region], at));
         let latest = values.max().unwrap_or(0) as usize;
@@ -160,7 +159,7 @@ impl OrderModel<'_> {
         for &(region, at, len, _) in &self.writes {
             for at in [at, at + len - 1] {
                 let expected = self.expected(region, at, self.writes.len());
-                assert_eq!(load(&self.target_regions[region], at), expected, "the last one counts");
+                assert_eq!(load(&self.target_regions[region], at), expected, "the last write wins");
             }
         }
     }

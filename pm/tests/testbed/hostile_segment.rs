@@ -1,4 +1,4 @@
-//! A segment in the hands of a process that writes there what it likes.
+//! A segment to which a hostile process writes arbitrary data.
 
 use super::TestBed;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
@@ -6,7 +6,7 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The segment of a bed, as a hostile process gets it.
+/// The segment of a test bed, as a hostile process gets it.
 pub struct Segment(memmap2::MmapRaw, pub Vec<u8>, pub OwnedFd);
 
 impl Segment {
@@ -44,7 +44,7 @@ impl Segment {
         unsafe { &*self.0.as_mut_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    /// Where a word stands that was sent as a message.
+    /// The index of a word that was sent as a message.
     pub fn find(&self, value: u64) -> usize {
         (0..self.words()).find(|&index| self.word(index).load(Ordering::Relaxed) == value).unwrap()
     }

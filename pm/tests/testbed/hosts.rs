@@ -1,4 +1,4 @@
-//! Several hosts in one test: an owner for each, addresses exchanged, processes of their own.
+//! Several hosts in one test: each has an owner, the addresses of the others, and processes.
 
 #![allow(dead_code)]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const ROLE_ENV: &str = "PM_TEST_ROLE";
 const FDS_ENV: &str = "PM_TEST_FDS";
 
-/// What the owner of each host has.
+/// The objects of a host's owner.
 pub struct Host {
     pub first: u32,
     pub local: u32,
@@ -25,7 +25,7 @@ pub struct Hosts {
     pub hosts: Vec<Host>,
 }
 
-/// What a process is given.
+/// The objects that a process inherits.
 pub struct InheritedNode {
     pub node: u32,
     pub first: u32,
@@ -36,7 +36,7 @@ pub struct InheritedNode {
 }
 
 impl Hosts {
-    /// Hosts with so many nodes each. `options`: further ones of the ethernet device.
+    /// Hosts with so many nodes each. `options`: more options of the ethernet device.
     pub fn new(shape: &[u32], options: &[&str]) -> Hosts {
         let nodes = shape.iter().sum::<u32>();
         let mut first = 0;
@@ -47,7 +47,7 @@ impl Hosts {
         }
         let table: Vec<u8> =
             hosts.iter().flat_map(|host| host.ethernet.addresses().unwrap()).collect();
-        // A device that has all nodes knows them already.
+        // A device with all nodes needs no addresses.
         if hosts.len() > 1 {
             hosts.iter().for_each(|host| host.ethernet.set_peers(&table).unwrap());
         }
@@ -71,7 +71,7 @@ impl Hosts {
         }
     }
 
-    /// Starts this test binary again as `node`; it finds its part by `role`.
+    /// Starts this test binary again as `node`, with this role.
     pub fn start(&self, node: u32, role: &str) -> Process {
         let given = self.give(node);
         let shmem = given.shmem.as_ref().map_or(-1, AsRawFd::as_raw_fd);
@@ -91,7 +91,7 @@ impl Hosts {
         Process(child)
     }
 
-    /// Marks the end of a node's process at every owner, as the job's master does.
+    /// Marks a node's process as exited at every owner, as the job master does.
     pub fn exited(&self, node: u32) {
         for host in &self.hosts {
             if (host.first..host.first + host.local).contains(&node) {
@@ -105,7 +105,7 @@ impl Hosts {
         }
     }
 
-    /// Serves the dead for as long as `wait` says.
+    /// Serves the orphans of exited processes as long as `wait` returns true.
     pub fn serve_while(&self, mut wait: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while wait() {
@@ -164,7 +164,7 @@ pub struct Node {
 }
 
 impl InheritedNode {
-    /// Joins both contexts: the own host by shmem, the others by ethernet.
+    /// Joins both contexts in a composite: shmem on this host, ethernet to the others.
     pub fn join(self) -> Node {
         let shmem = self.shmem.map(|fd| Context::attach("shmem", fd).unwrap());
         let ethernet = Context::attach("ethernet", self.ethernet).unwrap();
@@ -181,7 +181,7 @@ impl InheritedNode {
         Node { end, shmem, ethernet, _composite: device }
     }
 
-    /// In a process that [`Hosts::start`] has started: its role, and what it was given.
+    /// In a process that [`Hosts::start`] has started: its role, and the inherited node.
     pub fn inherited() -> Option<(String, InheritedNode)> {
         let role = std::env::var(ROLE_ENV).ok()?;
         let words = std::env::var(FDS_ENV).unwrap();

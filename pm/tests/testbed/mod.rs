@@ -1,4 +1,4 @@
-//! What the tests of contexts need: a few nodes joined on one device, and short ways to use them.
+//! The test bed of context tests: a few nodes joined on one device, and helper functions.
 
 #![allow(unsafe_code, dead_code)]
 
@@ -8,7 +8,7 @@ use score_pm::{Context, ContextRef, Counters, Device, Error, PmResult};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Kinds of context whose messages arrive at once: within one host.
+/// Kinds of context whose messages arrive at once, because they stay within one host.
 pub const KINDS: [&str; 2] = ["shmem", "composite"];
 
 /// The kinds of context that the suite runs on. `both`: composites of shmem and ethernet, where
@@ -16,8 +16,8 @@ pub const KINDS: [&str; 2] = ["shmem", "composite"];
 /// reorder packets.
 pub const ALL_KINDS: [&str; 6] = ["shmem", "composite", "ethernet", "both", "lossy", "both lossy"];
 
-/// The kinds in the virtual machine that has RDMA adapters: the others are tried elsewhere. On
-/// composites as in `both`. `iwarp`: the adapter siw0, else rxe0.
+/// The kinds in the virtual machine with RDMA adapters; the others are tested outside of it.
+/// Composites are as in `both`. `iwarp`: the adapter siw0; otherwise rxe0.
 pub const VM_KINDS: [&str; 4] = ["verbs", "both verbs", "iwarp", "both iwarp"];
 
 /// Whether this is the virtual machine.
@@ -25,7 +25,7 @@ pub fn in_vm() -> bool {
     std::env::var_os("SCORE_VM").is_some()
 }
 
-/// The adapters of the virtual machine: it may be without soft iWARP. None elsewhere.
+/// The adapters of the virtual machine, which may lack soft iWARP. None outside of it.
 pub fn adapters() -> &'static [&'static str] {
     match (in_vm(), std::path::Path::new("/sys/class/infiniband/siw0").exists()) {
         (false, _) => &[],
@@ -34,12 +34,12 @@ pub fn adapters() -> &'static [&'static str] {
     }
 }
 
-/// The kinds that the suite runs on here.
+/// The kinds on which the suite runs on this machine.
 pub fn kinds() -> &'static [&'static str] {
     if in_vm() { &VM_KINDS[..2 * adapters().len()] } else { &ALL_KINDS }
 }
 
-/// As many times as `count`, or less where all is slow: in the virtual machine.
+/// `count`, or less in the virtual machine, which is slow.
 pub fn times(count: usize) -> usize {
     if in_vm() { count / 10 } else { count }
 }
@@ -49,15 +49,15 @@ const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.03,reorder=0.05,seed=11
 /// Nodes of one channel, all in this process.
 pub struct TestBed {
     pub kind: &'static str,
-    /// The device that is tested, or that reaches some of the nodes; shmem for the others.
+    /// The device under test. In a composite of two it reaches some nodes, and shmem the others.
     pub device: Device,
     pub second: Option<Device>,
     /// The owner's contexts, of `device`.
     pub opened: Vec<ContextRef>,
-    /// The members of composites; the ends themselves on shmem.
+    /// The members of composites; on shmem, the contexts under test.
     pub attached: Vec<ContextRef>,
     pub composite: Device,
-    /// What is tested: node k is `ends[k]`.
+    /// The contexts under test: node k is `contexts[k]`.
     pub contexts: Vec<ContextRef>,
 }
 
@@ -73,7 +73,7 @@ fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>,
     (device, opened, attached)
 }
 
-/// The type of a kind's device, or of the one of two that is tested.
+/// The type of a kind's device under test.
 pub fn network(kind: &str) -> &'static str {
     match kind {
         "shmem" | "composite" => "shmem",
@@ -113,12 +113,12 @@ impl TestBed {
         TestBed { kind, device, second, opened, attached, composite, contexts: ends }
     }
 
-    /// Whether what is sent is there at once.
+    /// Whether messages arrive at once.
     pub fn is_immediate(&self) -> bool {
         KINDS.contains(&self.kind)
     }
 
-    /// The type of the ends.
+    /// The type of the contexts under test.
     pub fn end_kind(&self) -> &'static str {
         match self.kind {
             "lossy" => "ethernet",
@@ -128,7 +128,7 @@ impl TestBed {
         }
     }
 
-    /// A node's counters, over both devices: the last peer is shmem's, if that knows one.
+    /// A node's counters on both devices. The last peer is that on shmem, if there is one.
     pub fn counters(&self, node: u32) -> Counters {
         let mut sum = self.device.counters(node).unwrap();
         if let Some(second) = &self.second {
@@ -158,7 +158,7 @@ impl TestBed {
             .for_each(|device| device.mark_exited(node).unwrap());
     }
 
-    /// Until everything that was sent has arrived, or cannot for want of room.
+    /// Waits until all messages have arrived, or cannot arrive because there is no room.
     pub fn wait_until_delivered(&self) {
         if self.is_immediate() {
             return;
@@ -172,7 +172,7 @@ impl TestBed {
             if statuses != last {
                 (last, since) = (statuses, Instant::now());
             }
-            // Longer than the time-outs of a few losses in a row, also beside compilers.
+            // Longer than the time-outs of a few consecutive losses, also on a busy host.
             if done || since.elapsed() > Duration::from_secs(1) {
                 return;
             }
@@ -180,7 +180,7 @@ impl TestBed {
         }
     }
 
-    /// Sends until there is no room, and none comes; answers how many.
+    /// Sends until there is no room for long enough; returns the number of messages.
     pub fn fill_up(&self, from: usize, to: u32, message: impl Fn(u32) -> Vec<u8>) -> u32 {
         let mut sent = 0;
         loop {
@@ -207,7 +207,7 @@ pub fn on_every_kind(nodes: usize, test: impl Fn(&TestBed)) {
     }
 }
 
-/// As `on_every_kind`, for what is promised within one host alone.
+/// As `on_every_kind`, for guarantees that hold only within one host.
 pub fn on_local_kinds(nodes: usize, test: impl Fn(&TestBed)) {
     let _dog = Watchdog::new(300);
     for kind in KINDS.iter().filter(|_| !in_vm()) {
@@ -216,7 +216,7 @@ pub fn on_local_kinds(nodes: usize, test: impl Fn(&TestBed)) {
 }
 
 pub fn fill(buffer: *mut u8, bytes: &[u8]) {
-    // SAFETY: callers have reserved as many bytes.
+    // SAFETY: callers have reserved so many bytes.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
 }
 
@@ -225,7 +225,7 @@ pub fn send(context: &Context, to: u32, bytes: &[u8]) -> PmResult<()> {
     context.send()
 }
 
-/// Sends, however long the receiver takes.
+/// Sends a message, and waits for room if necessary.
 pub fn send_surely(context: &Context, to: u32, bytes: &[u8]) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -240,7 +240,7 @@ pub fn send_surely(context: &Context, to: u32, bytes: &[u8]) {
 
 /// The bytes of a message that was received.
 pub fn bytes((payload, len): (*mut u8, usize)) -> Vec<u8> {
-    // SAFETY: what receive answers is readable until release.
+    // SAFETY: the result of receive is readable until release.
     unsafe { std::slice::from_raw_parts(payload, len) }.to_vec()
 }
 
@@ -250,7 +250,7 @@ pub fn receive(context: &Context) -> PmResult<Vec<u8>> {
     Ok(message)
 }
 
-/// Receives, however long the sender takes.
+/// Receives a message, and waits for it if necessary.
 pub fn receive_surely(context: &Context) -> Vec<u8> {
     let message = bytes(take_surely(context));
     context.release_receive_buffer().unwrap();
@@ -270,7 +270,7 @@ pub fn take_surely(context: &Context) -> (*mut u8, usize) {
     }
 }
 
-/// Asleep until a message comes: figure 3.4 of the manual.
+/// Sleeps until a message arrives: figure 3.4 of the manual.
 pub fn blocking_receive(end: &Context) -> Vec<u8> {
     let mut fds = [-1];
     end.get_fds(&mut fds).unwrap();
@@ -284,12 +284,12 @@ pub fn blocking_receive(end: &Context) -> Vec<u8> {
             }
         }
         let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as said.
+        // SAFETY: one pollfd, as the length says.
         assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "not woken within 60 s");
     }
 }
 
-/// Asks again while it is under way or there is no room.
+/// Repeats a call while the operation is outstanding or there is no room.
 pub fn retry_until_done(mut operation: impl FnMut() -> PmResult<()>) -> PmResult<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -325,13 +325,13 @@ impl Drop for Watchdog {
     }
 }
 
-/// Who takes one text and no more.
+/// A writer that accepts one write only.
 struct SingleWrite(Option<String>);
 
 impl std::io::Write for SingleWrite {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let before = self.0.replace(String::from_utf8(bytes.to_vec()).unwrap());
-        assert_eq!(before, None, "a dump comes whole: those of several nodes are not mixed");
+        assert_eq!(before, None, "a dump is one write, so that dumps of several nodes are not mixed");
         Ok(bytes.len())
     }
 
@@ -343,5 +343,5 @@ impl std::io::Write for SingleWrite {
 pub fn dump(context: &Context) -> String {
     let mut out = SingleWrite(None);
     context.dump(&mut out).unwrap();
-    out.0.expect("a context has something to tell")
+    out.0.expect("a dump is not empty")
 }

@@ -1,4 +1,4 @@
-//! Network namespaces joined by veth, one per host, all gone with their last descriptor.
+//! Network namespaces joined by veth, one per host. They are removed with their last descriptor.
 
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Set in a child that has entered a user namespace for a test.
 const IN_NAMESPACE_ENV: &str = "SCORE_WIRES_INSIDE";
 
-/// Records that a test cannot run on this machine, as `cargo xtask test` reads it.
+/// Records that a test cannot run on this machine, in the format that `cargo xtask test` reads.
 pub fn skip(name: &str, reason: &str) {
     use std::io::Write;
     eprintln!("SKIPPED {name}: {reason}");
@@ -19,8 +19,8 @@ pub fn skip(name: &str, reason: &str) {
     }
 }
 
-/// Runs a test that makes network namespaces: here as root, else in a child that is root of a user
-/// namespace, else not at all.
+/// Runs a test that makes network namespaces: in this process as root, else in a child that is root
+/// of a user namespace. If neither is possible the test is skipped.
 pub fn as_root(name: &str, test: impl FnOnce()) {
     if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
         return skip(name, "ip of iproute2 is not installed");
@@ -45,7 +45,7 @@ pub fn as_root(name: &str, test: impl FnOnce()) {
 }
 
 fn is_root() -> bool {
-    // SAFETY: only answers a number.
+    // SAFETY: only returns a number.
     unsafe { libc::geteuid() == 0 }
 }
 
@@ -64,7 +64,7 @@ impl Host {
         host
     }
 
-    /// Does something inside, in a thread of its own.
+    /// Calls a function in a new thread inside the namespace.
     pub fn within<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
@@ -75,7 +75,7 @@ impl Host {
         })
     }
 
-    /// `ip` with these words, inside; its output.
+    /// Runs `ip` with these arguments inside the namespace; returns its output.
     pub fn ip(&self, words: &str) -> String {
         self.run("ip", words)
     }
@@ -88,13 +88,13 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A path that names it for other programs as long as this lives.
+    /// The path of the namespace for other programs, valid as long as `self` lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 }
 
-/// Joins two hosts by a veth: `eth0`, or another name, of both, with addresses 10.N.0.1 and .2.
+/// Joins two hosts by a veth with the same name on both, and with addresses 10.N.0.1 and .2.
 pub fn cable(one: &Host, other: &Host, name: &str, net: u8, mtu: usize) {
     let path = other.path();
     one.ip(&format!("link add {name} mtu {mtu} type veth peer name {name} mtu {mtu} netns {path}"));
@@ -102,7 +102,7 @@ pub fn cable(one: &Host, other: &Host, name: &str, net: u8, mtu: usize) {
         host.ip(&format!("address add 10.{net}.0.{number}/24 dev {name}"));
         host.ip(&format!("link set {name} up"));
     }
-    // Until the kernel's worker has seen the carrier, all packets are dropped without a word.
+    // Until the kernel's worker has seen the carrier, all packets are dropped silently.
     let end = Instant::now() + Duration::from_secs(60);
     let show = format!("link show dev {name}");
     while [one, other].iter().any(|host| !host.ip(&show).contains("state UP")) {

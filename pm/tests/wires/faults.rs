@@ -1,4 +1,4 @@
-//! What happens to links and processes while wires are in use.
+//! Events of links and processes while wires are in use.
 
 use crate::bed::{Host, as_root, cable, pair, skip};
 use crate::traffic::{HEADER, Payload, TestWire, add_peers, check_transfer, open_pair};
@@ -23,14 +23,14 @@ fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
             hosts[0].ip("link set eth0 down");
             assert!(!one.wire.link().up, "{choice:?}: switched off");
             assert!(!other.wire.link().up, "{choice:?}: no carrier");
-            // More than any queue holds: a link that is down must not become a full queue.
+            // More packets than fit into any queue: a link that is down must not fill its queue.
             let end = Instant::now() + Duration::from_secs(30);
             let mut accepted = 0;
             while accepted < 2000 && Instant::now() < end {
                 accepted += one.send(0, STALE, &[100; 50]);
             }
             assert!(accepted >= 2000, "{choice:?}: {accepted}");
-            let fault = one.wire.take_fault().expect("the wire says so");
+            let fault = one.wire.take_fault().expect("the wire reports a fault");
             assert!(fault.is_link_down(), "{choice:?}: {fault:?}");
             other.send(0, STALE, &[100; 10]);
             hosts[0].ip("link set eth0 up");
@@ -74,8 +74,8 @@ fn wait_until_up(wires: &[&TestWire]) {
 /// Numbers of packets that were sent while the link was down: they may come late or never.
 const STALE: u32 = 1_000_000;
 
-/// Sends until something comes, since neighbours may have forgotten each other, then checks that
-/// all comes.
+/// Sends until a packet arrives, because the neighbour tables may have expired. Then checks that
+/// all packets arrive.
 fn resume(from: &mut TestWire, to: &mut TestWire, payload: &Payload) {
     let end = Instant::now() + Duration::from_secs(30);
     while to.received.values().flatten().all(|number| *number < STALE) && Instant::now() < end {
@@ -137,7 +137,7 @@ fn the_owner_of_an_exited_process_goes_on_with_the_same_sockets() {
             let [mut first, mut other] = wires;
             check_transfer(&mut first, &mut other, &[100; 700], &payload);
             check_transfer(&mut other, &mut first, &[100; 700], &payload);
-            // It dies holding packets that it never released, and with some not yet looked at.
+            // It dies with packets that it has not released, and some that it has not read.
             other.send_all(0, 0, &[100; 40]);
             let mut out = [Received::default(); 8];
             let end = Instant::now() + Duration::from_secs(30);
@@ -151,13 +151,13 @@ fn the_owner_of_an_exited_process_goes_on_with_the_same_sockets() {
             let [mut second, mut other] = new_wires;
             let end = Instant::now() + Duration::from_secs(30);
             let last_number =
-                |end: &TestWire| end.received.get(&2).and_then(|came| came.last().copied());
+                |end: &TestWire| end.received.get(&2).and_then(|numbers| numbers.last().copied());
             while last_number(&second) != Some(79) && Instant::now() < end {
                 second.receive(&payload);
             }
             let received = second.take_received(2);
             assert!(received.is_sorted() && received.ends_with(&[79]), "{choice:?}: {received:?}");
-            // Longer than any ring: no buffer is lost for ever.
+            // More packets than any ring has, so that a lost buffer would be noticed.
             check_transfer(&mut other, &mut second, &[100; 3000], &payload);
             check_transfer(&mut second, &mut other, &[100; 3000], &payload);
         }
@@ -268,7 +268,7 @@ fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
             assert!(Instant::now() < end, "the program is still there after 30 s");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // And the next one gets the queue at once, or after the moment that open waits.
+        // The next process gets the queue at once, or within the time that open waits.
         let next = hosts[0]
             .within(|| WireEndpoint::open(&WireOptions::on_interface(WirePreference::Raw, "eth0")))
             .unwrap();

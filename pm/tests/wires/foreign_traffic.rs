@@ -1,4 +1,4 @@
-//! Several processes on one NIC, and traffic that is not ours.
+//! Several processes on one NIC, and foreign traffic.
 
 use crate::bed::{Host, as_root, pair};
 use crate::traffic::{Payload, TestWire, add_peers, check_transfer, header, open_pair};
@@ -15,7 +15,7 @@ fn two_processes_on_one_nic_get_their_own_packets_and_no_other() {
         let payload = Payload::new();
         let hosts = pair(1500);
         for choice in choices(NAME, &hosts, 1500) {
-            // The second one of a NIC has AF_PACKET, as it would be.
+            // The second process on a NIC uses AF_PACKET, as in real jobs.
             let second =
                 if choice == WirePreference::Xdp { WirePreference::Packet } else { choice };
             let [mut one, mut other] = open_pair(&hosts, choice, &payload);
@@ -104,20 +104,20 @@ fn malformed_frames_are_dropped_and_counted() {
             });
             other.wait_for(9, 2, &payload);
             assert_eq!(other.take_received(9), [5, 5], "{choice:?}");
-            // What is shorter than our header passes on to others who might know it.
+            // Frames that are shorter than PM's header are passed on to other receivers.
             let malformed = other.wire.stats().malformed;
             assert!((3..=5).contains(&malformed), "{choice:?}: {malformed}");
             check_transfer(&mut one, &mut other, &[100; 2000], &payload);
             assert_eq!(
                 other.wire.free_buffers(),
                 other.wire.buffer_count(),
-                "{choice:?}: nothing leaks"
+                "{choice:?}: no buffer leaks"
             );
         }
     });
 }
 
-/// Sends whole frames over `eth0` of the host that this thread is in.
+/// Sends complete frames over `eth0` of this thread's host.
 pub fn send_frames(frames: &[Vec<u8>]) {
     // SAFETY: no memory is involved.
     let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
@@ -173,13 +173,13 @@ fn loss_by_seed_drops_duplicates_and_reorders_and_leaks_nothing() {
             assert_eq!(
                 other.wire.free_buffers(),
                 other.wire.buffer_count(),
-                "{choice:?}: nothing leaks"
+                "{choice:?}: no buffer leaks"
             );
         }
     });
 }
 
-/// Until nothing has come for a while; a packet held back for reordering comes then too.
+/// Receives until no packet has arrived for a while, including those held back for reordering.
 fn receive_all(end: &mut TestWire, payload: &Payload) {
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut idle_polls = 0;

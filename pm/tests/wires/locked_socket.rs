@@ -1,5 +1,5 @@
-//! A raw socket that its opener gives to a process with fewer rights: that gets the packets of its
-//! own job, whatever it does with the socket.
+//! A raw socket that its opener gives to a process with fewer rights. That process gets the packets
+//! of its own job only, whatever it does with the socket.
 
 use crate::bed::{Host, as_root, pair};
 use crate::choices;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const SECRET: u64 = 0x1122_3344_5566_7788;
 
-/// Bytes of PM's header up to the secret, and behind it.
+/// Bytes of PM's header in front of the secret, and after it.
 const PREFIX_LEN: usize = 8;
 const SUFFIX_LEN: usize = 48;
 
@@ -32,7 +32,7 @@ impl Target {
         let address = endpoint.address();
         let (mac, port) = (address[4..10].try_into().unwrap(), [address[10], address[11]]);
         static NOTHING: [u8; 64] = [0; 64];
-        // SAFETY: never changed, and lives for ever.
+        // SAFETY: never changed, and valid for ever.
         let slab = unsafe { SendMemory::new(NonNull::from(&NOTHING[0]), NOTHING.len()) };
         let wire = Wire::attach(endpoint, slab).unwrap();
         Target { wire, mac, port: u16::from_be_bytes(port) }
@@ -47,7 +47,7 @@ impl Target {
         frame
     }
 
-    /// The marks of what comes, up to one that is the last.
+    /// The marks of the received packets, up to the mark `last`.
     fn receive_marks(&mut self, last: u8) -> Vec<u8> {
         let (mut marks, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
         while marks.last() != Some(&last) {
@@ -63,7 +63,7 @@ impl Target {
     }
 }
 
-/// The errno of a call on the socket's filter; 0 where it is allowed.
+/// The errno of a call on the socket's filter; 0 if it succeeds.
 fn change_filter(socket: RawFd, option: i32) -> i32 {
     let mut filter = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: u32::MAX }];
     let program = libc::sock_fprog { len: 1, filter: filter.as_mut_ptr() };
@@ -75,7 +75,7 @@ fn change_filter(socket: RawFd, option: i32) -> i32 {
     if code == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap() }
 }
 
-/// Binds a packet socket anew, to whatever comes over any interface.
+/// Binds a packet socket again, to all packets of all interfaces.
 fn listen_to_all(socket: RawFd) {
     // SAFETY: plain data; all zero is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -118,10 +118,10 @@ fn a_process_with_a_locked_raw_socket_gets_only_its_own_jobs_packets() {
             hosts[0].within(|| send_frames(&sent));
             let foreign_socket = hosts[0].within(|| UdpSocket::bind("10.9.0.1:0")).unwrap();
             foreign_socket.send_to(&[1; 100], "10.9.0.2:7000").unwrap();
-            assert_eq!(target.receive_marks(3), [2, 3], "{choice:?}, bound anew");
+            assert_eq!(target.receive_marks(3), [2, 3], "{choice:?}, bound again");
             let mut out = [Default::default(); 16];
             assert_eq!(target.wire.receive(&mut out), 0);
-            assert_eq!(target.wire.stats().malformed, 0, "not a single other frame");
+            assert_eq!(target.wire.stats().malformed, 0, "a foreign frame was received");
         }
     });
 }

@@ -1,6 +1,6 @@
 //! The wires of PM/Ethernet on real interfaces: loopback, and veth between network namespaces.
 
-// UNSAFETY: packets are read where the wire put them, and payloads sent from where they lie.
+// UNSAFETY: packets are read in the wire's buffers, and payloads are sent from user memory.
 #![allow(unsafe_code)]
 
 mod bed;
@@ -14,8 +14,8 @@ use score_pm::device::ethernet::wire::{PACKET_MAX, WireEndpoint, WireOptions, Wi
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use traffic::{HEADER, Payload, TestWire, check_transfer, open_pair};
 
-/// The wires that this machine lets this test use between namespaces. AF_XDP's frames are no longer
-/// than a page.
+/// The kinds of wire that this test can use between namespaces on this machine. AF_XDP's frames are
+/// at most a page long.
 fn choices(name: &str, hosts: &[Host; 2], mtu: usize) -> Vec<WirePreference> {
     let mut available = vec![WirePreference::Udp, WirePreference::Packet];
     if mtu > 3800 {
@@ -30,12 +30,12 @@ fn choices(name: &str, hosts: &[Host; 2], mtu: usize) -> Vec<WirePreference> {
     available
 }
 
-/// Whether a program of the XDP kind sits at a host's interface.
+/// Whether an XDP program is attached to a host's interface.
 fn is_xdp_attached(host: &Host) -> bool {
     host.ip("link show dev eth0").contains("xdp")
 }
 
-/// Lengths that end in every way inside batches, buffers and segments, up to what fits.
+/// Lengths whose ends are at various positions in batches, buffers and segments, up to the longest.
 fn lengths(mtu: usize) -> Vec<usize> {
     let max_len = mtu - HEADER;
     let mut lens = vec![0, 1, 8, 15, 16, 17, 200, 223, 224, 225, max_len - 1, max_len];
@@ -67,7 +67,7 @@ fn every_length_arrives_whole_and_in_order_on_udp_over_loopback() {
             one.user_addr = elsewhere;
             check_transfer(&mut one, &mut other, &lengths(PACKET_MAX), &payload);
             let stats = one.wire.stats();
-            assert!(stats.send_calls < stats.sent / 4, "batches go by few calls: {stats:?}");
+            assert!(stats.send_calls < stats.sent / 4, "batches need few calls: {stats:?}");
         }
     }
 }
@@ -82,7 +82,7 @@ fn every_length_arrives_whole_and_in_order_between_hosts() {
             for choice in choices(NAME, &hosts, mtu) {
                 let [mut one, mut other] = open_pair(&hosts, choice, &payload);
                 let packet = one.wire.mtu();
-                // IP, UDP, and a length before packets in steps of 16; port and length.
+                // IP, UDP, and a length in front of packets in steps of 16; port and length.
                 let udp = (mtu - 28) / 16 * 16 - 2;
                 assert_eq!(
                     packet,

@@ -1,4 +1,4 @@
-//! Packets with contents that tell whose they are.
+//! Packets with contents that identify their sender.
 
 use score_pm::device::ethernet::wire::{
     Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint, WireOptions, WirePreference,
@@ -12,7 +12,7 @@ use crate::bed::Host;
 /// The header of test packets: sender, number and payload's length.
 pub const HEADER: usize = 32;
 
-/// What payloads are sent from: byte k is a function of k.
+/// The memory of payloads: byte k is a function of k.
 pub struct Payload(Vec<u8>);
 
 impl Payload {
@@ -20,32 +20,32 @@ impl Payload {
         Payload((0..1 << 20).map(|k: usize| (k * 7 + k / 251) as u8).collect())
     }
 
-    /// For wires that do not outlive it.
+    /// The memory as a slab, for wires that do not outlive it.
     pub fn slab(&self) -> SendMemory {
         // SAFETY: the vector is never changed, and its owner outlives every wire of the test.
         unsafe { SendMemory::new(NonNull::from(&self.0[0]), self.0.len()) }
     }
 
-    /// The first byte.
+    /// The address of the first byte.
     pub fn start(&self) -> usize {
         self.0.as_ptr().addr()
     }
 
-    /// Where packet `number` takes its payload from.
+    /// The offset of the payload of packet `number`.
     fn payload_offset(number: u32) -> usize {
         (number as usize * 61) % (1 << 19)
     }
 }
 
-/// A wire of a test, and what came on it.
+/// A wire of a test, and the packets that it has received.
 pub struct TestWire {
     pub wire: Wire,
-    /// Where most of each payload is sent from, if not from the slab: the same bytes.
+    /// Other memory with the same bytes, from which most of each payload is sent instead.
     pub user_addr: Option<usize>,
     sender: u32,
-    /// Numbers by sender.
+    /// The numbers of received packets, by sender.
     pub received: BTreeMap<u32, Vec<u32>>,
-    /// Packets that were not as they were sent.
+    /// The number of packets that differ from those sent.
     pub corrupt: usize,
 }
 
@@ -93,7 +93,7 @@ impl TestWire {
         self.wire.send(&batch)
     }
 
-    /// Sends all, however often the queue is full.
+    /// Sends all packets, and waits if the queue is full.
     pub fn send_all(&mut self, to: u32, first: u32, lens: &[usize]) {
         let end = Instant::now() + Duration::from_secs(60);
         let mut sent = 0;
@@ -103,7 +103,7 @@ impl TestWire {
         }
     }
 
-    /// Takes what is there.
+    /// Receives the waiting packets.
     pub fn receive(&mut self, payload: &Payload) -> usize {
         let mut out = [Received::default(); 48];
         let count = self.wire.receive(&mut out);
@@ -117,7 +117,7 @@ impl TestWire {
     fn check(&mut self, packet: Received, payload: &Payload) {
         let payload_ptr = self.wire.pointer(packet);
         assert!(!payload_ptr.is_null());
-        // SAFETY: readable until released; nobody writes there any more in these tests.
+        // SAFETY: readable until released; these tests do not write there any more.
         let bytes = unsafe { std::slice::from_raw_parts(payload_ptr, packet.len as usize) };
         let word = |offset: usize| {
             bytes
@@ -136,7 +136,7 @@ impl TestWire {
         }
     }
 
-    /// Receives until so many have come from `sender`, or 30 s are over.
+    /// Receives until so many packets have arrived from `sender`, or 30 s are over.
     pub fn wait_for(&mut self, sender: u32, count: usize, payload: &Payload) {
         let end = Instant::now() + Duration::from_secs(30);
         while self.received.get(&sender).map_or(0, Vec::len) < count && Instant::now() < end {
@@ -145,20 +145,20 @@ impl TestWire {
         assert_eq!(self.corrupt, 0);
     }
 
-    /// What came from `sender` since this was last asked.
+    /// The numbers of packets from `sender` since the last call.
     pub fn take_received(&mut self, sender: u32) -> Vec<u32> {
         self.received.remove(&sender).unwrap_or_default()
     }
 }
 
-/// Two ends over `eth0` of two hosts that know each other as peer 0.
+/// Two wires over `eth0` of two hosts, each with the other as peer 0.
 pub fn open_pair(hosts: &[Host; 2], choice: WirePreference, payload: &Payload) -> [TestWire; 2] {
     let open = |k: usize| {
         TestWire::open(&hosts[k], &WireOptions::on_interface(choice, "eth0"), k as u32 + 1, payload)
     };
     let mut wires = [open(0), open(1)];
     add_peers(hosts, &mut wires);
-    // Neighbours learn each other's addresses by the first packet, and keep few others meanwhile.
+    // Neighbours learn each other's addresses by the first packet, and queue few others meanwhile.
     let [mut one, mut other] = wires;
     check_transfer(&mut one, &mut other, &[8], payload);
     check_transfer(&mut other, &mut one, &[8], payload);
@@ -175,7 +175,7 @@ pub fn add_peers(hosts: &[Host; 2], wires: &mut [TestWire; 2]) {
 }
 
 /// Sends packets of these lengths from one end to the other, a batch at a time, and checks that
-/// all come, whole and in order.
+/// all arrive complete and in order.
 pub fn check_transfer(from: &mut TestWire, to: &mut TestWire, lens: &[usize], payload: &Payload) {
     for (batch, lens) in lens.chunks(64).enumerate() {
         let first = batch as u32 * 64;

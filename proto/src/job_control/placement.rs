@@ -12,8 +12,8 @@ use crate::peer_message::Incarnation;
 pub struct Placement {
     /// The receiver.
     pub self_host: u32,
-    /// Distinguishes the job from all others that ever had its number: what was said of those is
-    /// not meant for it.
+    /// Distinguishes the job from all others that ever had its number, so that messages for those
+    /// are ignored.
     pub job_incarnation: u64,
     /// All hosts.
     pub hosts: Vec<HostPlacement>,
@@ -24,26 +24,26 @@ pub struct Placement {
 pub struct HostPlacement {
     /// The host's name.
     pub name: String,
-    /// Where its daemon listens; none when there is no other host.
+    /// Where its daemon listens; None if the job has only one host.
     pub address: Option<SocketAddr>,
-    /// The daemon that is meant: one that has begun anew since must not run it. None when there is
-    /// no other host.
+    /// The incarnation of its daemon: a daemon that has restarted since then must not run the job.
+    /// None if the job has only one host.
     pub incarnation: Option<Incarnation>,
-    /// The first node there.
+    /// The first node on the host.
     pub first_node: u32,
-    /// Nodes there.
+    /// Number of nodes on the host.
     pub nodes: u32,
 }
 
 impl HostPlacement {
-    /// The nodes there.
+    /// The nodes on the host.
     pub fn node_range(&self) -> Range<u32> {
         self.first_node..self.first_node.saturating_add(self.nodes)
     }
 }
 
 impl Placement {
-    /// Hosts in order: name, which daemon and where it listens, nodes.
+    /// Makes a placement from hosts in order: name, incarnation and address of the daemon, nodes.
     pub fn new(
         job_incarnation: u64,
         hosts: impl IntoIterator<Item = (String, Option<(SocketAddr, Incarnation)>, u32)>,
@@ -68,7 +68,7 @@ impl Placement {
         self.hosts.last().map_or(0, |last| last.node_range().end)
     }
 
-    /// The receiver's own place.
+    /// The receiver's own entry.
     pub fn self_placement(&self) -> Option<&HostPlacement> {
         self.hosts.get(self.self_host as usize)
     }
@@ -80,7 +80,8 @@ impl Placement {
         self.hosts[index].node_range().contains(&node).then_some(index as u32)
     }
 
-    /// Why this cannot be the placement of any job, if so: it came from elsewhere.
+    /// Checks a placement that came from elsewhere: an error says why it cannot be the placement of
+    /// any job.
     ///
     /// # Errors
     /// One line.
@@ -94,8 +95,8 @@ impl Placement {
         }
         match self.self_placement() {
             Some(_) if next <= crate::MAX_NODES => Ok(()),
-            Some(_) => Err("there are too many nodes"),
-            None => Err("this host is not among the job's"),
+            Some(_) => Err("too many nodes"),
+            None => Err("this host is not among the hosts of the job"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a job is: hosts, stages, programs, files. scrun makes it from its command line.
+//! The description of a job: hosts, stages, programs, files. scrun makes it from its command line.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::network::HostNetwork;
 /// A parallel job: stages run one after the other (`::`), each a pipeline (`==`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// The hosts in the order of their nodes: each has a block of consecutive ones. At least one.
+    /// The hosts in the order of their nodes: each has a block of consecutive nodes. At least one.
     pub hosts: Vec<HostSpec>,
     /// Stages in order; at least one.
     pub stages: Vec<StageSpec>,
@@ -17,19 +17,19 @@ pub struct JobSpec {
     pub directory: OsBytes,
     /// scrun's umask.
     pub umask: u32,
-    /// All options as given, leftmost first: what `score_get_opt` looks in.
+    /// All options as given, leftmost first: `score_get_opt` searches them.
     pub options: Vec<(String, Option<String>)>,
-    /// Whether Finished shall carry per-node figures (`stat`).
+    /// Whether Finished carries statistics of each node (`stat`).
     pub statistics: bool,
-    /// Whether scrun's standard input is to be asked for at all.
+    /// Whether scored may ask for scrun's standard input at all.
     pub reads_stdin: bool,
-    /// Each node of a program that is none of SCore's is a command of its own, as those of scout:
-    /// what becomes of it ends no other, and is told by [`super::JobEnd::usage`] alone.
+    /// Each node of a program that does not use libscore is a separate command, as with scout. Its
+    /// end does not end other nodes, and only [`super::JobEnd::usage`] reports it.
     pub independent_nodes: bool,
-    /// Names of the networks, one for each network set ([`crate::network::choose`]); to a scored
-    /// that chooses the hosts: those that the user has named.
+    /// Names of the networks, one for each network set ([`crate::network::choose`]). To a scored
+    /// that chooses the hosts: the networks that the user has named.
     pub networks: Vec<String>,
-    /// How many network sets the programs ask for (SCORE_RSRC_NUM_NETS).
+    /// Number of network sets that the programs request (SCORE_RSRC_NUM_NETS).
     pub network_sets: u32,
 }
 
@@ -39,7 +39,7 @@ impl JobSpec {
         self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
     }
 
-    /// Where a node lives; a node that is none of the job's gets a seat on no host.
+    /// Where a node runs. A node that the job does not have gets a location outside all hosts.
     pub fn location_of(&self, node: u32) -> NodeLocation {
         let mut process = node;
         for (host, spec) in (0..).zip(&self.hosts) {
@@ -64,25 +64,25 @@ impl JobSpec {
     }
 }
 
-/// A host of a job, as scrun or the server has chosen it.
+/// A host of a job, as chosen by scrun or the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Its name: that of scorehosts.db, and that users read.
+    /// Its name in scorehosts.db, which users see.
     pub name: String,
-    /// What to dial, a name or an address; empty unless [`HostKind::Remote`].
+    /// The name or address to connect to; empty unless [`HostKind::Remote`].
     pub address: String,
-    /// What it is, seen from where the job was submitted.
+    /// The kind of host, relative to the machine on which the job was submitted.
     pub kind: HostKind,
-    /// Its processors; 0 where nobody knows.
+    /// Number of its processors; 0 if unknown.
     pub processors: u32,
     /// Processes of every parallel process on it.
     pub procs: u32,
-    /// The networks that it is said to be on.
+    /// The networks that it is configured to be on.
     pub networks: Vec<HostNetwork>,
 }
 
 impl HostSpec {
-    /// The machine that the job is submitted on, with so many processes.
+    /// The machine on which the job is submitted, with so many processes.
     pub fn local(procs: u32) -> Self {
         let (name, address) = (String::new(), String::new());
         let networks = Vec::new();
@@ -90,29 +90,29 @@ impl HostSpec {
     }
 }
 
-/// What a host is, seen from where the job was submitted.
+/// The kind of a host, relative to the machine on which the job was submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostKind {
-    /// That machine itself.
+    /// That machine.
     Local,
-    /// A virtual host on it (`local:N`).
+    /// A virtual host on that machine (`local:N`).
     Virtual,
     /// Another machine.
     Remote,
 }
 
-/// Where a node of a job lives.
+/// Where a node of a job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeLocation {
-    /// Index of its host.
+    /// Index of the host.
     pub host: u32,
-    /// Its number among the processes of that host.
+    /// The node's number among the processes of that host.
     pub process: u32,
     /// Processes on that host.
     pub procs: u32,
 }
 
-/// Bytes that the operating system gave: a path or an argument, not necessarily UTF-8.
+/// Bytes from the operating system: a path or an argument, not necessarily UTF-8.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OsBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
@@ -135,7 +135,7 @@ pub struct StageSpec {
 /// One parallel process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ElementSpec {
-    /// What scrun resolved the program's name to: absolute path of the executable.
+    /// Absolute path of the executable to which scrun has resolved the program's name.
     pub path: OsBytes,
     /// Arguments, argv[0] included.
     pub args: Vec<OsBytes>,
@@ -145,31 +145,32 @@ pub struct ElementSpec {
     pub output: Output,
     /// What kind of program it is.
     pub kind: ProgramKind,
-    /// What the file at `path` holds, where it has to travel: for jobs of several hosts.
+    /// The digest of the file at `path`, if the file has to be copied: for jobs of several hosts.
     pub digest: Option<FileDigest>,
 }
 
-/// What a file holds: known by its hash, fetched by [`super::ServerMessage::FileRequest`].
+/// The contents of a file, identified by their hash and fetched by
+/// [`super::ServerMessage::FileRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileDigest {
     /// BLAKE3.
     pub hash: ContentHash,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 /// A BLAKE3 hash.
 pub type ContentHash = [u8; 32];
 
-/// What scrun found a program to be.
+/// The kind of a program, as scrun has determined it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramKind {
-    /// It carries libscore's note: it must reach score_initialize. Starts in scrun's directory.
+    /// It contains libscore's note: it must call score_initialize. Starts in scrun's directory.
     Score,
-    /// Any other program, a script included: starts on every node, in the job's directory.
+    /// Any other program, also a script: starts on every node, in the job's directory.
     Plain,
-    /// The built-in `system`: path and args are those of the sequential program, looked up in
-    /// PATH by each host; in the job's directory.
+    /// The built-in `system`. path and args are those of the sequential program, which each host
+    /// looks up in PATH. It runs in the job's directory.
     System {
         /// `-host`: only the first process of each host runs it.
         per_host: bool,
@@ -179,7 +180,8 @@ pub enum ProgramKind {
 /// Where a stage reads from (manual, table 1.5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
-    /// Node 0: scrun's standard input (first stage) or /dev/null; others /dev/null. Or the pipe.
+    /// Node 0: scrun's standard input (first stage) or /dev/null; other nodes: /dev/null. Or the
+    /// pipe.
     Default,
     /// `:= FILE`: every process opens the name.
     File(FileName),
@@ -194,7 +196,7 @@ pub enum Output {
     File {
         /// The file.
         name: FileName,
-        /// `=::`.
+        /// Append to the file (`=::`).
         append: bool,
     },
 }
@@ -209,7 +211,7 @@ impl FileName {
         self.0.0.first() == Some(&b'/')
     }
 
-    /// Why the name cannot be used, if so (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
+    /// Why the name cannot be used, if it cannot (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
     pub fn invalid_reason(&self) -> Option<&'static str> {
         let bytes = &self.0.0;
         if bytes.is_empty() {

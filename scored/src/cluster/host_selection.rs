@@ -1,6 +1,7 @@
-//! Which hosts a job could have: space before time. A job has slots that nobody else has, if there
-//! are enough; else it shares slots, with as few others as possible: what it gets is what its
-//! most crowded host gives.
+//! Selects the hosts for a job. Slots that no other job uses are preferred to time sharing. If
+//! there are not enough of them, the job shares its slots with as few other jobs as possible. All
+//! processes of a job are scheduled together, so its share of the processors is that of its most
+//! crowded host.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::nodeset::NodeSet;
@@ -13,24 +14,24 @@ use super::{JobId, JobRequest};
 /// Bytes of what the manual calls MB.
 const MB: u64 = 1 << 20;
 
-/// Which hosts a search looks at.
+/// The hosts that a search considers.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum HostScope {
-    /// What is free now.
+    /// Capacity that is free now.
     AvailableNow,
-    /// Those that are up, as if no job ran.
+    /// Hosts that are up, as if no job ran.
     AllUp,
-    /// All that are not defect, as if all were up and no job ran.
+    /// All hosts that are not defect, as if all were up and no job ran.
     AllUsable,
 }
 
-/// A host that a request may have, if there is room.
+/// A host that a request may use if it has enough free slots.
 #[derive(Clone, Copy)]
 struct Candidate {
     host: HostId,
     slots: u32,
     used_slots: u32,
-    /// Bytes that are not promised to others.
+    /// Bytes that are not promised to other jobs.
     free_memory: u64,
 }
 
@@ -41,14 +42,14 @@ impl Candidate {
 }
 
 impl ServerState {
-    /// Where a request could have its processes.
+    /// Finds hosts for the processes of a request.
     pub(super) fn search(
         &self,
         request: &JobRequest,
         scope: HostScope,
         reserved: &NodeSet,
     ) -> Option<Vec<HostShare>> {
-        let (min_nodes, rows) = (request.shape.min_slots(), self.rows(scope));
+        let (min_nodes, rows) = (request.allocation.min_slots(), self.rows(scope));
         if scope == HostScope::AvailableNow && !self.config.oversubscribe {
             // Most searches end here when the cluster is full.
             let free = self.hosts.iter().map(|host| {
@@ -66,26 +67,27 @@ impl ServerState {
             false => request.pools.iter().map(in_pool).collect(),
         };
         let mut searches = (1..=rows).flat_map(|row| pools.iter().map(move |pool| (row, pool)));
-        let found = searches.find_map(|(row, pool)| fit(request.shape, pool.as_ref()?, row));
+        let found = searches.find_map(|(row, pool)| fit(request.allocation, pool.as_ref()?, row));
         let is_idle =
             scope != HostScope::AvailableNow || self.hosts.iter().all(|host| host.used_slots == 0);
         if found.is_none() && self.config.oversubscribe && is_idle {
             let oversubscribed = |pool: &Vec<Candidate>| {
                 let candidates: Vec<_> =
                     pool.iter().map(|candidate| candidate.host_slots(1)).collect();
-                placement::place_oversubscribed(request.shape, &candidates)
+                placement::place_oversubscribed(request.allocation, &candidates)
             };
             return pools.iter().flatten().find_map(oversubscribed);
         }
         found
     }
 
-    /// As if no job ran, one row is all that a job can fill.
+    /// The rows that a job can fill. As if no job ran, this is one row.
     fn rows(&self, scope: HostScope) -> u32 {
         if scope == HostScope::AvailableNow { self.config.rows.max(1) } else { 1 }
     }
 
-    /// The hosts that a request can have of these; None if it wants every host and one is missing.
+    /// The hosts of the pool that a request can use; None if it wants every host and one is
+    /// missing.
     fn eligible(
         &self,
         pool: Option<&NodeSet>,
@@ -98,12 +100,12 @@ impl ServerState {
         hosts.retain(|candidate| {
             !reserved.contains(candidate.host) && candidate.free_memory >= request.memory
         });
-        let wants_all = matches!(request.shape, AllocationRequest::EveryHost { .. });
+        let wants_all = matches!(request.allocation, AllocationRequest::EveryHost { .. });
         (!wants_all || hosts.len() == total).then_some(hosts)
     }
 
-    /// The hosts of these that any request may have in this view. Spares count only in place of
-    /// others that are missing.
+    /// The hosts of the pool that any request may use in this scope. Spares count only as
+    /// replacements for missing hosts.
     fn candidates(&self, pool: Option<&NodeSet>, scope: HostScope) -> Vec<Candidate> {
         let mut missing = NodeSet::new();
         let (mut hosts, mut spares) = (Vec::new(), Vec::new());
@@ -139,7 +141,7 @@ impl ServerState {
         hosts
     }
 
-    /// Bytes of memory of a host, as far as that is known.
+    /// Bytes of memory of a host, if known.
     pub(super) fn memory(&self, host: HostId) -> Option<u64> {
         let bytes = match host {
             SERVER => self.config.memory,
@@ -148,7 +150,7 @@ impl ServerState {
         (bytes > 0).then_some(bytes)
     }
 
-    /// Hosts where a job is not alone.
+    /// Hosts that a job shares with other jobs.
     pub fn shared_hosts(&self, job: JobId) -> Vec<HostId> {
         let shares = self.shares(job).unwrap_or_default().iter();
         let shared =
@@ -156,7 +158,7 @@ impl ServerState {
         shared.map(|share| share.host).collect()
     }
 
-    /// One line: what is wanted, and what there is.
+    /// One line: the requested resources and the available ones.
     pub(super) fn shortage(&self, request: &JobRequest, scope: HostScope) -> String {
         let without_memorylimit = JobRequest { memory: 0, ..request.clone() };
         let hosts = self.candidates(request.allowed_hosts().as_ref(), scope);
@@ -173,7 +175,7 @@ impl ServerState {
         let largest =
             hosts.iter().map(|candidate| candidate.host_slots(rows).free).max().unwrap_or(0);
         let count = hosts.iter().filter(|candidate| free_slots(candidate) > 0).count();
-        let (shape, host_set) = (request.shape, host_set_phrase(request));
+        let (shape, host_set) = (request.allocation, host_set_phrase(request));
         match scope {
             HostScope::AvailableNow if rows > 1 => format!(
                 "{shape} are wanted; a processor may have {rows} jobs, and {count} {host_set} have \
@@ -197,7 +199,7 @@ fn host_set_phrase(request: &JobRequest) -> &'static str {
 }
 
 fn memory_shortage(request: &JobRequest, hosts: &[Candidate], scope: HostScope) -> String {
-    let (shape, memory, host_set) = (request.shape, request.memory / MB, host_set_phrase(request));
+    let (shape, memory, host_set) = (request.allocation, request.memory / MB, host_set_phrase(request));
     let enough_count =
         hosts.iter().filter(|candidate| candidate.free_memory >= request.memory).count();
     let max_memory = hosts.iter().map(|candidate| candidate.free_memory).max().unwrap_or(0) / MB;
@@ -208,12 +210,12 @@ fn memory_shortage(request: &JobRequest, hosts: &[Candidate], scope: HostScope) 
         _ => ("are all that a host has", ""),
     };
     format!(
-        "{shape} are wanted, with {memory} MB (memorylimit) on each host; {enough_count} {host_set} have \
-         that, and at most {max_memory} MB {memory_phrase}{advice}"
+        "{shape} are wanted, with {memory} MB (memorylimit) on each host; {enough_count} \
+         {host_set} have that, and at most {max_memory} MB {memory_phrase}{advice}"
     )
 }
 
-/// Where a job fits when each host has so many rows: in the first it is alone on its slots.
+/// Places a job if each host has this many rows. In the first row a job has its slots for itself.
 fn fit(shape: AllocationRequest, candidates: &[Candidate], rows: u32) -> Option<Vec<HostShare>> {
     let host_slots: Vec<_> =
         candidates.iter().map(|candidate| candidate.host_slots(rows)).collect();

@@ -1,4 +1,4 @@
-//! Logins and jobs: who may submit, where a job runs, and that each comes to exactly one end.
+//! Logins and jobs: admission of users, placement of jobs, and exactly one end for each job.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{ClusterAction, JobId, JobRequest, MonotonicTime, SessionId};
 
 /// The largest priority (manual, scrun(1), `priority`).
 const LOWEST_PRIORITY: u8 = 15;
-/// Jobs of others that may start before a job that waits for room there; then it comes first.
+/// Jobs of other users that may overtake a waiting job on its hosts; then it comes first.
 const MAX_BYPASSES: u32 = 32;
 
 /// A login.
@@ -23,7 +23,7 @@ pub struct UserSession {
     jobs: BTreeMap<u64, JobId>,
 }
 
-/// What one user has.
+/// The resources that one user occupies.
 #[derive(Debug, Default)]
 pub struct UserUsage {
     session_count: usize,
@@ -38,16 +38,16 @@ pub struct ClusterJob {
     pub(super) uid: u32,
     request: JobRequest,
     state: State,
-    /// Since when it waits, or has its hosts.
+    /// The time from which it waits, or has its hosts.
     state_since: MonotonicTime,
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug)]
 enum State {
     Waiting {
         queue_key: (u8, u64),
-        /// Jobs of others that were started before it on hosts that it may have.
+        /// Jobs of other users that were started before it on hosts that it may use.
         bypass_count: u32,
     },
     Running(RunningJob),
@@ -57,12 +57,12 @@ enum State {
 #[derive(Debug)]
 struct RunningJob {
     shares: Vec<HostShare>,
-    /// Shares whose hosts may still hold something of it.
+    /// Shares whose hosts may still hold resources of the job.
     unreleased_shares: NodeSet,
     code: Option<u8>,
-    /// Why it is ended before its time.
+    /// Why the job is ended early.
     reason: Option<String>,
-    /// When its user is told in any case.
+    /// When its user is notified in any case.
     report_deadline: Option<MonotonicTime>,
     end_reported: bool,
 }
@@ -83,17 +83,17 @@ impl ClusterJob {
 pub struct Summary {
     /// Its number.
     pub job: JobId,
-    /// Whose it is.
+    /// Its user.
     pub uid: u32,
-    /// Where it runs; empty while it waits.
+    /// Its hosts; empty while it waits.
     pub shares: Vec<HostShare>,
     /// Why it is being ended, if it is.
     pub ending: Option<String>,
-    /// As it was asked for.
+    /// The requested priority.
     pub priority: u8,
-    /// Its processes; while it waits, how many it wants at least.
+    /// Its processes; while it waits, the smallest number that it accepts.
     pub nodes: u32,
-    /// Since when it waits, or has its hosts.
+    /// The time from which it waits, or has its hosts.
     pub state_since: MonotonicTime,
 }
 
@@ -107,14 +107,14 @@ impl ServerState {
             };
             let (priority, state_since) = (job.request.priority, job.state_since);
             let nodes = match shares.is_empty() {
-                true => u32::try_from(job.request.shape.min_slots()).unwrap_or(u32::MAX),
+                true => u32::try_from(job.request.allocation.min_slots()).unwrap_or(u32::MAX),
                 false => shares.iter().map(|share| share.procs).sum(),
             };
             Summary { job: *number, uid: job.uid, shares, ending, priority, nodes, state_since }
         })
     }
 
-    /// Where a job runs.
+    /// The hosts and processes of a running job.
     pub(super) fn shares(&self, job: JobId) -> Option<&[HostShare]> {
         match &self.jobs.get(&job)?.state {
             State::Running(run) => Some(&run.shares),
@@ -125,10 +125,10 @@ impl ServerState {
     /// Whether a job has asked for hosts of its own.
     pub fn wants_whole_hosts(&self, job: JobId) -> bool {
         let found = self.jobs.get(&job);
-        found.is_some_and(|job| matches!(job.request.shape, AllocationRequest::Exclusive { .. }))
+        found.is_some_and(|job| matches!(job.request.allocation, AllocationRequest::Exclusive { .. }))
     }
 
-    /// How many jobs go before a waiting one, if all of them start in turn.
+    /// How many jobs go before a waiting one, if all of them start in their order.
     pub fn jobs_ahead(&self, number: JobId) -> Option<usize> {
         let job = self.jobs.get(&number)?;
         let State::Waiting { queue_key, .. } = job.state else { return None };
@@ -164,7 +164,7 @@ impl ServerState {
     }
 
     fn accept(&mut self, session: SessionId, tag: u64, request: JobRequest) -> Result<(), String> {
-        let found = self.sessions.get(&session).ok_or("nobody has logged in here")?;
+        let found = self.sessions.get(&session).ok_or("no user has logged in to this session")?;
         let uid = found.user.uid;
         if found.jobs.contains_key(&tag) {
             return Err(format!("the session has a job {tag} already"));
@@ -200,10 +200,11 @@ impl ServerState {
         if let Some(shares) = free_shares.filter(|_| !wait) {
             self.start(job, shares);
         } else {
-            // Even when there is room: others may have been waiting longer for it.
+            // This applies even if there are free slots: other jobs may have waited longer for
+            // them.
             self.schedule();
             let is_waiting = matches!(self.jobs[&job].state, State::Waiting { .. });
-            // It fits only as long as some host is down, and others come first.
+            // The job fits only while a host is down, and other jobs come first.
             if is_waiting && let Some(rejection) = self.unsatisfiable_reason(job) {
                 self.pending.remove(uid, queue_key);
                 self.remove_job(job);
@@ -225,7 +226,7 @@ impl ServerState {
     fn check_limits(&self, uid: u32, request: &JobRequest) -> Result<(), String> {
         let limits = self.config.limits;
         let bytes = self.users.get(&uid).map_or(0, |usage| usage.spec_bytes);
-        if let Some(error) = request.shape.invalid_reason() {
+        if let Some(error) = request.allocation.invalid_reason() {
             return Err(error);
         }
         if request.priority > LOWEST_PRIORITY {
@@ -250,7 +251,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// A number that no living job has, and that none had for long.
+    /// A number that no existing job has, and that no job has had for a long time.
     fn allocate_job_id(&mut self) -> JobId {
         loop {
             let job = self.next_job;
@@ -261,13 +262,13 @@ impl ServerState {
         }
     }
 
-    /// Hosts that are kept for jobs which were passed too often.
+    /// Hosts that are reserved for jobs that were overtaken too often.
     fn reserved_hosts(&self) -> NodeSet {
         let mut reserved = NodeSet::new();
         for job in self.pending.heads() {
             let job = &self.jobs[&job];
             let State::Waiting { bypass_count: MAX_BYPASSES.., .. } = job.state else { continue };
-            // What needs hosts that are down keeps nobody else waiting.
+            // A job that needs hosts that are down does not keep other jobs waiting.
             if self.search(&job.request, HostScope::AllUp, &reserved).is_some() {
                 let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
                 reserved.union(&job.request.allowed_hosts().unwrap_or_else(all_hosts));
@@ -276,8 +277,8 @@ impl ServerState {
         reserved
     }
 
-    /// Starts what fits: each user's first job in turn, those that were passed too often before
-    /// all others.
+    /// Starts the jobs that fit: each user's first job, users alternately. Jobs that were overtaken
+    /// too often come before all others.
     pub(super) fn schedule(&mut self) {
         self.needs_scheduling = false;
         loop {
@@ -347,7 +348,7 @@ impl ServerState {
         self.actions.push(ClusterAction::Start { session, tag, job: number, shares, incarnations });
     }
 
-    /// Has a running job killed; the first reason is the one that is told.
+    /// Kills a running job. The first reason is the one that is reported.
     fn end_running(&mut self, number: JobId, reason: &str, now: MonotonicTime) {
         let report_deadline = now + self.config.times.cleanup;
         let Some(ClusterJob { state: State::Running(run), .. }) = self.jobs.get_mut(&number) else {
@@ -385,7 +386,7 @@ impl ServerState {
         }
     }
 
-    /// Tells the user once everything is clean, and forgets the job.
+    /// Notifies the user when all hosts have released the job, and removes the job.
     fn complete_if_released(&mut self, number: JobId) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         let State::Running(run) = &mut job.state else { return };
@@ -478,7 +479,7 @@ impl ServerState {
         self.end_running(number, &text, now);
     }
 
-    /// A host was given up: what it had of any job is gone, and with it the job.
+    /// A host was declared down: its shares of all jobs are lost, and these jobs end.
     pub(super) fn on_host_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
         let has_share_there = |run: &RunningJob| {
             run.unreleased_shares.iter().any(|index| run.shares[index as usize].host == host)
@@ -509,8 +510,8 @@ impl ServerState {
         self.needs_scheduling = true;
     }
 
-    /// A job that is over and whose hosts do not all say that they are clean: its user need not
-    /// wait for them.
+    /// Handles jobs that have ended but have hosts that did not confirm their cleanup. The user of
+    /// such a job need not wait for them.
     pub(super) fn tick_jobs(&mut self, now: MonotonicTime) {
         let is_due = |job: &ClusterJob| job.deadline().is_some_and(|due| due <= now);
         let overdue = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(number, _)| *number);

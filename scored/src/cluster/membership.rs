@@ -1,15 +1,15 @@
-//! Membership: who is there, under which parent, and who is given up.
+//! Membership: which hosts are up, which parent each has, and which are declared down.
 //!
-//! | standing | meaning | left by |
+//! | state | meaning | left by |
 //! |---|---|---|
-//! | Absent | never here, or it went before it was taken in | Join, Joined |
-//! | Placing | it has asked for a parent and was told one | Joined: Up; time: Down or Absent |
-//! | Up | a parent holds a link to it | Lost, Unlinked, Join: it has no parent |
+//! | Absent | never joined, or left before it had joined | Join, Joined |
+//! | Joining | it has requested a parent and was assigned one | Joined: Up; time: Down or Absent |
+//! | Up | a parent holds a link to it | Lost, LinkLost, Join: it has no parent |
 //! | Suspect | its link, or one above it, was lost | Join, Joined; time: Down |
-//! | Down | given up; its jobs are ended | Join under a new incarnation |
+//! | Down | declared down; its jobs are ended | Join under a new incarnation |
 //!
-//! An incarnation that was given up is never taken in again: it is told to clean up and to come
-//! back under a new one.
+//! An incarnation that was declared down never joins again: it has to clean up and to return under
+//! a new one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,10 +24,10 @@ use score_tree::range_tree::Subtree;
 use super::server::ServerState;
 use super::{ClusterAction, HostConfig, MonotonicTime};
 
-/// Incarnations of a host that are remembered as given up.
+/// Incarnations of a host that are remembered as declared down.
 const MAX_FENCED_INCARNATIONS: usize = 8;
-/// A host that was not reported for so many times the limit of silence is lost. A report rises by
-/// one level at each beat, a third of that limit.
+/// A host that was not reported for this multiple of the silence limit is lost. A report rises by
+/// one level at each beat, which is a third of that limit.
 const LOST_AFTER_SILENCE_LIMITS: u32 = 4;
 /// Hosts that are moved to a nearer parent in one step at most.
 const REBALANCE_BATCH: usize = 64;
@@ -40,11 +40,11 @@ pub struct ClusterHost {
     /// Its daemon, unless it is Absent.
     pub member: Option<DaemonInfo>,
     parent: HostId,
-    /// When its parent has reported it last.
+    /// When its parent last reported it.
     last_reported_at: MonotonicTime,
-    /// It could not reach this parent: only those above are offered.
+    /// It could not reach this parent: only hosts above that parent are offered.
     unreachable_parent: Option<HostId>,
-    /// Incarnations that were given up.
+    /// Incarnations that were declared down.
     fenced: VecDeque<Incarnation>,
     /// Slots that jobs have, in all rows.
     pub used_slots: u32,
@@ -55,7 +55,7 @@ pub struct ClusterHost {
 #[derive(Debug)]
 enum HostState {
     Absent,
-    /// `was_up`: it was Up before under this incarnation, and may run jobs.
+    /// `was_up`: it was already Up under this incarnation, and may run jobs.
     Joining {
         deadline: MonotonicTime,
         was_up: bool,
@@ -83,13 +83,13 @@ impl ClusterHost {
         }
     }
 
-    /// A job has its share here from now on.
+    /// A job has its share on this host from now on.
     pub fn allocate(&mut self, procs: u32, memory: u64) {
         self.used_slots += procs;
         self.promised_memory += memory;
     }
 
-    /// It holds nothing here any more.
+    /// A job has released its share of this host.
     pub fn release(&mut self, procs: u32, memory: u64) {
         self.used_slots -= procs;
         self.promised_memory -= memory;
@@ -99,7 +99,7 @@ impl ClusterHost {
         matches!(self.state, HostState::Up)
     }
 
-    /// Whether its jobs are still counted on.
+    /// Whether it may still have jobs.
     fn may_have_jobs(&self) -> bool {
         match self.state {
             HostState::Absent | HostState::Down => false,
@@ -108,7 +108,7 @@ impl ClusterHost {
         }
     }
 
-    /// Whether it can be a parent, soon at least.
+    /// Whether it can be a parent, at least soon.
     fn can_be_parent(&self) -> bool {
         matches!(self.state, HostState::Up | HostState::Joining { .. })
     }
@@ -124,7 +124,7 @@ impl ClusterHost {
 }
 
 impl ServerState {
-    /// The nearest ancestor in the tree that is there.
+    /// The nearest ancestor in the tree that can be a parent.
     fn parent_for(&self, host: HostId) -> HostId {
         let avoid = self.hosts[host as usize].unreachable_parent.unwrap_or(HostId::MAX);
         let ancestors = Subtree::whole(self.hosts.len() as u32).ancestors(host);
@@ -137,7 +137,7 @@ impl ServerState {
         Subtree::whole(self.hosts.len() as u32).ancestors(host).contains(&ancestor)
     }
 
-    /// Whether this daemon has to clean up before it can be taken in.
+    /// Whether this daemon has to clean up before it can join.
     fn must_reset(
         &mut self,
         host: HostId,
@@ -148,9 +148,9 @@ impl ServerState {
         let is_fenced = self.hosts[host as usize].fenced.contains(&incarnation);
         if is_other_server || is_fenced {
             let reason = if is_other_server {
-                "what it runs is of a server that is no more".to_owned()
+                "it runs jobs of an earlier server".to_owned()
             } else {
-                "it was given up".to_owned()
+                "it was declared down".to_owned()
             };
             self.send(host, PeerMessage::Reset { incarnation, reason });
         }
@@ -171,7 +171,7 @@ impl ServerState {
         let mut same_incarnation = false;
         if let Some(known) = found.member.as_mut().filter(|m| m.incarnation == join.incarnation) {
             if join.attach_seq < known.attach_seq {
-                // It has found a parent since.
+                // It has found a parent since then.
                 return;
             }
             (known.attach_seq, same_incarnation) = (join.attach_seq, true);
@@ -198,8 +198,8 @@ impl ServerState {
         } else if same_incarnation {
             found.state = HostState::Joining { deadline, was_up: found.may_have_jobs() };
         }
-        // Another incarnation than the one that is here: it is believed when it has a parent.
-        if let Some(unreachable) = join.unreachable_parent.filter(|without| *without != SERVER) {
+        // Another incarnation than the known one is accepted only when it has a parent.
+        if let Some(unreachable) = join.unreachable_parent.filter(|parent| *parent != SERVER) {
             found.unreachable_parent =
                 Some(unreachable.min(found.unreachable_parent.unwrap_or(HostId::MAX)));
         }
@@ -221,7 +221,7 @@ impl ServerState {
         self.send(host, PeerMessage::AssignParent(assignment));
     }
 
-    /// A parent, or the server itself, has taken this daemon as its child.
+    /// A parent, or the server itself, has accepted this daemon as its child.
     pub(super) fn on_joined(&mut self, member: DaemonInfo, parent: HostId, now: MonotonicTime) {
         let host = member.host;
         let is_host = host != SERVER && (host as usize) < self.hosts.len();
@@ -238,8 +238,8 @@ impl ServerState {
         }
         if known.is_none() && found.may_have_jobs() {
             let old_incarnation = self.incarnation(host).unwrap_or_default();
-            self.declare_down(host, "its scored was started anew", now);
-            // If it is the other one that lives, this tells it.
+            self.declare_down(host, "its scored was restarted", now);
+            // If the other daemon is the one that is alive, this message resets it.
             let reason = "another scored of this host has joined".to_owned();
             self.send(host, PeerMessage::Reset { incarnation: old_incarnation, reason });
         }
@@ -251,7 +251,7 @@ impl ServerState {
         found.last_reported_at = now;
         if is_new {
             found.unreachable_parent = None;
-            // Who could not reach its predecessor may try again.
+            // Hosts that could not reach its predecessor may try again.
             for other in
                 self.hosts.iter_mut().filter(|other| other.unreachable_parent == Some(host))
             {
@@ -295,8 +295,8 @@ impl ServerState {
         self.suspect_descendants(host, self.config.times.silence, now);
     }
 
-    /// Who has this host above it has lost its parent, or soon will, after so long: each dials for
-    /// itself.
+    /// All descendants of this host have lost their parent, or will within `detection_time`. Each
+    /// of them dials for itself.
     fn suspect_descendants(&mut self, host: HostId, detection_time: Duration, now: MonotonicTime) {
         let deadline = now + detection_time + self.config.times.grace;
         let name = self.name(host).to_owned();
@@ -313,7 +313,7 @@ impl ServerState {
         }
     }
 
-    /// Ends everything that counts on this incarnation of the host.
+    /// Ends all jobs and sessions that depend on this incarnation of the host.
     fn declare_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
         let Some(incarnation) = self.incarnation(host) else { return };
         let text = format!("host {}: {reason}", self.name(host));
@@ -325,8 +325,8 @@ impl ServerState {
         found.fenced.push_back(incarnation);
         self.actions.push(ClusterAction::HostDown { host, incarnation, reason: text.clone() });
         self.on_host_down(host, &text, now);
-        // A daemon that hangs and was replaced may have sent a beat only now. Of others it is known
-        // already.
+        // A daemon that hangs and was replaced may have sent a beat only now. The loss of other
+        // daemons is already known.
         self.suspect_descendants(host, self.config.times.silence * 3 / 2, now);
     }
 
@@ -337,7 +337,7 @@ impl ServerState {
         }
     }
 
-    /// The server itself did not run for a while: nobody is to blame for that time.
+    /// The server itself did not run for a while: no host is suspected because of that time.
     fn extend_deadlines(&mut self, delay: MonotonicTime) {
         for host in &mut self.hosts {
             host.last_reported_at += delay;
@@ -403,7 +403,8 @@ impl ServerState {
         }
     }
 
-    /// Hosts that were adopted while their own parent was away go back to it, some at a time.
+    /// Moves hosts that were adopted while their own parent was unreachable back to it, a batch at
+    /// a time.
     fn rebalance(&mut self) {
         let mut move_count = 0;
         for host in 1..self.hosts.len() as HostId {

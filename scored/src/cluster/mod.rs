@@ -1,36 +1,39 @@
-//! The logic of a cluster: which hosts are there, who may log in, where jobs run. Pure machines
-//! `(state, event, now) -> actions`: no sockets and no clocks. [`ServerState`] runs in the server,
-//! [`tree_member::Member`] in the daemon of every other host; the shell carries their messages.
+//! The logic of a cluster: membership, logins and the placement of jobs. Pure state machines
+//! `(state, event, now) -> actions`, without sockets and clocks. [`ServerState`] runs in the
+//! server, [`tree_member::Member`] in the daemon of every other host. The shell carries their
+//! messages.
 //!
-//! # A whole life
+//! # A whole lifecycle
 //!
 //! | event | actions |
 //! |---|---|
-//! | a daemon dials: `Received(Join)` | `Send(Place)`: your parent is host 0 |
-//! | it dials its parent, the server: `Received(AttachChild)` | `HostUp`; from then on `Send(Heartbeat)` |
+//! | a daemon dials: `Received(Join)` | `Send(AssignParent)`: its parent is host 0 |
+//! | it dials its parent, the server: `Received(AttachChild)` | `HostUp`; then `Send(Heartbeat)`s |
 //! | its scrun logs in: `Login` | none; or `SessionClosed` with the reason |
 //! | `Submit` with a tag | `Start` with the hosts; or `Queued`, then `Start`; or `Refused` |
-//! | the job's logic is done: `Finished` | none: the hosts have not said that they are clean |
-//! | hosts have reclaimed it all: `Released` | `Ended` for the session |
-//! | scrun goes: `Logout` | none; `End` for each job that it still has |
-//! | a link of the tree is dead: `LinkLost`, or a parent's `Lost` | none: the host has its grace |
-//! | the host did not come back: `Tick` | `HostDown`; `End` for its jobs, with its name |
-//! | it comes back after that: `Received(Join)` | `Send(Reset)`; it cleans up and joins anew |
+//! | the job's logic has ended: `Finished` | none: the hosts have not confirmed their cleanup |
+//! | all hosts have reclaimed their share: `Released` | `Ended` for the session |
+//! | scrun disconnects: `Logout` | none; `End` for each job that it still has |
+//! | a link of the tree is dead: `LinkLost`, `ChildrenLost` | none: the host has its grace |
+//! | the host did not return: `Tick` | `HostDown`; `End` for its jobs, with its name |
+//! | it returns after that: `Received(Join)` | `Send(Reset)`; it cleans up and joins again |
 //!
-//! The shell calls [`ServerState::on`] with everything that happens, `Tick` at
-//! [`ServerState::deadline`], and carries every action out in order. Messages may be late, doubled or
+//! The shell calls [`ServerState::on`] with every event, and with `Tick` at
+//! [`ServerState::deadline`]. It performs all actions in order. Messages may be late, duplicated or
 //! lost with their link; links may break at any time.
 //!
-//! # What the shell owes
+//! # Obligations of the shell
 //!
-//! - A daemon refuses to start a share for another incarnation than its own, and says that it is
-//!   free of it. One that is asked to kill what it does not have says the same.
-//! - Kill orders are repeated until `Released` or `HostDown`: the link may have broken under one.
-//! - When a link of a job breaks, the daemon below it kills what it runs of that job, and the
-//!   server is told: `JobHostFailed`, with the host.
-//! - What has come is read before `Tick` is reported, and a machine that was stopped reads first.
-//! - [`Timeouts::silence`] is longer than an interruption that shall do no harm: TCP tries again some
-//!   6 s after the beginning of one that lasts 5 s.
+//! - A daemon refuses to start a share that is meant for another incarnation than its own, and
+//!   reports that it has released the share. It reports the same if it is ordered to kill a share
+//!   that it does not have.
+//! - Kill orders are repeated until `Released` or `HostDown`, because the link may have broken
+//!   during one.
+//! - If a link of a job breaks, the daemon below it kills its part of that job. The server is
+//!   notified by `JobHostFailed` with the host.
+//! - Received messages are read before `Tick` is reported. A machine that was stopped reads first.
+//! - [`Timeouts::silence`] is longer than an interruption that must do no harm: TCP tries again
+//!   about 6 s after the beginning of an interruption of 5 s.
 
 use std::time::Duration;
 
@@ -53,18 +56,19 @@ pub use jobs::Summary;
 pub use placement::HostShare;
 pub use server::ServerState;
 
-/// What has passed since any fixed moment, on a clock that does not jump.
+/// The time since a fixed moment, on a clock that does not jump.
 pub type MonotonicTime = Duration;
 
-/// A job's number, from 1; what `sc_getpid` gives.
+/// A job's number, from 1. `sc_getpid` returns it.
 pub type JobId = u32;
 
-/// A login: the host of the scrun, its daemon's incarnation, and that daemon's number for it.
+/// A login: the host of the scrun, the incarnation of that host's daemon, and that daemon's number
+/// for the login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId {
-    /// Where scrun runs.
+    /// The host where scrun runs.
     pub host: HostId,
-    /// Of the daemon there.
+    /// The incarnation of the daemon on that host.
     pub incarnation: Incarnation,
     /// Unique while that incarnation lasts.
     pub number: u64,
@@ -75,21 +79,21 @@ pub struct SessionId {
 pub struct ClusterConfig {
     /// This server's own incarnation.
     pub server_incarnation: Incarnation,
-    /// All hosts in their order. The first is the server's; with no slots when it runs no jobs.
+    /// All hosts in their order. The first is the server's; it has no slots if it runs no jobs.
     pub hosts: Vec<HostConfig>,
     /// Times.
     pub times: Timeouts,
-    /// The first job's number. A restarted server must not begin with those of its predecessor.
+    /// The first job's number. A restarted server must not reuse the numbers of its predecessor.
     pub first_job: JobId,
-    /// Jobs that may share a slot, each in its time.
+    /// Jobs that may share a slot alternately.
     pub rows: u32,
-    /// Bytes of memory of the server's own host; 0 where that is not known.
+    /// Bytes of memory of the server's own host; 0 if unknown.
     pub memory: u64,
     /// Single-user mode: a job alone on the cluster may have more processes than there are slots.
     pub oversubscribe: bool,
     /// Users that may stop the jobs of others; root always may.
     pub operators: Vec<u32>,
-    /// What one user and all together may ask for.
+    /// Limits on the requests of one user and of all users together.
     pub limits: ClusterLimits,
 }
 
@@ -98,25 +102,26 @@ pub struct ClusterConfig {
 pub struct HostConfig {
     /// Its name.
     pub name: String,
-    /// Processes that jobs may have there: its processors, unless the operator says otherwise.
+    /// Processes that jobs may have on it: its processors, unless the operator configures
+    /// otherwise.
     pub slots: u32,
-    /// The hosts in whose place it is used while they are missing; empty where it is no spare.
+    /// The hosts that it replaces while they are missing; empty if it is no spare.
     pub spare_for: NodeSet,
     /// Marked as defect: never used.
     pub defect: bool,
 }
 
-/// How long things may take. A host is named at the latest `silence + grace` after it has died;
-/// when its parent in the tree died with it, `2 * silence + grace`.
+/// Time limits. A host is reported as down at the latest `silence + grace` after it has died. If
+/// its parent in the tree died at the same time, the limit is `2 * silence + grace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// The limit of [`score_tree::link::LinkTimeouts::silence_timeout`].
     pub silence: Duration,
-    /// From the loss of a host until it is down: it may dial again.
+    /// From the loss of a host until it is down. In this time it may dial again.
     pub grace: Duration,
-    /// From a job's end until its user is told, though a host has not said that it is clean.
+    /// From a job's end until its user is notified, even if a host has not confirmed its cleanup.
     pub cleanup: Duration,
-    /// News on its way up the tree waits that long for more.
+    /// Membership changes on their way up the tree wait this long for more changes.
     pub merge: Duration,
 }
 
@@ -131,16 +136,16 @@ impl Default for Timeouts {
     }
 }
 
-/// Bounds on what users may ask for.
+/// Limits on the requests of users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterLimits {
-    /// Logins of all users.
+    /// Logins of all users together.
     pub sessions: usize,
     /// Logins of one user.
     pub sessions_per_user: usize,
-    /// Jobs of all users that wait.
+    /// Waiting jobs of all users.
     pub queued: usize,
-    /// Jobs of one user that wait.
+    /// Waiting jobs of one user.
     pub queued_per_user: usize,
     /// Bytes of all jobs ([`JobRequest::spec_bytes`]).
     pub spec_bytes: u64,
@@ -161,25 +166,25 @@ impl Default for ClusterLimits {
     }
 }
 
-/// What a job asks for.
+/// The request of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRequest {
     /// Hosts and processes.
-    pub shape: AllocationRequest,
-    /// It has hosts of one of these sets; where there is none, any hosts.
+    pub allocation: AllocationRequest,
+    /// It gets hosts of one of these sets; if the list is empty, any hosts.
     pub pools: Vec<NodeSet>,
-    /// Whether it queues when there is no room.
+    /// Whether it queues if it cannot start now.
     pub wait: bool,
     /// 0 to 15; among the waiting jobs of its user a smaller one goes first.
     pub priority: u8,
-    /// Bytes of memory that it may use on each of its hosts; 0 for a job that does not say.
+    /// Bytes of memory that it may use on each of its hosts; 0 if the job does not specify it.
     pub memory: u64,
-    /// What the shell holds for it (its JobSpec), for the limits.
+    /// Bytes that the shell keeps for the job (its JobSpec), for the limits.
     pub spec_bytes: u64,
 }
 
 impl JobRequest {
-    /// All hosts that it may have; None for any.
+    /// All hosts that the job may use; None for any.
     pub fn allowed_hosts(&self) -> Option<NodeSet> {
         self.pools.iter().cloned().reduce(|mut all, pool| {
             all.union(&pool);
@@ -188,174 +193,179 @@ impl JobRequest {
     }
 }
 
-/// What has happened.
+/// An event of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterEvent {
-    /// A daemon has sent a message of membership; others are not for this machine.
+    /// A daemon has sent a membership message. Other messages do not concern this state machine.
     Received {
-        /// Who, as its Hello on this link said (any number while it does not know its own).
+        /// The sender, as its Hello on this link claimed (any number while it does not know its
+        /// own).
         from: HostId,
         /// The message.
         message: PeerMessage,
     },
-    /// The last link to a host is gone, or could not be made.
+    /// The last link to a host is lost, or could not be made.
     LinkLost {
         /// The host.
         host: HostId,
-        /// What the link said.
+        /// The reason that the link reported.
         reason: String,
     },
     /// A user has logged in; the daemon of its host vouches for it.
     Login {
         /// The login.
         session: SessionId,
-        /// Who.
+        /// The user.
         user: User,
     },
     /// A job.
     Submit {
-        /// Whose.
+        /// The session of the job.
         session: SessionId,
-        /// The session's own number for it, repeated in the answer.
+        /// The session's own number for the job, repeated in the answer.
         tag: u64,
-        /// What it asks for.
+        /// The request.
         request: JobRequest,
     },
     /// The session wants its job ended.
     Cancel {
-        /// Whose.
+        /// The session of the job.
         session: SessionId,
-        /// Its number for it.
+        /// The session's number for the job.
         tag: u64,
     },
-    /// The session is over.
+    /// The session has ended.
     Logout {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// These hosts of the job (numbers in the order of its shares) hold nothing of it any more.
+    /// These hosts of the job (numbers in the order of its shares) have released all of its
+    /// resources.
     Released {
         /// The job.
         job: JobId,
         /// Its hosts.
         hosts: NodeSet,
     },
-    /// The job's logic has come to its end.
+    /// The job's logic has ended.
     Finished {
         /// The job.
         job: JobId,
         /// Exit code.
         code: u8,
     },
-    /// A host of the job cannot be reached, though the cluster sees it, or cannot go on with it.
+    /// A host of the job cannot be reached although it is up in the cluster, or cannot continue the
+    /// job.
     #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     JobHostFailed {
         /// The job.
         job: JobId,
         /// The host.
         host: HostId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A user wants a job ended.
     KillJob {
-        /// Who, as the scored of its host vouches for it.
+        /// The user, as the scored of its host vouches for it.
         uid: u32,
         /// The job.
         job: JobId,
     },
-    /// The operator marks a host as defect, or as repaired.
+    /// The operator marks a host as defect or as repaired.
     #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     SetDefective {
         /// The host.
         host: HostId,
-        /// Which of the two.
+        /// Whether the host is defect.
         defect: bool,
     },
-    /// [`ServerState::deadline`] has come.
+    /// The time [`ServerState::deadline`] is reached.
     Tick,
 }
 
-/// What the shell shall do.
+/// An action for the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Send this, over the link there is or by dialling. When it cannot be sent: `LinkLost`.
+    /// Send this over the existing link, or dial. If it cannot be sent, the shell reports
+    /// `LinkLost`.
     Send {
-        /// To whom.
+        /// The destination.
         to: HostId,
-        /// What.
+        /// The message.
         message: PeerMessage,
     },
-    /// A host has been taken in.
+    /// A host has joined.
     HostUp {
         /// The host.
         host: HostId,
         /// Its daemon.
         incarnation: Incarnation,
     },
-    /// A host is given up: close its link. [`ClusterAction::End`] follows for each of its jobs.
+    /// A host is declared down: close its link. [`ClusterAction::End`] follows for each of its
+    /// jobs.
     HostDown {
         /// The host.
         host: HostId,
         /// Its daemon.
         incarnation: Incarnation,
-        /// With the host's name.
+        /// The reason, with the host's name.
         reason: String,
     },
     /// The job waits.
     Queued {
-        /// Whose.
+        /// The session of the job.
         session: SessionId,
-        /// Its number for it.
+        /// The session's number for the job.
         tag: u64,
         /// The job.
         job: JobId,
     },
     /// The job is not accepted.
     Refused {
-        /// Whose.
+        /// The session of the job.
         session: SessionId,
-        /// Its number for it.
+        /// The session's number for the job.
         tag: u64,
         /// One line.
         reason: String,
     },
     /// Run the job on these hosts, in this order.
     Start {
-        /// Whose.
+        /// The session of the job.
         session: SessionId,
-        /// Its number for it.
+        /// The session's number for the job.
         tag: u64,
         /// The job.
         job: JobId,
         /// Hosts and processes.
         shares: Vec<HostShare>,
-        /// The daemon of each share's host: no other may run it.
+        /// The daemon of each share's host: no other incarnation may run it.
         incarnations: Vec<Incarnation>,
     },
-    /// Kill the job on all hosts that it still has, and tell the user why.
+    /// Kill the job on all hosts that it still has, and report the reason to the user.
     End {
         /// The job.
         job: JobId,
         /// One line.
         reason: String,
     },
-    /// The one and last word about a job that was queued or started.
+    /// The only final message about a job that was queued or started.
     Ended {
-        /// Whose.
+        /// The session of the job.
         session: SessionId,
-        /// Its number for it.
+        /// The session's number for the job.
         tag: u64,
         /// The job.
         job: JobId,
-        /// What [`ClusterEvent::Finished`] said, if it did.
+        /// The code of [`ClusterEvent::Finished`], if the job has finished.
         code: Option<u8>,
-        /// Why it was ended before its time, if it was.
+        /// The reason if the job was ended early.
         reason: Option<String>,
     },
     /// The session is closed.
     SessionClosed {
-        /// Which.
+        /// The session.
         session: SessionId,
         /// One line.
         reason: String,

@@ -1,26 +1,26 @@
-//! Jobs that wait for room: users take turns, and the jobs of one user go by priority, then in
-//! the order of their submission. A user with ten thousand jobs has one turn like any other.
+//! The queue of waiting jobs. Users alternate. The jobs of one user are ordered by priority, then
+//! by submission. A user with ten thousand jobs gets one turn like any other.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::JobId;
 
-/// Where a job stands among those of its user: priority (smaller first), then number.
+/// The position of a job among those of its user: priority (smaller first), then number.
 type QueueKey = (u8, u64);
 
 /// The jobs that wait.
 #[derive(Debug, Default)]
 pub struct PendingQueue {
     users: BTreeMap<u32, BTreeMap<QueueKey, JobId>>,
-    /// Users with waiting jobs; who is in front is next.
+    /// Users with waiting jobs; the user in front is next.
     turns: VecDeque<u32>,
-    /// Counts all that ever waited.
+    /// Counts all jobs that ever waited.
     next_sequence: u64,
     job_count: usize,
 }
 
 impl PendingQueue {
-    /// Adds a job at the end of its user's queue for this priority; gives its rank.
+    /// Adds a job at the end of its user's queue for this priority, and returns its key.
     pub fn push(&mut self, uid: u32, priority: u8, job: JobId) -> QueueKey {
         let key = (priority, self.next_sequence);
         self.next_sequence += 1;
@@ -45,7 +45,7 @@ impl PendingQueue {
         }
     }
 
-    /// A job of this user has started: the next turn is another's.
+    /// A job of this user has started: the user moves to the end of the line.
     pub fn rotate_user(&mut self, uid: u32) {
         if let Some(index) = self.turns.iter().position(|turn| *turn == uid) {
             self.turns.remove(index);
@@ -58,7 +58,7 @@ impl PendingQueue {
         self.turns.iter().filter_map(|uid| self.users.get(uid)?.values().next().copied())
     }
 
-    /// How many jobs go before this one, when each user has one turn after the other.
+    /// How many jobs go before this one if users alternate.
     pub fn jobs_ahead(&self, uid: u32, key: QueueKey) -> usize {
         let own_ahead = self.users.get(&uid).map_or(0, |jobs| jobs.range(..key).count());
         let own_position =

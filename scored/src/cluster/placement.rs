@@ -1,7 +1,7 @@
-//! Where a job runs: each host has so many slots, normally its processors, and so many rows of
-//! them, one for each time slice. Pure arithmetic on a list of hosts that the caller has chosen
-//! from, for one row: what is free in the first is for a job alone, what is free in a further one
-//! is shared in time.
+//! The placement of a job. Each host has a number of slots, normally its processors, and a number
+//! of rows of them, one for each time slice. Pure arithmetic on a list of candidate hosts for one
+//! row: the free slots of the first row are for a job alone, those of a further row are shared in
+//! time.
 
 use std::ops::RangeInclusive;
 
@@ -15,26 +15,26 @@ pub struct HostSlots {
     pub host: HostId,
     /// All of its slots.
     pub slots: u32,
-    /// Those that a job may have.
+    /// The slots that a job may have.
     pub free: u32,
-    /// Processes that jobs have there already, for 1024 slots.
+    /// Processes that jobs already have on it, for 1024 slots.
     pub load: u64,
 }
 
 impl HostSlots {
-    /// A host where jobs have `used` slots, when it has so many rows.
+    /// A host with this many rows, of which jobs have `used` slots.
     pub fn new(host: HostId, slots: u32, used: u32, rows: u32) -> Self {
         let free = slots.saturating_mul(rows).saturating_sub(used).min(slots);
         Self { host, slots, free, load: u64::from(used) * 1024 / u64::from(slots.max(1)) }
     }
 }
 
-/// Which hosts are taken first of those that fit.
+/// The order in which fitting hosts are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlacementPolicy {
-    /// The tightest: what is large stays whole for those who need it.
+    /// The tightest hosts first: large hosts stay whole for the jobs that need them.
     BestFit,
-    /// Those where the job waits least for its turns.
+    /// The hosts where the job waits least for its slices.
     LeastLoaded,
 }
 
@@ -52,12 +52,12 @@ impl PlacementPolicy {
 pub struct HostShare {
     /// The host.
     pub host: HostId,
-    /// Processes there.
+    /// Processes on the host.
     pub procs: u32,
 }
 
-/// Finds room among the free slots of `sites`. Shares come in the order of the job's hosts: those
-/// with more processes first, then by number.
+/// Finds free slots among `candidates`. Shares come in the order of the job's hosts: those with
+/// more processes first, then by number.
 pub fn place(
     shape: AllocationRequest,
     candidates: &[HostSlots],
@@ -84,8 +84,9 @@ fn total_procs(shares: &[HostShare]) -> u32 {
     shares.iter().fold(0, |sum, share| sum.saturating_add(share.procs))
 }
 
-/// Hosts that are free with all of their slots: those with the least load and the first ones,
-/// unless only the largest or the smallest ones make a number of nodes that is wanted.
+/// Selects hosts that are free with all of their slots: those with the least load, then the first
+/// ones. The largest or the smallest hosts are used only if no other choice has a requested number
+/// of nodes.
 fn whole_hosts(
     host_count: u32,
     node_range: RangeInclusive<u32>,
@@ -112,7 +113,7 @@ fn whole_hosts(
     Some(chosen)
 }
 
-/// Finds room without regard to slots: only a job that has all hosts for itself may do so.
+/// Places a job without regard to slots: only a job that has all hosts for itself may do so.
 pub fn place_oversubscribed(
     shape: AllocationRequest,
     candidates: &[HostSlots],
@@ -145,8 +146,9 @@ pub fn place_oversubscribed(
     ))
 }
 
-/// `nodes` processes on these hosts, blocks differing by at most one; the first `nodes % count`
-/// get one more, and among equals the numbers go up.
+/// Distributes `nodes` processes over these hosts in blocks that differ by at most one. The first
+/// `nodes % host_count` blocks get one more. The host numbers increase among blocks of the same
+/// size.
 fn distribute_evenly(nodes: u32, mut hosts: Vec<HostId>, host_count: u32) -> Vec<HostShare> {
     let larger_blocks = (nodes % host_count) as usize;
     hosts[..larger_blocks].sort_unstable();
@@ -186,8 +188,8 @@ fn spread(nodes: u32, candidates: &[HostSlots], policy: PlacementPolicy) -> Opti
             && (larger_blocks == 0 || by_free[larger_blocks - 1].free > block)
     };
     let host_count = (1..=max_hosts).find(fits)?;
-    // The fewest hosts are known; those that can take the larger block are preferred, if there
-    // are enough of them.
+    // The smallest number of hosts is known. Hosts that can take the larger block are preferred, if
+    // there are enough of them.
     let block = nodes.div_ceil(host_count as u32);
     let fitting_count = by_free.partition_point(|candidate| candidate.free >= block);
     let first = match policy {
@@ -281,7 +283,7 @@ mod tests {
             shares(place(AllocationRequest::FewestHosts(9), &candidates_with_free(&[1, 4, 5, 2]))),
             [(2, 5), (1, 4)]
         );
-        // Evenly over two hosts does not fit into one slot of the second, over all three neither.
+        // An even distribution does not fit: the second host has one slot, and so has the third.
         assert_eq!(
             place(AllocationRequest::FewestHosts(9), &candidates_with_free(&[8, 1, 1])),
             None
@@ -325,7 +327,7 @@ mod tests {
     fn in_further_rows_the_least_loaded_hosts_are_taken() {
         let loaded: Vec<_> =
             (0..).zip([4, 2, 6, 3]).map(|(host, used)| HostSlots::new(host, 4, used, 2)).collect();
-        assert_eq!(loaded.iter().map(|site| site.free).collect::<Vec<_>>(), [4, 4, 2, 4]);
+        assert_eq!(loaded.iter().map(|candidate| candidate.free).collect::<Vec<_>>(), [4, 4, 2, 4]);
         let placed_pairs =
             |shape| shares(super::place(shape, &loaded, PlacementPolicy::LeastLoaded));
         assert_eq!(
@@ -384,8 +386,8 @@ mod tests {
                 (AllocationRequest::AllFreeSlots { min_nodes: 1, max_nodes: nodes }, total.min(nodes)),
             ] {
                 let Some(found) = place(shape, &sites) else {
-                    // All hosts alike: then nothing that fits in sum is turned away.
-                    let equal = free.iter().all(|one| *one == free[0]);
+                    // If all hosts are equal, no request that fits in sum is rejected.
+                    let equal = free.iter().all(|slots| *slots == free[0]);
                     let is_grid = matches!(shape, AllocationRequest::HostsByProcs { .. });
                     let none = total == 0 || wanted > total;
                     prop_assert!(!equal || none || is_grid);

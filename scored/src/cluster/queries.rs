@@ -1,4 +1,4 @@
-//! What the server's shell asks its machine.
+//! Queries that the server's shell makes on the cluster state.
 
 use score_proto::peer_message::{HostId, Incarnation, SERVER};
 
@@ -11,17 +11,17 @@ impl ServerState {
         self.config.server_incarnation
     }
 
-    /// That of another host, while it belongs to the cluster.
+    /// The incarnation of another host, while the host belongs to the cluster.
     pub fn incarnation_of(&self, host: HostId) -> Option<Incarnation> {
         if host == SERVER { None } else { self.incarnation(host) }
     }
 
-    /// How many jobs wait.
+    /// The number of jobs that wait.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether this user may see all of the jobs of others, and end them.
+    /// Whether this user may see all jobs of other users, and end them.
     pub fn is_operator(&self, uid: u32) -> bool {
         uid == 0 || self.config.operators.contains(&uid)
     }

@@ -1,5 +1,5 @@
-//! The state of the server, and the way of each event to the file that handles it: membership in
-//! `hosts.rs`, logins and jobs in `jobs.rs`.
+//! The state of the server, and the dispatch of each event to the file that handles it: membership
+//! in `membership.rs`, logins and jobs in `jobs.rs`.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ pub struct ServerState {
     pub(super) config: ClusterConfig,
     pub(super) hosts: Vec<ClusterHost>,
     pub(super) names: BTreeMap<String, HostId>,
-    /// A host was taken in: others may have a nearer parent now.
+    /// A host has joined: other hosts may have a nearer parent now.
     pub(super) needs_rebalance: bool,
     pub(super) next_beat_at: MonotonicTime,
-    /// When the last event came.
+    /// The time of the last event.
     pub(super) now: MonotonicTime,
     pub(super) sessions: BTreeMap<SessionId, UserSession>,
     pub(super) users: BTreeMap<u32, UserUsage>,
@@ -27,13 +27,13 @@ pub struct ServerState {
     pub(super) jobs: BTreeMap<JobId, ClusterJob>,
     pub(super) pending: PendingQueue,
     pub(super) next_job: JobId,
-    /// Room may have become free: the queue is looked at when the event is done.
+    /// Slots may have become free: the queue is scheduled at the end of the event.
     pub(super) needs_scheduling: bool,
     pub(super) actions: Vec<ClusterAction>,
 }
 
 impl ServerState {
-    /// A server that has just started: no other host is there.
+    /// The state of a server that has just started: no other host has joined.
     pub fn new(config: ClusterConfig, now: MonotonicTime) -> Self {
         let names = config.hosts.iter().map(|host| host.name.clone()).zip(0..).collect();
         Self {
@@ -54,7 +54,7 @@ impl ServerState {
         }
     }
 
-    /// One step.
+    /// Handles one event.
     pub fn on(&mut self, event: ClusterEvent, now: MonotonicTime) -> Vec<ClusterAction> {
         self.now = now;
         match event {
@@ -97,7 +97,7 @@ impl ServerState {
                 lost_hosts.into_iter().for_each(|lost| self.on_lost(lost, now))
             }
             PeerMessage::PresenceReport(hosts) => self.on_present(&hosts, now),
-            // A child that moves is heard of again from its new parent.
+            // A child that moves is reported again by its new parent.
             PeerMessage::DetachChild => {}
             other => {
                 let text: String = format!("{other:?}").chars().take(60).collect();
@@ -106,7 +106,7 @@ impl ServerState {
         }
     }
 
-    /// When [`Event::Tick`] is due.
+    /// When [`ClusterEvent::Tick`] is due.
     pub fn deadline(&self) -> MonotonicTime {
         let hosts = self.hosts.iter().filter_map(ClusterHost::deadline);
         let jobs = self.jobs.values().filter_map(ClusterJob::deadline);
@@ -123,12 +123,13 @@ impl ServerState {
         self.hosts.get(host as usize).map_or("?", |host| &host.config.name)
     }
 
-    /// Whether jobs can be given to a host now.
+    /// Whether jobs can be placed on a host now.
     pub fn is_up(&self, host: HostId) -> bool {
         self.hosts.get(host as usize).is_some_and(|found| host == SERVER || found.is_up())
     }
 
-    /// Where a host accepts links: what the shares of a job need to find each other.
+    /// The address where a host accepts links. The shares of a job need it to connect to each
+    /// other.
     pub fn address(&self, host: HostId) -> Option<std::net::SocketAddr> {
         Some(self.hosts.get(host as usize)?.member.as_ref()?.address)
     }

@@ -1,16 +1,17 @@
-//! The daemon of a host that is not the server: finds its parent, keeps its children, passes news
-//! up and the server's beat down, and cleans up when it is told or hears nothing any more.
+//! The daemon of a host that is not the server. It finds its parent and keeps its children. It
+//! passes membership changes up and the server's heartbeat down. It cleans up when the server
+//! orders a reset or when no heartbeat arrives any more.
 //!
 //! | event | actions |
 //! |---|---|
-//! | it starts: `Tick` | `Send(Join)` to the server; or, started by its parent, `Send(Child)` |
-//! | `Received(AssignParent)` | `SetAddress` of the parent's address, `Send(Child)` |
-//! | a child says `Child`, or `Joined` or `Lost` | a moment later one `Send` of all such news |
-//! | `Received(Heartbeat)` | `Send(Heartbeat)` to each child, `Send(PresenceReport)` to the parent |
-//! | that beat was for a predecessor | `Send(Child)` as well |
-//! | `LinkLost` of the parent, `Received(ParentLost)` | `Send(ParentLost)` to all children, `Send(Join)` |
-//! | no beat for one and a half times the limit of silence | the same, without that parent |
-//! | `Received(Reset)`, another server, or no beat for twice that limit and the grace | `ResetHost` |
+//! | it starts: `Tick` | `Send(Join)` to the server; if a parent started it, `Send(AttachChild)` |
+//! | `Received(AssignParent)` | `SetAddress` of the parent's address, `Send(AttachChild)` |
+//! | `AttachChild`, `ChildrenJoined`, `ChildrenLost` of a child | soon one `Send` of all changes |
+//! | `Received(Heartbeat)` | `Send(Heartbeat)` to children, `Send(PresenceReport)` to the parent |
+//! | that beat was for a predecessor | `Send(AttachChild)` as well |
+//! | `LinkLost` of the parent, or `ParentLost` | `Send(ParentLost)` to all children, `Send(Join)` |
+//! | no beat for one and a half times the silence limit | the same, without that parent |
+//! | `Reset`, another server, or no beat for twice that limit and the grace | `ResetHost` |
 //! | `ResetDone` with a new incarnation | `Send(Join)` |
 
 use std::collections::BTreeMap;
@@ -18,35 +19,35 @@ use std::net::SocketAddr;
 
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    ChildJoined, ChildLost, DaemonInfo as Card, Heartbeat, HostId, Incarnation, JoinRequest,
+    ChildJoined, ChildLost, DaemonInfo, Heartbeat, HostId, Incarnation, JoinRequest,
     PeerMessage, SERVER,
 };
 
 use super::{MonotonicTime, Timeouts};
 
-/// Pieces of news that may wait for a parent; with more, the children have to join anew.
+/// Changes that may wait for a parent; if there are more, the children have to join again.
 const MAX_PENDING_CHANGES: usize = 16 * 1024;
-/// Pieces of news in one message.
+/// Changes in one message.
 const MAX_CHANGES_PER_MESSAGE: usize = 1024;
 
-/// What a daemon knows at its start.
+/// The configuration of a daemon at its start.
 #[derive(Debug, Clone)]
 pub struct MemberConfig {
     /// Its name in the cluster's list.
     pub name: String,
     /// Its first incarnation.
     pub incarnation: Incarnation,
-    /// Where it accepts links.
+    /// Its address for links.
     pub address: SocketAddr,
-    /// Bytes of memory of this host; 0 where that is not known.
+    /// Bytes of memory of this host; 0 if unknown.
     pub memory: u64,
-    /// When it was started by its parent: its own number, and the parent's.
+    /// If its parent started it: its own number, and the parent's.
     pub host_and_parent: Option<(HostId, HostId)>,
     /// Times.
     pub times: Timeouts,
 }
 
-/// What has happened.
+/// An event of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEvent {
     /// A message of membership.
@@ -56,39 +57,40 @@ pub enum MemberEvent {
         /// The message.
         message: PeerMessage,
     },
-    /// The last link to a host is gone, or could not be made.
+    /// The last link to a host is lost, or could not be made.
     LinkLost {
         /// The host.
         host: HostId,
-        /// What the link said.
+        /// The reason that the link reported.
         reason: String,
     },
-    /// What [`MemberAction::ResetHost`] asked for is done; the daemon's new incarnation.
+    /// The reset of [`MemberAction::ResetHost`] is done; the daemon's new incarnation.
     ResetDone(Incarnation),
-    /// [`Member::deadline`] has come.
+    /// The time [`Member::deadline`] is reached.
     Tick,
 }
 
-/// What the shell shall do.
+/// An action for the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberAction {
-    /// Send this, over the link there is or by dialling. When it cannot be sent: `LinkLost`.
+    /// Send this over the existing link, or dial. If it cannot be sent, the shell reports
+    /// `LinkLost`.
     Send {
-        /// To whom.
+        /// The destination.
         to: HostId,
-        /// What.
+        /// The message.
         message: PeerMessage,
     },
-    /// From now on that host is reached there.
+    /// From now on the host has this address.
     SetAddress {
         /// The host.
         host: HostId,
-        /// Where it accepts links.
+        /// Its address for links.
         address: SocketAddr,
     },
-    /// End every job here, close every session, and report [`MemberEvent::ResetDone`].
+    /// End every job and close every session on this host, and report [`MemberEvent::ResetDone`].
     ResetHost {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A line for the log.
@@ -97,11 +99,11 @@ pub enum MemberAction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Asks the server for a place at this time (again).
+    /// Requests a parent from the server at this time (again).
     Joining { retry_at: MonotonicTime },
-    /// Has a parent. `confirmed` once something was heard from it.
+    /// Has a parent. `confirmed` after the first message from it.
     Attached { parent: HostId, confirmed: bool },
-    /// Waits for the shell to have cleaned up.
+    /// Waits for the shell to clean up.
     Resetting,
 }
 
@@ -113,7 +115,7 @@ pub struct Member {
     host: Option<HostId>,
     server: Option<Incarnation>,
     attach: u32,
-    /// A parent that it was told and could not reach.
+    /// An assigned parent that it could not reach.
     unreachable_parent: Option<HostId>,
     /// Incarnation and attachment of each child.
     children: BTreeMap<HostId, (Incarnation, u32)>,
@@ -121,15 +123,16 @@ pub struct Member {
     present_hosts: NodeSet,
     pending_joined: Vec<ChildJoined>,
     pending_lost: Vec<ChildLost>,
-    /// When the news goes up.
+    /// When the pending changes are sent up.
     flush_at: Option<MonotonicTime>,
-    /// When the server was heard last.
+    /// The time of the last beat of the server.
     last_beat_at: MonotonicTime,
     actions: Vec<MemberAction>,
 }
 
 impl Member {
-    /// A daemon that has just started and runs nothing; call [`Member::on`] with `Tick` at once.
+    /// The state of a daemon that has just started and runs no jobs; call [`Member::on`] with
+    /// `Tick` at once.
     pub fn new(config: MemberConfig, now: MonotonicTime) -> Self {
         Self {
             state: State::Joining { retry_at: now },
@@ -153,7 +156,7 @@ impl Member {
         self.config.incarnation
     }
 
-    /// Its number, once it knows.
+    /// Its number, once assigned.
     pub fn host(&self) -> Option<HostId> {
         self.host
     }
@@ -166,7 +169,7 @@ impl Member {
         }
     }
 
-    /// One step.
+    /// Handles one event.
     pub fn on(&mut self, event: MemberEvent, now: MonotonicTime) -> Vec<MemberAction> {
         match event {
             MemberEvent::Received { from, message } => self.on_message(from, message, now),
@@ -188,7 +191,7 @@ impl Member {
         next.min(self.fence_deadline()).min(self.reparent_deadline())
     }
 
-    /// When it looks for another parent, because no beat comes from this one.
+    /// When it looks for another parent because no beat arrives from this one.
     fn reparent_deadline(&self) -> MonotonicTime {
         match self.state {
             State::Attached { .. } => self.last_beat_at + self.config.times.silence * 3 / 2,
@@ -196,7 +199,7 @@ impl Member {
         }
     }
 
-    /// When it ends what it runs because the server is not heard.
+    /// When it ends all jobs on this host because no beat of the server arrives.
     fn fence_deadline(&self) -> MonotonicTime {
         match (self.server, self.state) {
             (None, _) | (_, State::Resetting) => MonotonicTime::MAX,
@@ -216,7 +219,7 @@ impl Member {
             | PeerMessage::Refused { .. }
                 if from != SERVER =>
             {
-                self.log(format!("host {from} speaks as if it were the server"));
+                self.log(format!("host {from} sent a message that only the server may send"));
             }
             PeerMessage::Reset { incarnation, reason }
                 if incarnation == self.config.incarnation =>
@@ -224,34 +227,37 @@ impl Member {
                 self.start_reset(&reason, now);
             }
             PeerMessage::Reset { .. } => {}
-            // Who comes now has to look elsewhere; all else concerns what is being ended.
+            // A new child has to find another parent. All other messages concern jobs that are
+            // being ended.
             PeerMessage::AttachChild(_) if self.state == State::Resetting => {
                 self.send(from, PeerMessage::ParentLost)
             }
             _ if self.state == State::Resetting => {}
-            PeerMessage::AssignParent(place) => {
-                if !self.belongs_to(place.server_incarnation, now) {
+            PeerMessage::AssignParent(assignment) => {
+                if !self.belongs_to(assignment.server_incarnation, now) {
                     return;
                 }
-                // What it told a parent that has never answered is lost with that.
+                // Changes that were sent to a parent that never answered are lost with it.
                 let parent_unconfirmed = matches!(self.state, State::Attached { parent, confirmed: false }
-                    if parent != place.parent);
+                    if parent != assignment.parent);
                 if parent_unconfirmed {
                     self.lose_parent(now);
                 }
-                self.host = Some(place.host);
+                self.host = Some(assignment.host);
                 self.last_beat_at = now;
-                if let Some(address) = place.parent_address {
-                    self.actions.push(MemberAction::SetAddress { host: place.parent, address });
+                if let Some(address) = assignment.parent_address {
+                    self.actions
+                        .push(MemberAction::SetAddress { host: assignment.parent, address });
                 }
-                self.attach_to(place.parent);
+                self.attach_to(assignment.parent);
             }
-            // It may have hung while the server was started anew: it is not asked which one it is.
+            // The parent may have hung while the server was restarted. Its server incarnation is
+            // not checked.
             PeerMessage::Heartbeat(_) if self.parent() != Some(from) => {
                 self.send(from, PeerMessage::DetachChild)
             }
             PeerMessage::Heartbeat(beat) => {
-                // The same, of a parent that knows a predecessor only.
+                // The same applies to a parent that knows a predecessor of this daemon only.
                 let names_old_server = beat.child_incarnation != self.config.incarnation
                     && self.server.is_some_and(|server| server != beat.server_incarnation);
                 if !names_old_server && self.belongs_to(beat.server_incarnation, now) {
@@ -310,8 +316,8 @@ impl Member {
         }))
     }
 
-    fn membership_record(&self) -> Card {
-        Card {
+    fn membership_record(&self) -> DaemonInfo {
+        DaemonInfo {
             host: self.host.unwrap_or(SERVER),
             incarnation: self.config.incarnation,
             address: self.config.address,
@@ -321,7 +327,7 @@ impl Member {
         }
     }
 
-    fn adopt(&mut self, member: Card, now: MonotonicTime) {
+    fn adopt(&mut self, member: DaemonInfo, now: MonotonicTime) {
         let Some(parent) = self.host else {
             return self.send(member.host, PeerMessage::ParentLost);
         };
@@ -339,11 +345,12 @@ impl Member {
         beat.into_iter().for_each(|beat| self.send(child, beat));
     }
 
-    /// Whether this is the server whose jobs run here; another one finds this host empty.
+    /// Whether this is the server whose jobs run here. If it is another one, this host resets
+    /// itself.
     fn belongs_to(&mut self, server: Incarnation, now: MonotonicTime) -> bool {
         match self.server {
             Some(known) if known != server => {
-                self.start_reset("the server was started anew", now);
+                self.start_reset("the server was restarted", now);
                 false
             }
             _ => {
@@ -354,7 +361,7 @@ impl Member {
     }
 
     fn attach_to(&mut self, parent: HostId) {
-        if let Some(old_parent) = self.parent().filter(|before| *before != parent) {
+        if let Some(old_parent) = self.parent().filter(|old| *old != parent) {
             self.send(old_parent, PeerMessage::DetachChild);
         }
         self.attach += 1;
@@ -381,7 +388,7 @@ impl Member {
         }
     }
 
-    /// No parent any more: each child looks for one too, and its news finds its own way.
+    /// There is no parent any more: each child looks for one too, and reports its own changes.
     fn lose_parent(&mut self, now: MonotonicTime) {
         for child in std::mem::take(&mut self.children).into_keys() {
             self.send(child, PeerMessage::ParentLost);
@@ -414,7 +421,7 @@ impl Member {
 
     fn start_reset(&mut self, reason: &str, now: MonotonicTime) {
         if self.state != State::Resetting {
-            // Nobody shall count on what was here, however long cleaning up takes.
+            // No daemon may rely on the jobs of this host, however long the cleanup takes.
             self.leave_parent(reason, now);
             self.state = State::Resetting;
             self.actions.push(MemberAction::ResetHost { reason: reason.to_owned() });
@@ -439,18 +446,18 @@ impl Member {
 
     fn tick(&mut self, now: MonotonicTime) {
         if now >= self.fence_deadline() {
-            self.start_reset("the server was not heard for too long", now);
+            self.start_reset("no beat of the server for too long", now);
         }
         if now >= self.reparent_deadline()
             && let Some(parent) = self.parent()
         {
-            self.leave_parent("it has heard no beat from its parent", now);
+            self.leave_parent("no beat from its parent", now);
             self.unreachable_parent = Some(parent);
         }
         if let State::Joining { retry_at } = self.state
             && now >= retry_at
         {
-            // It is asked again when no answer comes.
+            // The request is repeated if no answer arrives.
             self.state = State::Joining { retry_at: now + self.config.times.silence };
             if let Some((_, parent)) = self.config.host_and_parent.take() {
                 self.attach_to(parent);

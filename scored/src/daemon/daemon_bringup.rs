@@ -1,5 +1,5 @@
-//! Bringing up the hosts of a job in single-user mode: their daemons are started, dial in, and the
-//! job begins when the last one is there.
+//! Bringing up the hosts of a job in single-user mode: this daemon starts a daemon on each host.
+//! Each of them connects to this one. The job begins when the last daemon has joined.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,37 +22,38 @@ use crate::launch::{
     Failure, HOST_PLACEHOLDER, LaunchTargets, Launcher, SECRET_PLACEHOLDER, position_of,
 };
 
-/// Where a daemon listens, and which one it is.
+/// The address at which a daemon listens, and its incarnation.
 pub type DaemonEndpoint = (SocketAddr, Incarnation);
 
-/// The hosts of one job on their way up. It lives as long as the job: with it go the daemons.
+/// The daemons of a job's hosts, from their start on. The value lives as long as the job; the
+/// daemons end with it.
 pub struct DaemonBringup {
-    /// Who has wanted them.
+    /// The job, or scout session, that needs the hosts.
     pub client_job: ClientJob,
     /// The job, until it begins.
     pub spec: Option<JobSpec>,
-    /// Whether the job's programs have been looked for.
+    /// Whether the daemon has tried to load the job's programs from local files.
     pub has_preloaded_programs: bool,
     /// All hosts of the job, in order.
     names: Vec<String>,
     kinds: Vec<HostKind>,
-    /// The daemons that are there.
+    /// The daemons that have joined.
     endpoints: Vec<Option<DaemonEndpoint>>,
     launcher: Launcher,
 }
 
-/// What came of a muster's last steps.
+/// Result of the last steps of a [`DaemonBringup`].
 #[derive(Debug, Default)]
 pub struct BringupProgress {
-    /// Hosts that will have no daemon: a line each.
+    /// Hosts that will have no daemon: one line for each.
     pub failures: Vec<String>,
-    /// What daemons and launchers have said.
+    /// Lines that daemons and launchers have written to standard error.
     pub lines: Vec<String>,
 }
 
 impl DaemonBringup {
-    /// Prepares to start a daemon on every host but this one; returns the links to them, too.
-    /// Virtual hosts move this process onto the first of them.
+    /// Prepares to start a daemon on every host except this one. Also returns the links to them and
+    /// a notice for the user. If the hosts are virtual, this process moves onto the first of them.
     ///
     /// # Errors
     /// One line: nothing has been started.
@@ -70,7 +71,7 @@ impl DaemonBringup {
             |position: &usize| targets.hosts().iter().any(|target| target.position == *position);
         let local_index = (0..names.len()).find(|position| !is_remote(position));
         let notice = targets.notice().map(str::to_owned);
-        let (key, secret) = new_key().map_err(|error| format!("no key can be made: {error}"))?;
+        let (key, secret) = new_key().map_err(|error| format!("cannot create a key: {error}"))?;
         let local_name = local_index
             .map_or_else(super::system_host_name, |local_index| names[local_index].clone());
         let peers = Peers::new(key, local_name, registry, listener)
@@ -78,9 +79,9 @@ impl DaemonBringup {
             .map_err(|error| format!("no port for the daemons of other hosts: {error}"));
         let (port, peers) = peers?;
         let addresses = targets.local_addresses();
-        let starter = targets
+        let launcher = targets
             .into_launcher(daemon_command(&addresses, port, common.no_namespace)?, secret)?;
-        let fd = starter.stderr_fd().as_raw_fd();
+        let fd = launcher.stderr_fd().as_raw_fd();
         registry
             .register(&mut SourceFd(&fd), launcher_output, Interest::READABLE)
             .map_err(|error| error.to_string())?;
@@ -96,23 +97,23 @@ impl DaemonBringup {
             names,
             kinds,
             endpoints,
-            launcher: starter,
+            launcher,
         };
         Ok((bringup, peers, notice))
     }
 
-    /// Starts what may be started, and hears what there is to hear.
+    /// Starts the daemons that may be started now, and reads the output of the launchers.
     pub fn advance(&mut self, now: Instant) -> BringupProgress {
         let failures = self.launcher.advance(now);
         BringupProgress { failures: failure_texts(failures), lines: self.launcher.read_stderr() }
     }
 
-    /// When [`DaemonBringup::advance`] is to be called next.
+    /// When [`DaemonBringup::advance`] has to be called next.
     pub fn deadline(&self) -> Option<Instant> {
         self.launcher.deadline()
     }
 
-    /// A daemon has joined: which host of the job it is on, if on any.
+    /// A daemon has joined. Returns the position of its host in the job, if the host is in the job.
     pub fn on_join(&mut self, host_name: &str, daemon: DaemonEndpoint) -> Option<usize> {
         let host = position_of(host_name, &self.names)?;
         self.endpoints[host].get_or_insert(daemon);
@@ -120,12 +121,13 @@ impl DaemonBringup {
         Some(host)
     }
 
-    /// Every host's daemon, once all are there.
+    /// The daemons of all hosts, once all of them have joined.
     pub fn daemons(&self) -> Option<Vec<DaemonEndpoint>> {
         self.endpoints.iter().copied().collect()
     }
 
-    /// Where the daemons of these hosts listen, if they are hosts of the muster in its order.
+    /// The addresses and incarnations of these hosts' daemons. The hosts must be hosts of the first
+    /// job, in its order.
     ///
     /// # Errors
     /// One line.
@@ -135,8 +137,8 @@ impl DaemonBringup {
             Some((_, Some(address))) => Ok(*address),
             Some((name, None)) => Err(format!("host {name} is not up yet: submit the job again")),
             None => Err(format!(
-                "host {}: not among those of this login's first job, or not in their order; a \
-                 login of its own, or a scout session, can have it",
+                "host {}: not among the hosts of this login's first job, or not in their order; \
+                 use another login or a scout session",
                 host.name
             )),
         };
@@ -155,23 +157,23 @@ impl DaemonBringup {
         }
     }
 
-    /// A child of this process has ended. None: it is none of ours.
+    /// A child of this process has ended. None if the launcher has not started that child.
     pub fn on_child_exit(&mut self, pid: i32, status: Status) -> Option<BringupProgress> {
         let failures = failure_texts(self.launcher.on_child_ended(pid, status)?);
         Some(BringupProgress { failures, lines: Vec::new() })
     }
 
-    /// Whether somebody talks without end.
+    /// Whether launcher output may be left to read without a further report of mio.
     pub fn may_have_more(&self) -> bool {
         self.launcher.may_have_more()
     }
 
-    /// Nobody is needed any more.
+    /// The daemons are not needed any more: ends them.
     pub fn close(&mut self) {
         self.launcher.close();
     }
 
-    /// The processes that brought the daemons up, or are daemons.
+    /// The processes of launchers and daemons that this daemon has started.
     pub fn processes(&self) -> Vec<i32> {
         self.launcher.processes().collect()
     }
@@ -187,7 +189,7 @@ fn new_key() -> io::Result<(Key, Vec<u8>)> {
     Ok((Key::from_bytes(bytes), bytes.to_vec()))
 }
 
-/// What is started on every other host.
+/// The command that starts the daemon of another host.
 fn daemon_command(
     addresses: &[IpAddr],
     port: u16,
@@ -196,7 +198,7 @@ fn daemon_command(
     let ipv4 = addresses.iter().filter(|address| address.is_ipv4());
     let ipv4_list: Vec<String> = ipv4.map(IpAddr::to_string).collect();
     if ipv4_list.is_empty() {
-        return Err("this host has no address that others could dial".to_owned());
+        return Err("this host has no address that other hosts can connect to".to_owned());
     }
     let path = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
     let connect = format!("{}:{port}", ipv4_list.join(","));

@@ -1,5 +1,5 @@
-//! The gang scheduler in the daemon that leads jobs: what jobs and hosts do is told to
-//! [`crate::gang`], what that decides goes to the jobs' masters and on down their trees. See
+//! The gang scheduler in the daemon that leads jobs. Events of jobs and hosts go to
+//! [`crate::gang`]. Its decisions go to the job masters, and from there down the range trees. See
 //! docs/time-sharing.md.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,18 +19,18 @@ use crate::gang::{self, GangConfig, GangScheduler, HoldReason, LatencyHistogram,
 use crate::job::master::{GangRequest, MasterEvent};
 use crate::sys::timer::Timer;
 
-/// How long nobody has taken a job's output when it is suspended for that.
+/// A job is suspended if its output has been blocked for this time.
 const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often it is looked whether all processes of a job are idle, in microseconds, while another
-/// waits for its processors: such a job gives up its slice within 2 ms.
+/// Interval of the idle check of a job's processes, in microseconds, while another job waits for
+/// its processors. A job whose processes are all idle gives up its slice within 2 ms.
 const CONTENDED_POLL_INTERVAL_US: u32 = 1500;
-/// Names a variable of scored's environment, for tests: the same, always.
+/// Environment variable of scored, for tests: a fixed interval in microseconds.
 const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
-/// Bounds of the same while nobody waits: a quarter of a slice.
+/// Bounds of the interval while no job waits. Within them it is a quarter of a slice.
 const UNCONTENDED_POLL_INTERVAL_RANGE: [Duration; 2] =
     [Duration::from_millis(2), Duration::from_millis(50)];
 
-/// Since when a job's output is blocked.
+/// A job's output is blocked since this time.
 #[derive(Debug, Clone, Copy)]
 struct OutputStall {
     stalled_at: Instant,
@@ -44,22 +44,22 @@ pub struct GangDriver {
     config: GangConfig,
     started_at: Instant,
     timer: Timer,
-    /// When the timer runs out.
+    /// The time for which the timer is set.
     timer_deadline: Option<Instant>,
-    /// Jobs that run, and how often their processes are looked at.
+    /// Jobs that run, and the interval of their idle check in microseconds.
     running: BTreeMap<JobId, u32>,
     output_stalls: BTreeMap<JobId, OutputStall>,
-    /// Jobs that were late, and have been named.
+    /// Jobs that did not stop in time and that the user has been warned of.
     warned_jobs: BTreeSet<JobId>,
     requests: VecDeque<(JobId, GangRequest)>,
     /// See [`POLL_INTERVAL_ENV`].
     fixed_poll_us: Option<u32>,
-    /// How long switches have taken.
+    /// Durations of gang switches.
     pub switch_latency: LatencyHistogram,
 }
 
 impl GangDriver {
-    /// Single-user mode: jobs of one user run side by side, however many.
+    /// For single-user mode: any number of jobs of one user run at the same time.
     ///
     /// # Errors
     /// As timerfd_create(2).
@@ -87,7 +87,7 @@ impl GangDriver {
         self.scheduler.running()
     }
 
-    /// Whether a job is suspended: by its user, or because nobody takes its output.
+    /// Whether a job is suspended: by its user, or because its output is blocked.
     pub fn is_suspended(&self, job: JobId) -> bool {
         self.scheduler.is_suspended(job)
     }
@@ -103,22 +103,22 @@ impl GangDriver {
         if self.scheduler.is_contended() {
             return CONTENDED_POLL_INTERVAL_US;
         }
-        let slow = (self.config.slice / 4)
+        let interval = (self.config.slice / 4)
             .clamp(UNCONTENDED_POLL_INTERVAL_RANGE[0], UNCONTENDED_POLL_INTERVAL_RANGE[1]);
-        u32::try_from(slow.as_micros()).unwrap_or(u32::MAX)
+        u32::try_from(interval.as_micros()).unwrap_or(u32::MAX)
     }
 
-    /// When there is something to be done without anything happening.
+    /// When the scheduler or a stalled output needs the next check, if no event comes earlier.
     fn deadline(&self) -> Option<Instant> {
         let gang = self.scheduler.deadline().map(|due| self.started_at + due);
         let pending_stalls = self.output_stalls.values().filter(|stall| !stall.is_suspended);
         pending_stalls.map(|stall| stall.stalled_at + OUTPUT_STALL_TIMEOUT).chain(gang).min()
     }
 
-    /// Has the timer run out when it is time.
+    /// Sets the timer to the next deadline.
     pub fn set_timer(&mut self) {
         let due = self.deadline();
-        // What has run out is set again, or it would be the same and be left.
+        // A timer that has run out is set again, even if the deadline is the same.
         let now = Instant::now();
         if due != self.timer_deadline || due.is_some_and(|due| due <= now) {
             self.timer.set(due.map(|due| due.saturating_duration_since(now)));
@@ -126,7 +126,7 @@ impl GangDriver {
         }
     }
 
-    /// When a job stops again that begins to run.
+    /// The condition under which a job that starts to run stops again.
     fn stop_condition(
         &mut self,
         job: JobId,
@@ -143,8 +143,8 @@ impl GangDriver {
         }
     }
 
-    /// What a bid is to the scheduler.
-    fn to_gang_event(
+    /// Translates a job's request to an event of the scheduler.
+    fn take_gang_event(
         &mut self,
         job: JobId,
         request: GangRequest,
@@ -167,13 +167,13 @@ impl GangDriver {
                 self.switch_latency.on_stopped(job, switch_seq, self.now());
                 gang::GangEvent::Stopped { job, switch_seq }
             }
-            GangRequest::Hold(why) => gang::GangEvent::Hold(job, why),
-            GangRequest::Release(why) => {
-                if why == HoldReason::OutputBlocked {
-                    // If it stays blocked that is found anew.
+            GangRequest::Hold(reason) => gang::GangEvent::Hold(job, reason),
+            GangRequest::Release(reason) => {
+                if reason == HoldReason::OutputBlocked {
+                    // If the output stays blocked, `check_output_stalls` finds that again.
                     self.output_stalls.remove(&job);
                 }
-                gang::GangEvent::Release(job, why)
+                gang::GangEvent::Release(job, reason)
             }
             GangRequest::Yield => gang::GangEvent::Yield(job),
             GangRequest::Sleep(seconds) => {
@@ -189,14 +189,14 @@ impl GangDriver {
 const SINGLE_USER_HOST: HostId = 0;
 
 impl Daemon {
-    /// Multi-user mode: jobs take turns on hosts with so many slots each.
+    /// Multi-user mode: jobs share hosts, each of which has this number of slots.
     pub fn set_host_slots(&mut self, slots: BTreeMap<HostId, u32>) {
         let config = self.options.gang;
         (self.gang_driver.scheduler, self.gang_driver.config) =
             (GangScheduler::new(config, slots), config);
     }
 
-    /// Where a job runs, as the gang scheduler sees it.
+    /// The hosts and processors of a job, as the gang scheduler counts them.
     pub fn host_allocations(&self, spec: &JobSpec) -> Vec<HostShare> {
         let Some(service) = &self.service else {
             return vec![HostShare { host: SINGLE_USER_HOST, procs: 1 }];
@@ -207,23 +207,23 @@ impl Daemon {
         spec.hosts.iter().filter_map(allocation_on).collect()
     }
 
-    /// A job wants something of the gang scheduler: when what its master does now is done.
+    /// Queues a job's request to the gang scheduler until the job's master has finished its step.
     pub fn queue_gang_request(&mut self, job: JobId, request: GangRequest) {
         self.gang_driver.requests.push_back((job, request));
     }
 
-    /// Carries out what jobs wanted.
+    /// Carries out the queued requests of jobs.
     pub fn handle_gang_requests(&mut self) {
         while let Some((job, request)) = self.gang_driver.requests.pop_front() {
             let led_job = self.led_jobs.get(&job).filter(|_| request == GangRequest::Enter);
             let allocation = led_job.map(|led_job| (led_job.allocations.clone(), led_job.priority));
-            if let Some(event) = self.gang_driver.to_gang_event(job, request, allocation) {
+            if let Some(event) = self.gang_driver.take_gang_event(job, request, allocation) {
                 self.step_gang(event);
             }
         }
     }
 
-    /// Everything that is due by the clock, or because output is taken or not.
+    /// Does everything that is due by the clock or because output is blocked or not.
     pub fn tick_gang(&mut self) {
         self.check_output_stalls();
         if self.gang_driver.scheduler.deadline().is_some_and(|due| due <= self.gang_driver.now()) {
@@ -252,14 +252,14 @@ impl Daemon {
                     let stop_condition = self.gang_driver.stop_condition(job, timed_stop, now);
                     self.step_master(
                         Some(job),
-                        MasterEvent::Run { switch_seq, poll_interval_us, until: stop_condition },
+                        MasterEvent::Run { switch_seq, idle_check_interval_us: poll_interval_us, until: stop_condition },
                     );
                 }
                 gang::GangAction::StartRotation {
                     jobs,
                     switch_seq,
-                    turns: turn_count,
-                    length: slice,
+                    turn_count,
+                    slice,
                 } => {
                     let job_count = u8::try_from(jobs.len()).unwrap_or(u8::MAX);
                     let slice_us = u32::try_from(slice.as_micros()).unwrap_or(u32::MAX);
@@ -276,13 +276,13 @@ impl Daemon {
                             Some(job),
                             MasterEvent::Run {
                                 switch_seq,
-                                poll_interval_us,
+                                idle_check_interval_us: poll_interval_us,
                                 until: stop_condition,
                             },
                         );
                     }
                 }
-                gang::GangAction::RotationEnded { jobs, turns: turn_count, since: start } => {
+                gang::GangAction::RotationEnded { jobs, turn_count, since: start } => {
                     jobs.iter().for_each(|job| _ = self.gang_driver.running.remove(job));
                     self.gang_driver.switch_latency.add_rotation_turns(turn_count);
                     self.record_rotation(&jobs, turn_count, self.gang_driver.started_at + start);
@@ -297,19 +297,19 @@ impl Daemon {
         self.record_row();
     }
 
-    /// Somebody waits for processors, or nobody does any more: those that run are looked at more
-    /// often, or less.
+    /// A job has begun to wait for processors, or no job waits any more. The idle check of the
+    /// running jobs becomes more frequent or less frequent.
     fn send_poll_interval(&mut self, poll_interval_us: u32) {
         for job in self.gang_driver.running.keys().copied().collect::<Vec<_>>() {
             let switch_seq = self.gang_driver.scheduler.next_switch_seq();
             self.step_master(
                 Some(job),
-                MasterEvent::Run { switch_seq, poll_interval_us, until: StopCondition::Unchanged },
+                MasterEvent::Run { switch_seq, idle_check_interval_us: poll_interval_us, until: StopCondition::Unchanged },
             );
         }
     }
 
-    /// Some host has not stopped a job in time.
+    /// A host has not stopped a job in time.
     fn warn_late_hosts(&mut self, job: JobId) {
         if !self.gang_driver.warned_jobs.insert(job) {
             return;
@@ -343,7 +343,7 @@ impl Daemon {
         }
     }
 
-    /// Suspends jobs whose output nobody takes, and resumes those where somebody does again.
+    /// Suspends jobs whose output is blocked, and resumes them when it is not blocked any more.
     fn check_output_stalls(&mut self) {
         let now = Instant::now();
         for job in self.led_jobs.keys().copied().collect::<Vec<_>>() {

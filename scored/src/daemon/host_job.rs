@@ -1,4 +1,4 @@
-//! What a host does for one job: its directory, its shepherd, and its place in the job's tree.
+//! The part of a job on one host: its directory, its shepherd, and its node of the range tree.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
+use score_proto::exit_code::{EXIT_FAILED, EXIT_HOST_LOST, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::job_control::{JobStart, Order, Placement, Report, Status};
 use score_proto::message::{ContentHash, FileDigest, HostKind, Level, OsBytes};
 
@@ -21,85 +22,78 @@ use super::tree_node::{SHEPHERD_CHILD, TreeNode};
 use crate::job::limits::{JobLimits, LimitKind};
 use crate::job::{exit_code, program_paths, validate};
 use crate::raw_socket;
-use crate::shepherd::EXIT_SETUID_FAILED;
 use crate::sys::cgroup::{Cgroups, Group};
 use crate::sys::{process, realtime};
 
-/// Exit codes for what a host cannot do: a job that is too large for it, anything else.
-const EXIT_REFUSED: u8 = 2;
-const EXIT_FAILED: u8 = 1;
-/// The same for a job whose host is lost.
-pub const EXIT_HOST_LOST: u8 = 1;
-
-/// Who is above a host in a job's tree.
+/// The parent of a host in a job's range tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parent {
-    /// The master, in this very daemon.
+    /// The job master in this daemon.
     Master,
-    /// Another host's daemon, over this link.
+    /// The daemon of another host, over this link.
     Peer(usize),
 }
 
-/// Bytes of orders that may wait for a shepherd: input is far below.
+/// Bytes of orders that may wait for a shepherd. Input needs far fewer.
 const MAX_QUEUED_ORDER_BYTES: usize = 8 << 20;
 
 /// A job on this host.
 #[derive(Debug)]
 pub struct HostJob {
-    /// Who is above.
+    /// The parent in the job's range tree.
     pub parent: Parent,
-    /// The links to the hosts right below, by source.
+    /// The links to the child hosts, by child index.
     pub child_links: BTreeMap<usize, usize>,
-    /// Its place in the job's tree.
+    /// The host's node of the job's range tree.
     pub tree_node: TreeNode,
-    /// Its shepherd, while it lives.
+    /// The shepherd, while it lives.
     pub shepherd: Option<ShepherdHandle>,
     directory: Option<JobDirectory>,
-    /// The job, while its programs are on their way.
+    /// The start order of the job, while its programs are being fetched.
     pub pending_begin: Option<Box<JobStart>>,
-    /// Whether all hosts of the job are virtual ones: they have one disk.
+    /// Whether all hosts of the job are virtual hosts: they share one disk.
     pub shares_disk: bool,
-    /// Sources that ask for a program on that disk.
+    /// Children that ask for the path of a program on that disk.
     pub path_requests: Vec<(usize, ContentHash)>,
-    /// Programs that are there.
+    /// Paths of programs on that disk.
     shared_paths: Vec<(ContentHash, PathBuf)>,
     group: Option<Group>,
     limits: JobLimits,
 }
 
-/// Whether a report came without others.
+/// Whether the stop report came without other reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OnlyReport(pub bool);
+pub struct IsOnlyReport(pub bool);
 
-/// How a job is begun here.
+/// What [`HostJob::begin`] needs of the daemon.
 pub struct StartContext<'a> {
     /// `-nonamespace`
     pub no_namespace: bool,
-    /// Where the shepherd's socket is watched.
+    /// The registry for the shepherd's sockets.
     pub registry: &'a Registry,
-    /// As what.
+    /// The token of the shepherd's socket.
     pub token: Token,
-    /// The same for its thread that switches.
+    /// The token of the socket of the shepherd's switch thread.
     pub switch_token: Token,
     /// The other children of this process.
     pub known_children: KnownChildren,
-    /// The programs that travel.
+    /// The programs that are sent to the hosts.
     pub program_cache: &'a ProgramCache<TreePosition>,
-    /// Where groups for jobs of several users are made.
+    /// The cgroups of jobs, in multi-user mode.
     pub cgroups: &'a Cgroups,
-    /// Whether it is time to remove what earlier jobs have left.
+    /// Whether it is time to remove the directories that earlier jobs have left.
     pub sweep_due: bool,
-    /// Who is told where the directory will be, before it is there.
+    /// Is called with the path of the directory before the directory exists.
     pub announce_path: &'a mut dyn FnMut(&str),
 }
 
 impl HostJob {
-    /// This host's place in a job that has not begun.
+    /// The host's part of a job that has not begun.
     pub fn new(placement: Placement, parent: Parent) -> Self {
         Self::with_tree_node(TreeNode::new(placement), parent)
     }
 
-    /// The place above the first host of a job.
+    /// The node above the first host of a job.
     pub fn at_master(placement: Placement) -> Self {
         Self::with_tree_node(TreeNode::at_master(placement), Parent::Master)
     }
@@ -120,7 +114,7 @@ impl HostJob {
         }
     }
 
-    /// The source that reports over a link.
+    /// The child that reports over a link.
     pub fn child_of_link(&self, link_id: usize) -> Option<usize> {
         self.child_links
             .iter()
@@ -128,7 +122,7 @@ impl HostJob {
             .map(|(child_index, _)| *child_index)
     }
 
-    /// The job begins as soon as its programs are here.
+    /// The job will begin as soon as its programs are here.
     pub fn wait_for_programs(&mut self, begin: Box<JobStart>) {
         let mut hosts = begin.spec.hosts.iter();
         self.shares_disk =
@@ -136,14 +130,14 @@ impl HostJob {
         self.pending_begin = Some(begin);
     }
 
-    /// A program lies there, for all virtual hosts.
+    /// A program has this path, for all virtual hosts.
     pub fn add_shared_path(&mut self, hash: ContentHash, path: &Path) {
         if self.shares_disk {
             self.shared_paths.push((hash, path.to_owned()));
         }
     }
 
-    /// Answers who has asked for what is there by now.
+    /// Answers the children that have asked for programs which have a path by now.
     pub fn answer_path_requests(&mut self) -> Vec<(usize, Order)> {
         let shared_paths = &self.shared_paths;
         let answer = |(child_index, hash): &mut (usize, ContentHash)| {
@@ -161,27 +155,27 @@ impl HostJob {
         orders
     }
 
-    /// Which of all jobs that ever had this number.
+    /// Distinguishes the job from all other jobs that ever had its number.
     pub fn job_incarnation(&self) -> u64 {
         self.tree_node.placement().job_incarnation
     }
 
-    /// Nothing more comes from the hosts behind a source.
+    /// A child is lost, and with it the hosts that report through it.
     pub fn fail_child(&mut self, child_index: usize, reason: &str) {
         let hosts = self.tree_node.hosts(child_index);
         let text = lost_text(self.tree_node.placement(), hosts, reason);
         self.tree_node.on_child_lost(child_index, EXIT_HOST_LOST, text);
     }
 
-    /// Begins the job here; what comes of it is reported.
+    /// Begins the job here. The result is reported.
     pub fn begin(&mut self, begin: &JobStart, context: StartContext<'_>) {
         let sweep_due = context.sweep_due;
         match self.try_begin(begin, context) {
             Ok(()) => {
                 self.tree_node.on_report(SHEPHERD_CHILD, Report::Ready);
-                // While the shepherd starts: what earlier jobs could not remove themselves. With
-                // several users that was done when this daemon started; on one disk the first
-                // host does it.
+                // While the shepherd starts, remove what earlier jobs could not remove themselves.
+                // In multi-user mode this daemon did that when it started. If the hosts share one
+                // disk, the first host does it.
                 let is_swept_by_first_host =
                     self.shares_disk && self.tree_node.placement().self_host != 0;
                 let should_sweep = begin.owner.is_none() && !is_swept_by_first_host && sweep_due;
@@ -195,7 +189,7 @@ impl HostJob {
         }
     }
 
-    /// This host cannot do its part.
+    /// This host cannot do its part of the job.
     pub fn refuse(&mut self, reason: String) {
         self.refuse_with(EXIT_FAILED, &reason);
     }
@@ -235,7 +229,7 @@ impl HostJob {
             self.shared_paths.extend(staged);
         }
         if let Some(owner) = &begin.owner {
-            // Only now: nothing in it was anybody else's before.
+            // Only now: until here root alone could use the directory.
             directory.chown_to((owner.uid, owner.gid)).map_err(failed)?;
         }
         self.limits =
@@ -249,7 +243,7 @@ impl HostJob {
             directory: &directory.path().to_string_lossy(),
             owner: begin.owner.as_ref(),
             group: self.group.as_ref(),
-            raw_plan: raw_socket::RawSocketGrant::for_job(begin, self.tree_node.placement()),
+            raw_socket_grant: raw_socket::RawSocketGrant::for_job(begin, self.tree_node.placement()),
         };
         let shepherd = ShepherdHandle::start(&shepherd_args, context);
         let shepherd = shepherd
@@ -266,7 +260,7 @@ impl HostJob {
         Ok(())
     }
 
-    /// Names this host where there are several.
+    /// Prefixes a text with the name of this host if the job has several hosts.
     fn with_host_name(&self, reason: &str) -> String {
         let placement = self.tree_node.placement();
         match placement.self_placement() {
@@ -287,16 +281,16 @@ impl HostJob {
         match (&mut self.shepherd, order) {
             (Some(shepherd), order) => {
                 if matches!(order, Order::Stop { .. } | Order::Kill) {
-                    // Its user may have stopped it, from outside.
+                    // The user may have stopped the shepherd from outside.
                     process::kill(shepherd.pid(), libc::SIGCONT);
                 }
                 shepherd.queue_order(order);
                 if shepherd.control_link.backlog() > MAX_QUEUED_ORDER_BYTES {
-                    // Its user has stopped it, and floods it.
+                    // The user has stopped the shepherd and keeps sending orders to it.
                     process::kill(shepherd.pid(), libc::SIGKILL);
                 }
             }
-            // It waits for its programs still, or has lost its shepherd.
+            // The job still waits for its programs, or has lost its shepherd.
             (None, Order::Finish) => {
                 self.pending_begin = None;
                 self.tree_node.close_child(SHEPHERD_CHILD);
@@ -305,9 +299,9 @@ impl HostJob {
         }
     }
 
-    /// Takes what the thread that switches has reported; whether that is the end of a turn, by this
-    /// number, and nothing else.
-    pub fn read_rotation_stop(&mut self, switch_seq: u64) -> Option<OnlyReport> {
+    /// Takes the reports of the shepherd's switch thread. Returns a value if the stop with this
+    /// number is among them. The value says whether the stop was the only report.
+    pub fn read_rotation_stop(&mut self, switch_seq: u64) -> Option<IsOnlyReport> {
         let shepherd = self.shepherd.as_mut()?;
         let (mut has_stopped, mut is_only_report) = (false, true);
         loop {
@@ -321,7 +315,7 @@ impl HostJob {
                     is_only_report = false;
                     self.tree_node.on_report(SHEPHERD_CHILD, report);
                 }
-                Ok(None) => return has_stopped.then_some(OnlyReport(is_only_report)),
+                Ok(None) => return has_stopped.then_some(IsOnlyReport(is_only_report)),
                 Err(_) => {
                     process::kill(shepherd.pid(), libc::SIGKILL);
                     return None;
@@ -330,7 +324,7 @@ impl HostJob {
         }
     }
 
-    /// Takes what the shepherd has reported.
+    /// Takes the reports of the shepherd.
     pub fn receive_reports(&mut self) {
         let Some(shepherd) = &mut self.shepherd else { return };
         loop {
@@ -346,21 +340,21 @@ impl HostJob {
         }
         if shepherd.control_link.is_closed() {
             if shepherd.elapsed_ns.is_some() && !shepherd.has_ended() {
-                // Its namespace is being taken down, which takes a millisecond: others are served
-                // meanwhile, and SIGCHLD tells when it is gone.
+                // The kernel is removing the namespace, which takes a millisecond. Meanwhile the
+                // daemon serves other jobs; SIGCHLD reports the shepherd's end.
                 return process::kill(shepherd.pid(), libc::SIGKILL);
             }
             self.reap_shepherd();
         }
     }
 
-    /// A child of this process has ended. A shepherd that was killed shows on its socket, too; but
-    /// not while something that it has started still holds the other end.
+    /// A child of this process has ended. A killed shepherd usually closes its socket, too, but not
+    /// while a process that it has started still holds the other end.
     pub fn check_shepherd_exit(&mut self) {
         if let Some(shepherd) = &mut self.shepherd
             && shepherd.has_ended()
         {
-            // Its last words may have come after mio's last report.
+            // The last reports may have come after mio's last report.
             shepherd.mark_readable();
             self.receive_reports();
             self.reap_shepherd();
@@ -399,7 +393,7 @@ impl HostJob {
         }
     }
 
-    /// Ends the job here without telling anybody.
+    /// Ends the job here without a report.
     pub fn abort(&mut self) {
         if let Some(shepherd) = self.shepherd.take() {
             process::kill(shepherd.pid(), libc::SIGKILL);
@@ -408,7 +402,7 @@ impl HostJob {
         self.remove_resources();
     }
 
-    /// Removes the job's group and directory.
+    /// Removes the job's cgroup and directory.
     fn remove_resources(&mut self) {
         if let Some(group) = self.group.take() {
             group.kill();
@@ -424,7 +418,7 @@ impl HostJob {
     }
 }
 
-/// Puts the programs that travel into the job's directory; where they are.
+/// Writes the job's programs into its directory, and returns their paths.
 fn stage_programs(
     begin: &JobStart,
     directory: &Path,
@@ -432,8 +426,8 @@ fn stage_programs(
 ) -> Result<Vec<(ContentHash, PathBuf)>, String> {
     let stage_program = |(content, relative_path): (FileDigest, PathBuf)| {
         let path = directory.join(relative_path);
-        let folder = path.parent().unwrap_or(directory);
-        let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        let parent_dir = path.parent().unwrap_or(directory);
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(parent_dir);
         created
             .and_then(|()| program_cache.write_program(begin.job, &content.hash, &path))
             .map_err(|error| format!("{}: {error}", path.display()))?;
@@ -442,7 +436,7 @@ fn stage_programs(
     program_paths::files(&begin.spec).into_iter().map(stage_program).collect()
 }
 
-/// Exit code, and a line for the user.
+/// Exit code and a line for the user.
 fn describe_exit(status: Option<Status>) -> (u8, String) {
     let cause = match status {
         Some(Status::Signaled(signal)) => format!("killed by {}", exit_code::signal_name(signal)),
@@ -453,15 +447,15 @@ fn describe_exit(status: Option<Status>) -> (u8, String) {
     (status.map_or(EXIT_FAILED, exit_code::of_status).max(1), text)
 }
 
-/// What the user reads when hosts are lost: the first is the one whose link broke.
+/// The line for the user when hosts are lost. The link to the first of them broke.
 fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
     let names: Vec<&str> =
         hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();
     let first = names.first().copied().unwrap_or("?");
     let unreachable_note = match names.len() {
         0 | 1 => String::new(),
-        2..=5 => format!("; out of reach with it: {}", names[1..].join(", ")),
-        count => format!("; out of reach with it: {} hosts", count - 1),
+        2..=5 => format!("; unreachable with it: {}", names[1..].join(", ")),
+        count => format!("; unreachable with it: {} hosts", count - 1),
     };
     format!("host {first} is lost: {reason}{unreachable_note}. Every process of the job is killed")
 }

@@ -1,5 +1,5 @@
-//! What this machine allows a job: read when the job is checked, but not for each of many short
-//! ones.
+//! What this machine allows a job. The daemon reads the limits when it checks a job, but not for
+//! each of many short jobs.
 
 use std::cell::Cell;
 use std::fs;
@@ -10,7 +10,7 @@ use nix::unistd::geteuid;
 use crate::job::validate::HostLimits;
 use crate::sys::process;
 
-/// How long what was read holds.
+/// How long the limits are valid after they were read.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -28,21 +28,21 @@ fn meminfo(name: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// All memory of this machine in bytes; 0 where that cannot be found out.
+/// All memory of this machine in bytes; 0 if it cannot be determined.
 pub fn memory() -> u64 {
     meminfo("MemTotal").unwrap_or(0)
 }
 
-/// What it allows, as of a second ago at most.
+/// The limits of this machine, at most a second old.
 pub fn cached_limits() -> HostLimits {
     let now = Instant::now();
     let cached = CACHE.get().filter(|(read_at, _)| now.duration_since(*read_at) < CACHE_TTL);
-    let (read_at, machine) = cached.unwrap_or_else(|| (now, read_limits()));
-    CACHE.set(Some((read_at, machine)));
-    machine
+    let (read_at, limits) = cached.unwrap_or_else(|| (now, read_limits()));
+    CACHE.set(Some((read_at, limits)));
+    limits
 }
 
-/// Asks the system.
+/// Reads the limits from the system.
 fn read_limits() -> HostLimits {
     let nproc = match process::resource_limit(libc::RLIMIT_NPROC).rlim_cur {
         // The kernel exempts root.

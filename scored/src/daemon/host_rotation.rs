@@ -1,18 +1,19 @@
-//! Jobs of this host that take turns by themselves, as the gang scheduler has decided for a while
-//! ([`crate::gang`], "Turns"). All that is done at the end of a turn is here: nothing is told to
-//! anybody but the thread that switches the next job. What is done about a slice otherwise is cold
-//! after each, and took longer than the stop.
+//! Rotation: jobs of this host take their slices one after the other, as the gang scheduler has
+//! decided for a bounded time ([`crate::gang`]). All work at the end of a turn is in this module:
+//! the only message goes to the switch thread of the next job's shepherd. The code for an ordinary
+//! slice is cold in the caches after each turn, and it took longer than the stop itself.
 //!
-//! A job runs only when this process has heard that the one before it stands still. Whatever else
-//! is ordered to one of them ends the turns of all: what comes later is as without.
+//! A job starts only after this process has received the report that the previous job has stopped.
+//! Any other order to stop or run one of the jobs ends the rotation for all of them. Later orders
+//! are handled as without a rotation.
 
 use score_proto::job_control::{self, Order, Report, StopCondition};
 
 use super::Daemon;
-use super::host_job::OnlyReport;
+use super::host_job::IsOnlyReport;
 use super::tree_node::SHEPHERD_CHILD;
 
-/// More jobs than this are not had to take turns.
+/// The largest number of jobs in a rotation.
 const MAX_ROTATION_JOBS: u8 = 64;
 
 /// See the [module](self).
@@ -23,12 +24,12 @@ pub struct HostRotation {
 
 #[derive(Debug)]
 struct ActiveRotation {
-    /// By place; none where the order has not come yet.
+    /// By position; None if the order for that position has not come yet.
     jobs: Vec<Option<u32>>,
-    pace_us: u32,
-    /// As the first job was told it.
+    idle_check_interval_us: u32,
+    /// The parameters that came with the first order.
     params: job_control::LocalRotation,
-    /// The turn that runs; none before all orders have come.
+    /// The turn that runs. None until all orders have come.
     current_turn: Option<u32>,
 }
 
@@ -40,11 +41,9 @@ impl ActiveRotation {
         let job = self.job_of(turn)?;
         self.current_turn = Some(turn);
         let switch_seq = self.params.first_switch_seq.checked_add(turn.into())?;
-        let until = StopCondition::After { run_us: self.params.turn_us, switch_seq };
-        Some((
-            job,
-            Order::Run { switch_seq, idle_check_interval_us: self.pace_us, stop_condition: until },
-        ))
+        let stop_condition = StopCondition::After { run_us: self.params.turn_us, switch_seq };
+        let idle_check_interval_us = self.idle_check_interval_us;
+        Some((job, Order::Run { switch_seq, idle_check_interval_us, stop_condition }))
     }
 
     fn job_of(&self, turn: u32) -> Option<u32> {
@@ -53,14 +52,15 @@ impl ActiveRotation {
 }
 
 impl HostRotation {
-    /// An order for a job of this host: what is to be told instead, and whose shepherd.
+    /// Takes an order for a job of this host. Returns the order that is to be sent instead, and the
+    /// job whose shepherd gets it.
     pub fn on_order(&mut self, job: u32, order: Order) -> Option<(u32, Order)> {
         match order {
             Order::Run {
                 stop_condition: StopCondition::LocalRotation(params),
-                idle_check_interval_us: pace_us,
+                idle_check_interval_us,
                 ..
-            } => self.join(job, pace_us, params),
+            } => self.join(job, idle_check_interval_us, params),
             Order::Run { stop_condition: StopCondition::Unchanged, .. } => Some((job, order)),
             Order::Run { .. } | Order::Stop { .. } => {
                 self.rotation.take_if(|rotation| rotation.jobs.contains(&Some(job)));
@@ -73,7 +73,7 @@ impl HostRotation {
     fn join(
         &mut self,
         job: u32,
-        pace_us: u32,
+        idle_check_interval_us: u32,
         params: job_control::LocalRotation,
     ) -> Option<(u32, Order)> {
         if params.position >= params.job_count || params.job_count > MAX_ROTATION_JOBS {
@@ -81,7 +81,7 @@ impl HostRotation {
         }
         let new_rotation = || ActiveRotation {
             jobs: vec![None; params.job_count.into()],
-            pace_us,
+            idle_check_interval_us,
             params,
             current_turn: None,
         };
@@ -100,7 +100,7 @@ impl HostRotation {
         rotation.start_turn(0)
     }
 
-    /// Whose turn it is, and the number of the stop that ends it.
+    /// The job whose turn it is, and the number of the stop that ends the turn.
     fn expected_stop(&self) -> Option<(u32, u64)> {
         let rotation = self.rotation.as_ref()?;
         let turn = rotation.current_turn?;
@@ -111,7 +111,7 @@ impl HostRotation {
         self.rotation.iter().flat_map(|rotation| rotation.jobs.iter().flatten().copied())
     }
 
-    /// The turn is over: whose is the next, and what it is told. None: it was the last.
+    /// The turn is over. Returns the job of the next turn and its order; None after the last turn.
     fn next_turn(&mut self) -> Option<(u32, Order)> {
         let rotation = self.rotation.as_mut()?;
         rotation.start_turn(rotation.current_turn? + 1)
@@ -119,13 +119,13 @@ impl HostRotation {
 }
 
 impl Daemon {
-    /// If the job whose turn it is has stopped, the next one runs. True if that was all that its
-    /// shepherd has said. The last stop goes up the job's tree, and so does one after which
-    /// somebody has to decide: a job may have nothing to do.
+    /// If the job whose turn it is has stopped, starts the next job. True if that stop was the
+    /// shepherd's only report. The last stop goes up the range tree to the scheduler. So does a
+    /// stop after which the scheduler has to decide because a job may be idle.
     pub fn advance_rotation(&mut self) -> bool {
         let Some((job, switch_seq)) = self.host_rotation.expected_stop() else { return false };
         let Some(host_job) = self.host_jobs.get_mut(&(job, false)) else { return false };
-        let Some(OnlyReport(is_only_report)) = host_job.read_rotation_stop(switch_seq) else {
+        let Some(IsOnlyReport(is_only_report)) = host_job.read_rotation_stop(switch_seq) else {
             return false;
         };
         let is_ready = |job| {
@@ -161,13 +161,13 @@ impl Daemon {
 mod tests {
     use super::*;
 
-    fn rotation_order(index: u8) -> Order {
+    fn rotation_order(position: u8) -> Order {
         let params = job_control::LocalRotation {
             first_switch_seq: 10,
             turn_us: 5000,
             turn_count: 3,
             job_count: 2,
-            position: index,
+            position,
         };
         Order::Run {
             switch_seq: 9,
@@ -214,10 +214,10 @@ mod tests {
             let mut host_rotation = started_rotation();
             assert_eq!(host_rotation.on_order(7, order.clone()), Some((7, order)));
             assert_eq!((host_rotation.expected_stop(), host_rotation.next_turn()), (None, None));
-            // What is told late has to be told to all.
+            // A rotation that is ordered late needs the orders for all its jobs.
             assert_eq!(host_rotation.on_order(7, rotation_order(1)), None);
         }
-        // Neither what other jobs are told, nor what is no order to stop or run.
+        // Orders for other jobs do not end the rotation, nor do orders that neither stop nor run.
         let unchanged = Order::Run {
             switch_seq: 20,
             idle_check_interval_us: 0,
@@ -232,14 +232,14 @@ mod tests {
 
     #[test]
     fn an_invalid_rotation_is_not_started() {
-        for (of, at, turns) in [(0, 0, 9), (2, 2, 9), (255, 1, 9), (1, 0, 0)] {
+        for (job_count, position, turn_count) in [(0, 0, 9), (2, 2, 9), (255, 1, 9), (1, 0, 0)] {
             let mut host_rotation = HostRotation::default();
             let params = job_control::LocalRotation {
                 first_switch_seq: 1,
                 turn_us: 1,
-                turn_count: turns,
-                job_count: of,
-                position: at,
+                turn_count,
+                job_count,
+                position,
             };
             let order = Order::Run {
                 switch_seq: 1,

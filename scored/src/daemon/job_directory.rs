@@ -1,5 +1,5 @@
-//! The job's directory: made, held by a lock while its scored lives, removed; and the removal of
-//! what dead jobs have left.
+//! The job's directory: created, locked while its scored lives, and removed. Also the removal of
+//! directories that dead jobs have left.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -14,13 +14,14 @@ use nix::unistd::geteuid;
 
 use crate::sys::remove;
 
-/// Where SCore keeps the directories of jobs when it runs as root (manual, scatter(6)).
+/// The parent of all jobs' directories if SCore runs as root (manual, scatter(6)).
 const ROOT_BASE_DIR: &str = "/var/scored";
 const PREFIX: &str = "job-";
-/// How long the removal of another daemon's directory is tried.
+/// How long scored tries to remove the directory of a dead daemon.
 const ORPHAN_REMOVAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A job's directory. Locked as long as this lives, so that nobody takes it for a leftover.
+/// A job's directory. It is locked as long as this value lives, so that it is not removed as a
+/// leftover.
 #[derive(Debug)]
 pub struct JobDirectory {
     path: PathBuf,
@@ -29,11 +30,11 @@ pub struct JobDirectory {
 }
 
 impl JobDirectory {
-    /// Makes one in the first place that allows it; each path is announced before it is made, so
-    /// that somebody else can remove it at whatever moment this process dies.
+    /// Creates a directory in the first base directory that allows it. Each path is announced
+    /// before the directory is created. Another process can thus remove it if this process dies.
     ///
     /// # Errors
-    /// One line that names every place tried and why it would not do.
+    /// One line that names every base directory that was tried, and its error.
     pub fn create(
         runtime_dir: Option<&OsStr>,
         announce: &mut dyn FnMut(&str),
@@ -41,8 +42,8 @@ impl JobDirectory {
         Self::create_first(&candidate_bases(runtime_dir), announce)
     }
 
-    /// Makes one where those of all users are; nobody but root can look into it before it is given
-    /// away.
+    /// Creates a directory in the base directory for jobs of all users. Only root can open it until
+    /// [`JobDirectory::chown_to`] changes its owner.
     ///
     /// # Errors
     /// As [`JobDirectory::create`].
@@ -50,15 +51,15 @@ impl JobDirectory {
         Self::create_first(&[PathBuf::from(ROOT_BASE_DIR)], announce)
     }
 
-    /// Gives it to a user, with what is in it by now.
+    /// Makes a user the owner of the directory and of everything that is in it now.
     ///
     /// # Errors
     /// One line.
     pub fn chown_to(&self, (uid, gid): (u32, u32)) -> Result<(), String> {
-        let mut folders = vec![self.path.clone()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-                folders.extend(entry.path().is_dir().then(|| entry.path()));
+        let mut directories = vec![self.path.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                directories.extend(entry.path().is_dir().then(|| entry.path()));
                 std::os::unix::fs::lchown(entry.path(), Some(uid), Some(gid))
                     .map_err(|error| format!("{}: {error}", entry.path().display()))?;
             }
@@ -75,7 +76,7 @@ impl JobDirectory {
                 Err(error) => errors.push(format!("{}: {error}", base.display())),
             }
         }
-        Err(format!("no directory for the job can be made: {}", errors.join("; ")))
+        Err(format!("cannot create a directory for the job: {}", errors.join("; ")))
     }
 
     fn create_in(base: &Path, announce: &mut dyn FnMut(&str)) -> io::Result<Self> {
@@ -88,16 +89,16 @@ impl JobDirectory {
             }
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                // The last job of another scored has just ended.
+                // The last job of another scored has just ended and has removed the base directory.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     prepare_base(base)?;
                     continue;
                 }
                 other => other?,
             }
-            // The umask may have taken bits away.
+            // The umask may have cleared permission bits.
             fs::set_permissions(&path, Permissions::from_mode(0o700))?;
-            // Between mkdir and lock another start may take it for a leftover: then once more.
+            // Between mkdir and lock another scored may remove it as a leftover: then try again.
             if let Some(lock) = lock(&path) {
                 return Ok(Self { path, base: base.to_owned(), lock });
             }
@@ -105,37 +106,39 @@ impl JobDirectory {
         Err(io::Error::other("every name that was tried is taken"))
     }
 
-    /// Its absolute path, which is valid UTF-8.
+    /// The directory's absolute path, which is valid UTF-8.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its last part, which no other job on this host has.
+    /// The last component of the path. No other job on this host has the same.
     pub fn name(&self) -> &str {
         self.path.file_name().and_then(OsStr::to_str).unwrap_or_default()
     }
 
-    /// Removes what dead jobs have left beside it; what cannot be removed is named.
+    /// Removes what dead jobs have left in the same base directory. Returns a line for each
+    /// directory that could not be removed.
     pub fn remove_leftovers(&self) -> Vec<String> {
         remove_unlocked(&self.base)
     }
 
-    /// Removes it with everything in it, and the folder of jobs when it was the last one there.
+    /// Removes the directory with everything in it. Removes the base directory, too, if it is
+    /// empty.
     ///
     /// # Errors
-    /// What could not be removed.
+    /// The error of the file or directory that could not be removed.
     pub fn remove(self) -> io::Result<()> {
         remove_tree(&self.path)?;
         if self.base != Path::new(ROOT_BASE_DIR) {
-            // Refused while other jobs are in it.
+            // This fails while other jobs have directories in it.
             let _ = fs::remove_dir(&self.base);
         }
         Ok(())
     }
 }
 
-/// Removes the directory of a job whose daemon was killed, unless somebody still holds it. Its
-/// processes are dying: tried for a moment.
+/// Removes the directory of a job whose daemon was killed, unless a process still locks it. The
+/// job's processes are being killed, so the removal is tried for [`ORPHAN_REMOVAL_TIMEOUT`].
 pub fn remove_orphaned(path: &str) {
     let path = Path::new(path);
     let has_job_prefix =
@@ -146,7 +149,7 @@ pub fn remove_orphaned(path: &str) {
             && remove_tree(path).is_ok()
         {
             if let Some(base) = path.parent().filter(|base| *base != Path::new(ROOT_BASE_DIR)) {
-                // Refused while other jobs are in it.
+                // This fails while other jobs have directories in it.
                 let _ = fs::remove_dir(base);
             }
             return;
@@ -155,13 +158,13 @@ pub fn remove_orphaned(path: &str) {
     }
 }
 
-/// Removes what the jobs of dead daemons have left where root keeps such; what cannot be removed
-/// is named.
+/// Removes the directories that jobs of dead daemons have left in root's base directory. Returns a
+/// line for each directory that could not be removed.
 pub fn remove_leftovers_of_root() -> Vec<String> {
     remove_unlocked(Path::new(ROOT_BASE_DIR))
 }
 
-/// Whether no daemon holds the job's directory of this name, or there is none.
+/// Whether no daemon locks the job directory of this name, or there is no such directory.
 pub fn is_dead(name: &str) -> bool {
     let path = Path::new(ROOT_BASE_DIR).join(name);
     fs::symlink_metadata(&path).is_err() || lock(&path).is_some()
@@ -174,7 +177,7 @@ fn remove_unlocked(base: &Path) -> Vec<String> {
         let path = entry.path();
         let has_job_prefix =
             entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        // One that lives cannot be locked, our own neither.
+        // The directory of a live job cannot be locked; nor can that of our own job.
         if has_job_prefix
             && let Some(_lock) = lock(&path)
             && let Err(error) = remove_tree(&path)
@@ -200,11 +203,11 @@ fn candidate_bases(runtime_dir: Option<&OsStr>) -> Vec<PathBuf> {
     bases
 }
 
-/// Makes the folder that holds the jobs' directories, and trusts it only if it is ours alone.
+/// Creates the base directory of the jobs' directories, and checks that this user alone owns it.
 fn prepare_base(base: &Path) -> io::Result<()> {
     for _ in 0..16 {
         match try_prepare_base(base) {
-            // Whoever was the last one there has removed it meanwhile.
+            // The last job in the base directory has removed it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound && parent_exists(base) => {}
             other => return other,
         }
@@ -217,7 +220,7 @@ fn parent_exists(base: &Path) -> bool {
 }
 
 fn try_prepare_base(base: &Path) -> io::Result<()> {
-    // Users must reach their own below root's.
+    // Users must be able to enter their own directories in root's base directory.
     let mode = if base == Path::new(ROOT_BASE_DIR) { 0o711 } else { 0o700 };
     match DirBuilder::new().mode(mode).create(base) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -225,10 +228,10 @@ fn try_prepare_base(base: &Path) -> io::Result<()> {
     }
     let metadata = fs::symlink_metadata(base)?;
     if !metadata.is_dir() {
-        return Err(io::Error::other("it is no directory"));
+        return Err(io::Error::other("not a directory"));
     }
     if metadata.uid() != geteuid().as_raw() {
-        return Err(io::Error::other("it belongs to another user"));
+        return Err(io::Error::other("it is owned by another user"));
     }
     if metadata.mode() & 0o777 != mode {
         fs::set_permissions(base, Permissions::from_mode(mode))?;
@@ -236,7 +239,7 @@ fn try_prepare_base(base: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Locks a directory that nobody else holds and that is still there.
+/// Locks a directory if no other process has locked it and its path still exists.
 fn lock(path: &Path) -> Option<Flock<File>> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -247,7 +250,7 @@ fn lock(path: &Path) -> Option<Flock<File>> {
         .then_some(locked)
 }
 
-/// Removes a tree, also one in which a program has taken permissions away from its own folders.
+/// Removes a tree, even if a program has removed the permissions of its own directories.
 fn remove_tree(path: &Path) -> io::Result<()> {
     remove::tree(path)
 }

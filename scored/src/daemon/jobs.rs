@@ -1,5 +1,5 @@
-//! Jobs in the loop: orders on their way down, reports on their way up, and what happens to both
-//! when somebody is gone.
+//! Jobs in the daemon's loop: orders on their way down, reports on their way up, and what happens
+//! to both when a session, a link or a shepherd is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use score_proto::exit_code::EXIT_HOST_LOST;
 use score_proto::frame;
 use score_proto::job_control::{
     JobStart, Order, Owner as JobOwner, Placement, Report, StopCondition,
@@ -15,7 +16,7 @@ use score_proto::message::{JobSpec, Level, ServerMessage};
 use score_proto::peer_message::PeerMessage;
 
 use super::daemon_bringup::{self, DaemonBringup};
-use super::host_job::{EXIT_HOST_LOST, HostJob, Parent, StartContext};
+use super::host_job::{HostJob, Parent, StartContext};
 use super::peers::Peers;
 use super::program_cache::ChunkRequest;
 use super::session::ClientJob;
@@ -31,24 +32,25 @@ use crate::job::validate;
 #[derive(Debug)]
 pub struct LedJob {
     job: JobMaster,
-    /// Who has submitted it.
+    /// The session that has submitted the job, and the job's number there.
     pub client_job: ClientJob,
-    /// Where it runs, as the gang scheduler sees it.
+    /// The hosts and processors of the job, as the gang scheduler counts them.
     pub allocations: Vec<HostShare>,
-    /// Its hosts by name, in order.
+    /// The names of the job's hosts, in order.
     hosts: Vec<String>,
-    /// Its share among those that compete with it: 0 to 15.
+    /// The job's priority among the jobs that compete with it: 0 to 15.
     pub priority: u8,
     /// Directories of the job on hosts that share this machine's disk.
     directories: BTreeMap<u32, String>,
 }
 
-/// A place in a job's tree: the job, and whether it is the one above the first host. A daemon that
-/// leads a job which begins on another host has that one, and perhaps one of its own further down.
+/// A position in a job's range tree: the job, and whether it is the position above the first host.
+/// A daemon that leads a job has that position if the job begins on another host. It may have a
+/// second position further down.
 pub type TreePosition = (u32, bool);
 
 impl Daemon {
-    /// Begins a job whose hosts are all there, with these daemons.
+    /// Begins a job whose hosts are all up, with these daemons.
     pub fn begin(
         &mut self,
         client_job: ClientJob,
@@ -60,7 +62,7 @@ impl Daemon {
         self.begin_with_id(client_job, job_id, spec, daemons, None);
     }
 
-    /// The same under a number that was given elsewhere, and for a user among others.
+    /// Begins a job with a number that was assigned elsewhere, and for an owner in multi-user mode.
     pub fn begin_with_id(
         &mut self,
         client_job: ClientJob,
@@ -98,7 +100,7 @@ impl Daemon {
         orders.into_iter().for_each(|order| self.on_master_order(job_id, order));
     }
 
-    /// Something for the master of a job.
+    /// Passes an event to the master of a job, and carries out the resulting actions.
     pub fn step_master(&mut self, job_id: Option<u32>, event: MasterEvent) {
         let Some(job_id) = job_id else { return };
         let Some(led_job) = self.led_jobs.get_mut(&job_id) else { return };
@@ -122,26 +124,26 @@ impl Daemon {
         let actions = led_job.job.on(event);
         let (client_job, is_over) = (led_job.client_job, led_job.job.is_done());
         if is_over && let Some(led_job) = self.led_jobs.remove(&job_id) {
-            // What a host that is gone could not remove itself.
+            // What a lost host could not remove itself.
             led_job.directories.values().for_each(|path| job_directory::remove_orphaned(path));
         }
         let mut code = 0;
         for action in actions {
             match action {
-                MasterAction::ToClient(up) => {
-                    match &up {
+                MasterAction::ToClient(message) => {
+                    match &message {
                         ServerMessage::Finished(end) => code = end.code,
                         ServerMessage::Refused { code: refusal_code, .. } => code = *refusal_code,
                         _ => {}
                     }
-                    self.send_to_client(job_id, client_job, &up);
+                    self.send_to_client(job_id, client_job, &message);
                 }
-                MasterAction::Figures(figures) => {
-                    self.update_page_metrics(job_id, &figures);
-                    self.send_metrics_to_watchers(job_id, figures);
+                MasterAction::Metrics(metrics) => {
+                    self.update_page_metrics(job_id, &metrics);
+                    self.send_metrics_to_watchers(job_id, metrics);
                 }
                 MasterAction::Order(order) => self.on_master_order(job_id, order),
-                MasterAction::Gang(bid) => self.queue_gang_request(job_id, bid),
+                MasterAction::Gang(request) => self.queue_gang_request(job_id, request),
             }
         }
         if is_over {
@@ -151,13 +153,13 @@ impl Daemon {
         self.handle_gang_requests();
     }
 
-    /// When the master of some job has something to do by the clock.
+    /// The time until the next deadline of a job master.
     pub fn led_jobs_deadline(&self) -> Option<Duration> {
         let due = self.led_jobs.values().filter_map(|led_job| led_job.job.deadline()).min()?;
         Some(due.saturating_sub(self.started_at.elapsed()))
     }
 
-    /// Has those masters act whose time has come.
+    /// Passes a tick to the job masters whose deadline has passed.
     pub fn tick_led_jobs(&mut self) {
         let now = self.started_at.elapsed();
         let is_due = |led_job: &LedJob| led_job.job.deadline().is_some_and(|due| due <= now);
@@ -170,8 +172,8 @@ impl Daemon {
         due_jobs.into_iter().for_each(|job| self.step_master(Some(job), MasterEvent::Tick));
     }
 
-    /// An order of this daemon's own master: for the first host of the job, which is this one or
-    /// another.
+    /// An order of this daemon's job master. It goes to the first host of the job, which is this
+    /// host or another one.
     fn on_master_order(&mut self, job_id: u32, order: Order) {
         if let Order::SetPlacement(placement) = &order {
             let first = placement.hosts.first();
@@ -193,7 +195,7 @@ impl Daemon {
         }
     }
 
-    /// Takes a place in a job's tree: finds or makes the links to the hosts right below.
+    /// Takes a position in a job's range tree: finds or creates the links to the child hosts.
     fn enter_tree(&mut self, tree_position: TreePosition, host_job: HostJob) {
         let host_job = self.host_jobs.entry(tree_position).or_insert(host_job);
         let hosts = &host_job.tree_node.placement().hosts;
@@ -237,14 +239,14 @@ impl Daemon {
         Ok(token.0)
     }
 
-    /// An order has come over a link.
+    /// An order has been received over a link.
     pub fn on_order(&mut self, link_id: usize, (job_id, job_incarnation): (u32, u64), body: &[u8]) {
         let Ok(order) = frame::decode_datagram::<Order>(body) else {
-            return eprintln!("scored: job {job_id}: an order that cannot be read");
+            return eprintln!("scored: job {job_id}: malformed order");
         };
         let tree_position = (job_id, false);
         if let Order::SetPlacement(placement) = &order {
-            // What is here under this number is of a server that is no more.
+            // The job that has this number here belongs to a server that has ended.
             if self
                 .host_jobs
                 .get(&tree_position)
@@ -283,7 +285,7 @@ impl Daemon {
                 return self.abort_job(job_id);
             }
             (_, Some(host_job)) if host_job.parent == Parent::Peer(link_id) => {}
-            // Of a job that has just gone, or from somebody who is not above us.
+            // The order is about a job that has just ended, or its sender is not the parent.
             _ => return,
         }
         self.host_jobs
@@ -292,17 +294,17 @@ impl Daemon {
             .for_each(|host_job| host_job.tree_node.on_order(order.clone()));
     }
 
-    /// Whether this daemon may have a part in that job.
+    /// Checks that this daemon may take part in the job.
     fn check_placement(&self, placement: &Placement, job_incarnation: u64) -> Result<(), String> {
         placement.check()?;
         let expected_incarnation =
             placement.self_placement().and_then(|local_host| local_host.incarnation);
-        let own_incarnation = self.peers.as_ref().map(Peers::incarnation);
-        match expected_incarnation == own_incarnation
+        let local_incarnation = self.peers.as_ref().map(Peers::incarnation);
+        match expected_incarnation == local_incarnation
             && placement.job_incarnation == job_incarnation
         {
             true => Ok(()),
-            false => Err("its scored has begun anew since the job was given to it".to_owned()),
+            false => Err("its scored has restarted since the job was assigned to it".to_owned()),
         }
     }
 
@@ -314,7 +316,7 @@ impl Daemon {
     ) {
         let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id));
         if is_slow && matches!(report, Report::Metrics(_)) {
-            // Newer ones come.
+            // Newer metrics will follow.
             return;
         }
         if let (Ok(body), Some(peers)) = (frame::encode_datagram(report), &mut self.peers) {
@@ -322,7 +324,7 @@ impl Daemon {
         }
     }
 
-    /// A report has come over a link.
+    /// A report has been received over a link.
     pub fn on_report(
         &mut self,
         link_id: usize,
@@ -330,7 +332,7 @@ impl Daemon {
         body: &[u8],
     ) {
         let Ok(report) = frame::decode_datagram::<Report>(body) else {
-            return eprintln!("scored: job {job_id}: a report that cannot be read");
+            return eprintln!("scored: job {job_id}: malformed report");
         };
         for tree_position in [(job_id, true), (job_id, false)] {
             if let Some(host_job) = self
@@ -354,7 +356,8 @@ impl Daemon {
         }
     }
 
-    /// A link is gone: whoever is above does not want its jobs any more, whoever is below is lost.
+    /// A link is lost. Jobs whose parent is at its other end are aborted. Jobs that have a child
+    /// there lose the child's hosts.
     pub fn fail_jobs_on_link(&mut self, link_id: usize, reason: &str) {
         let tree_positions: Vec<TreePosition> = self.host_jobs.keys().copied().collect();
         for tree_position in tree_positions {
@@ -367,7 +370,7 @@ impl Daemon {
         }
     }
 
-    /// Which job has this number here.
+    /// The incarnation of the job that has this number here.
     fn job_incarnation(&self, job_id: u32) -> u64 {
         let tree_positions = [(job_id, true), (job_id, false)];
         tree_positions
@@ -376,7 +379,8 @@ impl Daemon {
             .map_or(0, HostJob::job_incarnation)
     }
 
-    /// Moves orders and reports until there are none, those of jobs that begin meanwhile, too.
+    /// Moves orders and reports until there are none left, including those of jobs that begin
+    /// meanwhile.
     pub fn dispatch_pending(&mut self) {
         while self.dispatch_once() {}
     }
@@ -391,7 +395,7 @@ impl Daemon {
             let (is_finished, parent) = (host_job.tree_node.is_finished(), host_job.parent);
             if !outgoing.is_empty() {
                 has_moved = true;
-                // What goes up here may come down again, at either place of the job.
+                // A report that goes up here may cause orders at either position of the job.
                 tree_positions.extend([(job_id, true), (job_id, false)]);
             }
             for message in outgoing {
@@ -411,7 +415,7 @@ impl Daemon {
         has_moved
     }
 
-    /// What a job has had here may go, if it has gone everywhere.
+    /// Releases what a job has used here, if the job has ended at all of its positions.
     fn release_if_ended(&mut self, job_id: u32) {
         let is_active = [true, false]
             .iter()
@@ -462,10 +466,10 @@ impl Daemon {
         }
     }
 
-    /// An order for this host alone.
+    /// An order for this host only.
     fn on_local_order(&mut self, job_id: u32, order: Order) {
         match order {
-            // The shepherd is told when it is there.
+            // The shepherd gets the placement when it starts.
             Order::SetPlacement(_) => {}
             Order::StartJob(begin) => self.begin_when_ready(job_id, begin),
             order => {
@@ -485,30 +489,30 @@ impl Daemon {
         }
     }
 
-    /// Everything that a job needs is on this host: it begins here.
+    /// Begins a job on this host. Everything that the job needs is here.
     pub fn begin_locally(&mut self, job_id: u32, begin: &JobStart) {
         let [token, switch_token] =
             [TokenOwner::Shepherd(job_id), TokenOwner::SwitchThread(job_id)]
                 .map(|owner| self.allocate_token(owner));
         let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) else { return };
-        let (parent, own_index, job_incarnation) =
+        let (parent, local_index, job_incarnation) =
             (host_job.parent, host_job.tree_node.placement().self_host, host_job.job_incarnation());
         let client_job = self.led_jobs.get(&job_id).map(|led_job| led_job.client_job);
         let mut session = client_job.and_then(|ClientJob { session_key, job }| {
             Some((self.sessions.get_mut(&session_key)?, job))
         });
         let peers = &mut self.peers;
-        // It goes out before the directory is there.
+        // The report is sent before the directory exists.
         let is_multi_user = begin.owner.is_some();
         let mut announce_path = |path: &str| match (parent, &mut session, &mut *peers) {
-            // A user could not remove it; the next scored does.
+            // A user could not remove the directory; the next scored does.
             _ if is_multi_user => {}
             (Parent::Master, Some((session, job)), _) => {
                 session.send(*job, &ServerMessage::Directory(path.to_owned()));
                 session.flush();
             }
             (Parent::Peer(link_id), _, Some(peers)) => {
-                let report = Report::Directory { host: own_index, path: path.to_owned() };
+                let report = Report::Directory { host: local_index, path: path.to_owned() };
                 if let Ok(body) = frame::encode_datagram(&report) {
                     peers.send(link_id, PeerMessage::Report { job: job_id, job_incarnation, body });
                     peers.flush();
@@ -534,7 +538,7 @@ impl Daemon {
         host_job.begin(begin, context);
     }
 
-    /// Ends a job that nobody wants to hear of any more.
+    /// Ends a job whose session or parent does not need it any more.
     pub fn abort_job(&mut self, job_id: u32) {
         if let Some(led_job) = self.led_jobs.remove(&job_id) {
             led_job.directories.values().for_each(|path| job_directory::remove_orphaned(path));
@@ -562,8 +566,8 @@ impl Daemon {
     }
 
     /// In single-user mode every daemon has a link to the server. While a job runs, the links of
-    /// its tree tell who is lost; the others say rarely that they live, or many idle hosts would
-    /// keep a processor busy with that.
+    /// its range tree detect lost hosts. The other links send rare heartbeats; otherwise many idle
+    /// hosts would keep a processor busy with heartbeats.
     pub fn tune_heartbeats(&mut self) {
         let carries_job = |link_id: usize| {
             let uses_link = |host_job: &HostJob| {
@@ -585,17 +589,17 @@ impl Daemon {
         }
     }
 
-    /// Something about a job for whoever has submitted it; its number there may be another job's
-    /// by now.
-    pub fn send_to_client(&mut self, job_id: u32, client_job: ClientJob, up: &ServerMessage) {
+    /// Sends a message about a job to the session that has submitted it, unless the session uses
+    /// the job's number there for another job by now.
+    pub fn send_to_client(&mut self, job_id: u32, client_job: ClientJob, message: &ServerMessage) {
         if let Some(session) = self.sessions.get_mut(&client_job.session_key)
             && session.job_id(client_job.job) == Some(job_id)
         {
-            session.send(client_job.job, up);
+            session.send(client_job.job, message);
         }
     }
 
-    /// A line for the user of a session.
+    /// Sends a line to the user of a session.
     pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
         if let Some(session) = self.sessions.get_mut(&client_job.session_key) {
             session.send(client_job.job, &ServerMessage::Notice { level, text });

@@ -1,5 +1,5 @@
-//! A local socket at which scruns log in, of a session or of a service: who calls is what the
-//! kernel says, never what is claimed.
+//! A local socket at which scruns log in: that of a scout session or of a service. The kernel says
+//! which user has connected; a claimed user is never trusted.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,12 +13,12 @@ use mio::{Interest, Registry, Token};
 
 use crate::sys::credentials;
 
-/// A caller.
+/// A client that has connected.
 #[derive(Debug)]
 pub struct AcceptedClient {
-    /// Its socket.
+    /// The client's socket.
     pub socket: OwnedFd,
-    /// Its user and group.
+    /// The client's uid and gid.
     pub credentials: (u32, u32),
 }
 
@@ -27,20 +27,20 @@ pub struct AcceptedClient {
 pub struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
-    /// Somebody may wait: mio reports each arrival once only.
+    /// Whether a client may wait. mio reports each connection once only.
     pub may_accept: bool,
-    /// Descriptors have run out.
+    /// Whether descriptors have run out.
     fds_exhausted: bool,
 }
 
 impl LocalListener {
-    /// Listens at `path`, where nobody else listens; `mode` is who may connect at all.
+    /// Listens at `path` unless another process listens there. `mode` restricts who may connect.
     ///
     /// # Errors
     /// One line with the path.
     pub fn open(path: &Path, mode: u32, registry: &Registry, token: Token) -> Result<Self, String> {
         let with_path = |error: io::Error| format!("{}: {error}", path.display());
-        // What a daemon has left that was killed.
+        // A killed daemon has left its socket.
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
             if UnixStream::connect(path).is_ok() {
                 return Err(format!(
@@ -60,7 +60,7 @@ impl LocalListener {
         Ok(local_listener)
     }
 
-    /// The next caller, if there is one; one whose user the kernel does not tell is sent away.
+    /// The next client, if there is one. A client whose user the kernel does not report is dropped.
     pub fn accept(&mut self) -> Option<AcceptedClient> {
         while self.may_accept {
             match self.listener.accept() {
@@ -73,7 +73,7 @@ impl LocalListener {
                 }
                 Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
-                    // When descriptors have run out, those who wait are taken later.
+                    // If descriptors have run out, the waiting clients are accepted later.
                     self.may_accept = error.kind() != io::ErrorKind::WouldBlock;
                     self.fds_exhausted = self.may_accept;
                     return None;
@@ -83,7 +83,7 @@ impl LocalListener {
         None
     }
 
-    /// Whether somebody may wait who can be taken at once.
+    /// Whether a client may wait that can be accepted at once.
     pub fn can_accept_now(&self) -> bool {
         self.may_accept && !self.fds_exhausted
     }
@@ -95,7 +95,7 @@ impl Drop for LocalListener {
     }
 }
 
-/// The fault of one caller, which has gone again; the next may be there.
+/// Whether the error concerns one client, which has gone again. Another client may wait.
 fn is_connection_error(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
 }
@@ -106,11 +106,11 @@ mod tests {
 
     #[test]
     fn a_client_is_known_by_its_uid_and_the_socket_is_removed_with_the_listener() {
-        let directory = std::env::temp_dir().join(format!("score-door-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("score-listener-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
         let path = directory.join("socket");
         let poll = mio::Poll::new().unwrap();
-        // As a daemon leaves it that was killed.
+        // A killed daemon leaves its socket like this.
         drop(UnixListener::bind(&path).unwrap());
         let mut local_listener =
             LocalListener::open(&path, 0o600, poll.registry(), Token(0)).unwrap();

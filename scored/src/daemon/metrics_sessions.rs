@@ -1,4 +1,4 @@
-//! Sessions that watch a job of somebody's (`scmon JOB`): they get its figures until it ends.
+//! Sessions that watch a job (`scmon JOB`): they get its metrics until the job ends.
 
 use score_proto::client_session::SESSION_JOB;
 use score_proto::message::{JobEnd, ServerMessage};
@@ -9,10 +9,10 @@ use crate::job::master::MasterEvent;
 use crate::job::metrics_subscribers::Subscriber;
 
 impl Daemon {
-    /// A session wants figures of a job that this daemon leads.
+    /// A session subscribes to the metrics of a job that this daemon leads.
     ///
     /// # Errors
-    /// One line: there is nothing to be seen.
+    /// One line: the job has no metrics yet.
     pub fn watch_job(
         &mut self,
         session_key: usize,
@@ -20,7 +20,7 @@ impl Daemon {
         period_ms: u32,
     ) -> Result<(), String> {
         if !self.led_jobs.contains_key(&job) {
-            return Err(format!("job {job} waits still: there is nothing to be seen of it"));
+            return Err(format!("job {job} is still queued; no metrics are available yet"));
         }
         self.unwatch(session_key);
         self.metrics_sessions.insert(session_key, job);
@@ -32,26 +32,26 @@ impl Daemon {
         Ok(())
     }
 
-    /// Figures of a job, for whoever watches it beside its own scrun.
-    pub fn send_metrics_to_watchers(&mut self, job: u32, figures: Metrics) {
-        let up = ServerMessage::Metrics(figures);
+    /// Sends a job's metrics to the sessions that watch it, in addition to the job's own scrun.
+    pub fn send_metrics_to_watchers(&mut self, job: u32, metrics: Metrics) {
+        let message = ServerMessage::Metrics(metrics);
         for (session_key, _) in
             self.metrics_sessions.iter().filter(|(_, watched_job)| **watched_job == job)
         {
             if let Some(session) = self.sessions.get_mut(session_key) {
-                session.send(SESSION_JOB, &up);
+                session.send(SESSION_JOB, &message);
             }
         }
     }
 
-    /// A session has gone, or watches no more.
+    /// A session has ended, or does not watch a job any more.
     pub fn unwatch(&mut self, session_key: usize) {
         if let Some(job) = self.metrics_sessions.remove(&session_key) {
             self.step_master(Some(job), MasterEvent::Watch(Subscriber::Session(session_key), 0));
         }
     }
 
-    /// A job is over: whoever watches it is told.
+    /// A job has ended. The sessions that watch it are notified.
     pub fn on_watched_job_end(&mut self, job: u32, code: u8) {
         let watchers = std::mem::take(&mut self.metrics_sessions);
         for (session_key, watched_job) in watchers {

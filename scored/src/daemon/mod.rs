@@ -1,6 +1,6 @@
 //! The loop of a daemon: sessions of scruns, links to other daemons, the jobs that it leads, and
-//! its part in the jobs that run on its host. What is decided is decided in [`crate::job`] and
-//! [`tree_node`]; here it is moved.
+//! its part in the jobs that run on its host. [`crate::job`] and [`tree_node`] make the decisions;
+//! this module moves the messages.
 
 mod daemon_bringup;
 pub mod gang_driver;
@@ -33,6 +33,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_proto::exit_code::EXIT_FAILED;
 use score_proto::message::ClientMessage;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
@@ -57,50 +58,46 @@ use shepherd_handle::{KnownChildren, ShepherdHandle};
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
-/// What daemons and their launchers say.
+/// Output of daemons and their launchers.
 const LAUNCHER_OUTPUT: Token = Token(2);
-/// The standard input of a daemon that was started by another: its end is the server's.
+/// The standard input of a daemon that another daemon has started. It ends when the server ends.
 const PARENT_STDIN: Token = Token(3);
-/// Somebody calls at the local socket.
+/// A client connects to the local socket of a scout session.
 const SCOUT_LISTENER: Token = Token(4);
-/// Where local scruns of a service call.
+/// A client connects to the local socket of a service.
 const SERVICE_LISTENER: Token = Token(5);
-/// The slice is over.
+/// The slice timer has run out.
 const SLICE_TIMER: Token = Token(6);
-/// Where the page is asked for.
+/// A client connects to the port of the status page.
 const HTTP_LISTENER: Token = Token(7);
 /// The first token that is given to sessions, shepherds and links.
 const FIRST_DYNAMIC_TOKEN: usize = 8;
 
-/// How often it is looked at which links may be silent for long.
+/// How often the daemon decides which links may send rare heartbeats.
 const HEARTBEAT_RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// From one look for what earlier jobs have left to the next, at least.
+/// The least time between two searches for directories that earlier jobs have left.
 const STALE_SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// How long only switches may be served, one after the other.
+/// How long the loop may serve gang switches only.
 const FULL_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long daemons of other hosts may take to go.
+/// How long daemons of other hosts may take to exit.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// When callers are looked for again that could not be taken, for want of descriptors.
+/// The delay before the next accept, if descriptors have run out.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// scrun's exit codes: a job that is refused, hosts that do not come up.
-const EXIT_REFUSED: u8 = 2;
-const EXIT_FAILED: u8 = 1;
-
-/// What scrun tells on the command line.
+/// The options that scrun gives on the command line.
 #[derive(Debug)]
 pub struct SingleUserOptions {
     /// Socket to scrun.
     pub control: OwnedFd,
-    /// What it and other daemons have in common.
+    /// Options that all daemons have.
     pub common: CommonOptions,
 }
 
-/// What every daemon is told.
+/// Options that all daemons have.
 #[derive(Debug, Default)]
 pub struct CommonOptions {
-    /// `-nonamespace`: leave out the first rungs of the ladder.
+    /// `-nonamespace`: leave out the first levels of containment.
     pub no_namespace: bool,
     /// How daemons of other hosts are to be started.
     pub launch_options: LaunchOptions,
@@ -108,36 +105,37 @@ pub struct CommonOptions {
     pub gang: gang::GangConfig,
 }
 
-/// What a server tells the daemon of another host on its command line.
+/// The options that a server gives the daemon of another host on its command line.
 #[derive(Debug)]
 pub struct HostDaemonOptions {
-    /// Where the server listens.
+    /// The address at which the server listens.
     pub connect: String,
-    /// What the server calls this host.
+    /// The server's name for this host.
     pub host: String,
-    /// Where the key of the cluster is.
+    /// The file with the key of the cluster.
     pub key: OsString,
-    /// What it and other daemons have in common.
+    /// Options that all daemons have.
     pub common: CommonOptions,
 }
 
-/// Serves one scrun, and goes with it.
+/// Serves one scrun, and exits when the scrun does.
 ///
 /// # Errors
-/// What the system refused before the job began.
+/// An error of the system before the job began.
 pub fn run(options: SingleUserOptions) -> io::Result<()> {
     setup_process()?;
     let mut daemon = Daemon::new(options.common)?;
-    // scrun's death is seen on the socket; this also works when somebody else holds that open.
+    // The socket shows that the scrun has died. The signal comes even if another process holds
+    // the socket open.
     process::die_with_parent(libc::SIGTERM);
     daemon.add_session(options.control)?;
     daemon.run_loop()
 }
 
-/// The daemon of another host: serves the server that has started it, and goes with it.
+/// The daemon of another host: serves the server that has started it, and exits with the server.
 ///
 /// # Errors
-/// A server that cannot be reached, or what the system refused.
+/// A server that cannot be reached, or an error of the system.
 pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     setup_process()?;
     let key = daemon_bringup::read_key(&options.key).map_err(io::Error::other)?;
@@ -145,7 +143,7 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     let name = if is_unknown_host { crate::launch::local_name() } else { options.host };
     let mut daemon = Daemon::new(options.common)?;
     if options.key == crate::launch::SECRET_ON_STDIN {
-        // Where it is no pipe there is nothing to watch; the link to the server tells as well.
+        // If it is not a pipe, it cannot be watched. The link shows the end of the server as well.
         let _ =
             daemon.poll.registry().register(&mut SourceFd(&0), PARENT_STDIN, Interest::READABLE);
     }
@@ -178,17 +176,17 @@ fn setup_process() -> io::Result<()> {
     Ok(())
 }
 
-/// Whose socket a token stands for.
+/// The owner of the socket that a token stands for.
 #[derive(Debug, Clone, Copy)]
 enum TokenOwner {
     Session(usize),
     /// The shepherd of this job.
     Shepherd(u32),
-    /// That one's thread that switches.
+    /// The switch thread of that shepherd.
     SwitchThread(u32),
     /// Another daemon.
     Peer,
-    /// Somebody who asks for the page.
+    /// A client of the status page.
     HttpConnection,
 }
 
@@ -199,38 +197,38 @@ struct Daemon {
     token_owners: HashMap<Token, TokenOwner>,
     next_token: usize,
     sessions: HashMap<usize, ClientSession>,
-    /// Links to other daemons, where there are any.
+    /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
     /// The link to the server that has started this daemon.
     server_link: Option<usize>,
-    /// Hosts that were started for a session.
+    /// The daemons that were started for a session.
     bringup: Option<DaemonBringup>,
     /// The scout session that is served.
     scout: Option<Scout>,
-    /// Jobs led from here, by number.
+    /// Jobs that this daemon leads, by number.
     led_jobs: HashMap<u32, LedJob>,
-    /// Which of them run now.
+    /// Decides which of them run now.
     gang_driver: GangDriver,
     /// Jobs of this host that take turns without the gang scheduler.
     host_rotation: HostRotation,
-    /// The processors, as long as jobs take turns.
+    /// Keeps the processors' wake-up latency low while jobs take turns.
     latency_hold: CpuLatencyHold,
-    /// Places in the trees of jobs.
+    /// This daemon's positions in the range trees of jobs.
     host_jobs: HashMap<TreePosition, HostJob>,
     known_children: KnownChildren,
     program_cache: ProgramCache<TreePosition>,
     next_job: u32,
-    /// The clock of masters counts from here.
+    /// The start of the job masters' clock.
     started_at: Instant,
-    /// Sessions that watch a job, and which.
+    /// Sessions that watch a job, and the job.
     metrics_sessions: BTreeMap<usize, u32>,
-    /// Connections that were dropped before they were anybody's.
+    /// Connections that were dropped before the peer had authenticated.
     rejected_count: u64,
     is_ending: bool,
-    /// When it was looked last for what earlier jobs have left.
+    /// The last search for directories that earlier jobs have left.
     last_sweep_at: Option<Instant>,
     cgroups: Cgroups,
-    /// Where every user is served.
+    /// The state of multi-user mode.
     service: Option<Service>,
 }
 
@@ -245,7 +243,7 @@ impl Daemon {
         let signals = SignalFd::with_flags(&signal_set, flags)?;
         let mut source = SourceFd(&signals.as_raw_fd());
         poll.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
-        let slices = GangDriver::new(poll.registry(), SLICE_TIMER)?;
+        let gang_driver = GangDriver::new(poll.registry(), SLICE_TIMER)?;
         Ok(Self {
             poll,
             signals,
@@ -258,7 +256,7 @@ impl Daemon {
             bringup: None,
             scout: None,
             led_jobs: HashMap::new(),
-            gang_driver: slices,
+            gang_driver,
             host_rotation: HostRotation::default(),
             latency_hold: CpuLatencyHold::default(),
             host_jobs: HashMap::new(),
@@ -287,7 +285,7 @@ impl Daemon {
         self.peers.as_ref().map_or_else(system_host_name, |peers| peers.name().to_owned())
     }
 
-    /// A scrun has called; it is known by this number.
+    /// Adds the session of a scrun that has connected. Returns the session's key.
     fn add_session(&mut self, socket: OwnedFd) -> io::Result<usize> {
         let session_key = self.next_token;
         let token = self.allocate_token(TokenOwner::Session(session_key));
@@ -295,10 +293,10 @@ impl Daemon {
         Ok(session_key)
     }
 
-    /// Runs until nobody is left to run for.
+    /// Runs until there are no sessions left, and neither a server nor a service.
     fn run_loop(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
-        let (mut rates_tuned_at, mut others_polled_at) = (Instant::now(), Instant::now());
+        let (mut heartbeats_tuned_at, mut others_polled_at) = (Instant::now(), Instant::now());
         while !self.is_ending
             && (self.server_link.is_some() || self.service.is_some() || !self.sessions.is_empty())
         {
@@ -310,8 +308,8 @@ impl Daemon {
             if self.advance_rotation() && self.is_only_switch_threads(&events) {
                 continue;
             }
-            // A switch is in a hurry: what else there is is looked at when it happens, or now and
-            // then.
+            // A gang switch is urgent: other sources are polled when they have events, and at
+            // intervals.
             let has_other_events = !self.is_only_slice_or_switch(&events)
                 || others_polled_at.elapsed() > FULL_POLL_INTERVAL;
             if has_other_events {
@@ -327,10 +325,10 @@ impl Daemon {
             self.tick_gang();
             self.dispatch_pending();
             self.latency_hold.release_if_expired(Instant::now());
-            if rates_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
+            if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // Not while a job is being launched.
                 self.tune_heartbeats();
-                rates_tuned_at = Instant::now();
+                heartbeats_tuned_at = Instant::now();
             }
             loop {
                 self.send_outboxes();
@@ -338,11 +336,11 @@ impl Daemon {
                 if !self.begin_ready_jobs() && !has_closed_sessions {
                     break;
                 }
-                // What that has led to is to be moved before the next wait.
+                // The messages that this has caused must be moved before the next wait.
                 self.dispatch_pending();
             }
             if has_other_events {
-                // When all orders are on their way.
+                // All orders have been sent by now.
                 self.serve_http();
             }
             self.gang_driver.set_timer();
@@ -352,23 +350,23 @@ impl Daemon {
             host_job.abort();
         }
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
-        // Daemons that were started from here are asked to go, and are waited for.
+        // The daemons that were started from here are asked to exit, and are waited for.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
         let child_pids: Vec<i32> = self.known_children.borrow_mut().drain().collect();
         process::wait_or_kill(&child_pids, SHUTDOWN_TIMEOUT);
-        // What those could not remove that had to be killed, of jobs that a session has left.
+        // Remove what killed daemons could not remove, for jobs that a session has left.
         let job_ids: Vec<u32> = self.led_jobs.keys().copied().collect();
         job_ids.into_iter().for_each(|job| self.abort_job(job));
         Ok(())
     }
 
-    /// Whether nothing has happened but that a slice is over, or that a job has stopped.
+    /// Whether all events are the end of a slice or reports of switch threads.
     fn is_only_slice_or_switch(&self, events: &Events) -> bool {
         let is_switch = |token: Token| token == SLICE_TIMER || self.is_switch_thread(token);
         !events.is_empty() && events.iter().all(|event| is_switch(event.token()))
     }
 
-    /// Whether all of it was said by threads that switch.
+    /// Whether all events come from switch threads.
     fn is_only_switch_threads(&self, events: &Events) -> bool {
         events.iter().all(|event| self.is_switch_thread(event.token()))
     }
@@ -377,7 +375,7 @@ impl Daemon {
         matches!(self.token_owners.get(&token), Some(TokenOwner::SwitchThread(_)))
     }
 
-    /// Hears whoever is not a shepherd, and does what is due.
+    /// Handles all sources except shepherds, and does what is due.
     fn poll_other_sources(&mut self) {
         self.accept_clients();
         self.accept_local_clients();
@@ -388,7 +386,7 @@ impl Daemon {
         self.update_page_subscriptions();
     }
 
-    /// Notes what mio has reported; true when there are signals.
+    /// Marks the sources of mio's events as ready. True if there are signals.
     fn mark_ready(&mut self, events: &Events) -> bool {
         let mut signalled = false;
         for event in events {
@@ -463,7 +461,7 @@ impl Daemon {
         let service_timeout = self.service.as_ref().map(Service::deadline);
         let hold_timeout = self.latency_hold.deadline();
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(Instant::now()));
-        // epoll counts milliseconds: round up, or the loop would spin at the end.
+        // epoll counts milliseconds: round up, or the loop would spin until the deadline.
         let led_jobs_timeout = self.led_jobs_deadline();
         let timeouts = [
             link_timeout,
@@ -501,7 +499,7 @@ impl Daemon {
 
     fn on_link_lost(&mut self, link_id: usize, name: Option<String>, reason: &str) {
         if self.server_link == Some(link_id) {
-            // Whoever has started us is gone, and does not want anything any more.
+            // The server that started this daemon is gone, and needs nothing any more.
             self.is_ending = true;
         } else if name.is_none() && self.service.is_none() {
             self.report_rejected_connection(reason);
@@ -521,7 +519,7 @@ impl Daemon {
         }
     }
 
-    /// Takes pending signals, and children that have ended.
+    /// Handles pending signals and children that have ended.
     fn on_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             self.is_ending |= signal.ssi_signo == libc::SIGTERM as u32;
@@ -539,7 +537,7 @@ impl Daemon {
         }
     }
 
-    /// Writes what sockets take; true when a session is over.
+    /// Writes as much as the sockets accept. True if a session has ended.
     fn flush(&mut self) -> bool {
         for host_job in self.host_jobs.values_mut() {
             if let Some(shepherd) = &mut host_job.shepherd {
@@ -575,8 +573,8 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Ends a job that nobody wants to hear of any more. A daemon that stays sees it to its end:
-    /// only then its hosts are free for others.
+    /// Ends a job whose session has ended. A service waits for the job's end: only then are its
+    /// hosts free for other jobs.
     fn drop_job(&mut self, job: u32) {
         match self.service {
             Some(_) => self.step_master(Some(job), MasterEvent::FromClient(ClientMessage::Kill)),
@@ -592,7 +590,7 @@ fn system_host_name() -> String {
     }
 }
 
-/// A number that nobody can guess.
+/// A random number that cannot be guessed.
 fn random_u64() -> io::Result<u64> {
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

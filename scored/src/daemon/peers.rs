@@ -11,28 +11,29 @@ use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts, SendError};
 
-/// How long a peer may take to prove that it has the key, and to say something. TCP doubles its
-/// waits: a cable that was out for 5 s may be silence for 10, and what was said last was said a
-/// heartbeat before.
+/// How long a peer may take to prove that it has the key, and how long a peer may be silent. TCP
+/// doubles its retransmission timeout: after 5 s without a connection, silence may last 10 s. The
+/// last message before that may be one heartbeat interval older.
 pub const LINK_TIMEOUTS: LinkTimeouts = LinkTimeouts {
     handshake_timeout: Duration::from_secs(5),
     silence_timeout: Duration::from_secs(16),
 };
-/// Connections of strangers at the same time. When there is one more, the address that has most of
-/// them loses its oldest: who opens many and says nothing keeps no daemon out.
+/// Unauthenticated connections at the same time. If there is one more, the address with the most
+/// of them loses its oldest. Thus a peer that opens many connections does not lock out daemons.
 const MAX_UNAUTHENTICATED: usize = 128;
-/// Messages that may wait beside what the link takes: the windows of jobs keep them far below.
+/// Messages that may wait in addition to what the link accepts. The windows of jobs keep their
+/// number far below.
 const MAX_QUEUED_MESSAGES: usize = 16 * 1024;
-/// Bytes taken from a socket at once, and how often in one turn.
+/// Bytes that are read from a socket at once, and the number of reads in one turn of the loop.
 const READ_BYTES: usize = 64 * 1024;
 const READS_PER_TICK: usize = 4;
 
-/// What a peer has said, or what has become of it.
+/// A message of a peer, or the end of its link.
 #[derive(Debug)]
 pub enum PeerEvent {
-    /// A message after its greeting.
+    /// A message after the peer's `Hello`.
     Message(PeerMessage),
-    /// It is gone: name, as far as it was known, and reason.
+    /// The link is lost: the peer's name if it is known, and the reason.
     Lost(Option<String>, String),
 }
 
@@ -40,19 +41,19 @@ pub enum PeerEvent {
 struct PeerConnection {
     stream: TcpStream,
     link: Link,
-    /// The other end.
+    /// The peer's address.
     remote_ip: Option<IpAddr>,
-    /// It has called; else it was dialled from here.
+    /// Whether the peer has connected to this daemon, and not this daemon to the peer.
     is_inbound: bool,
-    /// Who it is: dialled by that name, or greeted by it.
+    /// The peer's name: the name of the host that was dialled, or the one in the peer's `Hello`.
     name: Option<String>,
     has_greeted: bool,
-    /// What it said when it greeted.
+    /// The incarnation in the peer's `Hello`.
     incarnation: Incarnation,
     readable: bool,
-    /// What the link did not take yet.
+    /// Messages that the link has not accepted yet.
     send_queue: VecDeque<PeerMessage>,
-    /// Why it is at its end.
+    /// Why the link has to be closed.
     close_reason: Option<String>,
 }
 
@@ -76,7 +77,7 @@ impl Peers {
         Self::bind(SocketAddr::from(([0, 0, 0, 0], 0)), key, name, registry, token)
     }
 
-    /// A daemon of this name that accepts links there.
+    /// A daemon of this name that accepts links at this address.
     ///
     /// # Errors
     /// As bind(2), epoll_ctl(2).
@@ -100,7 +101,7 @@ impl Peers {
         })
     }
 
-    /// The port that is listened at.
+    /// The port at which this daemon listens.
     ///
     /// # Errors
     /// As getsockname(2).
@@ -108,12 +109,12 @@ impl Peers {
         Ok(self.listener.local_addr()?.port())
     }
 
-    /// What this daemon calls itself.
+    /// This daemon's name.
     pub fn name(&self) -> &str {
         &self.hello.name
     }
 
-    /// Distinguishes this daemon from all before it.
+    /// Distinguishes this daemon from all earlier daemons.
     pub fn incarnation(&self) -> Incarnation {
         self.hello.incarnation
     }
@@ -122,7 +123,7 @@ impl Peers {
         self.started_at.elapsed()
     }
 
-    /// Somebody has connected. False when there is nobody more.
+    /// Accepts a connection. False if there is none left to accept.
     pub fn accept(&mut self, registry: &Registry, token: Token) -> bool {
         let Ok((stream, _)) = self.listener.accept() else { return false };
         self.evict_unauthenticated();
@@ -132,7 +133,7 @@ impl Peers {
         true
     }
 
-    /// Gives up a stranger if there are too many.
+    /// Closes an unauthenticated connection if there are too many.
     fn evict_unauthenticated(&mut self) {
         let mut by_address: HashMap<Option<IpAddr>, Vec<usize>> = HashMap::new();
         for (link_id, connection) in &self.connections {
@@ -146,17 +147,17 @@ impl Peers {
         if by_address.values().map(Vec::len).sum::<usize>() < MAX_UNAUTHENTICATED {
             return;
         }
-        // Numbers go up with time.
+        // Link numbers increase with time.
         let oldest = |link_ids: Vec<usize>| link_ids.into_iter().min();
         let oldest_of_busiest = by_address.into_values().max_by_key(Vec::len).and_then(oldest);
         if let Some(connection) =
             oldest_of_busiest.and_then(|link_id| self.connections.get_mut(&link_id))
         {
-            connection.close_reason = Some("too many connections said nothing".to_owned());
+            connection.close_reason = Some("too many unauthenticated connections".to_owned());
         }
     }
 
-    /// Dials a daemon; what is sent to it waits until it is there.
+    /// Dials a daemon. Messages to it wait until it has answered.
     ///
     /// # Errors
     /// As connect(2).
@@ -229,7 +230,7 @@ impl Peers {
         }
     }
 
-    /// The link to a host, if there is one already.
+    /// The link to a host, if there is one.
     pub fn link_to(&self, name: &str) -> Option<usize> {
         let matches_name = |connection: &PeerConnection| {
             connection.close_reason.is_none() && connection.name.as_deref() == Some(name)
@@ -240,17 +241,17 @@ impl Peers {
             .map(|(link_id, _)| *link_id)
     }
 
-    /// Who is at the other end of a link, once that is known.
+    /// The name of the peer of a link, once it is known.
     pub fn name_of(&self, link_id: usize) -> Option<&str> {
         self.connections.get(&link_id)?.name.as_deref()
     }
 
-    /// What this daemon ran has been ended: from now on it counts as another one.
+    /// Everything that this daemon ran has been ended: from now on it counts as another daemon.
     pub fn reset_incarnation(&mut self, incarnation: Incarnation) {
         self.hello.incarnation = incarnation;
     }
 
-    /// Gives up every link to a host.
+    /// Closes every link to a host.
     pub fn close_links_to(&mut self, name: &str, reason: &str) {
         for connection in self
             .connections
@@ -261,12 +262,12 @@ impl Peers {
         }
     }
 
-    /// The address that a link comes from or goes to.
+    /// The IP address of a link's peer.
     pub fn address(&self, link_id: usize) -> Option<IpAddr> {
         Some(self.connections.get(&link_id)?.stream.peer_addr().ok()?.ip())
     }
 
-    /// Queues a message. False: it is too long to be sent at all.
+    /// Queues a message. False if it is too long to be sent at all.
     pub fn send(&mut self, link_id: usize, message: PeerMessage) -> bool {
         let now = self.now();
         let Some(connection) = self.connections.get_mut(&link_id) else { return true };
@@ -279,24 +280,24 @@ impl Peers {
         }
         match connection.link.send(&message, now) {
             Err(SendError::TooLong) => return false,
-            // What waits is bounded by the windows of the jobs.
+            // The number of waiting messages is bounded by the windows of the jobs.
             Err(SendError::Full) => connection.send_queue.push_back(message),
             Ok(()) | Err(SendError::Closed) => {}
         }
         true
     }
 
-    /// Whether something waits for a link that does not take it now.
+    /// Whether messages wait for a link that does not accept them now.
     pub fn is_slow(&self, link_id: usize) -> bool {
         self.connections.get(&link_id).is_some_and(|connection| !connection.send_queue.is_empty())
     }
 
-    /// Whether a link may hold more without a further report of mio's.
+    /// Whether a link may hold more data without a further report of mio.
     pub fn may_have_more(&self) -> bool {
         self.connections.values().any(|connection| connection.readable)
     }
 
-    /// What has come, link by link, a bounded amount of each.
+    /// The events of all links: a bounded amount of each.
     pub fn receive_events(&mut self) -> Vec<(usize, PeerEvent)> {
         let now = self.now();
         let (mut events, mut new_peers) = (Vec::new(), Vec::new());
@@ -304,7 +305,7 @@ impl Peers {
             if connection.readable {
                 connection.read(&mut self.read_buffer, now);
             }
-            // Also before it is due: this process is awake, and need not wake for it again.
+            // Also before the deadline: this process is awake, and need not wake for it again.
             if let Err(error) = connection.link.tick(now) {
                 connection.close_reason.get_or_insert(error.to_string());
             }
@@ -321,7 +322,9 @@ impl Peers {
                     }
                     Ok(None) => break,
                     Ok(Some(_)) => {
-                        connection.close_reason.get_or_insert("it did not say hello".to_owned());
+                        connection
+                            .close_reason
+                            .get_or_insert("it has sent no Hello message".to_owned());
                         break;
                     }
                     Err(error) => {
@@ -336,7 +339,7 @@ impl Peers {
                 self.connections.iter_mut().filter(|(other_id, _)| **other_id != link_id);
             for (_, other) in other_connections.filter(|(_, other)| other.has_greeted) {
                 if other.name.as_ref() == Some(&name) && other.incarnation != incarnation {
-                    other.close_reason.get_or_insert("its scored was started anew".to_owned());
+                    other.close_reason.get_or_insert("its scored was restarted".to_owned());
                 }
             }
         }
@@ -348,13 +351,13 @@ impl Peers {
             .collect();
         for link_id in closed_links {
             if let Some(mut connection) = self.connections.remove(&link_id) {
-                // Who speaks another version is told which one this is.
+                // A peer that speaks another version has to learn the version of this daemon.
                 connection.write(now);
                 let mut reason = connection.close_reason.unwrap_or_default();
                 if connection.name.is_none() {
                     let remote_ip = connection
                         .remote_ip
-                        .map_or("somebody".to_owned(), |remote_ip| remote_ip.to_string());
+                        .map_or("an unknown address".to_owned(), |remote_ip| remote_ip.to_string());
                     reason = format!("a connection from {remote_ip} was dropped: {reason}");
                 }
                 events.push((link_id, PeerEvent::Lost(connection.name, reason)));
@@ -363,7 +366,7 @@ impl Peers {
         events
     }
 
-    /// Writes what the sockets take.
+    /// Writes as much as the sockets accept.
     pub fn flush(&mut self) {
         let now = self.now();
         self.connections.values_mut().for_each(|connection| connection.write(now));
@@ -374,7 +377,7 @@ impl Peers {
         self.connections.keys().copied().collect()
     }
 
-    /// Whether this side says on a link only now and then that it lives: other links stand in.
+    /// Sets whether this side sends rare heartbeats only, because other links detect a loss.
     pub fn set_sparse_heartbeats(&mut self, link_id: usize, is_sparse: bool) {
         let now = self.now();
         if let Some(connection) = self.connections.get_mut(&link_id)
@@ -384,14 +387,14 @@ impl Peers {
         }
     }
 
-    /// When [`Peers::receive_events`] is to be called, also if nothing comes.
+    /// When [`Peers::receive_events`] has to be called, even if nothing is received.
     pub fn deadline(&self) -> Option<Duration> {
         let now = self.now();
         let due = self.connections.values().map(|connection| connection.link.deadline()).min()?;
         Some(due.saturating_sub(now))
     }
 
-    /// Says goodbye to everybody.
+    /// Tells all peers that this daemon closes its links.
     pub fn send_goodbyes(&mut self, reason: &str) {
         for connection in self.connections.values_mut() {
             connection.link.close(reason);
@@ -458,7 +461,7 @@ impl PeerConnection {
     }
 }
 
-/// Nothing is wrong: not yet connected, nothing there, no room.
+/// Whether the error is harmless: not yet connected, nothing to read, or no space to write.
 fn is_would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

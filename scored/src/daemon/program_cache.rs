@@ -1,7 +1,7 @@
-//! Programs by user and content: fetched from above once, kept for the daemon's life as far as
-//! there is room, and handed on to whoever asks while they still come. What one user has brought
-//! is for jobs of that user alone: nobody gets another's program by its hash, nor learns that it
-//! is here, nor can spoil it.
+//! Programs, by user and content. A program is fetched from the parent once, and kept as long as
+//! the daemon lives and there is space. Children that ask for it get its chunks while they still
+//! arrive. The programs of one user are for jobs of that user alone. By a hash, another user can
+//! neither get such a program, nor learn that it is here, nor corrupt it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -15,45 +15,45 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{geteuid, linkat};
 use score_proto::message::{ContentHash, FileDigest, MAX_IO_CHUNK};
 
-/// Bytes that are under way without having been asked for again.
+/// Bytes that may be on their way without a further request.
 const PREFETCH_WINDOW: u64 = 1024 * 1024;
-/// The largest program that travels.
+/// The largest program that is sent to other hosts.
 pub const MAX_PROGRAM_LEN: u64 = 4 << 30;
-/// The largest program that is read from a file in one go: nothing else happens meanwhile.
+/// The largest program that is read from a file at once: the daemon does nothing else meanwhile.
 const MAX_SYNC_READ_LEN: u64 = 64 << 20;
-/// What is kept of programs that no job uses.
+/// Bytes that are kept of programs that no job uses.
 const MAX_UNUSED_BYTES: u64 = 256 << 20;
 
-/// Somebody below who asks for a piece: a place of a job here, and the source there.
+/// A child that asks for chunks: a position of a job on this host, and the child index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requester<P> {
-    /// The place.
+    /// The position in the range tree.
     pub tree_position: P,
-    /// The source.
+    /// The child.
     pub child_index: usize,
 }
 
-/// A wish that is to be sent up: so many bytes of this, from there on.
+/// A request for bytes of a program, to be sent to the parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkRequest {
-    /// Which program.
+    /// The program.
     pub hash: ContentHash,
-    /// From here.
+    /// The first byte.
     pub offset: u64,
-    /// So many.
+    /// The number of bytes.
     pub length: u64,
 }
 
-/// A piece for somebody who has asked.
+/// A part of a program, for a requester.
 #[derive(Debug)]
 pub struct Chunk<P> {
-    /// Who.
+    /// The requester.
     pub requester: Requester<P>,
-    /// Of which program.
+    /// The program.
     pub hash: ContentHash,
-    /// Where it begins.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// The piece; none: there will be no more.
+    /// The bytes. If empty, no more bytes will follow.
     pub bytes: Vec<u8>,
 }
 
@@ -61,11 +61,11 @@ pub struct Chunk<P> {
 enum FetchState {
     InProgress,
     Complete,
-    /// It cannot be had, or is not what it was said to be.
+    /// The program cannot be fetched, or its content does not match its hash.
     Failed,
 }
 
-/// Whose jobs: a uid where there are several users.
+/// The user of a job: a uid in multi-user mode.
 type OwnerUid = Option<u32>;
 
 #[derive(Debug)]
@@ -77,31 +77,31 @@ struct Entry<P> {
     requested_len: u64,
     hasher: blake3::Hasher,
     pending_requests: Vec<(Requester<P>, u64, u64)>,
-    /// Whether the file is another virtual host's, on the disk of both.
+    /// Whether the file belongs to another virtual host, on the disk of both.
     is_shared_file: bool,
-    /// The job that it is fetched for, over whose place it comes.
+    /// The job for which the program is fetched; the chunks come over that job's tree.
     fetching_job: u32,
     jobs: HashSet<u32>,
 }
 
-/// How a program is.
+/// How far a program has been fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FetchStatus {
-    /// All of it is here.
+    /// All of the program is here.
     Complete,
-    /// It is on its way.
+    /// The program is on its way.
     InProgress,
-    /// It cannot be had.
+    /// The program cannot be fetched.
     Failed,
 }
 
-/// All programs here.
+/// All programs on this host.
 #[derive(Debug)]
 pub struct ProgramCache<P> {
     entries: HashMap<(OwnerUid, ContentHash), Entry<P>>,
-    /// Whose the jobs are that need something.
+    /// The users of the jobs that need programs.
     job_owners: HashMap<u32, OwnerUid>,
-    /// Who asks for what nobody has heard of.
+    /// Requests for programs that no job here needs.
     unknown_requests: Vec<(Requester<P>, ChunkRequest)>,
 }
 
@@ -112,10 +112,10 @@ impl<P> Default for ProgramCache<P> {
 }
 
 impl<P: Copy + PartialEq> ProgramCache<P> {
-    /// A job of this user needs a program: what is to be asked for, if anything.
+    /// A job of this user needs a program. Returns the request that is to be sent, if any.
     ///
     /// # Errors
-    /// As memfd_create(2); EFBIG when all programs of the user together are too large.
+    /// As memfd_create(2). EFBIG if all programs of the user together are too large.
     pub fn require(
         &mut self,
         content: FileDigest,
@@ -146,8 +146,8 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         Ok(entry.next_request())
     }
 
-    /// Takes a program of the user who has started this server from a file on this host, if it is
-    /// there as it was said to be; else it has to be asked for.
+    /// Loads a program of the user who has started this server from a file on this host, if the
+    /// file still has the expected content. Otherwise the program has to be requested.
     ///
     /// # Errors
     /// As open(2), read(2), memfd_create(2).
@@ -182,7 +182,7 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         Some((*self.job_owners.get(&job)?, *hash))
     }
 
-    /// How it stands with a program of a job.
+    /// The status of a program that a job needs.
     pub fn status(&self, job: u32, hash: &ContentHash) -> Option<FetchStatus> {
         self.entries.get(&self.key(job, hash)?).map(|entry| match entry.state {
             FetchState::Complete => FetchStatus::Complete,
@@ -191,7 +191,8 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         })
     }
 
-    /// Somebody below asks for a job. It is answered by [`ProgramCache::pieces`], now and as more comes.
+    /// A child requests a chunk for a job. [`ProgramCache::take_ready_chunks`] returns the answers,
+    /// now and as more bytes arrive.
     pub fn on_chunk_request(&mut self, job: u32, requester: Requester<P>, request: ChunkRequest) {
         let key = self.key(job, &request.hash);
         let Some(entry) = key.and_then(|key| self.entries.get_mut(&key)) else {
@@ -202,7 +203,7 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         entry.pending_requests.push((requester, request.offset, end));
     }
 
-    /// A piece has come; what is to be asked for next.
+    /// A chunk has arrived. Returns the next request, if any.
     pub fn on_chunk(
         &mut self,
         job: u32,
@@ -231,8 +232,8 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         entry.next_request()
     }
 
-    /// Who was asked lends a file that has it. The hash is not taken again: the lender has done so,
-    /// and the file is its own until the job runs.
+    /// The parent shares a file that has the program. The hash is not computed again: the parent
+    /// has done so, and the file belongs to the parent alone until the job runs.
     pub fn on_shared_file(&mut self, job: u32, hash: &ContentHash, file: io::Result<File>) {
         let key = self.key(job, hash);
         let Some(entry) = key.and_then(|key| self.entries.get_mut(&key)) else { return };
@@ -254,7 +255,7 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         }
     }
 
-    /// What can be handed on now.
+    /// The chunks that can be sent on now.
     pub fn take_ready_chunks(&mut self) -> Vec<Chunk<P>> {
         let empty_chunk = |(requester, request): (Requester<P>, ChunkRequest)| Chunk {
             requester,
@@ -271,11 +272,11 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         chunks
     }
 
-    /// Puts a program of a job into a file that nobody has yet. One that was lent gets another name
-    /// only, where the disk allows that; every other is copied.
+    /// Writes a program of a job to a new file. A shared file gets another hard link only, if the
+    /// file system allows it. Every other program is copied.
     ///
     /// # Errors
-    /// As open(2), write(2); ENOENT when it is not here.
+    /// As open(2), write(2). ENOENT if the program is not here.
     pub fn write_program(&self, job: u32, hash: &ContentHash, to: &Path) -> io::Result<()> {
         let entry = self.key(job, hash).and_then(|key| self.entries.get(&key));
         let complete = entry.filter(|entry| entry.state == FetchState::Complete);
@@ -297,8 +298,9 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
         Ok(())
     }
 
-    /// A job is over: what only it was waiting for is forgotten, and so is what is too much. What
-    /// came by way of it and is wanted by others has to be asked for by one of those.
+    /// A job has ended. Programs that only this job was fetching are dropped, and so are unused
+    /// ones if they are too large. If another job needs a program that was fetched for this job,
+    /// that job has to request the rest: returns these requests.
     pub fn release_job(&mut self, job: u32) -> Vec<(u32, ChunkRequest)> {
         self.job_owners.remove(&job);
         let mut requests = Vec::new();
@@ -317,7 +319,7 @@ impl<P: Copy + PartialEq> ProgramCache<P> {
             true
         });
         let is_unused = |entry: &Entry<P>| entry.jobs.is_empty();
-        // Whoever lent it removes it, and a job may have written to it.
+        // The host that shared the file removes it, and a job may have written to it.
         self.entries.retain(|_, entry| !(entry.is_shared_file && is_unused(entry)));
         let unused_len: u64 =
             self.entries.values().filter(|one| is_unused(one)).map(|one| one.received_len).sum();
@@ -411,7 +413,7 @@ mod tests {
         FileDigest { hash: *blake3::hash(bytes).as_bytes(), size: bytes.len() as u64 }
     }
 
-    /// Carries wishes from one store to the program itself until it is there.
+    /// Answers the requests of a cache from the bytes of the program until all of it is there.
     fn fetch(cache: &mut ProgramCache<u32>, content: FileDigest, program: &[u8]) {
         let mut requests: VecDeque<ChunkRequest> =
             cache.require(content, 1, None).unwrap().into_iter().collect();
@@ -469,7 +471,7 @@ mod tests {
     fn a_shared_program_is_hard_linked_and_copied_when_the_first_path_is_removed() {
         let program = vec![7; 300_000];
         let content = content(&program);
-        let directory = std::env::temp_dir().join(format!("score-lent-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("score-shared-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let names = ["first", "second", "third"].map(|name| directory.join(name));
         std::fs::write(&names[0], &program).unwrap();
@@ -551,7 +553,7 @@ mod tests {
         cache.require(content, 1, Some(1000)).unwrap();
         cache.on_chunk(1, &content.hash, 0, &program);
         assert_eq!(cache.status(1, &content.hash), Some(FetchStatus::Complete));
-        // It is asked for as if it had never been here.
+        // The program has to be requested as if it had never been here.
         assert!(cache.require(content, 2, Some(1001)).unwrap().is_some());
         assert_eq!(cache.status(2, &content.hash), Some(FetchStatus::InProgress));
         let to = std::env::temp_dir().join(format!("score-theft-{}", std::process::id()));
@@ -559,7 +561,7 @@ mod tests {
         cache.on_chunk(2, &content.hash, 0, &[8; 1000]);
         assert_eq!(cache.status(2, &content.hash), Some(FetchStatus::Failed));
         assert_eq!(cache.status(1, &content.hash), Some(FetchStatus::Complete));
-        // Who names a job that is not here gets nothing, either.
+        // A request for an unknown job gets nothing, either.
         cache.on_chunk_request(
             3,
             Requester { tree_position: 3, child_index: 1 },

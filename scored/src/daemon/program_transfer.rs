@@ -1,5 +1,5 @@
-//! Programs on their way through a daemon: from scrun or the host above into the store, and on to
-//! the hosts below.
+//! Programs on their way through a daemon: from scrun or the parent host into the cache, and on to
+//! the child hosts.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,24 +17,25 @@ use super::program_cache::{ChunkRequest, FetchStatus, MAX_PROGRAM_LEN, Requester
 use crate::job::program_paths;
 
 impl Daemon {
-    /// Takes the programs of a job from the files of the user who has started this server, as far
-    /// as they are there still; the others are asked for.
+    /// Loads the programs of a job from the files of the user who has started this server, as far
+    /// as these files still exist. The others have to be requested.
     pub fn preload_local_programs(&mut self, spec: &JobSpec) {
         if self.service.is_some() {
-            // It must not open what a user names.
+            // The service must not open files that a user names.
             return;
         }
         let directory = Path::new(OsStr::from_bytes(&spec.directory.0));
         for element in spec.stages.iter().flat_map(|stage| &stage.elements) {
             if let Some(content) = element.digest {
                 let path = directory.join(OsStr::from_bytes(&element.path.0));
-                // Who is asked for it says what is wrong with it.
+                // If this fails, the program is requested; the scrun or host that sends it reports
+                // errors.
                 let _ = self.program_cache.load_file(content, &path);
             }
         }
     }
 
-    /// Sees to it that the programs of a job come here.
+    /// Starts to fetch the programs of a job.
     pub fn fetch_programs(&mut self, job_id: u32, begin: &JobStart) -> Result<(), String> {
         if self.led_jobs.contains_key(&job_id) {
             self.preload_local_programs(&begin.spec);
@@ -43,21 +44,21 @@ impl Daemon {
         for (content, program_path) in program_paths::files(&begin.spec) {
             if content.size > MAX_PROGRAM_LEN {
                 return Err(format!(
-                    "{} has {} bytes: at most {MAX_PROGRAM_LEN} travel to other hosts",
+                    "{} has {} bytes: at most {MAX_PROGRAM_LEN} can be sent to other hosts",
                     program_path.display(),
                     content.size
                 ));
             }
             let request = self.program_cache.require(content, job_id, owner_uid);
             let request = request.map_err(|error| {
-                format!("{}: no room for the job's programs: {error}", program_path.display())
+                format!("{}: no memory for the job's programs: {error}", program_path.display())
             })?;
             request.into_iter().for_each(|request| self.request_chunk(job_id, request));
         }
         Ok(())
     }
 
-    /// Asks for more of a program: scrun, or the host above.
+    /// Requests more bytes of a program from scrun or from the parent host.
     pub fn request_chunk(
         &mut self,
         job_id: u32,
@@ -82,7 +83,7 @@ impl Daemon {
         }
     }
 
-    /// A piece has come from there.
+    /// A chunk has arrived from scrun or from the parent host.
     pub fn on_program_chunk(&mut self, job_id: u32, hash: &ContentHash, offset: u64, bytes: &[u8]) {
         if let Some(request) = self.program_cache.on_chunk(job_id, hash, offset, bytes) {
             self.request_chunk(job_id, request);
@@ -90,9 +91,9 @@ impl Daemon {
         self.forward_programs();
     }
 
-    /// The virtual host above lends a file.
+    /// The virtual host that is the parent shares a file.
     pub fn on_shared_program(&mut self, job_id: u32, hash: &ContentHash, path: &Path) {
-        // No link, and nothing that waits for its other end.
+        // No symbolic link, and no file whose open waits for its other end.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = File::options().read(true).custom_flags(flags).open(path);
         self.program_cache.on_shared_file(job_id, hash, file);
@@ -102,7 +103,7 @@ impl Daemon {
         self.forward_programs();
     }
 
-    /// A host below asks for a piece.
+    /// A child host requests a chunk.
     pub fn on_chunk_request(
         &mut self,
         tree_position: TreePosition,
@@ -141,7 +142,7 @@ impl Daemon {
         }
     }
 
-    /// A job is to begin here: as soon as its programs are there.
+    /// A job is to begin here as soon as its programs have arrived.
     pub fn begin_when_ready(&mut self, job_id: u32, begin: Box<JobStart>) {
         let result = self.fetch_programs(job_id, &begin);
         let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) else { return };
@@ -151,8 +152,9 @@ impl Daemon {
         }
     }
 
-    /// Begins the jobs that wait for nothing any more; whether there were any. To be called when
-    /// the hosts below have been told, so that they do not wait for what takes time here.
+    /// Begins the jobs that do not wait for programs any more. Returns whether there were any. Must
+    /// be called after the orders to the child hosts have been sent: beginning a job takes time,
+    /// and the child hosts must not wait for it.
     pub fn begin_ready_jobs(&mut self) -> bool {
         let (mut ready, mut refused) = (Vec::new(), false);
         for ((job_id, _), host_job) in &mut self.host_jobs {
@@ -166,7 +168,7 @@ impl Daemon {
             });
             if let Some((_, program_path)) = failed {
                 let name = program_path.file_name().unwrap_or_default().to_string_lossy();
-                let reason = format!("{name} could not be read to its end, or changed meanwhile");
+                let reason = format!("{name} could not be read completely, or changed meanwhile");
                 host_job.pending_begin = None;
                 host_job.refuse(reason);
                 refused = true;

@@ -1,4 +1,4 @@
-//! Connections that came to nothing: whoever holds no key, speaks another version, says nothing.
+//! Connections that were rejected: the peer has no key, speaks another version, or sends nothing.
 
 use std::io::Write;
 
@@ -7,8 +7,8 @@ use score_proto::message::Level;
 use super::Daemon;
 
 impl Daemon {
-    /// A connection was dropped before anybody had proved to be a daemon of this cluster. The
-    /// first, second, fourth … is told: who floods the port fills no log.
+    /// A connection was dropped before the peer had proved to be a daemon of this cluster. The
+    /// first, second, fourth ... connection is reported, so that a flood does not fill the log.
     pub fn report_rejected_connection(&mut self, reason: &str) {
         self.rejected_count += 1;
         if !self.rejected_count.is_power_of_two() {
@@ -20,7 +20,7 @@ impl Daemon {
         };
         match self.bringup.as_ref().map(|bringup| bringup.client_job) {
             Some(client_job) => self.notice(client_job, Level::Warning, text),
-            // Of a daemon that was started by another this comes home; of a service, to its log.
+            // The daemon that started this one reads its stderr; that of a service goes to the log.
             None => {
                 let _ = writeln!(std::io::stderr(), "scored on {}: {text}", self.name());
             }

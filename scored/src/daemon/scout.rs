@@ -1,33 +1,35 @@
-//! A scout session: daemons that outlive one job, and a socket in a directory of the user's own at
-//! which scruns and scouts submit jobs for them. It goes with the scout that has opened it.
+//! A scout session: daemons that outlive one job, and a socket in a private directory of the user.
+//! scruns and scouts submit jobs for these daemons at the socket. The session ends with the scout
+//! that has opened it.
 
 use nix::unistd::geteuid;
 use score_proto::MAX_NODES;
 use score_proto::client_session::SESSION_JOB;
+use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level, OsBytes, ServerMessage};
 
 use super::job_directory::JobDirectory;
 use super::local_listener::LocalListener;
 use super::session::ClientJob;
-use super::{Daemon, EXIT_FAILED, EXIT_REFUSED, SCOUT_LISTENER, daemon_bringup};
+use super::{Daemon, SCOUT_LISTENER, daemon_bringup};
 
-/// Logins at the same time.
+/// Connections to the socket at the same time.
 const MAX_LOGINS: usize = 256;
 
-/// The session that this daemon serves.
+/// The scout session that this daemon serves.
 #[derive(Debug)]
 pub struct Scout {
-    /// Who has opened it: it ends with that connection.
+    /// The connection of the scout that has opened the session. The session ends with it.
     pub control_session: usize,
     hosts: Vec<HostSpec>,
-    /// The daemons of the hosts, once all are there; none for this host alone.
+    /// The daemons of the hosts, once all of them are up. None if the only host is this one.
     daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
     listener: Option<LocalListener>,
     directory: Option<JobDirectory>,
 }
 
 impl Daemon {
-    /// Brings the hosts of a session up.
+    /// Opens a scout session: brings its hosts up.
     pub fn open_scout(&mut self, control_session: usize, hosts: Vec<HostSpec>) {
         let has_session_or_job =
             self.scout.is_some() || self.bringup.is_some() || !self.led_jobs.is_empty();
@@ -50,7 +52,7 @@ impl Daemon {
         }
     }
 
-    /// All hosts are there.
+    /// All hosts are up.
     pub fn on_hosts_ready(&mut self, daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>) {
         let Some(scout) = &mut self.scout else { return };
         scout.daemons = daemons;
@@ -77,13 +79,13 @@ impl Daemon {
         }
     }
 
-    /// mio has reported a caller.
+    /// mio has reported a connection to the socket.
     pub fn on_listener_ready(&mut self) {
         let listener = self.scout.as_mut().and_then(|scout| scout.listener.as_mut());
         listener.into_iter().for_each(|listener| listener.may_accept = true);
     }
 
-    /// Takes those who have called.
+    /// Accepts the connections that wait at the socket.
     pub fn accept_clients(&mut self) {
         while let Some(scout) = &mut self.scout
             && let Some(client) = scout.listener.as_mut().and_then(LocalListener::accept)
@@ -104,13 +106,13 @@ impl Daemon {
         }
     }
 
-    /// Whether somebody may wait whom nobody reports any more.
+    /// Whether connections may wait that mio does not report any more.
     pub fn has_pending_clients(&self) -> bool {
         let listener = self.scout.as_ref().and_then(|scout| scout.listener.as_ref());
         listener.is_some_and(|listener| listener.may_accept)
     }
 
-    /// A job for hosts of the session.
+    /// A job is submitted for hosts of the session.
     pub fn submit_in_scout(&mut self, client_job: ClientJob, mut spec: JobSpec) {
         let Some(scout) = &self.scout else { return };
         if client_job.session_key == scout.control_session || scout.listener.is_none() {
@@ -128,7 +130,7 @@ impl Daemon {
                 let reason = format!("host {}: not in this scout session", host_spec.name);
                 return self.refuse(client_job, reason, EXIT_REFUSED);
             };
-            // Which also says that none comes twice.
+            // This condition also excludes that a host is given twice.
             if last_index.is_some_and(|last| index <= last) {
                 let reason = format!("host {}: not in the session's order", host_spec.name);
                 return self.refuse(client_job, reason, EXIT_REFUSED);
@@ -142,7 +144,7 @@ impl Daemon {
         self.begin(client_job, spec, daemons);
     }
 
-    /// A host's daemon is gone: the user is told once.
+    /// The daemon of a host is lost. The user is notified once.
     pub fn notify_host_lost(&mut self, name: &str, reason: &str) {
         let Some(scout) = &self.scout else { return };
         if scout.listener.is_some() {
@@ -154,7 +156,7 @@ impl Daemon {
         }
     }
 
-    /// The session is over: nobody finds it any more.
+    /// The session ends: its socket and directory are removed.
     pub fn close_scout(&mut self) {
         let Some(scout) = self.scout.take() else { return };
         drop(scout.listener);
@@ -174,12 +176,12 @@ fn check(hosts: &[HostSpec]) -> Result<(), String> {
     let mut names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("host {} comes twice", pair[0])),
+        Some(pair) => Err(format!("host {} is given more than once", pair[0])),
         None => Ok(()),
     }
 }
 
-/// What hosts are brought up for, when there is no job yet.
+/// A specification without programs, for hosts that are brought up before there is a job.
 fn placeholder_spec(hosts: Vec<HostSpec>) -> JobSpec {
     JobSpec {
         hosts,

@@ -1,5 +1,5 @@
-//! A scrun that has called, and its jobs. In multi-user mode it logs in first, and may be on
-//! another host: then what it says and hears goes over a link between daemons.
+//! A session of a scrun, and the session's jobs. In multi-user mode the scrun logs in first and may
+//! run on another host. Then a link between daemons carries the session's messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -10,6 +10,7 @@ use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
+use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::FrameError;
 use score_proto::job_control::Owner;
 use score_proto::message::{
@@ -19,21 +20,18 @@ use score_proto::message::{
 use crate::cluster::SessionId;
 use crate::framed_socket::FramedSocket;
 
-/// Bytes that may wait for a scrun that does not read, beside the windows of its jobs.
+/// Bytes that may wait for a scrun that does not read, in addition to the windows of its jobs.
 const MAX_SEND_QUEUE_BYTES: usize = 4 << 20;
 
-/// Bytes that wait for a scrun that reads too slowly for figures.
+/// If more bytes than this wait for a scrun, it reads too slowly and gets no metrics.
 const SLOW_READER_BYTES: usize = 256 << 10;
 
-/// scrun's exit code for a session that cannot go on.
-const EXIT_FAILED: u8 = 1;
-
-/// A job as its scrun names it.
+/// A job, identified by its session and the number that its scrun uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientJob {
     /// The session.
     pub session_key: usize,
-    /// The number that scrun has given the job; [`SESSION_JOB`] for the session itself.
+    /// The number that scrun has given the job. [`SESSION_JOB`] stands for the session itself.
     pub job: u32,
 }
 
@@ -44,32 +42,32 @@ impl ClientJob {
     }
 }
 
-/// What a scrun has said.
+/// A request of a scrun.
 #[derive(Debug)]
 pub enum ClientRequest {
-    /// It wants a job.
+    /// Starts a job.
     Submit(JobSpec),
-    /// It wants these hosts.
+    /// Opens a scout session on these hosts.
     Open(Vec<HostSpec>),
-    /// It says who it is.
+    /// Logs a user in.
     Login(Login),
-    /// It wants a job, on hosts that we choose.
+    /// Requests a job on hosts that the server chooses.
     Request(AllocationRequest, Box<JobSpec>),
-    /// It asks about jobs.
+    /// A command about jobs.
     Console(ConsoleRequest),
-    /// Something for a job that it has.
+    /// A message to a job of the session.
     ToJob(ClientMessage),
-    /// Something for the server, on another host.
+    /// A message to the server on another host.
     Forward(ClientMessage),
-    /// It does not speak our protocol; it has been told.
+    /// The scrun violates the protocol. The session has sent the refusal already.
     ProtocolError,
 }
 
 #[derive(Debug)]
 enum Transport {
-    /// scrun is at the other end of a socket.
+    /// The scrun is at the other end of a socket.
     Local(FramedSocket),
-    /// scrun is on another host.
+    /// The scrun is on another host.
     Remote {
         inbox: VecDeque<JobMessage<ClientMessage>>,
         outbox: Vec<JobMessage<ServerMessage>>,
@@ -80,35 +78,35 @@ enum Transport {
 /// A job of a session.
 #[derive(Debug, Default)]
 struct SessionJob {
-    /// The number of the job, once it has begun.
+    /// The job's number in the daemon, once the job has begun.
     job_id: Option<u32>,
-    /// What it is to run, until the cluster has found room.
+    /// The job's specification, while the job waits for hosts.
     pending_spec: Option<Box<JobSpec>>,
 }
 
-/// One scrun.
+/// The session of one scrun.
 #[derive(Debug)]
 pub struct ClientSession {
     transport: Transport,
     has_greeted: bool,
     is_closing: bool,
     jobs: BTreeMap<u32, SessionJob>,
-    /// What it is told behind the greeting: the hosts of a scout session.
+    /// The hosts of a scout session. The session sends them after its `Hello`.
     pub hosts: Option<Vec<HostSpec>>,
-    /// Who is at the other end of the socket, where that matters.
+    /// The uid and gid of the process at the other end of the socket, if it has to log in.
     pub peer_credentials: Option<(u32, u32)>,
-    /// Who has logged in.
+    /// The user who has logged in.
     pub owner: Option<Owner>,
-    /// The login, as the cluster knows it.
+    /// The cluster's number for the login.
     pub id: Option<SessionId>,
-    /// Since when it is here.
+    /// The time at which the session began.
     pub connected_at: Instant,
-    /// What it says goes to the server on another host.
+    /// Whether all messages of the session are forwarded to the server on another host.
     pub is_forwarded: bool,
 }
 
 impl ClientSession {
-    /// Takes over its socket.
+    /// A session on the socket of a scrun of this host.
     ///
     /// # Errors
     /// As fcntl(2), epoll_ctl(2).
@@ -118,7 +116,7 @@ impl ClientSession {
         Ok(Self::with_transport(Transport::Local(link)))
     }
 
-    /// That of a scrun on another host, where it has been greeted.
+    /// The session of a scrun on another host. The daemon there has exchanged the `Hello` messages.
     pub fn remote() -> Self {
         let transport =
             Transport::Remote { inbox: VecDeque::new(), outbox: Vec::new(), is_closed: false };
@@ -140,14 +138,14 @@ impl ClientSession {
         }
     }
 
-    /// mio has reported that there is something to read.
+    /// mio has reported that the socket is readable.
     pub fn mark_readable(&mut self) {
         if let Transport::Local(link) = &mut self.transport {
             link.mark_readable();
         }
     }
 
-    /// Whether [`ClientSession::next_request`] may find something without a further report.
+    /// Whether [`ClientSession::next_request`] may find a request without a further report of mio.
     pub fn may_have_more(&self) -> bool {
         let more = match &self.transport {
             Transport::Local(link) => link.may_have_more() && link.backlog() < self.max_backlog(),
@@ -156,21 +154,21 @@ impl ClientSession {
         !self.is_closing && more
     }
 
-    /// It has said this on another host.
+    /// The scrun on another host has sent this message.
     pub fn deliver(&mut self, message: JobMessage<ClientMessage>) {
         if let Transport::Remote { inbox, .. } = &mut self.transport {
             inbox.push_back(message);
         }
     }
 
-    /// It is gone, on another host.
+    /// The scrun on another host has closed its connection.
     pub fn mark_closed(&mut self) {
         if let Transport::Remote { is_closed, .. } = &mut self.transport {
             *is_closed = true;
         }
     }
 
-    /// What is to be sent to the host of a far scrun.
+    /// The messages that are to be sent to a scrun on another host.
     pub fn take_outbox(&mut self) -> Vec<JobMessage<ServerMessage>> {
         match &mut self.transport {
             Transport::Local(_) => Vec::new(),
@@ -178,7 +176,7 @@ impl ClientSession {
         }
     }
 
-    /// Bytes that may wait for it before it is heard again.
+    /// While this many bytes wait for the scrun, the session reads no requests.
     fn max_backlog(&self) -> usize {
         MAX_SEND_QUEUE_BYTES + self.jobs.len() * OUTPUT_WINDOW as usize
     }
@@ -198,7 +196,7 @@ impl ClientSession {
         }
     }
 
-    /// The next thing that it has said, and of which job.
+    /// The next request, and the number of the job that it is about.
     pub fn next_request(&mut self) -> Option<(u32, ClientRequest)> {
         while !self.is_closing {
             let JobMessage { job, message } = match self.receive()? {
@@ -208,22 +206,22 @@ impl ClientSession {
                     return Some((SESSION_JOB, ClientRequest::ProtocolError));
                 }
             };
-            if let Some(request) = self.to_client_request(job, message) {
+            if let Some(request) = self.classify_request(job, message) {
                 return Some((job, request));
             }
         }
         None
     }
 
-    /// Answers what needs nobody else.
-    fn to_client_request(&mut self, job: u32, message: ClientMessage) -> Option<ClientRequest> {
+    /// Handles messages that the session can answer alone; returns the others as requests.
+    fn classify_request(&mut self, job: u32, message: ClientMessage) -> Option<ClientRequest> {
         Some(match message {
             ClientMessage::Hello { version } => {
                 self.on_hello(version);
                 return None;
             }
             _ if !self.has_greeted => {
-                self.refuse("scrun did not say hello".to_owned());
+                self.refuse("scrun has sent no Hello message".to_owned());
                 return None;
             }
             message if self.is_forwarded => ClientRequest::Forward(message),
@@ -234,11 +232,11 @@ impl ClientSession {
                 return None;
             }
             ClientMessage::Submit(spec) => ClientRequest::Submit(spec),
-            ClientMessage::Request { allocation: shape, spec } => {
-                ClientRequest::Request(shape, Box::new(spec))
+            ClientMessage::Request { allocation, spec } => {
+                ClientRequest::Request(allocation, Box::new(spec))
             }
             message if self.jobs.contains_key(&job) => ClientRequest::ToJob(message),
-            // They may have been on their way when the job ended.
+            // These messages may have been on their way when the job ended.
             ClientMessage::OutputAck(_) | ClientMessage::Flushed(_) => return None,
             _ => {
                 self.send(job, &ServerMessage::UnknownJob);
@@ -249,7 +247,7 @@ impl ClientSession {
 
     fn on_hello(&mut self, version: u32) {
         if self.has_greeted {
-            return self.refuse("scrun said hello twice".to_owned());
+            return self.refuse("scrun has sent Hello twice".to_owned());
         }
         self.send(SESSION_JOB, &ServerMessage::Hello { version: PROTOCOL_VERSION });
         if version != PROTOCOL_VERSION {
@@ -264,10 +262,10 @@ impl ClientSession {
         }
     }
 
-    /// Whether it may have a job of this number; else it is told why not.
+    /// Whether the session accepts a job of this number. If not, it sends the reason to the scrun.
     fn accepts_job(&mut self, job: u32) -> bool {
         if job == SESSION_JOB {
-            self.refuse(format!("{SESSION_JOB} is the number of no job"));
+            self.refuse(format!("{SESSION_JOB} is not a job number"));
         } else if self.jobs.contains_key(&job) {
             let text = format!("this login has a job of number {job} already");
             self.send(job, &ServerMessage::Notice { level: Level::Error, text });
@@ -280,12 +278,12 @@ impl ClientSession {
         false
     }
 
-    /// A job takes its place.
+    /// Adds a job to the session.
     pub fn add_job(&mut self, job: u32, pending_spec: Option<Box<JobSpec>>) {
         self.jobs.insert(job, SessionJob { job_id: None, pending_spec });
     }
 
-    /// Gives a job its number, if it is there still.
+    /// Sets the number of a job. False if the session does not have the job any more.
     pub fn set_job_id(&mut self, job: u32, job_id: u32) -> bool {
         let session_job = self.jobs.get_mut(&job);
         session_job.map(|session_job| session_job.job_id = Some(job_id)).is_some()
@@ -301,12 +299,12 @@ impl ClientSession {
         self.jobs.values().filter_map(|session_job| session_job.job_id).collect()
     }
 
-    /// Whether a job waits for room.
+    /// Whether a job waits for hosts.
     pub fn is_pending(&self, job: u32) -> bool {
         self.jobs.get(&job).is_some_and(|session_job| session_job.pending_spec.is_some())
     }
 
-    /// What a job that waits is to run.
+    /// Takes the specification of a job that waits for hosts.
     pub fn take_pending_spec(&mut self, job: u32) -> Option<Box<JobSpec>> {
         self.jobs.get_mut(&job)?.pending_spec.take()
     }
@@ -315,10 +313,10 @@ impl ClientSession {
         self.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED });
     }
 
-    /// Tells it something of a job; a refusal and the end are the last. Those of the session
-    /// itself are the last of all.
+    /// Sends a message about a job. `Refused` and `Finished` are the last messages about a job. If
+    /// they are about the session itself, they are the last messages of the session.
     pub fn send(&mut self, job: u32, message: &ServerMessage) {
-        // Who reads slowly gets newer figures, not more.
+        // A scrun that reads slowly gets newer metrics, not more of them.
         let is_droppable = matches!(message, ServerMessage::Metrics(_)) && self.is_slow();
         if self.is_closing || is_droppable {
             return;
@@ -339,31 +337,31 @@ impl ClientSession {
     fn is_slow(&self) -> bool {
         match &self.transport {
             Transport::Local(link) => link.backlog() > SLOW_READER_BYTES,
-            // What is far is slow where the link to its daemon is (`send_outboxes`).
+            // A remote scrun is slow if the link to its host is slow: see `send_outboxes`.
             Transport::Remote { .. } => false,
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket accepts.
     pub fn flush(&mut self) {
         if let Transport::Local(link) = &mut self.transport {
             link.flush();
         }
     }
 
-    /// Has `registry` report when it takes what waits for it.
+    /// If bytes wait to be sent, `registry` reports when the socket is writable.
     pub fn update_interest(&mut self, registry: &Registry) {
         if let Transport::Local(link) = &mut self.transport {
             link.update_interest(registry);
         }
     }
 
-    /// Whether it has heard its last word.
+    /// Whether the session's last message has been queued.
     pub fn is_closing(&self) -> bool {
         self.is_closing
     }
 
-    /// Whether there is nobody left to speak to, or nothing to say.
+    /// Whether the scrun has closed the connection, or the session has sent its last message.
     pub fn is_closed(&self) -> bool {
         match &self.transport {
             Transport::Local(link) => {
@@ -390,13 +388,13 @@ mod tests {
         local.set_nonblocking(true).unwrap();
         let poll = Poll::new().unwrap();
         let mut session = ClientSession::new(local.into(), poll.registry(), Token(9)).unwrap();
-        let figures = Metrics { hosts: Vec::new(), nodes: vec![NodeMetrics::default(); 100] };
+        let metrics = Metrics { hosts: Vec::new(), nodes: vec![NodeMetrics::default(); 100] };
         let backlog = |session: &ClientSession| match &session.transport {
             Transport::Local(link) => link.backlog(),
             Transport::Remote { .. } => 0,
         };
         for _ in 0..10_000 {
-            session.send(1, &ServerMessage::Metrics(figures.clone()));
+            session.send(1, &ServerMessage::Metrics(metrics.clone()));
             session.flush();
         }
         assert!(backlog(&session) < SLOW_READER_BYTES + 4096, "{}", backlog(&session));

@@ -1,4 +1,4 @@
-//! A job's shepherd, seen from its daemon: starting it, its last words, and what it leaves.
+//! A job's shepherd, as its daemon sees it: how it starts, its last report, and its cleanup.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -25,23 +25,23 @@ use crate::sys::process;
 use crate::sys::{descriptor, realtime};
 use crate::{owner_arg, raw_socket};
 
-/// How long the processes of a dead shepherd without namespace may take to go.
+/// How long the processes of a dead shepherd without a namespace may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Children of this process that are still wanted: shepherds, and what brought daemons up.
+/// Children of this process that are still needed: shepherds and the launchers of daemons.
 pub type KnownChildren = Rc<RefCell<HashSet<i32>>>;
 
-/// What a shepherd is told.
+/// The arguments of a shepherd.
 #[derive(Debug)]
 pub struct ShepherdArgs<'a> {
     /// The job's directory.
     pub directory: &'a str,
-    /// Whom it is to become.
+    /// The user that the shepherd becomes.
     pub owner: Option<&'a Owner>,
-    /// The job's group, where the kernel counts.
+    /// The job's cgroup, if the kernel counts its usage.
     pub group: Option<&'a Group>,
-    /// The raw sockets that it may have opened.
-    pub raw_plan: Option<raw_socket::RawSocketGrant>,
+    /// The raw sockets that the shepherd may have opened for it.
+    pub raw_socket_grant: Option<raw_socket::RawSocketGrant>,
 }
 
 impl ShepherdArgs<'_> {
@@ -67,27 +67,27 @@ pub struct ShepherdHandle {
     pid: i32,
     known_children: KnownChildren,
     containment: Containment,
-    /// Its socket.
+    /// The shepherd's socket.
     pub control_link: FramedSocket,
-    /// That of its thread that switches.
+    /// The socket of the shepherd's switch thread.
     pub switch_link: FramedSocket,
-    /// What its last report said.
+    /// The elapsed time in the shepherd's last report.
     pub elapsed_ns: Option<u64>,
 }
 
 impl ShepherdHandle {
-    /// Starts one on the first rung of the ladder that this machine allows.
+    /// Starts a shepherd in the first kind of containment that this machine allows.
     ///
     /// # Errors
-    /// What the last rung was refused for.
+    /// The error of the last kind of containment.
     pub fn start(shepherd_args: &ShepherdArgs<'_>, context: StartContext<'_>) -> io::Result<Self> {
         let pair =
             || socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC);
         let ((local, child), (local_switch, child_switch)) = (pair()?, pair()?);
         let sockets = [&child, &child_switch];
         let outer_proc = OwnedFd::from(File::open("/proc")?);
-        // Without one the job goes by UDP, and a line says so.
-        let opener = shepherd_args.raw_plan.as_ref().and_then(|plan| raw_socket::start(plan).ok());
+        // Without raw sockets the job uses UDP, and a line says so.
+        let opener = shepherd_args.raw_socket_grant.as_ref().and_then(|plan| raw_socket::start(plan).ok());
         context.known_children.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));
         let opener = opener.as_ref().map(|(_, socket)| socket);
         let mut last_error = io::Error::from_raw_os_error(libc::EPERM);
@@ -97,11 +97,11 @@ impl ShepherdHandle {
             }
             let outer_proc = containment.is_namespace().then_some(&outer_proc);
             let result = realtime::run_unpinned(|| match shepherd_args.owner {
-                // A program of its own: this process's memory is not for the user.
+                // A separate program: the user must not see this process's memory.
                 Some(_) => {
                     start_program(*containment, shepherd_args, sockets, [outer_proc, opener])
                 }
-                // What this process knows is the user's own, and a fork costs a fifth.
+                // This process has the user's own data only, and a fork costs a fifth.
                 None => namespace::start_fork(*containment, || {
                     run_forked(shepherd_args, sockets, outer_proc)
                 }),
@@ -129,7 +129,7 @@ impl ShepherdHandle {
         Err(last_error)
     }
 
-    /// Queues an order, on the socket that it is for.
+    /// Queues an order on the socket that it belongs to.
     pub fn queue_order(&mut self, order: &Order) {
         match order {
             Order::Stop { .. } | Order::Run { .. } => self.switch_link.queue(order),
@@ -137,13 +137,13 @@ impl ShepherdHandle {
         }
     }
 
-    /// There may be something on either socket.
+    /// Either socket may be readable.
     pub fn mark_readable(&mut self) {
         self.control_link.mark_readable();
         self.switch_link.mark_readable();
     }
 
-    /// Whether [`ShepherdHandle::next_report`] may find more without a further report of mio's.
+    /// Whether [`ShepherdHandle::next_report`] may find a report without a further report of mio.
     pub fn may_have_more(&self) -> bool {
         self.control_link.may_have_more() || self.switch_link.may_have_more()
     }
@@ -151,7 +151,7 @@ impl ShepherdHandle {
     /// The next report.
     ///
     /// # Errors
-    /// It does not speak our protocol.
+    /// The shepherd violates the protocol.
     pub fn next_report(&mut self) -> Result<Option<Report>, FrameError> {
         match self.switch_link.receive()? {
             Some(report) => Ok(Some(report)),
@@ -159,7 +159,7 @@ impl ShepherdHandle {
         }
     }
 
-    /// Writes as much of the queues as the sockets take.
+    /// Writes as much of the queues as the sockets accept.
     pub fn flush(&mut self, registry: &Registry) {
         for link in [&mut self.control_link, &mut self.switch_link] {
             link.flush();
@@ -167,22 +167,23 @@ impl ShepherdHandle {
         }
     }
 
-    /// Its process number.
+    /// The shepherd's process number.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it has ended; it stays to be waited for.
+    /// Whether the shepherd has ended. The process stays a zombie until it is waited for.
     pub fn has_ended(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let status = waitid(Id::Pid(nix::unistd::Pid::from_raw(self.pid)), flags);
         !matches!(status, Ok(WaitStatus::StillAlive))
     }
 
-    /// Kills it and everything below it, if it has not ended of itself; how it ended.
+    /// Kills the shepherd and everything below it, unless it has ended by itself. Returns how it
+    /// ended.
     pub fn kill_and_reap(self) -> Option<Status> {
         if self.elapsed_ns.is_none() {
-            // A namespace's init that has lost its socket can do nothing useful any more.
+            // The init of a namespace that has lost its socket can do nothing useful any more.
             process::kill(self.pid, libc::SIGKILL);
         }
         let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
@@ -216,7 +217,7 @@ fn start_program(
     namespace::start_self(containment, &arguments?, &inherited_sockets)
 }
 
-/// What a forked shepherd does; its exit code.
+/// Runs a forked shepherd. Returns its exit code.
 fn run_forked(
     shepherd_args: &ShepherdArgs<'_>,
     sockets: [&OwnedFd; 2],
@@ -246,8 +247,8 @@ fn run_forked(
     }
 }
 
-/// Ends what a dead shepherd has left. A namespace has ended with it; on the last rung the orphans
-/// have become our children.
+/// Ends the processes that a dead shepherd has left. A namespace has ended with its shepherd.
+/// Without a namespace the orphans have become children of this process.
 fn kill_orphans(known_children: &HashSet<i32>) {
     let deadline = Instant::now() + KILL_TIMEOUT;
     while Instant::now() < deadline {

@@ -1,24 +1,25 @@
-//! From what a session says to a job that begins, or to the reason why there is none: scruns that
-//! want jobs, and daemons that come up on the hosts of one.
+//! Job requests of sessions: a request either starts a job or is refused with a reason. Requests
+//! come from scruns. The daemons that come up on a job's hosts are handled here, too.
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use score_proto::client_session::JobMessage;
+use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::message::{ClientMessage, HostKind, JobSpec, Level, ServerMessage};
 use score_proto::peer_message::JoinRequest;
 
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
 use super::session::{ClientJob, ClientRequest};
-use super::{Daemon, EXIT_FAILED, EXIT_REFUSED, LAUNCHER_OUTPUT, LISTENER};
+use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 use crate::job::master::MasterEvent;
 use crate::job::{exit_code, validate};
 
 impl Daemon {
-    /// Hears all sessions.
+    /// Receives the requests of all sessions.
     pub(super) fn receive_from_sessions(&mut self) {
         let mut session_keys: Vec<usize> = self.sessions.keys().copied().collect();
-        // Who called first is heard first.
+        // Sessions are served in the order in which they connected.
         session_keys.sort_unstable();
         for session_key in session_keys {
             while let Some(session) = self.sessions.get_mut(&session_key)
@@ -44,8 +45,8 @@ impl Daemon {
                         self.on_program_chunk(job_id.unwrap_or(0), &hash, offset, &bytes);
                     }
                     ClientRequest::Login(login) => self.log_in(session_key, login),
-                    ClientRequest::Request(shape, spec) => {
-                        self.request_job(client_job, shape, *spec)
+                    ClientRequest::Request(allocation, spec) => {
+                        self.request_job(client_job, allocation, *spec)
                     }
                     ClientRequest::Console(console) => self.console(session_key, console),
                     ClientRequest::Forward(message) => {
@@ -66,7 +67,7 @@ impl Daemon {
         }
     }
 
-    /// A scrun wants a job.
+    /// A scrun submits a job.
     pub(super) fn submit(&mut self, client_job: ClientJob, spec: JobSpec) {
         if let Err(reason) = validate::check(&spec) {
             return self.refuse(client_job, reason, EXIT_REFUSED);
@@ -84,7 +85,7 @@ impl Daemon {
         }
     }
 
-    /// Starts daemons on the hosts of a job, or of a scout session.
+    /// Starts daemons on the hosts of a job or of a scout session.
     pub(super) fn bring_up(&mut self, client_job: ClientJob, spec: JobSpec) {
         let registry = self.poll.registry();
         let tokens = [LISTENER, LAUNCHER_OUTPUT];
@@ -105,7 +106,7 @@ impl Daemon {
         }
     }
 
-    /// The user does not want to wait for the hosts any longer.
+    /// The user cancels the job while it waits for its hosts.
     pub(super) fn cancel_before_start(&mut self, client_job: ClientJob, message: &ClientMessage) {
         let signal = match message {
             ClientMessage::Kill => libc::SIGKILL,
@@ -118,8 +119,8 @@ impl Daemon {
         let (is_pending, session_id) =
             session.map_or((false, None), |one| (one.is_pending(client_job.job), one.id));
         let reason = match is_pending {
-            true => "given up while the job waited for room",
-            false => "given up before all hosts were up",
+            true => "cancelled while the job waited for hosts",
+            false => "cancelled before all hosts were up",
         };
         self.refuse(client_job, reason.to_owned(), exit_code::of_signal(signal));
         if let Some(session) = session_id {
@@ -127,12 +128,12 @@ impl Daemon {
         }
     }
 
-    /// Hosts on their way up.
+    /// Advances the start of the daemons on the job's hosts.
     pub(super) fn advance_bringup(&mut self) {
         let Some(bringup) = &mut self.bringup else { return };
         let progress = bringup.advance(Instant::now());
         self.known_children.borrow_mut().extend(bringup.processes());
-        // While daemons come up there is time for that.
+        // There is time to preload programs while the daemons come up.
         let spec_to_preload =
             bringup.spec.as_ref().filter(|_| !bringup.has_preloaded_programs).cloned();
         bringup.has_preloaded_programs = true;
@@ -151,11 +152,11 @@ impl Daemon {
         }
     }
 
-    /// A daemon has come up.
+    /// A daemon has come up and joins.
     pub(super) fn on_join(&mut self, link_id: usize, join: &JoinRequest) {
         let remote_ip = self.peers.as_ref().and_then(|peers| peers.address(link_id));
         let Some(bringup) = &mut self.bringup else { return };
-        // What others dial is where we see it, at the port that it says.
+        // Other daemons connect to the IP address that this daemon sees and to the port in `join`.
         let address = remote_ip.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
         bringup.on_join(&join.name, (address, join.incarnation));
         let Some(daemons) = bringup.daemons() else { return };

@@ -1,8 +1,8 @@
-//! One host's place in a job's tree: orders go on to the own shepherd and to the hosts below,
-//! reports come from there and go up. No sockets here.
+//! One host's node of a job's range tree. Orders go on to the host's own shepherd and to the child
+//! hosts; reports come from these children and go up. There are no sockets in this module.
 //!
-//! Output keeps its order behind every source and moves only as far as the next hop has taken
-//! what went before. Everything else does not wait for output; see docs/ARCHITECTURE.md, "A job on
+//! The output of each child keeps its order. It moves only as far as the next hop has taken the
+//! earlier output. Everything else does not wait for output; see docs/ARCHITECTURE.md, "A job on
 //! many hosts".
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,39 +14,40 @@ use score_proto::observation::{ActivitySample, IdleSummary};
 use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
 
-/// Reports that wait for the end of a turn at most.
+/// The largest number of reports that wait for the end of a turn of the loop.
 const MAX_PENDING_REPORTS: usize = 4096;
 
-/// The source that is the host's own shepherd; the others are the hosts below, in order.
+/// The index of the host's own shepherd among the children. The others are the child hosts, in
+/// order.
 pub const SHEPHERD_CHILD: usize = 0;
 
-/// Something to be sent on.
+/// A message that is to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outgoing {
-    /// To whoever is above.
+    /// To the parent.
     ToParent(Report),
-    /// To a source.
+    /// To a child.
     ToChild(usize, Order),
 }
 
 #[derive(Debug)]
 struct Child {
-    /// The hosts that report through it.
+    /// The hosts that report through this child.
     hosts: std::ops::Range<u32>,
-    /// Output, and what keeps its place behind it.
+    /// Output, and the reports that keep their place after it.
     queue: VecDeque<Report>,
-    /// Output that has gone on and has not been granted anew.
+    /// Bytes of output that have gone on and for which no new credit has been granted yet.
     credit_to_grant: u64,
     ready: bool,
     drained: bool,
     elapsed_ns: Option<u64>,
-    /// The last order to stop that it has carried out.
+    /// The last order to stop that the child has carried out.
     stopped_switch_seq: u64,
-    /// Nothing more comes from there.
+    /// Nothing more comes from the child.
     is_closed: bool,
-    /// What it has said of each element of the running stage.
+    /// The child's last report about each element of the running stage.
     idle_summaries: BTreeMap<u32, IdleSummary>,
-    /// Elements that were idle when the job was stopped, of which it has not said so again.
+    /// Elements that were idle when the job was stopped and that have not been reported idle again.
     stale: BTreeSet<u32>,
 }
 
@@ -66,7 +67,7 @@ impl Child {
         }
     }
 
-    /// What is idle will be looked at anew when the job goes on.
+    /// The idle elements will be checked again when the job continues.
     fn on_stopped(&mut self) {
         let idle = self.idle_summaries.iter().filter(|(_, summary)| summary.idle);
         self.stale = idle.map(|(element, _)| *element).collect();
@@ -78,7 +79,7 @@ impl Child {
     }
 }
 
-/// A look at an element, as far as sources have answered.
+/// A sample of an element, as far as the children have answered.
 #[derive(Debug)]
 struct SampleReduction {
     round: u64,
@@ -90,16 +91,16 @@ fn has_stopped(child: &Child, switch_seq: u64) -> bool {
     child.stopped_switch_seq >= switch_seq || child.is_closed || child.elapsed_ns.is_some()
 }
 
-/// The place of one host in the tree of one job.
+/// One host's node of the range tree of one job.
 #[derive(Debug)]
 pub struct TreeNode {
     placement: Placement,
     children: Vec<Child>,
     /// Bytes of output that may go up.
     credit: u64,
-    /// The source whose last output ended in the middle of a line.
+    /// The child whose last output ended in the middle of a line.
     mid_line_child: Option<usize>,
-    /// Whose turn it is.
+    /// The child whose output was sent last.
     last_served: usize,
     is_ready: bool,
     draining: bool,
@@ -108,18 +109,19 @@ pub struct TreeNode {
     finished: bool,
     /// The order to stop that is being carried out.
     stopping_switch_seq: Option<u64>,
-    /// What has gone up of each element of the running stage.
+    /// The last report that has gone up about each element of the running stage.
     idle_summaries: BTreeMap<u32, IdleSummary>,
-    /// Elements that were idle when the job was stopped: that they still are has to be said.
+    /// Elements that were idle when the job was stopped. If they still are, that has to be
+    /// reported.
     unconfirmed_idle: BTreeSet<u32>,
-    /// The last look at each.
+    /// The last sample of each element.
     reductions: BTreeMap<u32, SampleReduction>,
     pending_reports: CoalescingQueue<Report>,
     outgoing: Vec<Outgoing>,
 }
 
 impl TreeNode {
-    /// The place of the host that `placement` says is the receiver, in the tree over all hosts.
+    /// The node of the host `placement.self_host`, in the tree over all hosts.
     pub fn new(placement: Placement) -> Self {
         let mut branch = Subtree::whole(placement.hosts.len() as u32);
         while branch.root() != placement.self_host
@@ -127,10 +129,10 @@ impl TreeNode {
         {
             branch = next;
         }
-        let own_range = placement.self_host..placement.self_host.saturating_add(1);
+        let self_range = placement.self_host..placement.self_host.saturating_add(1);
         let child_ranges = branch.children().map(|child| child.positions());
         Self {
-            children: std::iter::once(own_range).chain(child_ranges).map(Child::new).collect(),
+            children: std::iter::once(self_range).chain(child_ranges).map(Child::new).collect(),
             placement,
             credit: HOP_WINDOW,
             mid_line_child: None,
@@ -149,7 +151,7 @@ impl TreeNode {
         }
     }
 
-    /// The place above the first host, which runs nothing itself.
+    /// The node above the first host. It runs no processes.
     pub fn at_master(placement: Placement) -> Self {
         let all_hosts = 0..placement.hosts.len() as u32;
         let mut no_shepherd = Child::new(0..0);
@@ -158,12 +160,12 @@ impl TreeNode {
         Self { children, ..Self::new(placement) }
     }
 
-    /// The hosts that report through a source.
+    /// The hosts that report through a child.
     pub fn hosts(&self, child_index: usize) -> std::ops::Range<u32> {
         self.children.get(child_index).map_or(0..0, |child| child.hosts.clone())
     }
 
-    /// The hosts right below, by source.
+    /// The hosts of the children, by child index.
     pub fn child_hosts(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.children
             .iter()
@@ -172,12 +174,12 @@ impl TreeNode {
             .map(|(child_index, child)| (child_index, child.hosts.start))
     }
 
-    /// Where the job's hosts are.
+    /// The placement of the job.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// The hosts behind sources that have not stopped yet, though they were ordered to.
+    /// The hosts of the children that have been ordered to stop and have not stopped yet.
     pub fn unstopped_hosts(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
         let is_unstopped = |switch_seq| move |child: &&Child| !has_stopped(child, switch_seq);
         let unstopped = self
@@ -186,7 +188,7 @@ impl TreeNode {
         unstopped.into_iter().flatten().map(|child| child.hosts.clone())
     }
 
-    /// Whether output waits for whoever is above to take what went before.
+    /// Whether output waits until the parent has taken the earlier output.
     pub fn is_blocked(&self) -> bool {
         let exceeds_credit = |child: &Child| match child.queue.front() {
             Some(Report::Output { bytes, .. }) => bytes.len() as u64 > self.credit,
@@ -195,7 +197,7 @@ impl TreeNode {
         self.children.iter().any(exceeds_credit)
     }
 
-    /// Whether the shepherd has said of a parallel process that all of it here is idle.
+    /// Whether the shepherd has reported for an element that all of its local processes are idle.
     pub fn is_idle(&self) -> bool {
         self.children
             .first()
@@ -207,7 +209,7 @@ impl TreeNode {
         self.finished
     }
 
-    /// An order has come from above.
+    /// An order has come from the parent.
     pub fn on_order(&mut self, order: Order) {
         match order {
             Order::OutputAck(bytes) => {
@@ -237,14 +239,14 @@ impl TreeNode {
             Order::Run { stop_condition: StopCondition::OnOrder, .. } => {
                 self.stopping_switch_seq = None
             }
-            // It will stop without a further order.
-            Order::Run { stop_condition: StopCondition::After { switch_seq, .. }, .. }
+            // The job will stop without a further order.
+            Order::Run { stop_condition: StopCondition::After { switch_seq: seq, .. }, .. }
             | Order::Run {
                 stop_condition:
-                    StopCondition::LocalRotation(LocalRotation { first_switch_seq: switch_seq, .. }),
+                    StopCondition::LocalRotation(LocalRotation { first_switch_seq: seq, .. }),
                 ..
             } => {
-                self.stopping_switch_seq = Some(switch_seq);
+                self.stopping_switch_seq = Some(seq);
             }
             _ => {}
         }
@@ -268,7 +270,7 @@ impl TreeNode {
         self.forward_output();
     }
 
-    /// A report has come from a source.
+    /// A report has come from a child.
     pub fn on_report(&mut self, child_index: usize, report: Report) {
         let Some(child) = self.children.get_mut(child_index) else { return };
         match report {
@@ -292,21 +294,21 @@ impl TreeNode {
         self.forward_output();
     }
 
-    /// Nothing more comes from a source, against its will: it is told above.
+    /// A child is lost: nothing more comes from it. The loss is reported to the parent.
     pub fn on_child_lost(&mut self, child_index: usize, code: u8, reason: String) {
         if let Some(child) = self.children.get_mut(child_index)
             && !child.is_closed
             && child.elapsed_ns.is_none()
         {
             let hosts = child.hosts.clone();
-            // Before anything that its end completes.
+            // The loss is reported before anything that the child's end completes.
             self.flush_pending_reports();
             self.outgoing.push(Outgoing::ToParent(Report::HostsLost { code, hosts, reason }));
         }
         self.close_child(child_index);
     }
 
-    /// Nothing more comes from a source.
+    /// Nothing more comes from a child.
     pub fn close_child(&mut self, child_index: usize) {
         if let Some(child) = self.children.get_mut(child_index) {
             child.is_closed = true;
@@ -314,8 +316,8 @@ impl TreeNode {
         self.forward_output();
     }
 
-    /// A source has looked at an element. The answers of all go up as one, behind whatever each of
-    /// them has said before; who is gone never answers, since its job ends.
+    /// A child has sampled an element. The answers of all children go up as one report, after all
+    /// of their earlier reports. A lost child never answers, but then the job ends.
     fn on_sample(&mut self, child_index: usize, element: u32, round: u64, sample: ActivitySample) {
         let child_count = self.children.len();
         let new_reduction = || SampleReduction {
@@ -339,14 +341,14 @@ impl TreeNode {
         }
     }
 
-    /// What is idle has to be said again when the job goes on.
+    /// Idle elements have to be reported again when the job continues.
     fn require_idle_confirmation(&mut self) {
         let idle = self.idle_summaries.iter().filter(|(_, summary)| summary.idle);
         self.unconfirmed_idle = idle.map(|(element, _)| *element).collect();
     }
 
-    /// Whether all are idle, when that has changed, and once after each stop: a host that has said
-    /// nothing is busy.
+    /// Reports whether all children are idle, if that has changed, and once after each stop. A host
+    /// that has not reported counts as busy.
     fn report_idle(&mut self) {
         let elements: BTreeSet<u32> =
             self.children.iter().flat_map(|child| child.idle_summaries.keys().copied()).collect();
@@ -368,7 +370,7 @@ impl TreeNode {
         }
     }
 
-    /// What is to be sent, at the end of a turn.
+    /// The messages that are to be sent at the end of a turn of the loop.
     pub fn take_outgoing(&mut self) -> Vec<Outgoing> {
         self.report_idle();
         self.flush_pending_reports();
@@ -407,19 +409,19 @@ impl TreeNode {
         (child.elapsed_ns.is_some() || child.is_closed) && (child.queue.is_empty() || self.killed)
     }
 
-    /// Sends on what may go.
+    /// Moves the reports that may go up now.
     fn forward_output(&mut self) {
         while let Some(child_index) = self.next_output_child() {
             let child = &mut self.children[child_index];
             match child.queue.front() {
-                Some(Report::Output { bytes, is_partial_line: unfinished, .. }) => {
-                    let (len, unfinished) = (bytes.len() as u64, *unfinished);
+                Some(Report::Output { bytes, is_partial_line, .. }) => {
+                    let (len, is_partial_line) = (bytes.len() as u64, *is_partial_line);
                     if len > self.credit {
                         break;
                     }
                     self.credit -= len;
                     child.credit_to_grant += len;
-                    self.mid_line_child = unfinished.then_some(child_index);
+                    self.mid_line_child = is_partial_line.then_some(child_index);
                 }
                 Some(Report::Drained) => {
                     child.queue.pop_front();
@@ -442,7 +444,7 @@ impl TreeNode {
         {
             self.stopping_switch_seq = None;
             self.require_idle_confirmation();
-            // Of several turns the last one counts.
+            // Of several turns of a rotation, the last one counts.
             let last =
                 self.children.iter().map(|child| child.stopped_switch_seq).max().unwrap_or(0);
             self.queue_report(Report::Stopped { switch_seq: switch_seq.max(last) });
@@ -453,17 +455,17 @@ impl TreeNode {
         }
     }
 
-    /// The source whose output goes next, if there is one.
+    /// The child whose output goes next, if there is one.
     fn next_output_child(&mut self) -> Option<usize> {
-        if let Some(holder) = self.mid_line_child {
-            let child = &self.children[holder];
+        if let Some(child_index) = self.mid_line_child {
+            let child = &self.children[child_index];
             if !child.queue.is_empty() {
-                return Some(holder);
+                return Some(child_index);
             }
             if !child.is_closed {
                 return None;
             }
-            // The rest of its line will never come.
+            // The rest of the child's line will never come.
             self.mid_line_child = None;
         }
         let count = self.children.len();

@@ -3,7 +3,7 @@ use score_proto::job_control::Status;
 use score_proto::message::{MAX_IO_CHUNK, Stream};
 use score_proto::nodeset::NodeSet;
 
-/// Host 0 of three: two hosts below.
+/// Host 0 of three hosts; the other two are its children.
 fn root_node() -> TreeNode {
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
     let tree_node = TreeNode::new(Placement::new(0, hosts));
@@ -11,9 +11,9 @@ fn root_node() -> TreeNode {
     tree_node
 }
 
-fn output(text: &str, unfinished: bool) -> Report {
+fn output(text: &str, is_partial_line: bool) -> Report {
     let bytes = text.as_bytes().to_vec();
-    Report::Output { host: 0, stream: Stream::Stdout, bytes, is_partial_line: unfinished }
+    Report::Output { host: 0, stream: Stream::Stdout, bytes, is_partial_line }
 }
 
 fn reports_to_parent(tree_node: &mut TreeNode) -> Vec<Report> {
@@ -65,7 +65,7 @@ fn a_job_has_stopped_when_every_remaining_host_has() {
     assert_eq!(tree_node.unstopped_hosts().map(|hosts| hosts.start).collect::<Vec<_>>(), [1]);
     tree_node.close_child(1);
     assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
-    // Late, and of an order that another has followed.
+    // A report that is late, about an order that another order has followed.
     order_stop(&mut tree_node, 6);
     tree_node.on_report(0, Report::Stopped { switch_seq: 6 });
     tree_node.on_order(Order::Run {
@@ -88,21 +88,21 @@ fn a_job_has_stopped_when_every_remaining_host_has() {
 #[test]
 fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
     let mut tree_node = root_node();
-    let run = |switch_seq, until| Order::Run {
+    let run = |switch_seq, stop_condition| Order::Run {
         switch_seq,
         idle_check_interval_us: 0,
-        stop_condition: until,
+        stop_condition,
     };
     tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
     [0, 2]
         .into_iter()
         .for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 4 }));
-    // A new pace changes nothing.
+    // A new idle check interval changes nothing.
     tree_node.on_order(run(5, StopCondition::Unchanged));
     assert_eq!(reports_to_parent(&mut tree_node), []);
     tree_node.on_report(1, Report::Stopped { switch_seq: 4 });
     assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
-    // It was about to stop when that was called off.
+    // The hosts were about to stop when the stop was cancelled.
     tree_node.on_order(run(6, StopCondition::After { run_us: 500, switch_seq: 7 }));
     tree_node.on_order(run(8, StopCondition::OnOrder));
     (0..3).for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 7 }));
@@ -142,17 +142,17 @@ fn equal_reports_of_all_hosts_go_up_as_one() {
 #[test]
 fn after_a_stop_every_host_must_report_idle_again() {
     let mut tree_node = root_node();
-    let run = |switch_seq, until| Order::Run {
+    let run = |switch_seq, stop_condition| Order::Run {
         switch_seq,
         idle_check_interval_us: 1500,
-        stop_condition: until,
+        stop_condition,
     };
     (0..3).for_each(|child_index| tree_node.on_report(child_index, idle_summary(true, 1)));
     assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)]);
     tree_node.on_order(run(1, StopCondition::Unchanged));
     tree_node.on_report(1, idle_summary(true, 1));
-    assert_eq!(reports_to_parent(&mut tree_node), [], "that is known");
-    // By an order, then by themselves.
+    assert_eq!(reports_to_parent(&mut tree_node), [], "the parent has that report");
+    // They stop by an order, then by themselves.
     tree_node.on_order(Order::Stop { switch_seq: 2, is_lasting: false });
     tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
     tree_node.on_report(0, idle_summary(true, 1));
@@ -171,7 +171,7 @@ fn after_a_stop_every_host_must_report_idle_again() {
     assert_eq!(
         reports_to_parent(&mut tree_node),
         [idle_summary(false, 0)],
-        "who works need not wait for the others"
+        "busy does not wait for the other hosts"
     );
 }
 
@@ -203,7 +203,7 @@ fn an_element_is_idle_when_every_host_has_reported_it() {
     assert_eq!(
         reports_to_parent(&mut tree_node),
         [idle_summary(false, 0)],
-        "the others have said nothing in this stage"
+        "the other hosts have not reported in this stage"
     );
 }
 
@@ -231,7 +231,7 @@ fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
     }
     tree_node.on_report(1, sample_result(3, 2));
     tree_node.on_report(0, sample_result(2, 2));
-    assert_eq!(reports_to_parent(&mut tree_node), [], "an old look is never answered");
+    assert_eq!(reports_to_parent(&mut tree_node), [], "an old sample is never answered");
     tree_node.on_report(0, sample_result(3, 2));
     tree_node.on_report(2, sample_result(3, 2));
     assert_eq!(reports_to_parent(&mut tree_node), [sample_result(3, 6)]);

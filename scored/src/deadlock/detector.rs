@@ -1,47 +1,48 @@
-//! The master's part: rounds, and the verdict.
+//! The job master's part: rounds, and the verdict.
 
 use std::time::Duration;
 
 use super::{ActivitySample, MAX_BACKOFF_INTERVAL, MIN_BACKOFF_INTERVAL, RECHECK_INTERVAL};
 use crate::cluster::MonotonicTime;
 
-/// What happens to a parallel process.
+/// An event of a parallel process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DetectorEvent {
-    /// All hosts say that all of its processes there are idle.
+    /// All hosts report that all of its processes on them are idle.
     AllIdle,
-    /// Some host says that one of them is busy.
+    /// A host reports that one of its processes is busy.
     SomeBusy,
-    /// All hosts have looked.
+    /// All hosts have taken their snapshot.
     RoundDone {
-        /// In this round.
+        /// The round.
         round: u64,
-        /// At all processes together.
+        /// The combined sample of all processes.
         activity: ActivitySample,
     },
-    /// The whole job has stopped, as was asked for.
+    /// The whole job has stopped as requested.
     GangStopped,
-    /// Its slice is over. When it runs again hosts whose processes are idle say so once more.
+    /// The job's slice has ended. When it runs again, hosts whose processes are idle report it
+    /// again.
     Stopped,
     /// Time has passed.
     Tick,
 }
 
-/// What is to be done.
+/// An action for the job master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DetectorAction {
-    /// All hosts look at their processes, once.
+    /// All hosts sample their processes once.
     TakeSnapshot {
-        /// Larger by one than the last, within a suspicion.
+        /// The number of the round: larger by one than the last, within a suspicion.
         round: u64,
-        /// They are stopped: threads are looked at, too.
+        /// The processes are stopped: their threads are sampled too.
         stopped: bool,
     },
-    /// Stop the job, and say `GangStopped`.
+    /// Stop the job, and report `GangStopped`.
     StopGang,
-    /// It goes on.
+    /// The job continues.
     Release,
-    /// It is deadlocked, and still stopped.
+    /// The job is deadlocked, and still stopped.
     Verdict,
 }
 
@@ -51,7 +52,7 @@ enum State {
     Round1,
     Round2,
     Round3,
-    /// Nothing is amiss, but not everybody who spins has had its chance: the third round again.
+    /// No change, but not every spinning process has polled: the third round is repeated.
     RecheckDelay(MonotonicTime),
     StoppingGang,
     ConfirmRound,
@@ -65,7 +66,7 @@ pub struct Detector {
     nodes: u32,
     state: State,
     all_idle: bool,
-    /// All were idle before a stop, and have not said so since.
+    /// All were idle before a stop, and have not reported it since.
     stopped_while_idle: bool,
     round: u64,
     backoff: Duration,
@@ -73,7 +74,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// For a parallel process of so many nodes.
+    /// A detector for a parallel process of this many nodes.
     pub fn new(nodes: u32) -> Self {
         let (state, backoff) = (State::Busy, MIN_BACKOFF_INTERVAL);
         let (all_idle, stopped_while_idle, round) = (false, false, 0);
@@ -88,13 +89,13 @@ impl Detector {
         }
     }
 
-    /// Whether it was found.
+    /// Whether a deadlock was found.
     #[cfg(test)]
     pub fn is_deadlocked(&self) -> bool {
         self.state == State::Deadlocked
     }
 
-    /// When `Tick` is wanted.
+    /// When the next `Tick` is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match self.state {
             State::Backoff(_) if self.stopped_while_idle => None,
@@ -103,13 +104,13 @@ impl Detector {
         }
     }
 
-    /// Whether rounds are under way. The job has to run meanwhile: a stop counts as a run of all
-    /// threads, so that rounds on both sides of one say that they have changed.
+    /// Whether rounds are in progress. The job has to run meanwhile: a stop counts as a run of all
+    /// threads, so rounds before and after a stop report a change.
     pub fn is_suspecting(&self) -> bool {
         !matches!(self.state, State::Busy | State::Backoff(_) | State::Deadlocked)
     }
 
-    /// Something happens.
+    /// Handles an event.
     pub fn on(&mut self, event: DetectorEvent, now: MonotonicTime) -> Vec<DetectorAction> {
         match (event, self.state) {
             (DetectorEvent::AllIdle, state) => {
@@ -188,7 +189,7 @@ impl Detector {
                 self.recheck_delay = (self.recheck_delay * 2).min(MAX_BACKOFF_INTERVAL);
                 Vec::new()
             }
-            // Nobody polls while it is stopped.
+            // No process polls while it is stopped.
             State::ConfirmRound if all_still_idle => {
                 self.state = State::Deadlocked;
                 vec![DetectorAction::Verdict]
@@ -207,7 +208,7 @@ impl Detector {
     fn start_round1(&mut self) -> Vec<DetectorAction> {
         self.state = State::Round1;
         self.recheck_delay = RECHECK_INTERVAL;
-        // A gap: no host may compare this round with the last of another suspicion.
+        // A gap: no host may compare this round with the last round of another suspicion.
         self.round += 1;
         self.take_snapshot(false)
     }

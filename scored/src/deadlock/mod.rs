@@ -1,47 +1,49 @@
-//! Deadlock: every process of a parallel process waits, and no message is anywhere (manual 3.5.1).
-//! The verdict is exact, and nothing is stopped to suspect it.
+//! Deadlock detection: every process of a parallel process waits, and no message is outstanding
+//! (manual 3.5.1). The verdict is exact, and no process is stopped for a mere suspicion.
 //!
 //! # Rounds with a barrier between them
 //!
-//! In each round every process is looked at once; the next begins anywhere only after the last
-//! has ended everywhere. If each process is idle in round 1 and has not been busy between its two
-//! looks, then at the instant between the rounds all were idle at once. What each had sent and
-//! received by then is what round 1 saw, so the sums say whether anything was on its way.
+//! In each round every process is sampled once. The next round begins anywhere only after the last
+//! has ended everywhere. Suppose that each process is idle in round 1 and has not been busy between
+//! its two samples. Then at the instant between the rounds all were idle at once. Round 1 has
+//! counted everything that each had sent and received by then, so the sums show whether any message
+//! was in flight.
 //!
-//! What makes it sound has its part in the exhaustive model (`model.rs`), where leaving it out
-//! gives a false suspicion:
+//! Every rule that makes this sound has its part in the exhaustive model (`model.rs`). Without the
+//! rule, the model finds a false suspicion:
 //!
-//! - A thread that becomes busy clears its idle slot, then counts the turn, and only then goes on.
-//!   Turns are read before the slots: who counted before the slot was clear would be seen idle with
-//!   the new count. Everything else is read after the slots.
-//! - A process is idle when all of its threads are.
-//! - A message is received when it is released, and whoever releases it is busy (manual 2.5,
-//!   figure 2.9).
-//! - Who spins may wait for memory that a remote write has changed before the end of round 1: it
-//!   has to have polled in vain twice since. "Since" needs a third round: what it did after its own
-//!   look in round 1 may have come before the write of somebody who was looked at later.
+//! - A thread that becomes busy clears its idle slot, then counts the turn, and only then
+//!   continues. Turns are read before the slots: if a thread counted before it cleared its slot, it
+//!   could be seen idle with the new count. Everything else is read after the slots.
+//! - A process is idle when all of its threads are idle.
+//! - A message is received when it is released, and the process that releases it is busy (manual
+//!   2.5, figure 2.9).
+//! - A spinning process may wait for memory that a remote write changed before the end of round 1.
+//!   It must have polled in vain twice since then. "Since" needs a third round: an action of the
+//!   process after its own sample in round 1 may have preceded the write of a process that was
+//!   sampled later.
+//! - From the second round on every thread is sampled, in the kernel too. A thread that does not
+//!   report its state must sleep so that only its own process can wake it, and must not have run
+//!   between rounds 2 and 3. So at the instant between these rounds no thread was about to wake
+//!   another one. Counters are read after that: a thread that has sent since then would have run.
 //!
-//! - From the second round on every thread is looked at, in the kernel too: what says nothing of
-//!   itself must sleep where only its own process can wake it, and must not have run between
-//!   rounds 2 and 3. So at the instant between these nobody was about to wake anybody. What is
-//!   counted is read after that: who sent since would have run.
-//!
-//! All of that gives a *suspicion*. One stop of the gang confirms it: nothing has changed, and no
-//! thread is anywhere but where it says that it waits.
+//! These rules give a *suspicion*. One stop of the gang confirms it: no counter has changed, and
+//! every thread is at the place where it reported to wait.
 //!
 //! | event | action |
 //! |---|---|
-//! | all hosts say that theirs are idle: `AllIdle` | `Look` 1 |
-//! | `Seen` by all, idle | `Look` 2 |
-//! | `Seen` by all, unchanged, sums equal | `Look` 3 |
-//! | `Seen` by all, unchanged, but somebody who spins has not polled | `Look` 3 again, later |
-//! | `Seen` by all, unchanged, and whoever spins has polled | `Hold` the job |
-//! | `Held` | `Look` 4 |
-//! | `Seen` by all, confirmed | `Verdict` |
-//! | anything else | `Release` if held; again after a pause, while all are idle |
-//! | `Stopped`: the slice is over | rounds begin again when all say so in the next |
+//! | all hosts report their processes idle: `AllIdle` | `TakeSnapshot` 1 |
+//! | `RoundDone`, idle | `TakeSnapshot` 2 |
+//! | `RoundDone`, unchanged, sums equal | `TakeSnapshot` 3 |
+//! | `RoundDone`, unchanged, but a spinner has not polled | `TakeSnapshot` 3 again, later |
+//! | `RoundDone`, unchanged, and all spinners have polled | `StopGang` |
+//! | `GangStopped` | `TakeSnapshot` 4 |
+//! | `RoundDone`, confirmed | `Verdict` |
+//! | anything else | `Release` if stopped; again after a backoff, while all are idle |
+//! | `Stopped`: the slice has ended | rounds begin again when all report idle in the next slice |
 //!
-//! A job gives up its slice when all are idle, but not during rounds: they fit in no slice else.
+//! A job yields its slice when all of its processes are idle, but not during rounds: otherwise they
+//! would fit into no slice.
 
 use std::time::Duration;
 
@@ -56,8 +58,9 @@ pub use detector::{Detector, DetectorAction, DetectorEvent};
 pub use score_proto::observation::ActivitySample;
 pub use snapshot::{LastRound, ProcessSnapshot};
 
-/// From a look that found no deadlock to the next, while all are idle; doubled up to a second.
+/// The delay from a round without a deadlock to the next while all are idle; doubled up to a
+/// second.
 const MIN_BACKOFF_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);
-/// From a third round in which somebody has not polled to the same again; doubled likewise.
+/// The delay until a third round is repeated because a process has not polled; doubled likewise.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -1,8 +1,8 @@
-//! The detector with all interleavings of small parallel processes: threads that send, write into
-//! each other's memory, poll, take, and become idle, and helpers that say nothing, are woken, wake
-//! each other and send, step by step, while they are looked at word by word, one process after the
-//! other in any order. No suspicion may ever be wrong; and with any one rule left out some
-//! suspicion is.
+//! The detector with all interleavings of small parallel processes. Threads send, write into each
+//! other's memory, poll, take messages and become idle. Helpers report nothing, are woken, wake
+//! each other and send. All of them advance step by step while they are sampled word by word, one
+//! process after the other in any order. No suspicion may be wrong. If any one rule is disabled,
+//! some suspicion is wrong.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -10,15 +10,15 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use super::*;
 use crate::cluster::MonotonicTime;
 
-/// Where a thread is. From `Waiting` to `Taken` its idle slot is set.
+/// The phase of a thread. From `Waiting` to `Taken` its idle slot is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum ThreadPhase {
     Busy,
     /// Counted as sent, not yet published.
     Sending(usize),
-    /// At the head of the loop: looks at the memory.
+    /// At the head of the loop: reads the memory.
     Waiting,
-    /// It has looked, and polls.
+    /// It has read the memory, and polls.
     Polling,
     /// It has a message.
     Taken,
@@ -30,10 +30,10 @@ enum ThreadPhase {
     Releasing,
 }
 
-/// The round after the first two: a suspicion leaves one number out before them.
+/// The round after the first two: a suspicion skips one number before them.
 const THIRD_ROUND: u64 = 4;
 
-/// A rule that is left out.
+/// A rule that is disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DisabledRule {
     NoRule,
@@ -49,10 +49,10 @@ pub enum DisabledRule {
     HelperRuns,
 }
 
-/// A thread that has never said anything.
+/// A thread that never reports its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Helper {
-    /// In a futex, where only its own process can wake it; it has run so often.
+    /// In a futex, where only its own process can wake it; it has run this often.
     Asleep(u64),
     /// Woken, and about to run.
     Woken(u64),
@@ -66,7 +66,7 @@ struct ModelProcess {
     slots: Vec<bool>,
     turns: u64,
     polls: u64,
-    /// What `polls` was when it was last looked at: it counts on by two at most, which keeps the
+    /// The value of `polls` at the last sample. `polls` exceeds it by two at most, which keeps the
     /// model finite.
     polls_seen: u64,
     sent: u64,
@@ -78,24 +78,24 @@ struct ModelProcess {
     helpers: Vec<Helper>,
 }
 
-/// A sample in the making.
+/// A partial sample.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct PartialSnapshot {
     next_word: usize,
     sample: ProcessSnapshot,
     slots: Vec<bool>,
-    /// Helpers are looked at, too.
+    /// Helpers are sampled too.
     reads_helpers: bool,
     helpers: Vec<Helper>,
 }
 
 impl PartialSnapshot {
-    /// Words to be read of a process.
+    /// The number of words to be read of a process.
     fn words(&self, process: &ModelProcess) -> usize {
         process.slots.len() + 3 + self.helpers_read(process)
     }
 
-    /// Helpers among them.
+    /// The number of helpers among them.
     fn helpers_read(&self, process: &ModelProcess) -> usize {
         if self.reads_helpers { process.helpers.len() } else { 0 }
     }
@@ -104,13 +104,13 @@ impl PartialSnapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ModelState {
     processes: Vec<ModelProcess>,
-    /// Remote writes: by whom, to whom, and whether they have landed.
+    /// Remote writes: the origin, the target, and whether the write has arrived.
     writes: Vec<(usize, usize, bool)>,
     sends_left: u8,
     writes_left: u8,
-    /// How often helpers are woken.
+    /// How often helpers may still be woken.
     wakes_left: u8,
-    /// There are remote writes: who waits spins, and looks at its memory between polls.
+    /// There are remote writes: a waiting process spins, and reads its memory between polls.
     has_remote_writes: bool,
     detector: Detector,
     histories: Vec<LastRound>,
@@ -119,7 +119,7 @@ pub struct ModelState {
     started: bool,
 }
 
-/// What is explored.
+/// The bounds of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Threads of each process.
@@ -130,19 +130,19 @@ pub struct Bounds {
     pub writes: u8,
     /// Helpers of the first process.
     pub helpers: usize,
-    /// How often they are woken.
+    /// How often helpers are woken.
     pub wakes: u8,
 }
 
 /// See the [module](self).
 pub struct Model {
     disabled: DisabledRule,
-    /// Hashes: whole worlds would fill the memory.
+    /// Hashes: whole states would fill the memory.
     pub visited: HashSet<u64>,
     pending: Vec<ModelState>,
-    /// Where a suspicion was wrong.
+    /// The state of a wrong suspicion.
     pub false_suspicion: Option<ModelState>,
-    /// How many there were.
+    /// The number of suspicions.
     pub suspicions: usize,
 }
 
@@ -177,7 +177,7 @@ impl ModelState {
         }
     }
 
-    /// Whether nothing can happen any more.
+    /// Whether no event can happen any more.
     fn is_dead(&self) -> bool {
         self.writes.is_empty()
             && self.processes.iter().all(|process| {
@@ -195,13 +195,13 @@ impl ModelState {
         !self.has_remote_writes && self.processes.iter().all(|process| process.helpers.is_empty())
     }
 
-    /// True for a suspicion, with which the model ends: it has to be right without any stop.
+    /// Returns true for a suspicion. The model ends with it: it must be correct without any stop.
     fn perform(&mut self, actions: Vec<DetectorAction>) -> bool {
         let mut suspicion = false;
         for action in actions {
             match action {
-                // Where nobody writes into anybody's memory and no helper is woken the first two
-                // rounds are enough.
+                // If no process writes into another one's memory and no helper is woken, the first
+                // two rounds are enough.
                 DetectorAction::TakeSnapshot { round, .. }
                     if round == THIRD_ROUND && self.is_plain() =>
                 {
@@ -221,7 +221,7 @@ impl ModelState {
 }
 
 impl Model {
-    /// All that can happen within these bounds.
+    /// Explores all states within these bounds.
     pub fn explore(disabled: DisabledRule, bounds: Bounds) -> Self {
         let first = ModelState::new(bounds);
         let mut model = Self {
@@ -339,7 +339,7 @@ impl Model {
         self.add(next);
     }
 
-    /// The slot is cleared, then the turn counted, then the thread goes on.
+    /// Clears the slot, then counts the turn; then the thread continues.
     fn wake(&self, process: &mut ModelProcess, t: usize, message: bool) {
         match self.disabled {
             DisabledRule::SlotFirst => process.turns += 1,
@@ -348,7 +348,7 @@ impl Model {
         process.threads[t] = ThreadPhase::Woken { message };
     }
 
-    /// The next step of one that has been woken.
+    /// The next step of a helper that has been woken.
     fn helper(&mut self, state: &ModelState, p: usize, h: usize) {
         match state.processes[p].helpers[h] {
             Helper::Asleep(_) => {}
@@ -376,7 +376,7 @@ impl Model {
         }
     }
 
-    /// Somebody in a process wakes a helper, other than `except_helper`.
+    /// A thread of a process wakes a helper, other than `except_helper`.
     fn wake_helpers(&mut self, state: &ModelState, p: usize, except_helper: usize) {
         for (h, helper) in state.processes[p].helpers.iter().enumerate() {
             if let Helper::Asleep(runs) = helper
@@ -401,7 +401,7 @@ impl Model {
                 next.processes[p].threads[t] = ThreadPhase::Sending(to);
                 self.add(next);
             }
-            // Which of them writes makes no difference.
+            // It makes no difference which process writes.
             if state.writes_left > 0 && p == 0 {
                 let mut next = state.clone();
                 next.writes_left -= 1;
@@ -428,7 +428,7 @@ impl Model {
         }
     }
 
-    /// The next word of one process.
+    /// Reads the next word of one process.
     fn read(&mut self, state: &ModelState, p: usize) {
         let mut next = state.clone();
         let Some((round, readings)) = &mut next.round else { return };
@@ -441,12 +441,13 @@ impl Model {
                     state.histories[p].follows(round) && self.disabled != DisabledRule::Helpers;
             }
             word if word <= threads => reading.slots.push(process.slots[word - 1]),
-            // Before anything is counted: who runs after that has run by the next look.
+            // Before the counters are read: a helper that runs after that has run by the next
+            // sample.
             word if word <= threads + reading.helpers_read(process) => {
                 reading.helpers.push(process.helpers[word - threads - 1]);
             }
             word => match word - threads - reading.helpers_read(process) {
-                // What stays 0 all the time is read along with the rest.
+                // Words that always stay 0 are read along with the others.
                 1 if state.has_remote_writes => reading.sample.polls = process.polls,
                 1 => reading.sample.sent = process.sent,
                 2 if state.has_remote_writes => reading.sample.remote_in_flight = process.remote,

@@ -1,14 +1,14 @@
-//! What a host sees of its processes.
+//! Samples of the processes of a host.
 
 use score_proto::observation::ActivitySample;
 
-/// One process, looked at once. [`ProcessSnapshot::turns`] is read first, then every idle slot, then
+/// A sample of one process. [`ProcessSnapshot::turns`] is read first, then every idle slot, then
 /// [`ProcessSnapshot::threads`], then the rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ProcessSnapshot {
-    /// How often one of its threads became busy.
+    /// The number of times that one of its threads became busy.
     pub turns: u64,
-    /// All of its threads have set idle, or are in sc_barrier, and no answer is on its way to it.
+    /// All of its threads have set idle, or are in sc_barrier, and no reply is in flight to it.
     pub idle: bool,
     /// Empty polls.
     pub polls: u64,
@@ -20,34 +20,35 @@ pub struct ProcessSnapshot {
     pub received: u64,
     /// Remote reads and writes that are outstanding.
     pub remote_in_flight: u64,
-    /// Where its threads stand, and how often those that sleep have run; none where that was not
-    /// looked at.
+    /// A fingerprint of the places of its threads, and of how often those that sleep have run; None
+    /// if the threads were not sampled.
     pub threads: Option<u64>,
 }
 
-/// A host's memory of the last round.
+/// The last round that a host has recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LastRound {
     round: u64,
     snapshots: Vec<ProcessSnapshot>,
-    /// Empty polls of each, when the second round in a row saw it.
+    /// Empty polls of each process, as of the second consecutive round.
     baseline_polls: Vec<u64>,
 }
 
 impl LastRound {
-    /// Whether this round comes right after the last.
+    /// Whether this round directly follows the last.
     pub fn follows(&self, round: u64) -> bool {
         round == self.round + 1 && !self.snapshots.is_empty()
     }
 
-    /// Whether the round right before this one has looked at threads, too.
+    /// Whether the round directly before this one has sampled threads too.
     pub fn has_thread_states(&self, round: u64) -> bool {
         self.follows(round) && self.snapshots.iter().any(|sample| sample.threads.is_some())
     }
 
-    /// Round `round` has looked at these, always the same processes in the same order. Only the
-    /// round right before counts: a host that missed one says that everything has changed.
-    /// `stopped`: none of them can have done anything while it was looked at.
+    /// Records round `round` with these samples, always of the same processes in the same order,
+    /// and compares it with the round before. Only the directly preceding round counts: a host that
+    /// missed one reports that everything has changed. `stopped`: the processes could not run while
+    /// they were sampled.
     pub fn compare_round(
         &mut self,
         round: u64,
@@ -59,8 +60,8 @@ impl LastRound {
             samples.iter().enumerate().fold(ActivitySample::EMPTY, |seen, (index, sample)| {
                 let previous = self.snapshots.get(index).filter(|_| follows);
                 let baseline_polls = self.baseline_polls.get(index).filter(|_| follows);
-                // What the round before saw of an idle process was true from then to now, so also at
-                // the instant between the rounds, which is the same for all.
+                // The values that the round before found in an idle process held from then to now.
+                // So they held at the instant between the rounds too, which is the same for all.
                 let baseline = previous.filter(|_| !stopped).copied().unwrap_or(*sample);
                 seen.combine(ActivitySample {
                     node_count: 1,

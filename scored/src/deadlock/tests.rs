@@ -1,10 +1,10 @@
-//! The detector against its [model](super::model), and by itself.
+//! The detector in its [model](super::model), and alone.
 
 use super::model::{Bounds, DisabledRule, Model};
 use super::*;
 use crate::cluster::MonotonicTime;
 
-/// Two processes of a thread each.
+/// Two processes of one thread each.
 const PAIR: Bounds = Bounds { threads: &[1, 1], sends: 0, writes: 0, helpers: 0, wakes: 0 };
 
 #[test]
@@ -19,7 +19,7 @@ fn no_interleaving_gives_a_wrong_verdict() {
     for bounds in cases {
         let model = Model::explore(DisabledRule::NoRule, bounds);
         assert!(model.false_suspicion.is_none(), "{:?}", model.false_suspicion);
-        // It does find those that there are.
+        // The model finds the existing deadlocks.
         assert!(model.suspicions > 0, "{bounds:?}: none of {} states", model.visited.len());
     }
 }
@@ -125,7 +125,7 @@ fn a_spinning_process_that_has_not_polled_is_waited_for() {
             }
             [] => {
                 now = detector.deadline().unwrap();
-                // One poll each time, in the end.
+                // One poll in each round, at the end.
                 sample.polls += u64::from(round > 20);
                 actions = detector.on(DetectorEvent::Tick, now);
             }

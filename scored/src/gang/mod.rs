@@ -1,38 +1,41 @@
 //! The gang scheduler: several parallel jobs on the same processors, each as if it were alone. All
-//! processes of a job run in the same slice on all of its hosts, or none does. A pure machine
-//! `(event, now) -> actions`; the shell carries stops and starts to the hosts and their answers
-//! back.
+//! processes of a job run in the same slice on all of its hosts, or none does. A pure state machine
+//! `(event, now) -> actions`. The shell carries stops and starts to the hosts, and their
+//! acknowledgements back.
 //!
-//! # A slice's life
+//! # The lifecycle of a slice
 //!
 //! | event | actions |
 //! |---|---|
-//! | a job is ready: `Enter` | `Run` if there is room; else it is next |
-//! | a slice begins | `Run`, with when to stop for a job that is not in the next row |
-//! | such a job has stopped: `Stopped` | the slice is over: `Stop` for others that leave |
-//! | nobody has stopped by itself: `Tick` | the same |
-//! | a job stops everywhere: `Stopped` | `Run` for whoever waited for its processors |
-//! | a job has nothing to do: `Idle`, or gives way: `Yield` | the slice ends for it alone |
-//! | somebody stops it for longer: `Hold` | `Stop`, then `Held`; no row has it until `Release` |
-//! | it sleeps: `Sleep` | `Stop`; no row has it until then |
-//! | a host does not answer: `Tick` | `StopTimedOut`, and the job runs on for another slice |
-//! | the job has ended, or lost a host: `Leave` | `Run` for whoever waited |
+//! | a job is ready: `Enter` | `Run` if it fits; else it is in the next row |
+//! | a slice begins | `Run`, with the time of the stop for a job that is not in the next row |
+//! | such a job has stopped: `Stopped` | the slice has ended: `Stop` for others that leave |
+//! | no job has stopped by its timer: `Tick` | the same |
+//! | a job stops everywhere: `Stopped` | `Run` for the job that waited for its processors |
+//! | a job is idle: `Idle`, or yields: `Yield` | the slice ends for this job alone |
+//! | a job is stopped for longer: `Hold` | `Stop`, then `Held`; it is in no row until `Release` |
+//! | a job sleeps: `Sleep` | `Stop`; it is in no row until the given time |
+//! | a host does not answer: `Tick` | `StopTimedOut`, and the job continues for another slice |
+//! | the job has ended, or lost a host: `Leave` | `Run` for the job that waited |
 //!
-//! # Who runs
+//! # Selection of the running jobs
 //!
-//! A **row** is a set of jobs that fit side by side. Each slice has its own: whoever has used least
-//! for its priority comes first, newcomers before all, and every further job that still fits. So a
-//! job that competes with nobody is in every row and is never stopped for a slice.
+//! A **row** is a set of jobs that fit at the same time. Each slice has its own row. The job with
+//! the smallest usage for its priority comes first, newcomers before all, then every further job
+//! that still fits. A job that competes with no other job is therefore in every row and is never
+//! stopped for a slice.
 //!
-//! What a job uses is counted in slices' time, divided by its weight `2^(-priority/2)` (manual,
-//! scrun(1), `priority`; smaller number, larger share). Who gives up a slice is charged all of it.
+//! The usage of a job is counted in time of slices, divided by its weight `2^(-priority/2)`
+//! (manual, scrun(1), `priority`; smaller number, larger share). A job that yields its slice is
+//! charged all of it.
 //!
-//! # Turns
+//! # Rotations
 //!
-//! Where all jobs that run are equals on one host, and nothing has happened for some slices, that
-//! host has them take turns without asking, for half a second: `StartRotation`. Only the stop of the last
-//! turn is told; then the machine decides anew. Whatever happens before ends the turns: `Stop` for
-//! all of them, and nobody runs before all have `Stopped`.
+//! If all running jobs are equivalent and on one host, and no event has happened for several
+//! slices, that host rotates them without orders for half a second: `StartRotation`. Only the stop
+//! of the last turn is reported; then the scheduler decides again. Any earlier event ends the
+//! rotation: the scheduler sends `Stop` for all of its jobs, and no job runs before all have
+//! `Stopped`.
 
 use std::time::Duration;
 
@@ -52,16 +55,16 @@ pub use switch_latency::LatencyHistogram;
 /// The largest priority.
 pub const LOWEST_PRIORITY: u8 = 15;
 
-/// Times of a scheduler.
+/// The time constants of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangConfig {
     /// A slice (`scored -ts`).
     pub slice: Duration,
-    /// The least that a job runs before it is stopped for another.
+    /// The shortest time that a job runs before it is stopped for another job.
     pub min_slice: Duration,
-    /// What hosts may take to stop a job.
+    /// The time that hosts may take to stop a job.
     pub stop_timeout: Duration,
-    /// An idle job keeps its processors that long if all that wait for them were idle, too.
+    /// An idle job keeps its processors for this time if all jobs that wait for them were idle too.
     pub idle_grace: Duration,
 }
 
@@ -76,111 +79,112 @@ impl Default for GangConfig {
     }
 }
 
-/// Why a job is held.
+/// The reason why a job is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldReason {
     /// Its user has suspended it.
     User,
-    /// Nobody takes its output.
+    /// Its output is not accepted.
     OutputBlocked,
-    /// What it does is looked at.
+    /// Its processes are inspected.
     Inspection,
 }
 
-/// What happens.
+/// An event of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GangEvent {
-    /// A job can run from now on, on these hosts. Nothing of it runs yet.
+    /// A job can run from now on, on these hosts. None of its processes runs yet.
     Enter {
         /// Its number.
         job: JobId,
-        /// Where, each host once.
+        /// Its shares, each host once.
         shares: Vec<HostShare>,
-        /// 0 to [`LOWEST_PRIORITY`]; what is larger counts as that.
+        /// 0 to [`LOWEST_PRIORITY`]; larger values count as that.
         priority: u8,
     },
-    /// It has ended, or is being ended.
+    /// The job has ended, or is being ended.
     Leave(JobId),
-    /// All of its hosts have carried out the stop of that number.
+    /// All hosts of the job have carried out the stop of this number.
     Stopped {
-        /// Which.
+        /// The job.
         job: JobId,
         /// The number of the `Stop`.
         switch_seq: u64,
     },
     /// All of its processes are idle, and no message is outstanding.
     Idle(JobId),
-    /// That is over.
+    /// The job is not idle any more.
     Busy(JobId),
-    /// It gives up the rest of its slice (`sc_yield`).
+    /// The job gives up the rest of its slice (`sc_yield`).
     Yield(JobId),
-    /// It wants no slice until then (`sc_sleep`).
+    /// The job wants no slice until the given time (`sc_sleep`).
     Sleep(JobId, MonotonicTime),
-    /// It is not to run until `Release` for the same reason.
+    /// The job must not run until `Release` with the same reason.
     Hold(JobId, HoldReason),
-    /// See `Hold`.
+    /// Ends a `Hold`.
     Release(JobId, HoldReason),
-    /// Time has passed.
+    /// Time has passed: see [`GangScheduler::deadline`].
     Tick,
 }
 
-/// A stop that needs no order: each host carries it out by its own clock, so that all do so at
-/// once and nobody's way to them takes time.
+/// A stop without an order: each host carries it out by its own clock. All hosts stop at the same
+/// time, without the latency of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedStop {
-    /// Its number, as of an order; larger than all before.
+    /// Its number, like that of an order; larger than all earlier ones.
     pub switch_seq: u64,
-    /// How long the job runs first.
+    /// The time that the job runs first.
     pub after: Duration,
 }
 
-/// What is to be done, in order.
+/// An action for the shell. Actions are performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GangAction {
-    /// Stop it on all of its hosts, then report `Stopped` with this number.
+    /// Stop the job on all of its hosts, then report `Stopped` with this number.
     Stop {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Number of this order; larger than all before.
+        /// The number of this order; larger than all earlier ones.
         switch_seq: u64,
-        /// For longer than a slice.
+        /// Whether the stop lasts longer than a slice.
         lasting: bool,
     },
-    /// Start it, or let it go on, on all of its hosts. Orders reach a host in their order.
+    /// Start or continue the job on all of its hosts. Orders reach a host in their order.
     Run {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Number of this order.
+        /// The number of this order.
         switch_seq: u64,
-        /// When it stops by itself; in place of what was said before.
+        /// The timed stop of the job; it replaces an earlier one.
         stop: Option<TimedStop>,
     },
-    /// Have these run one after the other on their one host, so long each, the first one first. The
-    /// last turn ends with `Stopped`; so does an earlier one after which the host goes no further.
+    /// Run these jobs alternately on their one host, each for this length, starting with the first.
+    /// The last turn ends with `Stopped`. An earlier turn ends with it too if the host aborts the
+    /// rotation after that turn.
     StartRotation {
-        /// Which.
+        /// The jobs.
         jobs: Vec<JobId>,
-        /// Number of the first turn's stop; each further turn has the next one.
+        /// The number of the first turn's stop; each further turn has the next number.
         switch_seq: u64,
-        /// How many.
-        turns: u32,
-        /// How long each of them is.
-        length: Duration,
+        /// The number of turns.
+        turn_count: u32,
+        /// The length of each turn.
+        slice: Duration,
     },
-    /// The turns of these are over; there have been about so many since then.
+    /// The rotation of these jobs has ended after about this many turns.
     RotationEnded {
-        /// Which, in their order.
+        /// The jobs, in their order.
         jobs: Vec<JobId>,
-        /// How many.
-        turns: u32,
-        /// When the first one began.
+        /// The number of turns.
+        turn_count: u32,
+        /// The time at which the first turn began.
         since: MonotonicTime,
     },
     /// A job with `Hold` has stopped everywhere.
     Held(JobId),
-    /// Some host has not stopped this job within [`GangConfig::stop_timeout`]: it is to be asked for, and
-    /// named. The job runs on.
+    /// A host has not stopped this job within [`GangConfig::stop_timeout`]: ask the hosts for the
+    /// stop, and name the host. The job continues to run.
     StopTimedOut(JobId),
-    /// This row begins.
+    /// The slice of this row begins.
     RowStarted(Vec<JobId>),
 }

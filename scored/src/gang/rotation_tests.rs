@@ -1,15 +1,14 @@
-//! Jobs that take turns by themselves: what a host does without being asked, and everything that
-//! comes between.
+//! Rotations: the actions of a host without orders, and all events that can interrupt them.
 
 use std::collections::BTreeMap;
 
 use super::tests::{MS, SimEvent, Simulation, US, seeds};
 use super::*;
 
-/// What a host knows of jobs that take turns there.
+/// The state of a rotation on a host.
 pub struct SimRotation {
     pub jobs: Vec<Option<JobId>>,
-    /// The number of the first turn, how many there are, and how long.
+    /// The number of the first turn, the number of turns, and their length.
     pub params: (u64, u32, Duration),
 }
 
@@ -20,7 +19,7 @@ impl SimRotation {
 }
 
 impl Simulation {
-    /// Something else is ordered to a job, or it has ended.
+    /// A job gets another order, or has ended.
     pub fn cancel_rotation(&mut self, host: u32, job: JobId) {
         if self.rotations.get(&host).is_some_and(|rotation| rotation.jobs.contains(&Some(job))) {
             self.rotations.remove(&host);
@@ -44,7 +43,7 @@ impl Simulation {
         }
     }
 
-    /// A turn begins, if nothing has come between.
+    /// Begins a turn unless the rotation was cancelled.
     pub fn begin_turn(&mut self, host: u32, switch_seq: u64, seed: u64) {
         let Some(rotation) = self.rotations.get(&host) else { return };
         let (first, turns, length) = rotation.params;
@@ -58,8 +57,7 @@ impl Simulation {
         }
     }
 
-    /// The host's clock has stopped a job whose turn it was. What becomes of that: mostly the next
-    /// turn.
+    /// The host's clock has stopped a job at the end of its turn. The next turn usually follows.
     pub fn end_turn(&mut self, host: u32, job: JobId, switch_seq: u64) {
         let (first, turns, _) = self.rotations[&host].params;
         let draw = self.random(self.fault_odds);
@@ -68,7 +66,7 @@ impl Simulation {
             self.expect_acks(job, switch_seq);
             self.acknowledge(host, job, switch_seq);
         } else if draw == 2 {
-            // Nobody runs, and nobody is told.
+            // No job runs, and no message is sent.
             self.lost_turns += 1;
         } else {
             let latency = US * (20 + self.random(200) as u32);
@@ -80,7 +78,7 @@ impl Simulation {
     }
 }
 
-/// Jobs of two processes each on one host of two slots, from the beginning on.
+/// Jobs of two processes each on one host of two slots, from the start.
 fn equal_jobs(jobs: u32, slice: Duration, seed: u64) -> Simulation {
     let mut sim = Simulation::new(1, 2, slice, seed);
     for job in 1..=jobs {
@@ -98,7 +96,7 @@ fn equal_jobs_on_one_host_rotate_with_hardly_any_orders() {
         let run_times: Vec<f64> = (1..=jobs).map(|job| sim.run_time(job).as_secs_f64()).collect();
         let fair_share = run_times.iter().sum::<f64>() / f64::from(jobs);
         assert!(
-            run_times.iter().all(|had| (had / fair_share - 1.0).abs() < 0.01),
+            run_times.iter().all(|time| (time / fair_share - 1.0).abs() < 0.01),
             "{jobs}, {slice}: {run_times:?}"
         );
         let (turns, unordered) = (sim.turn_count, sim.timed_stops);
@@ -127,7 +125,7 @@ fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
     }
 }
 
-/// Two jobs that have begun to take turns; the number of the first stop, and when that was.
+/// Two jobs that have begun to rotate; the number of the first stop, and the time of the start.
 fn two_jobs_in_rotation() -> (GangScheduler, u64, MonotonicTime) {
     let config = GangConfig { slice: MS * 10, ..GangConfig::default() };
     let mut gang = GangScheduler::new(config, BTreeMap::from([(0, 1)]));
@@ -195,7 +193,7 @@ fn any_event_ends_the_rotation_and_no_job_runs_before_all_have_stopped() {
         let actions = gang.on(event.clone(), now);
         let stops = stop_orders(&actions);
         assert!(stops.len() == 2 && started_jobs(&actions).is_empty(), "{event:?}: {actions:?}");
-        // On its way when that was ordered.
+        // This acknowledgement was in flight when the stop was ordered.
         let stale = gang.on(GangEvent::Stopped { job: 1, switch_seq: first + 2 }, now);
         assert!(started_jobs(&stale).is_empty(), "{event:?}: {stale:?}");
         let (job, switch_seq) = stops[0];
@@ -268,7 +266,7 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
             }
             sim.schedule_event(time, GangEvent::Release(job, HoldReason::User));
         }
-        // Somebody comes, of lesser priority at times, and goes.
+        // Further jobs, some of lower priority, enter and leave.
         for job in jobs + 1..jobs + 5 {
             let event = sim.enter(job, &[0], 2, 8 + (seed as u8 & 1));
             let time = MS * sim.random(15_000) as u32;
@@ -284,8 +282,8 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
         let earlier: Vec<_> = (1..=jobs).map(|job| sim.run_time(job)).collect();
         sim.run(MS * 40_000, seed);
         for (job, earlier_time) in (1..=jobs).zip(earlier) {
-            let had = (sim.run_time(job) - earlier_time).as_secs_f64() * f64::from(jobs) / 16.0;
-            assert!(had > 0.7, "seed {seed}: job {job} has {had} of its share: {:?}", sim.gang);
+            let share = (sim.run_time(job) - earlier_time).as_secs_f64() * f64::from(jobs) / 16.0;
+            assert!(share > 0.7, "seed {seed}: job {job} has {share} of its share: {:?}", sim.gang);
         }
         (turns, lost_turns, ordered_stops) = (
             turns + sim.turn_count,
@@ -294,7 +292,7 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
         );
     }
     println!(
-        "{turns} turns, {lost_turns} ended with nobody told, {ordered_stops} stops were ordered"
+        "{turns} turns, {lost_turns} lost without a message, {ordered_stops} stops were ordered"
     );
     assert!(turns > 1000 && lost_turns > 10);
 }

@@ -1,4 +1,4 @@
-//! Which jobs run side by side.
+//! Computes which jobs can run at the same time.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use score_proto::peer_message::HostId;
 
 use crate::cluster::HostShare;
 
-/// What is taken of each host.
+/// The slots of each host that the jobs of a row use.
 #[derive(Debug, Default)]
 pub struct SlotUsage<'a> {
     slots: Option<&'a BTreeMap<HostId, u32>>,
@@ -14,13 +14,13 @@ pub struct SlotUsage<'a> {
 }
 
 impl<'a> SlotUsage<'a> {
-    /// All of it is free. Hosts that are not in `slots` have one slot.
+    /// No slots are used. Hosts that are not in `slots` have one slot.
     pub fn empty(slots: &'a BTreeMap<HostId, u32>) -> Self {
         Self { slots: Some(slots), used: BTreeMap::new() }
     }
 
-    /// Whether a job fits beside those that were put there. One that has more processes than a
-    /// host has slots fits where it is alone.
+    /// Whether a job fits in addition to the jobs that were added. A job that has more processes
+    /// than a host has slots fits if it is alone on that host.
     pub fn fits(&self, shares: &[HostShare]) -> bool {
         shares.iter().all(|share| {
             let used = self.used.get(&share.host).copied().unwrap_or(0);
@@ -29,7 +29,7 @@ impl<'a> SlotUsage<'a> {
         })
     }
 
-    /// Puts a job there, whether it fits or not.
+    /// Adds a job, whether it fits or not.
     pub fn add(&mut self, shares: &[HostShare]) {
         for share in shares {
             let used = self.used.entry(share.host).or_default();

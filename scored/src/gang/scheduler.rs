@@ -1,4 +1,4 @@
-//! The machine.
+//! The state machine of the gang scheduler.
 
 mod fair_share;
 mod planned_stops;
@@ -15,7 +15,7 @@ use crate::cluster::{HostShare, JobId, MonotonicTime};
 use planned_stops::TIMED_STOP_GRACE;
 use rotation::Rotation;
 
-/// `1024 * 2^(p/2)`: what a nanosecond costs a job of priority p.
+/// `1024 * 2^(p/2)`: the cost of a nanosecond for a job of priority p.
 const PRIORITY_WEIGHTS: [u128; LOWEST_PRIORITY as usize + 1] = [
     1024, 1448, 2048, 2896, 4096, 5793, 8192, 11585, 16384, 23170, 32768, 46341, 65536, 92682,
     131_072, 185_364,
@@ -27,19 +27,19 @@ pub struct GangScheduler {
     config: GangConfig,
     slots: BTreeMap<HostId, u32>,
     jobs: BTreeMap<JobId, GangJob>,
-    /// Those that have the slice, whether they run already or not.
+    /// The jobs of the current slice, whether they already run or not.
     row: BTreeSet<JobId>,
-    /// When the slice began.
+    /// The time at which the slice began.
     slice_began_at: MonotonicTime,
-    /// Its length, while somebody waits for its end.
+    /// The length of the slice, while a job waits for its end.
     slice_length: Option<Duration>,
-    /// Its jobs do not all run yet.
+    /// Some jobs of the row do not run yet.
     switching: bool,
-    /// What each newcomer gets of the slice that they share.
+    /// The part of the shared slice that each newcomer gets.
     newcomer_slice: Option<Duration>,
-    /// Jobs that take turns; they are the row.
+    /// The jobs of a rotation; they are the row.
     rotation: Option<Rotation>,
-    /// How many slices have ended as planned since something happened.
+    /// The number of slices that have ended as planned since the last disturbance.
     stable_slices: u32,
     last_switch_seq: u64,
     actions: Vec<GangAction>,
@@ -49,35 +49,35 @@ pub struct GangScheduler {
 struct GangJob {
     shares: Vec<HostShare>,
     cost: u128,
-    /// Time that it had, in cost.
+    /// The time that it has run, weighted by its cost.
     weighted_usage: u128,
     state: JobState,
     /// It has not had a slice yet.
     is_newcomer: bool,
-    /// It has its first slice now.
+    /// Its first slice is the current one.
     in_first_slice: bool,
     hold_bits: u8,
     asleep_until: Option<MonotonicTime>,
-    /// It has nothing to do, since it runs.
+    /// It has been idle since it runs.
     is_idle: bool,
     /// Its last turn ended because it was idle.
     was_idle: bool,
     /// It has given up this slice.
     yielded: bool,
-    /// When what it has used was last counted.
+    /// The time at which its usage was last counted.
     counted_at: MonotonicTime,
-    /// It stops by itself, by this number, then.
+    /// The number and the time of its timed stop.
     planned_stop: Option<(u64, MonotonicTime)>,
-    /// It took turns, and may be at rest or not: it is not had to run on if it does not stop.
+    /// It was in a rotation and may be stopped or not. It is not resumed if it does not stop.
     rotation_aborted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobState {
-    /// Nothing of it runs anywhere.
+    /// None of its processes runs.
     Stopped,
     Running,
-    /// It takes turns with others.
+    /// It is in a rotation with other jobs.
     InRotation,
     Stopping {
         switch_seq: u64,
@@ -90,18 +90,18 @@ impl GangJob {
         self.state != JobState::Stopped
     }
 
-    /// Whether a row may have it.
+    /// Whether it may be in a row.
     fn may_run(&self) -> bool {
         self.hold_bits == 0 && self.asleep_until.is_none()
     }
 
-    /// Whether it has nothing to do with its processors.
+    /// Whether it does not need its processors.
     fn can_yield(&self) -> bool {
         self.is_idle && !self.yielded && self.state == JobState::Running
     }
 
     fn charge_usage(&mut self, now: MonotonicTime) {
-        // Not while it stops: a slow host is not the job's fault.
+        // Time in which the job stops does not count: a slow host is not the job's fault.
         if self.state == JobState::Running {
             self.weighted_usage += now.saturating_sub(self.counted_at).as_nanos() * self.cost;
         }
@@ -110,7 +110,7 @@ impl GangJob {
 }
 
 impl GangScheduler {
-    /// With the number of slots of each host.
+    /// A scheduler for hosts with these numbers of slots.
     pub fn new(config: GangConfig, slots: BTreeMap<HostId, u32>) -> Self {
         Self {
             config,
@@ -128,7 +128,7 @@ impl GangScheduler {
         }
     }
 
-    /// Something happens. `now` never goes back.
+    /// Handles an event. `now` never decreases.
     pub fn on(&mut self, event: GangEvent, now: MonotonicTime) -> Vec<GangAction> {
         let rotation_aborted = self.interrupt(&event, now);
         match event {
@@ -139,8 +139,8 @@ impl GangScheduler {
             GangEvent::Busy(job) => self.update_job(job, |job| job.is_idle = false),
             GangEvent::Yield(job) => self.yield_slice(job, now),
             GangEvent::Sleep(job, until) => self.on_sleep(job, until, now),
-            GangEvent::Hold(job, why) => self.on_hold(job, why, now),
-            GangEvent::Release(job, why) => self.on_release(job, why, now),
+            GangEvent::Hold(job, reason) => self.on_hold(job, reason, now),
+            GangEvent::Release(job, reason) => self.on_release(job, reason, now),
             GangEvent::Tick => self.on_tick(now),
         }
         if rotation_aborted {
@@ -151,7 +151,7 @@ impl GangScheduler {
         std::mem::take(&mut self.actions)
     }
 
-    /// When `Tick` is wanted at the latest; asked for after each event.
+    /// When the next `Tick` is due at the latest; to be queried after each event.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let rotation_end = self.rotation.as_ref().map(Rotation::deadline);
         let is_planned = self.jobs.values().any(|job| job.planned_stop.is_some());
@@ -172,12 +172,12 @@ impl GangScheduler {
         next_slice_end.into_iter().chain(of_jobs).min()
     }
 
-    /// Whether somebody waits for processors.
+    /// Whether a job waits for processors.
     pub fn is_contended(&self) -> bool {
         self.slice_length.is_some()
     }
 
-    /// The jobs that have their processors, in ascending order; of those that take turns the first.
+    /// The jobs that have their processors, in ascending order; of a rotation only the first job.
     pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
         let first = self.rotation.as_ref().map(Rotation::first);
         let runs = move |(id, job): &(&JobId, &GangJob)| match job.state {
@@ -187,13 +187,13 @@ impl GangScheduler {
         self.jobs.iter().filter(runs).map(|(id, _)| *id)
     }
 
-    /// Whether a job is suspended: by its user, or because nobody takes its output.
+    /// Whether a job is suspended: by its user, or because its output is not accepted.
     pub fn is_suspended(&self, id: JobId) -> bool {
         let suspended_bits = hold_bit(HoldReason::User) | hold_bit(HoldReason::OutputBlocked);
         self.jobs.get(&id).is_some_and(|job| job.hold_bits & suspended_bits != 0)
     }
 
-    /// A number for an order of the shell's own to a job that runs.
+    /// A number for an order that the shell itself sends to a running job.
     pub fn next_switch_seq(&mut self) -> u64 {
         self.last_switch_seq += 1;
         self.last_switch_seq
@@ -230,8 +230,8 @@ impl GangScheduler {
         self.jobs.insert(id, job);
         self.refill_row(now);
         if !self.row.contains(&id) && self.slice_length.is_some() {
-            // It gets the next slice, and that comes as soon as this one has had the least. Those
-            // that are in their first one share it.
+            // The job gets the next slice, which begins as soon as this one has reached its
+            // minimum. Jobs that are in their first slice share it with the newcomer.
             (self.slice_length, self.newcomer_slice) = (Some(self.config.min_slice), None);
             for id in self.row.clone() {
                 self.update_job(id, |job| job.is_newcomer |= job.in_first_slice);
@@ -270,7 +270,7 @@ impl GangScheduler {
         self.refill_row(now);
     }
 
-    /// A job has stopped by itself: what it had was a slice, whatever other clocks say.
+    /// A job has stopped by its timer: it has had a whole slice, whatever other clocks show.
     fn on_timed_stop(&mut self, id: JobId, now: MonotonicTime) {
         self.charge_all(now);
         self.stable_slices += 1;
@@ -278,7 +278,7 @@ impl GangScheduler {
         self.slice_length =
             self.slice_length.map(|length| length.min(now.saturating_sub(self.slice_began_at)));
         self.end_slice_if_over(now);
-        // Not before the slice is over, which notes it.
+        // Not before the end of the slice, which records whether the job was idle.
         self.update_job(id, |job| job.is_idle = false);
     }
 
@@ -287,7 +287,7 @@ impl GangScheduler {
         self.on_tick(now);
     }
 
-    /// How long a job that is idle keeps its processors; for ever if nobody waits for any.
+    /// The time that an idle job keeps its processors; None if no job waits for processors.
     fn idle_grace(&self) -> Option<Duration> {
         self.slice_length?;
         let mut waiting =
@@ -364,8 +364,8 @@ impl GangScheduler {
         self.jobs.iter().filter(|(_, job)| predicate(job)).map(|(id, _)| *id).collect()
     }
 
-    /// Some host has not stopped its part of these: whoever runs has another slice. What is held
-    /// has to stop sooner or later, and so has one of several of which one runs.
+    /// A host has not stopped its part of these jobs: the jobs that run get another slice. A held
+    /// job still has to stop, and so have all jobs of a rotation, of which one runs.
     fn resume_late(&mut self, late_jobs: &[JobId], now: MonotonicTime) {
         self.stable_slices = 0;
         let deadline = now + self.config.stop_timeout;
@@ -406,7 +406,7 @@ impl GangScheduler {
         }
     }
 
-    /// The row keeps whoever may stay; others get what room there is.
+    /// Keeps the jobs of the row that may stay, and fills the free slots with other jobs.
     fn refill_row(&mut self, now: MonotonicTime) {
         let jobs = &self.jobs;
         self.row.retain(|id| jobs.get(id).is_some_and(|job| job.may_run() && !job.yielded));
@@ -419,7 +419,7 @@ impl GangScheduler {
         }
     }
 
-    /// Completes the row, and begins to make it true.
+    /// Completes the row, and begins to apply it.
     fn complete_row(&mut self, now: MonotonicTime) {
         let had_jobs = !self.row.is_empty();
         let mut slot_usage = SlotUsage::empty(&self.slots);
@@ -456,7 +456,7 @@ impl GangScheduler {
         } else {
             return self.apply_row(now);
         }
-        // Who runs on has this slice as well.
+        // Jobs that continue to run have this slice as well.
         for id in self.row.clone() {
             self.update_job(id, |job| {
                 if job.state == JobState::Running {
@@ -467,7 +467,8 @@ impl GangScheduler {
         self.apply_row(now);
     }
 
-    /// Stops what is not in the row, and runs what is, as far as its processors are free.
+    /// Stops the jobs that are not in the row, and runs those that are, if their processors are
+    /// free.
     fn apply_row(&mut self, now: MonotonicTime) {
         let deadline = now + self.config.stop_timeout;
         for (id, job) in &mut self.jobs {
@@ -477,7 +478,7 @@ impl GangScheduler {
                     planned_stop.map_or(self.last_switch_seq + 1, |(switch, _)| switch);
                 self.last_switch_seq = self.last_switch_seq.max(switch_seq);
                 job.state = JobState::Stopping { switch_seq, deadline };
-                // Its time is over: it is about to stop, if it has not already.
+                // The job's time has ended: it is about to stop, or has stopped already.
                 if planned_stop.is_none_or(|(_, end)| now < end || end + TIMED_STOP_GRACE <= now) {
                     let lasting = !job.may_run();
                     self.actions.push(GangAction::Stop { job: *id, switch_seq, lasting });
@@ -509,7 +510,7 @@ impl GangScheduler {
             self.actions.push(GangAction::RowStarted(self.row.iter().copied().collect()));
         }
         if self.switching && self.row.iter().all(|id| self.jobs[id].state == JobState::Running) {
-            // A slice counts from the moment when its last job runs.
+            // A slice counts from the time at which its last job runs.
             (self.slice_began_at, self.switching) = (now, false);
         }
     }

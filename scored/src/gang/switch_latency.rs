@@ -1,4 +1,4 @@
-//! How long switches have taken: from an order to stop until the whole job has stopped.
+//! The latency of gang switches: from an order to stop until the whole job has stopped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use crate::cluster::{JobId, MonotonicTime};
 
-/// Parts of a doubling that are told apart: a figure is right within a tenth.
+/// Buckets per factor of two: a value is correct within a tenth.
 const BUCKETS_PER_OCTAVE: u32 = 8;
 
-/// Switches so far.
+/// The gang switches so far.
 #[derive(Debug, Default)]
 pub struct LatencyHistogram {
     /// Orders to stop that are not yet carried out.
     stop_orders: BTreeMap<JobId, (u64, MonotonicTime)>,
-    /// How many stops took about so many microseconds: the number of each step of the scale.
+    /// The number of stops in each bucket of the logarithmic scale of microseconds.
     counts: BTreeMap<u32, u64>,
     max: Duration,
-    /// How many there were that nobody here has timed.
+    /// The number of stops in rotations, whose latency is not measured.
     rotation_stops: u64,
 }
 
@@ -31,12 +31,12 @@ fn bucket_micros(bucket: u32) -> f64 {
 }
 
 impl LatencyHistogram {
-    /// A job is to stop, by the order of this number.
+    /// A job was ordered to stop, by the order of this number.
     pub fn on_stop_ordered(&mut self, job: JobId, switch_seq: u64, now: MonotonicTime) {
         self.stop_orders.insert(job, (switch_seq, now));
     }
 
-    /// An order has been carried out everywhere.
+    /// All hosts have carried out an order.
     pub fn on_stopped(&mut self, job: JobId, switch_seq: u64, now: MonotonicTime) {
         let known = self.stop_orders.get(&job).filter(|(number, _)| *number == switch_seq);
         if let Some((_, since)) = known.copied() {
@@ -47,17 +47,17 @@ impl LatencyHistogram {
         }
     }
 
-    /// Jobs have taken so many turns by themselves.
+    /// Jobs have taken this many turns in a rotation.
     pub fn add_rotation_turns(&mut self, turns: u32) {
         self.rotation_stops += u64::from(turns);
     }
 
-    /// A job is gone.
+    /// A job has left.
     pub fn forget_job(&mut self, job: JobId) {
         self.stop_orders.remove(&job);
     }
 
-    /// How many stops there were.
+    /// The number of stops.
     pub fn count(&self) -> u64 {
         self.timed() + self.rotation_stops
     }
@@ -66,7 +66,7 @@ impl LatencyHistogram {
         self.counts.values().sum()
     }
 
-    /// What this part of all stops did not exceed, in microseconds.
+    /// The latency in microseconds that this fraction of all measured stops did not exceed.
     fn percentile(&self, fraction: f64) -> f64 {
         let threshold = (self.timed() as f64 * fraction).ceil() as u64;
         let mut counted = 0;
@@ -103,7 +103,7 @@ mod tests {
         for number in 0..100 {
             let begin = MonotonicTime::from_millis(number);
             histogram.on_stop_ordered(1, number, begin);
-            // Not what is waited for.
+            // This number does not match the expected one.
             histogram.on_stopped(1, number + 1, begin);
             histogram.on_stopped(
                 1,

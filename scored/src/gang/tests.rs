@@ -1,5 +1,5 @@
-//! A cluster whose hosts take their time, simulated: never two jobs on the same processors,
-//! shares, newcomers, idle jobs, and hosts that do not answer. A failing seed is in the message.
+//! A simulated cluster whose hosts take their time. Tests: exclusive use of processors, shares,
+//! newcomers, idle jobs, and hosts that do not answer. A failing seed is in the message.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -11,7 +11,7 @@ use super::*;
 pub const MS: Duration = Duration::from_millis(1);
 pub const US: Duration = Duration::from_micros(1);
 
-/// What is on its way to a host or from it.
+/// A message in flight to a host or from it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SimEvent {
     Stop {
@@ -24,7 +24,7 @@ pub enum SimEvent {
         job: JobId,
         stop: Option<(u64, Duration)>,
     },
-    /// The host's own clock says that the job has had its time.
+    /// The job's time has ended by the host's own clock.
     SliceExpired {
         host: u32,
         job: JobId,
@@ -35,14 +35,14 @@ pub enum SimEvent {
         job: JobId,
         switch_seq: u64,
     },
-    /// A job is to take turns, at this place of so many.
+    /// A job is to rotate, at this position of so many.
     Turns {
         host: u32,
         job: JobId,
         position: (usize, usize),
         params: (u64, u32, Duration),
     },
-    /// The next turn of a host begins, by that number.
+    /// The next turn of a host begins, by this number.
     Turn {
         host: u32,
         switch_seq: u64,
@@ -59,21 +59,21 @@ pub struct Simulation {
     pub shares: BTreeMap<JobId, Vec<HostShare>>,
     /// Acknowledgements that are still missing.
     missing_acks: BTreeMap<(JobId, u64), BTreeSet<u32>>,
-    /// By which number a host stops a job by itself.
+    /// The number by which a host stops a job by its timer.
     pub planned: BTreeMap<(u32, JobId), u64>,
     pub rotations: BTreeMap<u32, SimRotation>,
-    /// How many turns were taken, and how often it went no further than to one.
+    /// The number of turns, and how often a host lost one.
     pub turn_count: u64,
     pub lost_turns: u64,
-    /// Once in so many turns a host goes no further, or does not answer.
+    /// Once in this many turns a host aborts the rotation, or does not answer.
     pub fault_odds: u64,
-    /// How many stops were ordered, and how many were carried out without.
+    /// The number of stops that were ordered, and of those that were carried out without an order.
     pub ordered_stops: u64,
     pub timed_stops: u64,
-    /// The last time at which something reaches a host: orders keep their order.
+    /// The time of the last event that reaches a host: orders keep their order.
     last_arrival_at: BTreeMap<u32, MonotonicTime>,
     slots: BTreeMap<u32, u32>,
-    /// What runs on each host, since when.
+    /// The running shares of each host, with the time of their start.
     running: BTreeMap<(u32, JobId), MonotonicTime>,
     run_time: BTreeMap<JobId, Duration>,
     started_at: BTreeMap<JobId, MonotonicTime>,
@@ -81,7 +81,7 @@ pub struct Simulation {
     row_count: u64,
     late_jobs: Vec<JobId>,
     held_jobs: Vec<JobId>,
-    /// This host answers that much later.
+    /// This host answers later by this time.
     pub slow_host: Option<(u32, Duration)>,
     script: Vec<GangEvent>,
 }
@@ -185,7 +185,7 @@ impl Simulation {
                         );
                     }
                 }
-                GangAction::StartRotation { jobs, switch_seq, turns, length } => {
+                GangAction::StartRotation { jobs, switch_seq, turn_count: turns, slice: length } => {
                     let params = (switch_seq, turns, length);
                     for (index, job) in jobs.iter().copied().enumerate() {
                         let (host, position) = (self.shares[&job][0].host, (index, jobs.len()));
@@ -203,7 +203,7 @@ impl Simulation {
         }
     }
 
-    /// A number has to come from all hosts of a job.
+    /// The acknowledgement of this number is expected from all hosts of a job.
     pub fn expect_acks(&mut self, job: JobId, switch_seq: u64) {
         let hosts = self.shares.get(&job).into_iter().flatten().map(|share| share.host);
         let hosts = hosts.collect();
@@ -221,7 +221,7 @@ impl Simulation {
         }
     }
 
-    /// What the whole thing is for.
+    /// Asserts the main invariant: no processor has two jobs.
     pub fn start_share(&mut self, host: u32, job: JobId, seed: u64) {
         let Some(job_shares) = self.shares.get(&job) else { return };
         let procs = job_shares.iter().find(|share| share.host == host).unwrap().procs;
@@ -237,7 +237,7 @@ impl Simulation {
             .sum();
         assert!(
             others == 0 || others + procs <= self.slots[&host],
-            "seed {seed}: job {job} runs beside {others} processes on host {host}"
+            "seed {seed}: job {job} runs with {others} other processes on host {host}"
         );
         let now = self.now;
         self.running.entry((host, job)).or_insert(now);
@@ -324,7 +324,7 @@ impl Simulation {
         panic!("seed {seed}: no end");
     }
 
-    /// Time that a job had, by host.
+    /// The time that a job has run, by host.
     pub fn run_time(&self, job: JobId) -> Duration {
         self.run_time.get(&job).copied().unwrap_or_default() / self.entered_hosts(job)
     }
@@ -339,7 +339,7 @@ fn a_job_alone_is_never_stopped() {
     let mut sim = Simulation::new(4, 2, MS * 40, 1);
     let event = sim.enter(1, &[0, 1, 2, 3], 2, 8);
     sim.schedule_event(MonotonicTime::ZERO, event);
-    // Beside it, on no processor of its own, others come and go.
+    // Other jobs enter and leave on other processors.
     sim.slots.insert(4, 2);
     sim.gang = GangScheduler::new(GangConfig::default(), sim.slots.clone());
     for job in 2..5 {
@@ -363,14 +363,13 @@ fn two_jobs_share_evenly_and_lose_little() {
         let (one, two) = (sim.run_time(1).as_secs_f64(), sim.run_time(2).as_secs_f64());
         assert!((one / two - 1.0).abs() < 0.02, "slice {slice}: {one} {two}");
         assert!(one + two > 60.0 * (1.0 - 0.7 / f64::from(slice)), "slice {slice}: {one} {two}");
-        // Hardly ever somebody has to be told when a slice ends.
+        // Hardly any stop has to be ordered when a slice ends.
         let (ordered, unordered) = (sim.ordered_stops, sim.timed_stops);
         assert!(ordered <= 2 + unordered / 100, "slice {slice}: {ordered} {unordered}");
     }
 }
 
-/// Two jobs on one processor: the first has just given way at 5 ms, and the second knows when it
-/// stops.
+/// Two jobs on one processor: the first has just yielded at 5 ms, and the second has a timed stop.
 fn second_of_two() -> (GangScheduler, TimedStop) {
     let mut gang = GangScheduler::new(GangConfig::default(), BTreeMap::from([(0, 1)]));
     let enter =
@@ -386,9 +385,9 @@ fn second_of_two() -> (GangScheduler, TimedStop) {
     (gang, planned)
 }
 
-/// A host whose thread does not do it by itself is told.
+/// A host whose thread does not stop the job by its timer gets an order.
 #[test]
-fn a_stop_that_does_not_come_by_itself_is_ordered() {
+fn a_timed_stop_that_does_not_happen_is_ordered() {
     let (mut gang, planned) = second_of_two();
     let deadline = gang.deadline().unwrap();
     assert!(deadline > MS * 5 + planned.after);
@@ -401,7 +400,7 @@ fn a_job_left_alone_has_its_planned_stop_cancelled() {
     let (mut gang, planned) = second_of_two();
     let actions = gang.on(GangEvent::Leave(1), MS * 100);
     assert!(matches!(actions[..], [GangAction::Run { job: 2, stop: None, .. }]), "{actions:?}");
-    // What was under way already: it is to run, and is.
+    // The stop that was already in flight: the job is to run, and runs.
     assert_eq!(
         gang.on(GangEvent::Stopped { job: 2, switch_seq: planned.switch_seq }, MS * 501),
         []
@@ -440,7 +439,7 @@ fn jobs_that_do_not_overlap_run_side_by_side() {
         let event = sim.enter(job, &hosts, 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    // Half of a host each: both always fit.
+    // Half of each host per job: both jobs always fit.
     let mut halves = Simulation::new(2, 2, MS * 20, 7);
     for job in [1, 2] {
         let event = halves.enter(job, &[0, 1], 1, 8);
@@ -449,8 +448,8 @@ fn jobs_that_do_not_overlap_run_side_by_side() {
     sim.run(MS * 10_000, 7);
     halves.run(MS * 10_000, 7);
     for job in 1..=3 {
-        let had = sim.run_time(job).as_secs_f64();
-        assert!((had / 5.0 - 1.0).abs() < 0.05, "job {job}: {had}");
+        let seconds = sim.run_time(job).as_secs_f64();
+        assert!((seconds / 5.0 - 1.0).abs() < 0.05, "job {job}: {seconds}");
     }
     assert!(halves.run_time(1) > MS * 9_999 && halves.run_time(2) > MS * 9_999);
 }
@@ -489,30 +488,30 @@ fn several_newcomers_share_a_slice_in_equal_parts() {
     }
     sim.run(MS * 1425, 13);
     for job in 2..=5 {
-        let had = sim.run_time(job).as_secs_f64();
-        assert!((had / 0.1 - 1.0).abs() < 0.08, "job {job} had {had} s");
+        let seconds = sim.run_time(job).as_secs_f64();
+        assert!((seconds / 0.1 - 1.0).abs() < 0.08, "job {job} had {seconds} s");
     }
 }
 
 #[test]
-fn a_newcomer_that_goes_on_into_the_slice_that_it_shares_is_new_no_more() {
+fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
     let mut sim = Simulation::new(2, 2, MS * 20, 5);
-    // The fourth has to wait for the third alone, so that the second runs on.
+    // The fourth job has to wait for the third alone, so that the second continues.
     let jobs: [(&[u32], u32); 4] = [(&[0, 1], 0), (&[0], 100), (&[1], 110), (&[1], 112)];
     for ((hosts, at), job) in jobs.into_iter().zip(1..) {
         let event = sim.enter(job, hosts, 2, 8);
         sim.schedule_event(MS * at, event);
     }
     sim.run(MS * 3_000, 5);
-    let had: Vec<_> = (1..=4).map(|job| sim.run_time(job)).collect();
-    assert!(had.iter().all(|had| *had > MS * 600), "{had:?}");
+    let run_times: Vec<_> = (1..=4).map(|job| sim.run_time(job)).collect();
+    assert!(run_times.iter().all(|time| *time > MS * 600), "{run_times:?}");
 }
 
 #[test]
 fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
     let mut sim = Simulation::new(3, 2, MS * 20, 9);
-    // While the others of its hosts are held the third, of the least priority, has these for
-    // itself. Later there is always one of them that goes beside the first.
+    // While the other jobs of its hosts are held, the third, of the least priority, has the hosts
+    // for itself. Later one of the others always runs at the same time as the first.
     let jobs: [(&[u32], u8); 4] = [(&[0], 0), (&[0, 1], 0), (&[1, 2], 15), (&[1], 0)];
     for ((hosts, priority), job) in jobs.into_iter().zip(1..) {
         let event = sim.enter(job, hosts, 2, priority);
@@ -524,7 +523,7 @@ fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
     }
     sim.run(MS * 2_100, 9);
     let earlier = sim.run_time(3);
-    // Its share is one in 182 of each of two rows, and it owes two slices at most.
+    // Its share is one in 182 of each of two rows, and its debt is two slices at most.
     sim.run(MS * 2_100 + MS * 21 * 182 * 5, 9);
     assert!(sim.run_time(3) > earlier, "{earlier:?}: {:?}", sim.gang);
 }
@@ -536,7 +535,7 @@ fn an_idle_job_gives_way_within_two_milliseconds() {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    // Job 1 has something to do in its first slice alone; its hosts say so 1 ms after it runs.
+    // Job 1 is busy in its first slice alone; its hosts report idle 1 ms after it runs.
     let mut idle_at = Vec::new();
     for ms in 0..9_000u32 {
         idle_at.push(MS * (600 + ms));
@@ -616,7 +615,7 @@ fn a_host_that_does_not_stop_costs_a_longer_slice_and_is_reported() {
     assert!(sim.row_count > rows + 80, "{} rows, before {rows}", sim.row_count);
 }
 
-/// Those that are asked for, or so many.
+/// The seeds of the environment, or the default number of seeds.
 pub fn seeds(default_count: u64) -> std::ops::RangeInclusive<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     match number("SCORE_SIM_SEED") {

@@ -1,34 +1,35 @@
-//! One connection: bytes in, one answer after the other out. Whoever is slow is given up: with the
-//! head of a request, with taking an answer, with asking again.
+//! The state machine of one connection: bytes in, answers out, one after another. A slow client is
+//! disconnected if it takes too long to send a request head, to read an answer, or to send the next
+//! request.
 
 use std::time::Duration;
 
 use super::request::{self, AllowedHosts, HttpRequest, MAX_HEAD_LEN};
 use super::response::Status;
 
-/// What has passed since any fixed moment.
+/// The time since a fixed moment.
 type ConnectionTime = Duration;
 
 /// How long the head of a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take to be read.
+/// The time in which a client must read an answer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a connection may rest between two requests.
+/// The time that a connection may be idle between two requests.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it is waited for the other end after the last answer: what it has still said must not
-/// make the kernel throw that away.
+/// The time to wait for the client's end of the connection after the last answer. Data that the
+/// client still sends must not make the kernel discard that answer.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where it stands.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing of a request has come.
+    /// No byte of a request has arrived.
     KeepAlive,
-    /// Part of one has.
+    /// A part of a request has arrived.
     ReadingRequest,
-    /// An answer is on its way.
+    /// An answer is being sent.
     WritingResponse,
-    /// The last answer has gone; what comes is thrown away.
+    /// The last answer has been sent; further input is discarded.
     Lingering,
     Closed,
 }
@@ -41,17 +42,17 @@ pub struct Connection {
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     sent_len: usize,
-    /// The answer on its way is the last.
+    /// The answer being sent is the last.
     closes_after_answer: bool,
-    /// The user whose token it has shown last.
+    /// The user of the last token in a request.
     pub uid: Option<u32>,
 }
 
 impl Connection {
-    /// One that has just been made.
+    /// A new connection.
     pub fn new(now: ConnectionTime) -> Self {
         Self {
-            // Who connects has something to ask.
+            // A client that connects has a request.
             state: State::ReadingRequest,
             times_out_at: now + REQUEST_TIMEOUT,
             inbox: Vec::new(),
@@ -62,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// How many bytes it takes now.
+    /// The number of bytes that it accepts now.
     pub fn capacity(&self) -> usize {
         match self.state {
             State::KeepAlive | State::ReadingRequest => {
@@ -73,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Bytes have come, at most [`Connection::capacity`].
+    /// Adds received bytes, at most [`Connection::capacity`].
     pub fn push(&mut self, bytes: &[u8], now: ConnectionTime) {
         if self.state == State::Lingering {
             return;
@@ -84,7 +85,7 @@ impl Connection {
         self.inbox.extend_from_slice(bytes);
     }
 
-    /// The other end says nothing more.
+    /// The client sends nothing more.
     pub fn on_peer_closed(&mut self) {
         match self.state {
             State::WritingResponse => self.closes_after_answer = true,
@@ -92,7 +93,8 @@ impl Connection {
         }
     }
 
-    /// The next request, or why it is refused; to be answered before the one behind it.
+    /// The next request, or the reason for its refusal. It must be answered before the request
+    /// after it.
     pub fn next_request(&mut self, hosts: &AllowedHosts) -> Option<Result<HttpRequest, Status>> {
         if self.state != State::ReadingRequest || self.inbox.is_empty() {
             return None;
@@ -110,19 +112,19 @@ impl Connection {
         }
     }
 
-    /// The answer to the last request.
+    /// Sets the answer to the last request.
     pub fn answer(&mut self, answer: Vec<u8>, closes: bool, now: ConnectionTime) {
         (self.outbox, self.sent_len, self.closes_after_answer) = (answer, 0, closes);
         self.enter(State::WritingResponse, now + RESPONSE_TIMEOUT);
     }
 
-    /// What is to be sent.
+    /// The bytes to be sent.
     pub fn to_send(&self) -> &[u8] {
         &self.outbox[self.sent_len..]
     }
 
-    /// So many bytes have been sent; true when nothing more will be: the sending side is to be
-    /// shut.
+    /// This many bytes have been sent. Returns true if nothing more will be sent: the sending side
+    /// is to be shut down.
     pub fn on_sent(&mut self, bytes: usize, now: ConnectionTime) -> bool {
         self.sent_len += bytes;
         if self.state != State::WritingResponse || self.sent_len < self.outbox.len() {
@@ -140,7 +142,7 @@ impl Connection {
         self.closes_after_answer
     }
 
-    /// Gives up what takes too long.
+    /// Closes the connection if it has taken too long.
     pub fn tick(&mut self, now: ConnectionTime) {
         if now >= self.times_out_at {
             self.state = State::Closed;
@@ -152,7 +154,7 @@ impl Connection {
         self.state = State::Closed;
     }
 
-    /// When [`Connection::tick`] is wanted at the latest.
+    /// When [`Connection::tick`] is due at the latest.
     pub fn deadline(&self) -> ConnectionTime {
         self.times_out_at
     }
@@ -188,7 +190,7 @@ mod tests {
         one.push(&[ASK, ASK].concat(), at(1));
         assert_eq!(one.next_request(&hosts()).unwrap().unwrap().path, "data");
         one.answer(b"first".to_vec(), false, at(1));
-        // The second waits until the first has gone.
+        // The second request waits until the first answer has been sent.
         assert!(one.next_request(&hosts()).is_none() && one.capacity() == 0);
         assert!(!one.on_sent(3, at(1)));
         assert_eq!(one.to_send(), b"st");
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_slow_peer_is_given_up() {
-        // A byte now and then.
+        // Single bytes, with pauses.
         let mut slow_sender = Connection::new(at(0));
         for (second, byte) in (0..).zip(ASK) {
             slow_sender.push(&[*byte], at(second));
@@ -214,7 +216,7 @@ mod tests {
             }
         }
         assert!(slow_sender.is_closed() && slow_sender.deadline() == at(5));
-        // An answer that nobody takes.
+        // An answer that the client does not read.
         let mut slow_reader = Connection::new(at(0));
         slow_reader.push(ASK, at(0));
         assert!(slow_reader.next_request(&hosts()).is_some());
@@ -226,7 +228,7 @@ mod tests {
         }
         slow_reader.tick(at(20));
         assert!(slow_reader.is_closed());
-        // Nothing more to ask.
+        // No further request.
         let mut idle = Connection::new(at(0));
         idle.push(ASK, at(0));
         assert!(idle.next_request(&hosts()).is_some());

@@ -1,5 +1,5 @@
-//! What a user may see, as OpenMetrics text (OpenMetrics 1.0): families of samples, each with its
-//! type, counters that end in `_total`, base units, `# EOF` at the end.
+//! The metrics that a user may see, as OpenMetrics text (OpenMetrics 1.0): families of samples,
+//! each with its type, counters that end in `_total`, base units, `# EOF` at the end.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn duration_seconds(time: Duration) -> String {
     format!("{}.{:09}", time.as_secs(), time.subsec_nanos())
 }
 
-/// A figure of each process: family, type, unit, help, value.
+/// A metric of each process: family, type, unit, help, value.
 type ProcessMetric =
     (&'static str, MetricType, &'static str, &'static str, fn(&ProcessView) -> String);
 
@@ -65,55 +65,55 @@ const COLUMNS: &[ProcessMetric] = &[
         MetricType::Counter,
         "seconds",
         "Time for which the process was watched while its job ran.",
-        |one| seconds(one.total.observed_ns),
+        |process| seconds(process.total.observed_ns),
     ),
     (
         "score_process_busy_seconds",
         MetricType::Counter,
         "seconds",
         "Of that, time in which it was busy by its idle flag.",
-        |one| seconds(one.total.busy_ns),
+        |process| seconds(process.total.busy_ns),
     ),
-    ("score_process_cpu_seconds", MetricType::Counter, "seconds", "Processor time.", |one| {
-        seconds(one.total.cpu_ns)
+    ("score_process_cpu_seconds", MetricType::Counter, "seconds", "Processor time.", |process| {
+        seconds(process.total.cpu_ns)
     }),
-    ("score_process_sent_messages", MetricType::Counter, "", "PM messages sent.", |one| {
-        one.total.sent.to_string()
+    ("score_process_sent_messages", MetricType::Counter, "", "PM messages sent.", |process| {
+        process.total.sent.to_string()
     }),
     (
         "score_process_received_messages",
         MetricType::Counter,
         "",
         "PM messages received and released.",
-        |one| one.total.received.to_string(),
+        |process| process.total.received.to_string(),
     ),
     (
         "score_process_sent_bytes",
         MetricType::Counter,
         "bytes",
         "Bytes of PM messages sent.",
-        |one| one.total.sent_bytes.to_string(),
+        |process| process.total.sent_bytes.to_string(),
     ),
     (
         "score_process_received_bytes",
         MetricType::Counter,
         "bytes",
         "Bytes of PM messages received.",
-        |one| one.total.received_bytes.to_string(),
+        |process| process.total.received_bytes.to_string(),
     ),
-    ("score_process_memory_bytes", MetricType::Gauge, "bytes", "Resident memory.", |one| {
-        (u128::from(one.total.memory_kib) * 1024).to_string()
+    ("score_process_memory_bytes", MetricType::Gauge, "bytes", "Resident memory.", |process| {
+        (u128::from(process.total.memory_kib) * 1024).to_string()
     }),
-    ("score_process_usr0", MetricType::Gauge, "", "User monitor 0.", |one| {
-        one.total.usr0.to_string()
+    ("score_process_usr0", MetricType::Gauge, "", "User monitor 0.", |process| {
+        process.total.usr0.to_string()
     }),
-    ("score_process_usr1", MetricType::Gauge, "", "User monitor 1.", |one| {
-        one.total.usr1.to_string()
+    ("score_process_usr1", MetricType::Gauge, "", "User monitor 1.", |process| {
+        process.total.usr1.to_string()
     }),
 ];
 
 impl StatusView<'_> {
-    /// For Prometheus.
+    /// The text for Prometheus.
     pub fn metrics(&self) -> String {
         let mut text = OpenMetricsWriter(String::new());
         self.cluster_metrics(&mut text);
@@ -223,18 +223,18 @@ impl StatusView<'_> {
                 MetricType::Gauge => (*name).to_owned(),
             };
             for job in &self.jobs {
-                for one in &job.processes {
-                    let host = self.hosts.get(one.host as usize).map_or("?", |host| host.name);
+                for process in &job.processes {
+                    let host = self.hosts.get(process.host as usize).map_or("?", |host| host.name);
                     let (number, element) =
-                        (job.line.job.to_string(), one.total.element.to_string());
-                    let node = one.total.node.to_string();
+                        (job.line.job.to_string(), process.total.element.to_string());
+                    let node = process.total.node.to_string();
                     let labels = [
                         ("job", number.as_str()),
                         ("element", &element),
                         ("node", &node),
                         ("host", host),
                     ];
-                    text.sample(&sample, &labels, &value(one));
+                    text.sample(&sample, &labels, &value(process));
                 }
             }
         }
@@ -262,7 +262,7 @@ mod tests {
             "score_process_busy_seconds_total{job=\"3\",element=\"0\",node=\"1\",host=\"b\\\"\\\\\\n<\"} 1.250000000",
             "score_process_memory_bytes{job=\"3\",element=\"0\",node=\"0\",host=\"b\\\"\\\\\\n<\"} 4096",
         ] {
-            assert!(text.lines().any(|one| one == line), "no {line} in\n{text}");
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }
         assert!(text.ends_with("\n# EOF\n") && !text.contains("job=\"4\""), "{text}");
     }

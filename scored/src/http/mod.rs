@@ -1,18 +1,18 @@
-//! The page of a cluster, and its figures for Prometheus: HTTP/1.1 as far as that needs it, and
-//! what is shown to whom. Sockets are in `daemon/service/http_connections.rs`; here nothing does I/O and
-//! time is given.
+//! The status page of a cluster, and its metrics for Prometheus. This is the part of HTTP/1.1 that
+//! they need, and the rules of what each user may see. Sockets are in
+//! `daemon/service/http_connections.rs`; this module does no I/O and has no clock.
 //!
-//! Whoever connects is nobody until a token says which user it is; what it sends is hostile until
-//! it has been checked (docs/security.md, "The page").
+//! A client has no rights until a token identifies its user. Its input is untrusted until it has
+//! been checked (docs/security.md, "The page").
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `request.rs` | the head of a request: what is asked, and every reason to refuse it |
-//! | `connection.rs` | one connection: bytes in, one answer after the other out, deadlines |
-//! | `tokens.rs` | which user a token stands for |
+//! | `request.rs` | the head of a request, and every reason to refuse it |
+//! | `connection.rs` | one connection: bytes in, one answer after another out, deadlines |
+//! | `tokens.rs` | the users of tokens |
 //! | `response.rs` | answers with their headers |
 //! | `row_history.rs` | the rows of the gang scheduler, and shares of the last minute |
-//! | `status_json.rs` | what a user may see, as JSON |
+//! | `status_json.rs` | the data that a user may see, as JSON |
 //! | `metrics.rs` | the same as OpenMetrics |
 //! | `files/` | the page itself |
 

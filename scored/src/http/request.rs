@@ -4,31 +4,31 @@ use std::net::IpAddr;
 
 use super::response::Status;
 
-/// Bytes of a head at most.
+/// The longest head, in bytes.
 pub const MAX_HEAD_LEN: usize = 8 * 1024;
-/// Headers in it at most.
+/// The largest number of headers.
 const MAX_HEADERS: usize = 64;
-/// Bytes of what is asked for at most.
+/// The longest request target, in bytes.
 const MAX_TARGET_LEN: usize = 1024;
 
-/// What somebody asks for, by GET.
+/// A GET request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRequest {
-    /// Its path behind the first slash, without the token.
+    /// Its path after the first slash, without the token.
     pub path: String,
     /// The token: the first part of the path, or `Authorization: Bearer`.
     pub token: Option<String>,
-    /// The connection is to end with the answer.
+    /// The connection is to be closed after the answer.
     pub close: bool,
 }
 
-/// Under which names the page may be asked for. A page of another site, whose name is made to point
-/// here, is not among them.
+/// The names under which the page may be requested. They do not include the name of another site
+/// that was made to resolve to this address.
 #[derive(Debug, Clone)]
 pub struct AllowedHosts {
-    /// Where it listens.
+    /// The address of the listening socket.
     pub address: IpAddr,
-    /// The server's name, where others than loopback are served.
+    /// The server's name, if clients outside of loopback are served.
     pub name: String,
 }
 
@@ -39,7 +39,7 @@ impl AllowedHosts {
             None => authority.split(':').next().unwrap_or_default(),
         };
         match name.parse::<IpAddr>() {
-            // An address is no name that somebody could point elsewhere.
+            // An attacker cannot make an address resolve to another host.
             Ok(ip) => ip.is_loopback() || ip == self.address || self.address.is_unspecified(),
             Err(_) => {
                 let is_server_name =
@@ -50,11 +50,11 @@ impl AllowedHosts {
     }
 }
 
-/// Reads the head at the beginning of `bytes`: the request and the head's length; none while it is
-/// not whole.
+/// Parses the head at the start of `bytes`. Returns the request and the head's length; None while
+/// the head is incomplete.
 ///
 /// # Errors
-/// Why the request is refused; where the next one begins is not known then.
+/// The reason for the refusal. The start of the next request is unknown then.
 pub fn read(bytes: &[u8], hosts: &AllowedHosts) -> Result<Option<(HttpRequest, usize)>, Status> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -84,7 +84,7 @@ pub fn read(bytes: &[u8], hosts: &AllowedHosts) -> Result<Option<(HttpRequest, u
             "connection" => {
                 close |= value.split(',').any(|word| matches_ignoring_case("close", word.trim()))
             }
-            // There is nothing that anybody could have to tell us.
+            // No request has a body.
             "transfer-encoding" | "expect" => return Err(Status::BadRequest),
             "content-length" if value != "0" => return Err(Status::BadRequest),
             _ => {}
@@ -104,7 +104,7 @@ fn matches_ignoring_case(word: &str, other: &str) -> bool {
     word.eq_ignore_ascii_case(other)
 }
 
-/// Path and token of what is asked for: `/TOKEN/page.js`, or `/metrics`.
+/// Path and token of a request target: `/TOKEN/page.js`, or `/metrics`.
 fn split_target(target: &str) -> Result<(String, Option<String>), Status> {
     if target.len() > MAX_TARGET_LEN {
         return Err(Status::TargetTooLong);

@@ -1,28 +1,28 @@
 //! Answers with their headers.
 
-/// What becomes of a request.
+/// The status of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Answered.
+    /// The request is answered.
     Ok,
-    /// It is no request that we understand.
+    /// The request is malformed.
     BadRequest,
     /// No valid token.
     Forbidden,
-    /// There is no such thing.
+    /// The path does not exist.
     NotFound,
-    /// Not GET.
+    /// The method is not GET.
     MethodNotAllowed,
-    /// What is asked for has too long a name.
+    /// The request target is too long.
     TargetTooLong,
-    /// It was asked for under a name that is not ours.
+    /// The request names another host.
     Misdirected,
     /// The head is too long.
     HeadTooLarge,
 }
 
 impl Status {
-    /// The status line's end.
+    /// The end of the status line.
     fn line(self) -> &'static str {
         match self {
             Status::Ok => "200 OK",
@@ -36,7 +36,7 @@ impl Status {
         }
     }
 
-    /// What a person reads.
+    /// The text for a person.
     fn text(self) -> &'static str {
         match self {
             Status::Forbidden => "no valid token: scps -page prints your address of this page\n",
@@ -48,18 +48,18 @@ impl Status {
     }
 }
 
-/// What an answer holds.
+/// The content of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentType {
     /// The page.
     Html,
-    /// Its program.
+    /// Its script.
     Script,
-    /// Its looks.
+    /// Its style sheet.
     Style,
-    /// What it shows.
+    /// Its data.
     Json,
-    /// For Prometheus.
+    /// Metrics for Prometheus.
     Metrics,
 }
 
@@ -75,8 +75,8 @@ impl ContentType {
     }
 }
 
-/// What every answer says: nobody keeps it, guesses what it is, shows it in a frame or learns its
-/// address; the page loads nothing from elsewhere and runs nothing but its own file.
+/// Headers of every answer. Clients do not cache it, guess its type, show it in a frame or reveal
+/// its address. The page loads nothing from other sites and runs only its own script.
 const SECURITY_HEADERS: &str = "\
 Cache-Control: no-store\r
 X-Content-Type-Options: nosniff\r
@@ -103,7 +103,8 @@ fn assemble(status: Status, kind: &str, body: &[u8], close: bool) -> Vec<u8> {
     let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
     let end = if close { "Connection: close\r\n" } else { "" };
     let head = format!(
-        "HTTP/1.1 {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}{end}{SECURITY_HEADERS}\r\n",
+        "HTTP/1.1 {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+         {allow}{end}{SECURITY_HEADERS}\r\n",
         status.line(),
         body.len(),
     );
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_its_length_and_what_guards_it() {
+    fn an_answer_has_its_length_and_security_headers() {
         let text = String::from_utf8(ok(ContentType::Json, b"{}", false)).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert_eq!(body, "{}");

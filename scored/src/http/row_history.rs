@@ -1,20 +1,19 @@
-//! Which jobs had their processors when: the gang's matrix as it was scheduled, and what share each
-//! job had of the last minute.
+//! The history of the scheduled rows, and the share of each job in the last minute.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::cluster::{JobId, MonotonicTime};
 
-/// Rows that are kept at most.
+/// The largest number of rows that are kept.
 const MAX_ROWS: usize = 4096;
-/// Shares are of so long.
+/// The time over which shares are computed.
 const SHARE_WINDOW: Duration = Duration::from_secs(60);
 
-/// From then on these jobs had their processors.
+/// A row: the jobs that had their processors from a time on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// When it began.
+    /// When the row began.
     pub began: MonotonicTime,
     /// Its jobs, in ascending order.
     pub jobs: Vec<JobId>,
@@ -24,12 +23,12 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct History {
     rows: VecDeque<Row>,
-    /// How often the row has changed.
+    /// The number of changes of the row.
     pub switches: u64,
 }
 
 impl History {
-    /// These jobs have their processors now, in ascending order.
+    /// Records that these jobs have their processors now, in ascending order.
     pub fn record(&mut self, running: impl Iterator<Item = JobId>, now: MonotonicTime) {
         let jobs: Vec<JobId> = running.collect();
         if self.rows.back().is_some_and(|last| last.jobs == jobs) {
@@ -37,7 +36,7 @@ impl History {
         }
         self.switches += 1;
         self.rows.push_back(Row { began: now, jobs });
-        // The first that is kept began before the minute.
+        // The first row that is kept began before the window.
         let is_expired =
             |rows: &VecDeque<Row>| rows.get(1).is_some_and(|next| next.began + SHARE_WINDOW < now);
         while self.rows.len() > MAX_ROWS || is_expired(&self.rows) {
@@ -45,14 +44,14 @@ impl History {
         }
     }
 
-    /// The rows that lasted into the time from `begin` on, the oldest first.
+    /// The rows that lasted beyond `start`, the oldest first.
     pub fn rows_since(&self, start: MonotonicTime) -> impl Iterator<Item = &Row> {
         let first_later = self.rows.partition_point(|row| row.began <= start);
         self.rows.range(first_later.saturating_sub(1)..)
     }
 
-    /// Of 1000, how much of the last minute each job had its processors; from a job's own beginning
-    /// on, which `started_at` tells.
+    /// The share of the last minute that each job had its processors, in units of 1/1000. For a
+    /// younger job, the share since its start, which `started_at` returns.
     pub fn shares(
         &self,
         now: MonotonicTime,
@@ -90,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_last_minute_or_of_a_jobs_life() {
+    fn shares_are_of_the_last_minute_or_of_a_jobs_lifetime() {
         let mut history = History::default();
         note(&mut history, &[1], 0);
-        // For half a minute alone, then in turns with 2.
+        // Half a minute alone, then alternately with job 2.
         for turn in 0..60 {
             note(&mut history, &[1 + turn % 2], 30_000 + u64::from(turn) * 500);
         }
@@ -119,6 +118,6 @@ mod tests {
         assert_eq!(history.rows_since(at(200_000)).count(), 1);
         note(&mut history, &[7], 300_000);
         note(&mut history, &[8], 300_001);
-        assert_eq!(history.rows.len(), 3, "the last of before lasted until then");
+        assert_eq!(history.rows.len(), 3, "the last earlier row lasted until then");
     }
 }

@@ -1,5 +1,6 @@
-//! What a user may see of the cluster, as JSON for the page: of the jobs of others number, user and
-//! hosts; of the own ones, and for operators of all, what each process does.
+//! The state of the cluster that a user may see, as JSON for the page. Of other users' jobs it
+//! shows number, user and hosts. Of the user's own jobs, and of all jobs for operators, it shows
+//! the state of each process.
 
 use std::time::Duration;
 
@@ -10,29 +11,29 @@ use serde_json::{Value, json};
 use super::History;
 use crate::cluster::MonotonicTime;
 
-/// The rows of so long are told each time, at least: who asks every second misses none.
+/// Rows of at least this time are included each time: a client that asks every second misses none.
 const MIN_HISTORY_WINDOW: Duration = Duration::from_secs(3);
-/// As many slices as the page shows.
+/// The number of slices that the page shows.
 const DISPLAYED_SLICES: u32 = 53;
 
 /// The cluster as one user sees it.
 #[derive(Debug)]
 pub struct StatusView<'a> {
-    /// Since the server began.
+    /// The time since the server started.
     pub now: MonotonicTime,
-    /// Its name.
+    /// The server's name.
     pub server: &'a str,
-    /// Who looks.
+    /// The user of the page.
     pub uid: u32,
-    /// Sees all.
+    /// Whether the user sees all jobs.
     pub operator: bool,
-    /// How long a slice is.
+    /// The length of a slice.
     pub slice: Duration,
     /// All hosts.
     pub hosts: Vec<HostView<'a>>,
     /// All jobs.
     pub jobs: Vec<JobView>,
-    /// The gang's rows.
+    /// The rows of the gang scheduler.
     pub history: &'a History,
 }
 
@@ -41,45 +42,46 @@ pub struct StatusView<'a> {
 pub struct HostView<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Processes of a row that it takes.
+    /// Processes of a row that it can run.
     pub slots: u32,
-    /// It is there.
+    /// Whether it is up.
     pub up: bool,
 }
 
 /// A job.
 #[derive(Debug)]
 pub struct JobView {
-    /// As scps lists it for this user.
+    /// The entry that scps shows to this user.
     pub line: JobEntry,
-    /// Its hosts, by their place in the cluster, each with the processes there.
+    /// Its hosts, by their position in the cluster, each with its number of processes.
     pub shares: Vec<(u32, u32)>,
-    /// Its processes; none for those who may not know.
+    /// Its processes; none for users that may not see them.
     pub processes: Vec<ProcessView>,
-    /// The means of what its processes showed in the last minute, the oldest first.
+    /// The mean shares of its processes in the last minute, the oldest first.
     pub trend: Vec<Shares>,
 }
 
-/// How long the bars of load, comm, memory, disk, usr0 and usr1 are (manual, table 3.4), of 1000.
+/// The lengths of the bars load, comm, memory, disk, usr0 and usr1 (manual, table 3.4), in units of
+/// 1/1000.
 pub type Shares = [u16; 6];
 
 /// A process.
 #[derive(Debug, Clone)]
 pub struct ProcessView {
-    /// Its host's place in the cluster.
+    /// Its host's position in the cluster.
     pub host: u32,
-    /// What it has done so far.
+    /// Its totals.
     pub total: NodeMetrics,
-    /// What it shows now.
+    /// Its current shares.
     pub shares: Shares,
-    /// Messages that it sends and receives in a second.
+    /// Messages that it sends and receives per second.
     pub messages: u64,
-    /// Bytes of them.
+    /// Bytes of these messages per second.
     pub bytes: u64,
 }
 
 impl StatusView<'_> {
-    /// For the page.
+    /// The JSON text for the page.
     pub fn json(&self) -> String {
         let hosts: Vec<Value> =
             self.hosts.iter().map(|host| json!([host.name, host.slots, host.up])).collect();
@@ -108,20 +110,20 @@ fn micros(time: Duration) -> u64 {
 
 fn job_json(job: &JobView) -> Value {
     let kinds = [0, 1, 2, 3, 4, 5];
-    // By columns: with a thousand processes the names of the fields would be most of it.
+    // By columns: with a thousand processes, field names would be most of the text.
     let column = |value_of: &dyn Fn(&ProcessView) -> u64| {
         job.processes.iter().map(value_of).collect::<Vec<_>>()
     };
     let mut shown = json!(job.line.to_json());
     shown["hosts"] = json!(job.shares);
     shown["processes"] = json!({
-        "element": column(&|one| one.total.element.into()),
-        "node": column(&|one| one.total.node.into()),
-        "host": column(&|one| one.host.into()),
-        "shares": kinds.map(|kind| column(&|one| one.shares[kind].into())),
-        "messages": column(&|one| one.messages),
-        "bytes": column(&|one| one.bytes),
-        "memory_kib": column(&|one| one.total.memory_kib),
+        "element": column(&|process| process.total.element.into()),
+        "node": column(&|process| process.total.node.into()),
+        "host": column(&|process| process.host.into()),
+        "shares": kinds.map(|kind| column(&|process| process.shares[kind].into())),
+        "messages": column(&|process| process.messages),
+        "bytes": column(&|process| process.bytes),
+        "memory_kib": column(&|process| process.total.memory_kib),
     });
     let trend = |kind: usize| job.trend.iter().map(|all| all[kind]).collect::<Vec<_>>();
     shown["trend"] = json!(kinds.map(trend));
@@ -133,7 +135,7 @@ pub mod tests {
     use super::*;
     use score_proto::job_list::{JobDetail, JobState};
 
-    /// A process with figures that tell them apart.
+    /// A process with distinct metrics.
     pub fn process(node: u32) -> ProcessView {
         let total = NodeMetrics {
             element: 0,
@@ -155,7 +157,7 @@ pub mod tests {
         ProcessView { host: 1, total, shares, messages: 30, bytes: 3000 }
     }
 
-    /// Two jobs, of which the viewer may see one.
+    /// Two jobs; the viewer may see the processes of one.
     pub fn view(history: &History) -> StatusView<'_> {
         let state = JobState::Running;
         let detail =
@@ -164,7 +166,7 @@ pub mod tests {
             let names = vec!["b".to_owned()];
             JobEntry { job, uid, hosts: 1, host_names: names, detail }
         };
-        let own = JobView {
+        let visible = JobView {
             line: line(3, 1000, Some(detail)),
             shares: vec![(1, 2)],
             processes: vec![process(0), process(1)],
@@ -184,24 +186,27 @@ pub mod tests {
             operator: false,
             slice: Duration::from_millis(500),
             hosts: vec![host("a", true), host("b\"\\\n<", false)],
-            jobs: vec![own, other],
+            jobs: vec![visible, other],
             history,
         }
     }
 
     #[test]
-    fn the_page_is_told_of_others_jobs_where_they_run_and_no_more() {
+    fn the_page_shows_only_the_hosts_of_other_users_jobs() {
         let mut history = History::default();
         history.record([3].into_iter(), Duration::from_secs(1));
         history.record([4].into_iter(), Duration::from_secs(9));
         let shown: Value = serde_json::from_str(&view(&history).json()).unwrap();
         assert_eq!(shown["hosts"][1], json!(["b\"\\\n<", 2, false]));
         assert_eq!(shown["rows"], json!([[1_000_000, [3]], [9_000_000, [4]]]));
-        let (own, other) = (&shown["jobs"][0], &shown["jobs"][1]);
-        assert_eq!(own["processes"]["node"], json!([0, 1]));
-        assert_eq!(own["processes"]["shares"][0], json!([500, 500]));
-        assert_eq!(own["trend"][5], json!([1, 2]));
-        assert_eq!((&own["share_permille"], &own["hosts"]), (&json!(500), &json!([[1, 2]])));
+        let (visible, other) = (&shown["jobs"][0], &shown["jobs"][1]);
+        assert_eq!(visible["processes"]["node"], json!([0, 1]));
+        assert_eq!(visible["processes"]["shares"][0], json!([500, 500]));
+        assert_eq!(visible["trend"][5], json!([1, 2]));
+        assert_eq!(
+            (&visible["share_permille"], &visible["hosts"]),
+            (&json!(500), &json!([[1, 2]]))
+        );
         assert_eq!((&other["uid"], &other["hosts"]), (&json!(1001), &json!([[1, 1]])));
         for hidden in ["priority", "nodes", "since_ms", "share_permille"] {
             assert!(other[hidden].is_null(), "{other}");

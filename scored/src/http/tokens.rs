@@ -1,12 +1,12 @@
-//! Which user a token stands for. A token is made when its user first asks for it, and ends with
-//! the daemon.
+//! The users of tokens. A token is made when its user first requests it, and is valid until the
+//! daemon ends.
 
 use std::collections::BTreeMap;
 
-/// Users with a token at most: any more would be made up.
+/// The largest number of users with a token: more requests would not be genuine.
 const MAX_TOKENS: usize = 65_536;
 
-/// 128 bits that nobody can guess.
+/// 128 random bits that cannot be guessed.
 type Token = [u8; 16];
 
 /// The tokens of all users.
@@ -14,8 +14,8 @@ type Token = [u8; 16];
 pub struct Tokens(BTreeMap<u32, Token>);
 
 impl Tokens {
-    /// The token of a user; `generate` makes a new one. None when there are too many, or when the
-    /// system gives none.
+    /// The token of a user; `generate` makes a new one. None if there are too many, or if the
+    /// system provides no random bits.
     pub fn token_of(
         &mut self,
         uid: u32,
@@ -30,7 +30,7 @@ impl Tokens {
         Some(self.0[&uid].iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The user that a token stands for. How long that takes says nothing of the tokens.
+    /// The user of a token. The time for the search reveals nothing about the tokens.
     pub fn user_of(&self, token: &str) -> Option<u32> {
         let candidate = decode(token)?;
         let mut found = None;
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_its_users_as_long_as_the_daemon_lives() {
+    fn a_token_is_valid_for_its_user_until_the_daemon_ends() {
         let mut tokens = Tokens::default();
         let alice = tokens.token_of(1, || Some([0xab; 16])).unwrap();
         let bob = tokens.token_of(2, || Some([0x12; 16])).unwrap();

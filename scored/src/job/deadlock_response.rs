@@ -1,14 +1,14 @@
-//! What the master does about a parallel process that cannot go on (manual 3.5): it asks the
-//! detector ([`crate::deadlock`]), and when that has found a deadlock, it tells who waits for what,
-//! sends SIGHUP (manual, table 3.1), and after a while ends it.
+//! The job master's response to a parallel process that cannot continue (manual 3.5). It runs the
+//! detector ([`crate::deadlock`]). When that has found a deadlock, it reports what each process
+//! waits for, sends SIGHUP (manual, table 3.1), and ends the parallel process after a grace period.
 //!
 //! | phase | event | steps |
 //! |---|---|---|
-//! | watching | verdict | `QueryWaits`; the job goes on, since it has to hear the signal |
-//! | explaining | every process has been explained, or 2 s | lines for the user, SIGHUP |
+//! | watching | verdict | `QueryWaits`; the job continues, because it has to receive the signal |
+//! | explaining | all processes are explained, or 2 s | lines for the user, SIGHUP |
 //! | grace | 5 s | the end |
 //!
-//! Who goes on after the signal, as its handler sends something, is ended all the same.
+//! A process that continues after the signal, because its handler sends a message, is ended too.
 
 use std::time::Duration;
 
@@ -18,27 +18,26 @@ use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
 use crate::cluster::MonotonicTime;
 use crate::deadlock::{Detector, DetectorAction, DetectorEvent};
 
-/// What a parallel process may take to look at itself in its handler of SIGHUP (sc_inspectme).
+/// The time that a parallel process may take to inspect itself in its handler of SIGHUP
+/// (sc_inspectme).
 pub const SIGHUP_GRACE: Duration = Duration::from_secs(5);
-/// For what the hosts have to say.
+/// The time for the hosts' explanations.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The exit code of a parallel process that was deadlocked: EDEADLK.
-pub const EXIT_DEADLOCK: u8 = 35;
-/// Processes that are told of, one in a line.
+/// Processes that are listed, one in a line.
 const MAX_LISTED_PROCESSES: usize = 64;
 
-/// What is to be done.
+/// An action for the job master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResponseAction {
-    /// Tell the hosts.
+    /// Send this to the hosts.
     Order(Order),
-    /// Stop the job, and say [`DeadlockResponse::held`].
+    /// Stop the job, and report [`DeadlockResponse::on_gang_stopped`].
     StopGang,
-    /// It goes on.
+    /// The job continues.
     Release,
-    /// It is deadlocked: these processes wait. From now on their ends are no news.
+    /// The element is deadlocked: these processes wait. From now on their ends are not reported.
     DeclareDeadlock(Vec<WaitState>),
-    /// End it.
+    /// End the element.
     Kill,
 }
 
@@ -57,13 +56,13 @@ pub struct DeadlockResponse {
     nodes: u32,
     detector: Detector,
     all_idle: bool,
-    /// The job was stopped since its hosts have said so.
+    /// The job was stopped after its hosts reported idle.
     idle_report_stale: bool,
     phase: Phase,
 }
 
 impl DeadlockResponse {
-    /// A parallel process of so many nodes, none of which has been seen.
+    /// The response for a parallel process of this many nodes, none of which was sampled.
     pub fn new(element: u32, nodes: u32) -> Self {
         let detector = Detector::new(nodes);
         Self {
@@ -76,20 +75,20 @@ impl DeadlockResponse {
         }
     }
 
-    /// Whether all of its processes wait, and nothing is on its way: since the job runs, if it was
-    /// stopped. It needs no processor then, unless it is looked at.
+    /// Whether all of its processes wait and no message is outstanding, as reported since the job
+    /// runs again, if it was stopped. The element then needs no processor, unless it is inspected.
     pub fn needs_no_processor(&self) -> bool {
         let is_inspecting = matches!(self.phase, Phase::Watching) && self.detector.is_suspecting();
         self.all_idle && !self.idle_report_stale && !is_inspecting
     }
 
-    /// The job is stopped: hosts whose processes were idle look anew when it runs again.
+    /// The job is stopped: hosts whose processes were idle check again when it runs again.
     pub fn on_stopped(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         self.idle_report_stale = true;
         self.step_detector(DetectorEvent::Stopped, now)
     }
 
-    /// When [`DeadlockResponse::on_tick`] is wanted.
+    /// When [`DeadlockResponse::on_tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match &self.phase {
             Phase::Watching => self.detector.deadline(),
@@ -98,7 +97,7 @@ impl DeadlockResponse {
         }
     }
 
-    /// All hosts together have seen this.
+    /// The combined idle report of all hosts.
     pub fn on_idle_report(
         &mut self,
         quiet: IdleSummary,
@@ -109,7 +108,7 @@ impl DeadlockResponse {
         self.step_detector(event, now)
     }
 
-    /// Somebody is about to be woken by an order: what was seen so far says nothing.
+    /// An order is about to wake a process: the samples so far prove nothing.
     pub fn on_disturbed(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         let mut steps = self.step_detector(DetectorEvent::SomeBusy, now);
         if self.all_idle && !self.idle_report_stale {
@@ -118,7 +117,7 @@ impl DeadlockResponse {
         steps
     }
 
-    /// All hosts have looked.
+    /// All hosts have taken their snapshot.
     pub fn on_round_done(
         &mut self,
         round: u64,
@@ -128,12 +127,12 @@ impl DeadlockResponse {
         self.step_detector(DetectorEvent::RoundDone { round, activity }, now)
     }
 
-    /// The job has stopped, as was asked for.
+    /// The job has stopped as requested.
     pub fn on_gang_stopped(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         self.step_detector(DetectorEvent::GangStopped, now)
     }
 
-    /// Some hosts say what their processes wait for.
+    /// Some hosts report what their processes wait for.
     pub fn on_explanations(
         &mut self,
         more_waits: Vec<WaitState>,
@@ -190,7 +189,7 @@ impl DeadlockResponse {
             return Vec::new();
         };
         waits.sort_unstable_by_key(|wait| wait.node);
-        // Nobody has called sc_signal_bcast: nobody is answered.
+        // No node has called sc_signal_bcast, so no node gets an answer.
         let (element, serial, signal) = (self.element, u64::MAX, libc::SIGHUP);
         vec![
             ResponseAction::DeclareDeadlock(waits),
@@ -199,7 +198,7 @@ impl DeadlockResponse {
     }
 }
 
-/// What the user is told.
+/// The report for the user.
 pub fn deadlock_report(
     job: u32,
     name: &str,
@@ -219,14 +218,14 @@ fn wait_line(wait: &WaitState, placement: &Placement) -> String {
     let host = placement.host_of(wait.node).and_then(|index| placement.hosts.get(index as usize));
     let host = host.filter(|_| placement.hosts.len() > 1);
     let host = host.map_or_else(String::new, |host| format!(" on host {}", host.name));
-    let what = match score_proto::carea::WaitingFor::from_code(wait.waiting_for) {
+    let wait_description = match score_proto::carea::WaitingFor::from_code(wait.waiting_for) {
         Some(Message | Select) => "waits for a message",
         Some(SendBuffer) => "waits for room to send",
         Some(Barrier) => "waits in sc_barrier()",
         Some(Pmi) => "waits for its process manager",
         Some(Nothing | Flush | Sleep | Start) | None => "has ended",
     };
-    let since = match what {
+    let since = match wait_description {
         "has ended" => String::new(),
         _ => format!(" since {} ms", wait.idle_ms),
     };
@@ -234,7 +233,7 @@ fn wait_line(wait: &WaitState, placement: &Placement) -> String {
         node.map_or_else(String::new, |node| format!(", the last {preposition} node {node}"))
     };
     format!(
-        "node {}{host} {what}{since}; sent {}{}; received {}{}",
+        "node {}{host} {wait_description}{since}; sent {}{}; received {}{}",
         wait.node,
         wait.sent,
         last_peer(wait.last_destination, "to"),
@@ -264,7 +263,7 @@ mod tests {
         (*round, *stopped)
     }
 
-    /// Held for the last look, whose round is answered.
+    /// Stopped for the confirming round, whose number is returned.
     fn stopped_response() -> (DeadlockResponse, u64) {
         let mut response = DeadlockResponse::new(4, 2);
         let (mut round, _) = round_and_stopped(&response.on_idle_report(idle_report(), T0));
@@ -324,7 +323,7 @@ mod tests {
         assert_eq!(steps[0], ResponseAction::Release);
         let (next, stopped) = round_and_stopped(&steps[1..]);
         assert!(next > round && !stopped);
-        assert_eq!(response.on_round_done(round, activity(), T0), [], "of before");
+        assert_eq!(response.on_round_done(round, activity(), T0), [], "an earlier round");
     }
 
     #[test]
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_hears_of_every_process_up_to_a_limit() {
+    fn every_process_is_reported_up_to_a_limit() {
         let hosts = ["h0", "h1"].map(|host| (host.to_owned(), None, 50));
         let placement = Placement::new(0, hosts);
         let mut waits: Vec<WaitState> = (0..100).map(wait).collect();

@@ -1,4 +1,4 @@
-//! One parallel process: who runs, who has attached, who waits in a barrier, and how it ends.
+//! One parallel process: its running, attached and waiting nodes, and how it ends.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,23 @@ pub struct Element {
     name: String,
     kind: ProgramKind,
     nodes: u32,
-    /// A right-hand neighbour reads its output, so that SIGPIPE can be an ordinary end.
+    /// Another element reads its output, so SIGPIPE can be an ordinary end.
     has_downstream: bool,
-    /// Its nodes have nothing to do with each other.
-    separate: bool,
-    /// Ended, or never to be started.
+    /// Its nodes are independent commands.
+    independent_nodes: bool,
+    /// Nodes that have ended or will never be started.
     ended_nodes: NodeSet,
     attached: NodeSet,
     addresses: Vec<HostNetworkAddress>,
-    /// Signals that not all hosts have sent yet, by number: who called, and the nodes of those
-    /// hosts that have.
+    /// Broadcast signals that not all hosts have sent yet, by number: the calling node, and the
+    /// nodes of the hosts that have sent.
     broadcasts: BTreeMap<u64, (u32, NodeSet)>,
     next_broadcast: u64,
-    /// In sc_barrier, the dead included.
+    /// Nodes in sc_barrier, including ended ones.
     in_barrier: NodeSet,
     network_ready: bool,
     is_ending: bool,
-    /// It is deadlocked, and has been told: how its nodes end is no news.
+    /// A deadlock of the element was reported: the ends of its nodes are not reported any more.
     is_deadlocked: bool,
     exit_summary: ExitCodeSources,
 }
@@ -53,7 +53,7 @@ impl Element {
             kind,
             nodes,
             has_downstream,
-            separate: false,
+            independent_nodes: false,
             ended_nodes: NodeSet::new(),
             attached: NodeSet::new(),
             addresses: Vec::new(),
@@ -67,17 +67,17 @@ impl Element {
         }
     }
 
-    /// The same, with nodes that are commands of their own, unless it is a program of SCore.
-    pub fn separate(self) -> Self {
-        Self { separate: self.kind != ProgramKind::Score, ..self }
+    /// The same element with nodes that are independent commands, unless it is a program of SCore.
+    pub fn with_independent_nodes(self) -> Self {
+        Self { independent_nodes: self.kind != ProgramKind::Score, ..self }
     }
 
-    /// Its place in the stage.
+    /// Its number in the stage.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Whether it has a network and nodes that may use it.
+    /// Whether it has a network and running nodes that may use it.
     pub fn is_communicating(&self) -> bool {
         self.network_ready && !self.is_ended()
     }
@@ -87,13 +87,13 @@ impl Element {
         self.ended_nodes.len() == self.nodes
     }
 
-    /// Its exit code, as far as things have come.
+    /// Its exit code, as known so far.
     pub fn code(&self) -> u8 {
         self.exit_summary.code()
     }
 
-    /// Something has happened to some of its nodes. `expected_signals` are the signals that the user has
-    /// caused.
+    /// Handles a report about some of its nodes. `expected_signals` are the signals that the user
+    /// has caused.
     pub fn on_report(
         &mut self,
         report: Report,
@@ -107,8 +107,8 @@ impl Element {
                 self.on_ended(&nodes, status, expected_signals, out)
             }
             Report::Skipped { nodes, .. } => self.on_skipped(&nodes),
-            Report::NotStarted { nodes, code, reason: why, .. } => {
-                self.on_not_started(&nodes, code, &why, out);
+            Report::NotStarted { nodes, code, reason, .. } => {
+                self.on_not_started(&nodes, code, &reason, out);
             }
             Report::Exit { code, .. } => self.on_exit(code, out),
             Report::Broadcast { node, signal, .. } => self.on_broadcast(node, signal, out),
@@ -119,19 +119,19 @@ impl Element {
         }
     }
 
-    /// Nodes that were never started and do not have to be, or whose host is gone.
+    /// Nodes that were never started and need not be, or whose host is lost.
     pub fn on_skipped(&mut self, nodes: &NodeSet) {
         self.mark_ended(nodes);
     }
 
-    /// Ends it, unless it is over, for a reason that is told elsewhere.
+    /// Ends the element, if it has not ended, for a reason that is reported elsewhere.
     pub fn end(&mut self, failure: u8, out: &mut Vec<MasterAction>) {
         if !self.is_ended() {
             self.fail(failure, out);
         }
     }
 
-    /// It cannot go on, which is told elsewhere, and is ended in a while.
+    /// The element cannot continue, which is reported elsewhere. It is ended after a grace period.
     pub fn mark_failed(&mut self, failure: u8) {
         self.exit_summary.failure.get_or_insert(failure);
         self.is_deadlocked = true;
@@ -162,7 +162,7 @@ impl Element {
         self.fail(failure, out);
     }
 
-    /// It cannot go on.
+    /// The element cannot continue.
     fn on_broken(&mut self, reason: &str, out: &mut Vec<MasterAction>) {
         let text = format!("{}: {reason}", self.name);
         self.fail_with_notice(1, Level::Error, text, out);
@@ -178,7 +178,7 @@ impl Element {
     ) {
         if let Some(first) = self.mark_ended(nodes).first() {
             let text = format!("node {first}: {}: {reason}", self.name);
-            if self.separate {
+            if self.independent_nodes {
                 self.exit_summary.failure.get_or_insert(code);
                 return out.push(notice(Level::Error, text));
             }
@@ -195,7 +195,7 @@ impl Element {
     ) {
         let newly_ended = self.mark_ended(nodes);
         let Some(first) = newly_ended.first() else { return };
-        if self.is_ending || self.is_deadlocked || self.separate {
+        if self.is_ending || self.is_deadlocked || self.independent_nodes {
             return;
         }
         if first == 0 {
@@ -212,7 +212,7 @@ impl Element {
                 let text = format!("node {first} of {} was killed by {name}", self.name);
                 let failure = exit_code::of_signal(signal);
                 match expected_signals.contains(&signal) {
-                    // scrun's own reader has gone: a shell says nothing either.
+                    // The output of scrun is closed: a shell reports nothing either.
                     true if signal == libc::SIGPIPE => self.fail(failure, out),
                     true => self.fail_with_notice(failure, Level::Info, text, out),
                     false => self.fail_with_notice(failure, Level::Error, text, out),
@@ -237,7 +237,7 @@ impl Element {
         self.check_waiters(out);
     }
 
-    /// Ends it when somebody waits for a node that can no longer come.
+    /// Ends the element if a node waits for a node that has ended.
     fn check_waiters(&mut self, out: &mut Vec<MasterAction>) {
         if self.is_ending || self.ended_nodes.is_empty() || self.is_ended() {
             return;
@@ -249,9 +249,9 @@ impl Element {
         if waiting.is_empty() {
             return;
         }
-        let what = if is_starting { "score_initialize()" } else { "sc_barrier()" };
+        let call = if is_starting { "score_initialize()" } else { "sc_barrier()" };
         let text = format!(
-            "{}: node {waiting} waits in {what} for node {}, which has exited",
+            "{}: node {waiting} waits in {call} for node {}, which has exited",
             self.name, self.ended_nodes
         );
         self.fail_with_notice(1, Level::Error, text, out);
@@ -332,7 +332,7 @@ impl Element {
         self.fail_with_notice(failure, Level::Error, text, out);
     }
 
-    /// Marks nodes as ended; those that were not yet.
+    /// Marks nodes as ended, and returns those that had not ended before.
     fn mark_ended(&mut self, nodes: &NodeSet) -> NodeSet {
         let mut newly_ended = NodeSet::new();
         for range in nodes.ranges() {

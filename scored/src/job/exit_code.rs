@@ -3,7 +3,7 @@
 
 use score_proto::job_control::Status;
 
-/// What a shell would say of a process.
+/// The exit code that a shell would report for a process.
 pub fn of_status(status: Status) -> u8 {
     match status {
         Status::Exited(code) => code,
@@ -16,7 +16,7 @@ pub fn of_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().filter(|signal| *signal < 128).map_or(1, |signal| 128 + signal)
 }
 
-/// What decides the code of a parallel process, as far as it has happened.
+/// The values that determine the exit code of a parallel process, as known so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExitCodeSources {
     /// Value given to sc_exit, the first of them.

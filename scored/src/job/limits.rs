@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-/// Bytes of what the manual calls MB.
+/// Bytes of a MB of the manual.
 const MB: u64 = 1 << 20;
 
-/// What a job may use on a host.
+/// The resources that a job may use on a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobLimits {
     /// `cpulimit`: processor time of all its processes.
@@ -29,11 +29,11 @@ pub enum LimitKind {
 }
 
 impl JobLimits {
-    /// What the options say; of equal ones the leftmost counts. Memory and disk are limited in
+    /// Parses the options; of equal ones the leftmost counts. Memory and disk are limited in
     /// multi-user mode only.
     ///
     /// # Errors
-    /// One line that names the option at fault.
+    /// One line that names the wrong option.
     pub fn from_options(
         options: &[(String, Option<String>)],
         multi_user: bool,
@@ -52,11 +52,11 @@ impl JobLimits {
         Ok(Self { cpu, memory: to_bytes(memory), disk: to_bytes(disk) })
     }
 
-    /// What the user reads when a limit is exceeded, and the job's exit code: 128 and the signal
-    /// that the kernel has for it.
+    /// The message for the user when a limit is exceeded, and the job's exit code: 128 plus the
+    /// signal that the kernel uses for this limit.
     pub fn exceeded_message(&self, kind: LimitKind, host: &str) -> (u8, String) {
         let mb = |bytes: Option<u64>| bytes.unwrap_or(0) / MB;
-        let (code, what) = match kind {
+        let (code, limit) = match kind {
             LimitKind::Cpu => {
                 let seconds = self.cpu.unwrap_or_default().as_secs();
                 (128 + libc::SIGXCPU, format!("cpulimit of {seconds} s"))
@@ -66,7 +66,7 @@ impl JobLimits {
             }
             LimitKind::Disk => (128 + libc::SIGXFSZ, format!("disklimit of {} MB", mb(self.disk))),
         };
-        (code as u8, format!("{what} exceeded on host {host}: every process of the job is killed"))
+        (code as u8, format!("{limit} exceeded on host {host}: every process of the job is killed"))
     }
 }
 

@@ -1,7 +1,7 @@
-//! Cutting the output of one process into pieces that may be mixed with those of others: whole
-//! lines as far as possible.
+//! Splits the output of one process into pieces that can be mixed with the output of other
+//! processes: whole lines as far as possible.
 
-/// A line of so many bytes, newline not counted, is never split.
+/// A line of up to this many bytes, without the newline, is never split.
 pub const MAX_LINE: usize = 64 * 1024;
 
 /// The unfinished line of one stream.
@@ -11,8 +11,8 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Takes the next bytes of the stream and appends to `out` what may go: everything up to the
-    /// last newline, and a line that has grown longer than [`MAX_LINE`].
+    /// Adds the next bytes of the stream and appends to `out` the bytes that can be passed on:
+    /// everything up to the last newline, and a line that has grown longer than [`MAX_LINE`].
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let complete_len =
             bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index + 1);
@@ -26,7 +26,7 @@ impl LineSplitter {
         }
     }
 
-    /// Lets the unfinished line go as it is.
+    /// Passes the unfinished line on as it is.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.pending);
         if self.pending.capacity() > 4096 {

@@ -1,8 +1,9 @@
-//! The life of a job: stages one after the other, each a pipeline of parallel processes. This is
-//! the job's master: there is one, however many hosts the job has.
+//! The lifecycle of a job: stages that run one after the other, each a pipeline of parallel
+//! processes. A job has one master, whatever the number of its hosts.
 
 use std::collections::HashMap;
 
+use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::job_control::{JobStart, Order, Placement, Report, StopCondition};
 use score_proto::message::{
     ClientMessage, JobEnd, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ServerMessage,
@@ -18,87 +19,88 @@ use super::metrics_subscribers::{Subscriber, Subscribers};
 use crate::cluster::MonotonicTime;
 use crate::gang::HoldReason;
 
-/// What has happened.
+/// An event of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterEvent {
-    /// scrun has said something.
+    /// A message of scrun.
     FromClient(ClientMessage),
-    /// Hosts have reported something.
+    /// A report of the hosts.
     Report(Report),
-    /// The gang scheduler lets it run: at its beginning, and after each stop; also to set a pace.
+    /// The gang scheduler runs the job: at its start, and after each stop; also to set the poll
+    /// interval.
     Run {
         /// The number of the order.
         switch_seq: u64,
-        /// How often it is to be looked whether all processes are idle.
-        poll_interval_us: u32,
-        /// When it stops again.
+        /// How often the hosts check whether all processes are idle, in microseconds.
+        idle_check_interval_us: u32,
+        /// The condition of the next stop.
         until: StopCondition,
     },
     /// The gang scheduler stops it.
     Stop {
         /// The number of the order.
         switch_seq: u64,
-        /// For longer than a slice.
+        /// Whether the stop lasts longer than a slice.
         lasting: bool,
     },
-    /// All of it stands still, and remains so until [`GangRequest::Release`]: after [`GangRequest::Hold`], also
-    /// one that is due to the user or to blocked output.
+    /// All hosts have stopped the job. It remains stopped until [`GangRequest::Release`]. After
+    /// [`GangRequest::Hold`] this event can also report a stop for the user or for blocked output.
     GangStopped,
     /// Time has passed.
     Tick,
-    /// Somebody wants figures so often, in milliseconds; 0 for never again.
+    /// A subscriber wants metrics with this period in milliseconds; 0 unsubscribes.
     Watch(Subscriber, u32),
 }
 
-/// What is to be done.
+/// An action for the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterAction {
-    /// Tell scrun.
+    /// Send this to scrun.
     ToClient(ServerMessage),
-    /// Tell all others who watch.
-    Figures(Metrics),
-    /// Tell the hosts.
+    /// Send these metrics to all other subscribers.
+    Metrics(Metrics),
+    /// Send this to the hosts.
     Order(Order),
-    /// Tell the gang scheduler.
+    /// Send this to the gang scheduler.
     Gang(GangRequest),
 }
 
-/// What the gang scheduler is told of the job.
+/// A request of the job to the gang scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GangRequest {
-    /// It can run: answered by [`Event::Run`].
+    /// The job can run: answered by [`MasterEvent::Run`].
     Enter,
-    /// It will not run any more.
+    /// The job will not run any more.
     Leave,
-    /// All hosts have carried out the order to stop of that number.
+    /// All hosts have carried out the stop order of this number.
     Stopped(u64),
-    /// It is not to run, until released for the same reason. Answered by [`Event::GangStopped`], perhaps
-    /// more than once.
+    /// The job must not run until it is released for the same reason. Answered by
+    /// [`MasterEvent::GangStopped`], perhaps more than once.
     Hold(HoldReason),
-    /// See [`GangRequest::Hold`].
+    /// Ends a [`GangRequest::Hold`].
     Release(HoldReason),
-    /// It gives up the rest of its slice.
+    /// The job gives up the rest of its slice.
     Yield,
-    /// It wants no slice for so many seconds.
+    /// The job wants no slice for this many seconds.
     Sleep(u32),
-    /// None of its processes has anything to do.
+    /// None of its processes needs a processor.
     Idle,
-    /// That is over.
+    /// The job is not idle any more.
     Busy,
 }
 
-/// How far the job has come.
+/// The state of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
-    /// The hosts make ready.
+    /// The hosts prepare.
     Starting,
     /// A stage runs.
     Running,
-    /// Every process of the stage has ended; what they wrote is being read.
+    /// Every process of the stage has ended; their output is still being read.
     Draining,
-    /// The hosts reclaim everything; then scrun is told that the job was refused, or has ended.
+    /// The hosts reclaim everything. Then scrun is notified that the job was refused or has ended.
     Finishing { refusal: Option<String>, code: u8 },
-    /// scrun has been told.
+    /// scrun has been notified.
     Done,
 }
 
@@ -109,33 +111,33 @@ pub struct JobMaster {
     placement: Placement,
     /// Names and kinds of the programs, by stage.
     stage_programs: Vec<Vec<(String, ProgramKind)>>,
-    /// [`JobSpec::separate`]
+    /// [`JobSpec::independent_nodes`]
     separate: bool,
     state: State,
     stage: usize,
     elements: Vec<Element>,
-    /// Whether they can go on, likewise.
+    /// The deadlock detection of each element, in the same order.
     deadlock_responses: Vec<DeadlockResponse>,
-    /// Those that the job is held for.
+    /// The elements that the job is held for.
     held_elements: Vec<u32>,
-    /// None of them has anything to do.
+    /// All elements were reported as idle.
     idle_reported: bool,
-    /// When the event happens that is dealt with.
+    /// The time of the current event.
     now: MonotonicTime,
-    /// The job ends before its time, with this code at least.
+    /// The job is ended early, with this code at least.
     kill_code: Option<u8>,
-    /// Signals that the user has sent: dying of them is no news.
+    /// Signals that the user has sent: a death by one of them is no error.
     expected_signals: Vec<i32>,
-    /// Flushes that scrun has been asked for: host and its token, by ours.
+    /// Flush requests to scrun that are pending: host and its token, by our token.
     pending_flushes: HashMap<u64, (u32, u64)>,
     next_flush: u64,
-    /// The gang scheduler lets it run.
+    /// The gang scheduler runs it.
     is_scheduled: bool,
     /// Its stage is to be started when it runs.
     stage_pending: bool,
     /// Its user has suspended it.
     suspended: bool,
-    /// The gang scheduler knows it.
+    /// The gang scheduler has it.
     in_gang: bool,
     usage: Vec<NodeUsage>,
     subscribers: Subscribers,
@@ -160,8 +162,8 @@ pub(super) fn notice(level: Level, text: String) -> MasterAction {
 }
 
 impl JobMaster {
-    /// A job that has been checked (see [`super::validate`]) and placed, and what its hosts are told
-    /// first.
+    /// A job that has been checked (see [`super::validate`]) and placed, and the first orders for
+    /// its hosts.
     pub fn begin(begin: JobStart, placement: Placement) -> (Self, [Order; 2]) {
         let job = Self {
             number: begin.job,
@@ -190,17 +192,17 @@ impl JobMaster {
         (job, [Order::SetPlacement(placement), Order::StartJob(Box::new(begin))])
     }
 
-    /// Whether scrun has been told how the job has ended.
+    /// Whether scrun has been notified of the end of the job.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// What time it is: said before each event.
+    /// Sets the current time before each event.
     pub fn set_time(&mut self, now: MonotonicTime) {
         self.now = now;
     }
 
-    /// When [`Event::Tick`] is wanted.
+    /// When [`MasterEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let pairs = self.elements.iter().zip(&self.deadlock_responses);
         pairs
@@ -209,13 +211,13 @@ impl JobMaster {
             .min()
     }
 
-    /// One step: what has happened in, what to do out.
+    /// Handles one event and returns the actions.
     pub fn on(&mut self, event: MasterEvent) -> Vec<MasterAction> {
         match event {
             _ if self.is_done() => {}
             MasterEvent::FromClient(down) => self.on_client_message(down),
             MasterEvent::Report(report) => self.on_report(report),
-            MasterEvent::Run { switch_seq, poll_interval_us, until } => {
+            MasterEvent::Run { switch_seq, idle_check_interval_us: poll_interval_us, until } => {
                 self.on_run(switch_seq, poll_interval_us, until)
             }
             MasterEvent::Stop { switch_seq, lasting } => {
@@ -251,7 +253,7 @@ impl JobMaster {
         self.actions.push(MasterAction::Gang(request));
     }
 
-    /// The gang scheduler lets it run: processes are started in a slice only.
+    /// The gang scheduler runs the job: processes are started in a slice only.
     fn on_run(&mut self, switch_seq: u64, poll_interval_us: u32, until: StopCondition) {
         self.is_scheduled = true;
         self.start_if_due();
@@ -288,7 +290,7 @@ impl JobMaster {
         }
     }
 
-    /// Has the gang scheduler know it as soon as it has a stage to run.
+    /// Enters the gang scheduler as soon as there is a stage to run.
     fn enter_gang(&mut self) {
         if self.state == State::Running && !self.in_gang && !self.suspended {
             self.in_gang = true;
@@ -298,7 +300,7 @@ impl JobMaster {
 
     fn on_client_message(&mut self, down: ClientMessage) {
         match down {
-            // The session's own business, before there is a job.
+            // Messages of the session, from the time before the job.
             ClientMessage::Hello { .. }
             | ClientMessage::Submit(_)
             | ClientMessage::OpenScoutSession(_)
@@ -321,7 +323,7 @@ impl JobMaster {
             ClientMessage::Signal(signal) => {
                 self.expected_signals.push(signal);
                 self.send_order(Order::Signal(signal));
-                // It must be able to act on it, whether anybody reads what it says or not.
+                // The job must be able to handle the signal, whether its output is read or not.
                 if self.in_gang {
                     self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
                 }
@@ -340,7 +342,7 @@ impl JobMaster {
 
     fn on_subscribe(&mut self, subscriber: Subscriber, period_ms: u32) {
         let period_ms = self.subscribers.set(subscriber, period_ms);
-        // Hosts that make ready are told with the first stage.
+        // Hosts that prepare get the period with the first stage.
         if let Some(period_ms) = period_ms.filter(|_| self.state != State::Starting) {
             self.send_order(Order::SubscribeMetrics { period_ms });
         }
@@ -352,7 +354,7 @@ impl JobMaster {
             self.send_to_client(ServerMessage::Metrics(metrics.clone()));
         }
         if others {
-            self.actions.push(MasterAction::Figures(metrics));
+            self.actions.push(MasterAction::Metrics(metrics));
         }
     }
 
@@ -373,9 +375,9 @@ impl JobMaster {
             }
             Report::JobFailed { code, reason } => self.on_lost(code, reason),
             Report::HostsLost { code, hosts, reason } => self.on_hosts_lost(code, hosts, reason),
-            Report::ProtocolViolation { element, node, violation: what } => {
+            Report::ProtocolViolation { element, node, violation } => {
                 let name = self.element_name(element);
-                self.on_lost(1, format!("node {node} of {name}: {what}; the job is ended"));
+                self.on_lost(1, format!("node {node} of {name}: {violation}; the job is ended"));
             }
             Report::Output { host, stream, bytes, .. } => {
                 self.send_to_client(ServerMessage::Output { host, stream, bytes });
@@ -390,9 +392,9 @@ impl JobMaster {
                 self.send_to_client(ServerMessage::Flush(self.next_flush));
                 self.next_flush += 1;
             }
-            Report::Stopped { switch_seq: switch } => {
+            Report::Stopped { switch_seq } => {
                 self.on_stopped();
-                self.send_to_gang(GangRequest::Stopped(switch));
+                self.send_to_gang(GangRequest::Stopped(switch_seq));
             }
             Report::Sleep { seconds, .. } => self.send_to_gang(GangRequest::Sleep(seconds)),
             Report::Yield { .. } => self.send_to_gang(GangRequest::Yield),
@@ -415,8 +417,8 @@ impl JobMaster {
         }
     }
 
-    /// What concerns one parallel process of the running stage; anything else is of another state,
-    /// or was the business of the hop that passed it on.
+    /// A report about one parallel process of the running stage. Any other report belongs to
+    /// another state, or was handled by the hop that passed it on.
     fn on_element_report(&mut self, report: Report) {
         let element = report.element().and_then(|number| self.elements.get_mut(number as usize));
         let Some(element) = element else { return };
@@ -431,7 +433,7 @@ impl JobMaster {
         };
         let woken_element =
             self.actions[old_len..].iter().any(is_barrier_done).then(|| element.number());
-        // Who sends to them from another host must not wait for them.
+        // Nodes on other hosts that send to the ended nodes must not wait for them.
         if let Some(nodes) = ended.filter(|_| element.is_communicating()) {
             let order = Order::NodesExited { element: element.number(), nodes };
             self.actions.push(MasterAction::Order(order));
@@ -441,7 +443,7 @@ impl JobMaster {
         }
     }
 
-    /// Something that tells whether an element can go on.
+    /// Passes an event to the deadlock detection of an element.
     fn update_response(
         &mut self,
         number: u32,
@@ -471,15 +473,16 @@ impl JobMaster {
                         &self.placement,
                     );
                     self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
-                    self.elements[number as usize].mark_failed(deadlock_response::EXIT_DEADLOCK);
+                    self.elements[number as usize].mark_failed(EXIT_DEADLOCK);
                 }
-                ResponseAction::Kill => self.elements[number as usize]
-                    .end(deadlock_response::EXIT_DEADLOCK, &mut self.actions),
+                ResponseAction::Kill => {
+                    self.elements[number as usize].end(EXIT_DEADLOCK, &mut self.actions)
+                }
             }
         }
     }
 
-    /// The job need not stand still any longer for an element.
+    /// An element does not need the job to be held any longer.
     fn release_hold(&mut self, number: u32) {
         let old_count = self.held_elements.len();
         self.held_elements.retain(|other| *other != number);
@@ -488,7 +491,7 @@ impl JobMaster {
         }
     }
 
-    /// Tells the gang scheduler when all that runs has nothing to do, and when that is over.
+    /// Reports to the gang scheduler when all running elements become idle, and when that ends.
     fn report_idle(&mut self) {
         let pairs = self.elements.iter().zip(&self.deadlock_responses);
         let mut running = pairs.filter(|(element, _)| !element.is_ended()).peekable();
@@ -516,7 +519,7 @@ impl JobMaster {
             .map(|(index, (name, kind))| {
                 let element =
                     Element::new(index, name.clone(), *kind, nodes, (index as usize) < last);
-                if self.separate { element.separate() } else { element }
+                if self.separate { element.with_independent_nodes() } else { element }
             })
             .collect();
         self.deadlock_responses = self
@@ -542,7 +545,7 @@ impl JobMaster {
         let lost_ranges: Vec<_> =
             host_placements.unwrap_or_default().iter().map(|host| host.node_range()).collect();
         if self.separate && self.state == State::Running {
-            // The commands on other hosts have nothing to do with it.
+            // The commands on other hosts are independent of it.
             self.kill_code.get_or_insert(code);
         } else {
             self.end_all(code);
@@ -557,7 +560,7 @@ impl JobMaster {
         self.kill_code.get_or_insert(code);
         match &mut self.state {
             State::Starting => self.finish(None, code),
-            // Nothing of the stage has been started, and nothing will be.
+            // No process of the stage has been started, and none will be.
             State::Running if self.stage_pending => self.finish(None, code),
             State::Running => {
                 for element in &mut self.elements {
@@ -602,11 +605,11 @@ impl JobMaster {
         self.send_order(Order::Finish);
     }
 
-    /// Every host has reclaimed everything, or is gone.
+    /// Every host has reclaimed everything, or is lost.
     fn on_finished(&mut self, elapsed_ns: u64) {
         let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Done)
         else {
-            // They were not asked to: somebody up here lost count.
+            // The hosts were not ordered to finish: this state machine is inconsistent.
             return self.send_to_client(ServerMessage::Finished(JobEnd {
                 code: 1,
                 usage: Vec::new(),

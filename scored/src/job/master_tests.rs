@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::job_control::Status;
 use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
 use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
@@ -52,7 +53,7 @@ fn started(shape: &[usize], kind: ProgramKind) -> JobMaster {
 }
 
 fn run(job: &mut JobMaster, switch_seq: u64) -> Vec<MasterAction> {
-    job.on(MasterEvent::Run { switch_seq, poll_interval_us: 9, until: StopCondition::OnOrder })
+    job.on(MasterEvent::Run { switch_seq, idle_check_interval_us: 9, until: StopCondition::OnOrder })
 }
 
 fn ordered_run(switch_seq: u64) -> Order {
@@ -92,8 +93,8 @@ fn stages_follow_each_other_and_the_last_code_counts() {
 #[test]
 fn a_failed_stage_is_the_last() {
     let mut job = started(&[1, 1], ProgramKind::Plain);
-    let why = "gone".to_owned();
-    let failed = Report::NotStarted { element: 0, nodes: NodeSet::one(1), code: 127, reason: why };
+    let reason = "gone".to_owned();
+    let failed = Report::NotStarted { element: 0, nodes: NodeSet::one(1), code: 127, reason };
     let text = "node 1: prog: gone".to_owned();
     let end = MasterAction::Order(Order::EndElement { element: 0 });
     assert_eq!(report(&mut job, failed), [notice(Level::Error, text), end]);
@@ -159,7 +160,7 @@ fn processes_are_started_in_a_slice_of_their_job_only() {
     assert_eq!(stopped, [MasterAction::Order(stop)]);
     let actions = report(&mut job, Report::Stopped { switch_seq: 2 });
     assert_eq!(actions, [MasterAction::Gang(GangRequest::Stopped(2))]);
-    // What had ended before it was stopped.
+    // Nodes that had ended before the stop.
     report(&mut job, ended(0, 0..4, 0));
     assert_eq!(report(&mut job, Report::Drained), []);
     assert_eq!(run(&mut job, 3), [Order::StartStage(1), ordered_run(3)].map(MasterAction::Order));
@@ -201,7 +202,7 @@ fn slice_requests_of_processes_reach_the_scheduler() {
         report(&mut job, Report::Yield { element: 0 }),
         [MasterAction::Gang(GangRequest::Yield)]
     );
-    // Who is to act on a signal must run, though nobody reads what it has said.
+    // A job that is to handle a signal must run, even if its output is not read.
     let signal = job.on(MasterEvent::FromClient(ClientMessage::Signal(15)));
     assert_eq!(signal[1..], [MasterAction::Gang(GangRequest::Release(HoldReason::OutputBlocked))]);
 }
@@ -245,7 +246,7 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
     let gang = prop_oneof![
         any::<u64>().prop_map(|switch_seq| MasterEvent::Run {
             switch_seq,
-            poll_interval_us: 1,
+            idle_check_interval_us: 1,
             until: StopCondition::OnOrder
         }),
         any::<u64>().prop_map(|switch_seq| MasterEvent::Stop { switch_seq, lasting: false }),
@@ -255,8 +256,8 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, a job never panics; and once every process has ended and
-    /// the hosts do what they are told, it comes to one end.
+    /// No sequence of events makes a job panic. Once every process has ended and the hosts carry
+    /// out their orders, the job ends exactly once.
     #[test]
     fn every_job_comes_to_one_end(
         events in proptest::collection::vec(any_event(), 0..60),
@@ -287,7 +288,7 @@ proptest! {
 }
 
 #[test]
-fn a_node_that_has_ended_is_told_to_all_hosts_while_others_of_its_element_communicate() {
+fn the_end_of_a_node_is_sent_to_all_hosts_while_its_element_communicates() {
     let mut job = started(&[1], ProgramKind::Score);
     let attached = |nodes: std::ops::Range<u32>| Report::Attached {
         element: 0,
@@ -303,10 +304,10 @@ fn a_node_that_has_ended_is_told_to_all_hosts_while_others_of_its_element_commun
 }
 
 fn gang_requests(actions: &[MasterAction]) -> Vec<GangRequest> {
-    let bid = |action: &MasterAction| {
-        if let MasterAction::Gang(bid) = action { Some(*bid) } else { None }
+    let request = |action: &MasterAction| {
+        if let MasterAction::Gang(request) = action { Some(*request) } else { None }
     };
-    actions.iter().filter_map(bid).collect()
+    actions.iter().filter_map(request).collect()
 }
 
 fn round_of(actions: &[MasterAction]) -> u64 {
@@ -317,7 +318,7 @@ fn round_of(actions: &[MasterAction]) -> u64 {
     actions.iter().find_map(round).unwrap_or_else(|| panic!("{actions:?}"))
 }
 
-/// Element 0 stands still for its last look.
+/// The job is held for the confirming round of element 0.
 fn held_for_inspection(job: &mut JobMaster) -> u64 {
     let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
     let mut round = round_of(&report(job, Report::IdleSummary { element: 0, summary: quiet }));
@@ -332,8 +333,8 @@ fn held_for_inspection(job: &mut JobMaster) -> u64 {
     round_of(&job.on(MasterEvent::GangStopped))
 }
 
-/// All processes of an element are idle; it is looked at, and somebody may still go on. What the
-/// gang scheduler hears of both.
+/// All processes of an element are idle. It is inspected, and one of them can still continue.
+/// Returns the requests to the gang scheduler after both steps.
 fn idle_without_deadlock(
     job: &mut JobMaster,
     element: u32,
@@ -361,7 +362,7 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
 }
 
 #[test]
-fn a_job_that_was_stopped_is_idle_when_its_hosts_have_looked_anew() {
+fn a_job_that_was_stopped_is_idle_when_its_hosts_report_idle_again() {
     let mut job = started(&[1], ProgramKind::Score);
     let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
     let idle = Report::IdleSummary { element: 0, summary: quiet };
@@ -370,7 +371,7 @@ fn a_job_that_was_stopped_is_idle_when_its_hosts_have_looked_anew() {
     assert_eq!(gang_requests(&stopped), [GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job, 8)), []);
     assert_eq!(gang_requests(&report(&mut job, idle.clone())), [GangRequest::Idle]);
-    // By itself.
+    // The job stops by its timer.
     let stopped = report(&mut job, Report::Stopped { switch_seq: 9 });
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9), GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job, 10)), []);
@@ -396,7 +397,7 @@ fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
 }
 
 #[test]
-fn a_deadlock_is_told_and_the_job_goes_on_to_hear_its_signal() {
+fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
     let mut job = started(&[1], ProgramKind::Score);
     let round = held_for_inspection(&mut job);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
@@ -420,13 +421,10 @@ fn a_deadlock_is_told_and_the_job_goes_on_to_hear_its_signal() {
     assert_eq!(
         report(&mut job, Report::Ended { element: 0, nodes, status }),
         [MasterAction::Order(Order::Drain)],
-        "they were told to"
+        "expected after SIGHUP"
     );
     report(&mut job, Report::Drained);
-    assert_eq!(
-        report(&mut job, Report::Finished { elapsed_ns: 5 }),
-        [finished(deadlock_response::EXIT_DEADLOCK)]
-    );
+    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(EXIT_DEADLOCK)]);
 }
 
 #[test]

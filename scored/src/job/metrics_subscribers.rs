@@ -1,24 +1,24 @@
-//! Who wants figures of a job, and how often.
+//! The subscribers to the metrics of a job, with their periods.
 
 use std::collections::BTreeMap;
 
-/// Somebody who wants figures.
+/// A subscriber to metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subscriber {
     /// The scrun of the job.
     Scrun,
-    /// A session that has asked for them (`scmon`).
+    /// A session that has subscribed (`scmon`).
     Session(usize),
-    /// The page.
+    /// The status page.
     Page,
 }
 
-/// All of them, each with its period.
+/// All subscribers, each with its period.
 #[derive(Debug, Default)]
 pub struct Subscribers(BTreeMap<Subscriber, u32>);
 
 impl Subscribers {
-    /// Somebody wants figures so often; 0 for never again. The period for all, when it has
+    /// Sets the period of a subscriber; 0 unsubscribes. Returns the new shortest period if it has
     /// changed.
     pub fn set(&mut self, subscriber: Subscriber, period_ms: u32) -> Option<u32> {
         let old_period_ms = self.min_period_ms();
@@ -29,12 +29,12 @@ impl Subscribers {
         Some(self.min_period_ms()).filter(|now| *now != old_period_ms)
     }
 
-    /// The shortest period; 0 when nobody watches.
+    /// The shortest period; 0 without subscribers.
     pub fn min_period_ms(&self) -> u32 {
         self.0.values().copied().min().unwrap_or(0)
     }
 
-    /// Whether scrun watches, and whether others do.
+    /// Whether scrun has subscribed, and whether others have.
     pub fn client_and_others(&self) -> (bool, bool) {
         let scrun = self.0.contains_key(&Subscriber::Scrun);
         (scrun, self.0.len() > usize::from(scrun))

@@ -1,5 +1,5 @@
-//! The logic of a job, without processes, sockets or clocks: what the hosts do is decided here,
-//! from events to actions.
+//! The logic of a job, without processes, sockets or clocks: state machines that turn events into
+//! actions for the hosts.
 
 pub mod deadlock_response;
 pub mod element;

@@ -1,5 +1,5 @@
-//! Where the programs of a job that travel are put on its hosts: below the job's directory, by
-//! name. Programs of one name with different contents are kept apart by their hashes.
+//! The paths of the copied programs of a job on its hosts: below the job's directory, by name.
+//! Programs of one name with different contents are distinguished by their hashes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use score_proto::message::{ElementSpec, FileDigest, JobSpec};
 
-/// The folder of programs in a job's directory.
+/// The directory of programs in a job's directory.
 const PROGRAM_DIR: &str = ".bin";
 
 fn file_name(element: &ElementSpec) -> &OsStr {
     Path::new(OsStr::from_bytes(&element.path.0)).file_name().unwrap_or(OsStr::new("program"))
 }
 
-/// Where the program of an element is, relative to the job's directory; none when it does not
-/// travel.
+/// The path of an element's program, relative to the job's directory; None if the program is not
+/// copied.
 pub fn relative_path(spec: &JobSpec, element: &ElementSpec) -> Option<PathBuf> {
     let content = element.digest?;
     let mut elements = spec.stages.iter().flat_map(|stage| &stage.elements);
@@ -33,7 +33,7 @@ pub fn relative_path(spec: &JobSpec, element: &ElementSpec) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Every file that has to be there, once.
+/// Every file that the job needs, once.
 pub fn files(spec: &JobSpec) -> Vec<(FileDigest, PathBuf)> {
     let mut files = Vec::new();
     for element in spec.stages.iter().flat_map(|stage| &stage.elements) {

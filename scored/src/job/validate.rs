@@ -1,4 +1,4 @@
-//! Whether a job can be run at all: checked before anything is started.
+//! Checks whether a job can be run at all, before anything is started.
 
 use std::collections::HashSet;
 
@@ -10,18 +10,18 @@ use super::limits::JobLimits;
 
 /// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's.
 const DESCRIPTORS_PER_PROCESS: u64 = 4;
-/// Descriptors that it needs besides.
+/// Descriptors that it needs in addition.
 const BASE_DESCRIPTORS: u64 = 64;
-/// What the smallest process costs in memory, page tables and kernel stack included.
+/// The memory of the smallest process, including page tables and kernel stack.
 const BYTES_PER_PROCESS: u64 = 256 * 1024;
 
-/// The priority of a job that does not say (manual, scrun(1)).
+/// The priority of a job that does not specify it (manual, scrun(1)).
 const DEFAULT_PRIORITY: u8 = 8;
 
-/// Options travel to every process in one datagram.
+/// Options are sent to every process in one datagram.
 const MAX_OPTION_LEN: usize = 64 * 1024;
 
-/// What this machine allows.
+/// The limits of this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct HostLimits {
     /// Processes that may still be started; `u64::MAX` when unlimited.
@@ -32,10 +32,10 @@ pub struct HostLimits {
     pub memory: u64,
 }
 
-/// The reason why the job is refused, if it is; nothing has been started then.
+/// Checks a job specification before anything is started.
 ///
 /// # Errors
-/// One line that names what is at fault.
+/// One line that names what is wrong.
 pub fn check(spec: &JobSpec) -> Result<(), String> {
     if spec.nodes() == 0 || spec.nodes() > MAX_NODES {
         return Err(format!(
@@ -104,7 +104,7 @@ fn check_shape(spec: &JobSpec) -> Result<(), String> {
 }
 
 fn check_strings(spec: &JobSpec) -> Result<(), String> {
-    // With what goes around each word.
+    // With the separators of each word.
     let option = |(key, value): &(String, Option<String>)| {
         key.len() + value.as_ref().map_or(0, String::len) + 8
     };
@@ -131,10 +131,10 @@ fn check_strings(spec: &JobSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a host can do its part, which is `nodes` nodes of every parallel process.
+/// Whether a host can run its share, which is `nodes` nodes of every parallel process.
 ///
 /// # Errors
-/// One line that names what is needed and what there is.
+/// One line with the required and the available amount.
 pub fn check_limits(spec: &JobSpec, nodes: u32, host_limits: &HostLimits) -> Result<(), String> {
     let max_elements =
         spec.stages.iter().map(|stage| stage.elements.len() as u64).max().unwrap_or(0);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_names_what_is_needed_and_what_there_is() {
+    fn each_limit_names_the_needed_and_the_available_amount() {
         assert_eq!(check_limits_of(&job(500, 2), &LARGE_HOST), Ok(()));
         let text = check_limits_of(&job(501, 2), &LARGE_HOST).unwrap_err();
         assert!(text.contains("1002 processes") && text.contains("allows 1000"), "{text}");

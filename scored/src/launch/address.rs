@@ -1,4 +1,4 @@
-//! Names and addresses by which daemons find each other.
+//! Names and addresses that daemons use to reach each other.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::unistd::gethostname;
 
-/// What Slurm calls the node that a task runs on.
+/// The variable in which Slurm gives the name of the node that a task runs on.
 const SLURM_NODE_ENV: &str = "SLURMD_NODENAME";
 
-/// Addresses under which other hosts may reach this one: those of all NICs that are up, IPv4
-/// first. Loopback only where there is nothing else.
+/// Addresses that other hosts can use for this one: those of all NICs that are up, IPv4 first.
+/// Loopback only if there is no other address.
 pub fn local_addresses() -> Vec<IpAddr> {
     let required_flags = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
     let mut found: Vec<IpAddr> = getifaddrs()
@@ -31,7 +31,7 @@ pub fn local_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// Such an address means nothing on another host.
+/// A link-local address is useless on another host.
 fn is_link_local(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(four) => four.is_link_local(),
@@ -39,15 +39,15 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Which host this is, for a daemon that was not told: the name that its batch system gave it,
+/// The name of this host for a daemon that did not get one: the name that its batch system gave it,
 /// else its host name.
 pub fn local_name() -> String {
     let node = std::env::var(SLURM_NODE_ENV).ok().filter(|name| !name.is_empty());
     node.or_else(|| gethostname().ok()?.into_string().ok()).unwrap_or_default()
 }
 
-/// The position of the host that a daemon says it is on: by its full name, else by the part before
-/// the first dot, if that is one host's only.
+/// The position of the host with a daemon's host name: by the full name, else by the part in front
+/// of the first dot, if only one host has that part.
 pub fn position_of(host_name: &str, names: &[String]) -> Option<usize> {
     if let Some(exact) = names.iter().position(|name| name.eq_ignore_ascii_case(host_name)) {
         return Some(exact);

@@ -1,4 +1,4 @@
-//! The command lines by which daemons are started on other hosts: pure, from the order and the
+//! The command lines that start daemons on other hosts: pure functions of the request and the
 //! environment.
 
 use std::ffi::{OsStr, OsString};
@@ -12,31 +12,31 @@ use super::{
 
 /// A remote shell, with its options, instead of ssh.
 const REMOTE_SHELL_ENV: &str = "SCORE_RSH";
-/// scored's path on other hosts, where it is not that of this host.
+/// The path of scored on other hosts, if it differs from the path on this host.
 const REMOTE_SCORED_ENV: &str = "SCORE_SCORED";
-/// How long ssh may take to connect, in seconds.
+/// The time limit of ssh for connecting, in seconds.
 const SSH_CONNECT_TIMEOUT_S: u32 = 15;
 
 /// One process that starts daemons.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Indices of the order's hosts that it is for.
+    /// The indices of its hosts in the request.
     pub hosts: Vec<usize>,
     /// The command line.
     pub arguments: Vec<OsString>,
 }
 
-/// Whether the launcher hands standard input on to the daemons. Where it does not, they find the
-/// secret in a file that only the user can read.
+/// Whether the launcher passes standard input on to the daemons. If it does not, they read the
+/// secret from a file that only the user can read.
 pub fn forwards_stdin(method: LaunchMethod) -> bool {
     // The task manager of PBS connects a task's standard input to nothing.
     method != LaunchMethod::Pbs
 }
 
-/// The command lines for an order; `key_file` is for ways that do not hand standard input on.
+/// The command lines for a request; `key_file` is for methods that do not pass standard input on.
 ///
 /// # Errors
-/// One line that names what cannot be.
+/// One line that names what is invalid.
 pub fn launches(
     method: LaunchMethod,
     request: &LaunchRequest,
@@ -87,14 +87,14 @@ pub fn launches(
         }),
         LaunchMethod::GridEngine => one_per_host(&|host| {
             let start = ["qrsh", "-inherit", &host.launch_name].map(OsString::from);
-            // qrsh hands its words to a login shell.
+            // qrsh passes its arguments to a login shell.
             let command = command_for_host(&host.name);
             Ok(start.into_iter().chain(command.iter().map(|word| quoted(word))).collect())
         }),
     }
 }
 
-/// The order's command, with the program where it is on those hosts.
+/// The command of the request, with the path of the program on those hosts.
 fn command_for(
     method: LaunchMethod,
     request: &LaunchRequest,
@@ -118,7 +118,7 @@ fn command_for(
     }
 }
 
-/// A name that begins with a minus would be taken for an option of the launcher.
+/// The launcher would treat a name that begins with a minus as an option.
 fn check_name(host: &LaunchHost) -> Result<(), String> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:@[]".contains(letter);
     let name = &host.launch_name;
@@ -140,7 +140,7 @@ fn remote_shell(environment: Environment<'_>) -> Result<Vec<OsString>, String> {
     let program =
         words.first().ok_or(format!("{REMOTE_SHELL_ENV} is empty: unset it, or name ssh"))?;
     if Path::new(program).file_name() == Some(OsStr::new("ssh")) {
-        // Nobody is there to answer a question.
+        // There is no user to answer a question.
         let options = ["-T", "-o", "BatchMode=yes", "-o"].map(OsString::from);
         words.extend(options);
         words.push(format!("ConnectTimeout={SSH_CONNECT_TIMEOUT_S}").into());
@@ -148,8 +148,8 @@ fn remote_shell(environment: Environment<'_>) -> Result<Vec<OsString>, String> {
     Ok(words)
 }
 
-/// One daemon on each node of the allocation; it may use the whole node, beside other steps, and
-/// the end of one is not the end of the others.
+/// One daemon on each node of the allocation. It may use the whole node, in addition to other
+/// steps, and the end of one daemon is not the end of the others.
 fn srun(hosts: &[LaunchHost]) -> Vec<OsString> {
     let names: Vec<&str> = hosts.iter().map(|host| host.launch_name.as_str()).collect();
     let count = hosts.len();
@@ -165,8 +165,8 @@ fn srun(hosts: &[LaunchHost]) -> Vec<OsString> {
     words
 }
 
-/// One daemon on each host of the job, or, where pbsdsh cannot say that, on each of its slots: the
-/// server sends those away that come twice. It starts all at once because a job may have but one
+/// One daemon on each host of the job. If pbsdsh cannot do that, one daemon on each of its slots:
+/// the server rejects duplicates. It starts all daemons at once, because a job may have only one
 /// client of its task manager at a time.
 fn pbsdsh(environment: Environment<'_>) -> Vec<OsString> {
     let version = environment("PBS_VERSION").unwrap_or_default();
@@ -175,7 +175,8 @@ fn pbsdsh(environment: Environment<'_>) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
-/// A command line for the login shell of another host, whichever it is. The shell makes way.
+/// A command line for the login shell of another host, whatever shell that is. `exec` replaces the
+/// shell.
 fn shell_line(words: &[OsString]) -> OsString {
     let mut line = OsString::from("exec");
     for word in words {
@@ -185,7 +186,7 @@ fn shell_line(words: &[OsString]) -> OsString {
     line
 }
 
-/// A word as sh, csh and fish take it literally.
+/// Quotes a word so that sh, csh and fish take it literally.
 fn quoted(word: &OsStr) -> OsString {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:,=@%+".contains(byte);
     if !word.is_empty() && word.as_bytes().iter().all(is_plain) {
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn blaunch_and_qrsh_are_told_the_host() {
+    fn blaunch_and_qrsh_get_the_host() {
         assert_eq!(
             lines(LaunchMethod::Lsf, &request(&["a", "b"]), &[])[1],
             "blaunch|-no-shell|b|/opt/score/scored|-daemon|-host|b|-key|-"

@@ -1,5 +1,5 @@
-//! The secret in a file, for launchers that hand no standard input on: readable by this user only,
-//! in a folder that all hosts share, and there only while daemons start.
+//! The secret in a file, for launchers that do not pass standard input on. Only this user can read
+//! the file. It is in a directory that all hosts share, and exists only while daemons start.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
@@ -12,20 +12,20 @@ use nix::unistd::geteuid;
 
 const KEY_DIR: &str = ".score";
 const PREFIX: &str = "start-";
-/// A file this old belongs to a start that is long over: its process was killed.
+/// A file this old belongs to a start that ended long ago: its process was killed.
 const KEY_FILE_TTL: Duration = Duration::from_secs(3600);
 
-/// Removed when this goes.
+/// Removed when this value is dropped.
 #[derive(Debug)]
 pub struct KeyFile {
     path: PathBuf,
 }
 
 impl KeyFile {
-    /// Writes one below the user's home.
+    /// Writes a key file below the user's home.
     ///
     /// # Errors
-    /// One line that names the path at fault.
+    /// One line that names the path that failed.
     pub fn new(home: &Path, secret: &[u8]) -> Result<Self, String> {
         let folder = home.join(KEY_DIR);
         let random = std::hash::RandomState::new().build_hasher().finish();
@@ -41,7 +41,7 @@ impl KeyFile {
         Ok(file)
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -51,13 +51,14 @@ impl Drop for KeyFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         if let Some(folder) = self.path.parent() {
-            // Refused while anything else is in it.
+            // Fails while anything else is in it.
             let _ = fs::remove_dir(folder);
         }
     }
 }
 
-/// Makes the folder, trusts it only if it is this user's alone, and removes what dead starts left.
+/// Creates the directory, checks that only this user can write to it, and removes the files of dead
+/// starts.
 fn prepare(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -87,7 +88,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_the_user_can_read_the_secret_and_it_goes_with_the_start() {
+    fn only_the_user_can_read_the_secret_and_it_is_removed_after_the_start() {
         let home = std::env::temp_dir().join(format!("score-test-key-{}", std::process::id()));
         fs::create_dir_all(&home).unwrap();
         let file = KeyFile::new(&home, b"secret").unwrap();

@@ -1,4 +1,4 @@
-//! Starts daemons and watches the processes that brought them up.
+//! Starts daemons and watches the processes that started them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,35 +21,35 @@ use score_proto::job_control::Status;
 use super::{LaunchHost, LaunchRequest};
 use crate::sys::{descriptor, pdeathsig, process};
 
-/// How long a daemon may take from its start until it has arrived.
+/// The time from its start in which a daemon must arrive.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is kept of the words of a launcher that may yet fail.
+/// Bytes of standard error that are kept of a launcher that may still fail.
 const STDERR_TAIL_LEN: usize = 2048;
-/// Reads of all that have something to say, in one turn.
+/// Reads of all launchers with pending output, in one call.
 const READS_PER_TICK: usize = 16;
 /// Longest line that is passed on.
 const MAX_LINE_LEN: usize = 1024;
 
-/// A host that has no daemon.
+/// A host whose daemon could not be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Its position among the job's hosts.
     pub position: usize,
-    /// One line for the user: host, cause, what to do.
+    /// One line for the user: host, cause, advice.
     pub text: String,
 }
 
 /// A process that starts daemons, or is one.
 struct LauncherProcess {
     launch: usize,
-    /// Held open: its end tells the daemon that its server has gone.
+    /// Held open: its end-of-file notifies the daemon that its server has exited.
     stdin: Option<ChildStdin>,
     stderr: Option<File>,
-    /// What it has said and nobody has been told yet.
+    /// Output that was not reported yet.
     stderr_tail: Vec<u8>,
 }
 
-/// Starts the daemons of an order.
+/// Starts the daemons of a request.
 pub struct Launcher {
     method: LaunchMethod,
     virtual_hosts: Option<VirtualHosts>,
@@ -60,18 +60,18 @@ pub struct Launcher {
     arrival_timeout: Duration,
     /// By process id.
     launchers: HashMap<i32, LauncherProcess>,
-    /// What launchers say on standard error.
+    /// Readable when launchers have written to standard error.
     stderr_epoll: Epoll,
     has_unread: bool,
     key_file: Option<KeyFile>,
 }
 
 impl Launcher {
-    /// Prepares to start an order's daemons; `virtual_hosts` is for [`LaunchMethod::Virtual`]. Nothing is started
-    /// before [`Launcher::advance`].
+    /// Prepares to start the daemons of a request; `virtual_hosts` is for
+    /// [`LaunchMethod::Virtual`]. Nothing is started before [`Launcher::advance`].
     ///
     /// # Errors
-    /// One line that names what cannot be.
+    /// One line that names what is invalid.
     pub(super) fn new(
         method: LaunchMethod,
         request: LaunchRequest,
@@ -110,8 +110,9 @@ impl Launcher {
         })
     }
 
-    /// Starts what may be started now, and gives up what has taken too long. To be called at first,
-    /// at [`Launcher::deadline`], and after every [`Launcher::on_arrived`] and [`Launcher::ended`].
+    /// Starts the launches that may start now, and gives up those that have taken too long. To be
+    /// called first, at [`Launcher::deadline`], and after every [`Launcher::on_arrived`] and
+    /// [`Launcher::on_child_ended`].
     pub fn advance(&mut self, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
         for action in self.queue.next_actions(now) {
@@ -128,7 +129,7 @@ impl Launcher {
                 LaunchAction::GiveUp(launch, hosts) => {
                     let output = self.terminate(launch);
                     let cause = format!(
-                        "it has not come within {} s{output}",
+                        "it did not arrive within {} s{output}",
                         self.arrival_timeout.as_secs()
                     );
                     failures.extend(hosts.into_iter().map(|host| self.failure(host, &cause)));
@@ -152,15 +153,15 @@ impl Launcher {
         self.remove_key_file_if_done();
     }
 
-    /// Nobody reads the file any more.
+    /// Removes the key file when no daemon needs it any more.
     fn remove_key_file_if_done(&mut self) {
         if self.queue.is_done() {
             self.key_file = None;
         }
     }
 
-    /// Ends the process that has brought up the daemon of a host which does not answer any more;
-    /// a virtual host's daemon is that process.
+    /// Kills the process that has started the daemon of a host that does not answer any more. For a
+    /// virtual host, that process is the daemon.
     pub fn kill(&mut self, position: usize) {
         let host = self.hosts.iter().position(|host| host.position == position);
         for (pid, launcher) in &self.launchers {
@@ -182,18 +183,19 @@ impl Launcher {
         self.queue.is_done()
     }
 
-    /// Readable when [`Launcher::hear`] has something to read.
+    /// Readable when [`Launcher::read_stderr`] has something to read.
     pub fn stderr_fd(&self) -> BorrowedFd<'_> {
         self.stderr_epoll.0.as_fd()
     }
 
-    /// Whether [`Launcher::hear`] stopped before all was read: somebody talks without end.
+    /// Whether [`Launcher::read_stderr`] stopped before all was read, because a launcher writes
+    /// endlessly.
     pub fn may_have_more(&self) -> bool {
         self.has_unread
     }
 
-    /// Reads what launchers and daemons say on standard error. Lines of those that are up are for
-    /// the user, with the host's name; what the others say is kept, should they fail.
+    /// Reads the standard error of launchers and daemons. Lines of launches that are complete are
+    /// for the user, with the host's name. The output of the others is kept for an error message.
     pub fn read_stderr(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut events = [EpollEvent::empty(); 32];
@@ -212,7 +214,9 @@ impl Launcher {
                     let name = self.output_prefix(launch);
                     let launcher = self.launchers.get_mut(&pid);
                     lines.extend(
-                        launcher.into_iter().flat_map(|one| one.take_prefixed_lines(&name)),
+                        launcher
+                            .into_iter()
+                            .flat_map(|launcher| launcher.take_prefixed_lines(&name)),
                     );
                 }
             }
@@ -220,7 +224,7 @@ impl Launcher {
         lines
     }
 
-    /// A child of this process has ended. None: it is none of the launchers.
+    /// A child of this process has ended. None: it is not a launcher.
     pub fn on_child_ended(&mut self, pid: i32, status: Status) -> Option<Vec<Failure>> {
         let mut launcher = self.launchers.remove(&pid)?;
         launcher.read_output(&self.stderr_epoll);
@@ -234,9 +238,10 @@ impl Launcher {
         Some(missing.into_iter().map(|host| self.failure(host, &cause)).collect())
     }
 
-    /// Nobody is needed any more: daemons see the end of their standard input, and launchers that
-    /// still wait for them go. Whoever has time lets them ([`Launcher::all_exited`]) before this value
-    /// is dropped: a launcher that is killed may leave its batch system waiting.
+    /// No daemon is needed any more: daemons read end-of-file on standard input, and launchers that
+    /// still wait for daemons are terminated. The caller should wait for [`Launcher::all_exited`],
+    /// if it has time, before this value is dropped: a launcher that is killed may leave its batch
+    /// system waiting.
     pub fn close(&mut self) {
         for (pid, launcher) in &mut self.launchers {
             launcher.stdin = None;
@@ -256,7 +261,7 @@ impl Launcher {
         let mut command = Command::new(&arguments[0]);
         command.args(&arguments[1..]).stdin(Stdio::piped()).stdout(Stdio::null());
         command.stderr(Stdio::piped());
-        // A virtual host's daemon cleans up; a launcher takes its connections down with it.
+        // A virtual host's daemon cleans up; a launcher closes its connections.
         pdeathsig::set_pdeathsig(&mut command, libc::SIGTERM);
         let mut child = match (&self.virtual_hosts, hosts.first()) {
             (Some(virtual_hosts), Some(host)) => {
@@ -269,7 +274,8 @@ impl Launcher {
         };
         let mut stdin = child.stdin.take();
         if let Some(stdin) = &mut stdin {
-            // A pipe holds it. Who has died already is told by its end.
+            // A pipe can hold it. The end of a process that has already died is reported
+            // separately.
             let _ = stdin.write_all(&self.secret);
         }
         let pid = child.id() as i32;
@@ -278,7 +284,7 @@ impl Launcher {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, pid as u64);
             let nonblocking = descriptor::set_nonblocking(pipe.as_fd());
             if nonblocking.is_err() || self.stderr_epoll.add(pipe, event).is_err() {
-                // It runs all the same; nobody will read its words.
+                // The process runs nevertheless; its output will not be read.
                 stderr = None;
             }
         }
@@ -287,7 +293,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Ends a launch that has taken too long; what it said.
+    /// Ends a launch that has taken too long, and returns its output.
     fn terminate(&mut self, launch: usize) -> String {
         let found = self.launchers.iter_mut().find(|(_, launcher)| launcher.launch == launch);
         let Some((pid, launcher)) = found else { return String::new() };
@@ -297,7 +303,7 @@ impl Launcher {
         output
     }
 
-    /// Who speaks when a launch does.
+    /// The prefix of a launch's output lines.
     fn output_prefix(&self, launch: usize) -> String {
         match &self.launches[launch].hosts[..] {
             [host] => self.hosts[*host].name.clone(),
@@ -328,7 +334,7 @@ impl Launcher {
 }
 
 impl Drop for Launcher {
-    /// Whoever is still there is asked to go: daemons clean up first.
+    /// Terminates the launchers that still run: daemons clean up first.
     fn drop(&mut self) {
         for pid in self.launchers.keys() {
             process::kill(*pid, libc::SIGTERM);
@@ -337,11 +343,11 @@ impl Drop for Launcher {
 }
 
 impl LauncherProcess {
-    /// Reads what is there; keeps the end of it.
+    /// Reads the available output and keeps its end.
     fn read_output(&mut self, epoll: &Epoll) {
         let Some(pipe) = &mut self.stderr else { return };
         let mut buffer = [0; 4096];
-        // Bounded: who talks without end is heard again in the next turn.
+        // Bounded: a process that writes endlessly is read again in the next call.
         for _ in 0..4 {
             match pipe.read(&mut buffer) {
                 Ok(0) => {}
@@ -362,7 +368,7 @@ impl LauncherProcess {
         }
     }
 
-    /// The complete lines that wait, after the name of who says them.
+    /// The complete lines that wait, prefixed with the name of their source.
     fn take_prefixed_lines(&mut self, name: &str) -> Vec<String> {
         let end =
             self.stderr_tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index + 1);
@@ -384,7 +390,7 @@ impl LauncherProcess {
     }
 }
 
-/// Without what could steer a terminal: it comes from another host.
+/// Removes control characters, which could steer a terminal: the text comes from another host.
 fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }

@@ -1,17 +1,17 @@
-//! By which system daemons are started on other hosts.
+//! The systems that start daemons on other hosts.
 
 use std::ffi::OsString;
 use std::fmt;
 
-/// Looks a variable up in the environment, or in what a test says it is.
+/// Looks up a variable in the environment, or in the variables of a test.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// By which system daemons are started on other hosts.
+/// The system that starts daemons on other hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchMethod {
     /// In network namespaces of this machine, or on its loopback.
     Virtual,
-    /// By ssh, or what SCORE_RSH names.
+    /// By ssh, or by the program in SCORE_RSH.
     Shell,
     /// By srun, inside an allocation of Slurm.
     Slurm,
@@ -23,7 +23,7 @@ pub enum LaunchMethod {
     GridEngine,
 }
 
-/// Words of the `start` option.
+/// The values of the `start` option.
 const METHOD_NAMES: &[(&str, LaunchMethod)] = &[
     ("ssh", LaunchMethod::Shell),
     ("slurm", LaunchMethod::Slurm),
@@ -32,7 +32,7 @@ const METHOD_NAMES: &[(&str, LaunchMethod)] = &[
     ("sge", LaunchMethod::GridEngine),
 ];
 
-/// An allocation shows by these variables, all of them.
+/// A batch system is detected by these variables, if all are set.
 const BATCH_SYSTEM_ENV: &[(LaunchMethod, &[&str])] = &[
     (LaunchMethod::Slurm, &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]),
     (LaunchMethod::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
@@ -41,11 +41,11 @@ const BATCH_SYSTEM_ENV: &[(LaunchMethod, &[&str])] = &[
 ];
 
 impl LaunchMethod {
-    /// The way for hosts that are no virtual ones: what the user asked for by `start=`, else the
-    /// allocation that this process is in, else a remote shell.
+    /// The method for hosts that are not virtual: the `start=` of the user, else the allocation
+    /// that this process is in, else a remote shell.
     ///
     /// # Errors
-    /// One line that names a word that is no way.
+    /// One line that names an unknown method.
     pub fn choose(
         requested: Option<&str>,
         environment: Environment<'_>,

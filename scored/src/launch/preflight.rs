@@ -1,6 +1,6 @@
-//! `scored -try HOSTS`: starts on every host a stand-in that reports by TCP and leaves, so that an
-//! operator sees whether daemons can come up there. It takes the daemons' way in every step: the
-//! launcher, the path of scored, the secret on standard input, the connection back.
+//! `scored -try HOSTS`: starts a probe on every host that reports by TCP and exits, so that an
+//! operator sees whether daemons can start there. Every step is that of a daemon: the launcher, the
+//! path of scored, the secret on standard input, the connection back.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -22,10 +22,10 @@ use crate::sys::process::{self, WaitResult};
 
 /// Bytes of the secret, as of a cluster key.
 const SECRET_LENGTH: usize = 32;
-/// How long a connection may take to say its line.
+/// The time limit of a connection for sending its line.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_GREETING_LEN: u64 = 512;
-/// How long launchers may take to go.
+/// The time limit of launchers for exiting.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `-try`
@@ -40,20 +40,21 @@ pub struct PreflightOptions {
 /// `-greet`
 #[derive(Debug)]
 pub struct ProbeOptions {
-    /// Addresses of who waits, with commas; the port is that of the last.
+    /// The addresses of the listener, separated by commas; the port follows the last one.
     pub connect: String,
-    /// Who this is, or [`UNKNOWN_HOST`].
+    /// The name of this host, or [`UNKNOWN_HOST`].
     pub host: String,
-    /// Where the secret is.
+    /// The source of the secret.
     pub key: OsString,
 }
 
-/// Starts a stand-in on every host, says what comes of it, and ends them.
+/// Starts a probe on every host, prints the results, and ends the probes.
 ///
 /// # Errors
-/// What went wrong before, or how many hosts failed.
+/// An error of the preparation, or the number of hosts that failed.
 pub fn run(options: &PreflightOptions) -> Result<(), String> {
-    // Said lines must not be lost with a reader that has gone; children are seen by descriptor.
+    // Printed lines must not be lost when a reader has exited; the ends of children are reported by
+    // a descriptor.
     process::default_and_block_signals().map_err(|error| error.to_string())?;
     let signals = SigSet::from(Signal::SIGCHLD);
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -144,7 +145,7 @@ fn prepare(
     Ok((targets.into_launcher(command, secret.to_vec())?, listener, names))
 }
 
-/// The hosts that the words of `-try` name.
+/// The hosts in the argument of `-try`.
 fn hosts(host_list: &str) -> Result<Vec<HostSpec>, String> {
     let host = |name: String, kind| HostSpec { name, kind, ..HostSpec::local(1) };
     let Some(count) = host_list.strip_prefix("local:") else {
@@ -178,7 +179,7 @@ fn wait(
     }
 }
 
-/// The next connection that knows the secret: the name it says, and where it comes from.
+/// The next connection that knows the secret: the name that it sent, and its address.
 fn next_greeting(listener: &TcpListener, secret: &[u8]) -> Option<(String, SocketAddr)> {
     loop {
         let (stream, address) = listener.accept().ok()?;
@@ -199,10 +200,10 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The stand-in: says who it is and that the secret came through, and waits for its end.
+/// The probe: sends its name and the secret, and waits for its end.
 ///
 /// # Errors
-/// One line with the address or file at fault.
+/// One line with the address or file that failed.
 pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
     let mut secret = [0; SECRET_LENGTH];
     let key_on_stdin = options.key == SECRET_ON_STDIN;
@@ -220,7 +221,7 @@ pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
     result
         .and_then(|()| stream.shutdown(std::net::Shutdown::Write))
         .map_err(|error| format!("-connect {}: {error}", options.connect))?;
-    // Like a daemon, until its server has gone.
+    // Runs like a daemon, until its server has exited.
     let mut ignored = [0; 64];
     if key_on_stdin {
         while io::stdin().read(&mut ignored).is_ok_and(|count| count > 0) {}
@@ -228,7 +229,7 @@ pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Tries one address after the other.
+/// Tries one address after another.
 fn connect(list: &str) -> Result<TcpStream, String> {
     let usage_error = || format!("-connect {list}: not ADDRESS[,ADDRESS...]:PORT");
     let (addresses, port) = list.rsplit_once(':').ok_or_else(usage_error)?;

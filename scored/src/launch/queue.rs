@@ -1,23 +1,23 @@
-//! Which launches run: a bounded number at a time, each for a bounded time, until all of its hosts
-//! have arrived. Pure: processes and clock are outside.
+//! The queue of launches: a bounded number run at a time, each for a bounded time, until all of its
+//! hosts have arrived. Pure: processes and clock are outside.
 
 use std::time::{Duration, Instant};
 
-/// Launches that may be under way at the same time.
+/// Launches that may run at the same time.
 pub const MAX_CONCURRENT_LAUNCHES: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Under way since then.
+    /// Running since this time.
     Running(Instant),
-    /// All its hosts have arrived.
+    /// All of its hosts have arrived.
     Complete,
     /// It ended or took too long.
     Ended,
 }
 
-/// What is to be done.
+/// An action for the launcher.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LaunchAction {
     /// Start this launch.
@@ -26,7 +26,7 @@ pub enum LaunchAction {
     GiveUp(usize, Vec<usize>),
 }
 
-/// All launches of an order.
+/// All launches of a request.
 #[derive(Debug)]
 pub struct LaunchQueue {
     /// Hosts of each launch.
@@ -37,14 +37,15 @@ pub struct LaunchQueue {
 }
 
 impl LaunchQueue {
-    /// Nothing has begun. `arrival_timeout` is how long a host may take to arrive from its launch on.
+    /// A queue before its first launch. `arrival_timeout` is the time from its launch in which a
+    /// host must arrive.
     pub fn new(hosts: Vec<Vec<usize>>, arrival_timeout: Duration) -> Self {
         let count = hosts.iter().flatten().max().map_or(0, |last| last + 1);
         let states = vec![State::Waiting; hosts.len()];
         Self { hosts, states, arrived: vec![false; count], arrival_timeout }
     }
 
-    /// What is to be done now.
+    /// The actions that are due now.
     pub fn next_actions(&mut self, now: Instant) -> Vec<LaunchAction> {
         let mut actions = Vec::new();
         for launch in 0..self.states.len() {
@@ -70,7 +71,7 @@ impl LaunchQueue {
         actions
     }
 
-    /// When [`LaunchQueue::next_actions`] has something to say without any other event.
+    /// When [`LaunchQueue::next_actions`] has actions without any other event.
     pub fn deadline(&self) -> Option<Instant> {
         let since = self.states.iter().filter_map(|state| match state {
             State::Running(since) => Some(*since),
@@ -79,7 +80,7 @@ impl LaunchQueue {
         since.min().map(|since| since + self.arrival_timeout)
     }
 
-    /// A host's daemon is there.
+    /// A host's daemon has arrived.
     pub fn on_arrived(&mut self, host: usize) {
         let Some(arrived) = self.arrived.get_mut(host) else { return };
         *arrived = true;
@@ -91,19 +92,19 @@ impl LaunchQueue {
         }
     }
 
-    /// A launch has ended; the hosts that it was for and that have not arrived.
+    /// A launch has ended. Returns its hosts that have not arrived.
     pub fn on_ended(&mut self, launch: usize) -> Vec<usize> {
         let Some(state) = self.states.get_mut(launch) else { return Vec::new() };
         let old_state = std::mem::replace(state, State::Ended);
         if old_state == State::Ended { Vec::new() } else { self.missing(launch) }
     }
 
-    /// Whether this launch has brought all its hosts.
+    /// Whether all hosts of this launch have arrived.
     pub fn is_complete(&self, launch: usize) -> bool {
         self.states.get(launch) == Some(&State::Complete)
     }
 
-    /// Whether every launch has brought its hosts, or failed.
+    /// Whether every launch is complete or has ended.
     pub fn is_done(&self) -> bool {
         self.states.iter().all(|state| matches!(state, State::Complete | State::Ended))
     }
@@ -120,7 +121,7 @@ mod tests {
     const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_bounded_number_runs_and_each_arrival_makes_room() {
+    fn a_bounded_number_runs_and_each_arrival_frees_a_slot() {
         let now = Instant::now();
         let mut queue = LaunchQueue::new((0..100).map(|host| vec![host]).collect(), TEST_TIMEOUT);
         assert_eq!(queue.next_actions(now).len(), MAX_CONCURRENT_LAUNCHES);

@@ -1,4 +1,4 @@
-//! From the hosts of a job to what their daemons are started on.
+//! Converts the hosts of a job to launch targets for their daemons.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use super::method::LaunchMethod;
 use super::virtual_hosts::VirtualHosts;
 use super::{LaunchHost, LaunchRequest, Launcher, local_addresses};
 
-/// What the user asked for concerning how daemons start.
+/// The user's options for the start of daemons.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct LaunchOptions {
     /// `start=WAY`
     pub method: Option<String>,
     /// `links`, `mtu` and `rate` of virtual hosts, in their order.
     pub lan_options: Vec<(String, String)>,
-    /// How long a daemon may take to come up, if not as long as usual.
+    /// How long a daemon may take to arrive, if not the default.
     pub arrival_timeout: Option<Duration>,
 }
 
@@ -32,11 +32,11 @@ pub struct LaunchTargets {
 }
 
 impl LaunchTargets {
-    /// Makes virtual hosts, which moves this process onto the first of them; it must have one
-    /// thread then. Finds the way to others.
+    /// Creates virtual hosts, which moves this process onto the first of them; it must have one
+    /// thread then. Selects the method for real hosts.
     ///
     /// # Errors
-    /// One line: nothing can be started.
+    /// One line: no daemon can be started.
     pub fn new(hosts: &[HostSpec], options: &LaunchOptions) -> Result<LaunchTargets, String> {
         let virtual_count = hosts.iter().filter(|host| host.kind == HostKind::Virtual).count();
         let (method, created) = if virtual_count > 0 {
@@ -56,7 +56,7 @@ impl LaunchTargets {
             HostKind::Remote => true,
         };
         let to_launch_host = |(position, host): (usize, &HostSpec)| {
-            // A batch system knows hosts by the names that it gave.
+            // A batch system knows hosts by the names that it has assigned.
             let by_address = method == LaunchMethod::Shell && !host.address.is_empty();
             let launch_name = if by_address { &host.address } else { &host.name };
             LaunchHost { position, name: host.name.clone(), launch_name: launch_name.clone() }
@@ -71,7 +71,7 @@ impl LaunchTargets {
         })
     }
 
-    /// What the user shall be told of it.
+    /// A notice for the user, if any.
     pub fn notice(&self) -> Option<&str> {
         self.virtual_hosts.as_ref().and_then(VirtualHosts::notice)
     }
@@ -81,14 +81,14 @@ impl LaunchTargets {
         &self.hosts
     }
 
-    /// Addresses at which daemons on those hosts may find this process.
+    /// Addresses at which daemons on those hosts can reach this process.
     pub fn local_addresses(&self) -> Vec<IpAddr> {
         self.virtual_hosts
             .as_ref()
             .map_or_else(local_addresses, |virtual_hosts| virtual_hosts.addresses(0))
     }
 
-    /// Prepares to start `command` on every other host; `secret` is handed over.
+    /// Prepares to start `command` on every other host, with `secret` passed to the daemons.
     ///
     /// # Errors
     /// One line: nothing has been started.
@@ -102,7 +102,8 @@ impl LaunchTargets {
     }
 }
 
-/// The LAN for these virtual hosts: their numbers are in their names, and a job may have some only.
+/// The LAN for these virtual hosts. Their numbers are in their names, and a job may have only some
+/// of them.
 fn lan_plan(hosts: &[HostSpec], options: &LaunchOptions) -> Result<LanPlan, String> {
     let mut count = 0;
     for host in hosts {

@@ -1,12 +1,12 @@
-//! Virtual hosts: what `local:N` stands on.
+//! Virtual hosts: the implementation of `local:N`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use score_lan::{BuildError, Lan, LanPlan};
 
-/// Virtual hosts of this machine. Host 0 is where this process is; the others wait for daemons.
-/// The links between them go with this process.
+/// Virtual hosts of this machine. Host 0 is the one of this process; the others get daemons. The
+/// links between them disappear with this process.
 #[derive(Debug)]
 pub struct VirtualHosts {
     plan: LanPlan,
@@ -16,11 +16,11 @@ pub struct VirtualHosts {
 }
 
 impl VirtualHosts {
-    /// Makes the hosts, and moves this process onto host 0: its Unix sockets stay what they are,
-    /// its network is the virtual one from now on. The caller must have one thread.
+    /// Creates the hosts, and moves this process onto host 0. Its Unix sockets stay valid; its
+    /// network is the virtual one from now on. The caller must have one thread.
     ///
     /// # Errors
-    /// One line: a plan that cannot be, or one that needs what this machine refuses.
+    /// One line: the plan is invalid, or needs something that this machine refuses.
     pub fn create(plan: &LanPlan) -> Result<VirtualHosts, String> {
         let refusal = match Lan::build(plan) {
             Ok(lan) => {
@@ -44,7 +44,7 @@ impl VirtualHosts {
         Ok(VirtualHosts { plan: plan.clone(), lan: None, notice: Some(notice) })
     }
 
-    /// What the user shall be told of it.
+    /// A notice for the user, if any.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
@@ -60,7 +60,7 @@ impl VirtualHosts {
         }
     }
 
-    /// Does something on a host: a process started there stays there.
+    /// Runs a function on a host: a process started by it stays there.
     pub(super) fn run_in_host<T>(&self, host: u32, action: impl FnOnce() -> T) -> io::Result<T> {
         match &self.lan {
             Some(lan) => lan.run_on_host(host, action),

@@ -1,4 +1,4 @@
-//! The shepherd's end.
+//! The shepherd's side.
 
 use std::cell::Cell;
 use std::io;
@@ -12,19 +12,19 @@ use score_proto::frame;
 use super::{MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest};
 use crate::sys::fd_passing;
 
-/// Asks the opener.
+/// A client of the opener.
 #[derive(Debug)]
 pub struct RawSocketClient {
     socket: OwnedFd,
-    /// It has not answered once: what comes later would be taken for the answer to another.
+    /// A request got no answer: a later answer could be taken for that of another request.
     has_failed: Cell<bool>,
 }
 
 impl RawSocketClient {
-    /// `socket`: to the opener.
+    /// A client on the `socket` to the opener.
     ///
     /// # Errors
-    /// It is no socket.
+    /// The descriptor is no socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
         Ok(Self { socket, has_failed: Cell::new(false) })

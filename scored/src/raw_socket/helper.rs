@@ -1,4 +1,4 @@
-//! The opener: root's end.
+//! The opener, which runs as root.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,45 +14,45 @@ use super::{EndpointInfo, MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest
 use crate::sys::namespace::{self, Containment};
 use crate::sys::{fd_passing, process, realtime};
 
-/// What the process is called.
+/// The name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-opener";
 
-/// What an opener is told on its command line.
+/// The options of an opener.
 #[derive(Debug)]
 pub struct HelperOptions {
-    /// Socket to the shepherd; the plan lies in it already.
+    /// The socket to the shepherd; the grant is already queued in it.
     pub control: OwnedFd,
 }
 
-/// Starts an opener; its process number, and the socket for the shepherd.
+/// Starts an opener. Returns its process id, and the socket for the shepherd.
 ///
 /// # Errors
-/// What the system refused.
+/// The error of the system call.
 pub fn start(plan: &RawSocketGrant) -> io::Result<(i32, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-    // Before the shepherd has that end: nobody can say anything in front of it.
+    // Sent while the shepherd does not have its end: no other message can precede it.
     fd_passing::send(&theirs, &frame::encode_datagram(plan).map_err(io::Error::other)?, &[])?;
     let control = std::os::fd::AsRawFd::as_raw_fd(&ours).to_string();
     let arguments = ["scored", "-opener", "-control", &control];
     let arguments: Result<Vec<_>, _> = arguments.into_iter().map(std::ffi::CString::new).collect();
-    // No namespace: it is this process's business, not the user's.
+    // No namespace: this process belongs to the daemon, not to the user.
     let pid = realtime::run_unpinned(|| {
         namespace::start_self(Containment::Subreaper, &arguments?, &[&ours])
     })?;
     Ok((pid, theirs))
 }
 
-/// Opens what is asked for until the shepherd has gone.
+/// Opens the requested sockets until the shepherd has exited.
 ///
 /// # Errors
-/// What was said is no plan or no question.
+/// A message was no grant or no request.
 pub fn run(options: HelperOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
     process::default_and_block_signals()?;
     process::die_with_parent(libc::SIGKILL);
     let socket = options.control;
-    // Its user may have stopped the shepherd.
+    // The user may have stopped the shepherd.
     setsockopt(&socket, SendTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
     let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;
     let plan: RawSocketGrant = frame::decode_datagram(&bytes).map_err(io::Error::other)?;

@@ -1,9 +1,10 @@
-//! Raw Ethernet for jobs of users. A shepherd has the rights of its user, who may not open raw
-//! sockets; on networks that scorehosts.db trusts they are opened for it, one by one, by a process
-//! of root's that the daemon starts beside it, the *opener*. The daemon tells that what the job may
-//! have; it decodes nothing but [`OpenRequest`], and keeps nothing that it gives away.
+//! Raw Ethernet sockets for jobs of users. A shepherd has the rights of its user, who may not open
+//! raw sockets. On networks that scorehosts.db trusts, a process of root opens the sockets for it,
+//! one by one: the *opener*, which the daemon starts next to the shepherd. The daemon sends the
+//! opener the job's grant. The opener decodes nothing else but [`OpenRequest`], and keeps no socket
+//! that it passes on.
 //!
-//! What a user may do with such a socket: docs/security.md.
+//! What a user can do with such a socket: see docs/security.md.
 
 mod client;
 mod helper;
@@ -19,38 +20,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::shepherd;
 
-/// The longest datagram: a plan of all network sets.
+/// The longest datagram: a grant for all network sets.
 const MAX_DATAGRAM_LEN: usize = 16 << 10;
-/// How long a shepherd waits for sockets: packet sockets and programs at an interface take the
-/// kernel some milliseconds each, and up to a second where a queue is still somebody's.
+/// The time that a shepherd waits for sockets. The kernel takes some milliseconds for each packet
+/// socket and for each program at an interface, and up to a second if a queue is still in use.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a job may have on this host.
+/// The raw sockets that a job may have on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawSocketGrant {
-    /// What packets of each network set carry, and the interfaces that they go by; none where that
-    /// set has no raw wires.
+    /// For each network set: the secret in its packets, and its interfaces; none if the set has no
+    /// raw wires.
     pub sets: Vec<(u64, Vec<String>)>,
-    /// For how many processes each set is opened at most.
+    /// The number of processes for which each set is opened at most.
     pub max_processes: u32,
 }
 
-/// A shepherd wants the sockets of one process.
+/// A request of the shepherd for the sockets of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenRequest {
     /// Network set.
     pub set: u32,
-    /// AF_XDP is to be tried.
+    /// Whether AF_XDP is to be tried.
     pub use_xdp: bool,
 }
 
-/// One of the descriptors' owners in an answer.
+/// One endpoint of an answer, with the number of its descriptors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct EndpointInfo {
-    /// As [`Endpoint::describe`](score_pm::device::ethernet::wire::Endpoint::describe) says.
+    /// The result of
+    /// [`WireEndpoint::describe`](score_pm::device::ethernet::wire::WireEndpoint::describe).
     description: Vec<u8>,
     descriptors: u8,
-    /// Why it is not the wire that was asked for.
+    /// The reason if it is not the requested wire.
     note: Option<String>,
 }
 
@@ -58,7 +60,8 @@ struct EndpointInfo {
 type OpenReply = Result<Vec<EndpointInfo>, String>;
 
 impl RawSocketGrant {
-    /// What a job may have that begins here. None: nothing, or it is not a user's.
+    /// The grant for a job that begins on this host. None: the job has no raw sockets, or does not
+    /// belong to a user.
     pub fn for_job(begin: &JobStart, placement: &Placement) -> Option<RawSocketGrant> {
         begin.owner.as_ref().filter(|_| placement.hosts.len() > 1)?;
         let spec = &begin.spec;

@@ -1,6 +1,6 @@
-//! What is decided on the spot about the calls of one parallel process: who may call what, whose
-//! call waits for which answer. What concerns all nodes is reported; the numbers of calls stay
-//! here.
+//! Decisions of the shepherd about the calls of one parallel process: which calls are allowed, and
+//! which call waits for which reply. Calls that concern all nodes are reported. The ids of calls
+//! stay in the shepherd.
 
 use std::collections::VecDeque;
 
@@ -9,34 +9,34 @@ use score_proto::job_control::Report;
 use score_proto::message::{Call, Reply};
 use score_proto::nodeset::NodeSet;
 
-/// Calls of sc_flush and of sc_signal_bcast that one process may have under way: one for each of
-/// its threads, amply.
+/// Pending calls of sc_flush and of sc_signal_bcast that one process may have: more than enough for
+/// one call per thread.
 const MAX_PENDING_CALLS: usize = 1024;
 
 #[derive(Debug, Clone, Default)]
 struct NodeCalls {
     has_exited: bool,
     is_attached: bool,
-    /// The call of sc_barrier that waits.
+    /// The pending call of sc_barrier.
     pending_barrier: Option<u32>,
-    /// Calls of sc_barrier, and answers to them.
+    /// Calls of sc_barrier, and replies to them.
     barrier_counts: (u64, u64),
-    /// Calls of sc_signal_bcast that wait, in order.
+    /// Pending calls of sc_signal_bcast, in order.
     pending_broadcasts: VecDeque<u32>,
-    /// Calls of sc_flush not answered yet.
+    /// Number of pending calls of sc_flush.
     pending_flushes: usize,
 }
 
-/// What is to be done about a call.
+/// How the shepherd reacts to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallAction {
-    /// Answer the caller.
+    /// Reply to the caller.
     Answer(u32, Reply),
-    /// Report it.
+    /// Send a report to the job master.
     Report(Report),
-    /// Read what lies in the pipes, then ask for it to be written: node, and number of the call.
+    /// Drain the pipes, then request that the output is written: node, and id of the call.
     Flush(u32, u32),
-    /// Tell how to debug this node: the signal it named, and its display.
+    /// Report how to debug this node: node, signal, and display of the caller.
     Inspect(u32, i32, Option<String>),
 }
 
@@ -56,12 +56,12 @@ fn answer_done(node: u32, id: u32, error: i32) -> CallAction {
 }
 
 fn too_many(element: u32, node: u32, call: &str) -> CallAction {
-    let what = format!("it has more than {MAX_PENDING_CALLS} {call} under way");
-    CallAction::Report(Report::ProtocolViolation { element, node, violation: what })
+    let violation = format!("it has more than {MAX_PENDING_CALLS} pending calls of {call}");
+    CallAction::Report(Report::ProtocolViolation { element, node, violation })
 }
 
 impl CallHandler {
-    /// Nodes `first` and the `count - 1` next, none of which has called.
+    /// Handler for `node_count` nodes from `first_node` on, before their first calls.
     pub fn new(element: u32, name: String, first_node: u32, node_count: u32) -> Self {
         let nodes = vec![NodeCalls::default(); node_count as usize];
         Self { element, name, first_node, nodes, is_welcomed: false, is_ending: false }
@@ -71,7 +71,7 @@ impl CallHandler {
         self.nodes.get_mut(node.checked_sub(self.first_node)? as usize)
     }
 
-    /// A message came on a node's control socket.
+    /// Handles a call that was received on a node's control socket.
     pub fn on_call(&mut self, node: u32, call: Call) -> Vec<CallAction> {
         let (element, is_ending, is_welcomed) = (self.element, self.is_ending, self.is_welcomed);
         let Some(caller) = self.node_calls(node).filter(|caller| !caller.has_exited && !is_ending)
@@ -90,7 +90,7 @@ impl CallHandler {
             {
                 answer_done(node, id, libc::EPERM)
             }
-            // Another thread of the node is in it already.
+            // Another thread of the node is in sc_barrier already.
             Call::Barrier { id } if caller.pending_barrier.is_some() => {
                 caller.barrier_counts.0 += 1;
                 caller.barrier_counts.1 += 1;
@@ -144,17 +144,17 @@ impl CallHandler {
         vec![CallAction::Report(Report::Attached { element, nodes, addresses: Vec::new() })]
     }
 
-    /// Whether nobody has attached here yet.
+    /// Whether no node of this host has attached yet.
     pub fn is_first_attach(&self) -> bool {
         !self.nodes.iter().any(|caller| caller.is_attached)
     }
 
-    /// All nodes everywhere have attached.
+    /// All nodes on all hosts have attached.
     pub fn mark_welcomed(&mut self) {
         self.is_welcomed = true;
     }
 
-    /// All nodes everywhere are in sc_barrier: who is to be answered here.
+    /// All nodes on all hosts are in sc_barrier: returns the replies to the callers on this host.
     pub fn on_barrier_done(&mut self) -> Vec<CallAction> {
         let answer = |(node, caller): (u32, &mut NodeCalls)| {
             let id = caller.pending_barrier.take()?;
@@ -164,32 +164,32 @@ impl CallHandler {
         (self.first_node..).zip(&mut self.nodes).filter_map(answer).collect()
     }
 
-    /// How often a node has called sc_barrier, and was answered.
+    /// How often a node has called sc_barrier, and how many replies it got.
     pub fn barrier_counts(&self, node: u32) -> (u64, u64) {
         let caller =
             node.checked_sub(self.first_node).and_then(|index| self.nodes.get(index as usize));
         caller.map_or((0, 0), |caller| caller.barrier_counts)
     }
 
-    /// A broadcast has been sent by all hosts: answers the caller, if it is here.
+    /// All hosts have sent a broadcast: returns the reply to the caller, if it is on this host.
     pub fn on_broadcast_done(&mut self, node: u32) -> Option<CallAction> {
         let id = self.node_calls(node)?.pending_broadcasts.pop_front()?;
         Some(answer_done(node, id, 0))
     }
 
-    /// scrun has written what a call of sc_flush waited for.
+    /// scrun has written the output that a call of sc_flush waited for.
     pub fn on_flushed(&mut self, node: u32, id: u32) -> Option<CallAction> {
         let caller = self.node_calls(node)?;
         caller.pending_flushes = caller.pending_flushes.saturating_sub(1);
         Some(answer_done(node, id, 0))
     }
 
-    /// The parallel process is being ended: nobody is answered any more.
+    /// The parallel process is being ended: no further call gets a reply.
     pub fn mark_ending(&mut self) {
         self.is_ending = true;
     }
 
-    /// A node has ended.
+    /// A node has exited.
     pub fn on_process_exit(&mut self, node: u32) {
         if let Some(caller) = self.node_calls(node) {
             caller.has_exited = true;
@@ -197,7 +197,7 @@ impl CallHandler {
     }
 }
 
-/// What sc_signal_bcast may send.
+/// Whether sc_signal_bcast may send this signal.
 fn is_allowed_signal(signal: i32) -> bool {
     let refused = [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT].contains(&signal);
     (0..=64).contains(&signal) && !refused
@@ -230,8 +230,8 @@ mod tests {
         let report = Report::Attached { element: 1, nodes, addresses: Vec::new() };
         assert_eq!(actions, [CallAction::Report(report)]);
         assert!(!handler.is_first_attach());
-        let again = handler.on_call(5, Call::Attach { version });
-        assert!(matches!(again[..], [CallAction::Answer(5, Reply::Refused(_))]));
+        let second = handler.on_call(5, Call::Attach { version });
+        assert!(matches!(second[..], [CallAction::Answer(5, Reply::Refused(_))]));
         let mismatch = handler.on_call(4, Call::Attach { version: version + 1 });
         let CallAction::Report(Report::ElementFailed { element: 1, reason }) = &mismatch[1] else {
             panic!("{mismatch:?}")
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_may_be_called_before_the_welcome() {
+    fn calls_before_the_welcome_are_refused() {
         let mut handler = new_handler();
         handler.on_call(4, Call::Attach { version: PROTOCOL_VERSION });
         for call in [

@@ -1,5 +1,5 @@
-//! The control sockets: one for each process, datagrams both ways. What comes from there is
-//! hostile until it has been decoded.
+//! The control sockets: one for each process, datagrams both ways. Received data is untrusted
+//! until it has been decoded.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -16,9 +16,9 @@ use super::job_runner::ProcessKey;
 
 /// The longest call: sc_inspectme with a display name.
 const MAX_CALL_LEN: usize = 16 * 1024;
-/// Answers that a process may leave unread before it counts as hostile.
+/// Replies that a process may leave unread before it counts as hostile.
 const MAX_UNREAD_REPLIES: usize = 64;
-/// Calls of one process before it is the next one's turn.
+/// Calls that are read from one process before the next process is served.
 const CALLS_PER_TICK: usize = 8;
 
 #[derive(Debug)]
@@ -29,12 +29,12 @@ struct ControlSocket {
     is_queued: bool,
 }
 
-/// What was found on a control socket.
+/// What was received on a control socket.
 #[derive(Debug)]
 pub enum ControlEvent {
     /// A call.
     Call(ProcessKey, Call),
-    /// Something else: the process is broken or hostile.
+    /// Not a call: the process is faulty or hostile.
     Malformed(ProcessKey, String),
 }
 
@@ -42,15 +42,16 @@ pub enum ControlEvent {
 #[derive(Debug, Default)]
 pub struct ControlSockets {
     sockets: Vec<Option<ControlSocket>>,
-    /// This host's first node, and how many there are.
+    /// This host's first node.
     first_node: u32,
+    /// Number of this host's nodes.
     node_count: usize,
     ready: VecDeque<usize>,
     scratch: Vec<u8>,
 }
 
 impl ControlSockets {
-    /// Forgets the last stage's sockets and makes room for those of the next.
+    /// Drops the sockets of the last stage and allocates entries for the next stage.
     pub fn reset(&mut self, element_count: usize, first_node: u32, node_count: u32) {
         (self.first_node, self.node_count) = (first_node, node_count as usize);
         self.sockets.clear();
@@ -63,7 +64,7 @@ impl ControlSockets {
         key.element as usize * self.node_count + (key.node - self.first_node) as usize
     }
 
-    /// Takes our end of a process's control socket.
+    /// Takes the shepherd's end of a process's control socket.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -97,18 +98,19 @@ impl ControlSockets {
         }
     }
 
-    /// Has the socket of one process read next: it has ended, and what it said comes before that.
+    /// Queues the socket of a process that has exited, so that its last calls are handled before
+    /// its exit.
     pub fn mark_exited(&mut self, key: ProcessKey) {
         let index = self.index(key);
         self.mark_ready(index);
     }
 
-    /// Whether [`ControlSockets::hear`] may find something.
+    /// Whether [`ControlSockets::receive_events`] may return events.
     pub fn is_runnable(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// The next things that have come, from as many processes as are ready.
+    /// Receives the next events of all processes whose sockets are ready.
     pub fn receive_events(&mut self) -> Vec<ControlEvent> {
         let mut events = Vec::new();
         for _ in 0..self.ready.len() {
@@ -124,7 +126,7 @@ impl ControlSockets {
         events
     }
 
-    /// Forgets the socket of a process.
+    /// Drops the socket of a process.
     pub fn remove(&mut self, key: ProcessKey) {
         let index = self.index(key);
         if let Some(entry) = self.sockets.get_mut(index) {
@@ -132,7 +134,8 @@ impl ControlSockets {
         }
     }
 
-    /// Answers a process, descriptors included. False when it has left too much unread.
+    /// Sends a reply with descriptors to a process. False if the process has left too many replies
+    /// unread.
     pub fn answer(&mut self, key: ProcessKey, reply: &Reply, descriptors: Vec<OwnedFd>) -> bool {
         let index = self.index(key);
         let Some(Some(control)) = self.sockets.get_mut(index) else { return true };
@@ -164,8 +167,8 @@ impl ControlSocket {
             if let Some(Ok(call)) = call {
                 events.push(ControlEvent::Call(self.key, call));
             } else {
-                let what = format!("{count} bytes on its control socket are no call");
-                events.push(ControlEvent::Malformed(self.key, what));
+                let violation = format!("{count} bytes on its control socket are no call");
+                events.push(ControlEvent::Malformed(self.key, violation));
                 return ReadResult::Closed;
             }
         }
@@ -182,7 +185,7 @@ impl ControlSocket {
             match sendmsg::<()>(self.socket.as_raw_fd(), &iov, rights, flags, None) {
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::EINTR) => {}
-                // Sent, or nobody is there to read it.
+                // Sent, or the process has closed its end.
                 _ => {
                     self.unsent.pop_front();
                 }

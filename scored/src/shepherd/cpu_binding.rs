@@ -1,17 +1,18 @@
-//! Which processor a process runs on. A job that has every processor of a host while it runs
-//! (multi-user mode), with a process for each, has each process keep to one of them: nobody else is
-//! there in its slice. Left alone, the kernel puts processes that go on after a stop where there is
-//! room at that moment, two on one processor, and needs a tick or more to see it.
+//! Binding of processes to processors. In multi-user mode, a running job has all processors of a
+//! host. If it has one process per processor, each process is bound to one of them: no other job
+//! runs there in its slice. Unbound processes that resume after a stop are placed by the kernel
+//! according to the load of that moment. It may put two on one processor and needs a tick or more
+//! to correct that.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use score_proto::message::{JobSpec, ProgramKind};
 
-/// The option by which a user forbids it.
+/// The option by which a user disables the binding.
 const NOBIND_OPTION: &str = "nobind";
 
-/// The processor of each process of a stage on this host, which has so many nodes of the job; none
-/// where they are left alone.
+/// The processor of each process of a stage on this host, which has `nodes` nodes of the job. Empty
+/// if the processes are not bound.
 pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
     let [element] = &spec.stages[stage].elements[..] else { return Vec::new() };
     let is_one_per_node = element.kind != ProgramKind::System { per_host: true };
@@ -22,7 +23,7 @@ pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
     one_cpu_each(&allowed, nodes)
 }
 
-/// Sets of one processor, if there are as many as nodes, and several.
+/// Sets of one processor each, if there are as many processors as nodes and more than one.
 fn one_cpu_each(allowed: &CpuSet, nodes: u32) -> Vec<CpuSet> {
     let cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
     let single_cpu = |cpu: usize| {
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_keep_to_a_processor_each_if_there_is_one_for_each() {
+    fn each_process_is_bound_to_one_processor_if_there_is_one_for_each() {
         let mut allowed = CpuSet::new();
         [1, 4, 5].into_iter().for_each(|cpu| allowed.set(cpu).unwrap());
         let sets = one_cpu_each(&allowed, 3);

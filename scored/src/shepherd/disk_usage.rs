@@ -1,5 +1,5 @@
-//! What a job takes of its host's disk: what lies in its directory, and what its processes hold
-//! open of what was removed there.
+//! Disk usage of a job on its host: the files in its directory, and deleted files of that directory
+//! that its processes still hold open.
 
 #![forbid(unsafe_code)]
 
@@ -15,32 +15,32 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
 use crate::sys::{process, remove};
 
-/// Folders within folders that are looked into: each is an open descriptor.
+/// Depth of nested directories that are scanned. Each level costs an open descriptor.
 const MAX_DEPTH: usize = 128;
-/// Descriptors of the job's processes that one look goes through.
+/// Descriptors of the job's processes that one scan examines.
 const MAX_SCANNED_FDS: usize = 1 << 16;
-/// What /proc puts behind the path of a file that has no name any more.
+/// What /proc appends to the path of a file that has no name any more.
 const DELETED_SUFFIX: &[u8] = b" (deleted)";
 
 const DIR_OPEN_FLAGS: OFlag =
     OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
-/// Device and number: what one file is, whatever it is called.
+/// Device and inode number: they identify a file independently of its names.
 type Inode = (u64, u64);
 
-/// Whether a job takes no more than `limit` bytes.
+/// Whether a job uses no more than `limit` bytes.
 pub fn is_within(directory: &Path, limit: u64) -> bool {
-    // First what has no name: it may get one meanwhile (O_TMPFILE), and counts once.
+    // Files without a name first. A file may get a name meanwhile (O_TMPFILE) and must count once.
     let (bytes, inodes) = deleted_open_files(directory);
     let left = limit.checked_sub(bytes);
     left.is_some_and(|left| walk(directory, left, usize::MAX, &inodes).is_some())
 }
 
-/// The bytes of files that descendants of this process hold open although they were removed from
-/// `directory`, each file once, and which these are.
+/// The bytes of files that were deleted from `directory` and that descendants of this process still
+/// hold open, and the inodes of these files. Each file counts once.
 fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
     let (mut sum, mut inodes) = (0u64, HashSet::new());
-    // The directory's name as /proc has it, whatever links lead there.
+    // The directory's name as /proc shows it, with symbolic links resolved.
     let Ok(top) = File::open(directory) else { return (sum, inodes) };
     let Ok(top) = fs::read_link(format!("/proc/self/fd/{}", top.as_raw_fd())) else {
         return (sum, inodes);
@@ -49,7 +49,7 @@ fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
     let descriptors = descriptors.filter_map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).ok());
     for descriptor in descriptors.flatten().flatten().take(MAX_SCANNED_FDS) {
         let descriptor = descriptor.path();
-        // The name asks no file system: one that does not answer holds up nobody here.
+        // Reading the link does not access the file system, so that a dead server cannot block it.
         let was_in_directory = fs::read_link(&descriptor).is_ok_and(|name| {
             name.starts_with(&top) && name.as_os_str().as_bytes().ends_with(DELETED_SUFFIX)
         });
@@ -65,8 +65,8 @@ fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
     (sum, inodes)
 }
 
-/// The bytes that a folder takes on disk, if these are no more than `limit`. What lies too deep to
-/// be counted is as good as too much. Beyond `max_files` files nothing is counted.
+/// The bytes that a directory takes on disk, or None if these are more than `limit`. A tree that is
+/// too deep to be counted also exceeds the limit. Only the first `max_files` files are counted.
 pub fn bytes_used(directory: &Path, limit: u64, max_files: usize) -> Option<u64> {
     walk(directory, limit, max_files, &HashSet::new())
 }
@@ -123,7 +123,7 @@ pub(super) mod tests {
     use std::path::PathBuf;
     use std::process::{Command, Stdio};
 
-    /// A new folder.
+    /// A new directory.
     pub fn scratch_dir(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("score-limits-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -152,14 +152,14 @@ pub(super) mod tests {
     #[test]
     fn a_deleted_file_counts_once_while_it_is_held_open() {
         let base = scratch_dir("held");
-        let elsewhere = scratch_dir("held-elsewhere");
-        // Two processes hold one file, twice each; one elsewhere is not the job's.
+        let other_dir = scratch_dir("held-other");
+        // Two processes hold one file, twice each. A file in another directory is not the job's.
         let script = format!(
             "cd {}; exec 3>a 4>&3 5>{}/b 6<&0; rm a {}/b; head -c 3000000 /dev/zero >&3; \
              head -c 3000000 /dev/zero >&5; cat <&6 & echo there; exec cat",
             base.display(),
-            elsewhere.display(),
-            elsewhere.display(),
+            other_dir.display(),
+            other_dir.display(),
         );
         let mut holder = Command::new("/bin/sh");
         holder.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -169,11 +169,11 @@ pub(super) mod tests {
         assert!((3_000_000..4_000_000).contains(&bytes) && inodes.len() == 1, "{bytes}");
         assert!(bytes_used(&base, u64::MAX, 200).unwrap() < 1 << 20);
         assert!(!is_within(&base, 2 << 20) && is_within(&base, 4 << 20));
-        // Beside it one that has a name.
+        // In addition, a file that has a name.
         fs::write(base.join("c"), vec![1; 2 << 20]).unwrap();
         assert!(!is_within(&base, 4 << 20) && is_within(&base, 6 << 20));
         drop(holder.stdin.take());
         holder.wait().unwrap();
-        [base, elsewhere].iter().for_each(|path| fs::remove_dir_all(path).unwrap());
+        [base, other_dir].iter().for_each(|path| fs::remove_dir_all(path).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! scrun's standard input, on its way to node 0.
+//! Forwards scrun's standard input to node 0.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,11 +13,11 @@ use score_proto::message::STDIN_WINDOW;
 use super::reports::ScoredLink;
 use crate::sys::descriptor;
 
-/// The write end of node 0's standard input, and what it has not taken yet.
+/// The write end of node 0's standard input, and the data that the pipe has not taken yet.
 #[derive(Debug, Default)]
 pub struct Input {
     pipe: Option<OwnedFd>,
-    /// Whether it has been opened or closed: before that nobody can tell what becomes of it.
+    /// Whether the input has been opened or closed. Before that its reader is unknown.
     is_decided: bool,
     buffer: VecDeque<u8>,
     /// Bytes that scrun may still send.
@@ -49,7 +49,7 @@ impl Input {
         Ok(())
     }
 
-    /// Bytes from scrun. False when it has sent more than it was granted.
+    /// Takes bytes from scrun. False if scrun has sent more than the window allows.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let count = bytes.len() as u64;
         if count > self.window_left {
@@ -62,12 +62,12 @@ impl Input {
         true
     }
 
-    /// No more will come.
+    /// scrun has reached the end of its input.
     pub fn on_eof(&mut self) {
         self.is_eof = true;
     }
 
-    /// mio has reported on the pipe: room, or the reader has gone.
+    /// mio has reported that the pipe has room, or that the reader has closed it.
     pub fn mark_writable(&mut self, reader_closed: bool) {
         self.is_writable = true;
         if reader_closed {
@@ -75,18 +75,18 @@ impl Input {
         }
     }
 
-    /// Node 0 is on another host, which says what becomes of the input.
+    /// Node 0 is on another host, whose shepherd reports about the input.
     pub fn disable(&mut self) {
         self.closed_reported = true;
     }
 
-    /// Node 0 reads no more, or never did.
+    /// Node 0 does not read, or no longer reads, the input.
     pub fn close(&mut self) {
         self.pipe = None;
         self.is_decided = true;
     }
 
-    /// Writes what the pipe takes and grants as much anew.
+    /// Writes as much as the pipe takes, and enlarges the window by the same amount.
     pub fn pump(&mut self, reports: &mut ScoredLink) {
         if !self.is_decided {
             return;

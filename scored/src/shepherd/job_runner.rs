@@ -1,4 +1,4 @@
-//! The job as it stands on this host: starting its processes, hearing them, seeing them end.
+//! The part of the job on this host: starts its processes, handles their calls and their exits.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::{HostPlacement, JobStart, Placement, Report, Status};
 use score_proto::message::{ElementSpec, JobSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
@@ -30,11 +31,11 @@ use crate::raw_socket::RawSocketClient;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
 
-/// Processes started in one turn of the loop.
+/// Processes started in one tick of the loop.
 const SPAWNS_PER_TICK: usize = 16;
 /// How long output may take to drain after the user has killed the job.
 const KILL_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
-/// How long killed processes may take to go.
+/// How long killed processes may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One process of the running stage.
@@ -46,22 +47,22 @@ pub struct ProcessKey {
     pub node: u32,
 }
 
-/// What does not change while the shepherd lives.
+/// State that does not change during the lifetime of the shepherd.
 #[derive(Debug)]
 pub struct ShepherdContext {
     pub directory: PathBuf,
     pub outer_proc: Option<OwnedFd>,
     pub descriptor_limit: libc::rlimit,
     pub null: File,
-    /// Where the kernel counts what the job uses.
+    /// Files in which the kernel counts the job's resource usage.
     pub cgroup_counters: CgroupCounters,
     /// Whether daemons serve several users.
     pub multi_user: bool,
-    /// Who opens raw sockets that this process may not.
+    /// Client of the helper that opens raw sockets, which this process may not open.
     pub raw_client: Option<RawSocketClient>,
 }
 
-/// The job, once it is known.
+/// The job, once its start has been ordered.
 #[derive(Debug)]
 pub struct JobInfo {
     pub job_start: JobStart,
@@ -71,13 +72,13 @@ pub struct JobInfo {
     pub stage: usize,
 }
 
-/// How far the end of the job has come.
+/// How far the shutdown of the job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShutdownPhase {
     Running,
-    /// Waiting for killed processes, until then.
+    /// Waiting for killed processes until this deadline.
     Killing(Instant),
-    /// Reading what they left.
+    /// Reading the rest of their output.
     DrainingOutput,
     Done,
 }
@@ -85,7 +86,7 @@ enum ShutdownPhase {
 /// The job's part on this host.
 pub struct JobRunner {
     pub(super) context: ShepherdContext,
-    /// Which hosts there are, until the job comes.
+    /// The job's hosts, until the job is started.
     pub(super) placement: Option<Placement>,
     pub(super) job_info: Option<JobInfo>,
     pub reports: ScoredLink,
@@ -94,29 +95,29 @@ pub struct JobRunner {
     pub controls: ControlSockets,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
-    /// What is seen of the processes from outside.
+    /// Inspects the processes from outside.
     pub inspector: ProcessInspector,
     /// Whether the job is stopped.
     pub run_gate: Arc<RunGate>,
-    /// How long it had been, when that was last looked at.
+    /// Total time for which the job had been stopped when it was last checked.
     last_total_stopped: Duration,
-    /// The user has heard what there is to hear of the networks.
+    /// The notes on the networks have been reported to the user.
     pub(super) networks_reported: bool,
     pub(super) limit_enforcer: LimitEnforcer,
     pub(super) metrics: MetricsCollector,
-    /// By element of the running stage.
+    /// One handler for each element of the running stage.
     pub(super) call_handlers: Vec<CallHandler>,
     keys_by_pid: HashMap<i32, ProcessKey>,
-    /// The same the other way round.
+    /// Inverse of `keys_by_pid`.
     pub(super) pids_by_key: HashMap<ProcessKey, i32>,
-    /// Signals of the user that came before all processes of the stage were started.
+    /// Signals of the user that arrived before all processes of the stage were started.
     early_signals: Vec<i32>,
-    /// Flushes that have been reported: caller and the number of its call, by token.
+    /// Flushes that have been reported: caller and id of its call, by token.
     pub(super) pending_flushes: HashMap<u64, (ProcessKey, u32)>,
     next_flush_token: u64,
     pub(super) started_at: Option<Instant>,
     last_exit_at: Option<Instant>,
-    /// The user has killed the job: its output is not waited for longer than `killed_until`.
+    /// The user has killed the job: its output is drained until `kill_drain_deadline` at most.
     killed: bool,
     kill_drain_deadline: Option<Instant>,
     shutdown_phase: ShutdownPhase,
@@ -167,7 +168,7 @@ impl JobRunner {
         }
     }
 
-    /// Everything has been reported and nothing is left.
+    /// Whether the job has ended and everything has been reported.
     pub fn is_done(&self) -> bool {
         self.shutdown_phase == ShutdownPhase::Done
     }
@@ -178,7 +179,7 @@ impl JobRunner {
         can_spawn || self.outputs.is_runnable() || self.controls.is_runnable()
     }
 
-    /// When something is to be done by the clock.
+    /// The earliest of all deadlines.
     pub fn next_deadline(&self) -> Option<Instant> {
         let line_deadline =
             if self.run_gate.is_stopped() { None } else { self.outputs.next_deadline() };
@@ -198,7 +199,7 @@ impl JobRunner {
         .min()
     }
 
-    /// One turn of the loop: everything that is ready, a bounded amount of each.
+    /// One tick of the loop: handles everything that is ready, a bounded amount of each kind.
     pub fn tick(&mut self, registry: &Registry, now: Instant) {
         if let Err(error) = self.shared_memory.register(registry, NETWORKS) {
             self.fail_job(format!("the networks cannot be watched: {error}"));
@@ -229,19 +230,19 @@ impl JobRunner {
         }
     }
 
-    /// The clocks of the job stand still while it is stopped.
+    /// Postpones the job's deadlines by the time for which it was stopped.
     fn account_stopped_time(&mut self) {
         let total_stopped = self.run_gate.total_stopped();
         let stop_time = total_stopped.saturating_sub(self.last_total_stopped);
         if !stop_time.is_zero() {
             self.last_total_stopped = total_stopped;
             self.outputs.postpone(stop_time);
-            // What came meanwhile was left.
+            // While the job was stopped, its networks were not served.
             self.serve_networks();
         }
     }
 
-    /// What processes that have ended have sent is on its way still.
+    /// Goes on with delivering the messages that exited processes have sent.
     pub fn serve_networks(&self) {
         if !self.run_gate.is_stopped() {
             self.shared_memory.serve();
@@ -255,7 +256,7 @@ impl JobRunner {
         reaper::kill_all();
     }
 
-    /// Ends everything that is left, then reports it.
+    /// Kills all remaining processes. The end of the job is reported after that.
     pub(super) fn begin_shutdown(&mut self) {
         self.input.close();
         self.spawn_queue.cancel(None);
@@ -345,8 +346,8 @@ impl JobRunner {
         let nodes = NodeSet::one(node);
         match error {
             StartError::Skipped => self.reports.add(Report::Skipped { element, nodes }),
-            StartError::Program(code, why) => {
-                self.reports.add(Report::NotStarted { element, nodes, code, reason: why });
+            StartError::Program(code, reason) => {
+                self.reports.add(Report::NotStarted { element, nodes, code, reason });
             }
             StartError::Job(reason) => {
                 self.fail_job(reason);
@@ -355,7 +356,7 @@ impl JobRunner {
         }
     }
 
-    /// The job cannot go on: nothing further is started.
+    /// The job cannot continue: reports the reason and starts no further process.
     pub(super) fn fail_job(&mut self, reason: String) {
         let reason = match &self.job_info {
             Some(job_info) if job_info.placement.hosts.len() > 1 => {
@@ -363,18 +364,19 @@ impl JobRunner {
             }
             _ => reason,
         };
-        self.reports.add(Report::JobFailed { code: 1, reason });
+        self.reports.add(Report::JobFailed { code: EXIT_FAILED, reason });
         self.skip_unstarted(None);
     }
 
-    /// Takes what has not been started off the list, of one element or of all.
+    /// Removes the processes of one element, or of all, that have not been started yet from the
+    /// queue.
     pub(super) fn skip_unstarted(&mut self, element: Option<u32>) {
         for ProcessKey { element, node } in self.spawn_queue.cancel(element) {
             self.reports.add(Report::Skipped { element, nodes: NodeSet::one(node) });
         }
     }
 
-    /// The job has exceeded a limit: nothing of it goes on here.
+    /// The job has exceeded a limit: kills all of its processes on this host.
     fn on_limit_exceeded(&mut self, kind: LimitKind) {
         let host =
             self.job_info.as_ref().map_or_else(super::redirection::host_name, JobInfo::host_name);
@@ -388,8 +390,8 @@ impl JobRunner {
         for event in self.controls.receive_events() {
             match event {
                 ControlEvent::Call(key, call) => self.on_call(key, call),
-                ControlEvent::Malformed(ProcessKey { element, node }, what) => {
-                    self.reports.add(Report::ProtocolViolation { element, node, violation: what });
+                ControlEvent::Malformed(ProcessKey { element, node }, violation) => {
+                    self.reports.add(Report::ProtocolViolation { element, node, violation });
                 }
             }
         }
@@ -410,7 +412,7 @@ impl JobRunner {
         }
     }
 
-    /// Takes every child that has ended.
+    /// Reaps every child that has exited.
     pub fn reap(&mut self, registry: &Registry) {
         while let WaitResult::Exited(reaped) = process::reap() {
             self.on_process_exit(reaped);
@@ -419,7 +421,7 @@ impl JobRunner {
     }
 
     fn on_process_exit(&mut self, reaped: Reaped) {
-        // Others are orphans that we have inherited.
+        // Other children are orphans that this process has inherited.
         let Some(key) = self.keys_by_pid.remove(&reaped.pid) else { return };
         self.pids_by_key.remove(&key);
         self.last_exit_at = Some(Instant::now());
@@ -427,7 +429,7 @@ impl JobRunner {
         {
             self.on_limit_exceeded(LimitKind::Memory);
         }
-        // What it has said before its end counts before its end.
+        // Calls that it made before its exit are handled first.
         self.controls.mark_exited(key);
         self.receive_calls();
         self.controls.remove(key);
@@ -466,7 +468,8 @@ impl JobRunner {
         }
     }
 
-    /// The user's signal to the job: its next processes get it, too, while not all are started.
+    /// Sends the user's signal to the job. While not all processes are started, those that are
+    /// started later get it too.
     pub(super) fn signal_all(&mut self, signal: i32) {
         let is_early = self.spawn_queue.is_pending() || self.pids_by_key.is_empty();
         if is_early && !self.early_signals.contains(&signal) {
@@ -475,7 +478,7 @@ impl JobRunner {
         self.signal(None, signal);
     }
 
-    /// Sends a signal to the group of every process that runs, or of those of one element.
+    /// Sends a signal to the process group of every running process of one element, or of all.
     pub(super) fn signal(&self, element: Option<u32>, signal: i32) {
         for (key, pid) in &self.pids_by_key {
             if element.is_none_or(|element| element == key.element) {
@@ -497,7 +500,7 @@ impl JobRunner {
             self.shutdown_phase = ShutdownPhase::DrainingOutput;
             self.drain(DrainReason::JobEnd);
         } else {
-            // A subreaper inherits what its children leave.
+            // A subreaper inherits the orphans of its children.
             reaper::kill_all();
         }
     }
@@ -510,11 +513,12 @@ impl JobRunner {
         if self.context.multi_user
             && let Ok(directory) = File::open(&self.context.directory)
         {
-            // As the user, so that root has less to do with it. What cannot go is named by scored.
+            // This process has the user's rights, so that less is left to remove as root. scored
+            // reports files that cannot be removed.
             let _ = remove::empty(&directory.into());
         }
         let elapsed = match (self.started_at, self.last_exit_at) {
-            (Some(began), Some(end)) => end.saturating_duration_since(began),
+            (Some(start), Some(end)) => end.saturating_duration_since(start),
             _ => Duration::ZERO,
         };
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
@@ -542,12 +546,12 @@ impl ShepherdContext {
 }
 
 impl JobInfo {
-    /// What was submitted.
+    /// The job as submitted.
     pub fn spec(&self) -> &JobSpec {
         &self.job_start.spec
     }
 
-    /// What this host is called: by the job, or by itself.
+    /// The name of this host in the job, or its own host name if the job has none for it.
     pub fn host_name(&self) -> String {
         match self.local_host.name.as_str() {
             "" => super::redirection::host_name(),

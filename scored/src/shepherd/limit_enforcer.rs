@@ -1,5 +1,5 @@
-//! Whether the job stays within its limits on this host: looked at from time to time, the more
-//! often the nearer the limit can be.
+//! Checks from time to time whether the job stays within its limits on this host. The sooner a
+//! limit can be reached, the more often it is checked.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,16 +8,17 @@ use super::disk_usage;
 use crate::job::limits::{JobLimits, LimitKind};
 use crate::sys::{cgroup, process};
 
-/// Between two looks: at least, at most.
+/// Shortest and longest interval between two checks.
 const CHECK_INTERVAL_RANGE: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_secs(1));
-/// Between two looks at memory where no cgroup limits it.
+/// Interval between two checks of memory, if no cgroup limits it.
 const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two looks at the job's directory, and how many times longer than a look itself.
+/// Shortest interval between two scans of the job's directory.
 const DISK_SCAN_INTERVAL: Duration = Duration::from_millis(200);
+/// The interval is at least this many times as long as a scan takes.
 const DISK_SCAN_BACKOFF_FACTOR: u32 = 10;
 
-/// Where the kernel counts for the job's group, if it has one.
+/// Files in which the kernel counts for the job's cgroup, if the job has one.
 #[derive(Debug, Clone, Default)]
 pub struct CgroupCounters {
     /// `cpu.stat` or `cpuacct.usage`
@@ -26,7 +27,7 @@ pub struct CgroupCounters {
     pub oom_file: Option<PathBuf>,
 }
 
-/// The limits of a job, and when they are looked at next.
+/// The limits of a job, and the times of the next checks.
 #[derive(Debug, Default)]
 pub struct LimitEnforcer {
     limits: JobLimits,
@@ -38,7 +39,7 @@ pub struct LimitEnforcer {
 }
 
 impl LimitEnforcer {
-    /// Watches a job that has nothing running yet.
+    /// Enforcer for a job that has no processes yet.
     pub fn new(limits: JobLimits, cgroup_counters: CgroupCounters, now: Instant) -> Self {
         if let (Some(bytes), None) = (limits.memory, &cgroup_counters.oom_file) {
             process::limit_data(bytes);
@@ -56,18 +57,18 @@ impl LimitEnforcer {
         }
     }
 
-    /// What the limits are.
+    /// The limits.
     pub fn limits(&self) -> &JobLimits {
         &self.limits
     }
 
-    /// When [`LimitEnforcer::look`] is to be called next.
+    /// When [`LimitEnforcer::check`] is to be called next.
     pub fn deadline(&self) -> Option<Instant> {
         let all = [self.next_cpu_check, self.next_memory_check, self.next_disk_check];
         all.into_iter().flatten().min().filter(|_| !self.is_reported)
     }
 
-    /// The limit that is exceeded, if one is; told once.
+    /// The limit that is exceeded, if any. Reported once.
     pub fn check(&mut self, now: Instant, directory: &Path) -> Option<LimitKind> {
         if self.deadline().is_none_or(|due| due > now) {
             return None;
@@ -79,7 +80,8 @@ impl LimitEnforcer {
         kind
     }
 
-    /// A process was killed by SIGKILL: whether the kernel did it for lack of memory; told once.
+    /// Called when SIGKILL has ended a process: whether the kernel killed it for lack of memory.
+    /// Reported once.
     pub fn was_oom_killed(&mut self) -> bool {
         let oom_killed =
             self.cgroup_counters.oom_file.as_deref().and_then(cgroup::oom_kills).unwrap_or(0) > 0;

@@ -1,6 +1,6 @@
 //! The shepherd: one for each job and host. It owns the job's processes, pipes and shared memory,
-//! and dies with them. What is to be done is decided by the job's master ([`crate::job`]); here it
-//! is done.
+//! and exits with them. The job master ([`crate::job`]) decides what happens; the shepherd carries
+//! it out.
 
 mod call_handler;
 mod control_sockets;
@@ -33,6 +33,7 @@ use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_proto::PROTOCOL_VERSION;
+use score_proto::exit_code::{EXIT_FAILED, EXIT_SETUID_FAILED};
 use score_proto::job_control::{Order, Owner, Report};
 
 use crate::framed_socket::FramedSocket;
@@ -51,62 +52,60 @@ const INPUT: Token = Token(2);
 const NETWORKS: Token = Token(3);
 /// The job runs again.
 const RESUMED: Token = Token(4);
-/// Orders to stop and to run, as long as there is no thread that hears them.
+/// Orders to stop and to run, as long as no switch thread receives them.
 const SWITCH_ORDERS: Token = Token(5);
 const FIRST_DYNAMIC_TOKEN: usize = 8;
 
-/// Exit code of a shepherd that could not become the user; it has said why.
-pub const EXIT_SETUID_FAILED: u8 = 77;
-
-/// What the process is called.
+/// Name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-shepherd";
 
-/// What scored tells its shepherd.
+/// Options that scored passes to its shepherd.
 #[derive(Debug)]
 pub struct ShepherdOptions {
     /// Socket to scored.
     pub control: OwnedFd,
-    /// The same for orders to stop and to run.
+    /// Socket to scored for orders to stop and to run.
     pub switch_socket: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
-    /// To whoever opens raw sockets for the job, where it has any.
+    /// Socket to the helper that opens raw sockets for the job, if the job has any.
     pub raw_socket_helper: Option<OwnedFd>,
     /// /proc of the outer PID namespace, when this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,
-    /// Whose job it is, when it is not that of whoever has started scored.
+    /// Owner of the job, if it is not the user who started scored.
     pub owner: Option<Owner>,
-    /// Where the kernel counts what the job uses.
+    /// Files in which the kernel counts the job's resource usage.
     pub cgroup_counters: CgroupCounters,
 }
 
 /// Runs the shepherd until its job has ended.
 ///
 /// # Errors
-/// What the system refused before the job began.
+/// A system call failed before the job began.
 pub fn run(options: ShepherdOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
     descriptor::reserve_low()?;
     descriptor::close_on_exec_from(3);
     let descriptor_limit = process::raise_descriptor_limit();
     match options.outer_proc {
-        // Its end ends all the others.
+        // If init of the namespace exits, all other processes are killed.
         Some(_) => process::die_with_parent(libc::SIGKILL),
-        // Somebody has to be left to kill the descendants: it sees scored's end on the socket.
+        // This process must outlive scored to kill the descendants. It notices that scored has
+        // exited by the socket.
         None => process::become_subreaper(),
     }
     let poll = Poll::new()?;
     let mut reports = ScoredLink::new(FramedSocket::new(options.control)?);
     reports.register(poll.registry(), LINK)?;
     if let Some(owner) = &options.owner {
-        // Before the right to it is gone; for the thread that switches.
+        // For the switch thread, while this process still has the permission.
         let _ = realtime::enter(Inherit::Realtime);
         if let Err(reason) = credentials::become_owner(owner) {
-            reports.add(Report::JobFailed { code: 1, reason });
+            reports.add(Report::JobFailed { code: EXIT_FAILED, reason });
             reports.flush(poll.registry());
             std::process::exit(EXIT_SETUID_FAILED.into());
         }
-        // The kernel forgets it when ids change.
+        // The kernel clears the parent-death signal when ids change.
         if options.outer_proc.is_some() {
             process::die_with_parent(libc::SIGKILL);
         }
@@ -141,7 +140,7 @@ pub fn run(options: ShepherdOptions) -> io::Result<()> {
         raw_client: options.raw_socket_helper.map(RawSocketClient::new).transpose()?,
     };
     let job_runner = JobRunner::new(context, reports, switch_handle.run_gate(), inspector);
-    // The kernel closes and frees faster, and this process ends with it.
+    // No destructors: the process exits anyway, and the kernel frees everything faster.
     ManuallyDrop::new(Shepherd { poll, child_signals, switch_handle, job_runner }).run_loop()
 }
 
@@ -166,7 +165,7 @@ impl Shepherd {
                 match event.token() {
                     LINK => self.job_runner.reports.mark_readable(),
                     CHILD_SIGNALS => child_exited = true,
-                    // A turn is all that it needs.
+                    // The tick below does all the work.
                     RESUMED => {}
                     SWITCH_ORDERS => self.switch_handle.receive_orders(self.poll.registry())?,
                     NETWORKS => self.job_runner.serve_networks(),
@@ -184,7 +183,7 @@ impl Shepherd {
             }
             self.receive_orders();
             if self.job_runner.reports.is_closed() {
-                // scored has gone: nobody is left to run for.
+                // scored has exited: end the job.
                 return reaper::kill_and_reap(Duration::from_secs(2));
             }
             self.switch_handle.start_if_needed(self.poll.registry())?;
@@ -210,7 +209,7 @@ impl Shepherd {
             return Some(Duration::ZERO);
         }
         let deadline = self.job_runner.next_deadline()?;
-        // epoll counts milliseconds: round up, or the loop would spin at the end.
+        // epoll counts milliseconds: round up, because the loop would otherwise spin at the end.
         Some(deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 

@@ -1,4 +1,5 @@
-//! Carrying out what the job's master orders, and what a process asks for that needs no master.
+//! Carries out the orders of the job master, and those calls of a process that the shepherd can
+//! answer without the job master.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -18,14 +19,14 @@ use crate::job::exit_code;
 use crate::job::limits::JobLimits;
 use crate::sys::process;
 
-/// The option by which a user forbids to conclude anything from idle flags (manual 3.5.2).
+/// The option by which a user disables conclusions from idle flags (manual 3.5.2).
 const NOIDLE_OPTION: &str = "noidle";
 
 impl JobRunner {
-    /// The next order.
+    /// Carries out an order.
     pub fn on_order(&mut self, order: Order) {
         match order {
-            // The business of daemons: a shepherd is not asked to end, and starts what is there.
+            // For daemons only: a shepherd gets no order to abort, and the daemon stages the files.
             Order::Hello { .. } | Order::Abort => {}
             Order::FileChunk { .. } | Order::SharedFile { .. } => {}
             Order::SetPlacement(placement) => {
@@ -87,14 +88,14 @@ impl JobRunner {
             }
             Order::Stdin(bytes) => {
                 if !self.input.push(&bytes) {
-                    self.fail_job("scrun sent more input than it was asked for".to_owned());
+                    self.fail_job("scrun sent more input than its window allows".to_owned());
                 }
             }
             Order::StdinEof => self.input.on_eof(),
             Order::OutputAck(bytes) => self.outputs.on_output_ack(bytes, Instant::now()),
             Order::OutputClosed(stream) => self.outputs.close_stream(stream),
             Order::Signal(signal) => self.signal_all(signal),
-            // Another socket, and another thread ([`super::gang_switch`]).
+            // These come over another socket, to another thread ([`super::gang_switch`]).
             Order::Stop { .. } | Order::Run { .. } => {}
             Order::Sample { element, round, stopped } => {
                 let sample = self.inspector.sample_round(element, round, stopped);
@@ -144,7 +145,7 @@ impl JobRunner {
         self.started_at = Some(Instant::now());
     }
 
-    /// A process has called.
+    /// Handles a call of a process.
     pub(super) fn on_call(&mut self, key: ProcessKey, call: Call) {
         let Some(handler) = self.call_handlers.get_mut(key.element as usize) else { return };
         let is_first = handler.is_first_attach();
@@ -171,7 +172,7 @@ impl JobRunner {
         self.execute_actions(key.element, actions);
     }
 
-    /// Before an answer is sent, so that who still waits for it is not idle.
+    /// Called before a reply is sent, so that a process that still waits for it is not idle.
     fn publish_barrier_counts(&self, key: ProcessKey) {
         if let Some(handler) = self.call_handlers.get(key.element as usize) {
             self.inspector.set_barrier_counts(
@@ -182,8 +183,8 @@ impl JobRunner {
         }
     }
 
-    /// The first node of an element has attached here: where its networks can be reached from
-    /// other hosts.
+    /// The first node of an element has attached on this host: opens its networks and returns the
+    /// addresses for other hosts.
     fn open_networks(&mut self, element: u32) -> Result<Vec<HostNetworkAddress>, String> {
         let Some(job_info) = &self.job_info else { return Ok(Vec::new()) };
         self.shared_memory.open(element, job_info, self.context.raw_client.as_ref())
@@ -211,9 +212,9 @@ impl JobRunner {
 
     fn send_reply(&mut self, key: ProcessKey, reply: &Reply, descriptors: Vec<OwnedFd>) {
         if !self.controls.answer(key, reply, descriptors) {
-            let what = "it does not read the answers to its calls".to_owned();
+            let violation = "it does not read the answers to its calls".to_owned();
             let ProcessKey { element, node } = key;
-            self.reports.add(Report::ProtocolViolation { element, node, violation: what });
+            self.reports.add(Report::ProtocolViolation { element, node, violation });
         }
     }
 
@@ -232,7 +233,7 @@ impl JobRunner {
         if let Some(handler) = self.call_handlers.get_mut(element as usize) {
             handler.mark_welcomed();
         }
-        // Once for the job, and by one host, which knows what all have.
+        // Once for the job, and by one host: every host knows the offers of all.
         if job_info.placement.self_host == 0
             && !std::mem::replace(&mut self.networks_reported, true)
         {
@@ -298,8 +299,9 @@ impl JobRunner {
         let display_text =
             display.map_or_else(String::new, |display| format!(" on display {display}"));
         format!(
-            "node {} on host {host} (process {pid}) called sc_inspectme() for {signal}{display_text}: its \
-             parallel process is ended. To look at such a process while it runs: gdb -p {pid}",
+            "node {} on host {host} (process {pid}) called sc_inspectme() for \
+             {signal}{display_text}: its parallel process is ended. To look at such a process \
+             while it runs: gdb -p {pid}",
             key.node
         )
     }

@@ -1,5 +1,6 @@
-//! What the processes write: read from their pipes, cut into lines, merged fairly, and sent up
-//! within the window. A closed window stops the reading, so that back-pressure reaches the writers.
+//! The output of the processes: read from their pipes, split into lines, merged fairly, and sent
+//! towards scrun within the window. A closed window stops the reading, so that back-pressure
+//! reaches the writers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,30 +18,30 @@ use crate::framed_socket::{READ_BYTES, with_read_buffer};
 use crate::job::line_splitter::LineSplitter;
 use crate::sys::descriptor;
 
-/// Less room than this is not worth a system call.
+/// Shortest read that is worth a system call.
 const MIN_READ_LEN: usize = 4096;
-/// Reads in one turn of the loop.
+/// Reads in one tick of the loop.
 const READS_PER_TICK: usize = 32;
-/// Bytes of all unfinished lines together. Above that one pipe at a time is read until its line
-/// has gone; the others wait, and their writers with them.
+/// Bytes of all unfinished lines together. Above that, one pipe at a time is read until its line is
+/// complete. The other pipes wait, and so do their writers.
 const MAX_PENDING_BYTES: usize = 16 * 1024 * 1024;
 /// How long an unfinished line (a prompt, a progress bar) waits for its end.
 const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_millis(100);
-/// The same when the writer is likely to be in the middle of something.
+/// The same if the writer is likely to be in the middle of a write.
 const MID_WRITE_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Buffered output is written in multiples of this.
 const STDIO_BLOCK_LEN: u64 = 1024;
 /// Size that a busy pipe is enlarged to, if the system allows.
 const LARGE_PIPE_LEN: i32 = 256 * 1024;
 
-/// Why pipes are being read to their present end.
+/// Why pipes are being read up to their present end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainReason {
-    /// sc_flush of this element's node, with the id of its call.
+    /// sc_flush: element, node and id of the call.
     Flush(u32, u32, u32),
-    /// Every process of a stage has ended.
+    /// Every process of a stage has exited.
     StageEnd,
-    /// Every process of the job has ended.
+    /// Every process of the job has exited.
     JobEnd,
 }
 
@@ -55,7 +56,7 @@ struct PendingDrain {
 struct OutputPipe {
     pipe: OwnedFd,
     stream: Stream,
-    /// Stage and element it belongs to.
+    /// Stage and element of the writer.
     owner: (usize, u32),
     lines: LineSplitter,
     /// Bytes read in all.
@@ -65,27 +66,27 @@ struct OutputPipe {
     capacity: usize,
     is_queued: bool,
     deadline: Option<Instant>,
-    /// Drains that wait for it: serial, and the total to reach.
+    /// Drains that wait for this pipe: serial, and the number of bytes to reach.
     drain_marks: Vec<(u64, u64)>,
 }
 
-/// All pipes that are read here.
+/// All output pipes of the job on this host.
 #[derive(Debug)]
 pub struct OutputMux {
-    /// This host's place among the job's.
+    /// This host's index among the job's hosts.
     pub host: u32,
     pipes: Vec<Option<OutputPipe>>,
     ready: VecDeque<usize>,
-    /// Sent up and not yet gone on from there.
+    /// Bytes sent to scored and not acknowledged yet.
     unacked_len: usize,
     /// The window left too little room for the next read.
     is_window_full: bool,
     closed_streams: [bool; 2],
     /// Bytes of all unfinished lines.
     pending_len: usize,
-    /// Who may go on when those are too many.
+    /// The only pipe that may be read while `pending_len` exceeds its limit.
     exclusive_reader: Option<usize>,
-    /// Who waits for that, marked as queued.
+    /// Pipes that wait for `exclusive_reader`. They are marked as queued.
     parked_pipes: Vec<usize>,
     batch: Vec<u8>,
     batch_stream: Stream,
@@ -123,7 +124,7 @@ impl Default for OutputMux {
 }
 
 impl OutputMux {
-    /// Takes the read end of a pipe. Dropped at once when its stream has no reader any more.
+    /// Takes the read end of a pipe. Drops it at once if its stream has no reader any more.
     ///
     /// # Errors
     /// As fcntl(2), epoll_ctl(2).
@@ -157,7 +158,7 @@ impl OutputMux {
         Ok(())
     }
 
-    /// mio has reported that there is something to read, or the end.
+    /// mio has reported that a pipe is readable or at its end.
     pub fn mark_ready(&mut self, index: usize) {
         if let Some(Some(output)) = self.pipes.get_mut(index)
             && !output.is_queued
@@ -167,7 +168,7 @@ impl OutputMux {
         }
     }
 
-    /// That many bytes have gone on.
+    /// That many bytes have been acknowledged.
     pub fn on_output_ack(&mut self, bytes: u64, now: Instant) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unacked_len = self.unacked_len.saturating_sub(bytes);
@@ -176,7 +177,7 @@ impl OutputMux {
         }
     }
 
-    /// Whoever reads scrun's stream has gone: our writers shall see that.
+    /// The reader of scrun's stream has closed it: closes the pipes, so that the writers notice.
     pub fn close_stream(&mut self, stream: Stream) {
         self.closed_streams[stream_index(stream)] = true;
         for index in 0..self.pipes.len() {
@@ -186,8 +187,8 @@ impl OutputMux {
         }
     }
 
-    /// Reads the pipes of one element, or of all, up to what lies in them now; [`OutputMux::drained`]
-    /// then reports `reason`.
+    /// Reads the pipes of one element, or of all, up to their present end. [`OutputMux::drained`]
+    /// returns `reason` after that.
     pub fn drain(&mut self, reason: DrainReason, owner: Option<(usize, u32)>) {
         let serial = self.next_drain;
         self.next_drain += 1;
@@ -204,7 +205,7 @@ impl OutputMux {
         self.drains.push(PendingDrain { serial, reason, pipes_left });
     }
 
-    /// Gives up waiting for a purpose's pipes.
+    /// Ends the waiting of all drains with this reason.
     pub fn abandon(&mut self, reason: DrainReason) {
         for drain in &mut self.drains {
             if drain.reason == reason {
@@ -213,7 +214,7 @@ impl OutputMux {
         }
     }
 
-    /// A drain that is done: everything it waited for has been sent.
+    /// The reason of a completed drain: everything it waited for has been sent.
     pub fn drained(&mut self, reports: &mut ScoredLink) -> Option<DrainReason> {
         let index = self.drains.iter().position(|drain| drain.pipes_left == 0)?;
         self.send_batch(false, reports);
@@ -226,14 +227,14 @@ impl OutputMux {
             && (!self.ready.is_empty() || !self.parked_pipes.is_empty() && self.has_line_capacity())
     }
 
-    /// Whether somebody else than the holder may begin or go on with a line.
+    /// Whether pipes other than the exclusive reader may be read.
     fn has_line_capacity(&self) -> bool {
         let has_pending =
             |index: usize| self.pipes[index].as_ref().is_some_and(|o| o.lines.pending() > 0);
         self.pending_len <= MAX_PENDING_BYTES || !self.exclusive_reader.is_some_and(has_pending)
     }
 
-    /// Whether this pipe may be read; else it waits.
+    /// Whether this pipe may be read. Parks it if not.
     fn try_acquire_read(&mut self, index: usize) -> bool {
         if self.exclusive_reader != Some(index) {
             if !self.has_line_capacity() {
@@ -245,7 +246,7 @@ impl OutputMux {
         true
     }
 
-    /// Lets go of what is unfinished in a pipe, into `ready_bytes`.
+    /// Moves the unfinished line of a pipe to `ready_bytes`.
     fn flush_lines(&mut self, index: usize) {
         if let Some(output) = &mut self.pipes[index] {
             self.pending_len -= output.lines.pending();
@@ -253,7 +254,7 @@ impl OutputMux {
         }
     }
 
-    /// Reads from the pipes that have something, in turn.
+    /// Reads from the pipes that are ready, alternately.
     pub fn pump(&mut self, reports: &mut ScoredLink, now: Instant) {
         if !self.parked_pipes.is_empty() && self.has_line_capacity() {
             self.ready.extend(self.parked_pipes.drain(..));
@@ -297,7 +298,7 @@ impl OutputMux {
                 output.bytes_read += count as u64;
                 output.burst_len += count;
                 self.pending_len = self.pending_len + output.lines.pending() - pending_before;
-                // Less than asked for: the pipe is empty now, and mio reports what comes later.
+                // A short read: the pipe is empty now, and mio reports later data.
                 let is_empty = count < read_len;
                 if is_empty {
                     output.on_pipe_empty(now);
@@ -330,8 +331,8 @@ impl OutputMux {
         self.pipes[index] = None;
     }
 
-    /// Tells the drains that this pipe has been read far enough, if so; an unfinished line goes
-    /// out then, too.
+    /// Resolves the drains for which this pipe has been read far enough. If there are any, the
+    /// unfinished line is sent too.
     fn resolve_drain_marks(&mut self, index: usize, is_empty: bool) {
         let Some(output) = &mut self.pipes[index] else { return };
         let total = output.bytes_read;
@@ -350,7 +351,7 @@ impl OutputMux {
         }
     }
 
-    /// Sends what has been cut from one stream.
+    /// Sends the lines that were read from one pipe.
     fn emit(&mut self, index: usize, reports: &mut ScoredLink) {
         let Some(output) = &self.pipes[index] else { return };
         let stream = output.stream;
@@ -374,8 +375,8 @@ impl OutputMux {
         self.ready_bytes = ready_bytes;
     }
 
-    /// Sends what has been gathered, so that what is sent next comes after it. `unfinished`: a line
-    /// goes on in what comes next.
+    /// Sends the collected output, so that it precedes all later reports. `unfinished`: the last
+    /// line continues in the next batch.
     pub fn send_batch(&mut self, unfinished: bool, reports: &mut ScoredLink) {
         if !self.batch.is_empty() {
             let bytes = std::mem::take(&mut self.batch);
@@ -384,7 +385,7 @@ impl OutputMux {
         }
     }
 
-    /// When the next unfinished line is due.
+    /// Deadline of the next unfinished line.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.is_window_full {
             return None;
@@ -397,7 +398,7 @@ impl OutputMux {
             .min()
     }
 
-    /// Lets unfinished lines go whose time has come.
+    /// Sends the unfinished lines whose deadline has passed.
     pub fn expire(&mut self, reports: &mut ScoredLink, now: Instant) {
         if self.is_window_full {
             return;
@@ -416,14 +417,14 @@ impl OutputMux {
         }
     }
 
-    /// The job was stopped for so long.
+    /// Postpones all deadlines by the time for which the job was stopped.
     pub fn postpone(&mut self, stop_time: Duration) {
         for due in self.pipes.iter_mut().flatten().filter_map(|output| output.deadline.as_mut()) {
             *due += stop_time;
         }
     }
 
-    /// The job was held back by the window: nobody could have finished a line.
+    /// The closed window held back the writers, so that no line could be completed.
     fn restart_line_timeouts(&mut self, now: Instant) {
         for output in self.pipes.iter_mut().flatten() {
             if output.deadline.is_some() {
@@ -434,11 +435,11 @@ impl OutputMux {
 }
 
 impl OutputPipe {
-    /// The pipe is empty. If a write() is still going on it has filled the pipe before, since it
-    /// holds the pipe's lock otherwise; every two neighbouring pages of a full pipe hold more than
-    /// one page of data, so less than about half the capacity since the pipe was last empty
-    /// means that the writer has finished. A line that ends with a block of buffered output goes
-    /// on in the next block.
+    /// The pipe is empty. A write() that is still in progress must have filled the pipe before,
+    /// because otherwise it would hold the pipe's lock. Every two neighbouring pages of a full pipe
+    /// hold more than one page of data. Less than about half the capacity since the pipe was last
+    /// empty therefore means that the writer has finished. A line that ends at the end of a block
+    /// of buffered output probably continues in the next block.
     fn on_pipe_empty(&mut self, now: Instant) {
         let was_full = self.burst_len + 2 * MIN_READ_LEN >= self.capacity / 2;
         if was_full && self.capacity < LARGE_PIPE_LEN as usize && self.burst_len >= MIN_READ_LEN {

@@ -15,9 +15,9 @@ const LINE_LEN: usize = 60_000;
 fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
     process::raise_descriptor_limit();
     let poll = Poll::new().unwrap();
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    theirs.set_nonblocking(true).unwrap();
-    let mut reports = ScoredLink::new(FramedSocket::new(ours.into()).unwrap());
+    let (socket, mut peer) = UnixStream::pair().unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let mut reports = ScoredLink::new(FramedSocket::new(socket.into()).unwrap());
     let mut outputs = OutputMux::default();
     let mut writers = Vec::new();
     for index in 0..WRITERS {
@@ -38,20 +38,20 @@ fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
             outputs.pending_len
         );
         if !outputs.is_runnable() {
-            // Nothing more comes: what is unfinished goes when its time has come.
+            // No more input: unfinished lines are delivered when their deadline has passed.
             now += MID_WRITE_LINE_TIMEOUT;
             outputs.expire(&mut reports, now);
         }
         outputs.send_batch(false, &mut reports);
         reports.flush(poll.registry());
-        while let Ok(count) = theirs.read(&mut sink) {
+        while let Ok(count) = peer.read(&mut sink) {
             received_len += sink[..count].iter().filter(|byte| **byte == b'x').count();
             outputs.on_output_ack(count as u64, now);
         }
         ticks += 1;
         assert!(
             ticks < 100_000,
-            "{received_len} bytes have come; {} are pending",
+            "{received_len} bytes received; {} are pending",
             outputs.pending_len
         );
     }

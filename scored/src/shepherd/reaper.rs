@@ -1,27 +1,27 @@
-//! Ending every process that the job has left.
+//! Kills and reaps all remaining processes of the job.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::sys::process::{self, WaitResult};
 
-/// Kills whatever still runs below this process. True when there was something.
+/// Kills all descendants of this process. True if there were any.
 pub fn kill_all() -> bool {
     if std::process::id() == 1 {
         return process::kill_namespace(libc::SIGKILL);
     }
-    let found = process::descendants();
-    for pid in &found {
+    let pids = process::descendants();
+    for pid in &pids {
         process::kill(*pid, libc::SIGKILL);
     }
-    !found.is_empty()
+    !pids.is_empty()
 }
 
-/// Kills and reaps until no child is left, for so long at most. A namespace would end with its
-/// init anyway; a subreaper has to do it by hand.
+/// Kills and reaps until no child is left, or until the timeout. The kernel ends a namespace with
+/// its init anyway, but a subreaper has to end its descendants itself.
 ///
 /// # Errors
-/// Never; the type suits the caller.
+/// Never. The return type is that of the caller.
 pub fn kill_and_reap(timeout: Duration) -> io::Result<()> {
     let deadline = Instant::now() + timeout;
     while Instant::now() < deadline {

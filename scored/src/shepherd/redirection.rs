@@ -8,12 +8,12 @@ use score_proto::message::FileName;
 
 use crate::sys::spawn::ChildFile;
 
-/// Where the files of a job without `/` in their name are, and how many processes write there.
+/// Directory of the files whose names contain no `/`, and the number of processes that write there.
 #[derive(Debug, Clone, Copy)]
 pub struct RedirectContext<'a> {
     /// The job's directory.
     pub directory: &'a Path,
-    /// Processes of a parallel process on this host.
+    /// Number of this host's processes of one parallel process.
     pub process_count: u32,
 }
 
@@ -23,14 +23,14 @@ impl RedirectContext<'_> {
         self.directory.join(std::ffi::OsString::from_vec(name.0.0.clone()))
     }
 
-    /// `NAME.NODE`: the name of one process's file where several processes write.
+    /// `NAME.NODE`: the name of one process's file if several processes write.
     fn path_of_node(&self, name: &FileName, node: u32) -> PathBuf {
         let mut path = self.path(name).into_os_string();
         path.push(format!(".{node}"));
         path.into()
     }
 
-    /// `:= NAME`: every process opens it; the file that this node has written comes first.
+    /// `:= NAME`: every process opens it. The file that this node has written is tried first.
     pub fn input(&self, name: &FileName, node: u32) -> ChildFile {
         let mut paths = vec![self.path(name)];
         if !name.is_absolute() {
@@ -39,8 +39,8 @@ impl RedirectContext<'_> {
         child_file(paths, libc::O_RDONLY)
     }
 
-    /// `=: NAME` and `=:: NAME`. `None`: this process is to write to /dev/null, since only the
-    /// first of a host writes to an absolute name.
+    /// `=: NAME` and `=:: NAME`. `None`: this process must write to /dev/null, because only the
+    /// first process of a host writes to an absolute name.
     pub fn output(
         &self,
         name: &FileName,
@@ -58,9 +58,9 @@ impl RedirectContext<'_> {
     }
 }
 
-/// A FIFO without a peer is not waited for.
+/// Opening does not wait for the peer of a FIFO.
 fn child_file(paths: Vec<PathBuf>, flags: i32) -> ChildFile {
-    // check() has refused NUL bytes.
+    // check() has rejected NUL bytes.
     let to_c_string =
         |path: PathBuf| CString::new(path.into_os_string().into_vec()).unwrap_or_default();
     let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;

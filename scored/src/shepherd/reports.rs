@@ -1,5 +1,5 @@
-//! What the shepherd reports: gathered during one turn of the loop, so that one report speaks for
-//! all nodes to which the same has happened.
+//! The reports of the shepherd. They are collected during one tick of the loop, so that one report
+//! covers all nodes with the same event.
 
 use std::io;
 
@@ -11,12 +11,12 @@ use score_tree::report_queue::CoalescingQueue;
 
 use crate::framed_socket::FramedSocket;
 
-/// Reports that wait for the end of a turn at most.
+/// Largest number of reports that wait for the end of a tick.
 const MAX_PENDING_REPORTS: usize = 1024;
-/// Bytes that wait for scored where it is slow.
+/// Unsent bytes above which scored counts as a slow reader.
 const SLOW_READER_BYTES: usize = 256 << 10;
 
-/// The socket to scored, and the reports that wait for the end of the turn.
+/// The socket to scored, and the reports that wait for the end of the tick.
 #[derive(Debug)]
 pub struct ScoredLink {
     link: FramedSocket,
@@ -24,12 +24,12 @@ pub struct ScoredLink {
 }
 
 impl ScoredLink {
-    /// Speaks over this link.
+    /// Sends reports over this socket.
     pub fn new(link: FramedSocket) -> Self {
         Self { link, queue: CoalescingQueue::new(MAX_PENDING_REPORTS) }
     }
 
-    /// Has `registry` report on the link.
+    /// Registers the socket.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -37,17 +37,17 @@ impl ScoredLink {
         self.link.register(registry, token)
     }
 
-    /// mio has reported that there is something to read.
+    /// mio has reported that the socket is readable.
     pub fn mark_readable(&mut self) {
         self.link.mark_readable();
     }
 
-    /// Whether [`ScoredLink::order`] may find more without a further report of mio's.
+    /// Whether [`ScoredLink::order`] may find more without a further event from mio.
     pub fn may_have_more(&self) -> bool {
         self.link.may_have_more()
     }
 
-    /// Whether scored has gone.
+    /// Whether scored has closed the socket.
     pub fn is_closed(&self) -> bool {
         self.link.is_closed()
     }
@@ -55,12 +55,12 @@ impl ScoredLink {
     /// The next order.
     ///
     /// # Errors
-    /// scored does not speak our protocol.
+    /// The received bytes are not a valid frame.
     pub fn order(&mut self) -> Result<Option<Order>, FrameError> {
         self.link.receive()
     }
 
-    /// Reports something at the end of this turn.
+    /// Adds a report that is sent at the end of this tick.
     pub fn add(&mut self, report: Report) {
         if let Err(report) = self.queue.push(report) {
             self.queue_pending();
@@ -69,12 +69,13 @@ impl ScoredLink {
         }
     }
 
-    /// Queues a report at once, before those that wait: output and what keeps its place behind it.
+    /// Queues a report at once, before the collected ones: output, and reports that must follow
+    /// it.
     pub fn send(&mut self, report: &Report) {
         self.link.queue(report);
     }
 
-    /// Sends what has been gathered, as far as the socket takes it.
+    /// Sends the collected reports, as far as the socket takes them.
     pub fn flush(&mut self, registry: &Registry) {
         self.queue_pending();
         self.link.flush();
@@ -87,12 +88,12 @@ impl ScoredLink {
         }
     }
 
-    /// Whether scored reads so slowly that figures had better wait for newer ones.
+    /// Whether scored reads so slowly that metrics should be skipped until newer ones are due.
     pub fn is_slow(&self) -> bool {
         self.link.backlog() > SLOW_READER_BYTES
     }
 
-    /// Whether everything has gone.
+    /// Whether everything has been sent.
     pub fn is_flushed(&self) -> bool {
         self.queue.is_empty() && self.link.backlog() == 0
     }

@@ -1,5 +1,5 @@
 //! The shared memory of the job's parallel processes: the board, their C-Areas, their PM devices.
-//! Made when a parallel process attaches, so that a plain program never pays for it.
+//! It is created when a parallel process attaches, so that a plain program has no cost.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,9 +20,9 @@ use super::networks::{MessageCounters, NetworkReport, Networks, PacketTag};
 use crate::raw_socket::RawSocketClient;
 use crate::sys::memfd::{PublishedMap, sealed};
 
-/// What one parallel process shares.
+/// The shared memory of one parallel process.
 struct ElementMemory {
-    /// Made when all have attached.
+    /// Created when all nodes have attached.
     area: Option<OwnedFd>,
     networks: Networks,
 }
@@ -32,14 +32,14 @@ struct ElementMemory {
 pub struct SharedMemory {
     board: Option<Arc<PublishedMap>>,
     elements: HashMap<u32, ElementMemory>,
-    /// Stages that were begun.
+    /// Number of stages that were begun.
     stage_count: u32,
 }
 
 impl SharedMemory {
-    /// The first node of a parallel process has attached on this host: opens what other hosts need
-    /// to know the address of. Nothing, when there is no other host. `raw_client`: who opens what this
-    /// process may not.
+    /// The first node of a parallel process has attached on this host: opens the devices whose
+    /// addresses other hosts need. Does nothing if there is no other host. `raw_client`: client of
+    /// the helper that opens raw sockets, which this process may not open.
     ///
     /// # Errors
     /// One line for the user.
@@ -52,7 +52,7 @@ impl SharedMemory {
         let (spec, secret) = (job_info.spec(), job_info.job_start.secret);
         let elements = &spec.stages[job_info.stage].elements;
         let is_only_element =
-            elements.iter().filter(|one| one.kind == ProgramKind::Score).count() < 2;
+            elements.iter().filter(|spec| spec.kind == ProgramKind::Score).count() < 2;
         let tag = PacketTag { secret, stage: self.stage_count, element, is_only_element };
         let mut networks = Networks::default();
         let addresses = networks.open(spec, &job_info.placement, tag, raw_client)?;
@@ -60,9 +60,9 @@ impl SharedMemory {
         Ok(addresses)
     }
 
-    /// Makes the memory of one parallel process, every node of which has attached. `peers`: what
-    /// [`SharedMemory::open`] has said on all hosts. `oversubscribed`: this host has more processes of
-    /// the job than processors.
+    /// Creates the memory of one parallel process, all nodes of which have attached. `peers`: the
+    /// results of [`SharedMemory::open`] on all hosts. `oversubscribed`: this host has more
+    /// processes of the job than processors.
     ///
     /// # Errors
     /// One line for the user.
@@ -89,18 +89,18 @@ impl SharedMemory {
         }
         let area = sealed(c"score-area", AREA_BYTES as u64 * u64::from(node_count))
             .map_err(|error| format!("no memory for the C-Area: {error}"))?;
-        let memory = self.elements.get_mut(&element).ok_or("nobody has attached")?;
+        let memory = self.elements.get_mut(&element).ok_or("no node has attached")?;
         memory.area = Some(area);
         memory.networks.join(placement, peers, oversubscribed)
     }
 
-    /// The C-Areas of a parallel process, and what counts its messages.
+    /// The C-Areas of a parallel process, and its message counters.
     pub fn inspected_memory(&self, element: u32) -> Option<(BorrowedFd<'_>, MessageCounters)> {
         let memory = self.elements.get(&element)?;
         Some((memory.area.as_ref()?.as_fd(), memory.networks.message_counters()))
     }
 
-    /// Which of their contexts reaches which nodes.
+    /// The network sets: which context reaches which nodes.
     pub fn network_sets(&self, element: u32, placement: &Placement) -> Vec<NetworkSet> {
         let memory = self.elements.get(&element);
         memory.map(|memory| memory.networks.sets(placement)).unwrap_or_default()
@@ -112,7 +112,7 @@ impl SharedMemory {
     /// One line for the user.
     pub fn descriptors(&self, element: u32, process: u32) -> Result<Vec<OwnedFd>, String> {
         let memory = self.elements.get(&element).ok_or("it has no shared memory")?;
-        let area = memory.area.as_ref().ok_or("not all have attached")?;
+        let area = memory.area.as_ref().ok_or("not all nodes have attached")?;
         let page = self.board.as_ref().ok_or("the job has no board")?;
         let duplicated = |result: io::Result<OwnedFd>| {
             result.map_err(|error| format!("no descriptor left for process {process}: {error}"))
@@ -123,39 +123,39 @@ impl SharedMemory {
         Ok(descriptors)
     }
 
-    /// What counts the messages of a parallel process. None: it has no networks yet.
+    /// The message counters of a parallel process. None: it has no networks yet.
     pub fn message_counters(&self, element: u32) -> Option<MessageCounters> {
         Some(self.elements.get(&element)?.networks.message_counters())
     }
 
-    /// What a process of this host has sent and received so far. None: it has no networks yet.
+    /// The counters of one process of this host. None: its networks are not open yet.
     pub fn counters(&self, element: u32, process: u32) -> Option<Counters> {
         Some(self.elements.get(&element)?.networks.counters(process))
     }
 
-    /// A process of this host has ended.
+    /// A process of this host has exited.
     pub fn on_process_exit(&self, element: u32, process: u32) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_process_exit(process);
         }
     }
 
-    /// Nodes have ended, on whichever host: what is sent to them is dropped.
+    /// Nodes have exited on any host: messages to them are dropped.
     pub fn on_nodes_exited(&self, element: u32, nodes: &NodeSet) {
         if let Some(memory) = self.elements.get(&element) {
             memory.networks.on_nodes_exited(nodes);
         }
     }
 
-    /// Has `token` told when [`SharedMemory::serve`] has something to do.
+    /// Has `registry` report `token` when [`SharedMemory::serve`] has something to do.
     ///
     /// # Errors
-    /// The system refuses.
+    /// As epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.elements.values_mut().try_for_each(|memory| memory.networks.register(registry, token))
     }
 
-    /// Goes on with sending what processes that have ended have left.
+    /// Goes on with delivering the messages that exited processes have sent.
     pub fn serve(&self) {
         self.elements.values().for_each(|memory| memory.networks.serve());
     }

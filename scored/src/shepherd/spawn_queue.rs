@@ -1,4 +1,4 @@
-//! Starting the processes of a stage: their pipes, files, environment and control sockets.
+//! Starts the processes of a stage, with their pipes, files, environment and control sockets.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
@@ -20,44 +20,45 @@ use super::redirection::{self, RedirectContext};
 use crate::job::program_paths;
 use crate::sys::spawn::{CONTROL_FD, ChildFile, FdSource, Program, SpawnArgs, SpawnError, Spawner};
 
-/// What is the same for all processes of one parallel process.
+/// Everything that all processes of one parallel process have in common.
 #[derive(Debug)]
 struct SpawnPlan {
     program: Program,
     display_name: String,
-    /// NAME=VALUE, the node's own variables not included.
+    /// NAME=VALUE, without the variables that differ from node to node.
     environment: Vec<CString>,
     directory: CString,
     is_per_host: bool,
 }
 
-/// The starts of a stage that are still to be made.
+/// The processes of a stage that are still to be started.
 #[derive(Debug, Default)]
 pub struct SpawnQueue {
-    /// This host's first node, and how many there are.
+    /// This host's first node.
     first_node: u32,
+    /// Number of this host's nodes.
     node_count: usize,
     plans: Vec<SpawnPlan>,
     pending: VecDeque<ProcessKey>,
-    /// Files that processes have to open, by number and descriptor.
+    /// Files that processes have to open, by index of the process and descriptor.
     child_files: HashMap<(usize, usize), ChildFile>,
     /// Read end of the pipe from the left-hand neighbour, by node of this host.
     left_pipes: Vec<Option<OwnedFd>>,
-    /// The processor of each process, where they are kept to one.
+    /// The processor of each process, if processes are bound.
     cpu_sets: Vec<CpuSet>,
     spawner: Spawner,
 }
 
-/// What the shepherd keeps of a process that it has started.
+/// A process that the shepherd has started.
 #[derive(Debug)]
 pub struct SpawnedProcess {
     /// Its process id.
     pub pid: i32,
-    /// Our end of its control socket.
+    /// The shepherd's end of its control socket.
     pub control: OwnedFd,
-    /// Write end of its standard input, when scrun feeds it.
+    /// Write end of its standard input, if it gets scrun's input.
     pub stdin: Option<OwnedFd>,
-    /// Read end of its standard output, when it goes to scrun.
+    /// Read end of its standard output, if that goes to scrun.
     pub stdout: Option<OwnedFd>,
     /// Read end of its standard error.
     pub stderr: OwnedFd,
@@ -66,30 +67,30 @@ pub struct SpawnedProcess {
 /// Why a process was not started.
 #[derive(Debug)]
 pub enum StartError {
-    /// It needs not be (`system -host`): counts as ended with 0.
+    /// It is not needed (`system -host`) and counts as exited with code 0.
     Skipped,
     /// Its program could not be run: exit code and reason.
     Program(u8, String),
-    /// The job cannot go on: reason.
+    /// The job cannot continue: reason.
     Job(String),
 }
 
-/// What the starts of a job have in common.
+/// Everything that the processes of a job have in common.
 #[derive(Debug)]
 pub struct SpawnContext<'a> {
     /// The job.
     pub spec: &'a JobSpec,
     /// This host's nodes.
     pub local_host: &'a job_control::HostPlacement,
-    /// This host.
+    /// Index of this host.
     pub host_index: u32,
-    /// Hosts of the job.
+    /// Number of hosts of the job.
     pub host_count: u32,
     /// The job's directory.
     pub directory: &'a Path,
     /// RLIMIT_NOFILE as it was before the shepherd raised its own.
     pub descriptor_limit: libc::rlimit,
-    /// There is no PID namespace.
+    /// The kernel kills the processes when the shepherd dies: needed without a PID namespace.
     pub die_with_parent: bool,
     /// Whether daemons serve several users.
     pub multi_user: bool,
@@ -98,7 +99,7 @@ pub struct SpawnContext<'a> {
 }
 
 fn c_string(bytes: &[u8]) -> CString {
-    // check() has refused NUL bytes; to cut there is harmless.
+    // check() has rejected NUL bytes, so that truncation there is harmless.
     CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
@@ -127,7 +128,7 @@ impl SpawnQueue {
         self.spawner.reset();
     }
 
-    /// Which of this host's nodes it is.
+    /// Index of a process among this host's nodes.
     fn process_index(&self, key: ProcessKey) -> usize {
         (key.node - self.first_node) as usize
     }
@@ -136,7 +137,7 @@ impl SpawnQueue {
         key.element as usize * self.node_count + self.process_index(key)
     }
 
-    /// Why a process that has ended was never more than an attempt, if so.
+    /// Why an exited process had not run its program, if it had not.
     pub fn spawn_failure(&mut self, key: ProcessKey) -> Option<StartError> {
         let index = self.index(key);
         let error = self.spawner.error_of(index)?;
@@ -151,7 +152,7 @@ impl SpawnQueue {
     pub fn next(&mut self) -> Option<ProcessKey> {
         let next = self.pending.pop_front();
         if next.is_none() {
-            // No end of a pipe may stay open here: readers would wait for ever.
+            // No end of a pipe may stay open in the shepherd: readers would wait for ever.
             self.left_pipes.clear();
         }
         next
@@ -162,10 +163,10 @@ impl SpawnQueue {
         !self.pending.is_empty()
     }
 
-    /// Takes the processes of one element, or of all, off the list and returns them.
+    /// Removes the processes of one element, or of all, from the queue and returns them.
     pub fn cancel(&mut self, element: Option<u32>) -> Vec<ProcessKey> {
         let (cancelled, remaining): (Vec<ProcessKey>, Vec<ProcessKey>) =
-            self.pending.drain(..).partition(|key| element.is_none_or(|one| one == key.element));
+            self.pending.drain(..).partition(|key| element.is_none_or(|only| only == key.element));
         self.pending = remaining.into();
         cancelled
     }
@@ -173,7 +174,7 @@ impl SpawnQueue {
     /// Starts one process.
     ///
     /// # Errors
-    /// See [`StartError`]; nothing is left of it then.
+    /// See [`StartError`]. The process does not exist then.
     pub fn start(
         &mut self,
         context: &SpawnContext<'_>,
@@ -238,7 +239,7 @@ impl StdioSource {
     fn source(&self) -> FdSource<'_> {
         match self {
             StdioSource::Fd(descriptor) => FdSource::Fd(descriptor.as_fd()),
-            StdioSource::File(opening) => FdSource::File(opening),
+            StdioSource::File(child_file) => FdSource::File(child_file),
         }
     }
 }
@@ -260,7 +261,7 @@ fn clone_null(context: &SpawnContext<'_>) -> Result<OwnedFd, StartError> {
         .map_err(|error| StartError::Job(format!("no descriptor can be made: {error}")))
 }
 
-/// The process's end, and ours if scrun's input goes there.
+/// The process's end, and the shepherd's end if the process gets scrun's input.
 fn standard_input(
     context: &SpawnContext<'_>,
     stage: usize,
@@ -276,7 +277,7 @@ fn standard_input(
             let (reader, writer) = pipe()?;
             Ok((StdioSource::Fd(reader), Some(writer)))
         }
-        // No neighbour wrote (it was skipped, or could not be started): nothing to read.
+        // The left neighbour was skipped or could not be started: no input.
         Input::Default => {
             Ok((StdioSource::Fd(left_pipe.map_or_else(|| clone_null(context), Ok)?), None))
         }
@@ -291,7 +292,7 @@ pub fn receives_stdin(spec: &JobSpec, stage: usize, key: ProcessKey) -> bool {
         && spec.stages[0].elements[0].input == Input::Default
 }
 
-/// The process's end, and the other one if there is a pipe.
+/// The process's end, and the read end if there is a pipe.
 fn standard_output(
     context: &SpawnContext<'_>,
     key: ProcessKey,

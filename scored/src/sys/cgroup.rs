@@ -1,6 +1,6 @@
-//! The control group of a job on a host: what it may use, what it has used, and that nothing of it
-//! is left. Version 2 where the controller is there, else version 1; what neither has is left out,
-//! and the shepherd does it by sampling.
+//! The control group of a job on a host: it limits and counts resources, and ends all processes of
+//! the job. Version 2 is used if it has the controller, otherwise version 1. If neither has it, the
+//! shepherd samples the processes instead.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::process;
 
-/// How the groups of jobs are called: this, and the name of the job's directory.
+/// Names of the groups of jobs: this prefix, and the name of the job's directory.
 const JOB_CGROUP_PREFIX: &str = "scored-";
-/// Where this process goes, since version 2 wants no process beside groups.
+/// Group of this process, because version 2 allows no processes in a group that has subgroups.
 const DAEMON_CGROUP: &str = "scored.daemon";
 /// How long killed processes may take to leave their group.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Which of the two interfaces.
+/// Version of the cgroup interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -30,12 +30,12 @@ struct ControllerPath {
     base: PathBuf,
 }
 
-/// Where groups can be made on this host, for what; tried by real calls.
+/// The hierarchies of this host in which groups can be created; verified by real calls.
 #[derive(Debug, Clone, Default)]
 pub struct Cgroups {
     memory: Option<ControllerPath>,
     cpu: Option<ControllerPath>,
-    /// Version 2 ends a whole group at once.
+    /// Version 2 can kill a whole group at once.
     kill_base: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ pub struct Group {
 /// this controller.
 ///
 /// # Errors
-/// When there is none, or /proc cannot be read.
+/// There is no such hierarchy, or /proc cannot be read.
 pub fn self_group(controller: &str) -> io::Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let groups = fs::read_to_string("/proc/self/cgroup")?;
@@ -77,8 +77,9 @@ fn find_self_group(controller: &str, mounts: &str, groups: &str) -> Option<PathB
 }
 
 impl Cgroups {
-    /// Tries what this host allows. A daemon that stays moves into a group of its own where version
-    /// 2 wants that; else the word of version 2 is taken for it.
+    /// Probes what this host allows. If version 2 requires it, a persistent daemon moves into a
+    /// group of its own. For other processes, the list of controllers of version 2 is trusted
+    /// without a probe.
     pub fn find(is_daemon: bool) -> Self {
         let mut cgroups = Self::default();
         if let Ok(base) = self_group("") {
@@ -103,12 +104,12 @@ impl Cgroups {
         cgroups
     }
 
-    /// How memory is limited, for people.
+    /// How memory is limited, for the user.
     pub fn memory(&self) -> Result<String, String> {
         describe(self.memory.as_ref())
     }
 
-    /// How processor time is counted, for people.
+    /// How processor time is counted, for the user.
     pub fn cpu(&self) -> Result<String, String> {
         describe(self.cpu.as_ref())
     }
@@ -122,10 +123,10 @@ impl Cgroups {
         bases
     }
 
-    /// Makes the group of a job, which is limited to so much memory, if it is.
+    /// Creates the group of a job, with a memory limit if one is given.
     ///
     /// # Errors
-    /// As mkdir(2), and of a limit that cannot be set.
+    /// As mkdir(2), or the limit cannot be set.
     pub fn make(&self, name: &str, memory: Option<u64>) -> io::Result<Group> {
         let name = format!("{JOB_CGROUP_PREFIX}{name}");
         let mut group = Group { dirs: Vec::new(), kill_dir: None, cpu_file: None, oom_file: None };
@@ -159,8 +160,9 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// Removes the groups of jobs that are dead, and ends what is left in them; `is_dead` is asked
-    /// with the name of the job's directory. What stays is named.
+    /// Kills the remaining processes in the groups of dead jobs, and removes these groups.
+    /// `is_dead` is called with the name of the job's directory. Returns an error for each group
+    /// that cannot be removed.
     pub fn sweep(&self, is_dead: &dyn Fn(&str) -> bool) -> Vec<String> {
         let mut errors = Vec::new();
         for base in self.bases() {
@@ -196,7 +198,7 @@ fn lists_memory(file: &Path) -> bool {
     fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
 }
 
-/// Has groups below `base` limit memory.
+/// Enables the memory controller in groups below `base`.
 fn delegate(base: &Path) -> bool {
     let listed = |file: &str| lists_memory(&base.join(file));
     if !listed("cgroup.controllers") {
@@ -222,7 +224,7 @@ fn limit_memory(version: Version, dir: &Path, bytes: u64) -> io::Result<()> {
     let bytes = bytes.to_string();
     let optional = |file: &str, text: &str| {
         let path = dir.join(file);
-        // A kernel may be without swap accounting.
+        // Some kernels have no swap accounting.
         if path.exists() { fs::write(path, text) } else { Ok(()) }
     };
     match version {
@@ -238,7 +240,7 @@ fn limit_memory(version: Version, dir: &Path, bytes: u64) -> io::Result<()> {
 }
 
 impl ControllerPath {
-    /// Whether a group can be made here, takes these writes and has this file.
+    /// Whether a group can be created here, accepts these writes and has this file.
     fn probe(&self, writes: &[(&str, &str)], file: &str) -> Option<ControllerPath> {
         let dir = self.base.join(format!("scored.probe-{}", std::process::id()));
         fs::create_dir(&dir).ok()?;
@@ -250,7 +252,7 @@ impl ControllerPath {
 }
 
 impl Group {
-    /// Puts a process into it; what that starts from now on is in it, too.
+    /// Moves a process into the group. Processes that it starts from now on are in the group, too.
     ///
     /// # Errors
     /// As write(2) on cgroup.procs.
@@ -258,12 +260,12 @@ impl Group {
         self.dirs.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
     }
 
-    /// How often the kernel has killed for lack of memory in it.
+    /// How many processes of the group the kernel has killed for lack of memory.
     pub fn oom_kills(&self) -> u64 {
         self.oom_file.as_deref().and_then(oom_kills).unwrap_or(0)
     }
 
-    /// Ends every process in it.
+    /// Kills every process in the group.
     pub fn kill(&self) {
         if let Some(dir) = &self.kill_dir
             && fs::write(dir.join("cgroup.kill"), "1").is_ok()
@@ -284,10 +286,10 @@ impl Group {
         pids
     }
 
-    /// Removes it; its processes must have ended or been killed.
+    /// Removes the group. Its processes must have exited or been killed.
     ///
     /// # Errors
-    /// As rmdir(2): something is still in it.
+    /// As rmdir(2): the group still has processes.
     pub fn remove(&self) -> io::Result<()> {
         let deadline = Instant::now() + KILL_TIMEOUT;
         for dir in &self.dirs {
@@ -315,8 +317,8 @@ pub fn cpu_ns(file: &Path) -> Option<u64> {
     }
 }
 
-/// How often the kernel has killed for lack of memory in a group, from its `memory.events` or
-/// `memory.oom_control`.
+/// How many processes of a group the kernel has killed for lack of memory, from its
+/// `memory.events` or `memory.oom_control`.
 pub fn oom_kills(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
@@ -327,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_group_is_found_in_both_kinds_of_hierarchy() {
+    fn the_group_of_this_process_is_found_in_both_kinds_of_hierarchy() {
         let mounts = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
         let groups = "5:cpu,cpuacct:/a/b\n0::/c\n";
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_counts_limits_and_ends_what_is_in_it() {
+    fn a_group_counts_limits_and_kills_its_processes() {
         let cgroups = Cgroups::find(false);
         if cgroups.memory.is_none() || cgroups.cpu.is_none() {
             return eprintln!("skipped: no cgroups can be made here");
@@ -361,7 +363,7 @@ mod tests {
         }
         assert!(used() >= 20_000_000, "{}", used());
         assert_eq!(group.oom_kills(), 0);
-        // As after the death of a daemon: found by its name, ended, removed.
+        // As after the death of a daemon: the group is found by its name, killed and removed.
         assert_eq!(cgroups.sweep(&|job| job == name), Vec::<String>::new());
         assert!(!child.wait().unwrap().success());
         assert!(group.dirs.iter().all(|dir| !dir.exists()));

@@ -1,13 +1,13 @@
-//! A process between its making and its program. Until then it uses our memory (CLONE_VM) instead
-//! of a copy, which would have to be made and given back; unlike a vfork nobody waits for it, as
-//! it may take its time: it opens files, which may be on a server that is gone.
+//! A child process between clone(2) and execve(2). In this phase it uses our memory (CLONE_VM)
+//! instead of a copy, which would have to be created and freed. Unlike with vfork, the parent does
+//! not wait for it, because it may take long: it opens files, possibly on a server that is down.
 //!
-//! It runs on a stack of its own, and does system calls only: by our own instruction, because
-//! those of the C library leave their error in a place that it shares with the thread that made
-//! it. All that it reads is in its [`PreExecChild`], which nobody touches before the kernel says that
-//! it has left our memory (CLONE_CHILD_CLEARTID).
+//! The child runs on its own stack and only makes system calls, by inline assembly: the wrappers of
+//! the C library store errno in a variable that the child shares with the thread that created it.
+//! All of its input is in its [`PreExecChild`]. The parent does not touch that until the kernel
+//! reports that the child has left our memory (CLONE_CHILD_CLEARTID).
 
-// UNSAFETY: clone(2) with a stack, and the system calls of what runs there.
+// UNSAFETY: clone(2) with a stack, and the system calls of the code that runs there.
 #![expect(unsafe_code)]
 
 use std::arch::asm;
@@ -20,25 +20,24 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use nix::sched::CpuSet;
+use score_proto::exit_code::EXIT_NOT_FOUND;
 
 use super::spawn::{CONTROL_FD, ChildFile, FdSource, SpawnArgs};
 
 pub const STEP_SETUP: u64 = 1;
 pub const STEP_DIRECTORY: u64 = 2;
 pub const STEP_EXEC: u64 = 3;
-/// Plus four times the path's number, plus the descriptor's.
+/// Plus four times the index of the path, plus the descriptor.
 pub const STEP_OPEN_FILE: u64 = 16;
 
-/// Bytes of its stack: system calls need none of it.
+/// Bytes of the child's stack. System calls need none of it.
 const STACK_SIZE: usize = 32 << 10;
-/// What all processors ask of a stack.
+/// Alignment of a stack that all architectures accept.
 const STACK_ALIGNMENT: usize = 16;
-/// Exit code of one that did not come to its program.
-const EXIT_EXEC_FAILED: usize = 127;
 
 /// C strings, and the list of pointers to them that execve(2) takes.
 struct Strings {
-    /// Behind the pointers.
+    /// Storage that the pointers refer to.
     _bytes: Box<[u8]>,
     pointers: Box<[*const c_char]>,
 }
@@ -59,7 +58,7 @@ impl Strings {
     }
 }
 
-/// Where one of its descriptors comes from.
+/// Source of one of the child's descriptors.
 enum RawFdSource {
     Fd(c_int),
     File(Strings, c_int),
@@ -76,17 +75,17 @@ impl RawFdSource {
     }
 }
 
-/// What it is to do.
+/// Input of the child.
 struct ChildSetup {
     candidates: Strings,
     arguments: Strings,
-    /// `/bin/sh FILE arguments`, for a script without `#!`; it fills in FILE.
+    /// `/bin/sh FILE arguments`, for a script without `#!`. The child fills in FILE.
     shell_arguments: Box<[*const c_char]>,
     environment: Strings,
     directory: Strings,
     descriptors: [RawFdSource; 4],
     descriptor_limit: libc::rlimit,
-    /// Our process number, where it shall end with us.
+    /// Our process id, if the child must be killed when we exit.
     parent_pid: Option<u32>,
     cpu_set: Option<CpuSet>,
 }
@@ -96,7 +95,7 @@ impl ChildSetup {
         let (candidates, arguments) = args.program.parts();
         let arguments = Strings::new(arguments.iter().map(|argument| argument.as_c_str()));
         let mut shell_arguments = vec![c"/bin/sh".as_ptr(), ptr::null()];
-        // With the null pointer at its end, also where there is no argument at all.
+        // Including the null pointer at the end, even if there is no argument at all.
         shell_arguments.extend(&arguments.pointers[1.min(arguments.pointers.len() - 1)..]);
         ChildSetup {
             candidates: Strings::new(candidates.iter().map(|path| path.as_c_str())),
@@ -112,33 +111,33 @@ impl ChildSetup {
     }
 }
 
-/// See the module. It may be dropped, or used again, when it [`PreExecChild::is_released`]; one that is not
-/// has to be forgotten.
+/// See the module. It may be dropped or reused if [`PreExecChild::is_released`]; otherwise it must
+/// be forgotten.
 pub struct PreExecChild {
-    /// 1 while a process uses this; the kernel writes 0, and wakes nobody.
+    /// 1 while a process uses this. The kernel writes 0 and wakes no thread.
     in_use: AtomicU32,
-    /// Step << 32 | errno of what went wrong, or 0.
+    /// Step << 32 | errno of the failed step, or 0.
     error: AtomicU64,
-    /// The process's, while it is busy.
+    /// Belongs to the child while `in_use` is 1.
     setup: UnsafeCell<ChildSetup>,
     stack: Box<[MaybeUninit<u8>]>,
 }
 
 impl std::fmt::Debug for PreExecChild {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Newborn {{ busy: {:?} }}", self.in_use)
+        write!(formatter, "PreExecChild {{ in_use: {:?} }}", self.in_use)
     }
 }
 
 impl PreExecChild {
-    /// Makes a process, in a session of its own; all signals must be blocked in the caller. `used`:
-    /// one that is gone. Answers the process number, or errno.
+    /// Creates a process in its own session. All signals must be blocked in the caller. `spare`: a
+    /// released object, whose stack is reused. Returns the process id, or errno.
     pub fn new(
         args: &SpawnArgs<'_>,
         spare: Option<Rc<PreExecChild>>,
     ) -> Result<(i32, Rc<PreExecChild>), i32> {
         let setup = ChildSetup::new(args);
-        let mut spare = spare.filter(|used| used.is_released());
+        let mut spare = spare.filter(|child| child.is_released());
         let spare_stack =
             spare.as_mut().and_then(Rc::get_mut).map(|child| std::mem::take(&mut child.stack));
         let mut stack = spare_stack.unwrap_or_else(|| Box::new_uninit_slice(STACK_SIZE));
@@ -153,8 +152,8 @@ impl PreExecChild {
         let flags = libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
         let null = ptr::null_mut::<c_void>();
         let child_ptr = Rc::as_ptr(&child).cast_mut().cast::<c_void>();
-        // SAFETY: its own stack, whose end is aligned; both stay where they are until it is gone;
-        // no thread-local storage is asked for, and none is used there.
+        // SAFETY: the child has its own stack, whose end is aligned. Stack and object stay in place
+        // until it is released. It requests and uses no thread-local storage.
         let pid = unsafe {
             libc::clone(begin, top.cast(), flags, child_ptr, null, null, child.in_use.as_ptr())
         };
@@ -166,27 +165,27 @@ impl PreExecChild {
         Ok((pid, child))
     }
 
-    /// Whether the process has left our memory: it runs its program, or has ended.
+    /// Whether the child has left our memory: it runs its program, or has exited.
     pub fn is_released(&self) -> bool {
         self.in_use.load(Ordering::Acquire) == 0
     }
 
-    /// Of one that is gone: which step went wrong, and errno.
+    /// The failed step and errno of a released child, if it failed.
     pub fn error(&self) -> Option<(u64, i32)> {
         let word = self.error.load(Ordering::Acquire);
         (word != 0).then_some((word >> 32, (word as u32).cast_signed()))
     }
 }
 
-/// A system call, as the kernel answers it: an errno that is negative, or what it returns.
+/// Makes a system call. Returns the kernel's result: a negated errno, or the return value.
 ///
 /// # Safety
-/// As the call's.
+/// As for the system call.
 #[inline(always)]
 unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
     let [a, b, c, d] = arguments;
     let result: isize;
-    // SAFETY: the caller's; nothing is on the stack below.
+    // SAFETY: as guaranteed by the caller; the instruction does not use the stack.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b,
@@ -205,18 +204,18 @@ unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
             in("a3") d, options(nostack));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
-    compile_error!("how does this processor call the system?");
+    compile_error!("no system call instruction is known for this architecture");
     result
 }
 
-/// What it does, on its own stack.
+/// Entry point of the child, on its own stack.
 extern "C" fn begin(child_ptr: *mut c_void) -> c_int {
-    // SAFETY: the newborn, whose order is this process's alone until it is gone.
+    // SAFETY: the object of this child, which has exclusive access to `setup` until it is released.
     let (child, setup) = unsafe {
         let child = &*child_ptr.cast::<PreExecChild>();
         (child, &mut *child.setup.get())
     };
-    // SAFETY: this is the child; what it reads is in the order.
+    // SAFETY: this is the child; all of its input is in `setup`.
     let (step, error) = unsafe {
         match prepare(setup) {
             Ok(()) => (STEP_EXEC, execute(setup)),
@@ -229,8 +228,8 @@ extern "C" fn begin(child_ptr: *mut c_void) -> c_int {
 
 fn exit_child() -> ! {
     loop {
-        // SAFETY: ends this process, and touches nothing.
-        unsafe { call(libc::SYS_exit_group, [EXIT_EXEC_FAILED, 0, 0, 0]) };
+        // SAFETY: ends this process, and touches no memory.
+        unsafe { call(libc::SYS_exit_group, [EXIT_NOT_FOUND as usize, 0, 0, 0]) };
     }
 }
 
@@ -252,10 +251,10 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
         check(call(libc::SYS_setsid, [0; 4]), STEP_SETUP)?;
         if let Some(cpu_set) = &setup.cpu_set {
             let cpu_set_addr = ptr::from_ref(cpu_set).addr();
-            // One that is taken from the host meanwhile is no reason not to run.
+            // The program runs even if the processor was taken offline meanwhile.
             call(libc::SYS_sched_setaffinity, [0, size_of::<CpuSet>(), cpu_set_addr, 0]);
         }
-        // What comes now may take long; all dispositions are default, so that a signal ends it.
+        // The next steps may take long. All dispositions are default, so that a signal ends them.
         let empty_mask = 0u64;
         let mask = [libc::SIG_SETMASK as usize, ptr::from_ref(&empty_mask).addr(), 0, 8];
         call(libc::SYS_rt_sigprocmask, mask);
@@ -269,8 +268,8 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
                     }
                 },
             };
-            // They are above the numbers they get (`descriptor::reserve_low`), so none is its own
-            // target and none is overwritten before its turn.
+            // All sources are above the target numbers (`descriptor::reserve_low`), so that no
+            // source is its own target or is overwritten before it is duplicated.
             if source_fd <= CONTROL_FD as isize {
                 return Err((STEP_SETUP, libc::EBADF as isize));
             }
@@ -284,7 +283,7 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
     }
 }
 
-/// Opens the first path that is there; else the number of the one that counts, and errno.
+/// Opens the first path that exists. `Err`: index of the path that failed, and errno.
 ///
 /// # Safety
 /// As [`prepare`].
@@ -295,7 +294,7 @@ unsafe fn open_first(paths: &Strings, flags: c_int) -> Result<isize, (u64, isize
         if path.is_null() {
             break;
         }
-        // SAFETY: system calls on a C string and on what they have returned.
+        // SAFETY: system calls on a C string and on descriptors that they have returned.
         let error = unsafe {
             let open_flags = (flags | libc::O_CLOEXEC) as usize;
             let result = call(libc::SYS_openat, [cwd, path.addr(), open_flags, 0o666]);
@@ -317,7 +316,7 @@ unsafe fn open_first(paths: &Strings, flags: c_int) -> Result<isize, (u64, isize
     Err(failure)
 }
 
-/// Tries the candidates as execvp(3) does; returns the errno that tells most.
+/// Tries the candidates as execvp(3) does; returns the most informative errno.
 ///
 /// # Safety
 /// As [`prepare`]; every list ends with a null pointer, the rest are C strings.
@@ -333,7 +332,7 @@ unsafe fn execute(setup: &mut ChildSetup) -> isize {
         let error = unsafe {
             let error = -call(libc::SYS_execve, [candidate.addr(), arguments, environment, 0]);
             if error == libc::ENOEXEC as isize {
-                // A script without `#!`: a shell would run it as its own.
+                // A script without `#!`: a shell would interpret it itself.
                 *setup.shell_arguments.as_mut_ptr().add(1) = *candidate;
                 let argv = setup.shell_arguments.as_ptr();
                 call(libc::SYS_execve, [(*argv).addr(), argv.addr(), environment, 0]);

@@ -1,26 +1,27 @@
-//! Processors that do not sleep while jobs take turns on them. Between two jobs each is idle for a
-//! moment; one that sleeps then takes long to wake: a deep state 0.1 ms, a virtual machine's
-//! processor that its host has given to somebody else now and then milliseconds.
+//! Keeps processors awake while jobs alternate on them. Between two jobs each processor is idle for
+//! a moment. A processor that sleeps then takes long to wake: 0.1 ms from a deep state. In a
+//! virtual machine it sometimes takes milliseconds, if the host has given the processor to others.
 
 use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Who holds it open has said how many microseconds a processor may take to wake.
+/// A process writes the allowed wake-up latency in microseconds to this file. The limit holds as
+/// long as the file is open.
 const CPU_DMA_LATENCY_PATH: &str = "/dev/cpu_dma_latency";
-/// They are kept awake for so long after the last request.
+/// How long the processors are kept awake after the last request.
 const HOLD_WINDOW: Duration = Duration::from_secs(1);
 
-/// See the [module](self). Nobody is kept awake at first.
+/// See the [module](self). Initially the processors may sleep.
 #[derive(Debug, Default)]
 pub struct CpuLatencyHold {
     hold: Option<(File, Instant)>,
-    /// It is not allowed here, or there is nothing of that kind.
+    /// The file does not exist or may not be opened.
     is_unavailable: bool,
 }
 
 impl CpuLatencyHold {
-    /// They are not to sleep for a while.
+    /// Keeps the processors awake for `HOLD_WINDOW` from now on.
     pub fn extend(&mut self, now: Instant) {
         let new_expiry = now + HOLD_WINDOW;
         match &mut self.hold {
@@ -33,12 +34,13 @@ impl CpuLatencyHold {
         }
     }
 
-    /// They may sleep if nobody has asked for a while. To be called at [`CpuLatencyHold::deadline`].
+    /// Lets the processors sleep if there was no request for a while. To be called at
+    /// [`CpuLatencyHold::deadline`].
     pub fn release_if_expired(&mut self, now: Instant) {
         self.hold.take_if(|(_, expires_at)| *expires_at <= now);
     }
 
-    /// When they may sleep again.
+    /// When the processors may sleep again.
     pub fn deadline(&self) -> Option<Instant> {
         self.hold.as_ref().map(|(_, expires_at)| *expires_at)
     }

@@ -1,5 +1,6 @@
-//! Becoming the user of a job: for good, and before anything of the user's is touched. Names are
-//! looked up in a child process with a deadline, since a name service may never answer.
+//! Changes this process to the user of a job: irrevocably, and before any file of the user is
+//! touched. A child process with a deadline looks up names, because a name service may never
+//! answer.
 
 // UNSAFETY: fork for the look-up, the session keyring, limits: no safe wrapper.
 #![expect(unsafe_code)]
@@ -21,28 +22,28 @@ use super::process;
 
 /// How long the name services may take.
 const NSS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that a look-up may answer: the kernel takes 65,536 groups.
+/// Largest answer of a look-up in bytes: the kernel accepts 65,536 groups.
 const MAX_NSS_ANSWER_LEN: usize = 1 << 20;
 /// KEYCTL_JOIN_SESSION_KEYRING
 const JOIN_SESSION_KEYRING: libc::c_int = 1;
 
-/// What the name services of this host say about a uid.
+/// Entry of the name services of this host for a uid.
 #[derive(Debug, PartialEq, Eq)]
 struct UserEntry {
     name: String,
     groups: Vec<u32>,
 }
 
-/// Turns this process, which has one thread and is root's, into the owner's. Afterwards nothing
-/// that it does, and nothing that it starts, can come back.
+/// Changes this process, which has one thread and runs as root, to the owner's user and groups.
+/// After that, neither it nor any process that it starts can regain root privileges.
 ///
 /// # Errors
-/// One line. The process must do nothing for the user then, and end.
+/// One line. The process must then exit and do nothing for the user.
 pub fn become_owner(owner: &Owner) -> Result<(), String> {
     let entry = look_up(owner.uid, owner.gid)?;
     let name = String::from_utf8_lossy(&owner.name.0).into_owned();
     let groups = match entry {
-        // Where nobody knows the uid there are no further groups to have.
+        // A uid that the name services do not know has no further groups.
         None => vec![owner.gid],
         Some(entry) if !name.is_empty() && entry.name != name => {
             return Err(format!(
@@ -62,10 +63,11 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
     setgroups(&groups).map_err(|error| failed("setgroups", &error))?;
     setresgid(gid, gid, gid).map_err(|error| failed("setresgid", &error))?;
     setresuid(uid, uid, uid).map_err(|error| failed("setresuid", &error))?;
-    verify_irrevocable(owner).map_err(|reason| failed("not for good", &reason))
+    verify_irrevocable(owner).map_err(|reason| failed("revocable", &reason))
 }
 
-/// What is the service's own and not the user's: keys, niceness, score for the OOM killer, limits.
+/// Resets attributes of the service that the user must not inherit: keys, niceness, score for the
+/// OOM killer, limits.
 fn reset_inherited_state(limits: &[Limit]) {
     // SAFETY: no memory is passed; a kernel without keyrings answers ENOSYS.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) };
@@ -83,7 +85,7 @@ fn reset_inherited_state(limits: &[Limit]) {
     }
 }
 
-/// Whether the way back is shut.
+/// Verifies that root privileges cannot be regained.
 fn verify_irrevocable(owner: &Owner) -> Result<(), String> {
     let ids = nix::unistd::getresuid().map_err(|error| error.to_string())?;
     let groups = nix::unistd::getresgid().map_err(|error| error.to_string())?;
@@ -100,7 +102,7 @@ fn verify_irrevocable(owner: &Owner) -> Result<(), String> {
     }
     let root = Uid::from_raw(0);
     if setresuid(root, root, root).is_ok() {
-        return Err("root can be had back".to_owned());
+        return Err("root privileges can be regained".to_owned());
     }
     let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let sets = ["CapPrm:", "CapEff:", "CapInh:", "CapAmb:"];
@@ -118,14 +120,14 @@ fn is_zero(digits: &str) -> bool {
     digits.bytes().all(|digit| digit == b'0')
 }
 
-/// Asks the name services, but not for ever. None: nobody knows this uid.
+/// Asks the name services, with a time limit. None: they do not know this uid.
 fn look_up(uid: u32, gid: u32) -> Result<Option<UserEntry>, String> {
     let timeout_error = || {
         format!("uid {uid}: the name services did not answer within {} s", NSS_TIMEOUT.as_secs())
     };
     let failed = |error: nix::errno::Errno| format!("uid {uid}: no look-up can be made: {error}");
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
-    // SAFETY: as fork; we have one thread, so that the child may do what it likes.
+    // SAFETY: as fork; we have one thread, so that the child may run any code.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
     if pid < 0 {
         return Err(failed(nix::errno::Errno::last()));
@@ -167,15 +169,15 @@ fn parse_answer(text: &str) -> Result<Option<UserEntry>, String> {
         (Some("nobody"), ..) => Ok(None),
         (Some("known"), Some(name), Some(groups)) => {
             let groups: Result<_, _> = groups.split(' ').map(str::parse).collect();
-            let groups = groups.map_err(|_| "the look-up of its groups made no sense")?;
+            let groups = groups.map_err(|_| "malformed list of groups")?;
             Ok(Some(UserEntry { name: name.to_owned(), groups }))
         }
         (Some("failed"), Some(reason), _) => Err(format!("the name services failed: {reason}")),
-        _ => Err("the look-up of its name has died".to_owned()),
+        _ => Err("the process that looked up its name has failed".to_owned()),
     }
 }
 
-/// Everything up to the end of the pipe; None when that is not reached in time.
+/// Reads up to the end of the pipe. None if the end is not reached before the deadline.
 fn read_until(mut pipe: File, deadline: Instant) -> Option<String> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
@@ -196,7 +198,7 @@ fn read_until(mut pipe: File, deadline: Instant) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Who is at the other end of a local socket: what the kernel noted when it connected.
+/// Uid and gid of the peer of a local socket, as the kernel recorded them at the connection.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -215,7 +217,7 @@ mod tests {
         Owner { uid, gid: uid, name: OsBytes(name.as_bytes().to_vec()), limits: Vec::new() }
     }
 
-    /// Runs `check` in a child process; true when it said yes.
+    /// Runs `check` in a child process and returns its result.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child runs plain code and ends at once; no other thread of the test harness
         // holds a lock that it needs for longer than a moment (glibc's allocator is fork-safe).
@@ -231,7 +233,7 @@ mod tests {
     fn is_root() -> bool {
         let root = nix::unistd::geteuid().is_root();
         if !root {
-            eprintln!("skipped: only root can become somebody else");
+            eprintln!("skipped: only root can change to another user");
         }
         root
     }
@@ -241,7 +243,7 @@ mod tests {
         if !is_root() {
             return;
         }
-        // Known to nobody: no groups but its own.
+        // A uid that the name services do not know: it only has its own group.
         assert!(in_child(|| {
             let result = become_owner(&owner(54_321, ""));
             let groups = nix::unistd::getgroups().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Descriptors: what is inherited, what is in a pipe.
+//! Descriptors: inheritance, reserved numbers, and the properties of pipes.
 
 // UNSAFETY: descriptor numbers from the command line, and ioctls without a safe wrapper.
 #![expect(unsafe_code)]
@@ -25,8 +25,8 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes every descriptor from `first` on close-on-exec: whatever our own starter forgot to close
-/// must not reach the user's processes.
+/// Makes every descriptor from `first` on close-on-exec: descriptors that the parent forgot to
+/// close must not reach the user's processes.
 pub fn close_on_exec_from(first: RawFd) {
     // SAFETY: changes flags only.
     unsafe {
@@ -34,34 +34,34 @@ pub fn close_on_exec_from(first: RawFd) {
     }
 }
 
-/// Closes every descriptor but the standard ones and `kept_fds`, whoever owns it: for a fork that goes
-/// another way than its parent and never returns to the owners.
+/// Closes every descriptor except the standard ones and `kept_fds`, independently of ownership. For
+/// a fork that does not continue its parent's work and never returns to the owners.
 pub fn close_all_but(kept_fds: &[&OwnedFd]) {
     let mut kept_fds: Vec<RawFd> = kept_fds.iter().map(|fd| fd.as_raw_fd()).collect();
     kept_fds.sort_unstable();
     let mut first = 3;
     for last in kept_fds.into_iter().chain([RawFd::MAX]) {
         if first < last {
-            // SAFETY: the owners of these numbers do not live in this process any more.
+            // SAFETY: the owners of these descriptors are never used in this process again.
             unsafe { libc::syscall(libc::SYS_close_range, first, last - 1, 0) };
         }
         first = last.saturating_add(1);
     }
 }
 
-/// Sees to it that descriptors 0 to 3 are in use, so that no later one can collide with the
-/// numbers that [`super::spawn`] gives to a child; 0 becomes /dev/null.
+/// Ensures that descriptors 0 to 3 are in use, so that no later one can collide with the numbers
+/// that [`super::spawn`] assigns in a child. Descriptor 0 becomes /dev/null.
 ///
 /// # Errors
 /// When /dev/null cannot be opened.
 pub fn reserve_low() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    // SAFETY: replaces our own standard input; nobody in this process owns number 0 as a value.
+    // SAFETY: replaces our own standard input; no value in this process owns descriptor 0.
     if unsafe { libc::dup2(null.as_raw_fd(), 0) } < 0 {
         return Err(io::Error::last_os_error());
     }
     for fd in 1..=3 {
-        // SAFETY: plain query and duplication; a free number is owned by nobody.
+        // SAFETY: plain query and duplication; a free number has no owner.
         unsafe {
             if libc::fcntl(fd, libc::F_GETFD) < 0 {
                 libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, fd);
@@ -74,7 +74,7 @@ pub fn reserve_low() -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that lie in a pipe.
+/// Number of unread bytes in a pipe.
 pub fn bytes_waiting(fd: BorrowedFd<'_>) -> usize {
     let mut count: libc::c_int = 0;
     // SAFETY: FIONREAD writes one int to the given address.
@@ -82,7 +82,7 @@ pub fn bytes_waiting(fd: BorrowedFd<'_>) -> usize {
     if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
-/// The capacity of a pipe in bytes; the smallest there is when it cannot be told.
+/// The capacity of a pipe in bytes; the smallest possible one if the query fails.
 pub fn pipe_capacity(fd: BorrowedFd<'_>) -> usize {
     match fcntl(fd, FcntlArg::F_GETPIPE_SZ) {
         Ok(bytes) => usize::try_from(bytes).unwrap_or(4096),
@@ -90,7 +90,7 @@ pub fn pipe_capacity(fd: BorrowedFd<'_>) -> usize {
     }
 }
 
-/// Enlarges a pipe if the system allows; returns what it is then.
+/// Enlarges a pipe if the system allows; returns its capacity after that.
 pub fn enlarge_pipe(fd: BorrowedFd<'_>, bytes: i32) -> usize {
     let _ = fcntl(fd, FcntlArg::F_SETPIPE_SZ(bytes));
     pipe_capacity(fd)

@@ -1,6 +1,6 @@
-//! Datagrams with descriptors in them, over a socket that keeps boundaries and waits.
+//! Datagrams that carry descriptors, over a blocking socket that preserves message boundaries.
 
-// UNSAFETY: takes ownership of descriptors that the kernel just made.
+// UNSAFETY: takes ownership of descriptors that the kernel just created.
 #![expect(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -8,13 +8,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-/// Descriptors of one datagram at most.
+/// Largest number of descriptors in one datagram.
 pub const MAX_FDS: usize = 64;
 
-/// Sends one.
+/// Sends one datagram.
 ///
 /// # Errors
-/// Nobody is there to read it, or not in time.
+/// The peer has closed the socket, or does not read in time.
 pub fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
@@ -24,10 +24,10 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// Receives one of `max_len` bytes at most; nothing in it: nobody is there to send any more.
+/// Receives one datagram of `max_len` bytes at most. It is empty if the peer has closed the socket.
 ///
 /// # Errors
-/// None came in time, or a longer one.
+/// No datagram arrived in time, or it was longer.
 pub fn receive(socket: &OwnedFd, max_len: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; max_len];
     let mut cmsg_buffer = nix::cmsg_space!([RawFd; MAX_FDS]);
@@ -37,7 +37,7 @@ pub fn receive(socket: &OwnedFd, max_len: usize) -> io::Result<(Vec<u8>, Vec<Own
     let mut descriptors = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(received) = control {
-            // SAFETY: fresh descriptors of this process that nobody else knows.
+            // SAFETY: fresh descriptors of this process that have no other owner.
             descriptors.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

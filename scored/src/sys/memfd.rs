@@ -1,5 +1,5 @@
-//! Shared memory that its users cannot resize: sealed memfds, and the one page that is written
-//! here and only read elsewhere (docs/ARCHITECTURE.md, C-Area).
+//! Shared memory that its users cannot resize: sealed memfds, and the one page that only this
+//! process writes and others read (docs/ARCHITECTURE.md, C-Area).
 
 // UNSAFETY: one mapping of a memfd, written by atomic stores.
 #![expect(unsafe_code)]
@@ -24,7 +24,7 @@ fn create_sized(name: &CStr, len: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// A memfd of zeroes that nobody can resize any more; everybody may write it.
+/// A memfd of zeroes that cannot be resized any more. Every process that has it may write it.
 ///
 /// # Errors
 /// As memfd_create(2): descriptors or memory.
@@ -42,8 +42,8 @@ pub struct PublishedMap {
 }
 
 impl PublishedMap {
-    /// Makes `bytes` of zeroes, maps them, and only then seals them against any further writable
-    /// mapping.
+    /// Creates `len` bytes of zeroes, maps them, and only then seals them against any further
+    /// writable mapping.
     ///
     /// # Errors
     /// As memfd_create(2), mmap(2), or EINVAL from a kernel without F_SEAL_FUTURE_WRITE (5.1).
@@ -77,14 +77,14 @@ impl PublishedMap {
     }
 }
 
-/// Shared memory that other processes write: each word is taken once. This one may write, too.
+/// Shared memory that other processes write: each word is read once. This process may write, too.
 #[derive(Debug)]
 pub struct UntrustedMap {
     map: MmapRaw,
 }
 
 impl UntrustedMap {
-    /// Maps the first `bytes` of an object that [`sealed`] has made.
+    /// Maps the first `len` bytes of an object that [`sealed`] has created.
     ///
     /// # Errors
     /// As mmap(2).
@@ -97,9 +97,9 @@ impl UntrustedMap {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// The same, to be written.
+    /// The same word as an atomic, for writing.
     pub fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: `word_ptr` has checked the range; nobody can shrink the object, and its words are
+        // SAFETY: `word_ptr` has checked the range; the object cannot be shrunk, and its words are
         // only ever used as atomics.
         unsafe { AtomicU32::from_ptr(self.word_ptr(offset, 4).cast()) }
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_observer_sees_what_others_write() {
+    fn an_untrusted_map_shows_the_writes_of_others() {
         let fd = sealed(c"score-test", 4096).unwrap();
         let map = UntrustedMap::new(fd.as_fd(), 4096).unwrap();
         File::from(fd).write_at(&0x0102_0304_0506_0708_u64.to_le_bytes(), 64).unwrap();

@@ -1,5 +1,5 @@
-//! Starting the shepherd as init of a PID namespace of its own: its death, by whatever cause, then
-//! ends every process of the job, setsid or not.
+//! Starts the shepherd as init of its own PID namespace. If it dies for any reason, the kernel then
+//! kills every process of the job, even those that have called setsid(2).
 
 // UNSAFETY: clone(2) without a new stack (as fork), and calls between it and execve.
 #![expect(unsafe_code)]
@@ -14,24 +14,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, Uid, execv, getegid, geteuid, pipe2};
+use score_proto::exit_code::EXIT_NOT_FOUND;
 
 use score_proto::job_control::Status;
 
 use super::process;
 
-/// How the processes of a job are held together: the rungs of a ladder, best first.
+/// How the processes of a job are contained, in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
-    /// PID and mount namespace, made by root.
+    /// PID and mount namespace, created by root.
     PidNamespace,
-    /// The same inside a user namespace with the user's own ids.
+    /// PID and mount namespace inside a user namespace with the user's own ids.
     UserNamespace,
     /// No namespace: child subreaper, and parent-death signals on direct children.
     Subreaper,
 }
 
 impl Containment {
-    /// Every rung that may work for this user, best first.
+    /// Every containment that may work for this user, best first.
     pub fn candidates() -> &'static [Containment] {
         if geteuid().is_root() {
             &[Containment::PidNamespace, Containment::UserNamespace, Containment::Subreaper]
@@ -56,18 +57,18 @@ impl Containment {
     }
 }
 
-/// The two processes of a fork, and the pipe between them: what is written there is why the child
-/// could not settle in.
+/// The two processes of a fork, and the pipe between them. If its setup fails, the child writes the
+/// error to the pipe.
 enum ForkSide {
     Parent { pid: i32, error_reader: File },
     Child { error_writer: File },
 }
 
-/// Forks on the given rung. The caller must have one thread only.
+/// Forks with the given containment. The caller must have one thread only.
 fn fork(containment: Containment) -> io::Result<ForkSide> {
     let (error_reader, error_writer) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread, so that no
-    // lock of the allocator is held by anybody else.
+    // other thread holds a lock of the allocator.
     match unsafe { libc::syscall(libc::SYS_clone, containment.flags() | libc::SIGCHLD, 0, 0, 0, 0) }
     {
         -1 => Err(io::Error::last_os_error()),
@@ -76,7 +77,7 @@ fn fork(containment: Containment) -> io::Result<ForkSide> {
     }
 }
 
-/// Waits until the child has settled in, and closed the pipe.
+/// Waits until the child has completed its setup and closed the pipe.
 fn wait_until_ready(pid: i32, mut error_reader: File) -> io::Result<i32> {
     let mut code = [0; 4];
     match error_reader.read_exact(&mut code) {
@@ -84,26 +85,27 @@ fn wait_until_ready(pid: i32, mut error_reader: File) -> io::Result<i32> {
             process::wait_for(pid);
             Err(io::Error::from_raw_os_error(i32::from_le_bytes(code)))
         }
-        // End of file. (Had it died, its socket will tell.)
+        // End of file. (If it has died, its socket is closed, which the caller notices.)
         Err(_) => Ok(pid),
     }
 }
 
-/// Ends a child that could not settle in.
+/// Ends a child whose setup has failed.
 fn exit_with_error(mut error_writer: File, error: &io::Error) -> ! {
     let code = error.raw_os_error().unwrap_or(libc::EIO);
     let _ = error_writer.write_all(&code.to_le_bytes());
     // SAFETY: ends the child without running the parent's exit handlers.
-    unsafe { libc::_exit(127) }
+    unsafe { libc::_exit(EXIT_NOT_FOUND.into()) }
 }
 
-/// Starts this very binary again with `arguments`, on the given rung; `inherited_fds` stays open in it under
-/// the same numbers. Returns its process id once it runs the new program.
+/// Executes this binary in a new process with `arguments` and the given containment.
+/// `inherited_fds` stay open there under the same numbers. Returns the process id as soon as it
+/// runs the new program.
 ///
 /// The caller must have one thread only.
 ///
 /// # Errors
-/// What the machine refused; nothing is left then.
+/// A system call failed. The process does not exist then.
 pub fn start_self(
     containment: Containment,
     arguments: &[CString],
@@ -119,15 +121,15 @@ pub fn start_self(
     }
 }
 
-/// Runs `work` in a fork of this process, on the given rung; what it returns is the exit code. It
-/// has a copy of our memory and of our descriptors, and must close those that it does not want.
-/// Returns its process id once it has settled in, or if one has on this rung before: should this
-/// one not, its socket tells.
+/// Runs `work` in a fork of this process, with the given containment. The result of `work` is the
+/// exit code. The fork has a copy of our memory and of our descriptors, and must close descriptors
+/// that it does not need. Returns its process id when its setup is complete. If an earlier fork
+/// with this containment has succeeded, returns at once: its socket shows if the setup fails.
 ///
 /// The caller must have one thread only.
 ///
 /// # Errors
-/// What the machine refused; nothing is left then.
+/// A system call failed. The process does not exist then.
 pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
     match fork(containment)? {
@@ -139,7 +141,8 @@ pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::R
                 exit_with_error(error_writer, &error);
             }
             drop(error_writer);
-            // A panic must not run on into the parent's frames: what it owns is not ours.
+            // A panic must not unwind into the parent's frames: the child does not own their
+            // values.
             let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(PANICKED);
             // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
@@ -148,17 +151,17 @@ pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::R
 }
 
 thread_local! {
-    /// The rung on which a fork of this process has settled in.
+    /// The containment in which a fork of this process has completed its setup.
     static PROVEN_CONTAINMENT: Cell<Option<Containment>> = const { Cell::new(None) };
 }
 
-/// Exit code of a child that has panicked, as Rust's own.
+/// Exit code of a child that has panicked, the same as Rust's.
 const PANICKED: i32 = 101;
 
-/// Whether this machine allows a rung: tried, with a child that ends at once.
+/// Whether this machine allows a containment, tested with a child that exits at once.
 ///
 /// # Errors
-/// What the machine refused.
+/// A system call failed.
 pub fn try_containment(containment: Containment) -> io::Result<()> {
     let ids = (geteuid(), getegid());
     // SAFETY: as above.
@@ -182,7 +185,7 @@ pub fn try_containment(containment: Containment) -> io::Result<()> {
     }
 }
 
-/// Makes the inside of new namespaces habitable.
+/// Sets up new namespaces from inside.
 fn setup_child(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
     if containment == Containment::UserNamespace {
         map_caller_ids(ids)?;
@@ -193,7 +196,7 @@ fn setup_child(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
     Ok(())
 }
 
-/// The same, and ends with its parent from then on.
+/// The same; the kernel then also kills the child when its parent exits.
 fn setup_child_pdeathsig(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
     if containment.is_namespace() {
         process::die_with_parent(libc::SIGKILL);
@@ -224,8 +227,8 @@ fn become_shepherd(
     }
 }
 
-/// Inside the new user namespace the user is who he was; nobody else exists there. `ids` are his
-/// ids as they were named outside: before the map is written nobody inside can ask for them.
+/// Maps only the user's ids into the new user namespace, unchanged. They are those from outside:
+/// inside, they cannot be queried before the map is written.
 fn map_caller_ids((uid, gid): (Uid, Gid)) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;

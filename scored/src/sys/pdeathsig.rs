@@ -1,13 +1,13 @@
-//! Ties a program that is about to be started to this process.
+//! Ends a program that is about to be started together with this process.
 
-// UNSAFETY: what runs between fork and exec.
+// UNSAFETY: code that runs between fork and exec.
 #![expect(unsafe_code)]
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the kernel send `signal` to the program when this process ends, by whatever cause.
+/// Has the kernel send `signal` to the program when this process ends for any reason.
 pub fn set_pdeathsig(command: &mut Command, signal: i32) {
     let parent = std::process::id();
     let set_death_signal = move || {

@@ -1,4 +1,4 @@
-//! What this machine allows, each thing tried by a real call; `scored -probe` prints it.
+//! Probes the capabilities of this machine, each by a real call; `scored -probe` prints them.
 
 // UNSAFETY: system calls without a safe wrapper.
 #![expect(unsafe_code)]
@@ -16,12 +16,12 @@ use super::namespace::{self, Containment};
 use super::realtime::{self, Inherit};
 use super::{descriptor, process};
 
-/// One thing that was tried.
+/// Result of one probe.
 struct ProbeResult {
     name: &'static str,
-    /// A detail when it works, the reason when it does not.
+    /// A detail if the probe succeeds, the reason if it fails.
     result: Result<String, String>,
-    /// What its lack costs.
+    /// Consequence if it is missing.
     cost: &'static str,
 }
 
@@ -53,7 +53,7 @@ const PROBES: &[Probe] = &[
     (
         "memory of a job",
         || Cgroups::find(false).memory().map_err(io::Error::other),
-        "memorylimit is kept by RLIMIT_DATA of each process and by looking every 100 ms",
+        "memorylimit is enforced by RLIMIT_DATA of each process and by sampling every 100 ms",
     ),
     (
         "processor time of a job",
@@ -108,7 +108,7 @@ fn probe_containment(containment: Containment) -> io::Result<String> {
     namespace::try_containment(containment).map(|()| "with its own /proc".to_owned())
 }
 
-/// A group of this process's own in a hierarchy, which is not there yet.
+/// Path of a new subgroup of this process's group in a hierarchy.
 fn probe_group_path(controller: &str) -> io::Result<String> {
     let self_group = cgroup::self_group(controller)?;
     Ok(format!("{}/scored.probe-{}", self_group.display(), std::process::id()))
@@ -132,10 +132,10 @@ fn cgroup1() -> io::Result<String> {
     try_group(&path, &[("freezer.state", "FROZEN"), ("freezer.state", "THAWED")])
 }
 
-/// Whether a thread of this process may run as soon as it is woken.
+/// Whether a thread of this process may use the realtime class.
 ///
 /// # Errors
-/// Why not.
+/// Why it may not.
 pub fn may_use_realtime() -> Result<(), String> {
     probe_realtime().map(drop).map_err(|error| error.to_string())
 }
@@ -149,7 +149,7 @@ fn probe_realtime() -> io::Result<String> {
 fn probe_raw_socket(family: i32) -> io::Result<String> {
     // SAFETY: no memory is passed.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }.into())?;
-    // SAFETY: just made, owned by nobody else.
+    // SAFETY: just created, without another owner.
     drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     Ok("socket".to_owned())
 }
@@ -173,7 +173,7 @@ fn process_vm() -> io::Result<String> {
     let mut copied = 0u64;
     let local = libc::iovec { iov_base: (&raw mut copied).cast::<c_void>(), iov_len: 8 };
     let remote = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
-    // SAFETY: both describe eight bytes that live through the call, ours and the child's copy.
+    // SAFETY: both describe eight bytes that are valid during the call, ours and the child's copy.
     let read_len = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     let result = check(read_len as i64);
     process::kill(pid, libc::SIGKILL);
@@ -238,7 +238,8 @@ impl ProbeResult {
         };
         // Debug of a str escapes quotes, backslashes and control characters; the texts are ASCII.
         format!(
-            "  {{\"name\": {:?}, \"allowed\": {allowed}, \"detail\": {:?}, \"cost_of_lack\": {:?}}}",
+            "  {{\"name\": {:?}, \"allowed\": {allowed}, \"detail\": {:?}, \
+             \"cost_of_lack\": {:?}}}",
             self.name, detail, self.cost
         )
     }

@@ -1,4 +1,4 @@
-//! Processes that exist already: reaping, killing, tying to each other.
+//! Existing processes: reaping, signals, limits, and their relations to each other.
 
 // UNSAFETY: wait4, prctl and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use score_proto::job_control::Status;
 
-/// What is known of a child that has ended.
+/// Status and resource usage of a child that has exited.
 #[derive(Debug, Clone, Copy)]
 pub struct Reaped {
     /// Its process id, as this process sees it.
     pub pid: i32,
-    /// How it ended.
+    /// Its exit status.
     pub status: Status,
     /// User time, nanoseconds.
     pub user_ns: u64,
@@ -28,12 +28,12 @@ pub struct Reaped {
     pub max_rss_kib: u64,
 }
 
-/// What [`reap`] found.
+/// Result of [`reap`].
 #[derive(Debug, Clone, Copy)]
 pub enum WaitResult {
-    /// A child has ended.
+    /// A child has exited.
     Exited(Reaped),
-    /// There are children, and all run.
+    /// There are children, and none has exited.
     AllRunning,
     /// There are no children.
     NoChildren,
@@ -50,7 +50,7 @@ fn wait(pid: i32, options: i32) -> WaitResult {
         let mut status = 0;
         // SAFETY: an all-zero rusage is a valid value.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both addresses are ours and live through the call.
+        // SAFETY: both addresses are ours and valid during the call.
         let result = unsafe { libc::wait4(pid, &mut status, options, &mut usage) };
         match result {
             0 => return WaitResult::AllRunning,
@@ -74,19 +74,19 @@ fn wait(pid: i32, options: i32) -> WaitResult {
     }
 }
 
-/// Takes one ended child, whichever, without waiting.
+/// Reaps any child that has exited, without waiting.
 pub fn reap() -> WaitResult {
     wait(-1, libc::WNOHANG)
 }
 
-/// A child that has ended and not been taken yet.
+/// A child that has exited and has not been reaped yet.
 pub fn first_exited_child() -> Option<i32> {
     use nix::sys::wait::{Id, WaitPidFlag, waitid};
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, flags).ok()?.pid().map(nix::unistd::Pid::as_raw)
 }
 
-/// Waits for these children for so long at most, and kills those that are left.
+/// Waits for these children until the timeout, and kills the remaining ones.
 pub fn wait_or_kill(children: &[i32], timeout: Duration) {
     let deadline = Instant::now() + timeout;
     for pid in children {
@@ -101,7 +101,7 @@ pub fn wait_or_kill(children: &[i32], timeout: Duration) {
     }
 }
 
-/// Takes this child if it has ended, without waiting.
+/// Reaps this child if it has exited, without waiting.
 pub fn reap_one(pid: i32) -> WaitResult {
     wait(pid, libc::WNOHANG)
 }
@@ -114,7 +114,7 @@ pub fn wait_for(pid: i32) -> Option<Reaped> {
     }
 }
 
-/// Sends a signal; a process that has gone is no error.
+/// Sends a signal. A process that does not exist any more is not an error.
 pub fn kill(pid: i32, signal: i32) {
     if pid > 0 {
         // SAFETY: kill has no effect on our memory.
@@ -122,8 +122,8 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
-/// Sends a signal to the process group that `leader` leads, or to `leader` alone while it has just
-/// been forked and has no group yet (it then keeps the signal until it is ready).
+/// Sends a signal to the process group of `leader`. If `leader` has just been forked and has no
+/// group yet, it alone gets the signal, which stays pending until it is ready.
 pub fn kill_group(leader: i32, signal: i32) {
     if leader > 1 {
         // SAFETY: as above.
@@ -135,7 +135,7 @@ pub fn kill_group(leader: i32, signal: i32) {
     }
 }
 
-/// Signals every process of this PID namespace but the caller, which must be its init. False when
+/// Signals every process of this PID namespace except the caller, which must be its init. False if
 /// there was none.
 pub fn kill_namespace(signal: i32) -> bool {
     if std::process::id() != 1 {
@@ -145,29 +145,29 @@ pub fn kill_namespace(signal: i32) -> bool {
     unsafe { libc::kill(-1, signal) == 0 }
 }
 
-/// All descendants of this process, from one look at /proc.
+/// All descendants of this process, from one scan of /proc.
 pub fn descendants() -> Vec<i32> {
     descendants_except(&HashSet::new())
 }
 
-/// The same without some children and what is below them.
+/// All descendants except the given children and their descendants.
 pub fn descendants_except(excluded: &HashSet<i32>) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pairs: Vec<(i32, i32)> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter_map(|pid| Some((pid, parent_of(pid)?)))
         .collect();
-    let mut found = Vec::new();
+    let mut descendants = Vec::new();
     let mut frontier = vec![std::process::id() as i32];
     while let Some(parent) = frontier.pop() {
         for (pid, its_parent) in &pairs {
-            if *its_parent == parent && !found.contains(pid) && !excluded.contains(pid) {
-                found.push(*pid);
+            if *its_parent == parent && !descendants.contains(pid) && !excluded.contains(pid) {
+                descendants.push(*pid);
                 frontier.push(*pid);
             }
         }
     }
-    found
+    descendants
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
@@ -194,9 +194,9 @@ pub fn become_subreaper() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Leaves the terminal and the process group of whoever started us.
+/// Leaves the terminal and the process group of the parent.
 pub fn leave_session() {
-    // SAFETY: no memory involved; it fails for a group leader, which then is alone in its group.
+    // SAFETY: no memory involved; it fails for a group leader, which is then alone in its group.
     unsafe { libc::setsid() };
 }
 
@@ -226,12 +226,12 @@ pub fn resource_limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     limit
 }
 
-/// Takes a limit that a user had elsewhere, as far as it is below our own.
+/// Applies a limit that a user had on another host, as far as it is below our own.
 pub fn lower_limit(requested: &score_proto::job_control::Limit) {
     let current = resource_limit(requested.resource);
     let hard = current.rlim_max.min(requested.hard);
     let lowered = libc::rlimit { rlim_cur: requested.soft.min(hard), rlim_max: hard };
-    // SAFETY: reads the struct given; an unknown number is refused.
+    // SAFETY: reads the struct given; an unknown resource is an error.
     unsafe { libc::setrlimit(requested.resource, &lowered) };
 }
 
@@ -244,15 +244,15 @@ pub fn raise_descriptor_limit() -> libc::rlimit {
     original
 }
 
-/// Limits the private memory of this process and those that it starts.
+/// Limits the private memory of this process and of each process that it starts.
 pub fn limit_data(bytes: u64) {
     let limit =
         score_proto::job_control::Limit { resource: libc::RLIMIT_DATA, soft: bytes, hard: bytes };
     lower_limit(&limit);
 }
 
-/// Processor time of everything that this process has started, at whatever remove: of those that
-/// have been waited for, and of those that live.
+/// Processor time of all descendants of this process: of those that have been waited for, and of
+/// those that are alive.
 pub fn descendants_cpu_ns() -> u64 {
     // SAFETY: an all-zero rusage is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -271,8 +271,8 @@ pub fn descendants_cpu_ns() -> u64 {
     reaped_ns.saturating_add(running_ticks.sum::<u64>().saturating_mul(1_000_000_000 / ticks))
 }
 
-/// Memory of all descendants of this process that is not of files, in bytes. What processes share
-/// counts once for each.
+/// Memory of all descendants of this process that is not backed by files, in bytes. Memory that
+/// processes share counts once for each.
 pub fn descendants_memory() -> u64 {
     let pids = descendants().into_iter();
     let memory_of = |pid: i32| {
@@ -292,8 +292,8 @@ pub fn set_umask(mask: u32) {
     unsafe { libc::umask(mask & 0o777) };
 }
 
-/// The number that the process `inner` of PID namespace `namespace` has in the outer one, whose
-/// /proc is given: the last number of its NSpid line is the inner one.
+/// The process id that process `inner` of PID namespace `namespace` has in the outer namespace,
+/// whose /proc is given. The last number of its NSpid line is the inner id.
 pub fn outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Option<i32> {
     let base = format!("/proc/self/fd/{}", proc_dir.as_raw_fd());
     for entry in fs::read_dir(&base).ok()?.flatten() {

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use super::realtime;
 
-/// What a process does, as /proc says.
+/// State of a process, from /proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcStat {
     /// One letter: proc_pid_stat(5).
     pub state: u8,
     /// Its parent.
     pub parent: i32,
-    /// Threads, its first one included though that may have ended.
+    /// Number of threads, including the first one, which may have exited.
     pub threads: u32,
-    /// Where its first one runs, or ran last.
+    /// Processor on which its first thread runs, or ran last.
     pub cpu: usize,
 }
 
@@ -29,8 +29,8 @@ impl ProcStat {
         self.state == b'T'
     }
 
-    /// None of its code runs before it has seen a signal that stops it. What waits for a disk, or
-    /// for a child of vfork(2), sees it later, and first.
+    /// None of its code runs before it handles a signal that stops it. A process that waits for a
+    /// disk, or for a child of vfork(2), handles the signal later, but before any of its code.
     pub fn is_halted(self) -> bool {
         match self.state {
             b'T' | b't' | b'D' | b'X' => true,
@@ -40,7 +40,7 @@ impl ProcStat {
     }
 }
 
-/// Looks at a process; none when it is gone.
+/// Reads the state of a process. None if it does not exist any more.
 pub fn read_stat(pid: i32) -> Option<ProcStat> {
     let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
     let mut bytes = [0; 1024];
@@ -61,16 +61,17 @@ fn parse_stat(stat: &[u8]) -> Option<ProcStat> {
     Some(ProcStat { state, parent, threads, cpu })
 }
 
-/// Whether a process waits for its processor that has been sent a signal that stops it: it sees
-/// that before it runs any of its own code, but only when it is its turn. Who runs there in its
-/// place can tell. None of several threads: they hear of the signal from the first that runs.
+/// Whether a process that has been sent a stop signal waits for its processor. It handles the
+/// signal before it runs any of its own code, but only when the kernel schedules it. The calling
+/// thread reads its state on that processor, so that the process cannot run meanwhile. False if the
+/// process has several threads: these get the signal from the first one that runs.
 pub fn is_waiting_for_cpu(pid: i32, earlier: ProcStat) -> bool {
     let is_same_cpu = |stat: ProcStat| stat.threads == 1 && stat.cpu == earlier.cpu;
     let stat_on_its_cpu = || realtime::run_on_cpu(earlier.cpu, || read_stat(pid)).flatten();
     is_same_cpu(earlier) && stat_on_its_cpu().is_some_and(is_same_cpu)
 }
 
-/// Whether a signal to a process waits to be taken.
+/// Whether a signal to a process is pending.
 pub fn is_signal_pending(pid: i32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -83,13 +84,13 @@ pub fn is_signal_pending(pid: i32, signal: i32) -> bool {
 pub enum StopResult {
     /// It has stopped, with all of its threads.
     Stopped,
-    /// It has ended.
+    /// It has exited.
     Ended,
-    /// A signal came first.
+    /// A signal interrupted the wait.
     Interrupted,
 }
 
-/// Waits until a child has stopped or ended; takes neither.
+/// Waits until a child has stopped or exited. The event stays waitable.
 pub fn wait_for_stop(pid: i32) -> StopResult {
     let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
     match wait_id(libc::P_PID, pid, flags) {
@@ -99,12 +100,12 @@ pub fn wait_for_stop(pid: i32) -> StopResult {
     }
 }
 
-/// Takes the news that a child has stopped, if there are any.
+/// Takes the next event that a child has stopped, if there is one.
 pub fn next_stopped_child() -> Option<i32> {
     wait_id(libc::P_ALL, 0, libc::WSTOPPED | libc::WNOHANG).ok()?.map(|(pid, _)| pid)
 }
 
-/// Process and what happened to it.
+/// Process id and event.
 fn wait_id(kind: libc::idtype_t, pid: i32, flags: i32) -> io::Result<Option<(i32, i32)>> {
     // SAFETY: an all-zero siginfo_t is a valid value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -117,7 +118,7 @@ fn wait_id(kind: libc::idtype_t, pid: i32, flags: i32) -> io::Result<Option<(i32
     Ok((pid != 0).then_some((pid, info.si_code)))
 }
 
-/// Has no signal sent to this process when a child stops or goes on.
+/// Disables SIGCHLD for children that stop or continue.
 ///
 /// # Errors
 /// As sigaction(2).
@@ -138,19 +139,18 @@ fn set_disposition(signal: i32, handler: usize, flags: i32) -> io::Result<()> {
 
 extern "C" fn nothing(_: i32) {}
 
-/// Interrupts the system calls in which the thread waits that has made it, again and again while
-/// it is on.
+/// While it is on, repeatedly interrupts the system calls of the thread that has created it.
 #[derive(Debug)]
 pub struct InterruptTimer(libc::timer_t);
 
 impl InterruptTimer {
-    /// Off.
+    /// Creates a timer that is off.
     ///
     /// # Errors
     /// As timer_create(2).
     pub fn new() -> io::Result<Self> {
         let signal = libc::SIGRTMIN() + 1;
-        // Without SA_RESTART, so that calls are interrupted. execve(2) forgets it.
+        // Without SA_RESTART, so that calls are interrupted. execve(2) resets the handler.
         set_disposition(signal, nothing as *const () as usize, 0)?;
         // SAFETY: all-zero values are valid; each call reads and writes the structs given.
         unsafe {
@@ -169,12 +169,12 @@ impl InterruptTimer {
         }
     }
 
-    /// On: after so long, then every so often (both less than a second).
+    /// Turns it on: it expires after `first`, then every `period` (both less than a second).
     pub fn start(&self, first: Duration, period: Duration) {
         self.set([first, period]);
     }
 
-    /// Off.
+    /// Turns it off.
     pub fn stop(&self) {
         self.set([Duration::ZERO; 2]);
     }
@@ -219,15 +219,15 @@ mod tests {
             let stat = super::read_stat(pid).unwrap();
             assert!(is_waiting_for_cpu(pid, stat), "{stat:?}");
             let other_cpu = ProcStat { cpu: stat.cpu + 1, ..stat };
-            assert!(!is_waiting_for_cpu(pid, other_cpu), "it is not there");
+            assert!(!is_waiting_for_cpu(pid, other_cpu), "it is on another processor");
             let multithreaded = ProcStat { threads: 2, ..stat };
-            assert!(!is_waiting_for_cpu(pid, multithreaded), "others of it may run");
+            assert!(!is_waiting_for_cpu(pid, multithreaded), "other threads of it may run");
             spinner.kill().unwrap();
             spinner.wait().unwrap();
-            assert!(!is_waiting_for_cpu(pid, stat), "it is gone");
+            assert!(!is_waiting_for_cpu(pid, stat), "it has exited");
         });
         pinned.join().unwrap();
-        // Who may run anywhere would not be there any more.
+        // A thread that is not pinned could leave the processor again.
         let self_pid = std::process::id() as i32;
         let single = ProcStat { threads: 1, ..super::read_stat(self_pid).unwrap() };
         assert!(!is_waiting_for_cpu(self_pid, single));

@@ -1,10 +1,11 @@
-//! Being run at once when there is something to do: SCHED_RR, where the system allows (not FIFO:
-//! of equals one that works long must not keep another from its turn). Among busy processes a
-//! normal thread is run up to a tick after it has been woken, one like this within microseconds. It
-//! must sleep whenever it has nothing to do.
+//! Realtime scheduling (SCHED_RR), if the system allows it, for threads that must run as soon as
+//! they are woken. SCHED_FIFO is not used, because a long-running thread must not block others of
+//! the same priority. Among busy processes a normal thread runs up to a tick after it has been
+//! woken, a realtime thread within microseconds. It must sleep whenever it has nothing to do.
 //!
-//! Threads that wake one another for each switch keep to one processor: no interrupt of another
-//! processor is needed then. In a virtual machine those are most of what a switch costs.
+//! Threads that wake each other for each gang switch are pinned to one processor. Interrupts of
+//! other processors are then not needed. In a virtual machine those are most of the cost of a
+//! switch.
 
 // UNSAFETY: sched_setscheduler has no safe wrapper.
 #![expect(unsafe_code)]
@@ -17,16 +18,16 @@ use nix::unistd::Pid;
 
 const CURRENT_THREAD: Pid = Pid::from_raw(0);
 thread_local! {
-    /// Where a thread that is kept to one processor could run before.
+    /// Affinity of a pinned thread before it was pinned.
     static ORIGINAL_AFFINITY: OnceCell<CpuSet> = const { OnceCell::new() };
 }
 
-/// Whether what the calling thread starts shall be the same.
+/// Scheduling class of threads and processes that the calling thread starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherit {
-    /// It is.
+    /// Realtime, as the calling thread.
     Realtime,
-    /// It is as any other.
+    /// The normal class.
     Normal,
 }
 
@@ -39,7 +40,7 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Has the calling thread run before all normal ones.
+/// Moves the calling thread into the realtime class, so that it runs before all normal threads.
 ///
 /// # Errors
 /// EPERM: it needs CAP_SYS_NICE, or RLIMIT_RTPRIO.
@@ -50,15 +51,15 @@ pub fn enter(inherit: Inherit) -> io::Result<()> {
     }
 }
 
-/// Makes the calling thread a normal one again.
+/// Moves the calling thread back into the normal class.
 pub fn leave() {
-    // Nobody may be kept from that.
+    // This needs no permission.
     let _ = set_scheduler(libc::SCHED_OTHER, 0);
 }
 
-/// Keeps the calling thread to one processor, the first that it has: whoever does this on a host,
-/// in whichever process, meets the others there. Not without [`enter`]: a normal thread would wait
-/// there for busy ones.
+/// Pins the calling thread to the first processor that it may use. All pinned threads on a host, in
+/// all processes, thus share one processor. Requires [`enter`]: a normal thread would wait there
+/// for busy ones.
 pub fn pin_to_first_cpu() {
     if let Ok(allowed) = sched_getaffinity(CURRENT_THREAD)
         && pin_to_first_of(&allowed).is_ok()
@@ -74,8 +75,8 @@ fn pin_to_first_of(allowed: &CpuSet) -> nix::Result<()> {
     sched_setaffinity(CURRENT_THREAD, &single)
 }
 
-/// Does something on this processor and comes back: all others there wait meanwhile, and run none
-/// of their code. None where the calling thread is not kept to one, or may not run on this one.
+/// Runs `work` on this processor and returns to the pinned one. All other threads on this processor
+/// wait meanwhile. None if the calling thread is not pinned, or may not run on this processor.
 pub fn run_on_cpu<T>(cpu: usize, work: impl FnOnce() -> T) -> Option<T> {
     let original = ORIGINAL_AFFINITY.with(|affinity| affinity.get().copied())?;
     let mut single = CpuSet::new();
@@ -86,8 +87,8 @@ pub fn run_on_cpu<T>(cpu: usize, work: impl FnOnce() -> T) -> Option<T> {
     Some(result)
 }
 
-/// Does something where the thread could run before it was kept to one processor: what it starts
-/// there can do so, too.
+/// Runs `work` with the affinity that the thread had before it was pinned. Processes and threads
+/// that it starts there inherit that affinity.
 pub fn run_unpinned<T>(work: impl FnOnce() -> T) -> T {
     let Some(original) = ORIGINAL_AFFINITY.with(|affinity| affinity.get().copied()) else {
         return work();
@@ -98,9 +99,9 @@ pub fn run_unpinned<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Does something as a normal thread, anywhere, that may take the kernel long, or has it wait for
-/// others by trying again and again: who ends a process, or removes a directory, does so while
-/// another has hold of a name in it, and that one may wait for this very processor.
+/// Runs `work` as a normal, unpinned thread. For work that takes the kernel long, or for which it
+/// waits by retrying. Example: a process is ended, or a directory is removed, while another process
+/// holds a name in it. The kernel then retries, and the other process may wait for this processor.
 pub fn run_as_normal<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: no memory is touched; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -109,7 +110,7 @@ pub fn run_as_normal<T>(work: impl FnOnce() -> T) -> T {
     }
     leave();
     let result = run_unpinned(work);
-    // What was allowed before is allowed again.
+    // It was allowed before, so that it is allowed again.
     let _ = enter(Inherit::Normal);
     result
 }

@@ -1,6 +1,6 @@
-//! Removal of a tree that a user has made. No link is followed, no path is put together from names
-//! found there, and depth costs neither stack nor descriptors: what lies deeper than one level is
-//! first moved up, by renaming.
+//! Removal of a directory tree that a user has created. No link is followed, and no path is built
+//! from names found there. Depth costs neither stack nor descriptors: directories below the first
+//! level are first moved up by renaming.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -16,14 +16,14 @@ use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Rounds over the top folder; more than one are needed only when somebody goes on writing there.
+/// Passes over the top directory. More than one is needed only if a process keeps writing there.
 const MAX_PASSES: usize = 100;
 
 const DIR_OPEN_FLAGS: OFlag =
     OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
-/// Removes a folder with all that is in it. The folder that it is in must be trusted. One that is
-/// not there is no error.
+/// Removes a directory and its content. Its parent directory must be trusted. A missing directory
+/// is not an error.
 ///
 /// # Errors
 /// What could not be removed, and why.
@@ -33,7 +33,7 @@ pub fn tree(path: &Path) -> io::Result<()> {
     let top = match options.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            // Its own owner may have shut it.
+            // Its owner may have removed the permissions.
             let mode = Mode::S_IRWXU;
             fchmodat(nix::fcntl::AT_FDCWD, path, mode, FchmodatFlags::NoFollowSymlink)?;
             options.open(path)?
@@ -47,7 +47,7 @@ pub fn tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what is in a folder, and leaves the folder.
+/// Removes the content of a directory, but not the directory.
 ///
 /// # Errors
 /// As [`tree`].
@@ -64,15 +64,15 @@ pub fn empty(top: &OwnedFd) -> io::Result<()> {
                 .map_err(|error| io::Error::new(error.kind(), format!("{name:?}: {error}")))?;
         }
     }
-    Err(io::Error::other("somebody goes on writing there"))
+    Err(io::Error::other("a process keeps writing there"))
 }
 
-/// The names in a folder.
+/// The names in a directory.
 ///
 /// # Errors
 /// As open(2), readdir(3).
 pub fn names(dir_fd: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
-    // A handle of its own: reading one moves its position.
+    // A separate descriptor, because reading changes its position.
     let mut dir = Dir::from_fd(openat(dir_fd, c".", DIR_OPEN_FLAGS, Mode::empty())?)?;
     let mut names = Vec::new();
     for entry in dir.iter() {
@@ -84,7 +84,7 @@ pub fn names(dir_fd: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes a file, or a folder; folders that were in it are in `top` then, and on the list.
+/// Removes a file or a directory. Subdirectories are moved to `top` and added to `pending`.
 fn remove_one(
     top: &OwnedFd,
     name: &CStr,
@@ -109,7 +109,7 @@ fn remove_one(
                 if error.raw_os_error() != Some(libc::EACCES) {
                     return Err(error);
                 }
-                // The folder or what is in it is shut: its owner may open both.
+                // The directory or its entry lacks permissions, which the owner may restore.
                 make_accessible(top.as_fd(), name)?;
                 let _ = make_accessible(dir_fd.as_fd(), &entry_name);
                 remove_or_move_up(&dir_fd, &entry_name, top, move_count)
@@ -117,13 +117,14 @@ fn remove_one(
         pending.extend(moved_name);
     }
     match unlinkat(top, name, UnlinkatFlags::RemoveDir) {
-        // Something new is in it: the next round finds it.
+        // A new entry is in it: the next pass finds it.
         Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Removes a file of an inner folder, or moves a folder of it up; the name that it has then.
+/// Removes an entry of a subdirectory if it is a file, or moves it up if it is a directory. Returns
+/// its new name then.
 fn remove_or_move_up(
     dir_fd: &OwnedFd,
     name: &CStr,
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_the_folder_is_not_followed() {
+    fn a_link_in_place_of_the_directory_is_not_followed() {
         let base = scratch_dir("top");
         fs::create_dir(base.join("real")).unwrap();
         fs::write(base.join("real/keep"), "x").unwrap();

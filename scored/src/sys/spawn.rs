@@ -1,11 +1,11 @@
-//! The one place that starts a process of the user.
+//! Starts processes of the user. No other code does.
 //!
-//! The shepherd keeps itself in the state that a child shall inherit, so that little is left to do
+//! The shepherd keeps itself in the state that a child must inherit, so that little is left to do
 //! per process: all its own descriptors are close-on-exec, all dispositions are default, its
 //! umask is the job's, its priority and oom_score_adj are untouched.
 //!
-//! What it does until it runs its program is in [`super::clone_exec`]. What goes wrong there is known
-//! only when it has ended.
+//! [`super::clone_exec`] contains the code that a child runs before its program. An error there is
+//! known only after the child has exited.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use nix::sched::CpuSet;
 
 use super::clone_exec::{PreExecChild, STEP_DIRECTORY, STEP_EXEC, STEP_OPEN_FILE};
 
-/// The number under which a process finds its control socket.
+/// The descriptor of a process's control socket.
 pub const CONTROL_FD: i32 = 3;
 
 /// A program and its arguments.
@@ -31,7 +31,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// One program, at the first of `candidates` where there is one.
+    /// The program is the first of `candidates` that exists.
     pub fn new(candidates: Vec<CString>, arguments: Vec<CString>) -> Self {
         Self { candidates, arguments }
     }
@@ -42,22 +42,22 @@ impl Program {
     }
 }
 
-/// A file that the child itself opens: where that takes for ever, as on a network file system whose
-/// server is gone, it holds nobody else and ends with a signal.
+/// A file that the child itself opens. If that blocks for ever, as on a network file system whose
+/// server is down, it blocks only the child, and a signal ends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildFile {
-    /// The first of these that is there.
+    /// Candidates: the first one that exists is opened.
     pub paths: Vec<CString>,
-    /// As open(2) takes them; O_NONBLOCK holds for the opening only.
+    /// Flags of open(2); O_NONBLOCK applies to the opening only.
     pub flags: i32,
 }
 
-/// Where a descriptor of the child comes from.
+/// Source of a descriptor of the child.
 #[derive(Debug, Clone, Copy)]
 pub enum FdSource<'a> {
-    /// From here, where its number is above [`CONTROL_FD`].
+    /// A descriptor of this process, whose number must be above [`CONTROL_FD`].
     Fd(BorrowedFd<'a>),
-    /// It is opened there.
+    /// The child opens a file.
     File(&'a ChildFile),
 }
 
@@ -74,16 +74,16 @@ pub struct SpawnArgs<'a> {
     pub descriptors: [FdSource<'a>; 4],
     /// RLIMIT_NOFILE of the process.
     pub descriptor_limit: libc::rlimit,
-    /// Whether the kernel shall kill it when we die: where there is no PID namespace to do so.
+    /// Whether the kernel kills the process when we die: needed if there is no PID namespace.
     pub die_with_parent: bool,
-    /// Where it is to run, unless it chooses for itself.
+    /// Initial affinity of the process, if any.
     pub cpu_set: Option<&'a CpuSet>,
 }
 
 /// Why a process could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpawnError {
-    /// No process could be made: errno.
+    /// No process could be created: errno.
     Process(i32),
     /// The working directory cannot be entered: errno.
     Directory(i32),
@@ -91,35 +91,35 @@ pub enum SpawnError {
     Program(i32),
     /// A file cannot be opened: for which descriptor, which of its paths, errno.
     File(usize, usize, i32),
-    /// Something else in the child: errno.
+    /// Another step in the child failed: errno.
     Setup(i32),
 }
 
-/// Starts processes, and remembers what went wrong with those that did not come to their program.
+/// Starts processes, and keeps the errors of those that could not run their program.
 #[derive(Debug, Default)]
 pub struct Spawner {
-    /// Those that may still use our memory, by number.
+    /// Children that may still use our memory, by index.
     pre_exec_children: VecDeque<(usize, Rc<PreExecChild>)>,
-    /// One that is gone, for the next.
+    /// A released child, for reuse.
     spare: Option<Rc<PreExecChild>>,
-    /// By number: which step, and errno.
+    /// Failed step and errno, by index.
     errors: HashMap<usize, (u64, i32)>,
 }
 
 impl Spawner {
-    /// Prepares for the processes of another stage, and forgets all earlier ones.
+    /// Prepares for the processes of another stage, and drops the state of all earlier ones.
     pub fn reset(&mut self) {
         self.collect_exited();
-        // Their memory is theirs.
+        // These children may still use their memory, so that it must not be freed.
         self.pre_exec_children.drain(..).for_each(std::mem::forget);
         self.errors.clear();
     }
 
-    /// Starts process `index` in a session of its own and returns its process id. All signals
-    /// must be blocked in the caller.
+    /// Starts process `index` in its own session and returns its process id. All signals must be
+    /// blocked in the caller.
     ///
     /// # Errors
-    /// [`SpawnError::Process`]. What goes wrong later is told by [`Spawner::fault`].
+    /// [`SpawnError::Process`]. Later errors are returned by [`Spawner::error_of`].
     pub fn spawn(&mut self, args: &SpawnArgs<'_>, index: usize) -> Result<i32, SpawnError> {
         self.collect_exited();
         let (pid, child) =
@@ -128,7 +128,7 @@ impl Spawner {
         Ok(pid)
     }
 
-    /// Takes back the memory of those that are gone.
+    /// Collects the errors and the memory of released children.
     fn collect_exited(&mut self) {
         for _ in 0..self.pre_exec_children.len() {
             let Some((index, child)) = self.pre_exec_children.pop_front() else { return };
@@ -143,7 +143,7 @@ impl Spawner {
         }
     }
 
-    /// What went wrong in the start of a process that has ended, if anything.
+    /// The error in the start of a process that has exited, if any.
     pub fn error_of(&mut self, index: usize) -> Option<SpawnError> {
         self.collect_exited();
         let &(step, errno) = self.errors.get(&index)?;
@@ -174,7 +174,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::{AsFd, AsRawFd};
 
-    /// Above the numbers that a process gets.
+    /// A file whose descriptor is above those that a process gets.
     fn high_fd() -> File {
         let open = || File::options().read(true).write(true).open("/dev/null").unwrap();
         let files: Vec<File> = (0..=CONTROL_FD + 1).map(|_| open()).collect();

@@ -1,4 +1,4 @@
-//! A timer that is a descriptor: finer than the milliseconds that epoll counts.
+//! A timer with a descriptor: its resolution is finer than the milliseconds of epoll.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,12 +9,12 @@ use mio::{Interest, Registry, Token};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-/// A timer. Off at first.
+/// A timer. Initially off.
 #[derive(Debug)]
 pub struct Timer(TimerFd);
 
 impl Timer {
-    /// A timer that `registry` reports as `token` when it has run out.
+    /// A timer that `registry` reports as `token` when it has expired.
     ///
     /// # Errors
     /// As timerfd_create(2), epoll_ctl(2).
@@ -26,13 +26,13 @@ impl Timer {
         Ok(Self(timer))
     }
 
-    /// It runs out once, after so long; never, if there is no time.
+    /// Sets the timer to expire once, after `delay`. None turns it off.
     pub fn set(&self, delay: Option<Duration>) {
-        // A time of 0 would be off.
-        let delay = delay.map(|after| TimeSpec::from(after.max(Duration::from_nanos(1))));
-        // Neither fails with times that a Duration can say.
+        // A time of 0 would turn it off.
+        let delay = delay.map(|delay| TimeSpec::from(delay.max(Duration::from_nanos(1))));
+        // Neither call fails with times that a Duration can represent.
         let _ = match delay {
-            Some(after) => self.0.set(Expiration::OneShot(after), TimerSetTimeFlags::empty()),
+            Some(delay) => self.0.set(Expiration::OneShot(delay), TimerSetTimeFlags::empty()),
             None => self.0.unset(),
         };
     }

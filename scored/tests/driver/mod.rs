@@ -1,4 +1,5 @@
-//! A small scrun: starts the real scored over a socket pair, submits a job and keeps what comes.
+//! A small scrun: starts the real scored over a socket pair, submits a job and records the
+//! messages.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -14,10 +15,10 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::message::*;
 
-/// Held while a socket may be inherited.
+/// Held while a child could inherit a socket.
 static FORK_LOCK: Mutex<()> = Mutex::new(());
 
-/// No test waits longer for anything.
+/// The longest time that a test waits for an event.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn bytes(text: &str) -> OsBytes {
@@ -47,7 +48,7 @@ pub fn file(name: &str) -> FileName {
     FileName(bytes(name))
 }
 
-/// One stage of these elements on so many nodes.
+/// One stage of these elements on this many nodes.
 pub fn job(nodes: u32, elements: Vec<ElementSpec>) -> JobSpec {
     sequence(nodes, vec![elements])
 }
@@ -70,7 +71,7 @@ pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
     }
 }
 
-/// What a job has shown in the end.
+/// The results of a job.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub out: Vec<u8>,
@@ -108,11 +109,11 @@ pub struct Driver {
     pub socket: UnixStream,
     decoder: ServerMessageDecoder,
     pub outcome: Outcome,
-    /// Acknowledge output as it comes.
+    /// Acknowledge output as it arrives.
     pub taking: bool,
     /// Answer Flush.
     pub flushing: bool,
-    /// Bytes of output that have come and have not been acknowledged.
+    /// Bytes of output that have arrived and have not been acknowledged.
     pub untaken: u64,
     /// Input still to be sent, as the window allows.
     pub input: Vec<u8>,
@@ -122,10 +123,10 @@ pub struct Driver {
     pub closed: bool,
 }
 
-/// What the driver calls its job.
+/// The driver's number for its job.
 const JOB: u32 = 1;
 
-/// How scored is to be started.
+/// Options for the start of scored.
 #[derive(Default, Clone)]
 pub struct ScoredOptions {
     pub no_namespace: bool,
@@ -135,14 +136,14 @@ pub struct ScoredOptions {
 }
 
 impl ScoredOptions {
-    /// Another user may not reach where scored was built, in root's home for example.
+    /// Another user may not have access to the build directory, which can be in root's home.
     fn program(&self) -> PathBuf {
         let built = PathBuf::from(env!("CARGO_BIN_EXE_scored"));
         let (Some(_), Some(dir)) = (self.user, &self.runtime_dir) else { return built };
         let copy = Path::new(dir).join("program");
         if !copy.exists() {
-            // By another process: what this one writes is busy as long as a child that another
-            // test has just forked holds the descriptor, too.
+            // By another process: a file that this process writes stays busy as long as a child
+            // that another test has just forked also holds the descriptor.
             let copied = Command::new("cp").arg(&built).arg(&copy).status();
             assert!(copied.is_ok_and(|status| status.success()), "cp scored");
         }
@@ -155,35 +156,36 @@ impl Driver {
         Self::start_as(spec, ScoredOptions::default())
     }
 
-    pub fn start_as(spec: JobSpec, how: ScoredOptions) -> Self {
-        let mut driver = Self::connect(how);
+    pub fn start_as(spec: JobSpec, options: ScoredOptions) -> Self {
+        let mut driver = Self::connect(options);
         driver.send(&ClientMessage::Hello { version: PROTOCOL_VERSION });
         driver.send(&ClientMessage::Submit(spec));
         driver
     }
 
-    pub fn connect(how: ScoredOptions) -> Self {
-        // Whatever another thread started meanwhile would have our socket, too, and keep it open.
+    pub fn connect(options: ScoredOptions) -> Self {
+        // Children that another thread starts in the meantime would also hold our socket, and keep
+        // it open.
         let fork_guard = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let number = theirs.as_raw_fd();
-        let mut command = Command::new(how.program());
+        let mut command = Command::new(options.program());
         command.args(["-single", "-control", &number.to_string()]);
-        if how.no_namespace {
+        if options.no_namespace {
             command.arg("-nonamespace");
         }
         command.env_remove("XDG_RUNTIME_DIR");
-        if let Some(dir) = &how.runtime_dir {
+        if let Some(dir) = &options.runtime_dir {
             command.env("XDG_RUNTIME_DIR", dir);
         }
         command.stdin(Stdio::null());
-        // The standard library closes nothing but what is close-on-exec: let the socket through.
+        // The standard library closes only descriptors with close-on-exec: let the socket through.
         let flags = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
         nix::fcntl::fcntl(&theirs, flags).unwrap();
-        if let Some(user) = how.user {
+        if let Some(user) = options.user {
             command.uid(user).gid(user);
         }
-        if let Some(limit) = how.descriptors {
+        if let Some(limit) = options.descriptors {
             let program = command.get_program().to_owned();
             let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
             let mut with_limit = Command::new("prlimit");
@@ -214,7 +216,7 @@ impl Driver {
             if matches!(message, ClientMessage::OpenScoutSession(_)) { SESSION_JOB } else { JOB };
         let mut frame = Vec::new();
         client_session::encode(job, message, &mut frame).unwrap();
-        // A scored that has just died is what some tests are about.
+        // Some tests kill scored: the write may fail.
         let _ = self.socket.write_all(&frame);
     }
 
@@ -226,7 +228,7 @@ impl Driver {
         }
     }
 
-    /// Reads what has come; waits 20 ms at most.
+    /// Reads the available messages; waits 20 ms at most.
     pub fn step(&mut self) {
         let mut buffer = vec![0; 256 * 1024];
         match self.socket.read(&mut buffer) {
@@ -240,7 +242,7 @@ impl Driver {
             self.on_message(frame.message);
         }
         if self.outcome.end.is_some() || self.outcome.refused.is_some() {
-            // As scrun does after the last word.
+            // As scrun does after the final message.
             let _ = self.socket.shutdown(std::net::Shutdown::Write);
         }
         if self.taking {
@@ -292,7 +294,7 @@ impl Driver {
             ServerMessage::Notice { level, text } => self.outcome.notices.push((level, text)),
             ServerMessage::Finished(end) => self.outcome.end = Some(end),
             ServerMessage::Directory(dir) => self.outcome.dir = dir,
-            // What has crossed the last word.
+            // Messages that were in flight at the end of the job.
             ServerMessage::Metrics(_)
             | ServerMessage::Jobs(_)
             | ServerMessage::Page { .. }
@@ -313,7 +315,7 @@ impl Driver {
         }
     }
 
-    /// To the very end: the last message has come and scored has exited.
+    /// Runs to the very end: the final message has arrived and scored has exited.
     pub fn finish(mut self) -> Outcome {
         let end = Instant::now() + TEST_TIMEOUT;
         while !self.closed {
@@ -338,7 +340,7 @@ pub fn run(spec: JobSpec) -> Outcome {
     Driver::start(spec).finish()
 }
 
-/// Processes that carry this text in their environment, wherever they are.
+/// Processes that carry this text in their environment, wherever they run.
 pub fn marked(mark: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -359,7 +361,7 @@ pub fn mark() -> String {
     format!("SCORE_TEST_MARK={:016x}", std::hash::RandomState::new().build_hasher().finish())
 }
 
-/// A folder of a test, gone with it.
+/// A directory of a test, removed with this value.
 pub struct TempDir(std::path::PathBuf);
 
 impl TempDir {

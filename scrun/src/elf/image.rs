@@ -1,4 +1,4 @@
-//! One ELF file: its SCore notes and what the loader has to know of it.
+//! One ELF file: its SCore notes and the data that the dynamic loader needs.
 
 use object::elf;
 use object::endian::Endianness;
@@ -8,13 +8,13 @@ use score_proto::elf_note::{self, NoteError, Request};
 
 /// A segment of notes and a dynamic section longer than this are not read.
 const MAX_SEGMENT: u64 = 1 << 20;
-/// The most program headers, entries of the dynamic section, and notes that are looked at.
+/// Maximum number of program headers, dynamic section entries and notes that are read.
 const MAX_ENTRIES: usize = 4096;
 
-/// What makes two files fit together: class, byte order, machine.
+/// Class, byte order and machine. A program and its libraries have the same target.
 pub type ElfTarget = (bool, bool, u16);
 
-/// What was read.
+/// The contents of an ELF file that matter here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElfInfo {
     /// Class, byte order, machine.
@@ -36,7 +36,7 @@ impl ElfInfo {
     }
 }
 
-/// Reads a file; `None` when it is no ELF file or a damaged one.
+/// Reads a file; `None` if it is not an ELF file or is damaged.
 pub fn read<'data, R: ReadRef<'data>>(data: R) -> Option<ElfInfo> {
     let ident: &[u8; 16] = data.read_bytes_at(0, 16).ok()?.try_into().ok()?;
     match (&ident[..4], ident[4]) {
@@ -92,7 +92,7 @@ fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     Some(())
 }
 
-/// The descriptor's 32-bit words; what is left over makes one more, so that its size is wrong.
+/// The descriptor's 32-bit words. Left-over bytes make one more word, so that the size is wrong.
 fn words(bytes: &[u8], endian: Endianness) -> Vec<u32> {
     let word = |chunk: &[u8]| {
         let mut word_bytes = [0; 4];
@@ -142,7 +142,7 @@ fn dynamic<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     Some(())
 }
 
-/// Where a virtual address stands in the file.
+/// The offset in the file of a virtual address.
 fn file_offset<H: FileHeader<Endian = Endianness>>(
     segments: &[H::ProgramHeader],
     endian: Endianness,

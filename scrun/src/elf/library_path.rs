@@ -1,4 +1,4 @@
-//! Where the dynamic loader looks for a library (ld.so(8)): DT_RPATH where there is no
+//! The search path of the dynamic loader for a library (ld.so(8)): DT_RPATH if there is no
 //! DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH, the directories of ld.so.conf, the default ones.
 
 use super::image::ElfInfo;
@@ -6,11 +6,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The most directories that ld.so.conf may name, and the deepest inclusion.
+/// Maximum number of directories in ld.so.conf, and maximum depth of its includes.
 const MAX_DIRECTORIES: usize = 256;
 const MAX_DEPTH: usize = 4;
 
-/// The loader's search path, as far as it does not depend on the program.
+/// The part of the loader's search path that does not depend on the program.
 #[derive(Debug)]
 pub struct LibrarySearchPath {
     library_path: OsString,
@@ -19,17 +19,17 @@ pub struct LibrarySearchPath {
 }
 
 impl LibrarySearchPath {
-    /// That of this process: its LD_LIBRARY_PATH and /etc/ld.so.conf.
+    /// The search path of this process: its LD_LIBRARY_PATH and /etc/ld.so.conf.
     pub fn from_env() -> Self {
         Self::new(std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(), "/etc/ld.so.conf".into())
     }
 
-    /// With another LD_LIBRARY_PATH and configuration.
+    /// A search path with another LD_LIBRARY_PATH and configuration.
     pub fn new(library_path: OsString, configuration: PathBuf) -> Self {
         Self { library_path, configuration, system_directories: None }
     }
 
-    /// Where the library `name` that the file `needed_by` needs may stand, best first.
+    /// The possible paths of the library `name`, which the file `needed_by` needs, best first.
     pub fn candidates(&mut self, name: &[u8], needed_by: &Path, info: &ElfInfo) -> Vec<PathBuf> {
         let name = OsStr::from_bytes(name);
         if name.as_bytes().contains(&b'/') {
@@ -55,8 +55,8 @@ impl LibrarySearchPath {
     }
 }
 
-/// A colon-separated list with $ORIGIN and $LIB in it. Empty entries are the working directory
-/// for the loader; nobody should rely on that here.
+/// Splits a colon-separated list that may contain $ORIGIN and $LIB. The loader takes an empty entry
+/// for the working directory; here such an entry is ignored.
 fn split(list: &[u8], needed_by: &Path) -> Vec<PathBuf> {
     let origin = needed_by.parent().map(|parent| parent.as_os_str().to_owned()).unwrap_or_default();
     list.split(|byte| matches!(byte, b':' | b';'))

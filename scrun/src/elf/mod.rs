@@ -1,6 +1,6 @@
 //! Reads the resource notes of a program and of the libraries that it needs (manual 4.1), without
-//! running it. Files are hostile: what is read is bounded, and what cannot be read as ELF is a
-//! program without a note.
+//! running it. Files are not trusted: the amount that is read is bounded, and a file that cannot be
+//! read as ELF counts as a program without a note.
 
 mod image;
 mod library_path;
@@ -13,20 +13,20 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The most libraries that are looked into for one program.
+/// Maximum number of libraries that are read for one program.
 const MAX_LIBRARIES: usize = 256;
 
 /// Why the notes of a program cannot be honoured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {fault}")]
+#[error("{path}: {error}")]
 pub struct ProgramNoteError {
     /// The program or library that carries the note.
     pub path: String,
-    /// What is wrong with it.
-    pub fault: NoteError,
+    /// The error in the note.
+    pub error: NoteError,
 }
 
-/// Reads the notes in the bytes of one ELF file, and nothing else: for tests and fuzzing.
+/// Reads only the notes in the bytes of one ELF file. For tests and fuzzing.
 ///
 /// # Errors
 /// The first note that cannot be honoured.
@@ -38,7 +38,7 @@ pub fn request_of_bytes(bytes: &[u8]) -> Result<Request, NoteError> {
     Ok(request)
 }
 
-/// What the program at `path` and the libraries it needs ask for together.
+/// The combined resource request of the program at `path` and of the libraries that it needs.
 ///
 /// # Errors
 /// The first note that cannot be honoured.
@@ -80,10 +80,10 @@ fn apply(
     request: &mut Request,
 ) -> Result<(), ProgramNoteError> {
     let name = || crate::usage::printable(path.as_os_str());
-    info.apply(request).map_err(|error| ProgramNoteError { path: name(), fault: error })
+    info.apply(request).map_err(|error| ProgramNoteError { path: name(), error })
 }
 
-/// Reads a regular file as ELF; gives device and inode, too, by which a file is known again.
+/// Reads a regular file as ELF. The result has the device and inode, which identify the file.
 fn load(path: &Path) -> Option<(image::ElfInfo, (u64, u64))> {
     let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let cache = object::ReadCache::new(File::open(path).ok()?);

@@ -139,7 +139,7 @@ fn a_note_that_excludes_another_names_the_file() {
     .concat();
     let path = scratch.compile("exclusive", &text, &[]);
     let error = request_of(&path, &mut LibrarySearchPath::from_env()).unwrap_err();
-    assert_eq!(error.fault, NoteError::ExclusiveNodes(1, 2, 3, 4));
+    assert_eq!(error.error, NoteError::ExclusiveNodes(1, 2, 3, 4));
     assert!(error.to_string().contains("exclusive"));
 }
 
@@ -152,7 +152,7 @@ fn truncated_and_corrupted_files_are_read_without_a_panic() {
     for length in (0..bytes.len()).step_by(61).chain(0..128) {
         let _ = request_of_bytes(&bytes[..length]);
     }
-    // Every byte of the headers in turn, to its extremes.
+    // Sets every byte of the headers, one after the other, to extreme values.
     for offset in 0..bytes.len().min(2048) {
         for value in [0, 1, 0x7f, 0xff] {
             let mut damaged = bytes.clone();

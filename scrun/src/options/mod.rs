@@ -1,7 +1,7 @@
 //! The options of scrun: `-key=value,key,...` words before the program, then those of
-//! SCORE_OPTIONS; of equal keys the leftmost wins (manual, scrun(1), GENERAL FORMAT).
+//! SCORE_OPTIONS. The leftmost of equal keys wins (manual, scrun(1), GENERAL FORMAT).
 //!
-//! Total: no input makes it panic, and what it does not accept it refuses with a place.
+//! The parser is total: no input makes it panic, and it rejects invalid input with a position.
 
 pub use score_hosts::name_suggestion;
 pub mod table;
@@ -13,18 +13,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use table::{Support, ValueArity};
 
-/// One option as it was given.
+/// One option of the command line or SCORE_OPTIONS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionArg {
     /// Its name.
     pub key: String,
     /// Its value, if there was a `=`.
     pub value: Option<String>,
-    /// Where it stands.
+    /// Its position, for error messages.
     pub position: ErrorPosition,
 }
 
-/// All options as given, leftmost first.
+/// All given options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScrunOptions {
     /// Leftmost first, those of SCORE_OPTIONS last.
@@ -32,7 +32,7 @@ pub struct ScrunOptions {
 }
 
 impl OptionArg {
-    /// Where a byte of the value stands.
+    /// The position of a byte of the value.
     pub fn in_value(&self, offset: usize) -> ErrorPosition {
         let key_len_and_offset = self.key.len() + 1 + offset;
         match self.position {
@@ -59,11 +59,11 @@ pub enum Statistics {
 }
 
 impl ScrunOptions {
-    /// Reads the options that stand before the program, and the value of SCORE_OPTIONS. Gives
-    /// the number of words taken, too.
+    /// Parses the options in front of the program, and the value of SCORE_OPTIONS. Also returns
+    /// the number of words that are options.
     ///
     /// # Errors
-    /// What the user has to mend, with its place.
+    /// The first invalid option, with its position.
     pub fn parse(words: &[OsString], environment: &OsStr) -> Result<(Self, usize), StartError> {
         let mut options = Self::default();
         let mut word_count = 0;
@@ -83,18 +83,18 @@ impl ScrunOptions {
             return Ok(());
         }
         if let Some(index) = list.iter().position(u8::is_ascii_whitespace) {
-            let line = "SCORE_OPTIONS: no blank may stand in it";
+            let line = "SCORE_OPTIONS: contains a blank";
             return Err(StartError::usage(ErrorPosition::ScoreOptions(index), line));
         }
         if list[0] == b'-' {
-            let line = "SCORE_OPTIONS: no minus may stand before its options";
+            let line = "SCORE_OPTIONS: options here begin without a minus";
             return Err(StartError::usage(ErrorPosition::ScoreOptions(0), line));
         }
         self.add(list, "SCORE_OPTIONS: ", ErrorPosition::ScoreOptions)
     }
 
-    /// Adds a comma-separated list. `prefix` is what the messages put before a name, `position` gives
-    /// the place of a byte of the list.
+    /// Adds a comma-separated list. Error messages put `prefix` in front of a name. `position`
+    /// gives the position of a byte of the list.
     fn add(
         &mut self,
         list: &[u8],
@@ -134,7 +134,7 @@ impl ScrunOptions {
         self.given.iter().find(|given| given.key == one || given.key == other)
     }
 
-    /// Whether the command line says where the job runs: a scout session is left aside then.
+    /// Whether the command line chooses the hosts of the job. A scout session is then not used.
     pub fn chooses_hosts(&self) -> bool {
         let chooses =
             |given: &&OptionArg| ["group", "file", "scored"].contains(&given.key.as_str());
@@ -149,7 +149,7 @@ impl ScrunOptions {
         self.get(key).is_some()
     }
 
-    /// The words of scored's command line for the options that are its own.
+    /// The arguments for scored, from the options that scrun forwards to it.
     pub fn scored_args(&self) -> Vec<String> {
         let given = table::FORWARDED_TO_SCORED.iter().filter_map(|name| self.get(name));
         let words =
@@ -157,7 +157,7 @@ impl ScrunOptions {
         words.flatten().collect()
     }
 
-    /// The least level of notices that `message` lets through.
+    /// The lowest level of notices that the option `message` permits.
     pub fn level(&self) -> Level {
         match self.get("message").and_then(|given| given.value.as_deref()) {
             Some("concise") => Level::Warning,
@@ -166,7 +166,7 @@ impl ScrunOptions {
         }
     }
 
-    /// What `stat` or `statistics` asks for.
+    /// The amount of statistics that `stat` or `statistics` requests.
     pub fn statistics(&self) -> Statistics {
         match self.either("stat", "statistics") {
             None => Statistics::Off,
@@ -175,17 +175,17 @@ impl ScrunOptions {
         }
     }
 
-    /// `nodes` or `hosts`, whichever stands first.
+    /// `nodes` or `hosts`: the leftmost of them.
     pub fn nodes(&self) -> Option<&OptionArg> {
         self.either("nodes", "hosts")
     }
 
-    /// Permission for hosts of different kinds, and where it stands.
+    /// The option that permits hosts of different kinds, with its position.
     pub fn hetero(&self) -> Option<&OptionArg> {
         self.either("hetero", "heterogeneous")
     }
 
-    /// The given options that are known and do nothing yet, each once.
+    /// The given options that are known but have no effect in this version, each once.
     pub fn without_effect(&self, is_multi_user: bool) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for given in &self.given {
@@ -202,13 +202,13 @@ impl ScrunOptions {
         names
     }
 
-    /// All as the job carries them, for `score_get_opt`.
+    /// All options as the job carries them, for `score_get_opt`.
     pub fn pairs(&self) -> Vec<(String, Option<String>)> {
         self.given.iter().map(|given| (given.key.clone(), given.value.clone())).collect()
     }
 }
 
-/// Checks one option; an error is the byte at fault in it, and the line.
+/// Checks one option. An error has the offset of the faulty byte, and the line.
 fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
     if key.is_empty() {
         return Err((0, "the name of an option is empty (-key=value,key,... is expected)".into()));

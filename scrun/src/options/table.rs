@@ -1,5 +1,5 @@
-//! Every option of the manual (scrun(1)) and ours, by name: what value it takes, and whether it
-//! works yet.
+//! All options of the manual (scrun(1)) and of this implementation: the name, the value, and
+//! whether the option is implemented.
 
 use super::value;
 
@@ -14,14 +14,14 @@ pub enum ValueArity {
     Required,
 }
 
-/// What an option does in this version.
+/// Support for an option in this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// What the manual says.
+    /// As in the manual.
     Full,
-    /// What the manual says, in multi-user mode; nothing in single-user mode, and scrun says so.
+    /// As in the manual in multi-user mode. No effect in single-user mode; scrun reports this.
     MultiUserOnly,
-    /// Nothing; scrun says so.
+    /// No effect; scrun reports this.
     NotImplemented,
 }
 
@@ -32,11 +32,11 @@ pub struct OptionSpec {
     pub name: &'static str,
     /// Whether it takes a value.
     pub arity: ValueArity,
-    /// How `-help` names its value.
+    /// The syntax of its value, for `-help`.
     pub value_syntax: &'static str,
-    /// Checks a value and says what would be right.
+    /// Checks a value. The error names the valid values.
     pub check: fn(&str) -> Result<(), String>,
-    /// What it does in this version.
+    /// Support in this version.
     pub support: Support,
     /// One line for `-help`.
     pub summary: &'static str,
@@ -57,17 +57,23 @@ use ValueArity::{NoValue, Optional, Required};
 
 const MONITOR_VALUES: &str = "load, comm, memory, disk, usr0, usr1, all or ALL";
 
-/// All of them, in the order of the manual.
+/// All options, in the order of the manual.
 pub const OPTIONS: &[OptionSpec] = &[
     row("nodes", (Optional, "=N|=HxP|=N/P"), value::nodes, Full, "N nodes; H hosts with P each"),
     row("hosts", (Required, "=H"), value::hosts, Full, "H hosts, a node for each processor"),
-    row("network", (Required, "=NAME[+NAME]"), value::names, Full, "networks to use, one a set"),
+    row(
+        "network",
+        (Required, "=NAME[+NAME]"),
+        value::names,
+        Full,
+        "networks to use, one per network set",
+    ),
     row(
         "priority",
         (Required, "=0..15"),
         value::priority,
         MultiUserOnly,
-        "share of time, halved by every 2; default 8",
+        "scheduling priority, 0 (high) to 15; default 8",
     ),
     row("monitor", (Optional, "[=TYPE]"), value::monitor, Full, MONITOR_VALUES),
     row(
@@ -77,8 +83,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         NotImplemented,
         "debuggers at most; default 4",
     ),
-    row("stat", (Optional, "[=all|detail]"), value::statistics, Full, "usage at the end"),
-    row("statistics", (Optional, "[=all|detail]"), value::statistics, Full, "the same"),
+    row("stat", (Optional, "[=all|detail]"), value::statistics, Full, "print usage at the end"),
+    row("statistics", (Optional, "[=all|detail]"), value::statistics, Full, "same as -stat"),
     row("scored", (Required, "=EXPR"), value::anything, Full, "log in to a running SCore-D"),
     row(
         "group",
@@ -93,7 +99,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (Required, "=WAY"),
         value::start,
         Full,
-        "ssh, slurm, pbs, lsf or sge starts daemons",
+        "launcher for daemons: ssh, slurm, pbs, lsf, sge",
     ),
     row("restart", (NoValue, ""), value::anything, NotImplemented, "start again after a crash"),
     row(
@@ -112,21 +118,27 @@ pub const OPTIONS: &[OptionSpec] = &[
         MultiUserOnly,
         "files of the job on each host",
     ),
-    row("wait", (NoValue, ""), value::anything, MultiUserOnly, "wait until there is room"),
+    row("wait", (NoValue, ""), value::anything, MultiUserOnly, "wait until hosts are available"),
     row("message", (Optional, "[=concise|quiet]"), value::message, Full, "which lines to show"),
     row("resource", (NoValue, ""), value::anything, Full, "show requests, run nothing"),
-    row("noidle", (NoValue, ""), value::anything, Full, "conclude nothing from idle flags"),
-    row("nobind", (NoValue, ""), value::anything, MultiUserOnly, "processes change processors"),
+    row("noidle", (NoValue, ""), value::anything, Full, "ignore idle flags: no deadlock detection"),
+    row(
+        "nobind",
+        (NoValue, ""),
+        value::anything,
+        MultiUserOnly,
+        "do not bind processes to processors",
+    ),
     row("hetero", (NoValue, ""), value::anything, Full, "permit hosts of different kinds"),
-    row("heterogeneous", (NoValue, ""), value::anything, Full, "the same"),
-    row("links", (Required, "=L"), value::amount, Full, "networks of virtual hosts (for tests)"),
-    row("mtu", (Required, "=BYTES"), value::amount, Full, "their largest packet (for tests)"),
-    row("rate", (Required, "=200mbit"), value::anything, Full, "their limit (for tests)"),
+    row("heterogeneous", (NoValue, ""), value::anything, Full, "same as -hetero"),
+    row("links", (Required, "=L"), value::amount, Full, "links of a virtual host (for tests)"),
+    row("mtu", (Required, "=BYTES"), value::amount, Full, "MTU of virtual hosts (for tests)"),
+    row("rate", (Required, "=200mbit"), value::anything, Full, "rate of virtual links (for tests)"),
     row("help", (NoValue, ""), value::anything, Full, "this text"),
     row("version", (NoValue, ""), value::anything, Full, "the version"),
 ];
 
-/// Options that are scored's: it gets those that are given, with a minus before them.
+/// Options that scrun forwards to scored, with a minus in front.
 pub const FORWARDED_TO_SCORED: &[&str] = &["start", "links", "mtu", "rate"];
 
 /// The row of this name.

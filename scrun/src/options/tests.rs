@@ -105,11 +105,11 @@ fn errors_in_score_options_point_into_its_value() {
     for (value, expected) in [
         (
             "-nodes=4",
-            "SCORE_OPTIONS: no minus may stand before its options\n  SCORE_OPTIONS=-nodes=4\n                ^",
+            "SCORE_OPTIONS: options here begin without a minus\n  SCORE_OPTIONS=-nodes=4\n                ^",
         ),
         (
             "nodes=4, wait",
-            "SCORE_OPTIONS: no blank may stand in it\n  SCORE_OPTIONS=nodes=4, wait\n                        ^",
+            "SCORE_OPTIONS: contains a blank\n  SCORE_OPTIONS=nodes=4, wait\n                        ^",
         ),
         (
             "wait,nodes=0",

@@ -1,6 +1,6 @@
-//! Values of options: each check says what would be right.
+//! Checks of option values. Each error names the valid values.
 
-/// Any value will do.
+/// Accepts any value.
 pub fn anything(_: &str) -> Result<(), String> {
     Ok(())
 }
@@ -10,7 +10,7 @@ pub fn nodes(text: &str) -> Result<(), String> {
     score_hosts::parse_nodes(text).map(drop)
 }
 
-/// See [`score_hosts::request::parse_hosts`].
+/// See [`score_hosts::node_request::parse_hosts`].
 pub fn hosts(text: &str) -> Result<(), String> {
     score_hosts::node_request::parse_hosts(text).map(drop)
 }
@@ -31,7 +31,7 @@ fn check_range(text: &str, low: u64, high: u64) -> Result<(), String> {
     }
 }
 
-/// 0..15, our ruling.
+/// 0..15. The manual gives no range; this one is ours.
 pub fn priority(text: &str) -> Result<(), String> {
     check_range(text, 0, 15)
 }
@@ -69,11 +69,11 @@ fn one_of(text: &str, allowed: &[&str]) -> Result<(), String> {
 
 /// A type of monitor.
 pub fn monitor(text: &str) -> Result<(), String> {
-    // "all" is near "ALL": the list says both.
+    // "all" is similar to "ALL": the list has both.
     score_monitor::parse_metrics(Some(text)).map(drop)
 }
 
-/// What starts daemons on other hosts (ours; scored(8)).
+/// The launcher for daemons on other hosts (not in the manual; scored(8)).
 pub fn start(text: &str) -> Result<(), String> {
     one_of(text, &["ssh", "slurm", "pbs", "lsf", "sge"])
 }

@@ -1,9 +1,9 @@
 //! The parallel job: programs joined by `==` (pipe) and `::` (sequence), with redirects `:=`
 //! (standard input), `=:` (standard output), `=::` and `:=:` (append). Manual 1.6.3 and
-//! scrun(1), INPUT/OUTPUT REDIRECTION and PARALLEL JOB; where they differ both are accepted.
+//! scrun(1), INPUT/OUTPUT REDIRECTION and PARALLEL JOB; if they differ, both forms are accepted.
 //!
-//! A word that is an operator behind one or more backslashes loses one of them and is literal.
-//! Total and pure: no input makes it panic.
+//! A word that is an operator after one or more backslashes loses one of them and is literal.
+//! The parser is total and pure: no input makes it panic.
 
 use crate::usage::{ErrorPosition, StartError};
 use score_proto::message::{FileName, Input, OsBytes, Output};
@@ -39,7 +39,7 @@ impl Operator {
     }
 }
 
-/// A word that is no operator, without its escape.
+/// A word that is not an operator, without its escape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
     /// Its bytes.
@@ -59,16 +59,16 @@ pub struct Element {
     pub output: Output,
 }
 
-/// The stages of a job, each a pipeline; neither list is ever empty.
+/// The stages of a job, each a pipeline. Neither list is ever empty.
 pub type Stages = Vec<Vec<Element>>;
 
-/// Takes one backslash from a word that is an escaped operator.
+/// Removes one backslash from a word that is an escaped operator.
 pub fn unescape(word: &[u8]) -> &[u8] {
     let slashes = word.iter().take_while(|byte| **byte == b'\\').count();
     if slashes > 0 && Operator::from_word(&word[slashes..]).is_some() { &word[1..] } else { word }
 }
 
-/// The opposite of [`unescape`]: how a literal word has to be written.
+/// The inverse of [`unescape`]: a literal word as the user must type it.
 pub fn escape(word: &[u8]) -> Vec<u8> {
     let slashes = word.iter().take_while(|byte| **byte == b'\\').count();
     let operator = Operator::from_word(&word[slashes..]).is_some();
@@ -76,7 +76,7 @@ pub fn escape(word: &[u8]) -> Vec<u8> {
     [prefix, word].concat()
 }
 
-/// What is being read, and where its operators stand.
+/// The element that is being parsed, and the positions of its operators.
 #[derive(Default)]
 struct PartialElement {
     words: Vec<Word>,
@@ -92,10 +92,10 @@ struct Parser<'a> {
     partial: PartialElement,
 }
 
-/// Reads `words[first..]` as a job.
+/// Parses `words[first..]` as a job.
 ///
 /// # Errors
-/// What the user has to mend, with its place in `words`.
+/// The first error, with its position in `words`.
 pub fn parse(words: &[OsString], first: usize) -> Result<Stages, StartError> {
     let mut parser = Parser {
         words,
@@ -145,7 +145,7 @@ impl Parser<'_> {
         StartError::usage(ErrorPosition::Argument(self.cursor, 0), line)
     }
 
-    /// The operator at hand, as typed.
+    /// The word with this index, as typed.
     fn word_at(&self, index: usize) -> String {
         self.words.get(index).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
     }
@@ -153,7 +153,7 @@ impl Parser<'_> {
     fn redirect(&mut self, operator: Operator) -> Result<(), StartError> {
         let name = self.word_at(self.cursor);
         if self.partial.words.is_empty() {
-            return Err(self.error_at_cursor(format!("'{name}': no program stands before it")));
+            return Err(self.error_at_cursor(format!("'{name}': no program in front of it")));
         }
         if operator == Operator::Input && !self.stage.is_empty() {
             let reason = "only the first program of a pipeline can read from a file";
@@ -179,7 +179,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The word after the redirect at hand.
+    /// The word after the current redirect.
     fn file_name(&self, operator: &str) -> Result<FileName, StartError> {
         let word = self.words.get(self.cursor + 1).map(|word| word.as_bytes());
         let Some(word) = word.filter(|word| Operator::from_word(word).is_none()) else {
@@ -196,16 +196,16 @@ impl Parser<'_> {
         Ok(file)
     }
 
-    /// Ends the program at hand at the operator `terminator`, or at the end of the line.
+    /// Ends the current program at the operator `terminator`, or at the end of the line.
     fn end_element(&mut self, terminator: Option<&str>) -> Result<(), StartError> {
         if self.partial.words.is_empty() {
             return Err(match terminator {
                 Some(operator) => {
-                    self.error_at_cursor(format!("'{operator}': no program stands before it"))
+                    self.error_at_cursor(format!("'{operator}': no program in front of it"))
                 }
                 None => {
                     let last = self.cursor.saturating_sub(1);
-                    let line = format!("'{}': no program stands after it", self.word_at(last));
+                    let line = format!("'{}': no program after it", self.word_at(last));
                     StartError::usage(ErrorPosition::Argument(last, 0), line)
                 }
             });

@@ -5,7 +5,7 @@ fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
-/// A job written out: stages by `;`, elements by `|`, redirects as in a Unix shell.
+/// A job as text: stages by `;`, elements by `|`, redirects as in a Unix shell.
 fn job_text(line: &str) -> String {
     let element = |element: &Element| {
         let mut out: Vec<String> = element
@@ -70,15 +70,15 @@ fn one_backslash_makes_an_operator_literal() {
 #[test]
 fn errors_are_shown_with_a_caret_under_the_faulty_word() {
     for (line, expected) in [
-        ("== a", "'==': no program stands before it\n  scrun == a\n        ^"),
-        (":: a", "'::': no program stands before it\n  scrun :: a\n        ^"),
-        ("a ==", "'==': no program stands after it\n  scrun a ==\n          ^"),
-        ("a b ::", "'::': no program stands after it\n  scrun a b ::\n            ^"),
-        ("a == == b", "'==': no program stands before it\n  scrun a == == b\n             ^"),
-        ("a == :: b", "'::': no program stands before it\n  scrun a == :: b\n             ^"),
+        ("== a", "'==': no program in front of it\n  scrun == a\n        ^"),
+        (":: a", "'::': no program in front of it\n  scrun :: a\n        ^"),
+        ("a ==", "'==': no program after it\n  scrun a ==\n          ^"),
+        ("a b ::", "'::': no program after it\n  scrun a b ::\n            ^"),
+        ("a == == b", "'==': no program in front of it\n  scrun a == == b\n             ^"),
+        ("a == :: b", "'::': no program in front of it\n  scrun a == :: b\n             ^"),
         ("a :=", "':=': the file name is missing\n  scrun a :=\n          ^"),
         ("a =: == b", "'=:': the file name is missing\n  scrun a =: == b\n          ^"),
-        (":= f a", "':=': no program stands before it\n  scrun := f a\n        ^"),
+        (":= f a", "':=': no program in front of it\n  scrun := f a\n        ^"),
         (
             "a =: b/c",
             "'=: b/c': a file name is a base name or an absolute path, never a relative path\n  scrun a =: b/c\n             ^",
@@ -102,7 +102,7 @@ fn errors_are_shown_with_a_caret_under_the_faulty_word() {
 }
 
 #[test]
-fn a_missing_program_is_shown_behind_the_options() {
+fn a_missing_program_is_shown_after_the_options() {
     let line = words("-nodes=2");
     let error = parse(&line, 1).unwrap_err();
     assert_eq!(
@@ -121,7 +121,7 @@ fn empty_words_are_arguments_but_no_programs_and_no_files() {
 }
 
 #[test]
-fn words_keep_their_place_on_the_command_line() {
+fn words_keep_their_index_on_the_command_line() {
     let line = words("-nodes=2 a x == b");
     let stages = parse(&line, 1).unwrap();
     let indices: Vec<usize> = stages[0].iter().map(|element| element.words[0].index).collect();
@@ -151,21 +151,21 @@ proptest! {
         text in "a( (a|x|=: f|:= /g|== b|:: c|\\\\==)){0,6}"
     ) {
         if let Ok(stages) = parse(&words(&text), 0) {
-            let again = parse(&spelled(&stages), 0).unwrap();
-            prop_assert_eq!(shape(&again), shape(&stages));
+            let reparsed = parse(&to_words(&stages), 0).unwrap();
+            prop_assert_eq!(without_indices(&reparsed), without_indices(&stages));
         }
     }
 }
 
-/// The words that stand for a job.
-fn spelled(stages: &Stages) -> Vec<OsString> {
+/// The words that specify a job.
+fn to_words(stages: &Stages) -> Vec<OsString> {
     let mut line: Vec<OsString> = Vec::new();
     for (s, stage) in stages.iter().enumerate() {
         line.extend((s > 0).then(|| "::".into()));
         for (e, element) in stage.iter().enumerate() {
             line.extend((e > 0).then(|| "==".into()));
-            let spell = |word: &Word| OsStr::from_bytes(&escape(&word.text)).into();
-            line.extend(element.words.iter().map(spell));
+            let escaped = |word: &Word| OsStr::from_bytes(&escape(&word.text)).into();
+            line.extend(element.words.iter().map(escaped));
             if let Input::File(file) = &element.input {
                 line.extend([":=".into(), OsStr::from_bytes(&file.0.0).into()]);
             }
@@ -178,8 +178,8 @@ fn spelled(stages: &Stages) -> Vec<OsString> {
     line
 }
 
-/// A job without the places of its words.
-fn shape(stages: &Stages) -> Stages {
+/// A job without the indices of its words.
+fn without_indices(stages: &Stages) -> Stages {
     let mut stages = stages.clone();
     let words = stages.iter_mut().flatten().flat_map(|element| &mut element.words);
     words.for_each(|word| word.index = 0);

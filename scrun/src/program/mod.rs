@@ -1,19 +1,21 @@
-//! From a program's name to a file: the commands of this package first, next to scrun's own
-//! binary, then PATH, as a shell does it.
+//! Finds the file of a program by its name: first the commands of this package, next to scrun's
+//! own binary, then PATH, as a shell does.
+
+use score_proto::exit_code::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 
 use crate::pipeline::{Element, Word};
-use crate::usage::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, ErrorPosition, StartError, printable};
+use crate::usage::{ErrorPosition, StartError, printable};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Commands of this package that are found before anything in PATH. `system` is one more, but
-/// scrun hands its program to the daemon itself.
+/// Commands of this package, which take precedence over PATH. `system` is another one, but scrun
+/// passes its program to the daemon itself.
 const COMMANDS: [&[u8]; 3] = [b"scatter", b"gather", b"pmtest"];
 
-/// Where names are looked up.
+/// The directories in which programs are looked up.
 #[derive(Debug, Clone)]
 pub struct ProgramSearchPath {
     /// The directory of scrun's own binary.
@@ -25,7 +27,7 @@ pub struct ProgramSearchPath {
 }
 
 impl ProgramSearchPath {
-    /// Those of this process.
+    /// The search path of this process.
     pub fn from_env() -> std::io::Result<Self> {
         let executable = std::env::current_exe().ok();
         Ok(Self {
@@ -36,26 +38,26 @@ impl ProgramSearchPath {
     }
 }
 
-/// What an element runs.
+/// The program of an element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
-    /// A file on this host, found and executable.
+    /// An executable file on this host.
     File(PathBuf),
-    /// The built-in `system`: the rest of the words are a sequential program and its arguments,
-    /// which each host looks up for itself.
+    /// The built-in `system`: the other words are a sequential program and its arguments. Each
+    /// host looks the program up for itself.
     System {
         /// `-host`.
         per_host: bool,
-        /// How many words of the element belong to `system` itself.
+        /// Number of words of the element that belong to `system` itself.
         skip: usize,
     },
 }
 
-/// Finds what an element runs.
+/// Finds the program of an element.
 ///
 /// # Errors
-/// Exit code 2 for a wrong use of `system`, 127 for a program that is not there, 126 for one that
-/// cannot be executed.
+/// Exit code 2 for a wrong use of `system`, 127 for a program that is not found, 126 for one
+/// that cannot be executed.
 pub fn resolve(element: &Element, search_path: &ProgramSearchPath) -> Result<Program, StartError> {
     let name = &element.words[0];
     if name.text == b"system" {
@@ -105,7 +107,7 @@ fn find(name: &[u8], search_path: &ProgramSearchPath) -> Result<PathBuf, Errno> 
     Err(error)
 }
 
-/// The path again, if a program can be started from it.
+/// Returns the path if it is an executable program.
 fn executable(path: PathBuf) -> Result<PathBuf, Errno> {
     let kind = match std::fs::metadata(&path) {
         Ok(metadata) => metadata.file_type(),
@@ -119,7 +121,7 @@ fn executable(path: PathBuf) -> Result<PathBuf, Errno> {
     }
     access(&path, AccessFlags::X_OK)?;
     access(&path, AccessFlags::R_OK).map_err(|_| Errno::EPERM)?;
-    // Without the `.` of ./program, which says nothing in an absolute path.
+    // Removes the `.` of ./program, which has no meaning in an absolute path.
     Ok(path.components().collect())
 }
 

@@ -55,7 +55,7 @@ fn names_are_found_as_a_shell_finds_them() {
     let file = |path: &str| Ok(Program::File(tree.0.join(path)));
     assert_eq!(tree.resolve("scatter"), file("own/scatter"));
     assert_eq!(tree.resolve("prog x"), file("two/prog"));
-    // As in a shell, one that cannot be executed hides nothing behind it.
+    // As in a shell, a file that is not executable does not hide a later one of the same name.
     assert_eq!(tree.resolve("plain"), file("two/plain"));
     assert_eq!(tree.resolve("./prog"), file("two/prog"));
     assert_eq!(tree.resolve(&format!("{}/one/scatter", tree.0.display())), file("one/scatter"));

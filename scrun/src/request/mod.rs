@@ -1,16 +1,17 @@
-//! Programmed resource requests (manual 1.4, 4.1): the notes of all programs of a job together,
-//! what a program that asks for it says when it is run here, and whether all that can be met.
+//! Programmed resource requests (manual 1.4, 4.1): the combined notes of all programs of a job, the
+//! requests that a program writes in a trial run on this host, and whether they can be met.
 
 use crate::elf::{self, LibrarySearchPath};
 use crate::nodes::HostAssignment;
 use crate::options::ScrunOptions;
 use crate::trial_run;
-use crate::usage::{EXIT_USAGE, StartError, printable};
+use crate::usage::{StartError, printable};
 use score_proto::elf_note::Request;
+use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::Level;
 use std::path::{Path, PathBuf};
 
-/// What one program asks for.
+/// The resource request of one program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramRequest {
     /// The program.
@@ -19,7 +20,8 @@ pub struct ProgramRequest {
     pub request: Request,
 }
 
-/// Reads what a program asks for; runs it here when its note wants that (manual 1.4.2, step 2).
+/// Reads the resource request of a program. Runs the program on this host if its note requires it
+/// (manual 1.4.2, step 2).
 ///
 /// # Errors
 /// A note that cannot be honoured, or a local run that failed.
@@ -35,10 +37,10 @@ pub fn program_request(
     Ok(ProgramRequest { path: path.to_path_buf(), request })
 }
 
-/// All requests together.
+/// The combination of all requests.
 ///
 /// # Errors
-/// Two programs that exclude each other, with both sides named.
+/// Two programs that exclude each other. The error names both.
 pub fn intersect(programs: &[ProgramRequest]) -> Result<Request, StartError> {
     let mut combined = Request::default();
     for (index, program) in programs.iter().enumerate() {
@@ -60,10 +62,10 @@ pub fn intersect(programs: &[ProgramRequest]) -> Result<Request, StartError> {
     Ok(combined)
 }
 
-/// Refuses what this version cannot give; warns of what it leaves out.
+/// Rejects requests that this version cannot meet, and warns about ignored ones.
 ///
 /// # Errors
-/// A request that cannot be met, with its macro named.
+/// A request that cannot be met. The error names its macro.
 pub fn check(
     programs: &[ProgramRequest],
     options: &ScrunOptions,
@@ -89,7 +91,7 @@ pub fn check(
     Ok(())
 }
 
-/// What `resource` prints: options, requests, paths.
+/// The output of the option `resource`: options, requests, paths.
 pub fn describe(
     options: &ScrunOptions,
     programs: &[ProgramRequest],

@@ -1,5 +1,5 @@
-//! One command on every host of a session: a job with one process for each, a shell as a remote
-//! one would be.
+//! One command on every host of a session: a job with one process per host. The process is a shell,
+//! as with a remote shell.
 
 use super::merge::{OutputFormat, OutputMerger};
 use super::options::ScoutOptions;
@@ -16,14 +16,14 @@ use score_proto::message::{
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// What each host's shell does: `$0` is scout's directory, `$1` the command. Where that directory
-/// is not, it says so and stays at home.
+/// The script for the shell on each host: `$0` is scout's directory, `$1` the command. If that
+/// directory does not exist, cd reports it and the command runs in the home directory.
 const SCRIPT: &[u8] = b"cd -- \"$0\" || cd || exit 125; exec /bin/sh -c \"$1\"";
 
 /// Runs the command and gives scout's exit code.
 ///
 /// # Errors
-/// What kept it from being started.
+/// If the command cannot be started.
 pub fn run(options: &ScoutOptions, connection: ScoutConnection) -> Result<u8, StartError> {
     let names: Vec<String> = connection.hosts.iter().map(|host| host.name.clone()).collect();
     let mut spec = job(options, &connection.hosts)?;
@@ -42,7 +42,7 @@ pub fn run(options: &ScoutOptions, connection: ScoutConnection) -> Result<u8, St
     session::run(spec, config)
 }
 
-/// Names of hosts stand out on a terminal that can do that.
+/// The streams on which host names are bold: terminals that support it.
 fn bold_streams() -> [bool; 2] {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -82,7 +82,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         directory,
         umask: job::current_umask(),
         options: Vec::new(),
-        // The exit code of every host comes with them.
+        // The statistics carry the exit code of every host.
         statistics: true,
         reads_stdin: options.stdin,
         independent_nodes: true,
@@ -91,7 +91,8 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
     })
 }
 
-/// What hands scout's standard input to every host: the command of that name, beside this one.
+/// The element that passes scout's standard input to every host: the command `scatter`, next to
+/// this binary.
 fn scatter() -> ElementSpec {
     let sibling = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("scatter")));
     let path = sibling.unwrap_or_else(|| "scatter".into());

@@ -1,8 +1,8 @@
-//! Many names of hosts in few words: `c[0-3,7].org`, as scorehosts.db writes them.
+//! Compresses host names into ranges: `c[0-3,7].org`, in the notation of scorehosts.db.
 
 use std::fmt::Write;
 
-/// A name cut around the last number of its first label.
+/// A name split at the last number of its first label.
 #[derive(Debug, PartialEq, Eq)]
 struct NumberedName<'a> {
     prefix: &'a str,
@@ -21,13 +21,13 @@ fn split_number(name: &str) -> Option<(NumberedName<'_>, u64)> {
     Some((NumberedName { prefix: &name[..start], digits, suffix: &name[end..] }, number))
 }
 
-/// Whether two numbers can stand in one bracket: leading zeros are kept by the first of them.
+/// Whether two numbers can be in one bracket: the first number of a range keeps its leading zeros.
 fn widths_are_compatible(one: &str, other: &str) -> bool {
     let has_leading_zero = |digits: &str| digits.len() > 1 && digits.starts_with('0');
     one.len() == other.len() || !(has_leading_zero(one) || has_leading_zero(other))
 }
 
-/// All names, in their order; neighbours that differ in their number only share a word.
+/// All names, in their order. Consecutive names that differ only in their number share a word.
 pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut out = String::new();
     let mut names = names.into_iter().peekable();
@@ -39,7 +39,7 @@ pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
             out.push_str(name);
             continue;
         };
-        // First and last number of each run, as they are written.
+        // First and last number of each run with their digits, and the value of the last.
         let mut runs = vec![(first.digits, first.digits, number)];
         while let Some((next, number)) = names.peek().and_then(|name| split_number(name))
             && (next.prefix, next.suffix) == (first.prefix, first.suffix)

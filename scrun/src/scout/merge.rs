@@ -1,57 +1,55 @@
-//! What many hosts print, in few sections: equal output of neighbours is shown once, under the
-//! names of all of them (scout(1)). No I/O here.
+//! Merges the output of many hosts: equal output of consecutive hosts is shown once, under the
+//! names of all of them (scout(1)). There is no I/O here.
 //!
-//! What a host prints is kept until its command has ended, so that it can be compared; when it is
-//! more than that, it is shown as it comes, under the name of the host and an asterisk.
+//! The output of a host is buffered until its command has ended, so that it can be compared. If it
+//! exceeds the buffer, it is passed through under the name of the host and an asterisk.
 
 use super::host_ranges;
+use score_proto::exit_code::EXIT_HOST_LOST;
 use score_proto::message::{JobEnd, NodeUsage, Stream};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Bytes of a host's stream that are kept at least, if it does not go on (scout(1): 4 Kbytes).
+/// Lower bound of the buffer for one stream of one host, in bytes (scout(1): 4 Kbytes).
 const MIN_HOST_BUFFER: usize = 4 * 1024;
-/// The same at most.
+/// Upper bound of the buffer for one stream of one host, in bytes.
 const MAX_HOST_BUFFER: usize = 64 * 1024;
-/// Bytes that are kept of all hosts together.
+/// Bytes that are buffered for all hosts together.
 const MAX_TOTAL_BUFFER: usize = 64 * 1024 * 1024;
 
-/// Exit code for a host of which nothing has been heard.
-const EXIT_HOST_LOST: u8 = 1;
-
-/// In which order hosts are shown.
+/// The order in which hosts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// That of the session; equal output of neighbours is merged.
+    /// The order of the session. Equal output of consecutive hosts is merged.
     #[default]
     Merge,
-    /// By what they have printed; all that is equal is merged.
+    /// Sorted by output. All equal output is merged.
     Sort,
-    /// The same, backwards.
+    /// Sorted by output, in reverse order.
     Reverse,
-    /// As it comes, nothing is merged.
+    /// The order of arrival, without merging.
     Arrival,
 }
 
-/// How output is shown.
+/// The format of the output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OutputFormat {
-    /// In which order.
+    /// Order of the hosts.
     pub order: Order,
-    /// Objects for programs, one a line, instead of text.
+    /// JSON objects for programs, one per line, instead of text.
     pub json: bool,
-    /// Whether names are bold, on standard output and error.
+    /// Whether host names are bold, on standard output and on standard error.
     pub bold: [bool; 2],
 }
 
 /// One of the two streams.
 #[derive(Debug)]
 struct StreamState {
-    /// What is kept, by host.
+    /// Buffered bytes, by host.
     buffered: Vec<Vec<u8>>,
-    /// Hosts that have printed more than is kept.
+    /// Whether a host has exceeded its buffer, by host.
     passthrough: Vec<bool>,
-    /// The host under whose name the last line stands.
+    /// The host of the last heading.
     last_host: Option<usize>,
     at_line_start: bool,
 }
@@ -66,7 +64,7 @@ pub struct OutputMerger {
 }
 
 impl OutputMerger {
-    /// Nothing has been printed yet.
+    /// A merger without any output.
     pub fn new(hosts: Vec<String>, format: OutputFormat) -> Self {
         let new_stream = || StreamState {
             buffered: vec![Vec::new(); hosts.len()],
@@ -79,12 +77,12 @@ impl OutputMerger {
         Self { streams: [new_stream(), new_stream()], hosts, format, buffer_limit }
     }
 
-    /// Whether all of it goes to standard output.
+    /// Whether the output is for programs: all of it goes to standard output.
     pub fn is_for_programs(&self) -> bool {
         self.format.json
     }
 
-    /// A host has printed something: what is to be written now, unless it is kept.
+    /// Adds output of a host. Returns the bytes to write now; `None` if the output is buffered.
     pub fn push_output(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) -> Option<Vec<u8>> {
         let (host, index) = (host as usize, index(stream));
         let state = &mut self.streams[index];
@@ -103,7 +101,7 @@ impl OutputMerger {
         Some(out)
     }
 
-    /// A section, with a heading if there is a mark for it.
+    /// Writes a section, with a heading if `mark` is given.
     fn write_section(
         &mut self,
         index: usize,
@@ -134,9 +132,9 @@ impl OutputMerger {
         self.streams[index].at_line_start = out.last() == Some(&b'\n');
     }
 
-    /// The command has ended everywhere, or nothing more can come: what was kept, for both
-    /// streams. `end` then has the exit code of scout. `reader_closed`: a death of SIGPIPE is no
-    /// news.
+    /// Returns the buffered output of both streams, after the command has ended on all hosts or the
+    /// daemon is lost. `end` then has the exit code of scout. If `reader_closed` is set, a death of
+    /// SIGPIPE is not reported.
     pub fn finish(&mut self, end: Option<&mut JobEnd>, reader_closed: bool) -> [Vec<u8>; 2] {
         let mut out = [self.flush_remaining(0), self.flush_remaining(1)];
         if self.format.json {
@@ -148,7 +146,7 @@ impl OutputMerger {
             let codes = self.exit_codes(&end.usage);
             let max_code =
                 codes.iter().map(|code| code.unwrap_or(EXIT_HOST_LOST)).max().unwrap_or(0);
-            // A code of another part of the job, which has been told.
+            // Without a failure of the command, the code of another element, which was reported.
             end.code = if max_code == 0 { end.code } else { max_code };
             self.report_exit_codes(&codes, reader_closed, &mut out);
         }
@@ -173,7 +171,7 @@ impl OutputMerger {
         out
     }
 
-    /// What the command gave on each host; None where nobody knows.
+    /// The exit code of the command on each host; `None` if it is unknown.
     fn exit_codes(&self, usage: &[NodeUsage]) -> Vec<Option<u8>> {
         let last_element = usage.iter().map(|usage| usage.element).max().unwrap_or(0);
         let mut codes = vec![None; self.hosts.len()];

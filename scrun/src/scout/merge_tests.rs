@@ -60,7 +60,7 @@ fn output_beyond_the_buffer_is_passed_through_under_the_hosts_name() {
     assert_eq!(push_text(&mut merger, 1, "1\n"), None);
     assert_eq!(push_text(&mut merger, 0, &long), None);
     assert_eq!(push_text(&mut merger, 0, "y\n"), Some(format!("n0*:\n{long}y\n")));
-    assert_eq!(push_text(&mut merger, 0, "z"), Some("z".into()), "its name stands there already");
+    assert_eq!(push_text(&mut merger, 0, "z"), Some("z".into()), "the heading is already there");
     assert_eq!(push_text(&mut merger, 2, &long), None);
     assert_eq!(push_text(&mut merger, 2, "w\n"), Some(format!("\nn2*:\n{long}w\n")));
     assert_eq!(push_text(&mut merger, 0, "v\n"), Some("n0*:\nv\n".into()));

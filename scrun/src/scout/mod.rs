@@ -1,9 +1,9 @@
 //! scout: a session on the hosts of a group, and the commands that run on all of them (scout(1)).
 //!
-//! `scout -g GROUP` ([`session`]) has a scored bring the hosts up, and starts a shell whose
-//! environment tells where the session is. Inside, `scout COMMAND` ([`command`]) is a job of one
-//! process for each host, of which [`merge`] merges the output; scrun takes the session's hosts
-//! ([`crate::scout_login`]).
+//! `scout -g GROUP` ([`session`]) starts a daemon, which starts the daemons of the other hosts, and
+//! a shell. A variable of the shell's environment names the session's socket. Inside the session,
+//! `scout COMMAND` ([`command`]) is a job of one process per host, and [`merge`] merges its output.
+//! scrun uses the session's hosts ([`crate::scout_login`]).
 
 mod command;
 pub mod host_ranges;
@@ -15,15 +15,13 @@ use crate::diagnostics::Reporter;
 use crate::scout_login;
 use crate::usage::StartError;
 use options::ScoutOptions;
+use score_proto::exit_code::{EXIT_NO_SESSION, EXIT_USAGE};
 use score_proto::message::{HostSpec, Level};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Exit code of a bare `scout` outside of any session.
-const EXIT_NO_SESSION: u8 = 1;
-
-/// Does what the command line says; gives scout's exit code.
+/// Executes the command line and returns scout's exit code.
 pub fn main(words: &[OsString]) -> u8 {
     if let Some(command) = words.strip_prefix(&[OsString::from(session::SHELL_CHILD_ARG)]) {
         return session::exec_shell(command);
@@ -57,12 +55,12 @@ fn run(words: &[OsString]) -> Result<u8, StartError> {
     }
     let connection = scout_login::login_if_in_session()?.ok_or_else(|| {
         let line = "no scout session here: open one with scout -g GROUP (scout -help)";
-        StartError::plain(crate::usage::EXIT_USAGE, line)
+        StartError::plain(EXIT_USAGE, line)
     })?;
     command::run(&options, connection)
 }
 
-/// Whether this is inside a session, and which.
+/// Reports whether this process is inside a session, and its hosts.
 fn report_session(options: &ScoutOptions) -> Result<u8, StartError> {
     let path = scout_login::session_socket();
     let connection = path.as_deref().map(|path: &OsStr| scout_login::login(Path::new(path)));
@@ -84,7 +82,7 @@ fn report_session(options: &ScoutOptions) -> Result<u8, StartError> {
     crate::print(&format!("{text}\n")).map(|print_code| print_code.max(code))
 }
 
-/// How many hosts, and which.
+/// The number of hosts, and their names.
 fn describe_hosts(hosts: &[HostSpec]) -> String {
     let names = host_ranges::compress(hosts.iter().map(|host| host.name.as_str()));
     let plural = if hosts.len() == 1 { "" } else { "s" };

@@ -1,45 +1,47 @@
 //! The command line of scout: options, then the words of a command (scout(1)).
 
+use score_proto::exit_code::EXIT_USAGE;
+
 use super::merge::Order;
-use crate::usage::{EXIT_USAGE, StartError, printable};
+use crate::usage::{StartError, printable};
 use score_hosts::name_suggestion;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-/// What `scout -help` prints.
+/// The output of `scout -help`.
 pub const HELP: &str = "\
-usage: scout [OPTION...] -g GROUP            open a session: a shell beside the hosts' daemons
+usage: scout [OPTION...] -g GROUP            open a session: a shell with daemons on the hosts
        scout [OPTION...] -g GROUP COMMAND... open a session for one command on every host
        scout [OPTION...] COMMAND...          in a session: run a command on every host
-       scout                                 tell whether one is in a session (0: yes, 1: no)
+       scout                                 report whether this is in a session (0: yes, 1: no)
 to open a session:
   -g GROUP      on these hosts: scorehosts(1) has the expressions; local:N are virtual hosts
   -file FILE    hosts, instead of scorehosts.db
   -force        also inside another session
-  -rsh RSH      start daemons by this remote shell, not by ssh (or SCORE_RSH)
-  -start WAY    start them by ssh, slurm, pbs, lsf or sge, not as the environment says
-  -timeout SEC  give a host up that takes longer; default 30
-  -e            COMMAND is run here, once, instead of a shell
+  -rsh RSH      start daemons with this remote shell instead of ssh (or SCORE_RSH)
+  -start WAY    launcher for daemons: ssh, slurm, pbs, lsf or sge; default: from the environment
+  -timeout SEC  time-out for the start of a host; default 30
+  -e            run COMMAND on this host, once, instead of a shell
 to run a command:
   -merge        show equal output of neighbours once (default)
-  -sort, -rev   order by what was printed, or backwards; merge all that is equal
-  -nosort       show everything as it comes
-  -stdin        standard input goes to the command on every host
-  -json         print objects for programs, one a line
+  -sort, -rev   sort by output, or in reverse order; merge all equal output
+  -nosort       show output in the order of arrival
+  -stdin        pass standard input to the command on every host
+  -json         print JSON objects for programs, one per line
   -help, -version
 ";
 
-/// All options, for a hint at what was meant.
+/// All options, for the hint after an unknown one.
 const OPTION_NAMES: &[&str] = &[
     "-g", "-group", "-file", "-force", "-rsh", "-start", "-timeout", "-links", "-mtu", "-rate",
     "-e", "-merge", "-sort", "-rev", "-nosort", "-stdin", "-json", "-help", "-version",
 ];
 
-/// What the command line says.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ScoutOptions {
-    /// `-g`, `-file`, `-start` and those of virtual hosts, as scrun has them.
+    /// `-g`, `-file`, `-start` and the options of virtual hosts, under the names that scrun uses.
     pub hosts: Vec<(&'static str, String)>,
     /// `-force`
     pub force: bool,
@@ -71,7 +73,7 @@ impl ScoutOptions {
     /// Reads the command line.
     ///
     /// # Errors
-    /// The word at fault.
+    /// The faulty word.
     pub fn parse(words: &[OsString]) -> Result<Self, StartError> {
         let mut options = Self::default();
         // The first option that only opens a session.
@@ -114,7 +116,7 @@ impl ScoutOptions {
         self.hosts.iter().any(|(name, _)| ["group", "file"].contains(name))
     }
 
-    /// One option; whether it is about opening a session.
+    /// Parses one option. Returns whether the option is for opening a session.
     fn parse_option<'a>(
         &mut self,
         given: &str,
@@ -145,7 +147,7 @@ impl ScoutOptions {
         Ok(true)
     }
 
-    /// An option that takes no value and is not about opening a session.
+    /// Parses an option that takes no value and is not for opening a session.
     fn parse_flag(&mut self, name: &str) -> Result<(), StartError> {
         match name {
             "-merge" => self.order = Order::Merge,

@@ -1,5 +1,5 @@
-//! Opening a session: a scored brings the hosts up, then the user's shell runs until it ends, and
-//! the session with it.
+//! Opens a scout session: a daemon starts the daemons of the hosts, then the user's shell runs. The
+//! session ends with the shell.
 
 use super::options::ScoutOptions;
 use super::{describe_hosts, host_ranges, reporter};
@@ -9,8 +9,7 @@ use crate::options::table::FORWARDED_TO_SCORED;
 use crate::options::{OptionArg, ScrunOptions as JobOptions};
 use crate::scout_login;
 use crate::session::daemon::{self, DaemonHandle};
-use crate::session::state::EXIT_DAEMON_LOST;
-use crate::usage::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE, ErrorPosition, StartError};
+use crate::usage::{ErrorPosition, StartError};
 use crate::{networks, nodes};
 use nix::errno::Errno;
 use nix::libc;
@@ -23,6 +22,7 @@ use nix::unistd::{Pid, getpgid, getpgrp, getppid};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{REMOTE_SHELL_ENV, SCOUT_ENV};
+use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
 use score_proto::message::{ClientMessage, HostSpec, Level, ServerMessage};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
@@ -36,15 +36,15 @@ use std::time::{Duration, Instant};
 /// First word of the process that becomes the shell.
 pub const SHELL_CHILD_ARG: &str = "-shell";
 
-/// How long the shell may take to go when scout has to.
+/// The time in which the shell must exit after a signal has ended scout.
 const SHELL_EXIT_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same for scored.
+/// The time in which scored must exit.
 const DAEMON_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Opens a session, runs the shell or command in it, and gives its exit code.
 ///
 /// # Errors
-/// What keeps the session from being opened.
+/// If the session cannot be opened.
 pub fn run(options: &ScoutOptions) -> Result<u8, StartError> {
     refuse_nested(options)?;
     let reporter = reporter();
@@ -65,7 +65,7 @@ pub fn run(options: &ScoutOptions) -> Result<u8, StartError> {
         directory: None,
     };
     let result = session.serve(options, &hosts);
-    // Before anything else: the end of this socket is the end of the session.
+    // First of all: closing this socket ends the session.
     drop(session.socket.take());
     session.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
     session.remove_directory();
@@ -75,12 +75,12 @@ pub fn run(options: &ScoutOptions) -> Result<u8, StartError> {
     })
 }
 
-/// A shell inside a shell is rarely meant.
+/// Rejects a session inside a session, which is rarely intended.
 fn refuse_nested(options: &ScoutOptions) -> Result<(), StartError> {
     let Some(path) = scout_login::session_socket().filter(|_| !options.force) else {
         return Ok(());
     };
-    // A session that is gone is none.
+    // A session that no longer exists does not count.
     let Ok(connection) = scout_login::login(Path::new(&path)) else { return Ok(()) };
     let line = format!(
         "this is inside a scout session on {}; leave it first, or say -force",
@@ -89,7 +89,7 @@ fn refuse_nested(options: &ScoutOptions) -> Result<(), StartError> {
     Err(StartError::plain(EXIT_USAGE, line))
 }
 
-/// The hosts that the options mean, as for scrun.
+/// The hosts that the options select, as for scrun.
 fn hosts(options: &ScoutOptions, reporter: &Reporter) -> Result<Vec<HostSpec>, StartError> {
     let given = |(key, value): &(&str, String)| OptionArg {
         key: (*key).to_owned(),
@@ -111,7 +111,7 @@ fn hosts(options: &ScoutOptions, reporter: &Reporter) -> Result<Vec<HostSpec>, S
     Ok(hosts.into_iter().map(spec).collect())
 }
 
-/// How daemons start: more words for scored.
+/// Arguments for scored: the options for starting daemons.
 fn scored_args(options: &ScoutOptions) -> Vec<String> {
     let given = options.hosts.iter().filter(|(name, _)| FORWARDED_TO_SCORED.contains(name));
     let timeout =
@@ -120,14 +120,14 @@ fn scored_args(options: &ScoutOptions) -> Vec<String> {
     words.chain(timeout).flatten().collect()
 }
 
-/// Signals are read from a descriptor; those of the terminal's keys are the shell's affair, and so
-/// are stops.
+/// Opens a descriptor from which signals are read. Signals of the terminal's keys, and stops, are
+/// left to the shell.
 fn open_signalfd() -> nix::Result<SignalFd> {
     let handled =
         [Signal::SIGCHLD, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
     let handled: SigSet = handled.into_iter().collect();
     let mut blocked = handled;
-    // A line of scout's own may be written while the shell has the terminal.
+    // scout may write a line while the shell has the terminal.
     blocked.add(Signal::SIGTTOU);
     blocked.thread_block()?;
     SignalFd::with_flags(&handled, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
@@ -150,17 +150,17 @@ impl From<Errno> for SessionError {
     }
 }
 
-/// What has come.
+/// An event of a session.
 enum SessionEvent {
     Message(ServerMessage),
-    /// scored is gone.
+    /// The connection to scored has closed.
     Lost,
     Signal(i32),
 }
 
 struct ScoutSession {
     reporter: Reporter,
-    /// To scored, while it is there.
+    /// The connection to scored, while it is open.
     socket: Option<UnixStream>,
     decoder: ServerMessageDecoder,
     signals: SignalFd,
@@ -197,7 +197,7 @@ impl ScoutSession {
         }
     }
 
-    /// The session's socket, or the exit code when there will be none.
+    /// The path of the session's socket, or the exit code if a signal ends scout.
     fn wait_until_open(&mut self) -> Result<Result<OsString, u8>, SessionError> {
         loop {
             match self.next_event()? {
@@ -232,7 +232,7 @@ impl ScoutSession {
         Ok(())
     }
 
-    /// Waits for the next thing that happens.
+    /// Waits for the next event.
     fn next_event(&mut self) -> Result<SessionEvent, SessionError> {
         loop {
             if let Some(job_message) = self.decoder.next().map_err(io::Error::other)? {
@@ -247,7 +247,8 @@ impl ScoutSession {
             };
             let ready = |index: usize| sources.get(index).and_then(PollFd::any).unwrap_or(false);
             let (is_signal_pending, is_socket_readable) = (ready(0), ready(1));
-            // The session's end before that of the shell, which may be a consequence.
+            // The end of the session is handled before the end of the shell, which may follow from
+            // it.
             if is_socket_readable && let Some(socket) = &mut self.socket {
                 let mut chunk = [0; 16 * 1024];
                 match socket.read(&mut chunk) {
@@ -291,7 +292,7 @@ impl ScoutSession {
         Ok(Pid::from_raw(child.id() as i32))
     }
 
-    /// Until the shell has ended; gives scout's exit code.
+    /// Waits until the shell has ended and returns scout's exit code.
     fn supervise_shell(&mut self, shell: Pid) -> Result<u8, SessionError> {
         let mut is_lost = false;
         loop {
@@ -301,7 +302,7 @@ impl ScoutSession {
                         return Ok(if is_lost && code == 0 { EXIT_DAEMON_LOST } else { code });
                     }
                 }
-                // The keys of the terminal are for the shell and what runs in it.
+                // The keys of the terminal are for the shell and its commands.
                 SessionEvent::Signal(libc::SIGINT | libc::SIGQUIT) => {}
                 SessionEvent::Signal(signal) => {
                     // The session ends first, whatever the shell does.
@@ -325,21 +326,21 @@ impl ScoutSession {
         if let Some(directory) = self.directory.take()
             && let Err(reason) = daemon::remove_directory(&directory)
         {
-            self.reporter.report(Level::Error, &format!("left behind: {reason}"));
+            self.reporter.report(Level::Error, &format!("not removed: {reason}"));
         }
     }
 }
 
-/// What has become of the shell: its exit code, if it has ended. A shell that stops itself (its
-/// command `suspend`) stops scout, too, so that the shell outside goes on.
+/// The exit code of the shell, if it has ended. A shell that stops itself (its command `suspend`)
+/// stops scout, too, so that the outer shell continues.
 fn try_wait_shell(shell: Pid) -> nix::Result<Option<u8>> {
     match waitpid(shell, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED))? {
         WaitStatus::Exited(_, code) => Ok(Some(code as u8)),
         WaitStatus::Signaled(_, signal, _) => Ok(Some(128 + signal as u8)),
-        // In scout's own group the terminal stops and continues both.
+        // If the shell is in scout's process group, the terminal stops and continues both.
         WaitStatus::Stopped(..) if getpgid(Some(shell)) != Ok(getpgrp()) => {
             raise(Signal::SIGSTOP)?;
-            // It goes on from here after fg.
+            // Execution continues here after fg.
             let _ = killpg(shell, Signal::SIGCONT).or_else(|_| kill(shell, Signal::SIGCONT));
             Ok(None)
         }
@@ -347,7 +348,8 @@ fn try_wait_shell(shell: Pid) -> nix::Result<Option<u8>> {
     }
 }
 
-/// Tells the shell to go, and waits for a moment; it gets the signal again when scout ends.
+/// Sends SIGHUP to the shell and waits for it for a short time. The shell gets the signal again
+/// when scout ends.
 fn hang_up_shell(shell: Pid) -> nix::Result<()> {
     for signal in [Signal::SIGHUP, Signal::SIGCONT] {
         let _ = kill(shell, signal);
@@ -362,8 +364,8 @@ fn hang_up_shell(shell: Pid) -> nix::Result<()> {
     Ok(())
 }
 
-/// Becomes the shell: with ordinary signals, and a hangup when scout dies. `words` are scout's
-/// process id and the command. Gives an exit code only when that fails.
+/// Replaces this process by the shell, with default signal handling and a SIGHUP when scout dies.
+/// `words` are scout's process id and the command. Returns an exit code only if this fails.
 pub fn exec_shell(words: &[OsString]) -> u8 {
     let [parent, program, rest @ ..] = words else { return EXIT_USAGE };
     let death_signal_set = set_pdeathsig(Signal::SIGHUP);
@@ -373,7 +375,7 @@ pub fn exec_shell(words: &[OsString]) -> u8 {
         return EXIT_NOT_EXECUTABLE;
     }
     if *parent != *getppid().to_string() {
-        // scout has died before it could be watched.
+        // scout died before the parent-death signal was set.
         return 128 + libc::SIGHUP as u8;
     }
     let error = Command::new(program).args(rest).exec();

@@ -1,4 +1,4 @@
-//! The daemon of a session: starting it, and cleaning up after it if it dies.
+//! The daemon of a session: starts it, and removes its directory if it dies.
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the removal of a dead daemon's directory is tried: its processes are still dying.
+/// The time for which the removal of a dead daemon's directory is retried: the processes of the job
+/// are still exiting.
 const DIRECTORY_REMOVAL_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// A binary of ours: next to scrun's own, else found in PATH.
+/// The path of a binary of this package: next to scrun's own, else its name, for PATH.
 pub fn sibling_binary(name: &str) -> PathBuf {
     std::env::current_exe()
         .ok()
@@ -29,19 +30,19 @@ pub fn sibling_binary(name: &str) -> PathBuf {
 /// The daemon at the other end of a session's socket.
 #[derive(Debug)]
 pub struct DaemonHandle {
-    /// The process, where it is ours.
+    /// The process, if scrun has started it.
     child: Option<Child>,
-    /// What it means when it is gone, where it is not ours.
+    /// The message for a lost connection, if scrun has not started the daemon.
     exit_message: &'static str,
 }
 
 impl DaemonHandle {
-    /// One that others have started; what it means when it is gone.
+    /// A daemon that scrun has not started. `exit_message` is for a lost connection.
     pub fn external(exit_message: &'static str) -> Self {
         Self { child: None, exit_message }
     }
 
-    /// Waits for its end, but not for ever; tells how it ended.
+    /// Waits up to `timeout` for the exit of the daemon and describes it.
     pub fn wait_for_exit(&mut self, timeout: Duration) -> String {
         match &mut self.child {
             Some(child) => describe_exit(reap(child, timeout)),
@@ -50,13 +51,13 @@ impl DaemonHandle {
     }
 }
 
-/// Starts `scored -single` with `options` and more variables, and gives it with our end of its
+/// Starts `scored -single` with `options` and more variables. Returns it with our end of its
 /// control socket.
 ///
-/// It gets a process group of its own, since only scrun handles the terminal's signals.
+/// The daemon gets a process group of its own, because only scrun handles the terminal's signals.
 ///
 /// # Errors
-/// What the system said, with the name of the binary.
+/// The error of the system, with the name of the binary.
 pub fn start(
     options: &[String],
     variables: &[(&str, &OsStr)],
@@ -78,7 +79,7 @@ pub fn start(
     Ok((DaemonHandle { child: Some(child), exit_message: "" }, UnixStream::from(ours)))
 }
 
-/// A socket pair of which the second end is inherited.
+/// A socket pair. Child processes inherit the second end.
 fn inheritable_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
@@ -86,13 +87,13 @@ fn inheritable_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Waits for the daemon's end, but not for ever; kills it when it does not come.
+/// Waits up to `timeout` for the exit of the daemon, then kills it.
 fn reap(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + timeout;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            Err(_) => return None, // SIGCHLD is ignored here: the kernel has reaped it
+            Err(_) => return None, // SIGCHLD is ignored: the kernel has reaped the child
             Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
             Ok(None) => {
                 let _ = child.kill();
@@ -102,7 +103,7 @@ fn reap(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// How a daemon ended, in words.
+/// A description of how a daemon has ended.
 fn describe_exit(status: Option<ExitStatus>) -> String {
     match status.map(|status| (status.signal(), status.code())) {
         Some((Some(signal), _)) => format!("scored was killed by signal {signal}"),
@@ -111,8 +112,8 @@ fn describe_exit(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// Whether this can be the directory of a job of ours: below a directory of SCore-D, really a
-/// directory, and ours alone.
+/// Whether this can be the directory of a job of this user: it is below a directory of SCore-D, is
+/// not a symbolic link, and only the user has access.
 fn is_job_directory(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name).map(|name| name.as_bytes());
     let is_below_scored =
@@ -129,10 +130,10 @@ fn is_job_directory(path: &Path) -> bool {
     path.is_absolute() && has_plain_components && is_below_scored && has_job_name && is_private
 }
 
-/// Removes the directory of a job whose daemon has died; tried until its processes are gone.
+/// Removes the directory of a job whose daemon has died. Retries until its processes have exited.
 ///
 /// # Errors
-/// Why it is still there.
+/// The reason why it still exists.
 pub fn remove_directory(path: &Path) -> Result<(), String> {
     if !path.exists() {
         return Ok(());
@@ -145,8 +146,8 @@ pub fn remove_directory(path: &Path) -> Result<(), String> {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Ok(()) => {
-                // Below /tmp or the user's own run-time folder nothing stays; refused while other
-                // jobs are there.
+                // The base directory below /tmp or the user's run-time directory is removed, too.
+                // This fails if other jobs still have directories in it.
                 if let Some(base) = path.parent().filter(|base| *base != Path::new("/var/scored")) {
                     let _ = fs::remove_dir(base);
                 }

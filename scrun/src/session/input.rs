@@ -1,6 +1,6 @@
-//! Reads scrun's standard input from a thread of its own, only as far as the daemon has asked for
-//! it. The descriptor is shared with the user's shell: it is never made non-blocking. The thread
-//! starts with the first grant; a job that reads nothing never has it.
+//! Reads scrun's standard input in a thread of its own, only up to the window that the daemon has
+//! granted. The descriptor is shared with the user's shell: it is never made non-blocking. The
+//! thread starts with the first grant; for a job that reads nothing it never starts.
 
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
@@ -14,23 +14,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, Thread};
 use std::time::Duration;
 
-/// Pieces that may wait to be sent; the thread waits when there are more.
+/// Maximum number of chunks that wait to be sent. The thread waits if the queue is full.
 const QUEUE_CAPACITY: usize = 64;
 
-/// How often a job in the background looks whether the terminal has become its own.
+/// Interval at which a job in the background checks whether it is in the foreground.
 const FOREGROUND_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What was read.
+/// A part of standard input.
 pub enum StdinChunk {
-    /// At most [`CHUNK`] bytes.
+    /// At most [`MAX_IO_CHUNK`] bytes.
     Bytes(Vec<u8>),
-    /// Nothing more comes; with a reason if it was not the end of the input.
+    /// The end; with a reason if it was not the end of the input.
     End(Option<String>),
 }
 
 struct ReaderState {
     chunks: ArrayQueue<StdinChunk>,
-    /// Bytes that may be read in all.
+    /// Total number of bytes that may be read.
     granted: AtomicU64,
     stopped: AtomicBool,
 }
@@ -43,7 +43,7 @@ pub struct StdinReader {
 }
 
 impl StdinReader {
-    /// Nothing is read yet.
+    /// Standard input, without a grant.
     pub fn new(waker: Arc<Waker>) -> Self {
         let state = Arc::new(ReaderState {
             chunks: ArrayQueue::new(QUEUE_CAPACITY),
@@ -53,7 +53,7 @@ impl StdinReader {
         Self { state, waker, thread: None }
     }
 
-    /// So many more bytes may be read.
+    /// Permits reading this number of further bytes.
     pub fn grant(&mut self, bytes: u64) {
         self.state.granted.fetch_add(bytes, Ordering::Release);
         if self.thread.is_none() {
@@ -71,20 +71,20 @@ impl StdinReader {
         self.wake_reader();
     }
 
-    /// No more is wanted. What a terminal or pipe still holds stays there for others.
+    /// Stops reading. Bytes that are still in a terminal or pipe stay there for other readers.
     pub fn stop(&self) {
         self.state.stopped.store(true, Ordering::Release);
         self.wake_reader();
     }
 
-    /// Wakes the thread: there may be room, or the terminal is ours again.
+    /// Wakes the thread: the queue may have a free entry, or the job is in the foreground again.
     pub fn wake_reader(&self) {
         if let Some(thread) = &self.thread {
             thread.unpark();
         }
     }
 
-    /// The next piece, unless no more is wanted.
+    /// The next chunk, unless reading is stopped.
     pub fn pop(&self) -> Option<StdinChunk> {
         let chunk = self.state.chunks.pop()?;
         self.wake_reader();
@@ -114,8 +114,8 @@ fn run_reader(state: &ReaderState, waker: &Waker) {
                 wait_readable(&stdin);
                 continue;
             }
-            // SIGTTIN is blocked, so a read in the background fails. Nothing tells when the shell
-            // puts a job that runs into the foreground.
+            // SIGTTIN is blocked, so a read in the background fails. There is no notification when
+            // the shell puts a running job into the foreground.
             Err(Errno::EIO) if in_background(&stdin) => {
                 std::thread::park_timeout(FOREGROUND_POLL_INTERVAL);
                 continue;
@@ -123,9 +123,9 @@ fn run_reader(state: &ReaderState, waker: &Waker) {
             Err(errno) => StdinChunk::End(Some(errno.desc().into())),
         };
         let is_last = matches!(chunk, StdinChunk::End(_));
-        // There is room: this thread alone pushes.
+        // The queue has a free entry, because only this thread pushes.
         let _ = state.chunks.push(chunk);
-        // A wake that is lost would only come from a full counter, and then one is under way.
+        // wake() fails only if its counter is full, and then a wake-up is already pending.
         let _ = waker.wake();
         if is_last {
             return;
@@ -133,10 +133,10 @@ fn run_reader(state: &ReaderState, waker: &Waker) {
     }
 }
 
-/// Somebody else made the shared description non-blocking.
+/// Waits for input after another process has made the shared description non-blocking.
 fn wait_readable(stdin: &Stdin) {
     let mut poll_fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-    // Whatever it says, the next read tells more.
+    // The result does not matter: the next read gives the error.
     let _ = poll(&mut poll_fds, PollTimeout::NONE);
 }
 

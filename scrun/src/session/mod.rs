@@ -1,5 +1,5 @@
-//! One job's session: the socket to scored, signals, standard input and the two outputs meet in
-//! one loop. What to do is decided in [`state`]; this file does it.
+//! The session of one job: one loop handles the socket to scored, signals, standard input and the
+//! two outputs. [`state`] decides on the actions; this file executes them.
 
 pub(crate) mod daemon;
 mod input;
@@ -8,7 +8,7 @@ mod signals;
 pub mod state;
 
 use crate::diagnostics::Reporter;
-use crate::monitor::{Monitor, MonitorRequest, PERIOD_MS};
+use crate::monitor::{Monitor, MonitorRequest, REPORT_INTERVAL_MS};
 use crate::multi_user::ClusterRequest;
 use crate::options::Statistics;
 use crate::program_store::ProgramStore;
@@ -24,10 +24,11 @@ use nix::sys::signalfd::SignalFd;
 use output::OutputWriter;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::message::{
     ClientMessage, ContentHash, JobEnd, JobSpec, Level, ServerMessage, Stream,
 };
-use state::{Action, EXIT_DAEMON_LOST, Event, SessionState};
+use state::{Action, Event, SessionState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
@@ -36,45 +37,45 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What scrun calls its job.
+/// The number that scrun gives its job on the session.
 const JOB_ID: u32 = 1;
 
 const SOCKET: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const WAKE: Token = Token(2);
 
-/// How long output that has come from a lost daemon may take to be written.
+/// Time to write the output that was received before the daemon was lost.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
-/// How long the daemon may take to exit after its last message.
+/// The time in which the daemon must exit after its last message.
 const DAEMON_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a session has to know beside the job.
+/// The configuration of a session, in addition to the job.
 #[derive(Debug)]
 pub struct SessionConfig {
-    /// How lines are shown.
+    /// Writes scrun's own lines.
     pub reporter: Reporter,
-    /// What `stat` asked for.
+    /// The amount of statistics that `stat` requests.
     pub statistics: Statistics,
     /// The programs by stage, for `stat`.
     pub program_names: Vec<Vec<String>>,
-    /// The programs that hosts may ask for.
+    /// The programs that hosts may request.
     pub program_store: ProgramStore,
-    /// Which scored runs the job.
+    /// The daemon that runs the job.
     pub daemon_source: DaemonSource,
-    /// How output is shown by hosts, if it is.
+    /// Merges the output of the hosts. Only scout uses it.
     pub merger: Option<OutputMerger>,
-    /// Where a picture is shown, if one is wanted.
+    /// The monitor, if one is requested.
     pub monitor: Option<MonitorRequest>,
 }
 
-/// Which scored runs a job.
+/// The daemon that runs a job.
 #[derive(Debug)]
 pub enum DaemonSource {
-    /// One of scrun's own, with these words on its command line.
+    /// A daemon that scrun starts for this job, with these arguments.
     Private(Vec<String>),
-    /// That of a scout session, where scrun has logged in already.
+    /// The daemon of a scout session, to which scrun has already logged in.
     ScoutSession(UnixStream, ServerMessageDecoder),
-    /// That of this host.
+    /// The daemon of this host, which runs as a service.
     MultiUser(ClusterRequest),
 }
 
@@ -90,24 +91,25 @@ struct EventLoop {
     input: StdinReader,
     outputs: [OutputWriter; 2],
     merger: Option<OutputMerger>,
-    /// What is to be shown once the job runs, and what is.
+    /// The monitor that starts when the job runs, and the running one.
     monitor_request: Option<MonitorRequest>,
     monitor: Option<Monitor>,
-    /// Bytes that [`OutputMerger`] has kept, by stream: they count as taken.
+    /// Bytes of the job that [`OutputMerger`] has buffered or scmon shows, by stream. They count as
+    /// written.
     buffered_by_merger: [u64; 2],
     daemon: DaemonHandle,
     connected: bool,
     readable: bool,
     finish_code: Option<u8>,
     abandon_code: Option<u8>,
-    /// Until when output may still be written, once the daemon is lost.
+    /// The moment until which output may still be written after the daemon is lost.
     output_deadline: Option<Instant>,
 }
 
 /// Runs the job and gives scrun's exit code.
 ///
 /// # Errors
-/// What kept the job from being started.
+/// If the job cannot be started.
 pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
     let mut unsent = Vec::new();
     let state = SessionState::new(config.statistics, config.program_names);
@@ -129,16 +131,17 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
         let job = if matches!(message, ClientMessage::Login(_)) { SESSION_JOB } else { JOB_ID };
         client_session::encode(job, message, &mut unsent).map_err(|error| {
             let reason = "arguments and environment are too long to be sent";
-            StartError::plain(crate::usage::EXIT_USAGE, format!("{reason}: {error}"))
+            StartError::plain(EXIT_USAGE, format!("{reason}: {error}"))
         })?;
     }
     let signals = signals::open_signalfd().map_err(|errno| daemon_error(&errno))?;
     let (daemon, socket, decoder) = match config.daemon_source {
         DaemonSource::ScoutSession(stream, decoder) => {
-            (DaemonHandle::external("the scout session is over"), stream, decoder)
+            (DaemonHandle::external("the scout session has ended"), stream, decoder)
         }
         DaemonSource::MultiUser(cluster_request) => {
-            let daemon = DaemonHandle::external("the scored of this host is gone");
+            let daemon =
+                DaemonHandle::external("the scored of this host has closed the connection");
             (daemon, cluster_request.connect()?, ServerMessageDecoder::default())
         }
         DaemonSource::Private(words) => {
@@ -195,7 +198,7 @@ impl EventLoop {
             self.send();
             if let Some(code) = self.poll_exit_code() {
                 if self.connected {
-                    // It has said its last word, or one that we cannot understand.
+                    // The daemon has sent its last message, or one that scrun cannot decode.
                     let _ = self.socket.shutdown(Shutdown::Both);
                     self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
                 }
@@ -216,12 +219,12 @@ impl EventLoop {
             self.check_outputs();
             self.forward_input();
             self.receive();
-            // What was kept counts at once.
+            // Buffered output counts as written at once.
             self.check_outputs();
         }
     }
 
-    /// The exit code, when nothing is left to do.
+    /// The exit code, if no work is left.
     fn poll_exit_code(&mut self) -> Option<u8> {
         if let Some(code) = self.abandon_code {
             // Closing the socket makes the daemon end the job, if there is still one.
@@ -230,7 +233,7 @@ impl EventLoop {
         }
         let code = self.finish_code?;
         if self.outputs.iter().all(OutputWriter::is_drained) {
-            // A failure of the very last write changes the code and has its line to write.
+            // A failure of the last write changes the exit code and adds a line to write.
             self.check_outputs();
         }
         let drained = self.outputs.iter().all(OutputWriter::is_drained);
@@ -272,12 +275,12 @@ impl EventLoop {
         }
     }
 
-    /// Sends pieces of a program.
+    /// Sends chunks of a program.
     fn send_file_chunks(&mut self, hash: ContentHash, offset: u64, length: u64) {
         for (offset, length) in ProgramStore::chunk_ranges(offset, length) {
             let bytes = self.program_store.read(&hash, offset, length);
             let message = ClientMessage::FileChunk { hash, offset, bytes };
-            // A piece is far below the limit of a frame.
+            // A chunk is far below the limit of a frame.
             let _ = client_session::encode(JOB_ID, &message, &mut self.unsent);
         }
     }
@@ -297,7 +300,7 @@ impl EventLoop {
         }
     }
 
-    /// Writes to standard error, or where the picture shows it: there it counts as written.
+    /// Writes to standard error, or sends the bytes to scmon, where they count as written.
     fn print(&mut self, bytes: Vec<u8>, count: u64) {
         if self.monitor.as_mut().is_some_and(|monitor| monitor.send_stderr(&bytes)) {
             self.buffered_by_merger[1] += count;
@@ -306,7 +309,7 @@ impl EventLoop {
         }
     }
 
-    /// What concerns the picture of the job.
+    /// Starts, updates or closes the monitor, depending on a message of the daemon.
     fn update_monitor(&mut self, message: &ServerMessage) {
         match message {
             ServerMessage::Accepted { job, .. } => {
@@ -315,7 +318,7 @@ impl EventLoop {
                     Ok(monitor) => self.monitor = Some(monitor),
                     Err(reason) => return self.apply(Action::Notice(Level::Warning, reason)),
                 }
-                self.apply(Action::Send(ClientMessage::SubscribeMetrics(PERIOD_MS)));
+                self.apply(Action::Send(ClientMessage::SubscribeMetrics(REPORT_INTERVAL_MS)));
             }
             ServerMessage::Metrics(_)
                 if self.monitor.as_mut().is_some_and(|monitor| !monitor.send_metrics(message)) =>
@@ -334,7 +337,8 @@ impl EventLoop {
         }
     }
 
-    /// Writes what was kept until the end, which is there; the exit code may be another then.
+    /// Writes the output that was buffered until the end of the job. May change the exit code in
+    /// `end`.
     fn flush_merged_output(&mut self, end: Option<&mut JobEnd>) {
         let Some(merger) = &mut self.merger else { return };
         let reader_closed = self.outputs[0].first_errno() == Some(libc::EPIPE);
@@ -346,16 +350,16 @@ impl EventLoop {
         }
     }
 
-    /// Stops this process once the daemon has been told; it goes on from here after SIGCONT.
+    /// Sends all messages to the daemon, then stops this process. It continues here after SIGCONT.
     fn stop_self(&mut self) {
         self.send();
-        // SIGSTOP, since SIGTSTP does nothing to an orphaned process group.
+        // SIGSTOP, because SIGTSTP has no effect on an orphaned process group.
         let _ = raise(Signal::SIGSTOP);
     }
 
     fn remove_directory(&mut self, path: &str) {
         if let Err(reason) = daemon::remove_directory(Path::new(path)) {
-            self.apply(Action::Notice(Level::Error, format!("left behind: {reason}")));
+            self.apply(Action::Notice(Level::Error, format!("not removed: {reason}")));
         }
     }
 
@@ -385,7 +389,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends what the socket takes. A daemon that is gone is noticed by reading.
+    /// Sends as much as the socket accepts. A lost daemon is detected by reading.
     fn send(&mut self) {
         let mut sent = 0;
         while self.connected && sent < self.unsent.len() {
@@ -399,7 +403,7 @@ impl EventLoop {
         self.unsent.drain(..sent);
     }
 
-    /// Reads and does what the daemon says, as long as there is room for its output.
+    /// Receives and handles messages of the daemon, as long as the output queues have capacity.
     fn receive(&mut self) {
         loop {
             while self.outputs.iter().all(OutputWriter::has_capacity) {

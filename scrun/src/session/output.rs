@@ -1,8 +1,9 @@
-//! Writes one of scrun's output streams from a thread of its own, so that a stopped terminal or
-//! a slow reader blocks nothing else. The descriptor is shared with other processes (the user's
-//! shell): it is never made non-blocking. A terminal is opened once more for that: when ^C makes
-//! it drop what it holds, it does not always wake a writer that waits for room in it (seen on
-//! pseudo terminals, about one time in thirty), so such a wait has to look again by itself.
+//! Writes one of scrun's output streams in a thread of its own, so that a stopped terminal or a
+//! slow reader does not block the rest. The descriptor is shared with other processes (the user's
+//! shell): it is never made non-blocking. A terminal is therefore opened a second time,
+//! non-blocking. When ^C flushes a terminal's buffer, the kernel does not always wake a writer that
+//! waits for space in it (seen on pseudo terminals, about one time in thirty). Such a wait
+//! therefore polls at intervals.
 
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
@@ -18,27 +19,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::{Builder, Thread};
 
-/// Pieces that may wait to be written. Their bytes are bounded by the window of the protocol.
+/// Maximum number of chunks that wait to be written. The protocol's window bounds their bytes.
 const QUEUE_CAPACITY: usize = 1024;
-/// Pieces are put together up to about this size for one write.
+/// Chunks are combined up to about this size for one write.
 const COALESCE_LEN: usize = 64 * 1024;
 
-/// A wait for room looks again after so many milliseconds.
+/// Interval at which a wait for space in the terminal is repeated.
 const WRITABLE_POLL_INTERVAL_MS: u16 = 100;
 
 /// Bytes to write.
 struct OutputChunk {
     bytes: Vec<u8>,
-    /// Bytes of the job in it, of which the daemon wants to hear; nothing of scrun's own counts.
+    /// Bytes of the job in it, which scrun acknowledges. scrun's own bytes do not count.
     job_len: u64,
 }
 
-/// What both sides see.
+/// State that the event loop and the writer thread share.
 struct WriterState {
     chunks: ArrayQueue<OutputChunk>,
     /// Counted bytes written or dropped so far.
     written_len: AtomicU64,
-    /// Pieces done with so far.
+    /// Chunks written or dropped so far.
     done_count: AtomicU64,
     /// errno of the first failure, or 0.
     first_errno: AtomicI32,
@@ -65,16 +66,17 @@ impl OutputWriter {
         Self { stream, state, waker, thread: None, pushed_count: 0 }
     }
 
-    /// Room for one more message's worth of pieces.
+    /// Whether the queue has space for the chunks of one more message.
     pub fn has_capacity(&self) -> bool {
         self.state.chunks.len() + 8 <= QUEUE_CAPACITY
     }
 
-    /// Queues bytes, so many of which are the job's; the caller has looked at [`Self::has_capacity`].
+    /// Queues bytes; `job_len` of them are of the job. The caller has checked
+    /// [`Self::has_capacity`].
     pub fn push(&mut self, bytes: Vec<u8>, job_len: u64) {
         let chunk = OutputChunk { bytes, job_len };
         if self.state.chunks.push(chunk).is_err() {
-            return; // only lines of scrun's own can get here, never bytes of the job
+            return; // only scrun's own lines can be dropped here, never bytes of the job
         }
         self.pushed_count += 1;
         if self.thread.is_none() {
@@ -84,7 +86,7 @@ impl OutputWriter {
         }
         match &self.thread {
             Some(thread) => thread.unpark(),
-            // No thread is to be had: better to wait for the reader here than to lose anything.
+            // If no thread can be started, the write blocks here, and no output is lost.
             None => drop(write_chunks(self.stream, None, &self.state, &self.waker)),
         }
     }
@@ -114,8 +116,8 @@ fn run_writer(stream: Stream, state: &WriterState, waker: &Waker) {
     }
 }
 
-/// The terminal behind a stream, opened for us alone and non-blocking; `None` if there is none or
-/// we may not open it.
+/// The terminal of a stream, opened for this process alone and non-blocking. `None` if there is
+/// none or it cannot be opened.
 fn open_terminal(stream: Stream) -> Option<File> {
     let (is_terminal, path) = match stream {
         Stream::Stdout => (std::io::stdout().is_terminal(), "/proc/self/fd/1"),
@@ -126,7 +128,7 @@ fn open_terminal(stream: Stream) -> Option<File> {
     is_terminal.then(open).flatten()
 }
 
-/// Writes the pieces that wait, put together; false when there are none.
+/// Writes the queued chunks, combined. False if there are none.
 fn write_chunks(
     stream: Stream,
     terminal: Option<&File>,
@@ -156,7 +158,7 @@ fn write_chunks(
     }
     state.written_len.fetch_add(job_len, Ordering::Release);
     state.done_count.fetch_add(chunk_count, Ordering::Release);
-    // A wake that is lost would only come from a full counter, and then one is under way.
+    // wake() fails only if its counter is full, and then a wake-up is already pending.
     let _ = waker.wake();
     true
 }
@@ -173,7 +175,8 @@ fn write_all(stream: Stream, terminal: Option<&File>, mut bytes: &[u8]) -> Resul
             Ok(0) => return Err(Errno::EIO),
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::EINTR) => {}
-            // Our own terminal, or somebody else made the shared description non-blocking.
+            // Our own description of the terminal, or another process made the shared one
+            // non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut poll_fds = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut poll_fds, WRITABLE_POLL_INTERVAL_MS) {

@@ -5,7 +5,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::fs::File;
 use std::io::Read;
 
-/// Signals that scrun forwards, obeys or answers.
+/// Signals that scrun handles or forwards.
 const HANDLED_SIGNALS: [Signal; 11] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -20,18 +20,18 @@ const HANDLED_SIGNALS: [Signal; 11] = [
     Signal::SIGWINCH,
 ];
 
-/// Of these, the ones that stay ignored when scrun was started with them ignored, as by nohup or
-/// in the background of a shell without job control.
+/// Handled signals that stay ignored if they were ignored when scrun was started, as by nohup or in
+/// the background of a shell without job control.
 const KEEP_IF_IGNORED: [Signal; 4] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP];
 
-/// Blocks the signals for this and all later threads and gives a descriptor to read them from.
+/// Blocks the signals for this and all later threads. Returns a descriptor to read them from.
 ///
 /// SIGTTIN is blocked, too: reading a terminal in the background then fails instead of stopping
 /// scrun (see the reader of standard input).
 ///
 /// # Errors
-/// What the system said.
+/// The error of the system.
 pub fn open_signalfd() -> nix::Result<SignalFd> {
     let ignored = ignored();
     let mut handled = SigSet::empty();
@@ -46,15 +46,16 @@ pub fn open_signalfd() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&handled, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
-/// Lets this process die of a blocked signal, as its default action has it.
+/// Terminates this process by a blocked signal, with its default action.
 pub fn reraise(signal: Signal) {
-    // It is pending until it is unblocked; if either fails the exit code says the same.
+    // The signal is pending until it is unblocked. If either call fails, the exit code still names
+    // the signal.
     let _ = raise(signal);
     let _ = SigSet::from(signal).thread_unblock();
 }
 
-/// The ignored signals of this process, one bit each; none if /proc does not tell. One read is
-/// enough: the line stands far in front of the end of a page.
+/// The ignored signals of this process, one bit each; 0 if /proc cannot be read. One read is
+/// enough, because the line is well within the first page.
 fn ignored() -> u64 {
     let mut page = [0; 4096];
     let read = File::open("/proc/self/status").and_then(|mut file| file.read(&mut page));

@@ -1,29 +1,26 @@
-//! What scrun does while a job runs, as a pure state machine: an event in, actions out. Sockets,
-//! threads and signals are outside.
+//! The behaviour of scrun while a job runs, as a pure state machine: it takes an event and returns
+//! actions. It has no sockets, threads or signal handlers.
 
 use crate::options::Statistics;
 use crate::statistics;
 use nix::libc;
 use score_proto::PROTOCOL_VERSION;
+use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
 use score_proto::message::{ClientMessage, ContentHash, JobEnd, Level, ServerMessage, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Exit code when the daemon is lost or cannot be understood (EX_SOFTWARE).
-pub const EXIT_DAEMON_LOST: u8 = 70;
-/// Exit code when standard output or error cannot be written (EX_IOERR).
-pub const EXIT_OUTPUT_FAILED: u8 = 74;
 /// The third SIGINT within this time kills the job.
 pub const TRIPLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 
-/// What has happened.
+/// An event of a session.
 #[derive(Debug)]
 pub enum Event {
-    /// The daemon said something.
+    /// The daemon has sent a message.
     Message(ServerMessage),
     /// scrun got this signal.
     Signal(i32),
-    /// So many bytes of the daemon's have been written to (or dropped at) each stream so far.
+    /// Number of the job's bytes that have been written to (or dropped at) each stream so far.
     OutputWritten([u64; 2]),
     /// A stream cannot be written any more.
     OutputFailed(Stream, i32),
@@ -31,36 +28,36 @@ pub enum Event {
     Stdin(Vec<u8>),
     /// Standard input has ended; with a reason if it was not its end.
     StdinEnd(Option<String>),
-    /// The daemon is gone before it said that the job has ended.
+    /// The connection to the daemon was lost before the job had ended.
     DaemonLost(String),
 }
 
-/// What is to be done.
+/// An action for the event loop.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Tell the daemon.
+    /// Send a message to the daemon.
     Send(ClientMessage),
-    /// Write bytes of the job, from this host.
+    /// Write bytes of the job that this host has sent.
     Write(u32, Stream, Vec<u8>),
     /// Show a line of scrun's own.
     Notice(Level, String),
-    /// Write to standard error whatever `message` says.
+    /// Write to standard error, independently of the option `message`.
     Print(String),
-    /// So many more bytes of standard input may be read.
+    /// Permit reading this number of further bytes of standard input.
     GrantInput(u64),
-    /// No more standard input is wanted.
+    /// Stop reading standard input.
     StopReading,
-    /// Send pieces of this program: from here, so many bytes.
+    /// Send chunks of this program: from this offset, this number of bytes.
     SendFileChunks(ContentHash, u64, u64),
     /// Stop this process (the job is being stopped), as the shell expects after ^Z.
     StopSelf,
-    /// This process runs again: look at the terminal again.
+    /// This process was continued: check again whether it is in the foreground.
     RecheckForeground,
-    /// End once everything has been written, with this code.
+    /// Exit with this code when all output has been written.
     Finish(u8),
-    /// End now, whatever is unwritten.
+    /// Exit with this code at once, and drop unwritten output.
     Abandon(u8),
-    /// The daemon cannot remove this directory any more.
+    /// Remove this directory, because the daemon cannot do so any more.
     RemoveDirectory(String),
 }
 
@@ -70,7 +67,7 @@ pub struct SessionState {
     statistics: Statistics,
     program_names: Vec<Vec<String>>,
     job: Option<u32>,
-    /// The job's directory, to be removed should scored die.
+    /// The job's directory. scrun removes it if scored dies.
     directory: Option<String>,
     queued_len: [u64; 2],
     written_len: [u64; 2],
@@ -93,7 +90,7 @@ fn index(stream: Stream) -> usize {
 }
 
 impl SessionState {
-    /// A session; `program_names` are the programs of its job by stage.
+    /// A new session. `program_names` are the programs of its job by stage.
     pub fn new(statistics: Statistics, program_names: Vec<Vec<String>>) -> Self {
         Self {
             statistics,
@@ -117,7 +114,7 @@ impl SessionState {
         self.exit_code.is_some()
     }
 
-    /// The next step.
+    /// Handles an event and appends the resulting actions to `out`.
     pub fn on_event(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
         match event {
             Event::Message(up) => self.on_message(up, out),
@@ -175,9 +172,9 @@ impl SessionState {
             ServerMessage::FileRequest { hash, offset, length } => {
                 out.push(Action::SendFileChunks(hash, offset, length));
             }
-            // Those of a session that is being opened, or entered.
+            // Messages of opening a scout session, or of a login to one.
             ServerMessage::Hosts(_) | ServerMessage::ScoutSessionOpened { .. } => {}
-            // What crossed the job's last word.
+            // Replies that crossed the end of the job.
             ServerMessage::Metrics(_)
             | ServerMessage::Jobs(_)
             | ServerMessage::Page { .. }
@@ -233,8 +230,8 @@ impl SessionState {
         }
     }
 
-    /// A reader that has gone is what a pipeline knows: the writers get SIGPIPE. Anything else
-    /// (disk full, I/O error) ends the job.
+    /// If the reader has closed the stream, the writers get SIGPIPE, as in a pipeline. Any other
+    /// error (disk full, I/O error) ends the job.
     fn on_output_failed(&mut self, stream: Stream, errno: i32, out: &mut Vec<Action>) {
         if std::mem::replace(&mut self.has_failed[index(stream)], true) {
             return;
@@ -250,14 +247,14 @@ impl SessionState {
         let reason = std::io::Error::from_raw_os_error(errno);
         let line = format!("{name} cannot be written, the job is ended: {reason}");
         out.push(Action::Notice(Level::Error, line));
-        self.forced_code = Some(EXIT_OUTPUT_FAILED);
+        self.forced_code = Some(EXIT_IO_ERROR);
         match self.exit_code {
             None => out.push(Action::Send(ClientMessage::Kill)),
-            Some(_) => self.finish(EXIT_OUTPUT_FAILED, out),
+            Some(_) => self.finish(EXIT_IO_ERROR, out),
         }
     }
 
-    /// Manual, table 3.1, with the rulings on SIGTERM, SIGHUP and SIGQUIT.
+    /// Handles signals as in the manual, table 3.1, with our rules for SIGTERM, SIGHUP and SIGQUIT.
     fn on_signal(&mut self, signal: i32, now: Instant, out: &mut Vec<Action>) {
         if self.exit_code.is_some() {
             return self.on_signal_after_end(signal, out);
@@ -281,8 +278,8 @@ impl SessionState {
         }
     }
 
-    /// Whether SIGINT came and the job ended of it. scrun then dies of SIGINT, too: a shell that
-    /// runs a loop or script goes on after any exit code, 130 included.
+    /// Whether SIGINT was received and has ended the job. scrun then also dies of SIGINT, because a
+    /// shell that runs a loop or script continues after any exit code, including 130.
     pub fn ended_by_interrupt(&self) -> bool {
         self.interrupted && self.exit_code == Some(128 + libc::SIGINT as u8)
     }
@@ -310,7 +307,8 @@ impl SessionState {
         }
     }
 
-    /// The job is over and only a reader that does not read keeps scrun: let the user out.
+    /// Handles a signal after the end of the job, when scrun waits only for a reader that does not
+    /// read. The user can end scrun.
     fn on_signal_after_end(&mut self, signal: i32, out: &mut Vec<Action>) {
         match signal {
             libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGABRT => {

@@ -1,4 +1,5 @@
 use super::*;
+use score_proto::exit_code::EXIT_IO_ERROR;
 use score_proto::message::NodeUsage;
 
 fn session() -> SessionState {
@@ -116,7 +117,7 @@ fn a_full_disk_ends_the_job_with_one_line_and_its_own_code() {
         panic!("{actions:?}")
     };
     assert!(line.contains("standard output") && line.contains("No space left"), "{line}");
-    assert_eq!(step(&mut session, finished(137)), [Action::Finish(EXIT_OUTPUT_FAILED)]);
+    assert_eq!(step(&mut session, finished(137)), [Action::Finish(EXIT_IO_ERROR)]);
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn a_full_disk_after_the_end_still_changes_the_code() {
     let mut session = session();
     step(&mut session, finished(0));
     let actions = step(&mut session, Event::OutputFailed(Stream::Stdout, libc::ENOSPC));
-    assert_eq!(actions.last(), Some(&Action::Finish(EXIT_OUTPUT_FAILED)));
+    assert_eq!(actions.last(), Some(&Action::Finish(EXIT_IO_ERROR)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Once;
 
 static BUILT: Once = Once::new();
 
-/// scrun's binary, with scored built beside it.
+/// scrun's binary. scored is built into the same directory.
 pub fn binary() -> PathBuf {
     let scrun = PathBuf::from(env!("CARGO_BIN_EXE_scrun"));
     BUILT.call_once(|| {

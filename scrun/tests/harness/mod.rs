@@ -1,4 +1,4 @@
-//! Starts the real scrun, beside the real scored, under a watchdog, and looks on.
+//! Starts the real scrun and scored under a watchdog, and observes them.
 
 use crate::built::{binary, text};
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes this long.
+/// A time that no command here reaches.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A scrun that is about to be started.
@@ -17,7 +17,7 @@ pub struct Scrun {
     input: Option<Vec<u8>>,
 }
 
-/// What a finished one gave.
+/// The result of a finished scrun.
 pub struct Outcome {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
@@ -29,7 +29,7 @@ impl Scrun {
         Self::from_command(Command::new(binary()))
     }
 
-    /// A line of bash in which `$0` is scrun.
+    /// A scrun that a line of bash starts as `$0`.
     pub fn shell(line: &str) -> Self {
         let mut command = Command::new("bash");
         command.args(["-c", line]).arg(binary());
@@ -73,7 +73,7 @@ impl Scrun {
         if let Some(bytes) = self.input
             && let Some(mut pipe) = stdin.take()
         {
-            // The reader may go before it has read everything.
+            // The reader may close the pipe before it has read everything.
             std::thread::spawn(move || drop(pipe.write_all(&bytes)));
         }
         let stdout = capture(child.stdout.take());
@@ -96,7 +96,7 @@ struct Stream {
     ended: bool,
 }
 
-/// What has come on a stream so far.
+/// The bytes received from a stream so far.
 #[derive(Clone, Default)]
 struct CapturedStream(Arc<Mutex<Stream>>);
 
@@ -117,7 +117,7 @@ fn capture(stream: Option<impl Read + Send + 'static>) -> CapturedStream {
     captured
 }
 
-/// A scrun that runs. Killed when dropped.
+/// A running scrun. Killed when dropped.
 pub struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -151,7 +151,7 @@ impl Running {
         text(&self.stderr.0.lock().unwrap().bytes)
     }
 
-    /// Waits until `condition` holds; the watchdog panics.
+    /// Waits until `condition` holds. Panics after the deadline.
     fn wait_until(&mut self, what: &str, condition: impl Fn(&mut Self) -> bool) {
         while !condition(self) {
             assert!(Instant::now() < self.deadline, "never {what}: stderr: {}", self.error());
@@ -177,7 +177,7 @@ impl Running {
         });
     }
 
-    /// Waits for a state letter of scrun itself, as ps shows it.
+    /// Waits until scrun itself has this process state, a letter as in ps(1).
     pub fn wait_for_state(&mut self, expected_state: char) {
         self.wait_until("in that state", |running| {
             state_and_name(running.pid()).is_some_and(|(state, _)| state == expected_state)
@@ -195,7 +195,7 @@ impl Running {
             .expect("such a child")
     }
 
-    /// The exit code, or 128 + signal; `None` when it did not end within `timeout`.
+    /// The exit code, or 128 + signal; `None` if scrun did not end within `timeout`.
     pub fn wait_for(&mut self, timeout: Duration) -> Option<i32> {
         use std::os::unix::process::ExitStatusExt;
         let deadline = Instant::now() + timeout;
@@ -222,7 +222,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether a process has ended (its parent may still have to take note of it).
+/// Whether a process has ended (it may still be a zombie).
 pub fn has_exited(pid: Pid) -> bool {
     state_and_name(pid).is_none_or(|(state, _)| state == 'Z')
 }

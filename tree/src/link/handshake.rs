@@ -1,14 +1,14 @@
-//! The beginning of a link: a preface in clear text, so that another version gets a clear answer,
+//! The beginning of a link: a preface in clear text, so that another version gets a clear error,
 //! then the two messages of Noise NNpsk0, each of a fixed length. One record from the initiator
-//! ends it: the first message alone could be a repetition of one that was overheard.
+//! ends the handshake: the first message alone could be a replay of a recorded one.
 //!
-//! | who | bytes |
+//! | sender | bytes |
 //! |---|---|
 //! | initiator | magic and version (8), ephemeral key and tag (48) |
 //! | responder | magic and version (8), ephemeral key and tag (48) |
 //! | initiator | one empty record (19) |
 //!
-//! Until then the responder holds at most [`FIRST_FLIGHT_LEN`] bytes of what came.
+//! Until then the responder holds at most [`FIRST_FLIGHT_LEN`] received bytes.
 
 use score_proto::PROTOCOL_VERSION;
 use snow::{Builder, HandshakeState, TransportState};
@@ -17,17 +17,17 @@ use super::error::LinkError;
 use super::record;
 use crate::key::Key;
 
-/// Ephemeral keys that last one link, and the cluster key mixed in before anything else.
+/// Ephemeral keys for one link, and the cluster key mixed in before anything else.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 4] = *b"SCOD";
 /// Magic and version.
 const PREFACE_LEN: usize = 8;
 /// A public key and a tag.
 const NOISE_MESSAGE_LEN: usize = 32 + 16;
-/// Bytes of either side's first flight.
+/// Length of either side's first flight in bytes.
 pub const FIRST_FLIGHT_LEN: usize = PREFACE_LEN + NOISE_MESSAGE_LEN;
 
-/// A handshake under way.
+/// A handshake in progress.
 #[derive(Debug)]
 pub struct Handshake {
     stage: Stage,
@@ -35,16 +35,18 @@ pub struct Handshake {
     received_len: usize,
 }
 
-/// Whose turn it is.
+/// The next step.
 #[derive(Debug)]
 enum Stage {
-    /// We have dialled and wait for the answer.
+    /// This side has connected and waits for the answer.
     Dialled(Box<HandshakeState>),
-    /// Nothing is made before the first flight is whole: a stranger costs no more than its bytes.
+    /// No cryptographic state is made before the first flight is complete: an unauthenticated peer
+    /// costs no more than its bytes.
     Accepting(Key),
-    /// The responder has answered and waits for the proof that the initiator could read it.
+    /// The responder has answered and waits for the proof that the initiator could decrypt the
+    /// answer.
     Confirming(Box<TransportState>),
-    /// Over, one way or the other.
+    /// The handshake has ended, with or without success.
     Done,
 }
 
@@ -82,24 +84,25 @@ impl Handshake {
         Self { stage, received: [0; FIRST_FLIGHT_LEN], received_len: 0 }
     }
 
-    /// The side that dialled; its first flight goes to `out`.
+    /// The side that connects; its first flight goes to `out`.
     pub fn dial(key: &Key, out: &mut Vec<u8>) -> Result<Self, LinkError> {
         let mut noise = noise(key, true)?;
         write_flight(&mut noise, out)?;
         Ok(Self::new(Stage::Dialled(noise)))
     }
 
-    /// The side that was dialled.
+    /// The side that accepts the connection.
     pub fn accept(key: &Key) -> Self {
         Self::new(Stage::Accepting(key.clone()))
     }
 
-    /// Whether we have dialled.
+    /// Whether this side has connected.
     pub fn is_initiator(&self) -> bool {
         matches!(self.stage, Stage::Dialled(_))
     }
 
-    /// Takes what it needs from the front of `bytes`. Gives the keys of the link once it is open.
+    /// Consumes the bytes that it needs from the start of `bytes`. Returns the keys of the link
+    /// once it is open.
     pub fn push(
         &mut self,
         bytes: &mut &[u8],
@@ -140,14 +143,14 @@ impl Handshake {
             return Err(LinkError::BadPreface);
         }
         if is_responder {
-            // So that the other side can name both versions too.
+            // Lets the other side also report both versions.
             out.extend_from_slice(&ours);
         }
         let theirs = u32::from_le_bytes(version.try_into().expect("half of a preface"));
         Err(LinkError::Version { theirs, ours: PROTOCOL_VERSION })
     }
 
-    /// The bytes that were awaited are here.
+    /// Handles a complete flight.
     fn on_flight(&mut self, out: &mut Vec<u8>) -> Result<Option<Box<TransportState>>, LinkError> {
         let message = &self.received[PREFACE_LEN..FIRST_FLIGHT_LEN];
         self.received_len = 0;

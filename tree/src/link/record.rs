@@ -1,30 +1,30 @@
-//! Records: what travels on an open link. Two bytes of length, little-endian, then that many
-//! bytes of ciphertext with its tag; inside, one byte of kind and the content.
+//! Records: the format of an open link. Two bytes of length, little-endian, then that many bytes of
+//! ciphertext with its tag. The plaintext is one byte of kind and the content.
 
 use snow::TransportState;
 
 use super::error::LinkError;
 use super::handshake::noise_error;
 
-/// Says only that the sender lives.
+/// Has no content: it shows that the sender is alive.
 pub const KEEPALIVE: u8 = 0;
-/// A piece of a message, with more to come.
+/// A fragment of a message, with more to follow.
 pub const FRAGMENT: u8 = 1;
-/// The last or only piece of a message.
+/// The last or only fragment of a message.
 pub const LAST_FRAGMENT: u8 = 2;
-/// The sender goes; the content says why.
+/// The sender closes the link; the content is the reason.
 pub const CLOSE: u8 = 3;
 
 /// Bytes of the authentication tag.
 const TAG_LEN: usize = 16;
-/// The least ciphertext: a kind and the tag.
+/// The shortest ciphertext: a kind and the tag.
 pub const MIN_CIPHERTEXT_LEN: usize = 1 + TAG_LEN;
-/// A record without content, with its length.
+/// Length of a record without content, including the length field.
 pub const EMPTY_RECORD_LEN: usize = 2 + MIN_CIPHERTEXT_LEN;
-/// Content of one record at most: the length has 16 bits.
+/// Most content of one record: the length has 16 bits.
 pub const MAX_CONTENT_LEN: usize = u16::MAX as usize - MIN_CIPHERTEXT_LEN;
 
-/// Records after which a direction changes its key. Both sides count the same records.
+/// Number of records after which a direction changes its key. Both sides count the same records.
 pub const REKEY_INTERVAL: u64 = 1 << 10;
 
 /// Appends one record to `out`.

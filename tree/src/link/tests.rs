@@ -15,7 +15,7 @@ fn secs(seconds: u64) -> MonotonicTime {
     MonotonicTime::from_secs(seconds)
 }
 
-/// Carries what `from` has to say to `to`, in pieces of `step` bytes.
+/// Carries the outgoing bytes of `from` to `to`, in pieces of `step` bytes.
 fn transfer(
     from: &mut Link,
     to: &mut Link,
@@ -39,7 +39,7 @@ fn pair(step: usize) -> (Link, Link) {
     (dialled, accepted)
 }
 
-/// Sends raw records, as a peer does that holds the key and breaks the rules.
+/// Sends raw records, like a peer that holds the key and violates the protocol.
 fn seal(link: &mut Link, kind: u8, content: &[u8]) {
     let State::Open(keys) = &mut link.state else { panic!("not open") };
     record::seal(keys, kind, content, &mut link.out).unwrap();
@@ -88,7 +88,7 @@ fn messages_of_every_size_arrive_in_order_however_the_stream_is_cut() {
 }
 
 #[test]
-fn what_is_sent_before_the_link_is_open_arrives_once_it_is() {
+fn messages_sent_before_the_link_opens_arrive_after_it() {
     let mut dialled = Link::dial(&key(1), TIMEOUTS, secs(0)).unwrap();
     let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
     dialled.send(&ClientMessage::Signal(7), secs(0)).unwrap();
@@ -132,7 +132,7 @@ fn a_replayed_handshake_gets_no_further_than_the_answer() {
     let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
     accepted.push(&replayed, secs(0)).unwrap();
     assert!(!accepted.is_open());
-    // The thief cannot read the answer: whatever it sends next is no proof.
+    // The attacker cannot read the answer, so it cannot send a valid proof.
     let mut proof = (record::MIN_CIPHERTEXT_LEN as u16).to_le_bytes().to_vec();
     proof.extend_from_slice(&[0; record::MIN_CIPHERTEXT_LEN]);
     assert_eq!(accepted.push(&proof, secs(0)), Err(LinkError::WrongKey));
@@ -198,7 +198,7 @@ fn a_record_that_was_changed_cut_or_repeated_ends_the_link() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_rules_costs_bounded_memory() {
+fn a_peer_that_violates_the_protocol_costs_bounded_memory() {
     let (mut dialled, mut accepted) = pair(100);
     let mut fragments = 0;
     let error = loop {
@@ -266,7 +266,7 @@ fn a_silent_peer_is_dead_after_the_limit_and_not_before() {
     let (mut dialled, _) = pair(100);
     for second in 1..9 {
         dialled.tick(secs(second)).unwrap();
-        // Sending keeps nobody else alive.
+        // Sending does not keep the peer alive.
         dialled.send(&ClientMessage::StdinEof, secs(second)).unwrap();
     }
     assert!(dialled.deadline() <= secs(9));
@@ -287,7 +287,7 @@ fn constant_sending_does_not_hide_a_silent_peer() {
 }
 
 #[test]
-fn a_side_that_was_stopped_does_not_blame_its_peer() {
+fn a_side_that_was_stopped_does_not_drop_its_peer() {
     let (mut dialled, mut accepted) = pair(100);
     dialled.tick(secs(1)).unwrap();
     dialled.tick(secs(60)).unwrap();
@@ -315,7 +315,7 @@ fn a_slow_heartbeat_is_announced_and_extends_the_peers_timeout() {
     dialled.set_slow_heartbeat(true, secs(0)).unwrap();
     transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
     assert_eq!(accepted.next::<ClientMessage>(), Ok(None));
-    // The other direction is as ever.
+    // The other direction is unchanged.
     assert_eq!((dialled.deadline(), accepted.deadline()), (secs(9), secs(3)));
     for second in 1..45 {
         accepted.tick(secs(second)).unwrap();
@@ -330,7 +330,7 @@ fn a_slow_heartbeat_is_announced_and_extends_the_peers_timeout() {
     assert_eq!(
         dialled.outgoing().len(),
         2 * (record::EMPTY_RECORD_LEN + 1),
-        "said when it changes"
+        "announced when it changes"
     );
     transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
     assert_eq!(accepted.next::<ClientMessage>(), Ok(None));
@@ -356,7 +356,7 @@ fn a_close_carries_its_reason() {
     transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
     assert_eq!(accepted.next::<ClientMessage>(), Ok(Some(ClientMessage::Signal(1))));
     let Err(LinkError::PeerClosed(reason)) = accepted.next::<ClientMessage>() else {
-        panic!("it has not left")
+        panic!("it has not closed the link")
     };
     assert_eq!(reason, "é".repeat(MAX_REASON_LEN / 2));
     assert_eq!(dialled.send(&ClientMessage::StdinEof, secs(0)), Err(SendError::Closed));
@@ -370,7 +370,7 @@ fn keys_change_again_and_again_and_both_sides_stay_together() {
         transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();
         assert_eq!(accepted.next::<ClientMessage>(), Ok(Some(ClientMessage::Signal(number))));
     }
-    // The other direction counts for itself.
+    // The other direction has its own count.
     accepted.send(&ServerMessage::StdinClosed, secs(0)).unwrap();
     transfer(&mut accepted, &mut dialled, usize::MAX, secs(0)).unwrap();
     assert_eq!(dialled.next::<ServerMessage>(), Ok(Some(ServerMessage::StdinClosed)));

@@ -6,6 +6,7 @@ mod dependencies;
 mod documents;
 mod forbidden_strings;
 mod modules;
+mod names;
 mod sizes;
 mod unsafety;
 
@@ -98,6 +99,7 @@ type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 const RULES: &[Rule] = &[
     ("every source file belongs to a module tree", modules::orphans),
     ("every command has a man page and a test that names it", commands::check),
+    ("names are the field's (docs/dev/names.md)", names::check),
     ("files, functions and lines fit a screen", sizes::check),
     ("nothing is left to do, no path of one machine", forbidden_strings::check),
     ("every dependency is used and has its line", dependencies::check),

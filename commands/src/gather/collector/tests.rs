@@ -11,7 +11,7 @@ fn spool(limit: u64) -> Spool {
     Spool::new(limit, Box::new(nameless_file))
 }
 
-/// Gathers from the nodes in `order`, where node n has `lengths[n]` bytes to give.
+/// Gathers from the nodes in `order`. Node n has `lengths[n]` bytes of input.
 fn gather(lengths: &[usize], order: &[u32], output_limit: usize, limit: u64, seed: u64) -> Vec<u8> {
     let (rng, nodes) = (SeededRng::new(seed), lengths.len() as u32);
     let network = Network::new(nodes, 1024);

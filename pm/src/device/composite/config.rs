@@ -32,7 +32,7 @@ impl CompositeOptions {
     }
 
     pub(crate) fn config(self, contexts: usize) -> DeviceConfig {
-        // It has no medium of its own: lengths and memory are its members'.
+        // A composite has no network of its own: lengths and memory are those of its members.
         DeviceConfig { kind: "composite", nodes: self.nodes, contexts, mtu: 0, size: 0, option: 0 }
     }
 }

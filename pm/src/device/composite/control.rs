@@ -1,4 +1,4 @@
-//! Control messages: by the member that reaches the node, from any member.
+//! Control messages: sent by the member that reaches the node, received from any member.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ impl Composite {
         Err(Error::NoBuffers)
     }
 
-    /// What the member's node `source` is called here.
+    /// The composite's node number for node `source` of the member.
     fn node_of(&self, member_index: u64, source: u32) -> Option<u32> {
         let named = self.routes.iter().position(|bits| {
             Route::from_bits(bits.load(Ordering::Relaxed))

@@ -1,5 +1,5 @@
-//! A member of a composite, of whichever device. Dispatch is by enum, in registers: a member is
-//! looked up as one tagged pointer.
+//! A member of a composite, on any device. Dispatch is by enum, in registers: a lookup returns the
+//! member as one tagged pointer.
 
 // UNSAFETY: keeps and follows tagged pointers to endpoints.
 #![expect(unsafe_code)]
@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, null_mut};
 use std::sync::Arc;
 
-/// What a member context offers its composite.
+/// The endpoint that a member context provides to its composite.
 #[derive(Clone, Copy)]
 pub(crate) enum Member<'a> {
     Shmem(&'a shmem::ShmemEndpoint),
@@ -24,7 +24,8 @@ pub(crate) enum Member<'a> {
     Verbs(&'a verbs::VerbsEndpoint),
 }
 
-/// Set in pointers to endpoints that are not shmem's; all kinds are aligned to more than this.
+/// Tags in pointers to endpoints of other devices than shmem. All endpoints have a larger alignment
+/// than the tags.
 const TAG_ETHERNET: usize = 1;
 const TAG_VERBS: usize = 2;
 const TAG_MASK: usize = TAG_ETHERNET | TAG_VERBS;
@@ -33,7 +34,7 @@ const _: () = assert!(align_of::<shmem::ShmemEndpoint>() > TAG_MASK);
 const _: () = assert!(align_of::<ethernet::EthernetEndpoint>() > TAG_MASK);
 const _: () = assert!(align_of::<verbs::VerbsEndpoint>() > TAG_MASK);
 
-/// The place of a member, possibly empty.
+/// A slot for a member, possibly empty.
 pub(super) struct MemberSlot(AtomicPtr<u8>);
 
 impl MemberSlot {
@@ -41,7 +42,7 @@ impl MemberSlot {
         MemberSlot(AtomicPtr::new(null_mut()))
     }
 
-    /// Who sets a member keeps its endpoint as long as the place may be looked at.
+    /// The caller keeps the member's endpoint as long as the slot may be read.
     pub(super) fn set(&self, member: Option<Member<'_>>) {
         let pointer = match member {
             None => null_mut(),
@@ -58,7 +59,7 @@ impl MemberSlot {
     }
 
     /// # Safety
-    /// What was set is still kept.
+    /// The endpoint that was set still exists.
     #[inline(always)]
     pub(super) unsafe fn get(&self) -> Option<Member<'_>> {
         // SYNC: member
@@ -68,7 +69,7 @@ impl MemberSlot {
         }
         let tag = pointer.addr() & TAG_MASK;
         if tag == 0 {
-            // SAFETY: set from a shmem endpoint, which the caller says is kept.
+            // SAFETY: set from a shmem endpoint, which still exists by the caller's promise.
             return Some(Member::Shmem(unsafe { &*pointer.cast() }));
         }
         let pointer = pointer.map_addr(|addr| addr & !TAG_MASK);
@@ -81,7 +82,7 @@ impl MemberSlot {
     }
 }
 
-/// The same call on whichever device it is.
+/// The same call on any device.
 macro_rules! on {
     ($member:expr, $endpoint:ident => $call:expr) => {
         match $member {
@@ -96,11 +97,11 @@ impl<'a> Member<'a> {
     pub(crate) fn self_node(self) -> u32 {
         on!(self, e => e.self_node())
     }
-    /// Nodes that it reaches, itself included.
+    /// Nodes that the member reaches, including its own.
     pub(super) fn nodes(self) -> usize {
         on!(self, e => e.nodes())
     }
-    /// Bytes of memory that it maps.
+    /// Bytes of memory that the member maps.
     pub(super) fn size(self) -> usize {
         on!(self, e => e.size())
     }
@@ -145,13 +146,13 @@ impl<'a> Member<'a> {
     pub(super) fn find(self) -> Option<u32> {
         on!(self, e => e.find())
     }
-    /// As `find`, but without a system call.
+    /// Like `find`, but without a system call.
     #[inline(always)]
     pub(super) fn peek(self) -> Option<u32> {
         match self {
             Member::Shmem(endpoint) => endpoint.find(),
             Member::Ethernet(endpoint) => endpoint.peek(),
-            // Completions lie in memory.
+            // Completions are in memory.
             Member::Verbs(endpoint) => endpoint.find(),
         }
     }
@@ -224,7 +225,7 @@ impl<'a> Member<'a> {
         on!(self, e => e.dump(out))
     }
 
-    // Remote memory.
+    // Remote memory access.
 
     pub(super) fn options(self) -> u64 {
         match self {
@@ -250,7 +251,7 @@ impl<'a> Member<'a> {
         self.shmem()?.arena().cloned()
     }
 
-    // What only shmem has: the direct way of messages.
+    // Only shmem has these: messages to and from a ring without a call of the member.
 
     fn shmem(self) -> Option<&'a shmem::ShmemEndpoint> {
         match self {
@@ -274,7 +275,7 @@ impl<'a> Member<'a> {
             endpoint.clear_last_source();
         }
     }
-    /// The way to `node`, past the member.
+    /// The ring to `node`, for use without the member.
     pub(super) fn direct_target(self, node: u32) -> Option<&'a Target> {
         self.shmem()?.direct_target(node)
     }
@@ -286,21 +287,21 @@ impl<'a> Member<'a> {
             endpoint.check_receiver(target, position, len);
         }
     }
-    /// The source of the message that was taken.
+    /// The source of the held message.
     #[inline(always)]
     pub(super) fn held_source(self) -> Option<&'a Source> {
         self.shmem()?.held_source()
     }
-    /// Whether `source` is one of its own.
+    /// Whether `source` belongs to this member.
     pub(super) fn owns_source(self, source: &Source) -> bool {
         self.shmem().is_some_and(|endpoint| endpoint.owns_source(source))
     }
-    /// Whether there is no source but the hot one.
+    /// Whether the hot source is the only source.
     #[inline(always)]
     pub(super) fn has_single_source(self) -> bool {
         self.shmem().is_some_and(shmem::ShmemEndpoint::has_single_source)
     }
-    /// Whether neither a new source nor the next few in turn have anything.
+    /// Whether neither a new source nor the next few cold rings have a message.
     #[inline(always)]
     pub(super) fn are_others_silent(self) -> bool {
         self.shmem().is_some_and(shmem::ShmemEndpoint::are_others_silent)

@@ -1,7 +1,7 @@
-//! The composite device: no medium of its own, but a table that says by which member context a
-//! node is reached (manual 1.2.5). One indexed look-up for each message.
+//! The composite device: it has no network of its own, but a routing table that maps each node to a
+//! member context (manual 1.2.5). Each message costs one indexed lookup.
 
-// UNSAFETY: keeps pointers to its members' endpoints beside the references that keep these.
+// UNSAFETY: keeps pointers to its members' endpoints next to the references that keep these alive.
 #![expect(unsafe_code)]
 
 pub(crate) mod config;
@@ -28,27 +28,27 @@ use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
-/// No own node is set.
+/// This context's own node is not set.
 const NO_NODE: u64 = u64::MAX;
 
 /// The composite part of a context.
 pub(crate) struct Composite {
     number: usize,
     self_node: SingleWriterU64,
-    /// For each node 0, or an [`open::Route`].
+    /// For each node 0 or an [`open::Route`].
     routes: Box<[AtomicU64]>,
-    /// For each node that shmem reaches, the way to it: short messages need no more than this.
+    /// For each node that shmem reaches, its ring: short messages need nothing more.
     direct_targets: Box<[AtomicPtr<Target>]>,
     /// The members' endpoints.
     members: [member::MemberSlot; MAX_MEMBERS],
-    /// Above the highest member.
+    /// One more than the highest index of a member.
     member_limit: SingleWriterU64,
-    /// Option bits of all members together.
+    /// Option bits that all members have.
     options: SingleWriterU64,
     member_list: Mutex<open::MemberList>,
     send: send::CompositeSender,
     receive: receive::CompositeReceiver,
-    select: select::SelectState,
+    select: select::CompositeSelectState,
 }
 
 impl Composite {
@@ -64,23 +64,23 @@ impl Composite {
             member_list: Mutex::default(),
             send: send::CompositeSender::new(nodes),
             receive: receive::CompositeReceiver::default(),
-            select: select::SelectState::new()?,
+            select: select::CompositeSelectState::new()?,
         })
     }
 
     #[inline(always)]
     fn member(&self, index: u64) -> Option<Member<'_>> {
-        // SAFETY: an endpoint of a context whose reference is in the roll, which drops none
-        // before `self` is dropped.
+        // SAFETY: an endpoint of a context whose reference is in the member list. The list drops no
+        // reference before `self` is dropped.
         unsafe { self.members.get(index as usize)?.get() }
     }
 
-    /// The way to `node`, if it is a direct one.
+    /// The ring to `node`, if shmem reaches it.
     #[inline(always)]
     fn direct_target(&self, node: u32) -> Option<&Target> {
         // SYNC: member
         let target = self.direct_targets.get(node as usize)?.load(Ordering::Acquire);
-        // SAFETY: null, or in an endpoint that `member` could answer.
+        // SAFETY: null, or in an endpoint that `member` could return.
         unsafe { target.as_ref() }
     }
 

@@ -1,6 +1,7 @@
-//! Which node is reached by which member. Changed under both locks of the composite; read under
-//! either, or by glances that anybody may cast at any time: so everything is in place and atomic,
-//! and a member that was removed is kept until the composite goes.
+//! The routing table: which member reaches which node. It is changed under both locks of the
+//! composite. It is read under either lock, or without a lock by any thread at any time. Therefore
+//! all entries are atomic and never move, and a removed member is kept until the composite is
+//! dropped.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +12,8 @@ use crate::sync::Ordering;
 use std::ptr::{self, null_mut};
 use std::sync::{MutexGuard, PoisonError};
 
-/// A line of the table in one word, so that a glance never sees half of it.
+/// An entry of the routing table in one word, so that a reader without a lock never sees half of
+/// it.
 #[derive(Clone, Copy)]
 pub(super) struct Route(u64);
 
@@ -37,18 +39,18 @@ impl Route {
     }
 }
 
-/// The members by name.
+/// The member contexts.
 #[derive(Default)]
 pub(crate) struct MemberList {
     members: Vec<MemberEntry>,
-    /// Removed members: somebody may still look at their endpoints.
+    /// Removed members: other threads may still read their endpoints.
     removed: Vec<ContextRef>,
 }
 
 struct MemberEntry {
     context: ContextRef,
     member_index: usize,
-    /// Table lines that name it.
+    /// Routes that name this member.
     route_count: usize,
 }
 
@@ -66,7 +68,7 @@ impl Composite {
         Ok((entry.member(), endpoint, entry.node()))
     }
 
-    /// Both locks. Sets the own node.
+    /// Both locks. Sets this context's own node.
     pub(crate) fn bind(&self, self_node: u32) -> PmResult<()> {
         if self_node as usize >= self.routes.len() {
             return Err(Error::Invalid);
@@ -78,7 +80,7 @@ impl Composite {
         Ok(())
     }
 
-    /// Both locks. Invalid: not set.
+    /// Both locks. Invalid: the node is not set.
     pub(crate) fn unbind(&self) -> PmResult<()> {
         if self.self_node.get() == NO_NODE {
             return Err(Error::Invalid);
@@ -87,7 +89,8 @@ impl Composite {
         Ok(())
     }
 
-    /// Both locks. Whether `pairs` can be added: Invalid node numbers, Busy ones.
+    /// Both locks. Whether `pairs` can be added. Invalid: bad node numbers. Busy: a node already
+    /// has a route.
     pub(crate) fn check_pairs(&self, member: Member<'_>, pairs: &[(u32, u32)]) -> PmResult<()> {
         if pairs.is_empty() {
             return Err(Error::Invalid);
@@ -154,7 +157,7 @@ impl Composite {
         Ok(())
     }
 
-    /// Both locks. The member that reaches `node` and no other.
+    /// Both locks. The member that reaches `node` and no other node.
     pub(crate) fn only_member_to(&self, node: u32) -> Option<u64> {
         let (member_index, ..) = self.route(node).ok()?;
         let member_list = self.lock_member_list();
@@ -165,7 +168,7 @@ impl Composite {
             .map(|_| member_index)
     }
 
-    /// Both locks. Answers the member when this was its last node. Invalid: no such line.
+    /// Both locks. Returns the member if this was its last node. Invalid: no such route.
     pub(crate) fn remove(&self, node: u32) -> PmResult<Option<ContextRef>> {
         let (member_index, endpoint, member_node) = self.route(node)?;
         let mut member_list = self.lock_member_list();
@@ -196,7 +199,7 @@ impl Composite {
         member.context
     }
 
-    /// Both locks, when the composite goes: lets all members go.
+    /// Both locks, when the composite is dropped: releases all members.
     pub(crate) fn remove_all(&self) -> Vec<ContextRef> {
         let mut member_list = self.lock_member_list();
         self.direct_targets.iter().for_each(|target| target.store(null_mut(), Ordering::Release));

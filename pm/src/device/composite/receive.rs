@@ -1,13 +1,15 @@
-//! Receiving: from the members in turn, [`RECEIVE_QUANTUM`] messages at most from one while another has some.
+//! Receiving: from the members in turn, at most [`RECEIVE_QUANTUM`] messages from one while another
+//! has some.
 //!
-//! A look at a member that crosses a network is a system call, as long as many messages of another
-//! take. While it is not the member that gave the last message, only every 8th poll that finds
-//! nothing makes it, then with each look in vain half as many, down to every 128th; and every poll
-//! that ends another member's turn: a flood on either side delays the other by a turn at most.
+//! Polling a member that crosses a network is a system call, which takes as long as many messages
+//! of another member. While such a member is not the current member, only every 8th empty poll
+//! includes it. Each time it has no message this rate is halved, down to every 128th empty poll.
+//! Every poll that ends another member's turn also includes it: a flood on either side delays the
+//! other by one turn at most.
 //!
-//! The source that gave the last message is *hot*: as long as its turn lasts, its messages are
-//! taken past the member. When it has nothing and those that were looked at have neither, a poll
-//! is over.
+//! The source that gave the last message is *hot*. While its turn lasts, its messages are taken
+//! without a call of the member. If neither the hot source nor the other polled sources have a
+//! message, the poll is over.
 
 // UNSAFETY: keeps the address of the hot source.
 #![expect(unsafe_code)]
@@ -22,36 +24,36 @@ use std::ptr::{self, null_mut};
 
 /// Messages in a row from one member.
 const RECEIVE_QUANTUM: u64 = 64;
-/// Polls for each look at a member where that is a system call: at first, and at most.
+/// Polls for each poll of a member that needs a system call: at first, and at most.
 const NETWORK_POLL_INTERVALS: (u64, u64) = (8, 128);
 
 #[derive(Default)]
 pub(super) struct CompositeReceiver {
     current_member: SingleWriterU64,
     left_of_turn: SingleWriterU64,
-    /// Polls that found nothing in the current member since all were looked at, and after how
-    /// many that is done; 0: as at first.
+    /// Empty polls of the current member since all members were polled, and the number after which
+    /// all are polled again. 0: as at first.
     empty_polls: SingleWriterU64,
     network_poll_interval: SingleWriterU64,
     /// The hot source; null before the first message, and when its member's turn is over.
     hot: AtomicPtr<Source>,
-    /// The source whose short message is held, when it was taken directly; else null.
+    /// The source whose short message is held, if it was taken directly; otherwise null.
     held_inline: AtomicPtr<Source>,
-    /// The same for a message that `poll_hot_any` saw, and where that ends in the ring's data
-    /// area, or [`HELD_IN_SLOT`]; null also when a member knows what is held.
+    /// The same for a message that `poll_hot_any` returned, and its end in the ring's data area, or
+    /// [`HELD_IN_SLOT`]. Null also if a member holds the message.
     held_out_of_line: AtomicPtr<Source>,
     held_data_end: SingleWriterU64,
     /// The member whose message is held.
     held_member: SingleWriterU64,
 }
 
-/// What a first look tells.
+/// Result of polling the hot source.
 pub(crate) enum HotPoll<'a> {
-    /// There is nothing from this source, and the only member is its.
+    /// This source has no message, and its member is the only member.
     Empty(&'a Source),
     /// A short message of this source, for `take_inline`.
     Inline(&'a Source, InlineMessage),
-    /// Ask `find`.
+    /// Call `find`.
     Unknown,
 }
 
@@ -63,12 +65,13 @@ impl CompositeReceiver {
 }
 
 impl Composite {
-    /// No lock. A first look, at the hot source alone.
+    /// No lock. Polls only the hot source.
     #[inline(always)]
     pub(crate) fn poll_hot(&self) -> HotPoll<'_> {
         // SYNC: member
         let hot = self.receive.hot.load(Ordering::Acquire);
-        // SAFETY: null, or in an endpoint that is or was a member's: it lives as long as `self`.
+        // SAFETY: null, or in an endpoint of a present or former member: it lives as long as
+        // `self`.
         let Some(source) = (unsafe { hot.as_ref() }) else { return HotPoll::Unknown };
         match source.peek_inline() {
             PeekResult::Inline(message) => HotPoll::Inline(source, message),
@@ -77,13 +80,14 @@ impl Composite {
         }
     }
 
-    /// No lock, after `HotPoll::Empty`. Whether there is no other source.
+    /// No lock, after `HotPoll::Empty`. Whether the hot source is the only source.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
         self.member(0).is_some_and(Member::has_single_source)
     }
 
-    /// No lock, after `HotPoll::Empty`. The hot source, if those that are looked at are silent.
+    /// No lock, after `HotPoll::Empty`. The hot source, if the other polled sources have no
+    /// message.
     #[inline(always)]
     pub(crate) fn hot_if_others_silent(&self) -> Option<&Source> {
         self.member(0).filter(|member| member.are_others_silent())?;
@@ -93,7 +97,7 @@ impl Composite {
         unsafe { hot.as_ref() }
     }
 
-    /// No lock. As `poll_hot`, for a message of any length.
+    /// No lock. Like `poll_hot`, for a message of any length.
     #[inline(always)]
     pub(crate) fn poll_hot_any(&self) -> Option<(&Source, TakenMessage)> {
         // SYNC: member
@@ -103,20 +107,20 @@ impl Composite {
         Some((source, source.peek_any()?))
     }
 
-    /// Receive lock. Whether what was seen is still to be taken.
+    /// Receive lock. Whether the polled message is still to be taken.
     #[inline(always)]
     pub(crate) fn is_next(&self, source: &Source, message: &TakenMessage) -> bool {
         ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(message)
     }
 
-    /// Receive lock. Takes what `poll_hot` saw and nobody else has taken.
+    /// Receive lock. Takes the message that `poll_hot` returned and no other thread has taken.
     #[inline(always)]
     pub(crate) fn take_inline(&self, source: &Source, len: usize) {
         source.take_next(len);
         self.receive.held_inline.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Receive lock. The same for what `poll_hot_any` saw.
+    /// Receive lock. The same for the message that `poll_hot_any` returned.
     #[inline(always)]
     pub(crate) fn take_direct(&self, source: &Source, message: &TakenMessage) {
         source.take_next(message.len);
@@ -126,14 +130,14 @@ impl Composite {
         self.receive.held_data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
     }
 
-    /// Receive lock. The source whose message `take_inline` took, and nobody released since.
+    /// Receive lock. The source whose message `take_inline` took and that was not released since.
     #[inline(always)]
     pub(crate) fn held_inline(&self) -> Option<&Source> {
         // SAFETY: as in `poll_hot`.
         unsafe { self.receive.held_inline.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Receive lock, where no short message is held. The same of `take_direct`.
+    /// Receive lock, if no short message is held. The same for `take_direct`.
     #[inline(always)]
     fn held_out_of_line(&self) -> Option<&Source> {
         // SAFETY: as in `poll_hot`.
@@ -160,7 +164,7 @@ impl Composite {
         Some(ReadySource { member: member_index as u32, source })
     }
 
-    /// As `find_in_member`, but without a system call.
+    /// Like `find_in_member`, but without a system call.
     fn peek_in_member(&self, member_index: u64) -> Option<ReadySource> {
         let source = self.member(member_index)?.peek()?;
         Some(ReadySource { member: member_index as u32, source })
@@ -203,7 +207,7 @@ impl Composite {
         let member = self.member(member_index).ok_or(Error::NoBuffers)?;
         let message = member.take(found.source)?;
         if !member.is_shmem() {
-            // As `is_last_to`.
+            // Like `clear_last_destinations`.
             self.members().for_each(|(_, other)| other.clear_last_source());
         }
         self.receive.held_member.set(member_index);
@@ -213,8 +217,8 @@ impl Composite {
         Ok(message)
     }
 
-    /// The source of the message just taken may give the rest of its turn directly, unless that
-    /// is more than is left of its member's turn.
+    /// Makes the source of the last message hot, so that the rest of its turn is taken directly. It
+    /// stays cold if its turn is longer than what is left of its member's turn.
     #[inline(always)]
     fn set_hot(&self, source: Option<&Source>) {
         let receive = &self.receive;
@@ -231,7 +235,7 @@ impl Composite {
     /// The member whose message is held.
     pub(super) fn held_by(&self) -> u64 {
         let member_of = |source| self.members().find(|(_, member)| member.owns_source(source));
-        let member_index = self.held_inline().and_then(member_of).map(|(place, _)| place);
+        let member_index = self.held_inline().and_then(member_of).map(|(index, _)| index);
         member_index.unwrap_or(self.receive.held_member.get())
     }
 

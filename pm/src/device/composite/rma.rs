@@ -1,5 +1,5 @@
-//! Remote memory: by the member that reaches the node. It is there when all members have it
-//! (manual 3.6.1).
+//! Remote memory access: by the member that reaches the node. The composite offers it if all
+//! members do (manual 3.6.1).
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,8 @@ use crate::error::{Error, PmResult};
 use crate::rma::{AddrHandle, Direction};
 
 impl Composite {
-    /// In a process of one thread. As `remote` for a word, by the direct way; false: that knows.
+    /// In a process of one thread. Like `start_rma` for one word, directly in the peer's memory.
+    /// False: nothing has happened, call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(
         &self,
@@ -22,7 +23,7 @@ impl Composite {
                 .is_some_and(|target| target.copy_one_word(direction, handles))
     }
 
-    /// Both locks: members have come or gone.
+    /// Both locks: members were added or removed.
     pub(super) fn update_options(&self) {
         let options = self
             .members()
@@ -44,7 +45,7 @@ impl Composite {
         Ok(1 << self.route(node)?.0)
     }
 
-    /// What has failed on any member counts, and is told before what is under way.
+    /// A failure on any member counts, and is reported before operations in flight.
     pub(super) fn is_rma_done_on_members(&self, direction: Direction) -> PmResult<()> {
         let mut result = Ok(());
         for (_, member) in self.members() {

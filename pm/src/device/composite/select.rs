@@ -12,18 +12,18 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-pub(super) struct SelectState {
-    /// Made with the composite, early in the process's life: its number has to be small.
+pub(super) struct CompositeSelectState {
+    /// Created with the composite, early in the process's life, because its number must be small.
     epoll: Epoll,
-    /// The members' bells are in the epoll set.
+    /// The members' doorbells are in the epoll set.
     has_members_registered: SingleWriterU64,
     is_selecting: SingleWriterU64,
 }
 
-impl SelectState {
-    pub(super) fn new() -> PmResult<SelectState> {
+impl CompositeSelectState {
+    pub(super) fn new() -> PmResult<CompositeSelectState> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(from_errno)?;
-        Ok(SelectState {
+        Ok(CompositeSelectState {
             epoll,
             has_members_registered: SingleWriterU64::default(),
             is_selecting: SingleWriterU64::default(),
@@ -44,7 +44,7 @@ impl SelectState {
         })
     }
 
-    /// A context becomes a member.
+    /// A member was added.
     pub(super) fn on_member_added(&self, member: Member<'_>) -> PmResult<()> {
         if self.has_members_registered.get() != 0 {
             self.register(member)?;
@@ -55,7 +55,7 @@ impl SelectState {
         Ok(())
     }
 
-    /// A member goes.
+    /// A member was removed.
     pub(super) fn on_member_removed(&self, member: Member<'_>) {
         member.after_select();
         if self.has_members_registered.get() != 0 {
@@ -66,12 +66,14 @@ impl SelectState {
 }
 
 impl Composite {
-    /// NoMemory: the descriptor's number is beyond what `select` can hold.
+    /// NoMemory: the descriptor's number does not fit into an `fd_set` of `select`.
     pub(super) fn epoll_fd(&self) -> PmResult<RawFd> {
         let fd = self.select.epoll.0.as_raw_fd();
         if fd as usize >= libc::FD_SETSIZE {
             debug::log(debug::ERROR, || {
-                format!("composite: descriptor {fd} is beyond FD_SETSIZE; open fewer files before")
+                format!(
+                    "composite: descriptor {fd} is beyond FD_SETSIZE; open the composite earlier"
+                )
             });
             return Err(Error::NoMemory);
         }
@@ -98,7 +100,7 @@ impl Composite {
         self.members().for_each(|(_, member)| member.after_select());
     }
 
-    /// Every member up to the first that has something: when none has, all are armed.
+    /// Up to the first member that has a message. If no member has one, all are armed.
     pub(super) fn rearm_and_rescan_members(&self) -> Option<ReadySource> {
         self.members().find_map(|(member_index, member)| {
             let source = member.rearm_and_rescan()?;

@@ -1,8 +1,8 @@
 //! Sending: by the member that reaches the node.
 //!
-//! A message towards a node that shmem reaches takes the direct way, past the member, while there
-//! is room that is known: one look-up, one place in the ring. Everything else is the member's
-//! affair.
+//! A message to a node that shmem reaches goes directly into the ring, without a call of the
+//! member, as long as the ring is known to have room. This costs one lookup of the node and one
+//! slot of the ring. The member handles everything else.
 
 // UNSAFETY: keeps the address of the pending message's target.
 #![expect(unsafe_code)]
@@ -17,23 +17,24 @@ use std::ptr::{self, null_mut};
 
 /// The pending member of a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
-/// Lines that an empty poll fetches: what comes meanwhile waits for no more than these. Half as
-/// many make 8 KiB take 1.2 times as long, four times as many nothing faster (measured).
+/// Lines that an empty poll prefetches: a message that arrives meanwhile waits at most for these.
+/// With half as many, 8 KiB take 1.2 times as long; four times as many are no faster (measured).
 const PREFETCH_LINES: u64 = 16;
 
 pub(super) struct CompositeSender {
-    /// Where the reserved message goes directly, when it is a short one; else null.
+    /// The ring of a reserved short message that goes directly; otherwise null.
     pending_inline: AtomicPtr<Target>,
-    /// The same when it is a longer one; null also when a member holds the message.
+    /// The same for a longer message; null also if a member holds the message.
     pending_out_of_line: AtomicPtr<Target>,
-    /// The length of either, and the longer one's position in the ring's data area.
+    /// The length of either message, and the position of the longer one in the ring's data area.
     direct_len: SingleWriterU64,
     direct_position: SingleWriterU64,
-    /// Lines of the next longer message there that are still to be fetched.
+    /// Lines of the next longer message to that target that are still to be prefetched.
     lines_to_prefetch: SingleWriterU64,
-    /// The member that holds what is reserved.
+    /// The member that holds the reserved message.
     pending_member: SingleWriterU64,
-    /// A multicast's destinations, as [`Route`] bits; the first one's member holds its staging.
+    /// A multicast's destinations, as [`Route`] bits. The first destination's member holds the
+    /// staging memory.
     multicast_routes: Box<[SingleWriterU64]>,
     multicast_count: SingleWriterU64,
     multicast_len: SingleWriterU64,
@@ -56,7 +57,7 @@ impl CompositeSender {
 }
 
 impl Composite {
-    /// Send lock. As `reserve`, by the direct way; None: that knows.
+    /// Send lock. Like `reserve`, directly in the ring. None: call `reserve`.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct_target(node)?;
@@ -78,7 +79,7 @@ impl Composite {
         Some(payload)
     }
 
-    /// A member holds what is reserved.
+    /// A member holds the reserved message.
     fn clear_direct_target(&self) {
         self.send.pending_inline.store(null_mut(), Ordering::Relaxed);
         self.send.pending_out_of_line.store(null_mut(), Ordering::Relaxed);
@@ -102,8 +103,8 @@ impl Composite {
             return Err(Error::Invalid);
         }
         let routes = || nodes.iter().map(|&node| self.route(node));
-        // One stamp for all members, newer than any of theirs: a node named twice is found even
-        // if it has two names here.
+        // One identifier for all members, higher than any of theirs. It finds a node that is named
+        // twice, even if it has two numbers in this composite.
         let mut multicast_id = 0;
         for route in routes() {
             multicast_id = multicast_id.max(route?.1.next_multicast_id());
@@ -143,29 +144,31 @@ impl Composite {
         shorten(&self.send.multicast_len, len)
     }
 
-    /// Send lock. Where the short message goes that was reserved directly; None: there is none.
+    /// Send lock. The target of the short message that was reserved directly. None: no such
+    /// message.
     #[inline(always)]
     pub(crate) fn pending_inline(&self) -> Option<&Target> {
-        // SAFETY: null, or what `direct` has answered, which lives as long as `self`.
+        // SAFETY: null, or what `direct_target` has returned, which lives as long as `self`.
         unsafe { self.send.pending_inline.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Send lock, where no short message is pending. The same for a longer one.
+    /// Send lock, if no short message is pending. The same for a longer message.
     #[inline(always)]
     fn pending_out_of_line(&self) -> Option<&Target> {
         // SAFETY: as in `pending_inline`.
         unsafe { self.send.pending_out_of_line.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Whether `prefetch_lines` has something to do.
+    /// Whether `prefetch_lines` has work to do.
     #[inline(always)]
     pub(crate) fn can_prefetch(&self) -> bool {
         self.send.lines_to_prefetch.get() != 0
     }
 
-    /// A poll found nothing, nobody sends, and nothing is reserved. Fetches some lines of the place
-    /// where the next longer message will lie, if it goes where the last one went. The receiver has
-    /// them, and who writes there without would wait for one after the other.
+    /// The last poll found no message, no thread sends, and nothing is reserved. Prefetches some
+    /// lines of the location where the next longer message will be, if it goes to the same target
+    /// as the last one. The receiver's cache has these lines; a sender that wrote without
+    /// prefetching would wait for one after the other.
     #[cold]
     pub(crate) fn prefetch_lines(&self) {
         let end = self.send.lines_to_prefetch.get();
@@ -176,13 +179,13 @@ impl Composite {
         self.send.lines_to_prefetch.set(if has_prefetched { start } else { 0 });
     }
 
-    /// Send lock. Sends what is pending; true: `check_receiver` has to follow.
+    /// Send lock. Publishes the pending message. True: call `check_receiver` afterwards.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, target: &Target) -> bool {
         target.publish_inline(self.send.direct_len.get() as usize)
     }
 
-    /// After `publish_inline`: the receiver sleeps, or has gone.
+    /// After `publish_inline`: the receiver sleeps, or has exited.
     #[cold]
     pub(crate) fn check_receiver(&self, target: &Target) {
         self.check_receiver_of(target, IN_SLOT);
@@ -190,7 +193,7 @@ impl Composite {
 
     #[cold]
     fn check_receiver_of(&self, target: &Target, position: u64) {
-        // No member goes while the send lock is held.
+        // No member is removed while the send lock is held.
         if let Some((_, member)) = self.members().find(|(_, member)| member.owns_target(target)) {
             member.check_receiver(target, position, self.send.direct_len.get() as usize);
         }
@@ -222,8 +225,8 @@ impl Composite {
         }
     }
 
-    /// The last message goes by `member`: shmem's no longer says whose it was. So whoever samples
-    /// takes shmem's word if there is one, and shmem pays nothing for it.
+    /// The last message goes by `member`, so shmem's record of the last destination is cleared.
+    /// Thus a sampler uses shmem's record if there is one, and shmem has no extra work.
     fn clear_last_destinations(&self, member: Member<'_>) {
         if !member.is_shmem() {
             self.members().for_each(|(_, other)| other.clear_last_destination());

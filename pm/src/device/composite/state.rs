@@ -9,8 +9,8 @@ use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use std::io::Write;
 
-/// "SCPMCMP" and the version of the format; then the number of members, and for each the length
-/// of what it saved and that.
+/// "SCPMCMP" and the version of the format. The number of members follows, then for each member the
+/// length of its saved state and the state.
 const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMCMP\x01");
 
 impl Composite {
@@ -37,7 +37,7 @@ impl Composite {
         }
     }
 
-    /// All members or none.
+    /// Restores all members or none.
     pub(super) fn restore_members(&self, saved: &[u8]) -> PmResult<()> {
         let parts = split_saved(saved)?;
         let members: Vec<_> = self.members().map(|(_, member)| member).collect();

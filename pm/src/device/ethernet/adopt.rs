@@ -1,6 +1,6 @@
-//! What the owner does for processes that have ended: it brings home what they have sent, and
-//! tells those who still send to them how far they had come. It runs the same machine, over
-//! duplicates of the dead process's sockets, from what lies in the slab.
+//! What the owner does for processes that have exited: it delivers the messages they have sent, and
+//! tells peers that still send to them how much was received. It runs the same machine on
+//! duplicates of the dead process's sockets, from the contents of the slab.
 
 #![forbid(unsafe_code)]
 
@@ -14,16 +14,16 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// A process that has ended.
+/// A process that has exited.
 pub(crate) struct EthernetOrphan {
     engine: EthernetEngine,
     queues: EndpointQueues,
-    /// Some of what it has left is for others' memory.
+    /// Some of the recovered packets write to memory of other processes.
     has_rma_writes: bool,
 }
 
 impl EthernetOrphan {
-    /// Takes over the dead process's slots.
+    /// Adopts the dead process's slots.
     pub(super) fn adopt(mut engine: EthernetEngine, entries: usize) -> EthernetOrphan {
         let queues = EndpointQueues::new(engine.slab.geometry(), entries);
         let has_rma_writes = engine.resume();
@@ -32,7 +32,7 @@ impl EthernetOrphan {
         orphan
     }
 
-    /// As long as memory of others may still change, operations are under way.
+    /// Operations count as pending while memory of other processes may still change.
     fn publish_rma_activity(&self, active: bool) {
         let record = self.engine.slab.record(self.engine.local_index);
         record.node.send.0.pending_rma.store(u64::from(active), Ordering::Release);
@@ -50,7 +50,7 @@ impl net_common::Orphan for EthernetOrphan {
         self.engine.ns_until_next_pass().map(Duration::from_nanos)
     }
 
-    /// All that it had sent has been acknowledged, or its receivers have gone.
+    /// Whether all its messages have been acknowledged, or their receivers have exited.
     fn is_drained(&self) -> bool {
         self.engine.machine.is_all_acked()
     }
@@ -60,7 +60,7 @@ impl net_common::Orphan for EthernetOrphan {
     }
 }
 
-/// A message that no machine has numbered yet.
+/// A message that has no sequence number yet.
 struct UnsequencedMessage {
     send_order: u32,
     ordered_after_rma: bool,
@@ -68,8 +68,8 @@ struct UnsequencedMessage {
 }
 
 impl EthernetEngine {
-    /// Adopts what a dead process has left in its slots. What is not sensible is counted there.
-    /// Answers whether frames of remote memory are among it.
+    /// Adopts the slots of a dead process. The machine counts slots that are invalid. Returns
+    /// whether frames of remote memory access are among them.
     fn resume(&mut self) -> bool {
         let (slab, local_index) = (self.slab.clone(), self.local_index);
         let mut recovered = Vec::new();
@@ -107,9 +107,9 @@ impl EthernetEngine {
         has_rma_writes
     }
 
-    /// Gives numbers to the messages that the process had not numbered. The first one that may
-    /// wait for a remote operation ends that: what the operation needed is gone with the process,
-    /// and a message says that it was done.
+    /// Gives sequence numbers to the messages that have none. The first message that is ordered
+    /// after a remote operation ends this, and the rest is dropped: the operation needed the
+    /// process, and the message would imply that the operation was complete.
     fn assign_sequences(
         &mut self,
         to: u32,
@@ -121,7 +121,7 @@ impl EthernetEngine {
         let mut next =
             self.slab.next_sequence(self.local_index, to as usize).load(Ordering::Acquire) as u32;
         for known in recovered.iter().filter(|message| message.peer == to) {
-            // The process may have died before it counted the last one.
+            // The process may have died before it stored the last one.
             let successor = known.sequence.wrapping_add(1);
             if (successor.wrapping_sub(next) as i32) > 0 {
                 next = successor;

@@ -1,5 +1,5 @@
-//! What goes with an attach descriptor: how often the job was restarted, and for each link what the
-//! wire says of itself and how many descriptors it has.
+//! The device's part of an attach descriptor: how often the job was restarted, and for each link
+//! the description of its wire and the number of its descriptors.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::error::{Error, PmResult};
 use score_proto::packet_header::MAX_LINKS;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// A link's description, and how many descriptors go with it.
+/// A link's description, and the number of its descriptors.
 type LinkDescription = (Vec<u8>, usize);
 
 pub(super) fn describe(
@@ -21,7 +21,7 @@ pub(super) fn describe(
     (bytes, links.iter().flat_map(wire::WireEndpoint::descriptors).collect())
 }
 
-/// Invalid: not what `describe` answers.
+/// Returns `Invalid` if the bytes are not the result of `describe`.
 pub(super) fn rebuild(
     bytes: &[u8],
     fds: Vec<OwnedFd>,

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// The most channels of a device.
 const MAX_CHANNELS: usize = 64;
 
-/// What `Device::open` is told.
+/// The options of `Device::open`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EthernetOptions {
     /// `-nodes N`: nodes of the job. Default: as many as are local.
@@ -27,7 +27,7 @@ pub(crate) struct EthernetOptions {
     pub(crate) wire: WirePreference,
     /// `-link NAME-or-ADDRESS`, once for each link (default: loopback, if all nodes are local).
     pub(crate) links: Vec<String>,
-    /// `-secret HEX`: what packets of the job carry (default: a random one).
+    /// `-secret HEX`: the secret in the packets of the job (default: a random one).
     pub(crate) secret: Option<u64>,
     /// `-incarnation I` (default 0): how often the job was restarted.
     pub(crate) incarnation: u32,
@@ -54,7 +54,7 @@ impl EthernetOptions {
         })
     }
 
-    /// What a wire of `node` over link number `link` is opened with.
+    /// The options for opening a wire of `node` over link number `link`.
     pub(crate) fn wire_options(&self, link: usize, node: usize) -> wire::WireOptions {
         let name = &self.links[link];
         let mut options = match name.parse::<IpAddr>() {
@@ -130,7 +130,7 @@ impl ParsedOptions {
         if links.is_empty() {
             if local_nodes < nodes || wire != WirePreference::Udp {
                 return Err(
-                    "-link says by which interface or address the others are reached".into()
+                    "-link: needs an interface or address that reaches the other nodes".into()
                 );
             }
             links.push("127.0.0.1".into());

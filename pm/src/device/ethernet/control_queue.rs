@@ -1,5 +1,5 @@
-//! Control messages on their way through the engine: those of the owner and of the process go out,
-//! those that come wait to be read.
+//! Control messages in the engine: those of the owner and of the process are sent, and received
+//! ones wait to be read.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ impl EthernetEngine {
         }
     }
 
-    /// Sends what the owner wants to be sent from here.
+    /// Sends the control messages that the owner has queued for this process.
     #[cold]
     pub(super) fn send_queued_control(&mut self) {
         let slab = self.slab.clone();
@@ -37,12 +37,12 @@ impl EthernetEngine {
             && let Some((to, bytes, len)) = control_queue.peek()
         {
             control_queue.pop();
-            // What cannot be sent is no letter of ours.
+            // The owner checks its messages: one that cannot be sent was not written by it.
             let _ = self.send_control(to, &bytes[..len]);
         }
     }
 
-    /// Sends a control message. NoBuffers: as many as may be are on the way.
+    /// Sends a control message. Returns `NoBuffers` if the maximum number is in flight.
     pub(super) fn send_control(&mut self, to: u32, message: &[u8]) -> PmResult<()> {
         if to as usize >= self.slab.geometry().nodes || message.is_empty() {
             return Err(Error::Invalid);
@@ -60,16 +60,16 @@ impl EthernetEngine {
         })
     }
 
-    /// Gives the next letter to `read`, which says whether it took it.
+    /// Passes the next control message to `read`. If `read` succeeds, the message is removed.
     pub(super) fn receive_control<T>(
         &mut self,
         read: impl FnOnce(&ControlMessage) -> PmResult<T>,
     ) -> PmResult<T> {
         let (message, entry) = self.control_messages.front().ok_or(Error::NoBuffers)?;
         let (from, entry) = (message.from, *entry);
-        let done = read(message)?;
+        let result = read(message)?;
         self.control_messages.pop_front();
         self.release(entry, from);
-        Ok(done)
+        Ok(result)
     }
 }

@@ -1,7 +1,7 @@
-//! Bringing home what is `away`: the bytes of frames that go out again, and of those that a message
-//! comes behind, or the end of the process.
+//! Copies zero-copy frames back to the slab: frames that are sent again, frames that precede a
+//! message, and all frames at the exit of the process.
 
-// UNSAFETY: copies to the own frames.
+// UNSAFETY: copies to frames of this process.
 #![expect(unsafe_code)]
 
 use super::engine::EthernetEngine;
@@ -12,8 +12,8 @@ use crate::rma::{IoSegment, MAX_SEGMENTS};
 use score_proto::packet_header::PacketKind;
 
 impl EthernetEngine {
-    /// A message to `node` says that what was written before it is there: nothing of that may be
-    /// lost with this process.
+    /// A message to `node` implies that earlier writes are complete. Their bytes must therefore be
+    /// in the slab, where they survive this process.
     #[inline]
     pub(super) fn copy_back_for(&mut self, node: u32) {
         if !self.transmitter.zero_copy.is_empty() {
@@ -21,14 +21,14 @@ impl EthernetEngine {
         }
     }
 
-    /// All frames that are away, or those to one node.
+    /// Copies back all zero-copy frames, or those to one node.
     #[cold]
     pub(super) fn copy_back_all(&mut self, node: Option<u32>) {
         let slots = self.transmitter.zero_copy.slots(node);
         self.copy_back(&slots);
     }
 
-    /// Packets that have to go out again, and were not in the slab.
+    /// Sends the packets again that were not in the slab.
     #[cold]
     pub(super) fn send_deferred(&mut self) {
         let deferred = std::mem::take(&mut self.transmitter.deferred);
@@ -52,7 +52,7 @@ impl EthernetEngine {
         }
     }
 
-    /// If the bytes of a frame are there no more, the operation has failed.
+    /// If the bytes of a frame are no longer accessible, the operation fails.
     fn copy_back_one(&mut self, slot: u32) {
         let (Err(why), Some(frame)) =
             (self.try_copy_back(&[slot]), self.transmitter.zero_copy.frame(slot))
@@ -64,7 +64,7 @@ impl EthernetEngine {
         self.rma.protocol.fail_operation(frame.peer, frame.side, frame.number);
     }
 
-    /// Copies the bytes of frames that lie one behind the other.
+    /// Copies the bytes of frames that are contiguous.
     fn try_copy_back(&mut self, run: &[u32]) -> Result<(), String> {
         let Some(first) = self.transmitter.zero_copy.frame(run[0]) else { return Ok(()) };
         let mut parts = [IoSegment::default(); MAX_SEGMENTS];
@@ -80,7 +80,7 @@ impl EthernetEngine {
             Some(handle) => self.rma_requests.find(handle, bytes),
         };
         let source_addr = source_addr.map_err(|_| "it is not locked".to_owned())?;
-        // SAFETY: frames of slots that are ours until they are acknowledged.
+        // SAFETY: frames of slots that belong to this process until they are acknowledged.
         let copied = unsafe { self.rma.copier.gather(source_addr, &parts[..run.len()]) };
         copied.map_err(|error| error.to_string())?;
         for slot in run {

@@ -1,7 +1,7 @@
-//! Progress: what waits on the wires goes through the machine to the receiver, what was sent goes
-//! out. Whoever holds the progress lock does all of it.
+//! Progress: received packets go from the wires through the machine to the receiver, and submitted
+//! messages go to the wires. The thread that holds the progress lock does all of it.
 
-// UNSAFETY: shows received packets to the machine where they lie, and the slab to the wires.
+// UNSAFETY: shows received packets to the machine in place, and the slab to the wires.
 #![expect(unsafe_code)]
 
 use super::job_clock::JobClock;
@@ -29,33 +29,33 @@ use std::collections::{HashSet, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 
-/// Batches that one pass reads from one wire at most, so that no flood holds it up.
+/// The most batches that one pass reads from one wire, so that a flood cannot hold up the pass.
 const MAX_BATCHES_PER_PASS: usize = 4;
-/// What was sent to a node that has gone may still be acknowledged for so long.
+/// Nanoseconds in which an exited node's acknowledgements are still accepted.
 const EXITED_PEER_GRACE_NS: u64 = 50_000_000;
-/// Nanoseconds until packets are tried again that the kernel had no room for.
+/// Nanoseconds until packets are sent again for which the kernel had no room.
 const SEND_RETRY_INTERVAL_NS: u64 = 1_000_000;
-/// Passes between two looks for what users should hear of.
+/// Passes between two reports of events to the user.
 const EVENT_REPORT_PASSES: u64 = 1024;
-/// Nanoseconds between two looks for links without a carrier: each may wait for a lock that all
-/// changes of networks take.
+/// Nanoseconds between two carrier checks. Each check may wait for a lock that all changes of
+/// networks take.
 const CARRIER_CHECK_INTERVAL_NS: u64 = 250_000_000;
-/// Polls that find nothing to do, of which one looks at the clock, and at what the owner asks for.
+/// Of this many idle polls one reads the clock and the owner's requests.
 const IDLE_POLLS_PER_CHECK: u32 = 8;
-/// Buffers that the machine does not know of: for what is just being read.
+/// Buffers that the machine does not count: for packets that are being read.
 const RESERVED_BUFFERS: usize = 64;
 
-// What goes before a payload fits there, and no gap is left: see `Geometry`.
+// The headers fit in front of the payload without a gap: see `SlabGeometry`.
 const _: () = assert!(FRAME_HEADROOM == PACKET_HEADER_LEN + UDP_PREFIX);
 
-/// See the module. The slab comes last: wires send from it.
+/// See the module. The slab is the last field because wires send from it.
 pub(crate) struct EthernetEngine {
     pub(super) machine: ReliabilityMachine,
     pub(super) transmitter: Transmitter,
     store: ReceiveStore,
     clock: JobClock,
     received: [Received; BATCH],
-    /// Who owns each slot's message, so that its credit goes back there.
+    /// The destination of each slot's message, so that its credit is returned there.
     pub(super) slot_destinations: Box<[u32]>,
     /// Slots for control messages.
     pub(super) free_control_slots: Vec<u32>,
@@ -63,7 +63,7 @@ pub(crate) struct EthernetEngine {
     pub(super) control_messages: VecDeque<(ControlMessage, u32)>,
     pub(super) rma_requests: Arc<RmaRequestQueue>,
     pub(super) rma: RmaEngine,
-    /// Nodes that were marked as gone: all, how many marks were seen, and those in grace.
+    /// Exited nodes: all of them, the count that was seen last, and those whose grace period runs.
     pub(super) exited_nodes: HashSet<u32>,
     exited_count_seen: u64,
     exit_grace: VecDeque<(u64, u32)>,
@@ -71,15 +71,15 @@ pub(crate) struct EthernetEngine {
     timeouts_seen: u64,
     carrier_check_at: u64,
     pass_count: u64,
-    /// Polls since the latest look at everything.
+    /// Polls since the latest full pass.
     idle_polls: u32,
-    /// The latest pass has left the rest to the next one.
+    /// The latest pass has left work to the next one.
     has_deferred_work: bool,
     pub(super) local_index: usize,
     pub(super) slab: Arc<Slab>,
 }
 
-/// What a wire's complaint answers.
+/// The error code for a wire's error.
 pub(super) fn to_pm_error(why: wire::WireError) -> Error {
     debug::log(debug::ERROR, || format!("ethernet: {why}"));
     why.errno.map_or(Error::Invalid, |errno| match from_errno(errno) {
@@ -88,7 +88,7 @@ pub(super) fn to_pm_error(why: wire::WireError) -> Error {
     })
 }
 
-/// The machine's numbers for these wires.
+/// The machine's configuration for these wires.
 fn reliability_config(
     identity: EndpointIdentity,
     restarts: u32,
@@ -101,12 +101,12 @@ fn reliability_config(
     config.links = link_count as u8;
     config.mtu = geometry.mtu as u16;
     config.buffers = (receive_buffers::buffer_count(geometry.mtu) - RESERVED_BUFFERS) as u32;
-    // More than all slots and a whole window of holes: what is sent is never refused.
+    // More than all slots and a whole window of gaps, so that the machine accepts every message.
     config.max_queued = 8192;
     config
 }
 
-/// The kind of a packet, as its header says.
+/// The kind of a packet, from its header.
 #[inline]
 fn kind_of(packet: &[u8]) -> Option<PacketKind> {
     packet.get(2).and_then(|byte| PacketKind::from_byte(*byte))
@@ -122,8 +122,8 @@ impl EthernetEngine {
     ) -> PmResult<EthernetEngine> {
         let attach = |link| {
             let (start, size) = (slab.start(), slab.geometry().size);
-            // SAFETY: the engine holds the slab, and drops it after the wires. Each frame has these
-            // bytes before its payload, and its own end behind it.
+            // SAFETY: the engine holds the slab, and drops it after the wires. Each frame has this
+            // headroom in front of its payload, and after the payload only padding of its own.
             let memory =
                 unsafe { wire::SendMemory::new(start, size).with_headroom(FRAME_HEADROOM) };
             Wire::attach(link, memory).map_err(to_pm_error)
@@ -168,7 +168,7 @@ impl EthernetEngine {
         })
     }
 
-    /// What a pass does besides. Answers whether something was delivered.
+    /// The rest of a pass. Returns whether anything was delivered.
     fn run_maintenance(&mut self, queues: &EndpointQueues, now: u64) -> bool {
         self.process_released(queues);
         if self.slab.exited_count().load(Ordering::Relaxed) != self.exited_count_seen {
@@ -194,7 +194,8 @@ impl EthernetEngine {
         delivered
     }
 
-    /// Before a time-out: who was held finds in the socket what it has waited for.
+    /// Receives once more before a time-out: after a stop of this process the awaited packet may be
+    /// in the socket.
     #[cold]
     fn receive_before_timeout(&mut self, queues: &EndpointQueues, now: u64) -> bool {
         self.receive(queues);
@@ -212,14 +213,14 @@ impl EthernetEngine {
     #[inline]
     fn process_submitted(&mut self, queues: &EndpointQueues) {
         let count = queues.submitted.len() as u64;
-        // After the look at messages: what they come behind is seen.
+        // Checked after the count of messages, so that operations that precede them are seen.
         if !self.rma_requests.is_empty() {
             self.process_rma_requests(queues);
         }
         if count == 0 {
             return;
         }
-        // Before they leave the queue: who looks at both meanwhile finds them in one of them.
+        // Stored before the messages leave the queue, so that a reader of both counts misses none.
         queues.outstanding.store(self.outstanding() + count, Ordering::Release);
         for _ in 0..count {
             let Some(word) = queues.submitted.pop() else { break };
@@ -232,13 +233,13 @@ impl EthernetEngine {
         }
     }
 
-    /// Messages sent and neither acknowledged nor dropped.
+    /// Messages that were sent and are neither acknowledged nor dropped.
     fn outstanding(&self) -> u64 {
         let messages = self.machine.outstanding().saturating_sub(self.rma.in_flight());
         messages + self.rma.protocol.deferred_count() as u64
     }
 
-    /// Gives a message to the machine. The sender has checked all that the machine checks.
+    /// Gives a message to the machine. The sender has already made all checks of the machine.
     #[inline]
     pub(super) fn submit(&mut self, SendRequest { slot, to, len }: SendRequest) {
         self.copy_back_for(to);
@@ -251,16 +252,16 @@ impl EthernetEngine {
         }
     }
 
-    /// Whether a message to `node` may go past the queue: nothing waits that comes before it.
+    /// Whether a message to `node` may bypass the queue because no earlier work is waiting.
     #[inline]
     pub(super) fn can_bypass_queue(&self, queues: &EndpointQueues, node: u32) -> bool {
-        // In this order: what is sent after an operation has begun comes behind it.
+        // In this order: a message that is sent after an operation has begun stays after it.
         queues.submitted.is_empty()
             && self.rma_requests.is_empty()
             && !self.rma.protocol.must_wait(node)
     }
 
-    /// Publishes a message that has its number at once.
+    /// Publishes a message together with its sequence number.
     #[inline]
     pub(super) fn submit_and_publish(&mut self, SendRequest { slot, to, len }: SendRequest) {
         self.copy_back_for(to);
@@ -275,14 +276,14 @@ impl EthernetEngine {
         }
     }
 
-    /// For who adopts what is left here: the number is taken.
+    /// Records the next sequence number for the owner that adopts this endpoint after its exit.
     #[inline]
     fn store_next_sequence(&self, to: u32, sequence: u32) {
         let next_sequence = self.slab.next_sequence(self.local_index, to as usize);
         next_sequence.store(u64::from(sequence.wrapping_add(1)), Ordering::Release);
     }
 
-    /// Publishes a slot that no sender has, and gives it to the machine as a packet with `len`
+    /// Publishes a slot that no sender uses, and gives it to the machine as a packet with `len`
     /// bytes.
     pub(super) fn submit_internal(
         &mut self,
@@ -316,7 +317,7 @@ impl EthernetEngine {
         self.machine.on_released(from);
     }
 
-    /// Takes what has come; answers the time, if anything has.
+    /// Receives packets from all wires. Returns the time if there were any.
     #[inline]
     fn receive(&mut self, queues: &EndpointQueues) -> Option<u64> {
         let mut now = None;
@@ -337,8 +338,8 @@ impl EthernetEngine {
         now
     }
 
-    /// Whether a poll that has found nothing is over: nothing waits to be done, and timers have
-    /// time for some polls.
+    /// Whether an empty poll can end here: no work is waiting, and the timers were checked a few
+    /// polls ago.
     #[inline]
     fn is_idle_poll(&mut self, queues: &EndpointQueues) -> bool {
         self.idle_polls += 1;
@@ -357,7 +358,7 @@ impl EthernetEngine {
     fn on_packet(&mut self, queues: &EndpointQueues, link: usize, packet: Received, now: u64) {
         let wire = &mut self.transmitter.wires[link];
         let Some(entry) = self.store.next_entry() else {
-            // Cannot be: the machine knows of fewer buffers than there are.
+            // Does not happen: the machine counts fewer buffers than there are.
             return wire.release(packet.buffer);
         };
         let ptr = wire.pointer(packet);
@@ -379,8 +380,8 @@ impl EthernetEngine {
         }
     }
 
-    /// Hands all that is in order to the receiver: data and letters; does what frames of remote
-    /// memory want.
+    /// Passes everything that is in order to the receiver: messages and control messages. Handles
+    /// RMA frames.
     #[inline]
     fn deliver(&mut self, queues: &EndpointQueues) -> bool {
         let mut delivered = false;
@@ -389,11 +390,11 @@ impl EthernetEngine {
             let received = ReceivedMessage { entry, from, len };
             match message.kind {
                 PacketKind::Data => {
-                    // Who takes the message finds what was written before it.
+                    // A receiver that takes the message sees what was written before it.
                     if self.rma.has_received_frames() {
                         self.flush();
                     }
-                    // As many words as entries: there is room.
+                    // The queue has as many words as there are entries, so there is room.
                     delivered |= queues.delivered.push(received.word());
                 }
                 PacketKind::Remote | PacketKind::Continuation | PacketKind::PayloadLost => {
@@ -419,7 +420,7 @@ impl EthernetEngine {
         }
     }
 
-    /// Also what becomes of remote operations, as far as there are slots.
+    /// Also sends frames of remote operations while there are slots.
     #[inline]
     fn transmit_all(&mut self, queues: &EndpointQueues, now: u64) {
         while !self.rma.is_idle() && self.fill_frames(queues) {
@@ -428,7 +429,7 @@ impl EthernetEngine {
         self.transmit(now);
     }
 
-    /// Slots that are acknowledged or dropped go back to the sender.
+    /// Returns slots that are acknowledged or dropped to the sender.
     #[inline]
     pub(super) fn return_freed_slots(&mut self, queues: &EndpointQueues) {
         let message_slots = self.slab.geometry().slots;
@@ -457,15 +458,15 @@ impl EthernetEngine {
         queues.outstanding.store(self.outstanding(), Ordering::Release);
     }
 
-    /// What is sent to a node that has gone counts as received, by its sender.
+    /// Messages to an exited node count as received for their sender.
     #[cold]
     pub(super) fn count_dropped(&self, count: u64) {
         let dropped = &self.slab.record(self.local_index).node.send.0.dropped;
         dropped.fetch_add(count, Ordering::Release);
     }
 
-    /// Marks nodes that the owner says have gone. What is on the way to them may still be
-    /// acknowledged, and then was received.
+    /// Notes nodes that the owner has marked as exited. Packets in flight to them may still be
+    /// acknowledged, and were then received.
     #[cold]
     fn note_exited_nodes(&mut self, now: u64) {
         self.exited_count_seen = self.slab.exited_count().load(Ordering::Acquire);
@@ -489,7 +490,7 @@ impl EthernetEngine {
         }
     }
 
-    /// What users should hear of.
+    /// Reports events to the user.
     pub(super) fn report_events(&mut self) {
         self.transmitter.report_faults();
         while let Some(event) = self.machine.next_event() {
@@ -504,18 +505,19 @@ impl EthernetEngine {
         }
     }
 
-    /// Nanoseconds of running time.
+    /// Nanoseconds of the job's running time.
     pub(super) fn now(&mut self) -> u64 {
         self.clock.now()
     }
 
-    /// Nanoseconds until a pass is needed though nothing comes. None: not before something comes.
+    /// Nanoseconds until the next pass if no packet arrives. None: a pass is needed only for a
+    /// packet.
     pub(super) fn ns_until_next_pass(&mut self) -> Option<u64> {
         let now = self.clock.now();
-        let grace_end = self.exit_grace.front().map(|&(until, _)| until);
+        let grace_end = self.exit_grace.front().map(|&(deadline, _)| deadline);
         let deadline = self.machine.deadline().into_iter().chain(grace_end).min();
-        let wait_ns = deadline.map(|at| at.saturating_sub(now));
-        // Packets that the kernel had no room for.
+        let wait_ns = deadline.map(|deadline| deadline.saturating_sub(now));
+        // Packets for which the kernel had no room.
         if self.transmitter.is_blocked() {
             Some(wait_ns.unwrap_or(SEND_RETRY_INTERVAL_NS).min(SEND_RETRY_INTERVAL_NS))
         } else {
@@ -525,7 +527,7 @@ impl EthernetEngine {
 }
 
 impl net_common::Engine for EthernetEngine {
-    /// A look at each wire costs a system call.
+    /// Each wire that is polled costs a system call.
     #[inline]
     fn progress(&mut self, queues: &EndpointQueues, mode: ProgressMode) -> bool {
         let mut delivered = false;
@@ -540,7 +542,8 @@ impl net_common::Engine for EthernetEngine {
                 return false;
             }
             delivered = self.deliver(queues);
-            // Who asks for a message answers it, perhaps: the rest has time until that is sent.
+            // A receiver probably answers the message. The remaining work can wait until the answer
+            // is sent.
             let idle = self.machine.is_transmit_idle() && self.rma.is_idle();
             if delivered && mode == ProgressMode::Receive && !self.has_deferred_work && idle {
                 self.has_deferred_work = true;

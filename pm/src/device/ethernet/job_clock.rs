@@ -1,21 +1,22 @@
-//! The job's running time, which all timers of a context go by: a process that is stopped (a slice
-//! that others run in, ^Z, a debugger) must find its peers as it left them, not all overdue.
+//! The job's running time, which all timers of a context use. A process may be stopped by a gang
+//! switch, by ^Z or by a debugger. After the stop it must find its peers as it left them, and not
+//! all of them overdue.
 //!
-//! PM cannot see when a process is stopped, but it can see that nobody has looked at the clock.
-//! While a timer runs somebody looks at least every half second, so a longer gap was spent
-//! stopped, or with nothing to wait for: it does not count.
+//! PM does not see when a process is stopped, but it sees long gaps between two readings of the
+//! clock. While a timer runs, the clock is read at least every half second. In a longer gap the
+//! process was therefore stopped, or had nothing to wait for: the gap does not count.
 
 #![forbid(unsafe_code)]
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds. Nobody who runs and waits for something looks away for so long.
+/// Nanoseconds. A running process that waits for something reads the clock more often than this.
 const STOP_DETECTION_WINDOW_NS: u64 = 1_000_000_000;
 
 /// Nanoseconds of running time.
 pub(super) struct JobClock {
     last_reading: u64,
-    /// Nanoseconds before its start and while it stood still.
+    /// Nanoseconds before the clock's start and in gaps that do not count.
     stopped_ns: u64,
 }
 
@@ -41,10 +42,11 @@ impl JobClock {
     }
 }
 
-/// The system's monotonic clock, in nanoseconds. Without detours: it is read twice a message.
+/// The system's monotonic clock, in nanoseconds. Called directly, because it is read twice per
+/// message.
 #[inline(always)]
 pub(super) fn monotonic_ns() -> u64 {
-    // That clock cannot be missing.
+    // This clock always exists.
     clock_gettime(ClockId::CLOCK_MONOTONIC)
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }

@@ -1,19 +1,29 @@
-//! The ethernet device: messages between hosts, over UDP or raw frames. `docs/ethernet.md` tells
-//! how packets become messages; `docs/ARCHITECTURE.md` how the parts hang together. It is a
-//! [`NetworkDevice`]: what such devices share is in `network/`.
+//! The ethernet device: messages between hosts, over UDP or raw frames. `docs/ethernet.md`
+//! describes how packets become messages, and `docs/ARCHITECTURE.md` describes how the parts work
+//! together. The device is a [`NetworkDevice`]; the code that such devices share is in
+//! `net_common/`.
 //!
-//! | file | what is in it |
+//! | file
+//! content |
 //! |---|---|
-//! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs` | the network; its ends, here and given away |
-//! | `reliability/` | the machine: what to send when, what has arrived. Sans I/O |
-//! | `wire/` | how packets travel |
+//! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs`
+//! the device; its endpoints, opened here or attached |
+//! | `reliability/`
+//! the machine: what to send when, and what has arrived. Sans I/O |
+//! | `wire/`
+//! how packets are sent and received |
 //! | `engine.rs`, `control_queue.rs` | progress: between wires, machine, sender and receiver |
-//! | `send.rs` | when a message that was sent goes out |
-//! | `rma.rs`, `rma_requests.rs` | remote memory: its callers |
-//! | `rma_protocol/`, `rma_data.rs` | its machine, its bytes |
-//! | `links.rs`, `receive_store.rs` | its wires; its received messages |
+//! | `send.rs`
+//! when a submitted message is sent |
+//! | `rma.rs`, `rma_requests.rs`
+//! remote memory access: the callers' side |
+//! | `rma_protocol/`, `rma_data.rs`
+//! remote memory access: the state machine and the bytes |
+//! | `transmit.rs`, `receive_store.rs`
+//! its wires; its received messages |
 //! | `progress.rs` | the thread that makes progress while the application computes |
-//! | `adopt.rs` | what the owner does for a process that has ended |
+//! | `adopt.rs`
+//! what the owner does for a process that has exited |
 
 mod adopt;
 mod attach;
@@ -51,18 +61,18 @@ use rma_requests::RmaRequestQueue;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// This network, and what it keeps for an endpoint.
+/// The device, and its state for an endpoint.
 pub(crate) struct Ethernet {
     poll_owner: PollOwner,
     thread: OnceLock<Arc<progress::ProgressThread>>,
     rma_requests: Arc<RmaRequestQueue>,
     /// Messages sent since the last poll.
     burst_len: SingleWriterU64,
-    /// When one of them was sent last.
+    /// When the latest message of a burst was sent.
     last_send_at: SingleWriterU64,
 }
 
-/// What this process keeps for one channel and node.
+/// The state of this process for one channel and node.
 pub(crate) type EthernetEndpoint = net_common::NetworkEndpoint<Ethernet>;
 /// The ethernet part of a context.
 pub(crate) type EthernetContext = net_common::NetworkContext<Ethernet>;
@@ -96,7 +106,7 @@ impl NetworkDevice for Ethernet {
         attach::rebuild(bytes, fds)
     }
 
-    /// NoMemory: the kernel refuses the progress thread.
+    /// Returns `NoMemory` if the kernel refuses the progress thread.
     fn open(
         restarts: &u32,
         identity: EndpointIdentity,
@@ -156,7 +166,7 @@ impl NetworkDevice for Ethernet {
         engine: &mut EthernetEngine,
         mode: ProgressMode,
     ) -> bool {
-        // Who is about to sleep leaves the wires to the thread.
+        // A receiver that is about to sleep leaves the wires to the thread.
         if mode != ProgressMode::Send
             && !endpoint.is_selecting()
             && endpoint.net.poll_owner.on_app_poll()
@@ -167,13 +177,13 @@ impl NetworkDevice for Ethernet {
     }
     #[inline(always)]
     fn poll(endpoint: &EthernetEndpoint, mode: ProgressMode) {
-        // A stream goes on over the polls that make room for it.
+        // Polls that only make room for the next messages of a stream do not end it.
         if endpoint.queues.outstanding.load(Ordering::Relaxed) < send::STREAM_THRESHOLD {
             endpoint.net.burst_len.set(0);
         }
         endpoint.serve(mode);
     }
-    /// The thread watches the wires, until a poll of one who does not sleep.
+    /// The thread watches the wires until a receiver polls without sleeping.
     fn arm_wakeup(endpoint: &EthernetEndpoint) {
         let engine = endpoint.progress_lock.lock();
         if endpoint.net.poll_owner.hand_to_thread() {
@@ -198,7 +208,8 @@ impl NetworkDevice for Ethernet {
         Ok(())
     }
     fn withdraw_region(endpoint: &EthernetEndpoint, number: RegionId) {
-        // Whoever copies is waited for; what others have asked for in time they get as it is now.
+        // The lock waits for a copy in progress. Data that peers have already requested is copied
+        // now, before the region is withdrawn.
         let mut engine = endpoint.progress_lock.lock();
         engine.copy_back_all(None);
         endpoint.net.rma_requests.withdraw(number);

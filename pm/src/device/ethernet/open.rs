@@ -1,4 +1,4 @@
-//! The ends of an ethernet device, and what is told of its wires.
+//! Opens the endpoints of an ethernet device and describes their wires.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use crate::error::{Error, PmResult};
 /// An ethernet device's channels.
 pub(crate) type EthernetChannels = net_common::Channels<Ethernet>;
 
-/// The sockets of one end, one for each link.
+/// The sockets of one endpoint, one for each link.
 type Links = Vec<wire::WireEndpoint>;
 
 impl EthernetChannels {
@@ -34,8 +34,8 @@ impl EthernetChannels {
         EthernetChannels::build(options, sockets)
     }
 
-    /// The same for one channel over sockets that somebody else has opened: for each local node
-    /// one for each link. Invalid: there are others.
+    /// Builds the device for one channel from sockets that are already open: for each local node
+    /// one socket for each link. Returns `Invalid` if the number of sockets differs.
     pub(crate) fn from_endpoints(
         options: &EthernetOptions,
         node_links: Vec<Links>,
@@ -81,7 +81,7 @@ impl EthernetChannels {
         )
     }
 
-    /// One line for people about a wire that is not the one that was asked for.
+    /// One line for the user if a wire is not the one that the options ask for.
     pub(crate) fn note(&self) -> Option<String> {
         self.with_sockets(|sockets| {
             let note =
@@ -90,7 +90,7 @@ impl EthernetChannels {
         })
     }
 
-    /// Which wires there are over which links: `AF_XDP and AF_PACKET over eth0, UDP over eth1`.
+    /// Describes the wire of each link: `AF_XDP and AF_PACKET over eth0, UDP over eth1`.
     pub(crate) fn describe_wires(&self) -> String {
         self.with_sockets(|sockets| {
             let link = |link_index: usize| {

@@ -1,6 +1,6 @@
-//! The progress thread: one for each process that has an ethernet context in use. While the
-//! application polls it only looks at the poll count by a slow timer; when the application
-//! computes, or sleeps in `select`, it watches the wires. `watch` has the protocol.
+//! The progress thread: one for each process that uses an ethernet context. While the application
+//! polls, the thread only reads the poll count at long intervals. While the application computes,
+//! or sleeps in `select`, the thread watches the wires. `progress_lock.rs` has the protocol.
 
 #![forbid(unsafe_code)]
 
@@ -17,30 +17,31 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks at the poll count.
+/// The time between two reads of the poll count.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// The same while there is something on the way: what a burst has left behind waits for this.
+/// The same while messages are in flight: the rest of a burst waits for this.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest sleep while the thread watches the wires: for what the owner writes to the slab.
+/// The longest sleep while the thread watches the wires: it bounds the delay of the owner's changes
+/// to the slab.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Of the thread.
+/// Bytes of the thread's stack.
 const STACK: usize = 128 << 10;
 
-/// What the thread and its endpoints share.
+/// The state that the thread shares with its endpoints.
 pub(super) struct ProgressThread {
     epoll: Epoll,
     endpoints: Mutex<Vec<Arc<EthernetEndpoint>>>,
 }
 
-/// The thread of this process, by process number: a child of fork has none.
+/// The thread of this process, with the process number: a child of fork has no thread.
 static PROGRESS_THREAD: Mutex<Option<(u32, Arc<ProgressThread>)>> = Mutex::new(None);
 
 fn lock_thread() -> MutexGuard<'static, Option<(u32, Arc<ProgressThread>)>> {
     PROGRESS_THREAD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the thread look after `endpoint`. NoMemory: the kernel gives no thread.
+/// Has the thread serve `endpoint`. Returns `NoMemory` if the kernel creates no thread.
 pub(super) fn register(endpoint: &Arc<EthernetEndpoint>) -> PmResult<Arc<ProgressThread>> {
     let mut registered = lock_thread();
     let process = std::process::id();
@@ -56,7 +57,7 @@ pub(super) fn register(endpoint: &Arc<EthernetEndpoint>) -> PmResult<Arc<Progres
     Ok(thread)
 }
 
-/// `endpoint` is given up. When it was the last, the thread ends.
+/// Removes `endpoint`. The thread ends with its last endpoint.
 pub(super) fn unregister(endpoint: &EthernetEndpoint) {
     if let Some(thread) = endpoint.net.thread.get() {
         thread.endpoints().retain(|other| !std::ptr::eq(&**other, endpoint));
@@ -83,7 +84,7 @@ impl ProgressThread {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Under the lock of the engine: its wires wake the thread from now on.
+    /// Called under the engine's lock: its wires wake the thread from now on.
     pub(super) fn watch(&self, engine: &EthernetEngine) {
         for wire in &engine.transmitter.wires {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
@@ -96,21 +97,21 @@ impl ProgressThread {
         }
     }
 
-    /// Under the lock of the engine: they do not any more.
+    /// Called under the engine's lock: its wires no longer wake the thread.
     pub(super) fn unwatch(&self, engine: &EthernetEngine) {
         for wire in &engine.transmitter.wires {
             let _ = self.epoll.delete(wire.fd());
         }
     }
 
-    /// Until the last endpoint has left.
+    /// Runs until the last endpoint is unregistered.
     fn run(self: Arc<ProgressThread>) {
         let mut poll_counts: Vec<(Arc<EthernetEndpoint>, u64)> = Vec::new();
         let mut next_tick = Instant::now() + CHECK_INTERVAL;
         let mut sleep = CHECK_INTERVAL;
         loop {
             let mut events = [EpollEvent::empty(); 8];
-            // Rounded up: what is due in less than a millisecond is still due then.
+            // Rounded up, so that a deadline in less than a millisecond is due after the wait.
             let timeout = sleep.as_micros().div_ceil(1000).min(1000) as u16;
             let _ = self.epoll.wait(&mut events, EpollTimeout::from(timeout));
             if !self.sync_endpoints(&mut poll_counts) {
@@ -128,7 +129,8 @@ impl ProgressThread {
         }
     }
 
-    /// Who has come and who has left. False: nobody is left, and the thread is not known any more.
+    /// Updates `poll_counts` to the registered endpoints. Returns false if none is left; the thread
+    /// is then unregistered.
     fn sync_endpoints(&self, poll_counts: &mut Vec<(Arc<EthernetEndpoint>, u64)>) -> bool {
         let mut registered = lock_thread();
         let endpoints = self.endpoints();
@@ -144,7 +146,7 @@ impl ProgressThread {
         poll_counts.retain(|(endpoint, _)| contains(endpoint, &endpoints));
         for endpoint in endpoints.iter() {
             if !poll_counts.iter().any(|(other, _)| Arc::ptr_eq(other, endpoint)) {
-                // Never what it is: a count has to be seen twice.
+                // Not a possible count: a count has to be seen twice.
                 poll_counts.push((endpoint.clone(), u64::MAX));
             }
         }
@@ -153,7 +155,8 @@ impl ProgressThread {
 }
 
 impl EthernetEndpoint {
-    /// By the thread: serves what is its to serve; answers how long it may sleep.
+    /// Called by the thread: makes progress if the endpoint is the thread's. Returns how long it
+    /// may sleep.
     fn serve_as_thread(&self, polls: &mut u64, is_tick: bool) -> Duration {
         if !self.net.poll_owner.is_owned_by_thread() {
             let stalled = is_tick && self.net.poll_owner.has_stalled(polls);
@@ -168,7 +171,8 @@ impl EthernetEndpoint {
                 self.watch(&engine);
             }
         }
-        // As long as somebody else serves, the wires wake the thread again and again: it waits.
+        // While another thread makes progress, the wires keep waking this thread. It therefore
+        // waits for the lock.
         drop(self.progress_lock.lock());
         let mut wait = MAX_SLEEP_INTERVAL;
         let mut wake = false;
@@ -187,10 +191,11 @@ impl EthernetEndpoint {
         wait
     }
 
-    /// Waits until what was sent is acknowledged, and what was received is: the owner brings home
-    /// what has no time for that.
+    /// Waits until all sent messages are acknowledged and the acknowledgements of received messages
+    /// are sent. The owner delivers the messages for which the time is too short.
     ///
-    /// Writes need this process until all their bytes are on the way: it waits as long as they go
+    /// Writes need this process until all their bytes are in frames. It waits while they make
+    /// progress, and [`EXIT_WRITE_TIMEOUT_NS`] longer.
     /// on, and [`EXIT_WRITE_TIMEOUT_NS`] more.
     pub(super) fn drain(&self) {
         let start = self.progress_lock.lock().now();
@@ -222,8 +227,8 @@ impl EthernetEndpoint {
     }
 }
 
-/// How long an exit waits for acknowledgements at most, in nanoseconds of running time.
+/// The longest time that an exit waits for acknowledgements, in nanoseconds of running time.
 const EXIT_ACK_TIMEOUT_NS: u64 = 200_000_000;
-/// How long an exit waits for a peer that takes no more of what is written to it, in nanoseconds of
-/// running time.
+/// The longest time that an exit waits for a peer that accepts no more written bytes, in
+/// nanoseconds of running time.
 const EXIT_WRITE_TIMEOUT_NS: u64 = 10_000_000_000;

@@ -1,14 +1,15 @@
-//! Where messages wait that have arrived: in a buffer of the wire if it can spare one and the
-//! payload lies as a message must, else copied to a buffer of our own.
+//! Stores received messages until they are released. A message stays in its wire buffer if the wire
+//! has enough free buffers and the payload is aligned. Otherwise it is copied to a buffer of the
+//! store.
 
-// UNSAFETY: looks at packets where the wire has put them.
+// UNSAFETY: reads packets in the buffers of the wire.
 #![expect(unsafe_code)]
 
 use super::reliability::PACKET_HEADER_LEN;
 use super::wire::{RX_COPYBREAK, Received, Wire};
 use crate::device::net_common::receive_buffers::ReceiveBuffers;
 
-/// The entry's message lies in its own buffer.
+/// The entry's message is in a buffer of the store.
 const IN_OWN_BUFFER: u8 = u8::MAX;
 
 #[derive(Clone, Copy)]
@@ -17,26 +18,26 @@ struct BufferRef {
     buffer: u32,
 }
 
-/// As many entries as there are buffers of our own; each message takes one.
+/// As many entries as the store has buffers; each message takes one.
 pub(super) struct ReceiveStore {
     pool: ReceiveBuffers,
     buffer_refs: Box<[BufferRef]>,
     free_entries: Vec<u32>,
 }
 
-/// A packet as the machine looks at it.
+/// The bytes of a packet for the machine.
 ///
 /// # Safety
-/// `ptr` is where a wire says that a packet of this length lies, or null, and the packet is not
-/// released while the bytes are used.
+/// `ptr` is the address that a wire has returned for a packet of this length, or null, and the
+/// packet is not released while the bytes are used.
 #[inline]
 pub(super) unsafe fn packet_bytes<'a>(ptr: *mut u8, len: u32) -> &'a [u8] {
     if ptr.is_null() {
         return &[];
     }
-    // SAFETY: the caller's word; valid for this length until it is released. Only on AF_XDP, whose
-    // memory the job's own processes share, could somebody write there meanwhile: of the header
-    // each field is read once.
+    // SAFETY: the caller guarantees the address; it is valid for this length until it is released.
+    // Only on AF_XDP, whose memory the job's own processes share, can another process write there
+    // meanwhile: each field of the header is read once.
     unsafe { std::slice::from_raw_parts(ptr, len as usize) }
 }
 
@@ -48,13 +49,13 @@ impl ReceiveStore {
         ReceiveStore { pool, buffer_refs, free_entries: (0..count as u32).rev().collect() }
     }
 
-    /// The entry that the next message would take.
+    /// The entry for the next message.
     pub(super) fn next_entry(&self) -> Option<u32> {
         self.free_entries.last().copied()
     }
 
-    /// `next_entry` holds the message of this packet, which lies at `ptr`, from now on; answers where
-    /// that lies. The packet is released, or is kept.
+    /// Stores the message of this packet at `ptr` in `next_entry`, and returns the address of its
+    /// payload. The packet is released or kept.
     #[inline]
     pub(super) fn keep(
         &mut self,
@@ -76,7 +77,7 @@ impl ReceiveStore {
                 BufferRef { link: link as u8, buffer: packet.buffer };
             return payload;
         }
-        // SAFETY: the wire's word; not released yet.
+        // SAFETY: the wire returned this address for the packet, which is not released yet.
         let message = unsafe { packet_bytes(ptr, packet.len) };
         self.pool.fill(entry as usize, message.get(PACKET_HEADER_LEN..).unwrap_or_default());
         wire.release(packet.buffer);
@@ -84,7 +85,7 @@ impl ReceiveStore {
         self.pool.buffer(entry as usize)
     }
 
-    /// The message of `entry` is not needed any more.
+    /// Releases the message of `entry`.
     pub(super) fn release(&mut self, entry: u32, wires: &mut [Wire]) {
         let Some(buffer_ref) = self.buffer_refs.get(entry as usize) else { return };
         if let Some(wire) = wires.get_mut(usize::from(buffer_ref.link)) {
@@ -98,7 +99,7 @@ impl ReceiveStore {
 pub(super) fn copy_payload(ptr: *const u8, to: &mut [u8]) {
     if !ptr.is_null() {
         // SAFETY: `ptr` is the payload of a kept packet, whose length the machine has checked
-        // against what `to` is long.
+        // against the length of `to`.
         unsafe { std::ptr::copy_nonoverlapping(ptr, to.as_mut_ptr(), to.len()) };
     }
 }

@@ -1,5 +1,5 @@
-//! Remote memory: an operation is handed to whoever makes progress, who copies and sends its bytes
-//! (`rma_data.rs`). The target's process needs not call anything: its progress thread does the same.
+//! Remote memory access: an operation is queued for the engine, which copies and sends its bytes
+//! (`rma_data.rs`). The target process need not call anything: its progress thread runs its engine.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use crate::sync::Ordering;
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
 
 impl endpoint_queues::PeerSendState {
-    /// One more operation on it; false: there are as many as may be.
+    /// Counts one more operation on this peer. Returns false if the maximum is pending.
     fn try_begin_operation(&self) -> bool {
         let one_more = |count| (count < MAX_OPERATIONS as u64).then_some(count + 1);
         let (success_order, failure_order) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -25,14 +25,15 @@ impl endpoint_queues::PeerSendState {
 }
 
 impl EthernetEndpoint {
-    /// Begins with an operation.
+    /// Begins an operation.
     pub(super) fn begin_operation(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         let RmaOperation { direction, remote, local, len, .. } = *operation;
         self.check_peer(node)?;
         if len == 0 || len > RMA_MTU {
             return Err(Error::Invalid);
         }
-        // What the handle names there is known there alone, but no region is longer than this.
+        // The region that the handle names is known to the target only, but no region is longer
+        // than this.
         if remote.region_bits() == 0
             || remote.offset() + len as u64 > AddrHandle::MAX_REGION_LEN as u64
         {
@@ -53,7 +54,7 @@ impl EthernetEndpoint {
                 return Err(Error::NoBuffers);
             }
         }
-        // Before anybody could see that it is done.
+        // Counted before the operation can complete.
         self.record().node.send.0.pending_rma.fetch_add(1, Ordering::AcqRel);
         let operation = rma_protocol::LocalOperation { direction, remote, local, address, len };
         self.net.rma_requests.push(node, operation);

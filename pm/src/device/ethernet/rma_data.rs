@@ -1,7 +1,8 @@
-//! The bytes of remote memory: from locked memory into frames that go out, and from frames that
-//! have come into locked memory, many frames by one copy. What is sent when `rma_protocol` knows.
+//! Copies the bytes of remote memory access: from locked memory into frames to send, and from
+//! received frames into locked memory, many frames with one copy. `rma_protocol` decides what is
+//! sent and when.
 
-// UNSAFETY: copies between locked memory and the own frames and buffers.
+// UNSAFETY: copies between locked memory and this process's frames and buffers.
 #![expect(unsafe_code)]
 
 use super::engine::EthernetEngine;
@@ -22,23 +23,23 @@ use crate::rma::{AddrHandle, Direction, IoSegment, MAX_SEGMENTS, UserMemoryCopie
 use crate::sync::{Ordering, prefetch_read};
 use score_proto::rma_frame::{Frame, MAX_RMA_HEADER_LEN, RMA_HEADER_LEN};
 
-/// What the engine keeps for remote memory.
+/// The engine's state for remote memory access.
 pub(super) struct RmaEngine {
     pub(super) protocol: RmaProtocol,
-    /// The slots behind those of messages.
+    /// The slots after those of messages.
     slots: SlotAllocator,
     pub(super) copier: UserMemoryCopier,
     frame_run: FrameRun,
-    /// Operations that are just being taken.
+    /// Operations that are being taken from the queue.
     requests: Vec<(u32, LocalOperation)>,
-    /// Frames that have come since `release_unlocked`.
+    /// Frames were received since `complete_operations`.
     has_received_frames: bool,
     in_flight: u64,
-    /// All frames there ever were.
+    /// The number of all frames ever sent.
     frames_sent: u64,
 }
 
-/// Frames of one chain that have come, and whose bytes follow each other.
+/// Received frames of one stream whose bytes are contiguous.
 struct FrameRun {
     peer: u32,
     side: OperationRole,
@@ -74,7 +75,7 @@ impl RmaEngine {
         }
     }
 
-    /// Whether there is nothing to send, as far as is known.
+    /// Whether nothing is known to be waiting for transmission.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.protocol.is_idle()
@@ -85,33 +86,33 @@ impl RmaEngine {
         self.has_received_frames
     }
 
-    /// Frames that are on the way.
+    /// Frames that are in flight.
     pub(super) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// How many frames there were.
+    /// The number of frames ever sent.
     pub(super) fn frames_sent(&self) -> u64 {
         self.frames_sent
     }
 
-    /// A slot is free again that was `owner`'s.
+    /// A slot of a frame to `destination` is free again.
     pub(super) fn on_slot_freed(&mut self, destination: u32, slot: usize) {
         self.slots.release(slot as u64);
         self.in_flight = self.in_flight.saturating_sub(1);
         self.protocol.on_frame_done(destination);
     }
 
-    /// How many frames may go to `node` now: no peer has more slots than are left.
+    /// How many frames may be sent to `node` now: no peer uses more slots than are free.
     fn available_slots(&self, node: u32) -> usize {
         self.slots.len().saturating_sub(self.protocol.in_flight(node)).min(MAX_SEGMENTS as u64)
             as usize
     }
 }
 
-/// Memory of the user's is not as it has to be.
+/// Reports user memory that cannot be read.
 pub(super) fn report_failure(node: u32, why: &str) {
-    debug::log(debug::ERROR, || format!("ethernet: memory that node {node} gets: {why}"));
+    debug::log(debug::ERROR, || format!("ethernet: memory sent to node {node}: {why}"));
 }
 
 impl EthernetEngine {
@@ -128,8 +129,8 @@ impl EthernetEngine {
         self.rma.requests = requests;
     }
 
-    /// Fills frames as long as there are slots, each peer a batch in its turn; answers whether
-    /// there is something to transmit.
+    /// Fills frames while there are slots, a batch for each peer alternately. Returns whether there
+    /// is something to transmit.
     pub(super) fn fill_frames(&mut self, queues: &EndpointQueues) -> bool {
         self.return_freed_slots(queues);
         let mut filled = false;
@@ -151,14 +152,14 @@ impl EthernetEngine {
             NextTransmission::Frame(frame) => {
                 self.submit_frame(node, frame);
             }
-            NextTransmission::Fragments(chain) => {
-                self.send_stream(queues, node, &chain, max_frames)
+            NextTransmission::Fragments(stream) => {
+                self.send_stream(queues, node, &stream, max_frames)
             }
         }
         true
     }
 
-    /// A free slot of remote memory; there is one.
+    /// Allocates a slot of remote memory access.
     fn allocate_frame_slot(&self) -> Option<u32> {
         let slot = self.rma.slots.allocate()?;
         Some((self.slab.geometry().slots as u64 + slot) as u32)
@@ -177,7 +178,7 @@ impl EthernetEngine {
         );
     }
 
-    /// A packet of this length goes out; its slot has what is published.
+    /// Submits a packet of this length. `published` is the state of its slot.
     fn submit_frame_slot(
         &mut self,
         node: u32,
@@ -192,47 +193,47 @@ impl EthernetEngine {
         debug_assert!(result.is_ok(), "{result:?}");
     }
 
-    /// Makes at most `room` packets of the chain's next bytes.
+    /// Makes at most `max_frames` packets of the stream's next bytes.
     fn send_stream(
         &mut self,
         queues: &EndpointQueues,
         node: u32,
-        chain: &FragmentStream,
+        stream: &FragmentStream,
         max_frames: usize,
     ) {
         let max_len = self.max_packet_len(queues, node);
-        let source = match chain.source {
+        let source = match stream.source {
             PayloadSource::Address(addr) => Ok(addr),
             PayloadSource::Region(handle) => {
-                self.rma_requests.find(handle, chain.remaining.min(max_frames * max_len))
+                self.rma_requests.find(handle, stream.remaining.min(max_frames * max_len))
             }
         };
         let mut failure = source.is_err().then(|| "it is not locked".to_owned());
         let (source_addr, mut bytes) = (source.unwrap_or(0), 0);
         for _ in 0..max_frames {
-            if failure.is_some() || bytes == chain.remaining {
+            if failure.is_some() || bytes == stream.remaining {
                 break;
             }
             let Some(slot) = self.allocate_frame_slot() else { break };
-            let (len, headerless) = chain.next_packet_len(bytes, max_len);
+            let (len, headerless) = stream.next_packet_len(bytes, max_len);
             let payload = UserBytes { addr: source_addr.wrapping_add(bytes), len };
             if headerless {
-                self.send_zero_copy(node, slot, (chain, bytes), payload);
+                self.send_zero_copy(node, slot, (stream, bytes), payload);
             } else {
-                failure = self.send_copied(node, slot, chain.frame(bytes, len), payload).err();
+                failure = self.send_copied(node, slot, stream.frame(bytes, len), payload).err();
             }
             bytes += if failure.is_none() { len } else { 0 };
         }
         if bytes > 0 {
-            self.rma.protocol.on_bytes_sent(node, chain, bytes);
+            self.rma.protocol.on_bytes_sent(node, stream, bytes);
         }
         if let Some(why) = failure {
             report_failure(node, &why);
-            self.rma.protocol.abort_stream(node, chain);
+            self.rma.protocol.abort_stream(node, stream);
         }
     }
 
-    /// These bytes go out behind the frame's head, from its slot.
+    /// Sends these bytes after the frame's header, from the slot.
     fn send_copied(
         &mut self,
         node: u32,
@@ -241,7 +242,7 @@ impl EthernetEngine {
         bytes: UserBytes,
     ) -> Result<(), String> {
         let addr = self.slab.payload(self.local_index, slot as usize).addr() + RMA_HEADER_LEN;
-        // SAFETY: a slot that was just taken, which nobody else has.
+        // SAFETY: the slot was just allocated, and no other code uses it.
         let copied =
             unsafe { self.rma.copier.gather(bytes.addr, &[IoSegment { addr, len: bytes.len }]) };
         copied.map_err(|error| {
@@ -261,21 +262,22 @@ impl EthernetEngine {
         Ok(())
     }
 
-    /// These bytes, `at` further in the chain, go out from where they are.
+    /// Sends these bytes, `offset` bytes into the stream, directly from user memory.
     fn send_zero_copy(
         &mut self,
         peer: u32,
         slot: u32,
-        (chain, offset): (&FragmentStream, usize),
+        (stream, offset): (&FragmentStream, usize),
         bytes: UserBytes,
     ) {
-        let region = match chain.source {
+        let region = match stream.source {
             PayloadSource::Address(_) => None,
             PayloadSource::Region(handle) => Some(handle + offset as u64),
         };
-        let (side, number) = (chain.side, chain.number());
-        // They are copied when the batch goes out, and mostly are in no cache: fetching them
-        // takes as long as the rest here. In segments they go out too soon for that (measured).
+        let (side, number) = (stream.side, stream.number());
+        // They are copied when the batch is sent, and mostly are in no cache: fetching them takes
+        // as long as the rest here. With segmentation the batch is sent too soon for that
+        // (measured).
         if !self.transmitter.uses_segmentation {
             bytes.cache_lines().for_each(prefetch_read);
         }
@@ -294,7 +296,7 @@ impl EthernetEngine {
         self.rma.slots.release(u64::from(slot) - self.slab.geometry().slots as u64);
     }
 
-    /// The longest packet to a node, looked up where nothing was sent to it yet.
+    /// The longest packet to a node. It is looked up before the first packet to that node.
     fn max_packet_len(&mut self, queues: &EndpointQueues, node: u32) -> usize {
         let local_mtu = self.slab.geometry().mtu;
         let Some(peer) = queues.peers.get(node) else { return local_mtu };
@@ -305,7 +307,7 @@ impl EthernetEngine {
         peer.mtu.get() as usize
     }
 
-    /// A frame has come. Its bytes wait for those that follow them.
+    /// Handles a received frame. Its bytes are held until the bytes after them are received.
     pub(super) fn on_frame(
         &mut self,
         queues: &EndpointQueues,
@@ -350,7 +352,7 @@ impl EthernetEngine {
         run.len += bytes;
     }
 
-    /// Copies the bytes of the run to where they belong.
+    /// Copies the bytes of the run to their location.
     pub(super) fn flush(&mut self) {
         let RmaEngine { frame_run, copier, protocol, .. } = &mut self.rma;
         let FrameRun { peer, side, number, to, len, count, .. } = *frame_run;
@@ -361,26 +363,26 @@ impl EthernetEngine {
         let destination =
             self.rma_requests.find(to, len).map_err(|_| "it is not locked".to_owned());
         let copied = destination.and_then(|destination| {
-            // SAFETY: buffers of packets that were kept, and not released before this; who locked
-            // the memory lets it be written.
+            // SAFETY: buffers of packets that were kept, and not released before this; the process
+            // that locked the memory lets it be written.
             let copied = unsafe { copier.scatter(&frame_run.parts[..count], destination) };
             copied.map_err(|error| error.to_string())
         });
         if let Err(why) = copied {
-            debug::log(debug::ERROR, || format!("ethernet: memory that node {peer} writes: {why}"));
+            debug::log(debug::ERROR, || format!("ethernet: memory written by node {peer}: {why}"));
             protocol.fail_operation(peer, side, number);
         }
         let entries = frame_run.entries;
         entries[..count].iter().for_each(|entry| self.release(*entry, peer));
     }
 
-    /// All that has come is taken: what has ended is told.
+    /// All received frames are handled: reports the completed operations.
     pub(super) fn complete_operations(&mut self, queues: &EndpointQueues) {
         self.flush();
         self.rma.has_received_frames = false;
         queues.set_rma_received();
-        while let Some(ended) = self.rma.protocol.next_completed() {
-            self.complete(queues, ended);
+        while let Some(completed) = self.rma.protocol.next_completed() {
+            self.complete(queues, completed);
         }
     }
 
@@ -393,11 +395,11 @@ impl EthernetEngine {
         let counters = &self.slab.record(self.local_index).node.send.0;
         if failed {
             debug::log(debug::ERROR, || {
-                let what = match direction {
+                let name = match direction {
                     Direction::Write => "write to",
                     Direction::Read => "read from",
                 };
-                format!("ethernet: a remote {what} node {peer} has failed")
+                format!("ethernet: a remote {name} node {peer} has failed")
             });
         } else {
             counters.rma_bytes[direction as usize].fetch_add(len as u64, Ordering::Relaxed);
@@ -409,18 +411,18 @@ impl EthernetEngine {
         counters.pending_rma.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// `node` has gone. Messages that waited for operations are dropped like others.
+    /// `node` has exited. Messages that waited for operations are dropped like others.
     pub(super) fn fail_operations(&mut self, queues: &EndpointQueues, node: u32) {
-        for ended in self.rma.protocol.on_peer_exited(node) {
-            self.complete(queues, ended);
+        for completed in self.rma.protocol.on_peer_exited(node) {
+            self.complete(queues, completed);
         }
         while let NextTransmission::Message(message) = self.rma.protocol.next(node) {
             self.submit(message);
         }
     }
 
-    /// The process ends. Operations whose bytes are not all in frames are given up, and so are
-    /// messages behind them, which would say that they were done.
+    /// The process ends. Operations whose bytes are not all in frames are abandoned, and so are
+    /// messages after them, which would imply that the operations were complete.
     pub(super) fn abort_operations(&mut self, queues: &EndpointQueues) {
         self.copy_back_all(None);
         self.slab.record(self.local_index).node.send.0.pending_rma.store(0, Ordering::Release);

@@ -1,5 +1,5 @@
-//! What callers and whoever makes progress hand each other about remote memory: regions that are
-//! locked, operations that begin, and how many have ended. Any thread may be at either side.
+//! The RMA state that callers share with the engine: locked regions, operations that begin, and the
+//! counts of pending and failed operations. Any thread may use either side.
 
 #![forbid(unsafe_code)]
 
@@ -12,12 +12,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// See the module.
 #[derive(Default)]
 pub(super) struct RmaRequestQueue {
-    /// Made with the first region.
+    /// Allocated with the first region.
     regions: OnceLock<Box<Table>>,
     queued: Mutex<Vec<(u32, LocalOperation)>>,
-    /// How many of these there are.
+    /// The length of `queued`.
     queued_count: AtomicU64,
-    /// Operations under way, and those that have failed and were not told of, by direction.
+    /// Pending operations, and failed operations that were not reported yet, by direction.
     pending: [AtomicU64; 2],
     failed: [AtomicU64; 2],
 }
@@ -34,7 +34,7 @@ impl RmaRequestQueue {
         }
     }
 
-    /// Where these bytes are in this process. Invalid: they are not locked.
+    /// The address of these bytes in this process. Returns `Invalid` if they are not locked.
     pub(super) fn find(&self, handle: AddrHandle, len: usize) -> PmResult<usize> {
         let table = self.regions.get().ok_or(Error::Invalid)?;
         let location = find(table, handle, len)?;
@@ -45,7 +45,7 @@ impl RmaRequestQueue {
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operation begins.
+    /// Queues an operation that begins.
     pub(super) fn push(&self, node: u32, operation: LocalOperation) {
         self.pending[operation.direction as usize].fetch_add(1, Ordering::AcqRel);
         let mut queue = self.lock_queue();
@@ -54,46 +54,46 @@ impl RmaRequestQueue {
         self.queued_count.store(queue.len() as u64, Ordering::Release);
     }
 
-    /// Whether none has begun since `drain_into`.
+    /// Whether no operation has begun since `drain_into`.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         // SYNC: operation
         self.queued_count.load(Ordering::Acquire) == 0
     }
 
-    /// All that have begun, for an empty list.
+    /// Moves all operations that have begun to `list`, which must be empty.
     pub(super) fn drain_into(&self, list: &mut Vec<(u32, LocalOperation)>) {
         let mut queue = self.lock_queue();
         self.queued_count.store(0, Ordering::Release);
         std::mem::swap(&mut *queue, list);
     }
 
-    /// An operation has ended.
+    /// Counts an operation as completed.
     pub(super) fn on_completed(&self, direction: Direction, failed: bool) {
         if failed {
             self.failed[direction as usize].fetch_add(1, Ordering::AcqRel);
         }
-        // SYNC: remote-done (who sees it sees the bytes that were read)
+        // SYNC: remote-done (a thread that reads the new count sees the bytes that were read)
         self.pending[direction as usize].fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Operations under way.
+    /// Pending operations.
     pub(super) fn pending(&self, direction: Direction) -> u64 {
         // SYNC: remote-done
         self.pending[direction as usize].load(Ordering::Acquire)
     }
 
-    /// Whether any are.
+    /// Whether any operation is pending.
     pub(super) fn is_busy(&self) -> bool {
         self.pending(Direction::Write) + self.pending(Direction::Read) > 0
     }
 
-    /// One has failed before it began.
+    /// Counts an operation that has failed before it began.
     pub(super) fn count_failed(&self, direction: Direction) {
         self.failed[direction as usize].fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Busy: some are under way. Io, once: some have failed.
+    /// Returns `Busy` while operations are pending, and `Io` once if operations have failed.
     pub(super) fn is_done(&self, direction: Direction) -> PmResult<()> {
         let pending = self.pending(direction);
         let failed = &self.failed[direction as usize];

@@ -1,4 +1,4 @@
-//! Sending: when a message that was handed over goes out.
+//! Sending: when a message that was handed over is sent.
 
 #![forbid(unsafe_code)]
 
@@ -10,19 +10,19 @@ use crate::device::net_common::slab::PublishedMessage;
 use crate::device::net_common::{Engine as _, ProgressMode};
 use crate::sync::Ordering;
 
-/// Messages in a row, with no poll and no pause between, that go out each at once. Who sends more
-/// is streaming: then packets go out in runs.
+/// The number of messages in a row, without a poll or a pause between them, that are sent one by
+/// one. After that the sender is streaming, and its packets are sent in batches.
 const IMMEDIATE_SENDS: u64 = 4;
-/// What makes a pause, in nanoseconds.
+/// The gap between two messages that counts as a pause, in nanoseconds.
 const BURST_INTERVAL_NS: u64 = 10_000;
-/// As many messages on the way are a stream as well, and then a pause is longer: polls that make
-/// room for more come in between.
+/// This many outstanding messages are also a stream. Its pauses must be longer, because polls that
+/// make room for more messages come in between.
 pub(super) const STREAM_THRESHOLD: u64 = 32;
 const STREAM_INTERVAL_NS: u64 = 2_000_000;
-/// The longest run.
+/// The longest batch.
 const MAX_BATCH: usize = 32;
 
-/// A message that has no number yet.
+/// The slot content of a message without a sequence number.
 #[inline(always)]
 pub(super) fn content(node: u32, peer: &PeerSendState, len: usize) -> PublishedMessage {
     let ordered_after_rma = peer.pending_operations.load(Ordering::Acquire) != 0;
@@ -31,7 +31,7 @@ pub(super) fn content(node: u32, peer: &PeerSendState, len: usize) -> PublishedM
 }
 
 impl EthernetEndpoint {
-    /// A message lies in its slot.
+    /// Sends the message that was written to its slot, or queues it.
     #[inline(always)]
     pub(super) fn send_or_queue(&self, peer: &PeerSendState, message: SendRequest) {
         let ordered_after_rma = peer.pending_operations.load(Ordering::Acquire) != 0;
@@ -45,13 +45,14 @@ impl EthernetEndpoint {
             self.send_now(peer, message, ordered_after_rma);
         }
         if self.net.burst_len.get() >= IMMEDIATE_SENDS {
-            // The time that this took is no pause of the application's.
+            // The time that sending took is not a pause of the application.
             self.net.last_send_at.set(job_clock::monotonic_ns());
         }
     }
 
-    /// Past the queue, unless somebody else makes progress. A message behind remote operations
-    /// waits for that: what has no number when the process ends is lost with it (`adopt.rs`).
+    /// Sends past the queue, unless another thread makes progress. A message after remote
+    /// operations waits for that thread: if it has no sequence number when the process exits, it is
+    /// lost (`adopt.rs`).
     #[inline(always)]
     fn send_now(&self, peer: &PeerSendState, message: SendRequest, ordered_after_rma: bool) {
         let (mut unsent, mut wake) = (Some(message), false);
@@ -88,7 +89,7 @@ impl EthernetEndpoint {
         }
     }
 
-    /// Whether more is likely to be sent at once. What a stream leaves behind goes out with the
+    /// Whether another message is likely to follow at once. The rest of a stream is sent with the
     /// next poll of the application, or of the thread.
     #[inline(always)]
     fn is_streaming(&self) -> bool {
@@ -122,7 +123,7 @@ mod tests {
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
-    /// A sender that was held finds the acknowledgement in its socket, also if it does not poll.
+    /// A sender that was stopped finds the acknowledgement in its socket, also if it does not poll.
     #[test]
     fn an_acknowledgement_that_waits_in_the_socket_prevents_the_time_out() {
         let options =
@@ -146,8 +147,8 @@ mod tests {
         assert!(engine.machine.is_all_acked());
     }
 
-    /// A write to node 1, which nobody has in use, is in frames when a message comes behind it,
-    /// and somebody else makes progress just then.
+    /// A write to node 1, which no process has opened, is in frames when a message after it is sent
+    /// while another thread makes progress.
     #[test]
     fn a_message_after_a_write_has_its_sequence_when_it_is_sent() {
         let options =
@@ -167,14 +168,14 @@ mod tests {
         let write =
             RmaOperation { is_send_locked: false, direction, remote: local, local, len: 1000 };
         endpoint.start_rma(1, &write).unwrap();
-        let begun = Barrier::new(2);
+        let locked = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let _inside = endpoint.progress_lock.lock();
-                begun.wait();
+                let _guard = endpoint.progress_lock.lock();
+                locked.wait();
                 std::thread::sleep(Duration::from_millis(50));
             });
-            begun.wait();
+            locked.wait();
             contexts[0].reserve(1, 8).unwrap();
             contexts[0].publish();
             let slots = 0..endpoint.slab.geometry().slots;

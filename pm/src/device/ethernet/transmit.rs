@@ -1,4 +1,4 @@
-//! The wires of a context and the ways to its peers: packets of the machine go out, in runs.
+//! The wires of a context and its peers' numbers on them. Sends the machine's packets in batches.
 
 #![forbid(unsafe_code)]
 
@@ -13,47 +13,47 @@ use score_proto::packet_header::{Header, PacketKind};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Packets that are handed to a wire together.
+/// The most packets that are given to a wire together.
 pub(super) const BATCH: usize = 64;
 const PEERS_PER_PAGE: usize = 256;
-/// A way that was not looked up yet.
+/// A peer number that has not been looked up yet.
 const UNRESOLVED: u32 = u32::MAX;
-/// The peer's address is none: nothing can go there.
+/// The peer has no address: no packet can be sent to it.
 const UNREACHABLE: u32 = u32::MAX - 1;
 
-/// Bytes of a packet that says that its bytes are lost: it has to have some.
+/// Length of a packet that reports lost bytes. A packet needs at least one byte.
 pub(super) const LOST_MARKER_LEN: usize = 1;
 
 const NO_LEN: UserBytes = UserBytes { addr: 0, len: 0 };
 
-/// What goes before a payload.
+/// The bytes in front of a payload.
 type HeaderBytes = [u8; PACKET_HEADER_LEN];
 
-/// Where the payload of a packet is.
+/// The location of a packet's payload.
 struct Payload {
     offset: usize,
     len: usize,
     user_bytes: UserBytes,
 }
 
-/// The wires, and by which number each of them knows a node.
+/// The wires, and the number that each wire has for a node.
 pub(super) struct Transmitter {
     pub(super) wires: Vec<Wire>,
-    /// For each node and link, in pages made on demand.
+    /// For each node and link, in pages that are allocated on demand.
     peer_numbers: Vec<Option<Box<[u32]>>>,
     addresses: Arc<AddressTable>,
     channel: usize,
     headers: Box<[HeaderBytes; BATCH]>,
-    /// Whether packets go to the kernel in segments of one piece on all wires.
+    /// Whether all wires give the kernel a batch as one buffer that it cuts into segments.
     pub(super) uses_segmentation: bool,
-    /// Frames of remote memory that are not in the slab.
+    /// RMA frames whose bytes are not in the slab.
     pub(super) zero_copy: ZeroCopyFrames,
-    /// Of these, which have to go out again: they wait until they are in the slab.
+    /// Those of them that must be sent again: they wait until their bytes are in the slab.
     pub(super) deferred: Vec<Transmit>,
-    /// What the kernel had no room for. Nothing else goes out before.
+    /// Packets for which the kernel had no room. They are sent before all others.
     unsent: VecDeque<Transmit>,
     warned: Vec<bool>,
-    /// Whose wires they are.
+    /// The node that these wires belong to.
     self_node: u32,
 }
 
@@ -81,8 +81,8 @@ impl Transmitter {
         }
     }
 
-    /// The longest message to `node`: what the narrowest of its links carries. Invalid: one of
-    /// its addresses is none.
+    /// The longest message to `node`: the smallest MTU among its links. Returns `Invalid` if one of
+    /// its addresses is missing.
     pub(super) fn mtu(&mut self, node: u32) -> PmResult<usize> {
         let mut mtu = usize::MAX;
         for link in 0..self.wires.len() {
@@ -106,7 +106,7 @@ impl Transmitter {
         }
     }
 
-    /// By which number the wire of `link` knows `node`.
+    /// The number that the wire of `link` has for `node`.
     #[inline]
     fn peer_number(&mut self, node: u32, link: usize) -> Option<u32> {
         let index = node as usize % PEERS_PER_PAGE * self.wires.len() + link;
@@ -136,7 +136,7 @@ impl Transmitter {
         !self.unsent.is_empty()
     }
 
-    /// Sends what the machine has until that is nothing, or the kernel has no room.
+    /// Sends the machine's packets until it has no more or the kernel has no room.
     #[inline]
     pub(super) fn send_all(
         &mut self,
@@ -159,7 +159,8 @@ impl Transmitter {
         }
     }
 
-    /// Sends this and what follows, a batch at most; false: nothing more follows.
+    /// Sends this packet and the following ones, at most a batch. Returns false if no more packets
+    /// follow.
     #[inline(never)]
     fn send_many(
         &mut self,
@@ -180,7 +181,7 @@ impl Transmitter {
         count == BATCH
     }
 
-    /// Packets whose slots have been freed since, or used again, are forgotten.
+    /// Drops packets whose slots have been freed or reused since.
     #[cold]
     fn retry(&mut self, slab: &Slab, local_index: usize) {
         for _ in 0..self.unsent.len().div_ceil(BATCH) {
@@ -200,7 +201,7 @@ impl Transmitter {
             let batch: Vec<Transmit> = self.unsent.drain(..count).filter(is_current).collect();
             let waiting = self.unsent.len();
             self.send(slab, local_index, &batch);
-            // What was refused again stays in front.
+            // Packets that the kernel refused again stay in front.
             let refused_count = self.unsent.len() - waiting;
             self.unsent.rotate_right(refused_count);
             if refused_count > 0 {
@@ -209,7 +210,7 @@ impl Transmitter {
         }
     }
 
-    /// Sends a single packet; if it is refused it joins the unsent.
+    /// Sends a single packet. If the kernel refuses it, it joins `unsent`.
     #[inline]
     fn send_one(&mut self, slab: &Slab, local_index: usize, packet: &Transmit) {
         let link = usize::from(packet.link);
@@ -234,7 +235,7 @@ impl Transmitter {
         }
     }
 
-    /// Sends a batch, one run for each link; what is refused joins the unsent.
+    /// Sends a batch, one run for each link. Packets that the kernel refuses join `unsent`.
     #[inline(never)]
     pub(super) fn send(&mut self, slab: &Slab, local_index: usize, batch: &[Transmit]) {
         for run in batch.chunk_by(|a, b| a.link == b.link) {
@@ -281,7 +282,8 @@ impl Transmitter {
         }
     }
 
-    /// A link without a carrier takes packets and says nothing: it is asked when nobody answers.
+    /// A link without a carrier accepts packets and reports no error. Its state is therefore
+    /// checked after time-outs.
     #[cold]
     pub(super) fn report_lost_carriers(&mut self) {
         for (wire, warned) in self.wires.iter().zip(&mut self.warned) {
@@ -292,7 +294,7 @@ impl Transmitter {
         }
     }
 
-    /// A link that went down is said once: traffic goes on when it is back.
+    /// Warns once about a link that went down. Its traffic continues when it is up again.
     pub(super) fn report_faults(&mut self) {
         for (link, wire) in self.wires.iter_mut().enumerate() {
             let Some(fault) = wire.take_fault() else { continue };
@@ -306,8 +308,8 @@ impl Transmitter {
     }
 }
 
-/// Completes what goes before the payload, and says where that is. None: it is not in the slab,
-/// and was sent before.
+/// Completes the header and returns the location of the payload. Returns None if the payload is not
+/// in the slab and was sent before.
 #[inline]
 fn encode_header(
     zero_copy: &ZeroCopyFrames,
@@ -336,8 +338,8 @@ fn encode_header(
 fn warn(node: u32, link: &str, why: &str) {
     let host = nix::unistd::gethostname().unwrap_or_default();
     debug::warn_user(&format!(
-        "host {}, node {node}: network link {link} carries nothing now ({why}); messages wait until \
-         it does, or take another",
+        "host {}, node {node}: network link {link} carries nothing now ({why}); messages wait \
+         until it does, or take another",
         host.to_string_lossy()
     ));
 }

@@ -1,9 +1,10 @@
-//! Packets of remote memory whose bytes are still where their user has them: the wire takes them
-//! there when they go out. Most are acknowledged soon after, and were never copied to the slab.
+//! RMA packets whose bytes are still in user memory: the wire reads them from there when they are
+//! sent. Most of them are acknowledged soon, and are never copied to the slab.
 //!
-//! The slab says that such a packet is lost: whoever adopts the slots of a dead process sends that.
-//! What has to go out again, or may not be lost with the process, is brought home before
-//! (`copy_back`), and so is all when memory is unlocked.
+//! In the slab such a packet is marked as lost, and an owner that adopts the slots of a dead
+//! process sends this mark. Before a packet is sent again, or where it must survive the process,
+//! its bytes are copied back to the slab (`copy_back`). All bytes are copied back when memory is
+//! unlocked.
 
 #![forbid(unsafe_code)]
 
@@ -11,12 +12,12 @@ use super::rma_protocol::OperationRole;
 use super::wire::UserBytes;
 use crate::rma::AddrHandle;
 
-/// A frame whose bytes are away.
+/// A frame whose bytes are in user memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ZeroCopyFrame {
     pub(super) peer: u32,
     pub(super) bytes: UserBytes,
-    /// They may be sent as long as they are locked. None: as long as they are there.
+    /// The bytes may be sent while this region is locked. None: while they are mapped.
     pub(super) region: Option<AddrHandle>,
     pub(super) side: OperationRole,
     pub(super) number: u32,
@@ -24,31 +25,32 @@ pub(super) struct ZeroCopyFrame {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PayloadState {
-    /// The slab has all of it.
+    /// The slab has all its bytes.
     InSlab,
-    /// It was never sent.
+    /// The bytes are in user memory, and the packet was never sent.
     Unsent(ZeroCopyFrame),
-    /// It was, once.
+    /// The bytes are in user memory, and the packet was sent once.
     Sent(ZeroCopyFrame),
-    /// There are no bytes any more.
+    /// The bytes are no longer accessible.
     Discarded,
 }
 
-/// Frames that are many.
+/// More frames than this are many: see `is_above_copy_back_threshold`.
 const COPY_BACK_THRESHOLD: usize = 64;
 
 /// See the module.
 pub(super) struct ZeroCopyFrames {
-    /// The first slot of remote memory.
+    /// The first RMA slot.
     first_slot: usize,
     states: Box<[PayloadState]>,
-    /// How many frames are away, and their slots in the order of going. Others may be among these.
+    /// The number of zero-copy frames, and their slots in the order of insertion. The list may also
+    /// contain slots of other frames.
     frame_count: usize,
     slots_in_send_order: Vec<u32>,
 }
 
 impl ZeroCopyFrames {
-    /// For slots from `first` on, so many of them.
+    /// For `slot_count` slots from `first_slot` on.
     pub(super) fn new(first_slot: usize, slot_count: usize) -> ZeroCopyFrames {
         ZeroCopyFrames {
             first_slot,
@@ -58,14 +60,14 @@ impl ZeroCopyFrames {
         }
     }
 
-    /// Whether no frame is away.
+    /// Whether there are no zero-copy frames.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.frame_count == 0
     }
 
-    /// Whether they are so many that it costs less to look which have arrived than to bring all
-    /// home.
+    /// Whether there are so many frames that checking for acknowledgements is cheaper than copying
+    /// all of them back.
     #[inline]
     pub(super) fn is_above_copy_back_threshold(&self) -> bool {
         self.frame_count > COPY_BACK_THRESHOLD
@@ -80,7 +82,7 @@ impl ZeroCopyFrames {
         self.index(slot).map_or(&PayloadState::InSlab, |index| &self.states[index])
     }
 
-    /// The frame of `slot`, if it is away.
+    /// The frame of `slot`, if its bytes are in user memory.
     pub(super) fn frame(&self, slot: u32) -> Option<ZeroCopyFrame> {
         match *self.state(slot) {
             PayloadState::Unsent(frame) | PayloadState::Sent(frame) => Some(frame),
@@ -96,7 +98,7 @@ impl ZeroCopyFrames {
         self.frame_count += usize::from(self.frame(slot).is_some());
     }
 
-    /// The bytes of `slot` are away from now on.
+    /// Marks the bytes of `slot` as being in user memory.
     pub(super) fn insert(&mut self, slot: u32, frame: ZeroCopyFrame) {
         if self.slots_in_send_order.len() > 2 * self.states.len() {
             let mut slots = std::mem::take(&mut self.slots_in_send_order);
@@ -107,14 +109,14 @@ impl ZeroCopyFrames {
         self.set(slot, PayloadState::Unsent(frame));
     }
 
-    /// The kernel has taken the packet: if it has to go out again, it does from the slab.
+    /// The kernel has accepted the packet. If it must be sent again, it is sent from the slab.
     pub(super) fn on_sent(&mut self, slot: u32) {
         if let PayloadState::Unsent(frame) = *self.state(slot) {
             self.set(slot, PayloadState::Sent(frame));
         }
     }
 
-    /// The slab has what `slot` has to say.
+    /// The slab has the bytes of `slot`, or the slot is free.
     #[inline]
     pub(super) fn set_in_slab(&mut self, slot: u32) {
         if !matches!(self.state(slot), PayloadState::InSlab) {
@@ -125,12 +127,13 @@ impl ZeroCopyFrames {
         }
     }
 
-    /// There are none.
+    /// The bytes of `slot` are no longer accessible.
     pub(super) fn discard(&mut self, slot: u32) {
         self.set(slot, PayloadState::Discarded);
     }
 
-    /// The slots whose frames are away, in the order of going: own writes to `peer`, or all.
+    /// The slots of zero-copy frames, in the order of insertion: this node's writes to `peer`, or
+    /// all.
     pub(super) fn slots(&self, peer: Option<u32>) -> Vec<u32> {
         let is_write_to =
             |frame: ZeroCopyFrame, to| frame.side == OperationRole::Origin && frame.peer == to;
@@ -139,14 +142,14 @@ impl ZeroCopyFrames {
         self.slots_in_send_order.iter().copied().filter(is_zero_copy).collect()
     }
 
-    /// How many of these, from the first on, lie one behind the other.
+    /// How many of these frames, from the first on, are contiguous in user memory.
     pub(super) fn contiguous_count(&self, slots: &[u32]) -> usize {
         let is_contiguous = |pair: &[u32]| {
-            let (Some(one), Some(other)) = (self.frame(pair[0]), self.frame(pair[1])) else {
+            let (Some(first), Some(second)) = (self.frame(pair[0]), self.frame(pair[1])) else {
                 return false;
             };
-            (one.peer, one.side, one.number, one.bytes.addr + one.bytes.len)
-                == (other.peer, other.side, other.number, other.bytes.addr)
+            (first.peer, first.side, first.number, first.bytes.addr + first.bytes.len)
+                == (second.peer, second.side, second.number, second.bytes.addr)
         };
         1 + slots.windows(2).take_while(|pair| is_contiguous(pair)).count()
     }
@@ -172,7 +175,7 @@ mod tests {
         frames.insert(103, frame(7, 40));
         assert_eq!(frames.slots(Some(7)), [104, 101, 103]);
         assert_eq!(frames.slots(None), [104, 101, 102, 103]);
-        assert_eq!(frames.contiguous_count(&frames.slots(Some(7))), 2, "a gap behind the second");
+        assert_eq!(frames.contiguous_count(&frames.slots(Some(7))), 2, "a gap after the second");
         frames.on_sent(101);
         assert!(matches!(frames.state(101), PayloadState::Sent(_)));
         frames.discard(101);

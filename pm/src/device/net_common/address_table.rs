@@ -1,6 +1,6 @@
-//! Where every node is reached: one read-only table for each host and job. Entries are the wires'
-//! own bytes; each has [`ENTRY_LEN`] bytes, the first of which is its length. They stand in the order
-//! node, channel, link.
+//! The addresses of all nodes: one read-only table for each host and job. Entries are opaque bytes
+//! of the wires. Each has [`ENTRY_LEN`] bytes, and the first byte is the address's length. They are
+//! in the order node, channel, link.
 
 // UNSAFETY: reads memory that it has mapped.
 #![expect(unsafe_code)]
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Bytes of an entry.
 pub(crate) const ENTRY_LEN: usize = 32;
 
-/// How many of what there are.
+/// The dimensions of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressTableShape {
     pub(crate) nodes: usize,
@@ -38,12 +38,12 @@ pub(crate) struct AddressTable {
     memory: OwnedFd,
 }
 
-/// Nobody may ever write it again.
+/// The seals that make the table read-only for ever.
 fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL
 }
 
-/// Appends an address to a table. NoSpace: it is too long.
+/// Appends an address to a table. Returns `NoSpace` if it is too long.
 pub(crate) fn append(table: &mut Vec<u8>, address: &[u8]) -> PmResult<()> {
     let mut entry = [0; ENTRY_LEN];
     entry.get_mut(1..=address.len()).ok_or(Error::NoSpace)?.copy_from_slice(address);
@@ -53,7 +53,7 @@ pub(crate) fn append(table: &mut Vec<u8>, address: &[u8]) -> PmResult<()> {
 }
 
 impl AddressTable {
-    /// Invalid: not as many bytes as the shape needs.
+    /// Returns `Invalid` if the number of bytes does not match the shape.
     pub(crate) fn create(shape: AddressTableShape, table: &[u8]) -> PmResult<AddressTable> {
         if table.len() != shape.bytes() {
             debug::log(debug::ERROR, || {
@@ -70,13 +70,13 @@ impl AddressTable {
         AddressTable::open(memory, shape)
     }
 
-    /// Maps one that was made elsewhere. Invalid: it can be written, or has another size.
+    /// Maps a table of another process. Returns `Invalid` if it is writable or has another size.
     pub(crate) fn open(memory: OwnedFd, shape: AddressTableShape) -> PmResult<AddressTable> {
         let current_seals = fcntl(&memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
         let stat = nix::sys::stat::fstat(&memory).map_err(|_| Error::Invalid)?;
         let sealed = SealFlag::from_bits_retain(current_seals).contains(seals());
         if !sealed || stat.st_size != shape.bytes() as i64 {
-            debug::log(debug::ERROR, || "network: the table of addresses is no such".into());
+            debug::log(debug::ERROR, || "network: invalid address table".into());
             return Err(Error::Invalid);
         }
         let map = MmapOptions::new().len(shape.bytes()).map_raw_read_only(&memory);
@@ -91,14 +91,14 @@ impl AddressTable {
         self.memory.as_fd()
     }
 
-    /// One address. None: no such node, channel or link.
+    /// One address, or None if there is no such node, channel or link.
     pub(crate) fn get(&self, node: usize, channel: usize, link: usize) -> Option<Vec<u8>> {
         let AddressTableShape { nodes, channels, links } = self.shape;
         if node >= nodes || channel >= channels || link >= links {
             return None;
         }
         let offset = ((node * channels + channel) * links + link) * ENTRY_LEN;
-        // SAFETY: inside the mapping, which nobody can write or shrink any more.
+        // SAFETY: inside the mapping, which no process can write or shrink any more.
         let entry = unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), ENTRY_LEN) };
         entry.get(1..=usize::from(entry[0])).map(<[u8]>::to_vec)
     }

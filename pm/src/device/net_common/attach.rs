@@ -1,6 +1,6 @@
-//! The message that waits in an attach descriptor: what the context is, beside the descriptors of
-//! slab, addresses and what the network adds. A plain function from bytes, because whoever holds
-//! the socket's other end may have written anything.
+//! The message in an attach descriptor. It describes the context, and accompanies the descriptors
+//! of the slab, of the addresses and of the network. Decoding is a pure function of bytes, because
+//! the process at the other end of the socket may have written anything.
 
 #![forbid(unsafe_code)]
 
@@ -11,27 +11,27 @@ use crate::error::{Error, PmResult};
 pub(super) const ATTACH_MAX: usize = 1024;
 const WORDS: usize = 11;
 
-/// A context on its way to another process.
+/// The description of a context for another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AttachMessage {
+pub(super) struct NetworkAttachMessage {
     /// The context's number on its device.
     pub(super) number: u32,
-    /// The channel it is bound to, of how many.
+    /// The channel that it is bound to, and the number of channels.
     pub(super) channel: u32,
     pub(super) channels: u32,
     /// Its node number.
     pub(super) self_node: u32,
     pub(super) geometry: SlabGeometry,
-    /// Names the slab.
+    /// Identifies the slab.
     pub(super) nonce: [u64; 2],
-    /// What the job's packets carry.
+    /// The secret in the job's packets.
     pub(super) secret: u64,
-    /// What the network says of the end.
+    /// The network's description of the sockets.
     pub(super) socket_description: Vec<u8>,
 }
 
-impl AttachMessage {
-    /// Writes the message. `magic`: whose it is.
+impl NetworkAttachMessage {
+    /// Encodes the message. `magic`: the device's number.
     pub(super) fn encode(&self, magic: u64) -> Vec<u8> {
         let g = &self.geometry;
         let words: [u64; WORDS] = [
@@ -52,8 +52,8 @@ impl AttachMessage {
         bytes
     }
 
-    /// Reads and checks it. Invalid: any field is not what `encode` writes.
-    pub(super) fn decode(magic: u64, bytes: &[u8]) -> PmResult<AttachMessage> {
+    /// Decodes and validates the message. Returns `Invalid` if it is not a result of `encode`.
+    pub(super) fn decode(magic: u64, bytes: &[u8]) -> PmResult<NetworkAttachMessage> {
         let (header, socket_description) =
             bytes.split_at_checked(WORDS * 8).ok_or(Error::Invalid)?;
         let mut words = [0; WORDS];
@@ -89,7 +89,7 @@ impl AttachMessage {
         {
             return Err(Error::Invalid);
         }
-        Ok(AttachMessage {
+        Ok(NetworkAttachMessage {
             number: number_and_channel as u32,
             channel,
             channels,
@@ -109,8 +109,8 @@ mod tests {
 
     const MAGIC: u64 = 4711;
 
-    fn sample() -> AttachMessage {
-        AttachMessage {
+    fn sample() -> NetworkAttachMessage {
+        NetworkAttachMessage {
             number: 3,
             channel: 1,
             channels: 2,
@@ -123,25 +123,26 @@ mod tests {
     }
 
     #[test]
-    fn a_message_reads_back_and_one_that_is_cut_or_foreign_is_refused() {
+    fn a_message_reads_back_and_a_truncated_or_foreign_one_is_refused() {
         let good = sample().encode(MAGIC);
-        assert_eq!(AttachMessage::decode(MAGIC, &good), Ok(sample()));
-        assert_eq!(AttachMessage::decode(MAGIC + 1, &good), Err(Error::Invalid));
+        assert_eq!(NetworkAttachMessage::decode(MAGIC, &good), Ok(sample()));
+        assert_eq!(NetworkAttachMessage::decode(MAGIC + 1, &good), Err(Error::Invalid));
         for len in 0..WORDS * 8 {
-            assert_eq!(AttachMessage::decode(MAGIC, &good[..len]), Err(Error::Invalid), "{len}");
+            let decoded = NetworkAttachMessage::decode(MAGIC, &good[..len]);
+            assert_eq!(decoded, Err(Error::Invalid), "{len}");
         }
     }
 
     proptest! {
         #[test]
-        fn whatever_is_accepted_has_its_node_inside_and_reads_back(
+        fn an_accepted_message_has_a_local_node_and_reads_back(
             flips in prop::collection::vec((0..100usize, any::<u8>()), 0..4)
         ) {
             let mut bytes = sample().encode(MAGIC);
-            for (at, with) in flips {
-                bytes[at] = with;
+            for (index, value) in flips {
+                bytes[index] = value;
             }
-            if let Ok(attach) = AttachMessage::decode(MAGIC, &bytes) {
+            if let Ok(attach) = NetworkAttachMessage::decode(MAGIC, &bytes) {
                 prop_assert!(attach.geometry.local_index(attach.self_node as usize).is_some());
                 prop_assert_eq!(attach.encode(MAGIC), bytes);
             }

@@ -1,6 +1,6 @@
-//! The network part of a context: bound by its owner, or attached to a process.
+//! The network part of a context: bound by its owner, or attached in a process.
 
-// UNSAFETY: hands out a pointer to an endpoint beside the references that keep it.
+// UNSAFETY: returns a reference by a pointer to an endpoint that other references keep alive.
 #![expect(unsafe_code)]
 
 use super::{Channels, NetworkDevice, NetworkEndpoint};
@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// See the [module](self).
 pub(crate) struct NetworkContext<N: NetworkDevice> {
     number: usize,
-    /// Where an opened context is bound, and all endpoints there ever were: somebody may still
-    /// look at an old one.
+    /// The binding of an opened context, and all endpoints that it ever had: another thread may
+    /// still use an old one.
     state: Mutex<State<N>>,
     owner: Option<Arc<Channels<N>>>,
-    /// Null while it is not bound, and until a bound one is first used: one that is given to
-    /// another process never is.
+    /// Null while the context is not bound, and until a bound context is first used. If the context
+    /// was given to another process, it stays null.
     endpoint: AtomicPtr<NetworkEndpoint<N>>,
 }
 
@@ -58,7 +58,7 @@ impl<N: NetworkDevice> NetworkContext<N> {
         self.endpoint.store(pointer, Ordering::Release);
     }
 
-    /// None: not in use here.
+    /// Returns None if the endpoint is not in use here.
     #[inline(always)]
     fn active_endpoint(&self) -> Option<&NetworkEndpoint<N>> {
         // SYNC: endpoint
@@ -67,8 +67,8 @@ impl<N: NetworkDevice> NetworkContext<N> {
         unsafe { endpoint.as_ref() }
     }
 
-    /// Takes it into use, if it is not. Invalid: not bound, or the peers are not known yet. Busy:
-    /// it was given to another process.
+    /// The endpoint, which is opened at the first call. Returns `Invalid` if the context is not
+    /// bound or the peers are not known yet. Returns `Busy` if it was given to another process.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<&NetworkEndpoint<N>> {
         match self.active_endpoint() {
@@ -89,7 +89,8 @@ impl<N: NetworkDevice> NetworkContext<N> {
         self.active_endpoint().ok_or(Error::Invalid)
     }
 
-    /// Both locks. Busy: bound already, or somebody else is bound there.
+    /// Called with both locks. Returns `Busy` if this context is bound already, or another one is
+    /// bound there.
     pub(crate) fn bind(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let owner = self.owner.as_ref().ok_or(Error::Permission)?;
         let mut state = self.state();
@@ -101,7 +102,7 @@ impl<N: NetworkDevice> NetworkContext<N> {
         Ok(())
     }
 
-    /// Both locks. Invalid: not bound.
+    /// Called with both locks. Returns `Invalid` if the context is not bound.
     pub(crate) fn unbind(&self) -> PmResult<()> {
         let owner = self.owner.as_ref().ok_or(Error::Permission)?;
         let mut state = self.state();
@@ -112,15 +113,15 @@ impl<N: NetworkDevice> NetworkContext<N> {
         Ok(())
     }
 
-    /// Both locks: the process that this end was given to gives it up.
+    /// Called with both locks: a process closes the endpoint that it was given.
     pub(crate) fn close(&self) {
         if self.owner.is_none() {
             self.state().endpoints.iter().for_each(|endpoint| N::close(endpoint));
         }
     }
 
-    /// Invalid: not bound, or the peers are not known yet. Busy: it was used here, and messages
-    /// are numbered once.
+    /// Returns `Invalid` if the context is not bound or the peers are not known yet. Returns `Busy`
+    /// if it was used here: sequence numbers are used only once.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let owner = self.owner.as_ref().ok_or(Error::Permission)?;
         let state = self.state();

@@ -1,5 +1,5 @@
-//! Control messages: from the owner of the contexts, by way of the process that a context belongs
-//! to, which numbers its packets. They are not counted and wake nobody.
+//! Control messages: from the owner of the contexts, sent by the process that uses the context,
+//! which numbers its packets. They are not counted, and they do not wake a receiver.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::config::CONTROL_MTU;
 use crate::error::{Error, PmResult};
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// By the process itself.
+    /// Called by the process itself.
     pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         if node == self.self_node || message.len() > CONTROL_MTU {
             return Err(Error::Invalid);

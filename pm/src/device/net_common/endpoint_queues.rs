@@ -1,5 +1,5 @@
-//! What the sender, the receiver and whoever makes progress hand each other inside a process. Each
-//! queue has one lock's holder at either end, so nobody waits for anybody.
+//! The queues between sender, receiver and engine inside a process. Each end of a queue belongs to
+//! the holder of one lock, so no thread waits for another.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::sync::{AtomicPtr, AtomicU64, Ordering, SingleWriterU64};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// A message that was sent: its slot, receiver and length.
+/// A submitted message: its slot, receiver and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendRequest {
     pub(crate) slot: u32,
@@ -19,7 +19,7 @@ pub(crate) struct SendRequest {
     pub(crate) len: u32,
 }
 
-/// A message that has arrived: the entry that holds it, its sender and length.
+/// A received message: the entry that holds it, its sender and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedMessage {
     pub(crate) entry: u32,
@@ -63,29 +63,29 @@ pub(crate) struct ControlMessage {
     pub(crate) len: usize,
 }
 
-/// What the sender keeps for one peer.
+/// The sender's state for one peer.
 #[derive(Default)]
 pub(crate) struct PeerSendState {
-    /// How many messages were sent: by the sender.
+    /// The number of messages sent. Written by the sender.
     pub(crate) sent_count: SingleWriterU64,
-    /// How many of these are acknowledged or dropped: by who makes progress.
+    /// The number of these that are acknowledged or dropped. Written by the engine.
     pub(crate) freed_count: SingleWriterU64,
     /// The longest message; 0: not known yet.
     pub(crate) mtu: SingleWriterU64,
-    /// The last multicast that named it.
+    /// The last multicast that included this peer.
     pub(crate) multicast_id: SingleWriterU64,
-    /// Remote operations on it that are under way.
+    /// Pending remote operations on this peer.
     pub(crate) pending_operations: AtomicU64,
 }
 
 impl PeerSendState {
-    /// By the sender.
+    /// Called by the sender.
     #[inline(always)]
     pub(crate) fn count_sent(&self) {
         self.sent_count.set(self.sent_count.get().wrapping_add(1));
     }
 
-    /// Slots that are in use for it.
+    /// Slots that are in use for this peer.
     #[inline(always)]
     pub(crate) fn outstanding(&self) -> u64 {
         self.sent_count.get().wrapping_sub(self.freed_count.get())
@@ -94,7 +94,7 @@ impl PeerSendState {
 
 const PEERS_PER_BLOCK: usize = 256;
 
-/// All peers; only those in use take memory.
+/// All peers; only those in use need memory.
 pub(crate) struct PeerTable(Box<[OnceLock<Box<[PeerSendState]>>]>);
 
 impl PeerTable {
@@ -102,7 +102,7 @@ impl PeerTable {
         PeerTable((0..nodes.div_ceil(PEERS_PER_BLOCK)).map(|_| OnceLock::new()).collect())
     }
 
-    /// None: no such node.
+    /// Returns None if the node does not exist.
     #[inline(always)]
     pub(crate) fn get(&self, node: u32) -> Option<&PeerSendState> {
         let block = self.0.get(node as usize / PEERS_PER_BLOCK)?;
@@ -114,19 +114,19 @@ impl PeerTable {
 
 /// See the module.
 pub(crate) struct EndpointQueues {
-    /// Sender to progress: what to send; back: slots that are free.
+    /// From sender to engine: messages to send; in the other direction: free slots.
     pub(crate) submitted: SpscQueue,
     pub(crate) freed: SpscQueue,
-    /// Progress to receiver: messages; back: entries that were released.
+    /// From engine to receiver: messages; in the other direction: released entries.
     pub(crate) delivered: SpscQueue,
     pub(crate) released: SpscQueue,
-    /// Where the message of each entry lies: written before it is delivered.
+    /// The address of each entry's message, which is written before the message is delivered.
     message_ptrs: Box<[AtomicPtr<u8>]>,
     pub(crate) peers: PeerTable,
     pub(crate) wakeup_flag: WakeupFlag,
-    /// Messages sent and neither acknowledged nor dropped: a glance.
+    /// Messages that are neither acknowledged nor dropped; it may be out of date.
     pub(crate) outstanding: AtomicU64,
-    /// Bytes of remote memory have come.
+    /// Whether RMA frames were received since `take_rma_received`.
     rma_received: AtomicU64,
 }
 
@@ -145,24 +145,24 @@ impl EndpointQueues {
         }
     }
 
-    /// By who makes progress.
+    /// Called by the engine.
     #[inline(always)]
     pub(crate) fn set_rma_received(&self) {
         self.rma_received.store(1, Ordering::Relaxed);
     }
 
-    /// Whether bytes of remote memory have come since this was asked last.
+    /// Whether RMA frames were received since the last call.
     pub(crate) fn take_rma_received(&self) -> bool {
         self.rma_received.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// By who makes progress, before it delivers.
+    /// Called by the engine before it delivers.
     #[inline(always)]
     pub(crate) fn set_message_ptr(&self, entry: u32, ptr: *mut u8) {
         self.message_ptrs[entry as usize].store(ptr, Ordering::Relaxed);
     }
 
-    /// By the receiver, of what was delivered to it.
+    /// Called by the receiver for a message that was delivered to it.
     #[inline(always)]
     pub(crate) fn message_ptr(&self, entry: u32) -> *mut u8 {
         self.message_ptrs.get(entry as usize).map_or(null_mut(), |ptr| ptr.load(Ordering::Relaxed))

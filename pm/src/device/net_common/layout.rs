@@ -1,5 +1,5 @@
-//! Where things lie in a slab. All of it follows from a few numbers that come with the attach
-//! message, so that nothing in the slab itself has to be believed.
+//! The layout of a slab. It is computed from a few numbers of the attach message, so that no size
+//! in the slab itself has to be trusted.
 
 #![forbid(unsafe_code)]
 
@@ -15,15 +15,16 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x06");
 pub(crate) const MAX_LOCAL: usize = 1024;
 /// The longest message that a wire may offer.
 pub(crate) const MAX_MTU: usize = 64 << 10;
-/// Control messages that wait for their process to send them. As many slots are kept for them.
+/// The most control messages that wait for their process to send them. The same number of slots is
+/// reserved for them.
 pub(crate) const CONTROL_QUEUE_LEN: usize = 4;
 
-/// Bytes before each payload that are its frame's: a network writes there what goes before it. As
-/// many as an ethernet packet over UDP has.
+/// Bytes in front of each payload that belong to its frame: a network writes its headers there. The
+/// size is that of an ethernet packet over UDP.
 pub(crate) const FRAME_HEADROOM: usize = PACKET_HEADER_LEN + 2;
 
 const PAGE: usize = 4096;
-/// What the frames of one process may take.
+/// The most bytes of one process's frames.
 const FRAME_MEMORY_BUDGET: usize = 4 << 20;
 const MIN_SLOTS: usize = 64;
 const MAX_SLOTS: usize = 1024;
@@ -38,7 +39,7 @@ pub(crate) struct SlabHeader {
     /// On its own line: written by the owner at any time.
     pub(crate) oversubscribed: AtomicU32,
     pub(crate) pad2: [u32; 15],
-    /// On its own line: advances with every node that is marked as gone.
+    /// On its own line: incremented with every node that is marked as exited.
     pub(crate) exited_count: AtomicU64,
 }
 
@@ -50,7 +51,8 @@ pub(crate) struct ControlSlot {
     pub(crate) words: [AtomicU64; CONTROL_MTU / 8],
 }
 
-/// What the owner asks a process to send. It writes `write_index`, the process `read_index`.
+/// Control messages that the owner asks a process to send. The owner writes `write_index`, the
+/// process writes `read_index`.
 #[repr(C, align(64))]
 pub(crate) struct ControlQueue {
     pub(crate) write_index: CacheAligned<AtomicU64>,
@@ -58,45 +60,45 @@ pub(crate) struct ControlQueue {
     pub(crate) slots: [ControlSlot; CONTROL_QUEUE_LEN],
 }
 
-/// A local node.
+/// The record of a local node.
 #[repr(C)]
 pub(crate) struct LocalNodeRecord {
-    /// As in a shmem segment, so that both kinds of device are sampled alike.
+    /// As in a shmem segment, so that monitors sample both kinds of device in the same way.
     pub(crate) node: NodeRecord,
-    /// Messages that are in the process's queue or were: it has acknowledged them.
+    /// Messages that are or were in the process's queue: the process has acknowledged them.
     pub(crate) accepted_count: CacheAligned<AtomicU64>,
-    /// As `Counters::opened`.
+    /// As `Counters::opened_adapters`.
     pub(crate) opened: CacheAligned<AtomicU32>,
     pub(crate) control_queue: ControlQueue,
 }
 
-/// What one slot holds. `word` is written last and says whether the rest counts.
+/// The contents of one slot. `state` is written last, and shows whether the other fields are valid.
 #[repr(C, align(64))]
 pub(crate) struct SendSlotHeader {
-    /// 0: free, or being written. Else [`SendSlotState`].
+    /// 0: free, or being written. Otherwise a [`SendSlotState`].
     pub(crate) state: AtomicU64,
     pub(crate) to: AtomicU32,
-    /// Its number among the packets to `to`, once it has one.
+    /// Its sequence number among the packets to `to`, if assigned.
     pub(crate) sequence: AtomicU32,
-    /// Its place among the messages to `to`.
+    /// Its position among the messages to `to`.
     pub(crate) send_order: AtomicU32,
 }
 
-/// A slot's word.
+/// The state word of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendSlotState {
     pub(crate) len: usize,
-    /// One that has a number.
+    /// A kind with a sequence number.
     pub(crate) kind: PacketKind,
-    /// It may wait for remote operations that are under way.
+    /// It may wait for pending remote operations.
     pub(crate) ordered_after_rma: bool,
 }
 
 const PUBLISHED: u64 = 1 << 63;
 const ORDERED_AFTER_RMA: u64 = 1 << 60;
-/// The slot's sequence number holds.
+/// The slot's sequence number is valid.
 pub(crate) const SEQUENCE_ASSIGNED: u64 = 1 << 59;
-/// Where the kind stands; the length is below.
+/// The bit position of the kind; the length is below it.
 const KIND_SHIFT: u32 = 32;
 
 impl SendSlotState {
@@ -107,7 +109,7 @@ impl SendSlotState {
         let order_flag = if self.ordered_after_rma { ORDERED_AFTER_RMA } else { 0 };
         PUBLISHED | order_flag | (self.kind as u64) << KIND_SHIFT | u64::from(self.len as u32)
     }
-    /// None: free. A length that no process of ours writes is cut by the caller.
+    /// Returns None if the slot is free. The caller limits a length that no correct process writes.
     pub(crate) fn from_word(word: u64) -> Option<SendSlotState> {
         let kind =
             PacketKind::from_byte((word >> KIND_SHIFT) as u8).filter(|kind| kind.is_numbered())?;
@@ -130,12 +132,13 @@ const _: () = {
 pub(crate) struct SlabGeometry {
     /// Nodes of the job.
     pub(crate) nodes: usize,
-    /// The local ones: `local` nodes from `first` on.
+    /// The local nodes: `local_nodes` nodes from `first_node` on.
     pub(crate) first_node: usize,
     pub(crate) local_nodes: usize,
     /// The longest message.
     pub(crate) mtu: usize,
-    /// Slots of one process for messages. Behind them it has as many for frames of remote memory.
+    /// Slots of one process for messages. They are followed by the same number of slots for RMA
+    /// frames.
     pub(crate) slots: usize,
     frame_stride: usize,
     exited_bitmap_offset: usize,
@@ -146,7 +149,7 @@ pub(crate) struct SlabGeometry {
 }
 
 impl SlabGeometry {
-    /// Invalid: a number is out of range.
+    /// Returns `Invalid` if a number is out of range.
     pub(crate) fn new(
         nodes: usize,
         first_node: usize,
@@ -160,8 +163,8 @@ impl SlabGeometry {
         if !fits {
             return Err(Error::Invalid);
         }
-        // With the longest message a frame has no gap to the next one, over UDP: a run of frames
-        // is one piece.
+        // With the longest message there is no gap between a frame and the next one over UDP: a run
+        // of frames is contiguous.
         let frame_stride = (FRAME_HEADROOM + mtu).next_multiple_of(64);
         let slots = 1 << (FRAME_MEMORY_BUDGET / mtu).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
         let exited_bitmap_offset = PAGE + local_nodes * size_of::<LocalNodeRecord>();
@@ -188,7 +191,7 @@ impl SlabGeometry {
         })
     }
 
-    /// Which of the local nodes `node` is.
+    /// The index of `node` among the local nodes.
     pub(crate) fn local_index(&self, node: usize) -> Option<usize> {
         node.checked_sub(self.first_node).filter(|&index| index < self.local_nodes)
     }
@@ -199,13 +202,13 @@ impl SlabGeometry {
         PAGE + local_index * size_of::<LocalNodeRecord>()
     }
 
-    /// The word of the bitmap of nodes that have gone in which `node` is.
+    /// The offset of the word for `node` in the bitmap of exited nodes.
     pub(crate) fn exited_word_offset(&self, node: usize) -> usize {
         debug_assert!(node < self.nodes);
         self.exited_bitmap_offset + node / 64 * 8
     }
 
-    /// What the local node `place` counts of its traffic with `peer`.
+    /// The offset of the counter of the traffic between the node at `local_index` and `peer`.
     #[inline(always)]
     pub(crate) fn pair_counter_offset(&self, local_index: usize, peer: usize) -> usize {
         debug_assert!(local_index < self.local_nodes && peer < self.nodes);
@@ -236,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_lies_behind_the_one_before_and_inside_the_slab() {
+    fn the_parts_of_a_slab_do_not_overlap_and_are_inside_it() {
         for (nodes, first, local) in [(1, 0, 1), (2, 1, 1), (65, 3, 62), (4096, 4000, 96)] {
             for mtu in [1024, 1411, 8911, MAX_MTU] {
                 let g = SlabGeometry::new(nodes, first, local, mtu).unwrap();
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slots_word_tells_free_from_published() {
+    fn a_slots_word_distinguishes_free_from_published() {
         assert_eq!(SendSlotState::from_word(0), None);
         for kind in [
             PacketKind::Data,
@@ -288,6 +291,6 @@ mod tests {
             assert_eq!(SendSlotState::from_word(slot.word() | SEQUENCE_ASSIGNED), Some(slot));
         }
         let ack = SendSlotState::new(8, PacketKind::Ack).word();
-        assert_eq!(SendSlotState::from_word(ack), None, "nothing that has a number");
+        assert_eq!(SendSlotState::from_word(ack), None, "it has no sequence number");
     }
 }

@@ -1,16 +1,21 @@
-//! What devices share whose nodes are on many hosts: memory of the job that outlives its
-//! processes, what sender, receiver and progress hand each other, contexts and their owner. A
-//! device is a [`NetworkDevice`]: it says how what was sent is brought to other hosts.
+//! The code that devices between hosts share: memory of the job that outlives its processes, queues
+//! between sender, receiver and engine, and contexts and their owner. A device is a
+//! [`NetworkDevice`]: it defines how messages reach other hosts.
 //!
-//! Beside the files that every device has:
+//! In addition to the files that every device has:
 //!
-//! | file | what is in it |
+//! | file
+//! content |
 //! |---|---|
 //! | `context.rs` | the context's part of the device, and its `Transport` |
-//! | `attach.rs` | what goes to the process that a context is given to |
-//! | `lanes.rs`, `spsc_queue.rs`, `receive_buffers.rs` | what sender, receiver and progress hand each other |
-//! | `slot_allocator.rs` | which frame of the slab the next message is written to |
-//! | `slab.rs`, `layout.rs`, `addresses.rs` | memory of the job |
+//! | `attach.rs`
+//! the message to the process that a context is given to |
+//! | `endpoint_queues.rs`, `spsc_queue.rs`, `receive_buffers.rs`
+//! the queues between sender, receiver and engine |
+//! | `slot_allocator.rs`
+//! the choice of the slab frame for the next message |
+//! | `slab.rs`, `layout.rs`, `address_table.rs`
+//! memory of the job |
 
 pub(crate) mod address_table;
 mod attach;
@@ -45,18 +50,18 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a pass is for.
+/// The purpose of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgressMode {
-    /// Something was sent: that goes out first, and nothing is received but before a time-out.
+    /// A message was submitted: it is sent first, and packets are received only before a time-out.
     Send,
-    /// A message is wanted: when one comes, the rest may be left to the next pass.
+    /// The caller wants a message: after one is delivered, the rest may be left to the next pass.
     Receive,
     /// Everything.
     All,
 }
 
-/// Who an end is, and what the job's packets carry.
+/// The identity of an endpoint, and the secret in the job's packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointIdentity {
     pub(super) self_node: u32,
@@ -64,63 +69,65 @@ pub(crate) struct EndpointIdentity {
     pub(super) secret: u64,
 }
 
-/// What makes progress. Whoever holds its lock does all of it.
+/// The engine of a device. The holder of its lock does all of its work.
 pub(crate) trait Engine {
-    /// One pass; answers whether something was delivered.
+    /// Makes one pass. Returns whether anything was delivered.
     fn progress(&mut self, queues: &EndpointQueues, mode: ProgressMode) -> bool;
-    /// How many control messages wait to be read.
+    /// The number of control messages that wait to be read.
     fn control_message_count(&self) -> usize;
-    /// Sends a control message. NoBuffers: as many as may be are on the way.
+    /// Sends a control message. Returns `NoBuffers` if the maximum number is in flight.
     fn send_control(&mut self, queues: &EndpointQueues, to: u32, message: &[u8]) -> PmResult<()>;
-    /// Gives the next letter to `read`, which says whether it took it. NoBuffers: there is none.
+    /// Passes the next control message to `read`. If `read` succeeds, the message is removed.
+    /// Returns `NoBuffers` if there is none.
     fn receive_control<T>(
         &mut self,
         queues: &EndpointQueues,
         read: impl FnOnce(&ControlMessage) -> PmResult<T>,
     ) -> PmResult<T>;
-    /// For people.
+    /// Writes a description of the state.
     fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()>;
 }
 
-/// A kind of network, and what it keeps for an endpoint beside what all have.
+/// A kind of network, and its additional state for an endpoint.
 pub(crate) trait NetworkDevice: Sized {
     /// The device's name.
     const KIND: &'static str;
     /// Option bits of its contexts.
     const OPTIONS: u64;
-    /// How a saved context begins: name and version of the format.
+    /// The first word of a saved context: name and version of the format.
     const SAVE_MAGIC: u64;
-    /// The same of the message of an attach descriptor.
+    /// The first word of an attach descriptor's message.
     const ATTACH_MAGIC: u64;
 
-    /// What makes progress.
+    /// The engine.
     type Engine: Engine;
-    /// How the device was opened.
+    /// The parameters that the device was opened with.
     type OpenParams;
-    /// One node's end of one channel: where it is reached.
+    /// The sockets of one node on one channel.
     type LocalSockets;
-    /// What its owner does for a process that has ended.
+    /// The owner's work for a process that has exited.
     type Orphan: Orphan;
 
     // The owner.
 
-    /// An end of its own for who takes it into use; `socket` stays.
+    /// Duplicates the sockets for a process or the owner; `socket` stays open.
     fn duplicate(socket: &Self::LocalSockets) -> PmResult<Self::LocalSockets>;
-    /// Where peers reach it: an address for each link.
+    /// The addresses for peers: one for each link.
     fn addresses(socket: &Self::LocalSockets) -> PmResult<Vec<Vec<u8>>>;
-    /// What goes with an attach descriptor: bytes and descriptors, of which [`NetworkDevice::rebuild`]
-    /// makes the same.
+    /// The device's part of an attach descriptor: bytes and descriptors, from which
+    /// [`NetworkDevice::rebuild`] makes the same parameters and sockets.
     fn describe<'a>(
         setup: &Self::OpenParams,
         socket: &'a Self::LocalSockets,
     ) -> (Vec<u8>, Vec<BorrowedFd<'a>>);
-    /// Setup and port of another process, and the number of links. Invalid: no such thing was
-    /// described. NoDevice: this process has no such device.
+    /// The parameters and sockets that another process has described, and the number of links.
+    /// Returns `Invalid` if the description is malformed, and `NoDevice` if this process has no
+    /// such device.
     fn rebuild(
         bytes: &[u8],
         fds: Vec<OwnedFd>,
     ) -> PmResult<(Self::OpenParams, Self::LocalSockets, usize)>;
-    /// Takes an end into use.
+    /// Opens an endpoint.
     fn open(
         setup: &Self::OpenParams,
         identity: EndpointIdentity,
@@ -128,7 +135,7 @@ pub(crate) trait NetworkDevice: Sized {
         addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
     ) -> PmResult<Arc<NetworkEndpoint<Self>>>;
-    /// Takes over what a process that has ended has left.
+    /// Adopts the messages of a process that has exited.
     fn adopt(
         setup: &Self::OpenParams,
         identity: EndpointIdentity,
@@ -139,37 +146,38 @@ pub(crate) trait NetworkDevice: Sized {
 
     // The endpoint.
 
-    /// Io: nothing goes out any more.
+    /// Returns `Io` if the device cannot send any more.
     #[inline(always)]
     fn check_operational(_endpoint: &NetworkEndpoint<Self>) -> PmResult<()> {
         Ok(())
     }
-    /// The longest message to a node that nothing was sent to yet. Io: it cannot be reached.
+    /// The longest message to a node, before the first message to it. Returns `Io` if the node
+    /// cannot be reached.
     fn max_message_len(endpoint: &NetworkEndpoint<Self>, node: u32) -> PmResult<usize>;
     /// Whether one more message may go to that peer, if there is a slot for it.
     #[inline(always)]
     fn may_send(_endpoint: &NetworkEndpoint<Self>, _node: u32, _peer: &PeerSendState) -> bool {
         true
     }
-    /// What stands in the slot of the next message to that peer.
+    /// The slot content of the next message to that peer.
     fn content(
         endpoint: &NetworkEndpoint<Self>,
         node: u32,
         peer: &PeerSendState,
         len: usize,
     ) -> PublishedMessage;
-    /// A message lies in its slot: publishes it, and sends it now or before long.
+    /// Publishes the message that was written to its slot, and sends it now or before long.
     #[inline(always)]
     fn send(endpoint: &NetworkEndpoint<Self>, peer: &PeerSendState, message: SendRequest) {
         endpoint.hand_over(peer, message);
         endpoint.serve(ProgressMode::Send);
     }
-    /// Whether something waits for whoever makes progress.
+    /// Whether work is waiting for the engine.
     #[inline(always)]
     fn has_work(endpoint: &NetworkEndpoint<Self>) -> bool {
         !endpoint.queues.submitted.is_empty()
     }
-    /// A pass, under the lock.
+    /// Makes a pass, under the lock.
     #[inline(always)]
     fn progress(
         endpoint: &NetworkEndpoint<Self>,
@@ -178,23 +186,24 @@ pub(crate) trait NetworkDevice: Sized {
     ) -> bool {
         engine.progress(&endpoint.queues, mode)
     }
-    /// Makes progress for who polls.
+    /// Makes progress for a caller that polls.
     #[inline(always)]
     fn poll(endpoint: &NetworkEndpoint<Self>, mode: ProgressMode) {
         endpoint.serve(mode);
     }
-    /// The same with everything, also where somebody else is at it.
+    /// Makes progress in all respects, even if another thread is doing so.
     fn poll_blocking(endpoint: &NetworkEndpoint<Self>) {
         Self::poll(endpoint, ProgressMode::All);
     }
-    /// From now on whatever comes wakes who sleeps.
+    /// Arms the wakeup: from now on received messages wake the sleeping receiver.
     fn arm_wakeup(endpoint: &NetworkEndpoint<Self>);
-    /// Reads of remote memory that are under way.
+    /// The number of pending reads.
     fn pending_reads(endpoint: &NetworkEndpoint<Self>) -> usize;
-    /// Gives it up: what was sent goes out, for a bounded time; the rest is the owner's.
+    /// Closes the endpoint: its messages are sent for a bounded time, and the owner delivers the
+    /// rest.
     fn close(endpoint: &NetworkEndpoint<Self>);
 
-    // Remote memory, as in `Transport`.
+    // Remote memory access, as in `Transport`.
 
     fn publish_region(endpoint: &NetworkEndpoint<Self>, region: &Region) -> PmResult<()>;
     fn withdraw_region(endpoint: &NetworkEndpoint<Self>, number: RegionId);
@@ -206,17 +215,17 @@ pub(crate) trait NetworkDevice: Sized {
     fn is_remote_done(endpoint: &NetworkEndpoint<Self>, direction: Direction) -> PmResult<()>;
 }
 
-/// A process that has ended: what it has sent is brought home by its owner.
+/// A process that has exited: its owner delivers what it has sent.
 pub(crate) trait Orphan {
-    /// Makes progress. None: nothing more is to be done before something comes.
+    /// Makes progress. Returns None if there is no work until a packet arrives.
     fn serve(&mut self) -> Option<Duration>;
-    /// Whether all that it had sent has arrived, or its receivers have gone.
+    /// Whether all messages of the process have arrived, or their receivers have exited.
     fn is_drained(&self) -> bool;
-    /// What becomes readable when something comes.
+    /// Descriptors that become readable when a packet arrives.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 }
 
-/// What this process keeps for one channel and node.
+/// The state of this process for one channel and node.
 pub(crate) struct NetworkEndpoint<N: NetworkDevice> {
     pub(super) channel: u32,
     pub(super) self_node: u32,
@@ -227,16 +236,17 @@ pub(crate) struct NetworkEndpoint<N: NetworkDevice> {
     pub(super) progress_lock: ProgressLock<N::Engine>,
     send: send::NetworkSender,
     receive: receive::NetworkReceiver,
-    pub(super) select: select::SelectState,
-    /// What this kind of network has besides.
+    pub(super) select: select::NetworkSelectState,
+    /// The additional state of this kind of network.
     pub(super) net: N,
-    /// Given up: nobody serves it any more.
+    /// The endpoint is closed and makes no progress any more.
     pub(super) closed: AtomicU64,
     pub(super) slab: Arc<Slab>,
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// `entries`: received messages that may wait. Invalid: the node is not of this host.
+    /// `entries`: the most received messages that may wait. Returns `Invalid` if the node is not
+    /// local.
     pub(super) fn new(
         identity: EndpointIdentity,
         slab: Arc<Slab>,
@@ -256,7 +266,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
             progress_lock: ProgressLock::new(engine),
             send: send::NetworkSender::new(&geometry),
             receive: receive::NetworkReceiver::default(),
-            select: select::SelectState::default(),
+            select: select::NetworkSelectState::default(),
             net,
             closed: AtomicU64::new(0),
             slab,
@@ -267,17 +277,17 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.self_node
     }
 
-    /// Nodes that it reaches, itself included.
+    /// The number of nodes, including this one.
     pub(crate) fn nodes(&self) -> usize {
         self.slab.geometry().nodes
     }
 
-    /// Bytes of memory that it shares with others.
+    /// Bytes of memory that this process shares with others.
     pub(crate) fn size(&self) -> usize {
         self.slab.geometry().size
     }
 
-    /// The longest message over the own links.
+    /// The longest message over the local links.
     pub(crate) fn max_message_len(&self) -> usize {
         self.mtu
     }
@@ -292,13 +302,13 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.slab.oversubscribed().load(Ordering::Relaxed) != 0
     }
 
-    /// Invalid: no such node, or the own one.
+    /// Returns `Invalid` if the node does not exist or is this node.
     pub(crate) fn check_peer(&self, node: u32) -> PmResult<()> {
-        let known = (node as usize) < self.nodes() && node != self.self_node;
-        if known { Ok(()) } else { Err(Error::Invalid) }
+        let valid = (node as usize) < self.nodes() && node != self.self_node;
+        if valid { Ok(()) } else { Err(Error::Invalid) }
     }
 
-    /// Makes progress, or leaves it to whoever is at it.
+    /// Makes progress, or leaves it to the thread that is doing so.
     #[inline(always)]
     pub(super) fn serve(&self, mode: ProgressMode) {
         if let Some(guard) = self.progress_lock.try_lock() {
@@ -308,7 +318,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Makes progress itself, after whoever is at it.
+    /// Makes progress itself, after waiting for the thread that is doing so.
     pub(super) fn serve_blocking(&self, mode: ProgressMode) {
         self.serve_locked_cold(self.progress_lock.lock(), mode);
     }
@@ -327,13 +337,13 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Answers whether a sleeper is to be woken.
+    /// Returns whether a sleeping receiver is to be woken.
     #[inline(always)]
     fn progress(&self, engine: &mut N::Engine, mode: ProgressMode) -> bool {
         N::progress(self, engine, mode) && self.queues.wakeup_flag.take_wakeup()
     }
 
-    // Remote memory: see `Transport`.
+    // Remote memory access: see `Transport`.
 
     pub(crate) fn publish_region(&self, region: &Region) -> PmResult<()> {
         N::publish_region(self, region)

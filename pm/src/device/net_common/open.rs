@@ -1,10 +1,10 @@
-//! How contexts come and go: the owner's channels, binding, attach descriptors, and what it does
-//! for processes that have ended.
+//! Opening and closing of contexts: the owner's channels, binding, attach descriptors, and the
+//! owner's work for processes that have exited.
 
 #![forbid(unsafe_code)]
 
 use super::address_table::{AddressTable, AddressTableShape, append};
-use super::attach::{ATTACH_MAX, AttachMessage};
+use super::attach::{ATTACH_MAX, NetworkAttachMessage};
 use super::layout::SlabGeometry;
 use super::slab::Slab;
 use super::{EndpointIdentity, NetworkContext, NetworkDevice, NetworkEndpoint, Orphan};
@@ -21,17 +21,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One local node's end of one channel.
+/// The sockets of one local node on one channel.
 struct NodeSocketSlot<N: NetworkDevice> {
-    /// Kept by the owner for the time after the process.
+    /// Kept by the owner for the time after the process's exit.
     socket: N::LocalSockets,
     is_bound: bool,
-    /// Taken into use here, or given to a process: never again.
+    /// Opened here, or given to a process. It cannot be opened here again.
     is_used: bool,
     has_exited: bool,
 }
 
-/// A device's channels: a slab each.
+/// A device's channels, with one slab for each channel.
 pub(crate) struct Channels<N: NetworkDevice> {
     pub(crate) setup: N::OpenParams,
     pub(crate) geometry: SlabGeometry,
@@ -39,21 +39,21 @@ pub(crate) struct Channels<N: NetworkDevice> {
     secret: u64,
     slabs: Vec<Arc<Slab>>,
     state: Mutex<State<N>>,
-    /// What the owner waits on for its orphans: their sockets and a timer.
+    /// For waiting on orphans: their sockets and a timer.
     epoll: Epoll,
     timer: TimerFd,
 }
 
 struct State<N: NetworkDevice> {
-    /// By channel and place.
+    /// By channel and local index.
     local_endpoints: Vec<Vec<NodeSocketSlot<N>>>,
     addresses: Option<Arc<AddressTable>>,
     orphans: Vec<N::Orphan>,
 }
 
 impl<N: NetworkDevice> Channels<N> {
-    /// Channels between these ends, by channel and place, with so many links each. No secret: a
-    /// random one.
+    /// Channels over these sockets, by channel and local index, with this many links each. Without
+    /// a secret a random one is used.
     pub(crate) fn from_sockets(
         setup: N::OpenParams,
         geometry: SlabGeometry,
@@ -85,7 +85,7 @@ impl<N: NetworkDevice> Channels<N> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at all ends.
+    /// Calls `f` with all sockets.
     pub(crate) fn with_sockets<T>(&self, f: impl FnOnce(&[&N::LocalSockets]) -> T) -> T {
         let state = self.state();
         let sockets: Vec<_> = state
@@ -97,7 +97,8 @@ impl<N: NetworkDevice> Channels<N> {
         f(&sockets)
     }
 
-    /// Where the local nodes are reached: opaque, to be put behind those of the hosts before.
+    /// The addresses of the local nodes: opaque bytes, to be appended to those of the preceding
+    /// hosts.
     pub(crate) fn addresses(&self) -> PmResult<Vec<u8>> {
         let state = self.state();
         let mut table = Vec::new();
@@ -111,7 +112,8 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(table)
     }
 
-    /// Where all nodes are reached. Busy: said before. Invalid: not as many as there are.
+    /// Sets the addresses of all nodes. Returns `Busy` if they are set already, and `Invalid` if
+    /// their number is wrong.
     pub(crate) fn set_peers(&self, table: &[u8]) -> PmResult<()> {
         let mut state = self.state();
         if state.addresses.is_some() {
@@ -121,23 +123,23 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(())
     }
 
-    /// What `pmGetDeviceConfig` answers.
+    /// The result of `pmGetDeviceConfig`.
     pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
         let SlabGeometry { nodes, mtu, size, .. } = self.geometry;
         DeviceConfig { kind: N::KIND, nodes, contexts, mtu, size, option: N::OPTIONS }
     }
 
-    /// Contexts: one for each local node and channel.
+    /// The number of contexts: one for each local node and channel.
     pub(crate) fn contexts(&self) -> usize {
         self.geometry.local_nodes * self.shape.channels
     }
 
-    /// Nodes, the longest message, bytes of a channel.
+    /// The number of nodes, the longest message, and the bytes of a channel.
     pub(super) fn dimensions(&self) -> (usize, usize, usize) {
         (self.geometry.nodes, self.geometry.mtu, self.geometry.size)
     }
 
-    /// Invalid: no such channel or no such local node.
+    /// Returns `Invalid` if there is no such channel or local node.
     fn local_endpoint<'a>(
         &self,
         state: &'a mut State<N>,
@@ -150,8 +152,8 @@ impl<N: NetworkDevice> Channels<N> {
         local_endpoints.get_mut(local_index).ok_or(Error::Invalid)
     }
 
-    /// Invalid: no such channel or local node. Busy: another context is bound there, or was used
-    /// there: messages are numbered once.
+    /// Returns `Invalid` if there is no such channel or local node. Returns `Busy` if another
+    /// context is or was bound to it: sequence numbers are used only once.
     pub(super) fn bind(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let mut state = self.state();
         let local_endpoint = self.local_endpoint(&mut state, channel, self_node)?;
@@ -172,8 +174,8 @@ impl<N: NetworkDevice> Channels<N> {
         EndpointIdentity { self_node, channel, secret: self.secret }
     }
 
-    /// The owner itself uses what is bound there. Invalid: the peers are not known yet. Busy: it
-    /// was given to a process.
+    /// Opens the endpoint in the owner itself. Returns `Invalid` if the peers are not known yet,
+    /// and `Busy` if the endpoint was given to a process.
     pub(super) fn open_endpoint(
         &self,
         channel: u32,
@@ -193,8 +195,8 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(endpoint)
     }
 
-    /// Makes a descriptor that [`attach`] takes; of what was given away, another one. Invalid: the
-    /// peers are not known yet.
+    /// Makes a descriptor for [`attach`]. For an endpoint that was already given away it makes
+    /// another one. Returns `Invalid` if the peers are not known yet.
     pub(super) fn create_attach_fd(
         &self,
         number: usize,
@@ -206,7 +208,7 @@ impl<N: NetworkDevice> Channels<N> {
         let slab = self.slabs.get(channel as usize).ok_or(Error::Invalid)?;
         let local_endpoint = self.local_endpoint(&mut state, channel, self_node)?;
         let (socket_description, descriptors) = N::describe(&self.setup, &local_endpoint.socket);
-        let message = AttachMessage {
+        let message = NetworkAttachMessage {
             number: number as u32,
             channel,
             channels: self.shape.channels as u32,
@@ -223,8 +225,8 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(fd)
     }
 
-    /// From `self_node`, by its process. Invalid: bad node or length. NoBuffers: that has to send the
-    /// earlier ones first.
+    /// Queues a control message that the process of `self_node` sends. Returns `Invalid` for a bad
+    /// node or length, and `NoBuffers` if the process has to send the earlier ones first.
     pub(super) fn control_send(
         &self,
         channel: u32,
@@ -262,7 +264,7 @@ impl<N: NetworkDevice> Channels<N> {
         }
     }
 
-    /// The process of a local node has ended: what it has sent is brought home from here.
+    /// The process of a local node has exited: the owner delivers from now on what it has sent.
     pub(crate) fn mark_exited(&self, node: usize) -> PmResult<()> {
         let local_index = self.geometry.local_index(node).ok_or(Error::Invalid)?;
         let mut state = self.state();
@@ -291,7 +293,7 @@ impl<N: NetworkDevice> Channels<N> {
         (channel, node, local_index): (usize, usize, usize),
         slab: &Arc<Slab>,
     ) -> PmResult<()> {
-        // Without addresses it has sent nothing.
+        // Without addresses it cannot have sent anything.
         let Some(addresses) = state.addresses.clone() else { return Ok(()) };
         let socket = N::duplicate(&state.local_endpoints[channel][local_index].socket)?;
         let identity = self.identity(channel as u32, node as u32);
@@ -303,7 +305,7 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(())
     }
 
-    /// A node of another host has ended: what is sent to it is dropped from now on.
+    /// A node of another host has exited: messages to it are dropped from now on.
     pub(crate) fn peer_exited(&self, node: usize) -> PmResult<()> {
         if node >= self.geometry.nodes {
             return Err(Error::Invalid);
@@ -312,12 +314,12 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(())
     }
 
-    /// Becomes readable when `serve` has something to do.
+    /// A descriptor that becomes readable when `serve` has work.
     pub(crate) fn adopted_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
 
-    /// Goes on with what the dead have left; never waits.
+    /// Makes progress for the orphans; never waits.
     pub(crate) fn serve(&self) {
         let mut state = self.state();
         let _ = self.timer.wait();
@@ -329,31 +331,32 @@ impl<N: NetworkDevice> Channels<N> {
         }
     }
 
-    /// Whether everything that the dead had sent has arrived, or its receivers have gone.
+    /// Whether all messages of the orphans have arrived, or their receivers have exited.
     pub(crate) fn is_drained(&self) -> bool {
         self.state().orphans.iter().all(Orphan::is_drained)
     }
 }
 
-/// After the process at `local_index` has ended: what it had accepted and never read counts as received.
+/// Called after the process at `local_index` has exited: messages that it had accepted and never
+/// read count as received.
 pub(crate) fn count_unread(slab: &Slab, local_index: usize) {
     let record = slab.record(local_index);
     let accepted_count = record.accepted_count.0.load(Ordering::Acquire);
     record.node.receive.0.received.fetch_max(accepted_count, Ordering::AcqRel);
 }
 
-/// Makes a context from an attach descriptor. Invalid: it holds anything else, or was used before.
-/// NoDevice: this process has no such device.
+/// Makes a context from an attach descriptor. Returns `Invalid` if the descriptor has other
+/// contents or was used before, and `NoDevice` if this process has no such device.
 pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<N>> {
     let (bytes, fds) = fd_passing::unpack(fd, ATTACH_MAX)?;
-    let attach = AttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;
+    let attach = NetworkAttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;
     let mut fds = fds.into_iter();
     let (Some(memory), Some(addresses)) = (fds.next(), fds.next()) else {
         return Err(Error::Invalid);
     };
     let slab = Arc::new(Slab::open(memory, attach.geometry, attach.nonce)?);
     let (setup, socket, links) = N::rebuild(&attach.socket_description, fds.collect())?;
-    let AttachMessage { self_node, channel, secret, .. } = attach;
+    let NetworkAttachMessage { self_node, channel, secret, .. } = attach;
     let (nodes, channels) = (attach.geometry.nodes, attach.channels as usize);
     let addresses =
         Arc::new(AddressTable::open(addresses, AddressTableShape { nodes, channels, links })?);

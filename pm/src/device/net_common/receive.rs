@@ -1,5 +1,4 @@
-//! Receiving: messages wait in the order in which they were delivered; when none waits, a poll
-//! looks at what has come.
+//! Receiving: messages wait in the order of their delivery. If none waits, a poll receives packets.
 
 #![forbid(unsafe_code)]
 
@@ -11,9 +10,9 @@ use crate::sync::{AtomicU64, Ordering, SingleWriterU64};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Nothing is held.
+/// No message is held.
 const NOTHING_HELD: u64 = u64::MAX;
-/// What is held was restored, not received.
+/// The held message was restored, not received.
 const HELD_RESTORED: u64 = u64::MAX - 1;
 
 /// A message that was restored.
@@ -24,7 +23,7 @@ pub(super) struct RestoredMessage {
 }
 
 pub(super) struct NetworkReceiver {
-    /// What was taken and not yet released, as a word of the queue.
+    /// The message that was taken and not yet released, as a word of the queue.
     held_message: SingleWriterU64,
     /// Messages that were restored, the held one first, and how many of them wait.
     restored: Mutex<VecDeque<RestoredMessage>>,
@@ -46,7 +45,7 @@ impl NetworkReceiver {
         self.restored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Both locks. These come before whatever arrives.
+    /// Called with both locks. Restored messages precede received ones.
     pub(super) fn restore(&self, messages: VecDeque<RestoredMessage>) {
         self.restored_count.store(messages.len() as u64, Ordering::Release);
         *self.restored() = messages;
@@ -54,7 +53,7 @@ impl NetworkReceiver {
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// Who has sent the message that waits. Where none waits, looks at what has come first.
+    /// The source of the next message. If none waits, packets are received first.
     #[inline(always)]
     pub(crate) fn find(&self) -> Option<u32> {
         if let Some(from) = self.peek() {
@@ -80,7 +79,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok((payload, len))
     }
 
-    /// As `take`: from whom, where it lies, and its length.
+    /// As `take`, but not counted: the source, the address and the length of the message.
     #[inline(always)]
     pub(super) fn take_uncounted(&self) -> PmResult<(u32, *mut u8, usize)> {
         if self.receive.restored_count.load(Ordering::Relaxed) != 0 {
@@ -108,7 +107,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Gives the held message's memory back.
+    /// Releases the memory of the held message.
     #[inline(always)]
     pub(super) fn release_uncounted(&self) {
         let held_message = self.receive.held_message.get();
@@ -118,19 +117,19 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
             self.receive.restored_count.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        // As many words as entries: there is room.
+        // The queue has as many words as there are entries, so there is room.
         self.queues.released.push(held_message);
     }
 
-    /// How many messages wait.
+    /// The number of waiting messages.
     pub(super) fn waiting_count(&self) -> usize {
         self.queues.delivered.len() + self.receive.restored().len()
     }
 
-    /// Both locks: drops what is held and what waits.
+    /// Called with both locks: drops the held message and the waiting ones.
     pub(super) fn drop_received(&self) {
         self.release();
-        // Bounded: more may come.
+        // Bounded, because more messages may arrive.
         for _ in 0..self.waiting_count() {
             if self.take().is_err() {
                 return;

@@ -1,12 +1,12 @@
-//! The buffers that received messages wait in. Private memory: nobody else writes it.
+//! The buffers of received messages: private memory that no other process writes.
 
-// UNSAFETY: hands out addresses of memory that it holds.
+// UNSAFETY: returns addresses of memory that it owns.
 #![expect(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// What all buffers of a context may take.
+/// The most bytes of all buffers of a context.
 const RECEIVE_BUFFER_BUDGET: usize = 8 << 20;
 const MIN_BUFFERS: usize = 128;
 const MAX_BUFFERS: usize = 4096;
@@ -50,14 +50,14 @@ pub(crate) struct ReceiveBuffers {
     count: usize,
 }
 
-// SAFETY: plain memory; who uses which buffer is settled by the queues of its owner.
+// SAFETY: plain memory; the owner's queues determine which code uses which buffer.
 unsafe impl Send for ReceiveBuffers {}
 // SAFETY: as above.
 unsafe impl Sync for ReceiveBuffers {}
 
 impl ReceiveBuffers {
-    /// Large zeroed memory is mapped, not written: a buffer takes no page before its first use.
-    /// That holds for the alignment that all memory has; for another, zeros are written.
+    /// Large zeroed memory is mapped, not written: a buffer needs no page before its first use.
+    /// This is true for the default alignment; for a larger one the allocator writes the zeros.
     pub(crate) fn new(mtu: usize) -> ReceiveBuffers {
         let stride = mtu.next_multiple_of(LINE).max(LINE);
         let count = buffer_count(mtu);
@@ -78,7 +78,7 @@ impl ReceiveBuffers {
         self.count
     }
 
-    /// Where buffer `number` lies.
+    /// The address of buffer `number`.
     #[inline(always)]
     pub(crate) fn buffer(&self, number: usize) -> *mut u8 {
         assert!(number < self.count);
@@ -86,7 +86,7 @@ impl ReceiveBuffers {
         unsafe { self.start.as_ptr().add(number * self.stride) }
     }
 
-    /// Copies a message to buffer `number`, which nobody else uses.
+    /// Copies a message to buffer `number`, which no other code may use.
     #[inline(always)]
     pub(crate) fn fill(&self, number: usize, message: &[u8]) {
         let len = message.len().min(self.stride);

@@ -1,5 +1,5 @@
-//! Blocking receive (manual 3.3): while a receiver sleeps, a thread hears what comes, and rings
-//! when it delivers a message.
+//! Blocking receive (manual 3.3): while a receiver sleeps, a thread watches the network and rings
+//! the doorbell when it delivers a message.
 
 #![forbid(unsafe_code)]
 
@@ -12,18 +12,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 
 #[derive(Default)]
-pub(crate) struct SelectState {
-    /// Made when it is first needed.
+pub(crate) struct NetworkSelectState {
+    /// Created when it is first needed.
     event_fd: OnceLock<EventFd>,
     /// Between `before_select` and `after_select`.
     selecting: SingleWriterU64,
 }
 
-impl SelectState {
-    /// Wakes who selects.
+impl NetworkSelectState {
+    /// Wakes a selecting receiver.
     pub(crate) fn notify(&self) {
         if let Some(event) = self.event_fd.get() {
-            // A full counter is as good as a ring.
+            // A full counter also wakes the receiver.
             let _ = event.write(1);
         }
     }
@@ -40,12 +40,12 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.select.event_fd.get().ok_or(Error::Io)
     }
 
-    /// The descriptor that becomes readable; the same until the context goes.
+    /// The descriptor that becomes readable; it stays the same until the context is closed.
     pub(crate) fn fd(&self) -> PmResult<RawFd> {
         Ok(self.event_fd()?.as_fd().as_raw_fd())
     }
 
-    /// Hands out the bell's descriptor.
+    /// Calls `f` with the doorbell's descriptor.
     pub(crate) fn with_doorbell_fd<T>(
         &self,
         f: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
@@ -73,9 +73,9 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.select.selecting.get() != 0
     }
 
-    /// Figure 3.4 never reads its descriptors and arms once: so every poll that finds nothing
-    /// silences the bell, arms again, and looks once more. If that finds nothing, whatever comes
-    /// rings.
+    /// The program of figure 3.4 never reads its descriptors and arms only once. Therefore every
+    /// empty poll resets the doorbell, arms it again, and polls once more. If this poll is also
+    /// empty, the next message rings the doorbell.
     pub(crate) fn rearm_and_rescan(&self) -> Option<u32> {
         if let Ok(event) = self.event_fd() {
             let _ = event.read();

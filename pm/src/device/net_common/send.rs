@@ -1,4 +1,5 @@
-//! Sending: a slot of the slab, a store that publishes it, and word to whoever makes progress.
+//! Sending: a message is written to a slot of the slab, published with one store, and submitted to
+//! the engine.
 
 // UNSAFETY: copies a multicast's message.
 #![expect(unsafe_code)]
@@ -12,12 +13,12 @@ use crate::debug;
 use crate::error::{Error, PmResult};
 use crate::sync::{Ordering, SingleWriterU64};
 
-/// The pending slot of a message that goes nowhere: its receiver has gone.
+/// The pending slot of a message that is discarded because its receiver has exited.
 const DISCARD: u64 = u64::MAX - 1;
 /// The pending slot of a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
 
-/// Nodes of one multicast: each needs a slot.
+/// The most nodes of one multicast: each needs a slot.
 const MAX_MULTICAST_NODES: usize = 1024;
 
 pub(super) struct NetworkSender {
@@ -25,19 +26,19 @@ pub(super) struct NetworkSender {
     pending_slot: SingleWriterU64,
     pending_node: SingleWriterU64,
     pending_len: SingleWriterU64,
-    /// A multicast's message, or one that goes nowhere.
+    /// A multicast's message, or one that is discarded.
     staging: Box<[AlignedLine]>,
     multicast_nodes: Box<[SingleWriterU64]>,
     multicast_count: SingleWriterU64,
     last_multicast_id: SingleWriterU64,
-    /// Slots that a multicast has been promised, and under which stamp.
+    /// Slots that are promised to a multicast, and its id.
     promised_slots: SingleWriterU64,
     promised_multicast_id: SingleWriterU64,
 }
 
 impl NetworkSender {
     pub(super) fn new(geometry: &SlabGeometry) -> NetworkSender {
-        // A multicast names each node once; most jobs send to few at a time.
+        // A multicast includes each node once; most jobs send to few nodes at a time.
         let max_multicast = geometry.nodes.min(MAX_MULTICAST_NODES);
         NetworkSender {
             slots: SlotAllocator::new(geometry.slots - CONTROL_QUEUE_LEN, geometry.mtu),
@@ -77,7 +78,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(self.slab.payload(self.local_index, slot as usize))
     }
 
-    /// The peer, if a message of that length may go there. Io: none goes anywhere.
+    /// The peer, if a message of that length may be sent to it. Returns `Io` if the device cannot
+    /// send.
     #[inline(always)]
     fn peer_for_message(&self, node: u32, len: usize) -> PmResult<&PeerSendState> {
         let peer = self.peer(node)?;
@@ -88,7 +90,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(peer)
     }
 
-    /// Another node, of which is known how long its messages may be.
+    /// The state of another node, whose longest message is known.
     #[inline(always)]
     pub(crate) fn peer(&self, node: u32) -> PmResult<&PeerSendState> {
         self.check_peer(node)?;
@@ -99,7 +101,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(peer)
     }
 
-    /// Looks up how a peer is reached. Io: its address is none.
+    /// Looks up the longest message to a peer. Returns `Io` if the peer has no address.
     #[cold]
     fn resolve_peer(&self, node: u32, peer: &PeerSendState) -> PmResult<()> {
         peer.mtu.set(N::max_message_len(self, node)?.min(self.mtu) as u64);
@@ -118,7 +120,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.slab.exited_count().load(Ordering::Relaxed) != 0 && self.slab.is_exited(node as usize)
     }
 
-    /// NoBuffers: no room for one more message to this peer, after `promised` others.
+    /// Returns `NoBuffers` if there is no slot for one more message to this peer, after
+    /// `promised_slots` others.
     #[inline(always)]
     fn ensure_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> PmResult<()> {
         if self.has_slot(node, peer, promised_slots) {
@@ -127,7 +130,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.poll_for_slot(node, peer, promised_slots)
     }
 
-    /// What is acknowledged meanwhile makes room.
+    /// Acknowledgements that are received meanwhile free slots.
     #[cold]
     fn poll_for_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> PmResult<()> {
         N::poll(self, ProgressMode::All);
@@ -137,8 +140,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Err(N::check_operational(self).err().unwrap_or(Error::NoBuffers))
     }
 
-    /// Whether this peer may have a slot: no peer has more than are left, so that those who do not
-    /// read stop nobody else.
+    /// Whether this peer may get a slot. No peer may use more slots than are left, so that peers
+    /// that do not read cannot stop messages to others.
     #[inline(always)]
     fn has_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> bool {
         self.collect_freed_slots();
@@ -146,7 +149,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         peer.outstanding() < left && N::may_send(self, node, peer)
     }
 
-    /// Takes back what is acknowledged.
+    /// Frees the slots of messages that are acknowledged.
     #[inline(always)]
     pub(in crate::device) fn collect_freed_slots(&self) {
         while let Some(slot) = self.queues.freed.pop() {
@@ -154,8 +157,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Whether `send_copy` will find room as long as nothing else is sent. Invalid also where
-    /// this stamp has been here: a node that is named twice.
+    /// Whether `send_copy` will find a slot while no other message is sent. Also returns `Invalid`
+    /// if this multicast already includes the node.
     pub(crate) fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
         let peer = self.peer_for_message(node, len)?;
         if peer.multicast_id.get() == multicast_id {
@@ -175,19 +178,19 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(())
     }
 
-    /// Where a multicast's message is written, once for all.
+    /// The buffer in which a multicast's message is written once for all receivers.
     pub(crate) fn staging(&self) -> *mut u8 {
         self.send.staging.as_ptr().cast_mut().cast()
     }
 
-    /// Sends `len` bytes at `from` to a node that has room.
+    /// Sends `len` bytes at `from` to a node for which there is a slot.
     pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
         let slot = if self.is_exited(node) { None } else { self.send.slots.allocate() };
         self.send.set_pending(slot.unwrap_or(DISCARD), node, len);
         if let Some(slot) = slot {
             let to = self.slab.payload(self.local_index, slot as usize);
-            // SAFETY: the slot has room for the longest message, `from` has as many bytes
-            // (staging of a context with at least this MTU).
+            // SAFETY: the slot has room for the longest message, `from` has as many bytes (staging
+            // of a context with at least this MTU).
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         self.publish();
@@ -212,14 +215,14 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(self.staging())
     }
 
-    /// A number that no multicast of this endpoint has had.
+    /// An id that no other multicast of this endpoint has had.
     pub(crate) fn next_multicast_id(&self) -> u64 {
         let multicast_id = self.send.last_multicast_id.get() + 1;
         self.send.last_multicast_id.set(multicast_id);
         multicast_id
     }
 
-    /// No later stamp of this endpoint is as low as `stamp`.
+    /// Later multicasts of this endpoint have ids above `multicast_id`.
     pub(crate) fn raise_multicast_id(&self, multicast_id: u64) {
         self.send.last_multicast_id.set(self.send.last_multicast_id.get().max(multicast_id));
     }
@@ -241,7 +244,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
             return self.publish_many();
         }
         let len = sender.pending_len.get();
-        // Before the message becomes visible.
+        // Counted before the message becomes visible.
         let counters = &self.record().node.send.0;
         counters.count_sent();
         counters.record_sent(node.wrapping_add(1), len as usize);
@@ -252,15 +255,15 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         N::send(self, peer, SendRequest { slot: slot as u32, to: node, len: len as u32 });
     }
 
-    /// Publishes a message, for whoever makes progress to send.
+    /// Publishes a message, and queues it for the engine.
     #[inline(always)]
     pub(in crate::device) fn hand_over(&self, peer: &PeerSendState, message: SendRequest) {
         self.publish_slot(peer, message);
-        // As many words as slots: there is room.
+        // The queue has as many words as there are slots, so there is room.
         self.queues.submitted.push(message.word());
     }
 
-    /// Publishes a message, and no more.
+    /// Publishes a message without queueing it.
     #[inline(always)]
     pub(in crate::device) fn publish_slot(&self, peer: &PeerSendState, message: SendRequest) {
         let SendRequest { slot, to, len } = message;
@@ -279,7 +282,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// A message to a node that has gone counts as received, by its sender.
+    /// A message to an exited node counts as received for its sender.
     #[cold]
     fn discard_message(&self) {
         self.send.pending_slot.set(DISCARD);
@@ -289,7 +292,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         });
     }
 
-    /// Send lock: what was reserved is not sent.
+    /// Called with the send lock: frees a reserved slot without sending it.
     pub(super) fn discard_reserved(&self) {
         let slot = self.send.pending_slot.get();
         self.send.pending_slot.set(DISCARD);

@@ -1,11 +1,11 @@
-//! The slab: memory of a host's processes of one channel, made by their owner. Counters and doors
-//! as in a shmem segment; and each process's send buffers, so that what was sent outlives the
-//! process that sent it.
+//! The slab: memory of a host's processes for one channel, created by their owner. It has counters
+//! and receiver states as in a shmem segment. It also has each process's send buffers, so that a
+//! sent message outlives its sender.
 //!
-//! A slot is *free* or *published*; one store tells which. It is written by its process alone, or
-//! after that one's end by whoever adopts it; neither believes the other.
+//! A slot is *free* or *published*; one store makes the change. It is written only by its process,
+//! or by the owner that adopts it after the process's exit. Neither trusts the contents.
 
-// UNSAFETY: forms addresses inside a mapping that other processes write.
+// UNSAFETY: computes addresses inside a mapping that other processes write.
 #![expect(unsafe_code)]
 
 use super::layout::{
@@ -30,13 +30,13 @@ pub(crate) struct Slab {
     memory: OwnedFd,
 }
 
-/// A slot's content, as its sender has published it: not yet believed.
+/// A slot's content, as its sender has published it: not validated yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedMessage {
     pub(crate) to: u32,
-    /// Its place among the messages to that node that are not numbered yet.
+    /// Its position among the messages to that node without a sequence number.
     pub(crate) order: u32,
-    /// Its number, when whoever makes progress has taken it.
+    /// Its sequence number, after the engine has taken it.
     pub(crate) sequence: Option<u32>,
     pub(crate) published: SendSlotState,
 }
@@ -58,7 +58,7 @@ impl Slab {
         Ok(slab)
     }
 
-    /// Maps one that was made elsewhere. Invalid: it is not what the attach message says.
+    /// Maps a slab of another process. Returns `Invalid` if it does not match the attach message.
     pub(crate) fn open(memory: OwnedFd, geometry: SlabGeometry, nonce: [u64; 2]) -> PmResult<Slab> {
         let map = open_sealed(&memory, geometry.size)?;
         let slab = Slab { map, geometry, nonce, memory };
@@ -86,7 +86,7 @@ impl Slab {
     }
 
     /// # Safety
-    /// `offset` is one of the geometry's, of a place, node or slot that it has.
+    /// `offset` is one of the geometry's, for a local index, node or slot that it has.
     #[inline(always)]
     unsafe fn ptr_at<T>(&self, offset: usize) -> NonNull<T> {
         debug_assert!(offset + size_of::<T>() <= self.geometry.size);
@@ -105,23 +105,23 @@ impl Slab {
         &self.header().oversubscribed
     }
 
-    /// How many nodes were marked as gone.
+    /// The number of nodes that were marked as exited.
     #[inline(always)]
     pub(crate) fn exited_count(&self) -> &AtomicU64 {
         &self.header().exited_count
     }
 
-    /// Whether `node` was marked as gone.
+    /// Whether `node` was marked as exited.
     pub(crate) fn is_exited(&self, node: usize) -> bool {
         assert!(node < self.geometry.nodes);
         // SAFETY: a word inside the mapping, by the geometry; atomic.
         let word =
             unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
-        // SYNC: gone
+        // SYNC: exited-node
         word.load(Ordering::Acquire) >> (node % 64) & 1 != 0
     }
 
-    /// Marks it, by the owner.
+    /// Marks a node as exited. Called by the owner.
     pub(crate) fn set_exited(&self, node: usize) {
         assert!(node < self.geometry.nodes);
         // SAFETY: as `is_exited`.
@@ -129,12 +129,12 @@ impl Slab {
             unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
         let bit = 1 << (node % 64);
         if word.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-            // SYNC: gone
+            // SYNC: exited-node
             self.exited_count().fetch_add(1, Ordering::Release);
         }
     }
 
-    /// A local node's counters, door and outbox.
+    /// A local node's counters, receiver state and control queue.
     #[inline(always)]
     pub(crate) fn record(&self, local_index: usize) -> &LocalNodeRecord {
         assert!(local_index < self.geometry.local_nodes);
@@ -142,13 +142,13 @@ impl Slab {
         unsafe { self.ptr_at::<LocalNodeRecord>(self.geometry.record_offset(local_index)).as_ref() }
     }
 
-    /// Verbs: what the process at `local_index` has accepted from `source`.
+    /// Verbs: the messages that the process at `local_index` has accepted from `source`.
     #[inline(always)]
     pub(crate) fn accepted(&self, local_index: usize, source: usize) -> &AtomicU64 {
         self.pair_counter(local_index, source)
     }
 
-    /// Ethernet: the number of the next packet from the process at `local_index` to `to`.
+    /// Ethernet: the sequence number of the next packet from the process at `local_index` to `to`.
     pub(crate) fn next_sequence(&self, local_index: usize, to: usize) -> &AtomicU64 {
         self.pair_counter(local_index, to)
     }
@@ -171,14 +171,14 @@ impl Slab {
         }
     }
 
-    /// Where the payload of a slot begins, counted from the start of the slab.
+    /// The offset of a slot's payload in the slab.
     #[inline(always)]
     pub(crate) fn payload_offset(&self, local_index: usize, slot: usize) -> usize {
         assert!(local_index < self.geometry.local_nodes && slot < self.geometry.all_slots());
         self.geometry.frame_offset(local_index, slot)
     }
 
-    /// Where the payload of a slot lies.
+    /// The address of a slot's payload.
     #[inline(always)]
     pub(crate) fn payload(&self, local_index: usize, slot: usize) -> *mut u8 {
         // SAFETY: a frame inside the mapping, by the geometry.
@@ -188,19 +188,19 @@ impl Slab {
     /// Writes a short message to a slot's frame.
     pub(crate) fn write(&self, local_index: usize, slot: usize, message: &[u8]) {
         let len = message.len().min(self.geometry.mtu);
-        // SAFETY: the frame has `mtu` bytes; it is the caller's until it publishes the slot.
+        // SAFETY: the frame has `mtu` bytes; it belongs to the caller until it publishes the slot.
         unsafe {
             std::ptr::copy_nonoverlapping(message.as_ptr(), self.payload(local_index, slot), len);
         }
     }
 
-    /// Where it begins.
+    /// The start of the slab.
     pub(crate) fn start(&self) -> NonNull<u8> {
         // SAFETY: the header page.
         unsafe { self.ptr_at(0) }
     }
 
-    /// The message in the slot's frame exists from now on.
+    /// Publishes the message in the slot's frame.
     #[inline(always)]
     pub(crate) fn publish(&self, local_index: usize, slot: usize, content: PublishedMessage) {
         let header = self.slot_header(local_index, slot);
@@ -208,11 +208,11 @@ impl Slab {
         header.send_order.store(content.order, Ordering::Relaxed);
         let sequence_flag = if content.sequence.is_some() { SEQUENCE_ASSIGNED } else { 0 };
         header.sequence.store(content.sequence.unwrap_or(0), Ordering::Relaxed);
-        // SYNC: slab-slot (who adopts the slot sees what it holds)
+        // SYNC: slab-slot (an owner that adopts the slot sees its contents)
         header.state.store(content.published.word() | sequence_flag, Ordering::Release);
     }
 
-    /// The published message has a number from now on.
+    /// Gives the published message its sequence number.
     #[inline(always)]
     pub(crate) fn set_sequence(&self, local_index: usize, slot: usize, sequence: u32) {
         let header = self.slot_header(local_index, slot);
@@ -222,7 +222,7 @@ impl Slab {
         header.state.store(word | SEQUENCE_ASSIGNED, Ordering::Release);
     }
 
-    /// A published slot that has its number holds this from now on.
+    /// Replaces the state of a published slot that has its sequence number.
     pub(crate) fn replace(&self, local_index: usize, slot: usize, published: SendSlotState) {
         // SYNC: slab-slot
         self.slot_header(local_index, slot)
@@ -230,18 +230,18 @@ impl Slab {
             .store(published.word() | SEQUENCE_ASSIGNED, Ordering::Release);
     }
 
-    /// The message was acknowledged, or goes nowhere.
+    /// Frees the slot: its message was acknowledged or dropped.
     #[inline(always)]
     pub(crate) fn free(&self, local_index: usize, slot: usize) {
         self.slot_header(local_index, slot).state.store(0, Ordering::Release);
     }
 
-    /// Whether the process at `local_index` has sent anything that nobody has acknowledged.
+    /// Whether any message of the process at `local_index` is not acknowledged.
     pub(crate) fn has_unacked(&self, local_index: usize) -> bool {
         (0..self.geometry.all_slots()).any(|slot| self.content(local_index, slot).is_some())
     }
 
-    /// What the process has left in a slot. None: nothing that it has sent.
+    /// The published message in a slot, or None if the slot is free.
     pub(crate) fn content(&self, local_index: usize, slot: usize) -> Option<PublishedMessage> {
         let header = self.slot_header(local_index, slot);
         // SYNC: slab-slot
@@ -256,7 +256,7 @@ impl Slab {
 }
 
 impl ControlQueue {
-    /// By the owner. NoBuffers: the process has to send the earlier ones first.
+    /// Called by the owner. Returns `NoBuffers` if the process has to send the earlier ones first.
     pub(crate) fn push(&self, to: u32, message: &[u8]) -> PmResult<()> {
         let write_index = self.write_index.0.load(Ordering::Relaxed);
         if write_index.wrapping_sub(self.read_index.0.load(Ordering::Acquire))
@@ -272,21 +272,21 @@ impl ControlQueue {
             eight[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
         }
-        // SYNC: outbox
+        // SYNC: control-queue
         self.write_index.0.store(write_index.wrapping_add(1), Ordering::Release);
         Ok(())
     }
 
-    /// Whether none waits.
+    /// Whether no control message waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.write_index.0.load(Ordering::Relaxed) == self.read_index.0.load(Ordering::Relaxed)
     }
 
-    /// By the process: the next letter, with its length checked.
+    /// Called by the process: the next control message, with its length checked.
     pub(crate) fn peek(&self) -> Option<(u32, [u8; CONTROL_MTU], usize)> {
         let read_index = self.read_index.0.load(Ordering::Relaxed);
-        // SYNC: outbox
+        // SYNC: control-queue
         if self.write_index.0.load(Ordering::Acquire) == read_index {
             return None;
         }
@@ -299,7 +299,7 @@ impl ControlQueue {
         Some((slot.to.load(Ordering::Relaxed), bytes, len))
     }
 
-    /// By the process, after `peek`.
+    /// Called by the process, after `peek`.
     pub(crate) fn pop(&self) {
         let read_index = self.read_index.0.load(Ordering::Relaxed);
         self.read_index.0.store(read_index.wrapping_add(1), Ordering::Release);

@@ -1,23 +1,23 @@
-//! The free slots of a sender. They are handed out in groups of neighbours, the lowest whole group
-//! first: neighbours that are sent one after the other are one piece to the kernel, also after
-//! losses have freed them in another order, and a sender keeps to as few frames as it has on the
-//! way, which the cache holds.
+//! The free slots of a sender. They are allocated from groups of adjacent slots, the lowest
+//! completely free group first. Adjacent slots that are sent one after the other are one contiguous
+//! part for the kernel. This remains so after losses have freed slots in another order. A sender
+//! also uses only about as many frames as it has in flight, so that they stay in the cache.
 
 #![forbid(unsafe_code)]
 
 use crate::sync::SingleWriterU64;
 
-/// Bytes of a group's frames, about: what one datagram takes.
+/// The approximate size of a group's frames: the size of one datagram.
 const SLOT_GROUP_LEN: usize = 64 << 10;
 
-/// By the holder of the send lock.
+/// Used by the holder of the send lock.
 pub(crate) struct SlotAllocator {
     /// Bit i of group g: slot `g * size + i` is free.
     groups: Box<[SingleWriterU64]>,
-    /// A power of two, and which.
+    /// A power of two, and its exponent.
     group_size: u64,
     group_shift: u32,
-    /// The next slot that may be handed out from the group in use.
+    /// The next slot to allocate from the current group.
     next_slot: SingleWriterU64,
     free_count: SingleWriterU64,
 }
@@ -38,13 +38,13 @@ impl SlotAllocator {
         }
     }
 
-    /// How many are free.
+    /// The number of free slots.
     #[inline(always)]
     pub(crate) fn len(&self) -> u64 {
         self.free_count.get()
     }
 
-    /// A slot that was handed out is free again.
+    /// Frees a slot.
     #[inline(always)]
     pub(crate) fn release(&self, slot: u64) {
         let Some(group) = self.groups.get((slot >> self.group_shift) as usize) else { return };
@@ -52,7 +52,7 @@ impl SlotAllocator {
         self.free_count.set(self.free_count.get() + 1);
     }
 
-    /// A free slot.
+    /// Allocates a free slot.
     #[inline(always)]
     pub(crate) fn allocate(&self) -> Option<u64> {
         let next_slot = self.next_slot.get();
@@ -68,7 +68,7 @@ impl SlotAllocator {
         let group = &self.groups[group_index as usize];
         group.set(group.get() & !(1 << bit));
         self.free_count.set(self.free_count.get() - 1);
-        // Behind the last one of a group nothing is left: the next call looks for another.
+        // After the last slot of a group none is left: the next call selects another group.
         let last = bit + 1 == self.group_size;
         self.next_slot.set(if last {
             group_index * self.group_size + bit
@@ -78,7 +78,7 @@ impl SlotAllocator {
         Some(group_index * self.group_size + bit)
     }
 
-    /// The lowest group that is free as a whole, or else in part.
+    /// The lowest group that is completely free, or otherwise partly free.
     fn find_free_group(&self) -> Option<u64> {
         let full_group = low_bits(self.group_size);
         let find = |is_wanted: &dyn Fn(u64) -> bool| {
@@ -90,7 +90,7 @@ impl SlotAllocator {
     }
 }
 
-/// So many bits.
+/// A mask of the lowest `count` bits.
 fn low_bits(count: u64) -> u64 {
     u64::MAX >> (64 - count.clamp(1, 64))
 }
@@ -118,7 +118,7 @@ mod tests {
         let mut in_use: Vec<u64> = (0..200).map(|_| slots.allocate().unwrap()).collect();
         let (mut last, mut breaks) = (in_use[199], 0);
         for round in 0..20_000 {
-            // One of ten is freed late.
+            // One slot in ten is freed late.
             let slot = in_use.remove(if round % 10 == 0 { 100 } else { 0 });
             slots.release(slot);
             let slot = slots.allocate().unwrap();

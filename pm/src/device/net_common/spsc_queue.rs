@@ -1,16 +1,16 @@
 //! Bounded queues of words inside a process, from the holder of one lock to the holder of another:
-//! what was sent goes to whoever makes progress, what has arrived comes back.
+//! submitted messages go to the engine, and received messages come back.
 
 #![forbid(unsafe_code)]
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// One side writes this line, the other reads it.
+/// One side writes this cache line, the other reads it.
 #[derive(Default)]
 #[repr(align(128))]
 struct QueueIndex(AtomicU64);
 
-/// One thread at a time may push, and one may pop: their locks see to that.
+/// At a time one thread may push and one may pop, which their locks ensure.
 pub(crate) struct SpscQueue {
     pushed: QueueIndex,
     popped: QueueIndex,
@@ -29,7 +29,7 @@ impl SpscQueue {
         &self.words[index as usize & (self.words.len() - 1)]
     }
 
-    /// False: it is full.
+    /// Returns false if the queue is full.
     #[inline(always)]
     pub(crate) fn push(&self, word: u64) -> bool {
         let index = self.pushed.0.load(Ordering::Relaxed);
@@ -42,7 +42,8 @@ impl SpscQueue {
         true
     }
 
-    /// The next word, which stays. May be called by anybody; only who may pop can rely on it.
+    /// The next word, which stays in the queue. Any thread may call this, but the result is
+    /// reliable only for the thread that may pop.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<u64> {
         let index = self.popped.0.load(Ordering::Relaxed);
@@ -61,13 +62,14 @@ impl SpscQueue {
         Some(word)
     }
 
-    /// How many words there are; a glance.
+    /// The number of words; it may be out of date.
     pub(crate) fn len(&self) -> usize {
         let popped = self.popped.0.load(Ordering::Acquire);
         self.pushed.0.load(Ordering::Acquire).wrapping_sub(popped) as usize
     }
 
-    /// What was written before the last word was taken is seen then.
+    /// If it returns true, the caller sees everything that was written before the last word was
+    /// taken.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         let popped = self.popped.0.load(Ordering::Acquire);

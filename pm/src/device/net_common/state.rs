@@ -1,6 +1,6 @@
-//! A context's state: how much is queued, dropping it, saving and restoring it, showing it.
+//! A context's state: queue status, reset, saving and restoring, dump.
 
-// UNSAFETY: reads messages where they wait.
+// UNSAFETY: reads messages in their buffers.
 #![expect(unsafe_code)]
 
 use super::receive::RestoredMessage;
@@ -12,20 +12,23 @@ use crate::sync::Ordering;
 use std::collections::VecDeque;
 use std::io::Write;
 
-/// Words before the messages: whose format it is, nodes, own node, sent, received and the number of
-/// messages. Of each message source, length and payload, padded to 8.
+/// Words in front of the messages: the magic number of the format, the number of nodes, this node,
+/// the sent and received counts, and the number of messages. Each message has source, length and
+/// payload, padded to 8 bytes.
 const HEADER_WORDS: usize = 6;
 
-/// Whether `bytes` are a saved context of this kind, as far as bytes alone tell.
+/// Whether `bytes` are a saved context of this kind, as far as this can be checked without a
+/// context.
 pub(crate) fn is_saved_context<N: NetworkDevice>(bytes: &[u8]) -> bool {
-    SavedState::parse(N::SAVE_MAGIC, bytes).is_ok()
+    NetworkSavedState::parse(N::SAVE_MAGIC, bytes).is_ok()
 }
 
 impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// Busy: something is not acknowledged. Io: nor will it be.
+    /// Returns `Busy` if a message is not acknowledged, and `Io` if it cannot be acknowledged any
+    /// more.
     pub(crate) fn is_send_done(&self) -> PmResult<()> {
         let done = || {
-            // In this order: see `take_submitted`.
+            // In this order: see `process_submitted`.
             self.queues.submitted.is_empty() && self.queues.outstanding.load(Ordering::Acquire) == 0
         };
         if !done() {
@@ -34,7 +37,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         if done() { Ok(()) } else { Err(N::check_operational(self).err().unwrap_or(Error::Busy)) }
     }
 
-    /// `held` is not among what waits here.
+    /// `_held` is ignored: the held message is not in the queues.
     pub(crate) fn queue_status(&self, _held: bool) -> QueueStatus {
         N::poll_blocking(self);
         let waiting = self.queues.submitted.len() as u64;
@@ -56,7 +59,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Both locks, nothing held. What is not acknowledged is not in it: see `is_send_done`.
+    /// Called with both locks, while no message is held. Messages that are not acknowledged are not
+    /// saved: see `is_send_done`.
     pub(crate) fn save(&self, out: &mut Vec<u8>) {
         N::poll_blocking(self);
         let record = &self.record().node;
@@ -78,14 +82,14 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Copies of what waits, which goes on waiting: taken from one end and put to the other.
+    /// Copies of the waiting messages, which stay in the queue: each is taken and restored.
     fn copy_messages(&self) -> Vec<(u32, Vec<u8>)> {
         let mut copies = Vec::new();
         let mut restored = VecDeque::new();
         for _ in 0..self.waiting_count() {
             let Some(from) = self.peek() else { break };
             let Ok((_, ptr, len)) = self.take_uncounted() else { break };
-            // SAFETY: what was taken is readable until it is released, below.
+            // SAFETY: the message that was taken is readable until it is released, below.
             let bytes = unsafe { std::slice::from_raw_parts(ptr, len) }.to_vec();
             self.release_uncounted();
             restored.push_back(RestoredMessage { from, len, bytes: AlignedLine::copy(&bytes) });
@@ -95,13 +99,13 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         copies
     }
 
-    /// Invalid: not a saved context of this place.
+    /// Returns `Invalid` if it is not a saved context of this node.
     pub(crate) fn check_saved(&self, saved: &[u8]) -> PmResult<()> {
         self.parse_saved(saved).map(drop)
     }
 
-    fn parse_saved<'a>(&self, saved: &'a [u8]) -> PmResult<SavedState<'a>> {
-        let state = SavedState::parse(N::SAVE_MAGIC, saved)?;
+    fn parse_saved<'a>(&self, saved: &'a [u8]) -> PmResult<NetworkSavedState<'a>> {
+        let state = NetworkSavedState::parse(N::SAVE_MAGIC, saved)?;
         let fits = |&(from, bytes): &(u64, &[u8])| {
             from < self.nodes() as u64
                 && from != u64::from(self.self_node)
@@ -116,7 +120,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Invalid, and nothing has happened: not a saved context of this place.
+    /// Returns `Invalid`, without any change, if it is not a saved context of this node.
     pub(crate) fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let state = self.parse_saved(saved)?;
         N::poll_blocking(self);
@@ -152,8 +156,8 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     }
 }
 
-/// A saved context, checked as far as bytes alone allow.
-struct SavedState<'a> {
+/// A saved context, validated as far as this is possible without a context.
+struct NetworkSavedState<'a> {
     nodes: u64,
     self_node: u64,
     sent: u64,
@@ -161,8 +165,8 @@ struct SavedState<'a> {
     messages: Vec<(u64, &'a [u8])>,
 }
 
-impl<'a> SavedState<'a> {
-    fn parse(expected_magic: u64, mut bytes: &'a [u8]) -> PmResult<SavedState<'a>> {
+impl<'a> NetworkSavedState<'a> {
+    fn parse(expected_magic: u64, mut bytes: &'a [u8]) -> PmResult<NetworkSavedState<'a>> {
         let read_word = |bytes: &mut &'a [u8]| -> PmResult<u64> {
             let (first, rest) = bytes.split_first_chunk::<8>().ok_or(Error::Invalid)?;
             *bytes = rest;
@@ -186,7 +190,7 @@ impl<'a> SavedState<'a> {
             messages
                 .push((from, payload.get(..len).filter(|p| !p.is_empty()).ok_or(Error::Invalid)?));
         }
-        let state = SavedState { nodes, self_node, sent, received, messages };
+        let state = NetworkSavedState { nodes, self_node, sent, received, messages };
         if bytes.is_empty() { Ok(state) } else { Err(Error::Invalid) }
     }
 }

@@ -36,7 +36,7 @@ impl ShmemOptions {
     }
 }
 
-/// Reads `-name number` pairs; `set_option` refuses by false. Zero is never allowed.
+/// Reads `-name number` pairs; `set_option` returns false to reject a pair. Zero is never allowed.
 pub(crate) fn parse(
     options: &[&str],
     mut set_option: impl FnMut(&str, usize) -> bool,
@@ -54,7 +54,7 @@ pub(crate) fn parse(
     Ok(())
 }
 
-/// What `pmGetDeviceConfig` answers.
+/// The properties that `pmGetDeviceConfig` returns.
 pub(crate) fn device_config(
     options: ShmemOptions,
     geometry: &SegmentGeometry,

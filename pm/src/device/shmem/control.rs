@@ -1,5 +1,6 @@
-//! Control messages: from the owner of the contexts to the processes, beside the messages proper.
-//! A tiny ring for each pair, with its own activation. They are not counted and wake nobody.
+//! Control messages: from the owner of the contexts to the processes, apart from other messages.
+//! Each pair of nodes has a tiny ring with its own activation. Control messages are not counted,
+//! and they wake no receiver.
 
 // UNSAFETY: copies between the caller's slices and the ring.
 #![expect(unsafe_code)]
@@ -12,7 +13,7 @@ use crate::ring::{Consumer, Producer};
 use crate::segment::RingKind;
 use std::sync::Mutex;
 
-/// Control messages are rare: one lock for each direction, taken by trying.
+/// Control messages are rare: one lock for each direction, taken by try-lock.
 #[derive(Default)]
 pub(super) struct Control {
     send: Mutex<()>,
@@ -35,7 +36,7 @@ impl ShmemEndpoint {
         self.segment.activate(self_node, to, RingKind::Control);
         let ring = Producer::new(self.segment.ring(self_node, to, RingKind::Control));
         let reserved = ring.reserve(len)?;
-        // SAFETY: `reserved` has `len` bytes in the ring, which nobody reads before publish.
+        // SAFETY: `reserved` has `len` bytes in the ring, which no process reads before `publish`.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), reserved.payload, len) };
         ring.publish(reserved.position, len, 0);
         Ok(())
@@ -52,7 +53,7 @@ impl ShmemEndpoint {
         for source in after_last.into_iter().chain(up_to_last) {
             let ring = Consumer::new(self.segment.ring(source, self_node, RingKind::Control));
             let message = ring.take().inspect_err(|_| {
-                self.break_link(source as u32, "its control ring holds what no sender writes");
+                self.break_link(source as u32, "its control ring is corrupt");
             })?;
             let Some(message) = message else { continue };
             *len = message.len;

@@ -1,7 +1,7 @@
 //! The shmem device: processes of one host exchange messages through rings in a shared segment.
-//! `docs/ARCHITECTURE.md` draws the segment.
+//! `docs/ARCHITECTURE.md` describes the segment's layout.
 
-// UNSAFETY: keeps addresses inside a mapping beside the mapping that they point into.
+// UNSAFETY: keeps addresses inside a mapping next to the mapping that they point into.
 #![expect(unsafe_code)]
 
 pub(crate) mod config;
@@ -33,33 +33,33 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Remote memory goes both ways.
+/// Remote memory access in both directions.
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
 
-/// What this process keeps for one channel and node: its ends of all rings. The state of a ring
-/// is in the ring, so an endpoint may be made again at any time.
+/// The state that this process keeps for one channel and node: its ends of all rings. The state of
+/// a ring is in the ring, so an endpoint may be created again at any time.
 #[repr(align(128))]
 pub(crate) struct ShmemEndpoint {
     channel: u32,
     self_node: u32,
     mtu: usize,
-    /// The own node's record in the segment.
+    /// This node's record in the segment.
     record: NonNull<NodeRecord>,
-    /// Advances with every source that sends to us for the first time.
+    /// Grows whenever a source sends to this node for the first time.
     generation: NonNull<AtomicU64>,
-    /// This process cannot be reached by a membarrier: it fences after every message.
+    /// This process cannot be reached by a membarrier, so it fences after every message.
     must_fence: bool,
     send: send::ShmemSender,
     receive: receive::ShmemReceiver,
     control: control::Control,
-    select: select::SelectState,
+    select: select::ShmemSelectState,
     rma: rma::RmaState,
     emulation: rma_emulation::RmaEmulation,
     ringer: Arc<DoorbellSender>,
     segment: Arc<Segment>,
 }
 
-// SAFETY: `record` and the rings point into the segment, which the endpoint holds; whatever
+// SAFETY: `record` and the rings point into the segment, which the endpoint holds. Everything that
 // threads share is atomic, and the rings' contents are used under the context's locks.
 unsafe impl Send for ShmemEndpoint {}
 // SAFETY: as above.
@@ -94,7 +94,7 @@ impl ShmemEndpoint {
             send,
             receive,
             control: control::Control::default(),
-            select: select::SelectState::default(),
+            select: select::ShmemSelectState::default(),
             rma: rma::RmaState::new(segment.geometry().nodes, owner_pid),
             emulation: rma_emulation::RmaEmulation::new(),
             ringer,
@@ -114,12 +114,12 @@ impl ShmemEndpoint {
         self.self_node
     }
 
-    /// Nodes that it reaches, itself included.
+    /// Nodes that the endpoint reaches, including its own.
     pub(crate) fn nodes(&self) -> usize {
         self.segment.geometry().nodes
     }
 
-    /// Bytes of memory that it maps.
+    /// Bytes of memory that the endpoint maps.
     pub(crate) fn size(&self) -> usize {
         self.segment.geometry().size
     }
@@ -131,16 +131,16 @@ impl ShmemEndpoint {
 
     #[inline(always)]
     fn record(&self) -> &NodeRecord {
-        // SAFETY: points into the segment that `self` holds; only atomics inside.
+        // SAFETY: points into the segment that `self` holds; the record has only atomics.
         unsafe { self.record.as_ref() }
     }
 
-    /// Send lock. A later message has gone by another device.
+    /// Send lock. A later message went by another device.
     pub(crate) fn clear_last_destination(&self) {
         self.record().send.0.last_peer.store(0, Ordering::Relaxed);
     }
 
-    /// Receive lock. A later message has come by another device.
+    /// Receive lock. A later message came by another device.
     pub(crate) fn clear_last_source(&self) {
         self.record().receive.0.last_peer.store(0, Ordering::Relaxed);
     }
@@ -161,14 +161,14 @@ impl ShmemEndpoint {
 pub(crate) struct Shmem {
     number: usize,
     geometry: SegmentGeometry,
-    /// Null while it is not bound.
+    /// Null while the context is not bound.
     endpoint: AtomicPtr<ShmemEndpoint>,
-    /// All endpoints there ever were: somebody may still look at an old one.
+    /// All endpoints that this context ever had: another thread may still use an old one.
     all_endpoints: Mutex<Vec<NonNull<ShmemEndpoint>>>,
     is_attached: bool,
 }
 
-// SAFETY: endpoints are Send and Sync; they are freed with the context alone.
+// SAFETY: endpoints are Send and Sync; only the drop of the context frees them.
 unsafe impl Send for Shmem {}
 // SAFETY: as above.
 unsafe impl Sync for Shmem {}
@@ -189,7 +189,7 @@ impl Shmem {
 
     fn install(&self, endpoint: ShmemEndpoint) {
         let endpoint = Box::into_raw(Box::new(endpoint));
-        // SAFETY: from a Box, not null.
+        // SAFETY: comes from a Box, so it is not null.
         let pointer = unsafe { NonNull::new_unchecked(endpoint) };
         self.all_endpoints.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
         // SYNC: endpoint
@@ -201,7 +201,7 @@ impl Shmem {
     pub(crate) fn endpoint(&self) -> PmResult<&ShmemEndpoint> {
         // SYNC: endpoint
         let endpoint = self.endpoint.load(Ordering::Acquire);
-        // SAFETY: null or one of `kept`, which live as long as `self`.
+        // SAFETY: null or one of `all_endpoints`, which live as long as `self`.
         unsafe { endpoint.as_ref() }.ok_or(Error::Invalid)
     }
 
@@ -212,7 +212,7 @@ impl Shmem {
         }
     }
 
-    /// Both locks. Busy: bound already, or somebody else is bound there.
+    /// Both locks. Busy: already bound, or another context is bound to that channel and node.
     pub(crate) fn bind(
         &self,
         device_state: &DeviceState,
@@ -237,7 +237,7 @@ impl Shmem {
         Ok(())
     }
 
-    /// Both locks: the process that this end was given to gives it up.
+    /// Both locks: the process that attached the context gives it up.
     pub(crate) fn leave(&self) {
         if let (true, Ok(endpoint)) = (self.is_attached, self.endpoint()) {
             open::mark_exited(endpoint.segment(), endpoint.self_node as usize);
@@ -245,7 +245,8 @@ impl Shmem {
         }
     }
 
-    /// The bell's name goes with the messages: who attaches hangs its own.
+    /// The doorbell's name is handed over with the endpoint: the attaching process opens its own
+    /// doorbell.
     pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let endpoint = self.endpoint()?;
         let fd = open::create_attach_fd(self.number, endpoint)?;
@@ -404,7 +405,7 @@ impl Transport for Shmem {
     }
 }
 
-/// The ring that `from` sends to `to`.
+/// The ring from node `from` to node `to`.
 fn message_ring(segment: &Segment, from: usize, to: usize) -> crate::ring::Ring {
     segment.ring(from, to, RingKind::Message)
 }

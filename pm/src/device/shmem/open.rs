@@ -1,4 +1,4 @@
-//! How shmem contexts come and go: the owner's channels, binding, attach descriptors, exit.
+//! Opening and closing shmem contexts: the owner's channels, binding, attach descriptors, exit.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A shmem device's channels: one segment each, made when the first context is bound to it.
+/// A shmem device's channels: one segment each, created when the first context is bound to it.
 pub(crate) struct ShmemChannels {
     options: ShmemOptions,
     geometry: SegmentGeometry,
@@ -63,7 +63,7 @@ impl ShmemChannels {
         config::device_config(self.options, &self.geometry, contexts)
     }
 
-    /// Invalid: no such channel or node. Busy: another context is bound there.
+    /// Invalid: no such channel or node. Busy: another context is bound to that node.
     pub(crate) fn bind(&self, channel: u32, self_node: u32) -> PmResult<ShmemEndpoint> {
         if self_node as usize >= self.options.nodes {
             return Err(Error::Invalid);
@@ -84,7 +84,7 @@ impl ShmemChannels {
         }
         let node = segment.node(self_node as usize);
         if node.receiver_state.0.bits() & EXITED != 0 {
-            // A new life: nothing that was sent to the old one may be seen.
+            // The context is new: it must not see messages that were sent to an earlier one.
             state::drop_received(&segment, self_node as usize);
             withdraw_all_regions(&segment, self_node as usize);
             node.receiver_state.0.0.store(0, Ordering::SeqCst);
@@ -131,8 +131,9 @@ impl ShmemChannels {
     }
 }
 
-/// `node` receives no more: from now on senders drop what they send to it, and what is queued
-/// counts as received. Each message is counted once, whoever comes first: see `door`.
+/// Marks `node` as exited: from now on senders drop what they send to it, and messages that are
+/// queued for it count as received. Each message is counted once, by whichever side claims it
+/// first; see `receiver_state.rs`.
 pub(super) fn mark_exited(segment: &Segment, node: usize) {
     let record = segment.node(node);
     record.receiver_state.0.set_exited(membarrier::issue);
@@ -142,11 +143,11 @@ pub(super) fn mark_exited(segment: &Segment, node: usize) {
         .sum();
     let received = record.receive.0.received.load(Ordering::Relaxed);
     record.receive.0.received.store(received.wrapping_add(claimed_count), Ordering::Release);
-    // Nobody waits for what it had asked for.
+    // Its RMA operations in flight no longer count.
     record.send.0.pending_rma.store(0, Ordering::Release);
 }
 
-/// What a dead process had locked is locked no more.
+/// Withdraws all regions that an exited process had locked.
 fn withdraw_all_regions(segment: &Segment, node: usize) {
     let regions = segment.regions(node);
     if regions.access.pid.swap(0, Ordering::Relaxed) != 0 {
@@ -154,7 +155,7 @@ fn withdraw_all_regions(segment: &Segment, node: usize) {
     }
 }
 
-/// Makes a descriptor that [`attach`] takes: a socket with everything in it, to be read once.
+/// Creates a descriptor for [`attach`]: a socket that holds the whole state and is read once.
 pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmResult<OwnedFd> {
     let segment = endpoint.segment();
     let message = AttachMessage {
@@ -170,7 +171,7 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmRes
     fd_passing::pack(&message, &fds)
 }
 
-/// Makes a context from such a descriptor. Invalid: it holds anything else, or was used before.
+/// Creates a context from such a descriptor. Invalid: another content, or it was used already.
 pub(crate) fn attach(fd: OwnedFd) -> PmResult<Shmem> {
     let owner_pid = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
     let (bytes, fds) = fd_passing::unpack(&fd, ATTACH_BYTES)?;

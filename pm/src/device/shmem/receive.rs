@@ -1,11 +1,14 @@
-//! Receiving: which ring is looked at when.
+//! Receiving: the order in which the rings are polled.
 //!
-//! The ring that gave the last message is *hot* and looked at on every poll; after [`RECEIVE_QUANTUM`]
-//! messages in a row the others come first. Of the other active rings every poll that finds the
-//! hot one empty looks at [`COLD_RINGS_PER_POLL`], in turn: at the slot where the next message will come, and at
-//! a word of our own that says where that is, eight of them to a line. So while one source floods,
-//! another's message waits for at most `RECEIVE_QUANTUM` messages of each other source and its own turn in the
-//! sweep; and when nothing floods it is found within `active / COLD_RINGS_PER_POLL` polls.
+//! The ring that gave the last message is *hot* and is checked on every poll. After
+//! [`RECEIVE_QUANTUM`] messages in a row the other rings come first. A poll that finds the hot ring
+//! empty checks [`COLD_RINGS_PER_POLL`] of the other active rings in turn. For each it reads the
+//! slot where the next message will come, and a local word that holds the slot's location, eight of
+//! them to a cache line.
+//!
+//! If one source floods, another source's message waits for at most `RECEIVE_QUANTUM` messages of
+//! each other source and its own turn. If no source floods, a message is found within
+//! `active / COLD_RINGS_PER_POLL` polls.
 
 // UNSAFETY: points into the segment.
 #![expect(unsafe_code)]
@@ -24,42 +27,43 @@ pub(super) const RECEIVE_QUANTUM: u64 = 16;
 /// Cold rings per poll.
 pub(super) const COLD_RINGS_PER_POLL: u64 = 4;
 
-/// No source: none is hot yet.
+/// No source is hot yet.
 const NO_SOURCE: u64 = u64::MAX;
-/// Found: not a message, but a source that was not there before.
+/// Returned by `find`: not a message, but a source that has not sent before.
 const NEW_SOURCE: u32 = u32::MAX;
-/// The held message lies in its slot.
+/// The held message is in its slot.
 pub(crate) const HELD_IN_SLOT: u64 = u64::MAX;
-/// The place of a source that has not sent.
+/// The order index of a source that has not sent.
 const NOT_ORDERED: u64 = u64::MAX;
-/// Slots lie at whole lines.
+/// Slots begin at cache lines.
 const LINE: usize = crate::ring::CACHE_LINE;
 
-/// The way from one node. All that a message needs is here, so that a composite can keep
-/// the address of the hot one.
+/// The receiving side for one node. It holds everything that a message needs, so that a composite
+/// can keep the address of the hot source.
 #[repr(align(64))]
 pub(crate) struct Source {
     consumer: Consumer,
-    /// Messages left of its turn.
+    /// Messages left of this source's turn.
     left_of_turn: SingleWriterU64,
-    /// The own node's record: what is received is counted there.
+    /// This node's record: received messages are counted there.
     self_record: NonNull<NodeRecord>,
     /// 1 + the node.
     node_plus_one: u32,
-    /// The way back.
+    /// The target for messages to that node.
     reverse_target: NonNull<Target>,
-    /// Where in `ShmemReceiver::activation_order` it stands, or [`NOT_ORDERED`].
+    /// Index of this source in `ShmemReceiver::activation_order`, or [`NOT_ORDERED`].
     order_index: SingleWriterU64,
 }
 
 impl Source {
-    /// No lock. What is next here, if it is this source's turn. Other: `Endpoint::find` knows.
+    /// No lock. The next message of this source, if it is this source's turn. Other: call
+    /// `ShmemEndpoint::find`.
     #[inline(always)]
     pub(crate) fn peek_inline(&self) -> PeekResult {
         if self.left_of_turn.get() == 0 { PeekResult::Other } else { self.consumer.peek() }
     }
 
-    /// As `peek`, for a message of any length.
+    /// Like `peek_inline`, for a message of any length.
     #[inline(always)]
     pub(crate) fn peek_any(&self) -> Option<TakenMessage> {
         match self.peek_inline() {
@@ -69,32 +73,32 @@ impl Source {
         }
     }
 
-    /// Receive lock. Whether nobody has taken what was seen.
+    /// Receive lock. Whether no other thread has taken the message that was seen.
     #[inline(always)]
     pub(crate) fn is_next(&self, message: &TakenMessage) -> bool {
         self.left_of_turn.get() != 0 && self.consumer.is_next(message)
     }
 
-    /// Receive lock. A message was taken that does not lie in its slot.
+    /// Receive lock. A message that is not in its slot was taken.
     #[inline(always)]
     pub(crate) fn grant_credit(&self, message: &TakenMessage) {
         if message.position != IN_SLOT {
-            // SAFETY: one of the endpoint that owns `self`.
+            // SAFETY: a target of the endpoint that owns `self`.
             unsafe { self.reverse_target.as_ref() }.on_credit(message.piggybacked_credit);
         }
     }
 
-    /// Receive lock. Takes what was seen, a message of this length.
+    /// Receive lock. Takes the message that was seen, which has this length.
     #[inline(always)]
     pub(crate) fn take_next(&self, len: usize) {
-        // From the hot source, whose first message `Endpoint::take` took.
+        // This is the hot source, whose first message `ShmemEndpoint::take` took.
         self.self_record().receive.0.count_received_bytes(len);
-        // SAFETY: one of the endpoint that owns `self`.
+        // SAFETY: a target of the endpoint that owns `self`.
         unsafe { self.reverse_target.as_ref() }.expect_line(len & (LINE - 1));
         self.left_of_turn.set(self.left_of_turn.get().wrapping_sub(1));
     }
 
-    /// No lock. A poll found nothing.
+    /// No lock. A poll found no message.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&self) {
         let epoch = &self.self_record().poll_epoch.0;
@@ -116,17 +120,18 @@ impl Source {
 
     #[inline(always)]
     fn self_record(&self) -> &NodeRecord {
-        // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
+        // SAFETY: points into the segment of the endpoint that owns `self`; the record has only
+        // atomics.
         unsafe { self.self_record.as_ref() }
     }
 
-    /// Messages left of its turn.
+    /// Messages left of this source's turn.
     pub(crate) fn left_of_turn(&self) -> u64 {
         self.left_of_turn.get()
     }
 }
 
-/// What was taken and not yet released.
+/// The message that was taken and not yet released.
 #[derive(Default)]
 struct HeldMessage {
     source: SingleWriterU64,
@@ -136,13 +141,14 @@ struct HeldMessage {
 
 pub(super) struct ShmemReceiver {
     sources: Box<[Source]>,
-    /// The active sources, `count` of them, in the order of their first message; [`NO_SOURCE`] where
-    /// one was corrupt.
+    /// The first `active_count` entries are the active sources, in the order of their first
+    /// message. The entry of a corrupt source is [`NO_SOURCE`].
     activation_order: Box<[SingleWriterU64]>,
-    /// For each place in `activation_order` where the source's next message will come, in lines from `first_ring`
-    /// (lower half), and the upper half of what is there until then. A slot's word changes before
-    /// its message can be taken; so where one was taken and this is not up to date (the hot source,
-    /// or after a reset), something seems to have come, and `begin_turn_if_waiting` sets it right.
+    /// For each entry of `activation_order` the slot where the source's next message will come. The
+    /// lower half is its distance in lines from `first_ring`; the upper half is the upper half of
+    /// the slot's word until the message comes. A slot's word changes before its message can be
+    /// taken. If an entry is out of date (the hot source, or after a reset), its slot seems to have
+    /// a message, and `begin_turn_if_waiting` corrects the entry.
     poll_targets: Box<[SingleWriterU64]>,
     /// The ring from node 0.
     first_ring: NonNull<u8>,
@@ -150,9 +156,9 @@ pub(super) struct ShmemReceiver {
     seen_generation: SingleWriterU64,
     /// The hot source.
     hot: SingleWriterU64,
-    /// The place in `activation_order` that the sweep looks at next.
+    /// Index in `activation_order` of the source that the next poll checks first.
     cold_cursor: SingleWriterU64,
-    /// Empty polls when a turn of the hot one last followed another.
+    /// The poll epoch when one turn of the hot source last followed another.
     epoch_at_turn_start: SingleWriterU64,
     held_message: HeldMessage,
 }
@@ -183,7 +189,7 @@ impl ShmemReceiver {
         }
     }
 
-    /// From now on this source is the first that is looked at.
+    /// Makes this source hot: it is polled first from now on.
     fn begin_turn(&self, source: u64) {
         let previous = self.hot.get();
         self.hot.set(source);
@@ -195,7 +201,7 @@ impl ShmemReceiver {
         }
     }
 
-    /// Notes where the next message of `source` will come.
+    /// Records where the next message of `source` will come.
     fn update_poll_target(&self, source: &Source) {
         if let Some(poll_target) = self.poll_targets.get(source.order_index.get() as usize) {
             let PollTarget { slot, empty_header } = source.consumer.poll_target();
@@ -204,8 +210,8 @@ impl ShmemReceiver {
         }
     }
 
-    /// Looks at the next `ring_count` places: the first where something has come, or may have. The next
-    /// look begins there.
+    /// Checks the next `ring_count` cold rings and returns the index of the first that has or may
+    /// have a message. The next call begins there.
     #[inline(always)]
     fn poll_cold_rings(&self, ring_count: u64) -> Option<u64> {
         let poll_targets = &self.poll_targets[..];
@@ -217,8 +223,9 @@ impl ShmemReceiver {
             }
             let poll_target = poll_targets[index as usize].get();
             let line = poll_target as u32 as usize;
-            // SAFETY: `watch` has noted a slot of a ring in the segment; or it is 0, and this is
-            // the head of a ring there: an atomic word in any case.
+            // SAFETY: `update_poll_target` has stored a slot of a ring in the segment. Or the
+            // offset is 0, and this is the head of a ring in the segment: an atomic word in any
+            // case.
             let header = unsafe { self.first_ring.add(line * LINE).cast::<AtomicU64>().as_ref() };
             if (header.load(Ordering::Relaxed) ^ poll_target) >> 32 != 0 {
                 self.cold_cursor.set(index);
@@ -230,7 +237,7 @@ impl ShmemReceiver {
         None
     }
 
-    /// The source at a place in the order.
+    /// The source at this index of `activation_order`.
     #[inline(always)]
     fn active_source(&self, index: u64) -> Option<(u32, &Source)> {
         if index >= self.active_count.get() {
@@ -242,7 +249,8 @@ impl ShmemReceiver {
 }
 
 impl ShmemEndpoint {
-    /// Where something waits. May be called by any thread at any time; `take` looks again.
+    /// The source that may have a message. Any thread may call this at any time; `take` checks
+    /// again.
     #[inline(always)]
     pub(crate) fn find(&self) -> Option<u32> {
         let receiver = &self.receive;
@@ -264,13 +272,13 @@ impl ShmemEndpoint {
         if found.is_some() {
             return found;
         }
-        // The hot one's turn was over, but nobody else has anything.
+        // The hot source's turn was over, but no other source has a message.
         let source = source.filter(|source| source.left_of_turn.get() == 0)?;
         self.start_hot_turn(source).then_some(hot as u32)
     }
 
-    /// Another turn of the hot source. Whether it has something. If no poll was in vain since the
-    /// last one, this is a flood: its slots are fetched a turn ahead.
+    /// Starts another turn of the hot source and returns whether it has a message. If no poll was
+    /// empty since the last turn, the source floods, and its slots are prefetched one turn ahead.
     #[inline(never)]
     fn start_hot_turn(&self, hot: &Source) -> bool {
         hot.left_of_turn.set(RECEIVE_QUANTUM);
@@ -282,13 +290,13 @@ impl ShmemEndpoint {
         hot.consumer.is_waiting()
     }
 
-    /// No lock. Whether there is no source but the hot one.
+    /// No lock. Whether the hot source is the only source.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
         self.receive.active_count.get() <= 1 && self.has_no_new_source()
     }
 
-    /// No lock. Whether neither a new source nor the next few in turn have anything.
+    /// No lock. Whether neither a new source nor the next few cold rings have a message.
     #[inline(always)]
     pub(crate) fn are_others_silent(&self) -> bool {
         self.has_no_new_source() && self.receive.poll_cold_rings(COLD_RINGS_PER_POLL).is_none()
@@ -299,7 +307,7 @@ impl ShmemEndpoint {
         self.generation().load(Ordering::Relaxed) == self.receive.seen_generation.get()
     }
 
-    /// Looks at the next `ring_count` rings in turn, not at the hot one.
+    /// Checks the next `ring_count` rings in turn, except the hot one.
     #[inline(never)]
     fn poll_cold_sources(&self, ring_count: u64) -> Option<u32> {
         for _ in 0..ring_count {
@@ -312,7 +320,7 @@ impl ShmemEndpoint {
         None
     }
 
-    /// Something may have come from the source at `place`. If so, its turn begins.
+    /// The source at `index` may have a message. If it has one, its turn begins.
     fn begin_turn_if_waiting(&self, index: u64) -> Option<u32> {
         let receiver = &self.receive;
         let (source, source_state) = receiver.active_source(index)?;
@@ -324,7 +332,7 @@ impl ShmemEndpoint {
         None
     }
 
-    /// Looks at every ring.
+    /// Checks every ring.
     pub(crate) fn find_in_all_rings(&self) -> Option<u32> {
         let active_count = self.receive.active_count.get();
         self.find().or_else(|| self.poll_cold_sources(active_count)).or_else(|| self.find())
@@ -358,8 +366,8 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Adds the sources that have sent for the first time, serves those that ask for remote memory,
-    /// and takes from one that has sent.
+    /// Adds the sources that have sent for the first time, serves emulated remote memory requests,
+    /// and takes a message from a source that has sent.
     #[cold]
     fn add_new_sources(&self) -> PmResult<(*mut u8, usize)> {
         let receiver = &self.receive;
@@ -387,14 +395,14 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The ring of this source is corrupt: it is told once and never read again.
+    /// The ring of this source is corrupt: this is reported once, and the ring is never read again.
     #[cold]
     fn drop_corrupt_source(&self, source: u32) {
-        self.break_link(source, "it wrote to its ring what no sender writes");
+        self.break_link(source, "its ring is corrupt");
         let receiver = &self.receive;
         receiver.hot.set(NO_SOURCE);
         receiver.sources[source as usize].left_of_turn.set(0);
-        // Its place stays its own: a glance may be there.
+        // Its index remains reserved: another thread may be reading the entry.
         let order_index = receiver.sources[source as usize].order_index.get();
         if let Some(order_entry) = receiver.activation_order.get(order_index as usize) {
             order_entry.set(NO_SOURCE);
@@ -413,7 +421,7 @@ impl ShmemEndpoint {
             .release(held_message.next.get(), (data_end != HELD_IN_SLOT).then_some(data_end));
     }
 
-    /// Whether `source` is one of ours.
+    /// Whether `source` belongs to this endpoint.
     pub(crate) fn owns_source(&self, source: &Source) -> bool {
         self.receive.sources.as_ptr_range().contains(&std::ptr::from_ref(source))
     }
@@ -430,7 +438,7 @@ impl ShmemEndpoint {
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// The known sources with their consumers.
+    /// The active sources with their consumers.
     pub(crate) fn known_sources(&self) -> impl Iterator<Item = (usize, &Consumer)> {
         (0..self.receive.active_count.get())
             .filter_map(|index| self.receive.active_source(index))

@@ -1,8 +1,9 @@
-//! Remote memory: one copy, by the process that asks for it, before the call returns. Where both
-//! regions are of PM's own allocator it copies in memory that both have mapped; else the kernel
-//! copies between the processes. Where that is refused, see `rma_emulation.rs`.
+//! Remote memory access: one copy, by the calling process, before the call returns. If both regions
+//! come from PM's own allocator, the process copies between memory that both nodes have mapped.
+//! Otherwise the kernel copies between the processes. If the kernel refuses, see
+//! `rma_emulation.rs`.
 
-// UNSAFETY: copies between places in mappings, and lets the kernel write to the caller's memory.
+// UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
 
 use super::ShmemEndpoint;
@@ -23,24 +24,26 @@ use std::cell::OnceCell;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What lies in every process, for its peers to read.
+/// A word in every process, which its peers read to check the process.
 static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
-/// How long a copy of another process may hold up who unlocks its memory.
+/// The longest time that a copy of another process may delay an unlock of memory.
 const COPY_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the memory of a peer's process is reached, together with its number.
+/// Set if the kernel may not copy to or from a peer's process; stored together with its process id.
 const CMA_DENIED: u64 = 1 << 32;
 
 pub(super) struct RmaState {
-    /// The own regions: what handles of this process mean is not looked up where others write.
+    /// The regions of this process. Handles of this process are resolved here and not in memory
+    /// that other processes can write.
     local_regions: OnceLock<Box<Table>>,
     arena: OnceLock<Option<Arc<Arena>>>,
-    /// For each node 0, or the process that was probed, perhaps [`CMA_DENIED`].
+    /// For each node 0, or the process id that was probed, with or without [`CMA_DENIED`].
     probed_processes: Box<[SingleWriterU64]>,
-    /// Operations that have failed, by direction, and were not told of yet.
+    /// Operations that have failed and were not yet reported, by direction.
     failed_counts: [AtomicU32; 2],
-    /// Who made the context: the common ancestor of the job's processes. 0: unknown.
+    /// The process that created the context: the common ancestor of the job's processes. 0:
+    /// unknown.
     owner_pid: i32,
 }
 
@@ -57,14 +60,14 @@ impl RmaState {
 }
 
 impl ShmemEndpoint {
-    /// The own part of the arena.
+    /// This node's part of the arena.
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
         let make =
             || Arena::of(self.segment.arena()?, self.segment.nonce(), self.self_node as usize);
         self.rma.arena.get_or_init(make).as_ref()
     }
 
-    /// Invalid: no such node, or the own one.
+    /// Invalid: no such node, or this node itself.
     pub(crate) fn check_peer(&self, node: u32) -> PmResult<()> {
         let is_valid = (node as usize) < self.segment.geometry().nodes && node != self.self_node;
         if is_valid { Ok(()) } else { Err(Error::Invalid) }
@@ -94,8 +97,8 @@ impl ShmemEndpoint {
         self.wait_for_copiers(number, in_arena);
     }
 
-    /// Until nobody copies into or out of a region that was withdrawn. Who is held by a debugger
-    /// amid a copy is waited for no longer than [`COPY_DRAIN_TIMEOUT`].
+    /// Waits until no process copies into or out of a withdrawn region. If a debugger stops a
+    /// process during a copy, the wait ends after [`COPY_DRAIN_TIMEOUT`].
     fn wait_for_copiers(&self, number: RegionId, in_arena: bool) {
         if self.is_emulation_used() {
             self.wait_for_emulation();
@@ -115,7 +118,7 @@ impl ShmemEndpoint {
                 if is_late {
                     debug::log(debug::ERROR, || {
                         let since = format!("memory that was unlocked {COPY_DRAIN_TIMEOUT:?} ago");
-                        format!("shmem: node {node} still copies {since}: does a debugger hold it?")
+                        format!("shmem: node {node} still copies {since}: stopped by a debugger?")
                     });
                 }
                 is_late || record.receiver_state.0.bits() & EXITED != 0
@@ -123,7 +126,8 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Says which process this is, and how to find out whether it may be copied into.
+    /// Publishes this process's id, and the word by which peers check whether they may copy into
+    /// it.
     fn publish_process(&self) {
         allow(self.rma.owner_pid);
         if PROBE_WORD.load(Ordering::Relaxed) == 0 {
@@ -136,7 +140,7 @@ impl ShmemEndpoint {
         access.pid.store(u64::from(std::process::id()), Ordering::Release);
     }
 
-    /// Where both ends of an operation lie: here and there.
+    /// The local and the remote memory of an operation.
     #[inline]
     fn resolve_handles(
         &self,
@@ -196,8 +200,8 @@ impl ShmemEndpoint {
                 Direction::Write => (local_ptr, remote_ptr),
                 Direction::Read => (remote_ptr, local_ptr),
             };
-            // SAFETY: both lie in mappings of parts of the arena, which stay, at places that were
-            // checked against their parts, and two nodes' parts are not one.
+            // SAFETY: both are inside mappings of parts of the arena, which are never unmapped, at
+            // offsets that were checked against their parts. The parts of two nodes do not overlap.
             unsafe { copy_bytes(from, to, len) };
             drop(copy);
             self.count_rma_bytes(direction, len);
@@ -206,7 +210,7 @@ impl ShmemEndpoint {
         let Some(pid) = self.copyable_process_of(node) else {
             return self.start_emulated(node, operation, local);
         };
-        // A system call is long: this side may as well fence for itself.
+        // A system call takes long, so this side can issue the fence itself.
         fence(Ordering::SeqCst);
         let regions = self.resolve_handles(node, operation)?;
         self.copy_by_kernel(node, pid, direction, regions, len);
@@ -227,12 +231,12 @@ impl ShmemEndpoint {
         self.queue_emulated(node, direction, local.addr as usize, remote, len)
     }
 
-    /// The own regions, if there were any.
+    /// The regions of this process, if it ever had one.
     pub(super) fn local_regions(&self) -> Option<&Table> {
-        self.rma.local_regions.get().map(|own| &**own)
+        self.rma.local_regions.get().map(|table| &**table)
     }
 
-    /// Before anything of it is looked at that is to be copied.
+    /// Maps the peer's part of the arena before the first copy to or from it.
     #[cold]
     fn map_peer_arena(&self, node: u32) -> Option<PeerArena> {
         self.peer_regions(node).access.mark_copier(self.self_node as usize);
@@ -240,7 +244,7 @@ impl ShmemEndpoint {
         Some(PeerArena::new(mapping, self.arena()?, self.local_regions()?))
     }
 
-    /// Any other memory.
+    /// Copies to or from memory outside the arena.
     fn copy_by_kernel(
         &self,
         node: u32,
@@ -252,7 +256,7 @@ impl ShmemEndpoint {
         let (local_addr, remote_addr) = (local.addr as usize, remote_region.addr as usize);
         let result = match direction {
             Direction::Write => copy_to(pid, local_addr, remote_addr, len),
-            // SAFETY: the caller has locked these bytes, and asks for them to be written.
+            // SAFETY: the caller has locked these bytes and asked for them to be written.
             Direction::Read => unsafe { copy_from(pid, local_addr, remote_addr, len) },
         };
         match result {
@@ -263,9 +267,9 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The process of `node`, if its memory may be copied. Asked once for each process: what it
-    /// says of itself may be wrong, so the word must be where it says; and it is then written
-    /// back, since one call may be denied and the other not.
+    /// The process of `node`, if its memory may be copied. Each process is probed once. The process
+    /// id that it publishes may be wrong, so its probe word must be at the published address. The
+    /// word is then written back, because the kernel may allow one call and deny the other.
     fn copyable_process_of(&self, node: u32) -> Option<i32> {
         let access = &self.peer_regions(node).access;
         let pid = i32::try_from(access.pid.load(Ordering::Acquire)).ok().filter(|&pid| pid > 0)?;
@@ -281,13 +285,13 @@ impl ShmemEndpoint {
         let expected_word = access.probe_value.load(Ordering::Relaxed);
         let mut found_word = 0u64;
         let found_addr = (&raw mut found_word).addr();
-        // SAFETY: `found` has these 8 bytes, and is read afterwards only.
+        // SAFETY: `found_word` has these 8 bytes and is read only afterwards.
         let read_result = unsafe { copy_from(pid, found_addr, probe_addr, 8) };
         // SAFETY: a local variable; volatile because the kernel has written to it.
         let found_word = unsafe { (&raw const found_word).read_volatile() };
         let permission = match read_result {
             Ok(()) if found_word != expected_word || expected_word == 0 => {
-                Err("is not the process it says".to_string())
+                Err("is not the process that it claims to be".to_string())
             }
             Ok(()) => copy_to(pid, found_addr, probe_addr, 8)
                 .map_err(|error| format!("refuses writes: {error}")),
@@ -296,7 +300,7 @@ impl ShmemEndpoint {
         probe_result.set(pid as u64 | if permission.is_ok() { 0 } else { CMA_DENIED });
         debug::log(debug::INFO, || match &permission {
             Ok(()) => format!("shmem: memory of node {node} is copied by process_vm_writev"),
-            Err(why) => format!("shmem: process {pid} of node {node} {why}; it has to help"),
+            Err(why) => format!("shmem: process {pid} of node {node} {why}; RMA is emulated"),
         });
         permission.is_ok().then_some(pid)
     }
@@ -337,19 +341,19 @@ impl ShmemEndpoint {
     }
 }
 
-/// Copies; an aligned word in one piece.
+/// Copies `len` bytes; an aligned word as one unit.
 ///
 /// # Safety
-/// `len` bytes are mapped at both places, which do not overlap.
+/// `len` bytes are mapped at both addresses, and the two ranges do not overlap.
 #[inline]
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: by the caller's promise.
     unsafe {
         if len == WORD && copy_word(from, to) {
             return;
         }
         nontemporal_copy::copy(from, to, len);
     }
-    // A long copy may have been written past the caches.
+    // A long copy may have used non-temporal stores.
     fence(Ordering::Release);
 }

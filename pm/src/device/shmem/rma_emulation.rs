@@ -1,11 +1,11 @@
-//! Remote memory where the kernel refuses to copy between processes (seccomp, Yama, user
-//! namespaces) and a region is not of PM's allocator: two copies, with the target's help. The
-//! origin asks through a ring of requests; the bytes go through buffers in its part of the arena;
-//! the target copies them in its next call of PM, whichever that is, and answers.
+//! Remote memory access if the kernel refuses to copy between processes (seccomp, Yama, user
+//! namespaces) and a region is not from PM's allocator. It takes two copies and the target's help.
+//! The origin sends requests through a ring; the bytes go through buffers in its part of the arena.
+//! In its next call of any PM function the target copies them and responds.
 //!
-//! Order (manual 3.6.3): a ring keeps it, all operations to a node join the queue while there is
-//! one, and messages to it find no room meanwhile. Copies to and from users' memory are reads and
-//! writes of the arena's file: what is not mapped is an error.
+//! Order (manual 3.6.3): a ring keeps its order. While operations to a node are queued, all further
+//! ones join the queue, and messages to the node find no room. Copies to and from users' memory are
+//! reads and writes of the arena's file, so that unmapped memory is an error.
 
 // UNSAFETY: reads and writes a ring's payload, and lets the kernel write to locked memory.
 #![expect(unsafe_code)]
@@ -20,27 +20,27 @@ use crate::sync::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Bytes of a request at most.
+/// Maximum length of a request in bytes.
 const MAX_REQUEST_LEN: usize = 256 << 10;
-/// Requests to one node that are not answered. The ring holds these and as many answers.
+/// Maximum of unanswered requests to one node. The ring holds these and as many responses.
 const WINDOW: usize = 4;
-/// Buffers of a process.
+/// Bounce buffers of a process.
 const BOUNCE_BUFFERS: usize = 16;
-/// Operations to one node that are under way.
+/// Maximum of operations in flight to one node.
 const MAX_OPERATIONS: usize = 16;
-/// Words of a request or answer: what it is, its number, handle, length, buffer.
+/// Words of a request or response: kind, number, handle, length, buffer.
 const MESSAGE_WORDS: usize = 5;
 const MESSAGE_LEN: usize = MESSAGE_WORDS * 8;
-/// The answer; requests are 1 + [`Direction`].
+/// The kind of a response; the kind of a request is 1 + [`Direction`].
 const RESPONSE: u64 = 3;
-/// Requests and answers that are taken from one node at a time.
+/// Maximum of requests and responses that one pass takes from one node.
 const REQUESTS_PER_PASS: usize = 32;
 
 pub(super) struct RmaEmulation {
     state: Mutex<State>,
-    /// Somebody wanted the state while another thread had it, who has to look again.
+    /// A thread found the state locked: the lock's holder has to run another pass.
     must_repeat: AtomicU32,
-    /// Operations under way, by direction; by node they are in `PeerMemory`.
+    /// Operations in flight, by direction; `PeerMemory` has them by node.
     pending_counts: [AtomicU32; 2],
 }
 
@@ -56,7 +56,7 @@ impl RmaEmulation {
 
 #[derive(Default)]
 struct State {
-    /// Buffers that are free: where they begin in the own part.
+    /// Free buffers: their offsets in this node's part of the arena.
     free_buffers: Vec<u64>,
     has_buffers: bool,
     peers: BTreeMap<u32, EmulationPeer>,
@@ -65,9 +65,9 @@ struct State {
 #[derive(Default)]
 struct EmulationPeer {
     operations: VecDeque<PendingOperation>,
-    /// In the order of their answers.
+    /// In the order of their responses.
     outstanding_requests: VecDeque<InflightRequest>,
-    /// The number of the next request, and of the next answer.
+    /// The number of the next request, and of the next response.
     next_request: u64,
 }
 
@@ -88,7 +88,7 @@ struct InflightRequest {
     len: usize,
 }
 
-/// Carries a request or an answer.
+/// The words of a request or a response.
 type EncodedMessage = [u64; MESSAGE_WORDS];
 
 impl ShmemEndpoint {
@@ -100,28 +100,28 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Until no thread of this process copies for others.
+    /// Waits until no thread of this process copies for other nodes.
     pub(super) fn wait_for_emulation(&self) {
         drop(self.emulation.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Operations under way to any node.
+    /// Operations in flight to any node.
     pub(super) fn emulated_count(&self, direction: Direction) -> u32 {
         self.emulation.pending_counts[direction as usize].load(Ordering::Acquire)
     }
 
-    /// The same to one.
+    /// Operations in flight to one node.
     fn emulated_count_to(&self, node: u32) -> &AtomicU32 {
         &self.send.target(node as usize).rma_fast_path.emulated_operations
     }
 
-    /// Whether operations to `node` are under way, which all others must not overtake.
+    /// Whether operations to `node` are in flight, which no other may overtake.
     pub(super) fn is_emulating_to(&self, node: u32) -> bool {
         self.emulated_count_to(node).load(Ordering::Acquire) != 0
     }
 
-    /// Begins with an operation whose handles were looked up. NoBuffers: too many are under way.
-    /// NoSys: there is no arena.
+    /// Starts an operation whose handles were resolved. NoBuffers: too many operations are in
+    /// flight. NoSys: there is no arena.
     pub(super) fn queue_emulated(
         &self,
         node: u32,
@@ -167,7 +167,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// Whether there may be anything to do: cheap, for calls that are made often.
+    /// Whether there may be work to do. This is cheap, because it is called often.
     #[inline]
     pub(super) fn is_emulation_used(&self) -> bool {
         let request_generation = self.segment.generation(self.self_node as usize, RingKind::Rma);
@@ -176,8 +176,8 @@ impl ShmemEndpoint {
             || self.emulated_count(Direction::Read) != 0
     }
 
-    /// Serves others' requests, takes answers, asks on. A thread that finds another at it leaves
-    /// its work to that one.
+    /// Handles requests and responses, and sends further requests. A thread that finds the state
+    /// locked leaves its work to the lock's holder.
     #[cold]
     pub(super) fn progress_emulation(&self) {
         let must_repeat = &self.emulation.must_repeat;
@@ -213,7 +213,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Takes what one node has written. Err: no libpm has written that.
+    /// Handles the requests and responses of one node. Err: no libpm writes such data.
     fn handle_requests(
         &self,
         state: &mut State,
@@ -225,11 +225,10 @@ impl ShmemEndpoint {
             RingKind::Rma,
         ));
         for _ in 0..REQUESTS_PER_PASS {
-            let message =
-                ring.take().map_err(|_| "its ring of requests holds what no node writes")?;
+            let message = ring.take().map_err(|_| "its request ring is corrupt")?;
             let Some(message) = message else { break };
             if message.len != MESSAGE_LEN {
-                return Err("it asked in a way that no node asks");
+                return Err("it sent a malformed request");
             }
             let mut words: EncodedMessage = [0; MESSAGE_WORDS];
             // SAFETY: the slot has these bytes, checked when the message was taken.
@@ -257,7 +256,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// None: it cannot be.
+    /// None: the request is invalid.
     fn serve_request(&self, source: u32, words: EncodedMessage) -> Option<()> {
         let [kind, _, handle, len, buffer] = words;
         let len = usize::try_from(len).ok().filter(|len| (1..=MAX_REQUEST_LEN).contains(len))?;
@@ -265,7 +264,7 @@ impl ShmemEndpoint {
         let arena = self.segment.arena().filter(|_| ArenaFile::holds(buffer, len))?;
         let (source, local_addr) = (source as usize, region.addr as usize);
         match kind {
-            // SAFETY: the user has locked these bytes for others to write.
+            // SAFETY: the user has locked these bytes for remote writes.
             1 => unsafe { arena.read(source, buffer, local_addr, len) }.ok(),
             2 => arena.write(source, buffer, local_addr, len).ok(),
             _ => None,
@@ -278,7 +277,7 @@ impl ShmemEndpoint {
         source: u32,
         words: EncodedMessage,
     ) -> std::result::Result<(), &'static str> {
-        let unexpected = "it answered what nobody has asked";
+        let unexpected = "it sent an unexpected response";
         let peer = state.peers.get_mut(&source).ok_or(unexpected)?;
         let request = peer
             .outstanding_requests
@@ -301,13 +300,13 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// Ends the operations of which all has been answered.
+    /// Finishes the operations of which all requests were answered.
     fn finish_answered(&self, peer: &mut EmulationPeer, node: u32) {
         while peer.operations.front().is_some_and(|q| q.answered_len == q.len) {
             let Some(operation) = peer.operations.pop_front() else { break };
             if operation.has_failed {
                 self.record_failure(operation.direction, || {
-                    format!("memory of node {node} or here is gone")
+                    format!("memory of node {node} or of this node is not accessible")
                 });
             } else {
                 self.count_rma_bytes(operation.direction, operation.len);
@@ -319,7 +318,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The node has gone: nothing is answered any more.
+    /// The node has exited: it will not respond any more.
     fn fail_all_to(&self, state: &mut State, node: u32) {
         let Some(mut peer) = state.peers.remove(&node) else { return };
         state.free_buffers.extend(peer.outstanding_requests.drain(..).map(|chunk| chunk.buffer));
@@ -329,7 +328,7 @@ impl ShmemEndpoint {
         self.finish_answered(&mut peer, node);
     }
 
-    /// Asks for as much as there is room for.
+    /// Sends as many requests as there is room for.
     fn send_requests(&self, state: &mut State, node: u32) {
         let State { free_buffers, peers, .. } = state;
         let Some(peer) = peers.get_mut(&node) else { return };
@@ -343,7 +342,7 @@ impl ShmemEndpoint {
             let local_addr = operation.local_addr + operation.requested_len;
             if operation.direction == Direction::Write && !self.fill_buffer(buffer, local_addr, len)
             {
-                // What was asked before is answered; the rest is not asked any more.
+                // The earlier requests will be answered; the rest is not requested any more.
                 (operation.has_failed, operation.len) = (true, operation.requested_len);
                 free_buffers.push(buffer);
                 self.finish_answered(peer, node);
@@ -376,24 +375,24 @@ impl ShmemEndpoint {
         })
     }
 
-    /// Writes to a node's ring, and sees to it that the next poll there looks.
+    /// Writes to a node's ring, and makes the next poll of that node read it.
     fn send_encoded(&self, node: u32, words: EncodedMessage) -> PmResult<()> {
         let (self_node, to) = (self.self_node as usize, node as usize);
         self.segment.activate(self_node, to, RingKind::Rma);
         let ring = Producer::new(self.segment.ring(self_node, to, RingKind::Rma));
         let reserved = ring.reserve(MESSAGE_LEN)?;
-        // SAFETY: `room` has these bytes in the ring, which nobody reads before publish.
+        // SAFETY: `reserved` has these bytes in the ring, which no process reads before `publish`.
         unsafe {
             std::ptr::copy_nonoverlapping(words.as_ptr().cast(), reserved.payload, MESSAGE_LEN)
         };
         ring.publish(reserved.position, MESSAGE_LEN, 0);
-        // As if a new source had come: polls look at this word anyway.
+        // Signal it like a new source: polls check this word anyway.
         self.segment.generation(to, RingKind::Message).fetch_add(1, Ordering::Release);
         self.wake_node(to);
         Ok(())
     }
 
-    /// How many reads are under way.
+    /// Number of reads in flight.
     pub(super) fn emulated_read_count(&self) -> usize {
         self.emulated_count(Direction::Read) as usize
     }

@@ -1,8 +1,9 @@
-//! The short way to a peer's memory: a word between regions of PM's own allocator, in a process of
-//! one thread. One look at everything that could be different, then the copy itself, by one store.
-//! Whatever is different is left to `remote.rs`, untouched, so that this calls no other function.
+//! The fast path to a peer's memory: copies one word between regions of PM's own allocator, in a
+//! process of one thread. It checks all preconditions once, then copies by one store. If a
+//! precondition fails, it changes nothing and leaves the operation to `rma.rs`, so it calls no
+//! other function.
 
-// UNSAFETY: copies between places in mappings.
+// UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]
 
 use super::send::Target;
@@ -14,15 +15,16 @@ use memmap2::MmapRaw;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// What a target knows of its node's memory.
+/// The memory of a target's node.
 pub(super) struct PeerMemory {
-    /// What the node has locked.
+    /// The regions that the node has locked.
     remote_regions: NonNull<RegionTable>,
-    /// None inside: its part of the arena cannot be mapped.
+    /// None inside: the node's part of the arena cannot be mapped.
     pub(super) peer_arena: OnceLock<Option<PeerArena>>,
-    /// Operations by relay that are under way.
+    /// Emulated operations in flight.
     pub(super) emulated_operations: AtomicU32,
-    /// What leads from the bits of a handle to its word, in the region that was written last.
+    /// The difference between the address of a word and the bits of its handle, in the region that
+    /// was written last.
     handle_to_addr: SingleWriterU64,
 }
 
@@ -42,31 +44,31 @@ impl PeerMemory {
         unsafe { self.remote_regions.as_ref() }
     }
 
-    /// Has the line of a word come here while its handle is checked. Of another region than the
-    /// last it is any line or none, which does no harm.
+    /// Prefetches the line of a word while its handle is checked. If the word is in another region
+    /// than the last one, this fetches an unrelated line or none, which does no harm.
     #[inline(always)]
     fn prefetch_word(&self, word: AddrHandle) {
         let addr = word.bits().wrapping_add(self.handle_to_addr.get());
         prefetch_write(std::ptr::without_provenance::<u8>(addr as usize));
     }
 
-    /// Where that word lay.
+    /// Records the address of that word.
     #[inline(always)]
     fn remember_addr(&self, word: AddrHandle, addr: *const u8) {
         self.handle_to_addr.set((addr.addr() as u64).wrapping_sub(word.bits()));
     }
 }
 
-/// A peer's part of the arena, mapped, and the own one.
+/// The mapped part of the arena of a peer, and this node's own part.
 pub(super) struct PeerArena {
     mapping: MmapRaw,
     local_start: *mut u8,
-    /// The own table of regions.
+    /// The regions of this process.
     local_regions: NonNull<Table>,
 }
 
 impl PeerArena {
-    /// `arena` and `own` are those of the endpoint that keeps this.
+    /// `arena` and `local_regions` belong to the endpoint that keeps this.
     pub(super) fn new(mapping: MmapRaw, arena: &Arena, local_regions: &Table) -> PeerArena {
         PeerArena {
             mapping,
@@ -77,25 +79,25 @@ impl PeerArena {
 
     #[inline(always)]
     fn local_regions(&self) -> &Table {
-        // SAFETY: the endpoint that keeps `self` never drops its table before it.
+        // SAFETY: the endpoint that keeps `self` never drops its table before `self`.
         unsafe { self.local_regions.as_ref() }
     }
 
-    /// Where something in the peer's part is mapped here.
+    /// The local address of an offset in the peer's part.
     #[inline(always)]
     pub(super) fn remote_ptr(&self, offset: usize) -> *mut u8 {
         self.mapping.as_mut_ptr().wrapping_add(offset)
     }
 }
 
-// SAFETY: what is pointed to is kept by the endpoint, and used by atomics.
+// SAFETY: the endpoint keeps what the pointers point to, and all access is atomic.
 unsafe impl Send for PeerArena {}
 // SAFETY: as above.
 unsafe impl Sync for PeerArena {}
 
 impl Target {
-    /// In a process of one thread that need not fence. As `Endpoint::remote`, for a word; false,
-    /// and nothing has happened: that knows.
+    /// In a process of one thread that need not fence. Like `ShmemEndpoint::start_rma`, for one
+    /// word. False: nothing has happened, call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(
         &self,
@@ -127,8 +129,8 @@ impl Target {
             peer_arena.remote_ptr(remote_offset),
         );
         let (from, to) = if is_write { (local_ptr, remote_ptr) } else { (remote_ptr, local_ptr) };
-        // SAFETY: both lie in mappings of parts of the arena, which stay, at places that were
-        // checked against their parts.
+        // SAFETY: both are inside mappings of parts of the arena, which are never unmapped, at
+        // offsets that were checked against their parts.
         if !unsafe { copy_word(from, to) } {
             return false;
         }
@@ -141,18 +143,18 @@ impl Target {
     }
 }
 
-/// Copies a word in one piece, for who waits for it. False: it is not aligned at both places.
+/// Copies a word as one unit that other processes may wait for. False: an address is not aligned.
 ///
 /// # Safety
-/// It is mapped at both.
+/// The word is mapped at both addresses.
 #[inline(always)]
 pub(super) unsafe fn copy_word(from: *const u8, to: *mut u8) -> bool {
     if !(from.addr() | to.addr()).is_multiple_of(WORD) {
         return false;
     }
-    // SAFETY: aligned, and as the caller says; shared memory is used by atomics.
+    // SAFETY: aligned, and mapped by the caller's promise; shared memory is accessed by atomics.
     let (from, to) = unsafe { (&*from.cast::<AtomicU64>(), &*to.cast::<AtomicU64>()) };
-    // Who sees it sees what was written before it.
+    // A process that sees the word also sees all earlier writes.
     to.store(from.load(Ordering::Acquire), Ordering::Release);
     true
 }

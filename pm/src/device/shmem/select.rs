@@ -1,4 +1,4 @@
-//! Blocking receive (manual 3.3): the bell that a sleeping receiver waits for.
+//! Blocking receive (manual 3.3): the doorbell that a sleeping receiver waits for.
 
 #![forbid(unsafe_code)]
 
@@ -12,26 +12,26 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
-pub(super) struct SelectState {
-    /// Hung when it is first needed.
+pub(super) struct ShmemSelectState {
+    /// Created at first use.
     doorbell: Mutex<Option<DoorbellReceiver>>,
     /// Between `before_select` and `after_select`.
     is_selecting: SingleWriterU64,
 }
 
-impl SelectState {
+impl ShmemSelectState {
     fn lock_doorbell(&self) -> MutexGuard<'_, Option<DoorbellReceiver>> {
         self.doorbell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the bell's name up.
+    /// Gives up the doorbell's name.
     pub(super) fn close_doorbell(&self) {
         self.lock_doorbell().take();
     }
 }
 
 impl ShmemEndpoint {
-    /// The descriptor that becomes readable; the same until the context goes.
+    /// The descriptor that becomes readable. It is the same until the context is closed.
     pub(crate) fn fd(&self) -> PmResult<RawFd> {
         let mut doorbell = self.select.lock_doorbell();
         if doorbell.is_none() {
@@ -40,7 +40,7 @@ impl ShmemEndpoint {
         Ok(doorbell.as_ref().map_or(-1, |doorbell| doorbell.fd().as_raw_fd()))
     }
 
-    /// Hands out the bell's descriptor.
+    /// Calls `action` with the doorbell's descriptor.
     pub(crate) fn with_doorbell_fd<T>(
         &self,
         action: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
@@ -68,9 +68,9 @@ impl ShmemEndpoint {
         self.select.is_selecting.get() != 0
     }
 
-    /// Figure 3.4 never reads its descriptors and arms once: so every poll that finds nothing
-    /// silences the bell, arms again if somebody rang, and looks once more at every ring. If that
-    /// finds nothing, whatever comes rings.
+    /// Figure 3.4 never reads its descriptors and arms only once. Therefore every empty poll drains
+    /// the doorbell, arms it again if a sender rang it, and checks every ring once more. If that
+    /// finds no message, any later message rings the doorbell.
     pub(crate) fn rearm_and_rescan(&self) -> Option<u32> {
         if let Some(doorbell) = self.select.lock_doorbell().as_ref() {
             doorbell.drain();

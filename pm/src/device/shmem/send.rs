@@ -1,4 +1,4 @@
-//! Sending: a place in the ring, a release store, a look at the door.
+//! Sending: reserve a slot in the ring, publish by a release store, check the receiver state.
 
 // UNSAFETY: points into the segment, and copies a multicast's message.
 #![expect(unsafe_code)]
@@ -16,54 +16,56 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// The position of a message that goes nowhere: its receiver has exited.
+/// The position of a message that is discarded, because its receiver has exited.
 const DISCARD: u64 = u64::MAX - 1;
 /// The pending node of a multicast.
 const PENDING_MULTICAST: u64 = u64::MAX;
 
-/// Messages in one direction after which as many slots are fetched at once.
+/// Messages in one direction after which as many slots are prefetched at once.
 const PREFETCH_RUN: u64 = 16;
 
 /// States of a target.
 const NEW: u64 = 0;
 const ACTIVE: u64 = 1;
 const BROKEN: u64 = 2;
-/// Remote operations are under way that messages must not overtake.
+/// Remote memory operations are in flight that messages must not overtake.
 const WAITS: u64 = 3;
 
-/// The way to one node. All that a message needs is here, so that a composite can keep the
-/// address of it (see `direct_target`).
+/// The sending side for one node. It holds everything that a message needs, so that a composite can
+/// keep its address (see `direct_target`).
 #[repr(align(64))]
 pub(crate) struct Target {
     producer: Producer,
-    /// What is released of the ring in the other direction.
+    /// The index up to which the ring in the other direction is released.
     consumer_index: NonNull<AtomicU64>,
     state: SingleWriterU64,
-    /// What the own node had received when the last run ended.
+    /// Messages that this node had received when the last run ended.
     received_at_run_end: SingleWriterU64,
     record: NonNull<NodeRecord>,
-    /// The own node's record: what is sent is counted there.
+    /// This node's record: sent messages are counted there.
     self_record: NonNull<NodeRecord>,
     /// 1 + the node.
     pub(super) node_plus_one: u32,
-    /// The way to its memory.
+    /// The fast path to its memory.
     pub(super) rma_fast_path: PeerMemory,
 }
 
 impl Target {
     #[inline(always)]
     pub(super) fn record(&self) -> &NodeRecord {
-        // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
+        // SAFETY: points into the segment of the endpoint that owns `self`; the record has only
+        // atomics.
         unsafe { self.record.as_ref() }
     }
 
-    /// See `Producer::expect`.
+    /// See `Producer::prefetch_slot`.
     #[inline(always)]
     pub(super) fn expect_line(&self, line_offset: usize) {
         self.producer.prefetch_slot(line_offset);
     }
 
-    /// Send lock. Room for a short message. None: `Endpoint::reserve` makes room, or says why not.
+    /// Send lock. Room for a short message. None: `ShmemEndpoint::reserve` makes room or returns
+    /// the error.
     #[inline(always)]
     pub(crate) fn reserve_inline(&self, len: usize) -> Option<*mut u8> {
         if self.state.get() != ACTIVE || len.wrapping_sub(1) >= self.producer.max_inline_len() {
@@ -72,7 +74,7 @@ impl Target {
         self.producer.reserve_inline()
     }
 
-    /// Send lock. The same for a longer one.
+    /// Send lock. The same for a longer message.
     #[inline(always)]
     pub(crate) fn reserve_out_of_line(&self, len: usize) -> Option<Reservation> {
         let [max_inline_len, mtu] = [self.producer.max_inline_len(), self.producer.mtu()];
@@ -82,7 +84,7 @@ impl Target {
         self.producer.reserve_long(len)
     }
 
-    /// Send lock, after `reserve_inline`. True when `Endpoint::check_receiver` has to follow.
+    /// Send lock, after `reserve_inline`. True: call `ShmemEndpoint::check_receiver` afterwards.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, len: usize) -> bool {
         let counters = self.counters();
@@ -95,9 +97,10 @@ impl Target {
         self.record().receiver_state.0.needs_attention()
     }
 
-    /// Another run of messages has been sent. If nothing was received meanwhile, there may be many
-    /// more: their slots are with the receiver, and who waited for one after the other would be
-    /// slower than it. Where there are answers, the slots would only be taken away again.
+    /// Another run of messages has been sent. If nothing was received meanwhile, many more may
+    /// follow. Their slots are in the receiver's cache, and a sender that fetched them one by one
+    /// would be slower than the receiver. If the receiver answers, its writes would only take the
+    /// slots away again.
     #[inline(never)]
     fn prefetch_run(&self, len: usize) {
         let received = self.self_record().receive.0.received.load(Ordering::Relaxed);
@@ -107,7 +110,7 @@ impl Target {
         self.received_at_run_end.set(received);
     }
 
-    /// Send lock, after `reserve_long`. The same.
+    /// Send lock, after `reserve_out_of_line`. The same.
     #[inline(always)]
     pub(crate) fn publish_out_of_line(&self, position: u64, len: usize) -> bool {
         let counters = self.counters();
@@ -134,21 +137,21 @@ impl Target {
         self.producer.prefetch_fixed_buffer(lines)
     }
 
-    /// The own node's record.
+    /// This node's record.
     #[inline(always)]
     pub(super) fn self_record(&self) -> &NodeRecord {
         // SAFETY: as `record`.
         unsafe { self.self_record.as_ref() }
     }
 
-    /// What the own node counts of what it sends.
+    /// Counters of the messages that this node sends.
     #[inline(always)]
     fn counters(&self) -> &SendCounters {
         &self.self_record().send.0
     }
 }
 
-/// What is reserved and not yet sent.
+/// The reserved message that is not yet sent.
 #[derive(Default)]
 struct Pending {
     node: SingleWriterU64,
@@ -159,12 +162,12 @@ struct Pending {
 pub(super) struct ShmemSender {
     targets: Box<[Target]>,
     pending: Pending,
-    /// A multicast's message, or one that goes nowhere.
+    /// A multicast's message, or a message that is discarded.
     staging: Staging,
     /// A multicast's nodes.
     multicast_nodes: Box<[SingleWriterU64]>,
     multicast_count: SingleWriterU64,
-    /// The last multicast, and for each target the last that named it.
+    /// The identifier of the last multicast, and for each target the last that named it.
     multicast_id: SingleWriterU64,
     last_multicast_ids: Box<[SingleWriterU64]>,
 }
@@ -195,13 +198,13 @@ impl ShmemSender {
 }
 
 impl ShmemSender {
-    /// The way to `node`, which stays where it is when the sender is moved.
+    /// The target for `node`, which keeps its address when the sender is moved.
     pub(super) fn target(&self, node: usize) -> &Target {
         &self.targets[node]
     }
 }
 
-/// Memory of fixed size that is handed out.
+/// Staging memory of fixed size.
 struct Staging {
     start: NonNull<u8>,
     layout: Layout,
@@ -239,7 +242,7 @@ impl ShmemEndpoint {
         Ok(payload)
     }
 
-    /// Invalid: no such node, self, or a length that cannot be. Io: that link is broken.
+    /// Invalid: no such node, this node itself, or an impossible length. Io: that link is broken.
     #[inline(always)]
     fn target(&self, node: u32, len: usize) -> PmResult<&Target> {
         let target = self.send.targets.get(node as usize).ok_or(Error::Invalid)?;
@@ -262,7 +265,7 @@ impl ShmemEndpoint {
         }
         self.segment.activate(self.self_node as usize, node as usize, RingKind::Message);
         target.state.set(ACTIVE);
-        // After it was set: another thread may just have begun with one.
+        // Check after setting the state: another thread may just have started an operation.
         if self.is_emulating_to(node) {
             target.state.set(WAITS);
             return Err(Error::NoBuffers);
@@ -270,11 +273,11 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    /// The ring is full or corrupt. A node that has exited takes everything.
+    /// The ring is full or corrupt. Messages to a node that has exited are accepted.
     #[cold]
     fn on_ring_refused(&self, target: &Target, node: u32, error: Error) -> PmResult<*mut u8> {
         if error == Error::Io {
-            self.break_link(node, "the ring towards it holds impossible indices");
+            self.break_link(node, "the ring to it has impossible indices");
             return Err(error);
         }
         if target.record().receiver_state.0.bits() & EXITED != 0 {
@@ -286,7 +289,7 @@ impl ShmemEndpoint {
         Err(error)
     }
 
-    /// No message goes to `node` before the remote operations that are under way.
+    /// Delays messages to `node` until the remote memory operations in flight are done.
     pub(super) fn delay_messages(&self, node: u32) {
         let state = &self.send.targets[node as usize].state;
         if state.get() != BROKEN {
@@ -294,7 +297,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Rings if `node` sleeps.
+    /// Rings the doorbell if `node` sleeps.
     pub(super) fn wake_node(&self, node: usize) {
         let target = &self.send.targets[node];
         if target.record().receiver_state.0.load_after_publish(self.must_fence) & SLEEPING != 0 {
@@ -302,7 +305,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Nothing goes to or comes from `node` any more.
+    /// Ends all traffic to and from `node`.
     #[cold]
     pub(crate) fn break_link(&self, node: u32, why: &str) {
         debug::log(debug::ERROR, || format!("shmem: link to node {node} is broken: {why}"));
@@ -318,8 +321,8 @@ impl ShmemEndpoint {
         if broken { Err(Error::Io) } else { Ok(()) }
     }
 
-    /// Whether `reserve` would succeed, and go on succeeding until something is sent. Invalid also
-    /// where this stamp has been here: a node that is named twice.
+    /// Whether `reserve` would succeed, and keep succeeding until a message is sent. Invalid also
+    /// if this `multicast_id` was seen before: a node is named twice.
     pub(crate) fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
         let target = self.target(node, len)?;
         let last_id = self.send.last_multicast_ids.get(node as usize).ok_or(Error::Invalid)?;
@@ -333,17 +336,17 @@ impl ShmemEndpoint {
         }
     }
 
-    /// Where a multicast's message is written, once for all.
+    /// The memory where a multicast's message is written once for all destinations.
     pub(crate) fn staging(&self) -> *mut u8 {
         self.send.staging.start.as_ptr()
     }
 
     /// Sends `len` bytes at `from` to a node that has room.
     pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
-        // The room was found under the same lock; only a corrupted ring can refuse now.
+        // Room was checked under the same lock; only a corrupt ring can refuse now.
         if let Ok(destination) = self.reserve(node, len) {
-            // SAFETY: `to` has room for `len` bytes, `from` has as many (staging of a context
-            // with at least this MTU); both may be the same staging memory.
+            // SAFETY: `destination` has room for `len` bytes, and `from` has as many (staging
+            // memory of a context with at least this MTU). Both may be the same staging memory.
             unsafe { std::ptr::copy(from, destination, len) };
             self.publish();
         }
@@ -372,7 +375,7 @@ impl ShmemEndpoint {
         multicast_id
     }
 
-    /// No later stamp of this endpoint is as low as `multicast_id`.
+    /// Makes later identifiers of this endpoint higher than `multicast_id`.
     pub(crate) fn raise_multicast_id(&self, multicast_id: u64) {
         self.send.multicast_id.set(self.send.multicast_id.get().max(multicast_id));
     }
@@ -404,7 +407,7 @@ impl ShmemEndpoint {
         self.check_receiver_state(target, index, header);
     }
 
-    /// After `target` was given a message: looks at its door.
+    /// After a message to `target` was published: checks the receiver state.
     #[cold]
     pub(crate) fn check_receiver(&self, target: &Target, position: u64, len: usize) {
         let (index, header) = target.producer.last_published(position, len);
@@ -419,13 +422,13 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The way to `node` for who keeps it as long as this endpoint lives. None: no such node, or a
-    /// fence is needed after every message.
+    /// The target for `node`, for callers that keep it as long as this endpoint lives. None: no
+    /// such node, or a fence is needed after every message.
     pub(crate) fn direct_target(&self, node: u32) -> Option<&Target> {
         self.send.targets.get(node as usize).filter(|_| !self.must_fence)
     }
 
-    /// Whether `target` is one of ours.
+    /// Whether `target` belongs to this endpoint.
     pub(crate) fn owns_target(&self, target: &Target) -> bool {
         self.send.targets.as_ptr_range().contains(&std::ptr::from_ref(target))
     }
@@ -440,7 +443,7 @@ impl ShmemEndpoint {
         }
     }
 
-    /// The receiver sleeps, or has gone.
+    /// The receiver sleeps, or has exited.
     #[cold]
     fn handle_receiver_state(
         &self,
@@ -464,7 +467,7 @@ impl ShmemEndpoint {
         if receiver_state.clear_sleeping() {
             let node = self.node_of(target);
             if !self.ringer.ring(self.segment.nonce(), node) {
-                // No memory in the kernel: whoever sends next tries again.
+                // The kernel has no memory: the next sender tries again.
                 receiver_state.set_sleeping(|| {});
             }
         }
@@ -474,7 +477,7 @@ impl ShmemEndpoint {
         self.send.targets.iter().position(|t| std::ptr::eq(t, target)).unwrap_or(0)
     }
 
-    /// A message to a node that has exited counts as received, by its sender.
+    /// The sender counts a message to an exited node as received.
     #[cold]
     fn count_dropped(&self) {
         let dropped_counter = &self.record().send.0.dropped;

@@ -1,6 +1,6 @@
-//! A context's state: how much is queued, dropping it, saving and restoring it, showing it.
+//! A context's state: queue lengths, reset, save, restore and dump.
 
-// UNSAFETY: reads messages where they lie in the rings.
+// UNSAFETY: reads messages in place in the rings.
 #![expect(unsafe_code)]
 
 use super::{ShmemEndpoint, message_ring};
@@ -14,19 +14,19 @@ use std::io::Write;
 
 /// "SCPMSAV" and the version of the format.
 const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMSAV\x02");
-/// Words before the messages: magic, nodes, own node, sent, received, number of messages.
+/// Words before the messages: magic, nodes, self node, sent, received, number of messages.
 const HEADER_WORDS: usize = 6;
 /// Words before each payload: source, length, position (as `Received::position`).
 const MESSAGE_HEADER_WORDS: usize = 3;
 
-/// Takes all that is queued for `self_node` out of its rings; answers how many messages, and bytes.
+/// Takes all messages for `self_node` out of its rings. Returns their number and bytes.
 pub(super) fn drop_received(segment: &Segment, self_node: usize) -> (u64, u64) {
     let (mut dropped_count, mut dropped_len) = (0, 0);
     for kind in [RingKind::Message, RingKind::Control, RingKind::Rma] {
         for source in segment.active_sources(self_node, kind).filter(|&source| source != self_node)
         {
             let ring = Consumer::new(segment.ring(source, self_node, kind));
-            // Bounded: its sender may go on.
+            // Bounded, because the sender may send more meanwhile.
             for _ in 0..segment.geometry().ring.slot_count {
                 let Ok(Some(message)) = ring.take() else { break };
                 ring.release(message.next_index, message.data_end());
@@ -49,7 +49,7 @@ impl ShmemEndpoint {
             .filter(|&source| source != self_node && !self.is_broken(source))
             .map(|source| message_ring(&self.segment, source, self_node).queued())
             .sum();
-        // A sent message is in its receiver's queue at once.
+        // A sent message is immediately in its receiver's queue.
         let receive = (queued as usize).saturating_sub(has_held_message.into());
         QueueStatus { receive, send: 0, read: self.emulated_read_count() }
     }
@@ -94,7 +94,7 @@ impl ShmemEndpoint {
                 put_word(out, source as u64);
                 put_word(out, message.len as u64);
                 put_word(out, message.position);
-                // SAFETY: the length and place were checked when the message was looked at.
+                // SAFETY: the message's length and address were checked when it was read.
                 let payload = unsafe { std::slice::from_raw_parts(message.payload, message.len) };
                 out.extend_from_slice(payload);
                 out.resize(start + (out.len() - start).next_multiple_of(8), 0);
@@ -104,14 +104,14 @@ impl ShmemEndpoint {
         out[count_offset..count_offset + 8].copy_from_slice(&count.to_le_bytes());
     }
 
-    /// Invalid: not a saved context of this place.
+    /// Invalid: not a saved context of this node and device.
     pub(crate) fn check_saved(&self, saved: &[u8]) -> PmResult<()> {
         self.parse_checked(saved).map(drop)
     }
 
-    fn parse_checked<'a>(&self, saved: &'a [u8]) -> PmResult<SavedState<'a>> {
+    fn parse_checked<'a>(&self, saved: &'a [u8]) -> PmResult<ShmemSavedState<'a>> {
         let self_node = self.self_node as usize;
-        let state = SavedState::parse(saved)?;
+        let state = ShmemSavedState::parse(saved)?;
         if state.nodes != self.segment.geometry().nodes as u64
             || state.self_node != self_node as u64
         {
@@ -126,7 +126,7 @@ impl ShmemEndpoint {
         if state.messages.iter().all(fits) { Ok(state) } else { Err(Error::Invalid) }
     }
 
-    /// Invalid, and nothing has happened: not a saved context of this place.
+    /// Invalid: not a saved context of this node and device; then nothing has changed.
     pub(crate) fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let self_node = self.self_node as usize;
         let state = self.parse_checked(saved)?;
@@ -165,8 +165,8 @@ impl ShmemEndpoint {
     }
 }
 
-/// A saved context, checked as far as bytes alone allow.
-pub(crate) struct SavedState<'a> {
+/// A saved context. Everything that the bytes alone allow is checked.
+pub(crate) struct ShmemSavedState<'a> {
     nodes: u64,
     self_node: u64,
     sent: u64,
@@ -174,8 +174,8 @@ pub(crate) struct SavedState<'a> {
     messages: BTreeMap<usize, Vec<Saved<'a>>>,
 }
 
-impl<'a> SavedState<'a> {
-    pub(crate) fn parse(mut bytes: &'a [u8]) -> PmResult<SavedState<'a>> {
+impl<'a> ShmemSavedState<'a> {
+    pub(crate) fn parse(mut bytes: &'a [u8]) -> PmResult<ShmemSavedState<'a>> {
         let mut word = || -> PmResult<u64> {
             let (first, rest) = bytes.split_first_chunk::<8>().ok_or(Error::Invalid)?;
             bytes = rest;
@@ -184,7 +184,7 @@ impl<'a> SavedState<'a> {
         if word()? != SAVE_MAGIC {
             return Err(Error::Invalid);
         }
-        let mut state = SavedState {
+        let mut state = ShmemSavedState {
             nodes: word()?,
             self_node: word()?,
             sent: word()?,

@@ -1,7 +1,8 @@
-//! An open adapter: queues of completions, the receive queue that all its queue pairs share, and
+//! An open adapter: completion queues, the receive queue that all its queue pairs share, and
 //! registered memory.
 
-// UNSAFETY: calls libibverbs through the addresses that `library` found, and owns what it makes.
+// UNSAFETY: calls libibverbs through the addresses that `ibverbs_library` found, and owns the
+// objects that it creates.
 #![expect(unsafe_code)]
 
 use super::bindings::{
@@ -21,31 +22,31 @@ use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Entries of a completion queue that no adapter lacks.
+/// Completion queue length that every adapter supports.
 const MIN_CQ_LEN: usize = 256;
 
-/// What the queues have to hold.
+/// Required capacities of the queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueSizes {
     pub(super) receive_count: usize,
     pub(super) send_count: usize,
 }
 
-/// Reads under way at a time by one queue pair, if the adapter can.
+/// Reads in flight on one queue pair, if the adapter supports as many.
 const MAX_READS: usize = 4;
 
-/// Who may do what with registered memory, besides the reading of this process.
+/// Access to registered memory, in addition to reads by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessRights {
     /// This process writes.
     Local,
-    /// And peers write.
+    /// This process and peers write.
     RemoteWrite,
     /// This process writes, peers read.
     RemoteRead,
-    /// All of it.
+    /// This process and peers read and write.
     RemoteReadWrite,
-    /// Nobody may write, peers read.
+    /// Peers read, and no process writes.
     ReadOnly,
 }
 
@@ -63,7 +64,7 @@ impl AccessRights {
     }
 }
 
-/// See the module. Whatever is made of it holds it.
+/// See the module. Every object that is created from the adapter holds a reference to it.
 pub(super) struct Adapter {
     pub(super) library: &'static Library,
     pub(super) context: NonNull<IbvContext>,
@@ -73,16 +74,16 @@ pub(super) struct Adapter {
     pub(super) recv_cq: *mut CompletionQueue,
     pub(super) srq: *mut SharedReceiveQueue,
     pub(super) vendor_id: u32,
-    /// The most work requests that a queue pair holds.
+    /// The maximum of work requests that a queue pair holds.
     pub(super) max_work_requests: usize,
-    /// Reads under way at a time by one queue pair.
+    /// Reads in flight on one queue pair.
     pub(super) max_reads: u8,
     pub(super) chosen: SelectedPort,
-    /// Where the kernel lists it.
+    /// The adapter's directory in sysfs.
     sysfs_path: Option<PathBuf>,
 }
 
-/// Room for the completions that are taken at a time: as most polls find none, it is not cleared.
+/// Room for the completions of one poll. It is not cleared, because most polls find none.
 pub(super) struct CompletionBatch([MaybeUninit<WorkCompletion>; CompletionBatch::SIZE]);
 
 impl CompletionBatch {
@@ -93,8 +94,8 @@ impl CompletionBatch {
     }
 }
 
-// SAFETY: the library's functions may be called by any thread at any time; what is made is
-// destroyed by the last holder alone.
+// SAFETY: any thread may call the library's functions at any time. Only the last holder destroys
+// the objects.
 unsafe impl Send for Adapter {}
 // SAFETY: as above.
 unsafe impl Sync for Adapter {}
@@ -122,14 +123,14 @@ impl Adapter {
         Ok(Arc::new(adapter))
     }
 
-    /// What was made when this fails is destroyed with `self`.
+    /// If this fails, the objects created so far are destroyed with `self`.
     fn create_queues(&mut self, sizes: QueueSizes) -> Result<(), String> {
         let (library, context) = (self.library, self.context.as_ptr());
         let mut limits = DeviceAttr::new();
         // SAFETY: an open context; the structure has the header's size.
         let error = unsafe { (library.query_device)(context, &raw mut limits) };
         if error != 0 {
-            return Err(self.os_error_text("does not tell its limits"));
+            return Err(self.os_error_text("does not report its limits"));
         }
         (self.vendor_id, self.max_work_requests) = (limits.vendor(), limits.max_qp_wr());
         self.max_reads = limits.max_reads().clamp(1, MAX_READS) as u8;
@@ -139,7 +140,8 @@ impl Adapter {
                 .error_text(&format!("holds {max_buffers} receive buffers, {wanted} are needed")));
         }
         let cq_len = |wanted: usize| wanted.max(MIN_CQ_LEN).min(limits.max_cqe()) as i32;
-        // SAFETY: an open context; null is checked each time; what is made is destroyed in `drop`.
+        // SAFETY: an open context; each result is checked for null, and `drop` destroys the
+        // objects.
         unsafe {
             self.protection_domain =
                 check_created((library.alloc_pd)(context), self, "protection domain")?;
@@ -168,13 +170,13 @@ impl Adapter {
         format!("RDMA adapter {} {problem}", self.chosen.adapter)
     }
 
-    /// With the reason that the library has just left in errno.
+    /// The problem with the reason that the library has just left in errno.
     pub(super) fn os_error_text(&self, problem: &str) -> String {
         let error = io::Error::last_os_error();
         self.error_text(&format!("{problem}: {error}{}", error_hint(&error)))
     }
 
-    /// What is said of memory that cannot be registered.
+    /// The error text for memory that cannot be registered.
     pub(super) fn registration_error_text(&self, why: &io::Error) -> String {
         let name = &self.chosen.adapter;
         match why.raw_os_error() {
@@ -187,9 +189,9 @@ impl Adapter {
         }
     }
 
-    /// Becomes readable when something was received after `request_notify`.
+    /// Becomes readable when a message is received after `request_notify`.
     pub(super) fn completion_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is not null once made, and open as long as `self`.
+        // SAFETY: the channel is not null once created, and stays open as long as `self`.
         unsafe { BorrowedFd::borrow_raw((*self.completion_channel).fd) }
     }
 
@@ -199,7 +201,7 @@ impl Adapter {
         unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) }
     }
 
-    /// The type of what has happened to the adapter, without waiting.
+    /// The type of the adapter's next asynchronous event. Does not wait.
     pub(super) fn next_event(&self) -> Option<u32> {
         let mut event = AsyncEvent { element: null_mut(), event_type: 0 };
         // SAFETY: an open context, whose descriptor does not block; each event is acknowledged.
@@ -212,13 +214,13 @@ impl Adapter {
         Some(event.event_type)
     }
 
-    /// Whether the kernel lists it no more. The drivers of soft adapters say nothing to who has
-    /// them open, and the removal waits for these.
+    /// Whether the kernel no longer lists the adapter. Drivers of software adapters do not notify
+    /// processes that have them open, and the removal waits for these processes.
     pub(super) fn is_unlisted(&self) -> bool {
         self.sysfs_path.as_ref().is_some_and(|path| !path.exists())
     }
 
-    /// What is received from now on makes the channel readable, once.
+    /// Makes the channel readable once, at the next receive completion.
     pub(super) fn request_notify(&self) {
         // SAFETY: a queue of this context, which has its table.
         unsafe {
@@ -228,7 +230,7 @@ impl Adapter {
         }
     }
 
-    /// The channel is readable no more.
+    /// Reads all events, so that the channel is no longer readable.
     pub(super) fn drain_channel(&self) {
         let (mut queue, mut cq_context) = (null_mut(), null_mut());
         // SAFETY: a channel that does not block; each event is acknowledged.
@@ -240,7 +242,7 @@ impl Adapter {
         }
     }
 
-    /// Completions of what was sent; answers how many. None: the adapter has gone.
+    /// Polls completions of sends. None: the adapter was removed.
     #[inline(always)]
     pub(super) fn poll_sends<'a>(
         &self,
@@ -249,7 +251,7 @@ impl Adapter {
         self.poll(self.send_cq, batch)
     }
 
-    /// The same of what was received.
+    /// Polls completions of receives, in the same way.
     #[inline(always)]
     pub(super) fn poll_receives<'a>(
         &self,
@@ -265,8 +267,8 @@ impl Adapter {
         batch: &'a mut CompletionBatch,
     ) -> Option<&'a [WorkCompletion]> {
         let first = batch.0.as_mut_ptr().cast::<WorkCompletion>();
-        // SAFETY: a queue of this context; the library writes as many completions as there is
-        // room for, and says how many.
+        // SAFETY: a queue of this context. The library writes at most as many completions as there
+        // is room for, and returns their number.
         unsafe {
             let poll = self.context.as_ref().poll_cq?;
             let count = usize::try_from(poll(queue, CompletionBatch::SIZE as i32, first)).ok()?;
@@ -274,13 +276,13 @@ impl Adapter {
         }
     }
 
-    /// Offers a buffer to whoever sends.
+    /// Posts a receive buffer for any sender.
     #[inline(always)]
     pub(super) fn post_receive(&self, id: u64, sge: Sge) -> bool {
         let (mut sge, mut bad) = (sge, null_mut());
         let mut request = RecvWr { wr_id: id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
-        // SAFETY: a queue of this context; the library copies the request. A piece outside of
-        // registered memory is refused by the adapter.
+        // SAFETY: a queue of this context; the library copies the request. The adapter refuses
+        // memory that is not registered.
         unsafe {
             let post = self.context.as_ref().post_srq_recv;
             post.is_some_and(|post| post(self.srq, &raw mut request, &raw mut bad) == 0)
@@ -291,7 +293,8 @@ impl Adapter {
 impl Drop for Adapter {
     fn drop(&mut self) {
         let library = self.library;
-        // SAFETY: made by `create_queues`, null where that did not come so far; nothing made of it is left.
+        // SAFETY: created by `create_queues`, or null if that failed earlier. No object that
+        // depends on these exists any more.
         unsafe {
             if !self.srq.is_null() {
                 (library.destroy_srq)(self.srq);
@@ -312,7 +315,7 @@ impl Drop for Adapter {
     }
 }
 
-/// What the library has made, or why not.
+/// The object that the library has created, or the error.
 fn check_created<T>(pointer: *mut T, adapter: &Adapter, object: &str) -> Result<*mut T, String> {
     if pointer.is_null() {
         return Err(adapter.os_error_text(&format!("gives no {object}")));
@@ -320,7 +323,7 @@ fn check_created<T>(pointer: *mut T, adapter: &Adapter, object: &str) -> Result<
     Ok(pointer)
 }
 
-/// What can be done where an adapter gives nothing more.
+/// A remedy if an adapter's resources are exhausted.
 fn error_hint(why: &io::Error) -> &'static str {
     match why.raw_os_error() {
         Some(libc::EAGAIN) => " (the limit of its cgroup: rdma.max)",
@@ -329,7 +332,7 @@ fn error_hint(why: &io::Error) -> &'static str {
     }
 }
 
-/// Memory that the adapter may read and write; it keeps what holds the memory.
+/// Memory that the adapter may read and write. The registration keeps the memory's holder.
 pub(super) struct MemoryRegion<T> {
     pub(super) lkey: u32,
     pub(super) rkey: u32,
@@ -339,9 +342,9 @@ pub(super) struct MemoryRegion<T> {
     pub(super) memory: T,
 }
 
-// SAFETY: the registration is the adapter's; what it keeps may be sent if it says so.
+// SAFETY: the registration belongs to the adapter; the holder may be sent if its type allows it.
 unsafe impl<T: Send> Send for MemoryRegion<T> {}
-// SAFETY: as above; a shared one only tells its keys.
+// SAFETY: as above; a shared reference only reads the keys.
 unsafe impl<T: Sync> Sync for MemoryRegion<T> {}
 
 impl<T> MemoryRegion<T> {
@@ -355,17 +358,17 @@ impl<T> MemoryRegion<T> {
         access: AccessRights,
     ) -> io::Result<MemoryRegion<T>> {
         let (domain, bits) = (adapter.protection_domain, access.bits());
-        // SAFETY: mapped memory, by the caller; what is not is refused by the kernel.
+        // SAFETY: mapped memory, by the caller's promise; the kernel refuses unmapped memory.
         let created = unsafe { (adapter.library.reg_mr)(domain, addr.cast(), len, bits) };
         let registration = NonNull::new(created).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: just made.
+        // SAFETY: just created.
         let (lkey, rkey) = unsafe { (registration.as_ref().lkey, registration.as_ref().rkey) };
         Ok(MemoryRegion { lkey, rkey, access, registration, adapter: adapter.clone(), memory })
     }
 }
 
 impl MemoryRegion<Arc<DmaBuffer>> {
-    /// New memory.
+    /// Allocates and registers new memory.
     pub(super) fn allocate(
         adapter: &Arc<Adapter>,
         len: usize,
@@ -373,7 +376,7 @@ impl MemoryRegion<Arc<DmaBuffer>> {
     ) -> Result<MemoryRegion<Arc<DmaBuffer>>, String> {
         let buffers = Arc::new(DmaBuffer::new(len)?);
         let (addr, len) = (buffers.addr(0, len), buffers.len());
-        // SAFETY: kept by what is registered.
+        // SAFETY: the registration keeps the memory.
         let registered = unsafe { MemoryRegion::new(adapter, buffers, addr, len, access) };
         registered.map_err(|why| adapter.registration_error_text(&why))
     }
@@ -381,19 +384,19 @@ impl MemoryRegion<Arc<DmaBuffer>> {
 
 impl<T> Drop for MemoryRegion<T> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, and before `memory` goes.
+        // SAFETY: created in `new`, and called before `memory` is dropped.
         unsafe { (self.adapter.library.dereg_mr)(self.registration.as_ptr()) };
     }
 }
 
-/// Zeroed memory of this process, shared with its children: what the adapter writes is never left
-/// behind on a page that a fork has copied.
+/// Zeroed memory of this process, shared with its children. Sharing avoids copy-on-write: after a
+/// fork this process still sees all that the adapter writes.
 pub(super) struct DmaBuffer {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: plain memory; who uses which part is settled by its users.
+// SAFETY: plain memory; its users agree on who uses which part.
 unsafe impl Send for DmaBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for DmaBuffer {}
@@ -402,7 +405,7 @@ impl DmaBuffer {
     fn new(len: usize) -> Result<DmaBuffer, String> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory where the kernel likes.
+        // SAFETY: new memory at an address that the kernel chooses.
         let start = unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             let why = from_errno(nix::errno::Errno::last());
@@ -416,7 +419,7 @@ impl DmaBuffer {
         self.len
     }
 
-    /// The byte at `offset`, from where `len` bytes are inside.
+    /// The address of the byte at `offset`. Panics unless `len` bytes are inside.
     #[inline(always)]
     pub(super) fn addr(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
@@ -424,17 +427,17 @@ impl DmaBuffer {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// A word of it, by number.
+    /// A word of the memory, by index.
     #[inline(always)]
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: inside, aligned (a mapping begins at a page), never moved; atomic.
+        // SAFETY: inside the memory, aligned (a mapping begins at a page), never moved, and atomic.
         unsafe { &*self.addr(index * 8, 8).cast::<AtomicU64>() }
     }
 }
 
 impl Drop for DmaBuffer {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; nobody uses it any more.
+        // SAFETY: mapped in `new`, and no longer used.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -1,6 +1,6 @@
-//! Whether this process could reach others by RDMA, for an owner that has another way to offer:
-//! tried by the calls that a context makes, because what an adapter or a limit refuses is known by
-//! no other means.
+//! Whether this process could reach others by RDMA, for an owner that can offer another network.
+//! The probe makes the calls that a context makes, because only these show what an adapter or a
+//! limit refuses.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The vendors of rdma_rxe and siw.
+/// The vendor numbers of rdma_rxe and siw.
 const SOFTWARE_VENDOR_IDS: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
 /// An adapter that works.
@@ -25,27 +25,28 @@ const SOFTWARE_VENDOR_IDS: [u32; 2] = [0xff_ffff, 0x62_6d74];
 pub struct Usable {
     /// Adapter, port and address, for people.
     pub wires: String,
-    /// The kind of network and the partition: adapters of different ones never meet.
+    /// The kind of network and the partition: adapters of different fabrics cannot connect.
     pub fabric: String,
-    /// Its part of that: who is on the same subnet is reached without anybody's leave.
+    /// The subnet inside the fabric: hosts on the same subnet reach each other without a router.
     pub subnet: String,
-    /// It is a device, and not a module of the kernel that does the same in software.
+    /// It is hardware, and not a kernel module that emulates an adapter in software.
     pub is_hardware: bool,
 }
 
-/// Why there is none.
+/// Why no adapter is usable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// Nothing here could be meant: no library, no adapter, none that is connected.
+    /// Nothing can be used: no library, no adapter, or none that is connected.
     Absent(String),
-    /// There is one, which refuses.
+    /// There is an adapter, but it refuses.
     Refused(String),
 }
 
-/// Tries what `Device::open("verbs", options)` and its contexts would use, and gives it back.
+/// Creates the resources that `Device::open("verbs", options)` and its contexts would use, and
+/// releases them.
 ///
 /// # Errors
-/// Why that would not do.
+/// Why they cannot be created.
 pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
     let refused = Unusable::Refused;
     let options = VerbsOptions::parse(options).map_err(|error| refused(error.to_string()))?;
@@ -64,7 +65,7 @@ pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
         (false, true) => ("RoCE", chosen.gid.and_then(|gid| subnet_of(ip_of_gid(gid.bytes)))),
         (false, false) => ("InfiniBand", Some(subnet_prefix(&chosen))),
     };
-    // The membership bit does not tell partitions apart.
+    // The membership bit does not distinguish partitions.
     let key = chosen.port.partitions.get(chosen.partition_index);
     let partition = key.map(|key| format!(", partition {:#06x}", key & 0x7fff));
     Ok(Usable {
@@ -75,7 +76,7 @@ pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
     })
 }
 
-/// Makes, and drops, what a process with one peer has; answers the adapter's vendor.
+/// Creates and drops the resources of a process with one peer. Returns the adapter's vendor.
 fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Result<u32, String> {
     let geometry = SlabGeometry::new(options.nodes, options.first, options.local, MTU);
     let geometry = geometry.map_err(|error| error.to_string())?;
@@ -85,14 +86,14 @@ fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Res
     let adapter = Adapter::open(chosen, sizes)?;
     let _frames = MemoryRegion::allocate(&adapter, geometry.slots * MTU, AccessRights::Local)?;
     receive_buffers.post_buffers(&adapter, 0)?;
-    // Those of iWARP are made by who connects them.
+    // Connecting creates the queue pairs of iWARP.
     if !chosen.is_iwarp {
         QueuePair::new(&adapter, 0)?;
     }
     Ok(adapter.vendor_id)
 }
 
-/// Of InfiniBand: the upper half of the address, which its subnet manager gives.
+/// InfiniBand: the upper half of the address, which the subnet manager assigns.
 fn subnet_prefix(chosen: &SelectedPort) -> String {
     let bytes = chosen.gid.map_or([0; 16], |gid| gid.bytes);
     let mut prefix = [0; 16];
@@ -100,12 +101,12 @@ fn subnet_prefix(chosen: &SelectedPort) -> String {
     Ipv6Addr::from(prefix).to_string()
 }
 
-/// RoCE's addresses are IP addresses; IPv4 stands in IPv6.
+/// RoCE addresses are IP addresses; IPv4 addresses are mapped into IPv6.
 fn ip_of_gid(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }
 
-/// Of an IPv4 address of this host: that of its interface.
+/// The subnet of an IPv4 address of this host, from its interface.
 fn subnet_of(addr: IpAddr) -> Option<String> {
     let IpAddr::V4(ipv4) = addr else { return None };
     let ipv4_of = |sockaddr: Option<SockaddrStorage>| Some(sockaddr?.as_sockaddr_in()?.ip());

@@ -1,6 +1,6 @@
-//! What the owner does for processes that have ended: the adapter has given their queue pairs up,
-//! but what they had sent and nobody has acknowledged still lies in the slab. The owner meets their
-//! peers in their place, as if a queue pair had failed, and sends it.
+//! What the owner does for processes that have exited. The adapter has destroyed their queue pairs,
+//! but unacknowledged messages are still in the slab. The owner connects to their peers in their
+//! place, as after the failure of a queue pair, and sends these messages.
 
 #![forbid(unsafe_code)]
 
@@ -14,33 +14,33 @@ use score_proto::packet_header;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Between two looks at what the adapter has done.
+/// Interval between two polls of the adapter.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A process that has ended.
+/// The orphan of an exited process.
 pub(crate) struct VerbsOrphan {
     engine: VerbsEngine,
-    lanes: EndpointQueues,
+    queues: EndpointQueues,
 }
 
 impl VerbsOrphan {
     /// Takes over the dead process's slots.
     pub(super) fn adopt(mut engine: VerbsEngine) -> VerbsOrphan {
         let geometry = *engine.slab.geometry();
-        let lanes = EndpointQueues::new(&geometry, receive::entry_count(geometry.nodes));
-        engine.take_over_slots(&lanes);
-        VerbsOrphan { engine, lanes }
+        let queues = EndpointQueues::new(&geometry, receive::entry_count(geometry.nodes));
+        engine.take_over_slots(&queues);
+        VerbsOrphan { engine, queues }
     }
 }
 
 impl net_common::Orphan for VerbsOrphan {
     fn serve(&mut self) -> Option<Duration> {
-        self.engine.service(&self.lanes);
-        self.engine.progress(&self.lanes, ProgressMode::All);
+        self.engine.service(&self.queues);
+        self.engine.progress(&self.queues, ProgressMode::All);
         (!self.is_drained()).then_some(POLL_INTERVAL)
     }
 
-    /// All that it had sent has arrived, or its receivers or the adapter have gone.
+    /// Whether all messages have arrived, or the receivers have exited, or the adapter was removed.
     fn is_drained(&self) -> bool {
         self.engine.is_idle() || self.engine.is_broken
     }
@@ -51,8 +51,8 @@ impl net_common::Orphan for VerbsOrphan {
 }
 
 impl VerbsEngine {
-    /// Takes over what a process that has ended has left in its slots.
-    fn take_over_slots(&mut self, lanes: &EndpointQueues) {
+    /// Takes over the messages that an exited process has left in its slots.
+    fn take_over_slots(&mut self, queues: &EndpointQueues) {
         let geometry = *self.slab.geometry();
         let mut remaining: Vec<(u32, QueuedMessage)> = Vec::new();
         for slot in 0..geometry.slots {
@@ -76,7 +76,7 @@ impl VerbsEngine {
         for (to, message) in remaining {
             self.peers[to as usize].sent[message.kind as usize] = message.sequence.wrapping_add(1);
             self.enqueue(to, message);
-            self.transmit(lanes, to);
+            self.transmit(queues, to);
         }
     }
 }

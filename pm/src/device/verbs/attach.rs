@@ -1,4 +1,4 @@
-//! What goes with an attach descriptor: which port of which adapter, and how it is addressed.
+//! The adapter and port that an attach descriptor names, and how they are addressed.
 
 #![forbid(unsafe_code)]
 
@@ -6,20 +6,20 @@ use super::config::VerbsOptions;
 use super::port_selection::SelectedPort;
 use crate::error::{Error, PmResult};
 
-/// Bytes before the adapter's name.
+/// Bytes in front of the adapter's name.
 const HEADER_LEN: usize = 8;
 /// The longest name of an adapter.
 const MAX_NAME_LEN: usize = 64;
 /// No address is chosen.
 const NO_GID: u32 = u32::MAX;
 
-/// The end that a context had with its owner.
+/// The port that the owner's context uses.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PortParams {
     adapter: String,
     port: u8,
     gid: Option<u32>,
-    /// 0, which no partition has: none (iWARP).
+    /// 0 if there is none (iWARP): no partition has the key 0.
     partition: u16,
     service_level: u8,
 }
@@ -60,7 +60,7 @@ impl PortParams {
         })
     }
 
-    /// What the adapter is opened with again.
+    /// The options to open the same adapter again.
     pub(super) fn options(&self) -> VerbsOptions {
         VerbsOptions {
             adapter: Some(self.adapter.clone()),

@@ -1,5 +1,5 @@
-//! Declarations of infiniband/verbs.h, as far as they are used: layouts of rdma-core 44, which the
-//! library keeps for all that were built with it since 2005. What is only passed by address is
+//! Declarations of the used part of infiniband/verbs.h. The layouts are those of rdma-core 44,
+//! which the library has kept compatible since 2005. A structure that is only passed by address is
 //! declared up to the last field that is read.
 
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@ pub(super) const STATE_RTR: u32 = 2;
 pub(super) const STATE_RTS: u32 = 3;
 pub(super) const STATE_ERR: u32 = 6;
 
-/// Which fields of [`QpAttr`] count.
+/// Bits that select the valid fields of [`QpAttr`].
 pub(super) mod mask {
     use std::ffi::c_int;
     pub(crate) const STATE: c_int = 1;
@@ -51,27 +51,27 @@ pub(super) const OPCODE_READ: u32 = 4;
 pub(super) const SEND_SIGNALED: u32 = 1 << 1;
 pub(super) const SEND_INLINE: u32 = 1 << 3;
 
-/// States of a completion that say that the work itself was wrong: its length, memory here, memory
-/// or operation there. Any other error is the connection's; "local queue pair operation" (2) is
-/// what rdma_rxe answers while there is no route.
+/// Completion states of an invalid work request: its length, the local memory, the remote memory or
+/// the remote operation. All other errors belong to the connection. rdma_rxe returns "local queue
+/// pair operation" (2) while there is no route.
 pub(super) const REQUEST_ERROR_STATUSES: [u32; 5] = [1, 4, 9, 10, 11];
 
-/// Set in the opcode of a completion of something received.
+/// Set in the opcode of a receive completion.
 pub(super) const WC_RECV: u32 = 1 << 7;
 
 pub(super) const EVENT_DEVICE_FATAL: u32 = 8;
 pub(super) const EVENT_PORT_ACTIVE: u32 = 9;
 pub(super) const EVENT_PORT_ERR: u32 = 10;
 
-/// `struct ibv_device`, up to what is read of it.
+/// `struct ibv_device`, up to the last field that is read.
 #[repr(C)]
 pub(super) struct IbvDevice {
     ops: [*mut c_void; 2],
     node_type: u32,
     pub(super) transport_type: u32,
-    /// Its own name, and that of its file below /dev/infiniband.
+    /// The device's name, and the name of its file in /dev/infiniband.
     pub(super) names: [[c_char; 64]; 2],
-    /// Its place in sysfs, a text that ends.
+    /// The device's path in sysfs, a terminated text.
     pub(super) dev_path: [c_char; 256],
 }
 
@@ -114,7 +114,7 @@ pub(super) struct GidEntry {
     ndev_ifindex: u32,
 }
 
-/// `struct ibv_device_attr`, by words of four bytes.
+/// `struct ibv_device_attr`, in words of four bytes.
 #[repr(C)]
 pub(super) struct DeviceAttr([u32; 58]);
 
@@ -122,7 +122,7 @@ impl DeviceAttr {
     pub(super) fn new() -> DeviceAttr {
         DeviceAttr([0; 58])
     }
-    /// Who has made it.
+    /// The vendor number.
     pub(super) fn vendor(&self) -> u32 {
         self.0[96 / 4]
     }
@@ -130,7 +130,7 @@ impl DeviceAttr {
     pub(super) fn max_qp_wr(&self) -> usize {
         self.0[112 / 4] as usize
     }
-    /// Reads under way to and from a queue pair.
+    /// Reads in flight to and from a queue pair.
     pub(super) fn max_reads(&self) -> usize {
         (self.0[144 / 4] as usize).min(self.0[156 / 4] as usize)
     }
@@ -144,7 +144,7 @@ impl DeviceAttr {
     }
 }
 
-/// `struct ibv_context`: what posts and polls goes through its table.
+/// `struct ibv_context`: posts and polls use its function table.
 #[repr(C)]
 pub(super) struct IbvContext {
     pub(super) device: *mut IbvDevice,
@@ -171,7 +171,7 @@ pub(super) struct CompChannel {
     pub(super) fd: c_int,
 }
 
-/// `struct ibv_pd`, `struct ibv_cq`, `struct ibv_srq`: passed by address alone.
+/// `struct ibv_pd`, `struct ibv_cq`, `struct ibv_srq`: only passed by address.
 pub(super) type ProtectionDomain = c_void;
 pub(super) type CompletionQueue = c_void;
 pub(super) type SharedReceiveQueue = c_void;
@@ -188,7 +188,7 @@ pub(super) struct IbvMr {
     pub(super) rkey: u32,
 }
 
-/// `struct ibv_qp`, up to what is read of it.
+/// `struct ibv_qp`, up to the last field that is read.
 #[repr(C)]
 pub(super) struct IbvQp {
     pointers: [*mut c_void; 6],
@@ -336,7 +336,7 @@ pub(super) struct AsyncEvent {
     pub(super) event_type: u32,
 }
 
-// What a C compiler says of the header.
+// Sizes and offsets that a C compiler computes from the header.
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(IbvDevice, node_type) == 16 && offset_of!(IbvDevice, transport_type) == 20);

@@ -1,6 +1,7 @@
-//! Connecting on iWARP: of two processes the one of the lower node number calls the other by
-//! rdma_cm, when it has heard its hello. Who is called accepts when it has heard the same hello
-//! that the caller names, so that both wire the queue pairs that they mean.
+//! Connecting on iWARP. Of two processes the one with the lower node number sends an rdma_cm
+//! connect request after it has received the peer's hello. The other process accepts the request if
+//! it has received the hello that the request names. Thus both connect the queue pairs that they
+//! mean.
 
 #![forbid(unsafe_code)]
 
@@ -16,18 +17,19 @@ use std::sync::Arc;
 
 /// "SCPMVCL" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVCL\x01");
-/// Bytes of a call.
+/// Bytes of a connect request.
 pub(super) const REQUEST_LEN: usize = 48;
 
-/// What a caller says: the private data of its request.
+/// The private data of a connect request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectRequest {
-    /// What datagrams of the job carry.
+    /// The secret that all datagrams of the job carry.
     pub(super) secret: u64,
     pub(super) channel: u32,
     pub(super) from: u32,
     pub(super) to: u32,
-    /// The caller's queue pair, and the other's that it is to be wired to, as in hellos.
+    /// The sender's queue pair, and the receiver's queue pair that it is to be connected to, as in
+    /// hellos.
     pub(super) self_epoch: u64,
     pub(super) peer_epoch: u64,
 }
@@ -46,7 +48,7 @@ impl ConnectRequest {
         bytes
     }
 
-    /// None: it is none of ours. What stands behind it was added on the way.
+    /// None: it is not a request of this protocol. Bytes after the request were added in transit.
     pub(super) fn decode(bytes: &[u8]) -> Option<ConnectRequest> {
         let (bytes, _) = bytes.split_first_chunk::<REQUEST_LEN>()?;
         let read_u64 = |offset: usize| {
@@ -67,7 +69,8 @@ impl ConnectRequest {
     }
 }
 
-/// Where calls are heard, as hellos say it: the address in place of a GID, the port of a LID.
+/// The listening address in the form of hellos: the address in place of a GID, the port in place of
+/// a LID.
 pub(super) fn to_qp_address(address: SocketAddr) -> QpAddress {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -82,8 +85,8 @@ fn to_socket_addr(qp_address: &QpAddress) -> SocketAddr {
     SocketAddr::new(ip, qp_address.lid)
 }
 
-/// What makes connections, where that is iWARP's way: called at the link where hellos are heard, if
-/// the adapter is there, else at the adapter's first address.
+/// Starts the connection manager on iWARP. It listens at the address where hellos are received if
+/// the adapter has that address, otherwise at the adapter's first address.
 pub(super) fn start_manager(
     adapter: &Adapter,
     socket: &UdpSocket,
@@ -95,17 +98,17 @@ pub(super) fn start_manager(
     ConnectionManager::start(&adapter.chosen, adapter.max_reads, link_ip).map(Some)
 }
 
-/// What is kept for one peer.
+/// The connection manager's state for one peer.
 #[derive(Default)]
 pub(super) struct CmPeerState {
-    /// The connection that the present queue pair has, or comes to.
+    /// The connection that the present queue pair has or will have.
     current_connection: Option<u64>,
-    /// A request that waits until it is known what it means.
+    /// A request that waits until the sender's hello arrives.
     pending_request: Option<(u64, ConnectRequest)>,
 }
 
 impl VerbsEngine {
-    /// Carries out `Action::Wire`: calls, or waits to be called.
+    /// Carries out `Action::ConnectQp`: sends a connect request, or waits for one.
     pub(super) fn connect_peer(&mut self, node: u32) -> Result<(), String> {
         if self.identity.self_node > node {
             self.answer_request(node);
@@ -129,7 +132,8 @@ impl VerbsEngine {
         Ok(())
     }
 
-    /// Carries out `Action::Reset`: a queue pair that was ever called with is not used again.
+    /// Carries out `Action::ResetQp`: a queue pair that was used in a connect request is not used
+    /// again.
     pub(super) fn replace_pair(&mut self, node: u32) -> Result<(), String> {
         let pair = QueuePair::new(&self.adapter, 0)?;
         let peer = &mut self.peers[node as usize];
@@ -140,8 +144,8 @@ impl VerbsEngine {
         Ok(())
     }
 
-    /// Ends the connection of a queue pair, and it: by the manager's thread, because the kernel
-    /// may take its time with one that is just being made.
+    /// Ends the connection of a queue pair, and destroys the queue pair. The manager's thread does
+    /// it, because the kernel may be slow with a connection that is just being made.
     pub(super) fn disconnect(&mut self, node: u32, pair: QueuePair) {
         let Some(manager) = &mut self.manager else { return drop(pair) };
         let connection_id = self.peers[node as usize].cm_state.current_connection.take();
@@ -151,7 +155,7 @@ impl VerbsEngine {
         manager.send_command(CmCommand::Disconnect { connection_id, pair: Some(pair) });
     }
 
-    /// Accepts the request that waits, if it names what this side means; refuses it, if it never
+    /// Accepts the pending request if it names the present queue pairs. Rejects it if it never
     /// will.
     fn answer_request(&mut self, node: u32) {
         let peer = &mut self.peers[node as usize];
@@ -162,7 +166,7 @@ impl VerbsEngine {
         };
         let (self_epoch, peer_epoch) = peer.connection.epochs();
         if request.peer_epoch == self_epoch && request.self_epoch > peer_epoch {
-            // Its hello is still on the way.
+            // The sender's hello has not arrived yet.
             return;
         }
         peer.cm_state.pending_request = None;
@@ -180,8 +184,8 @@ impl VerbsEngine {
             .send_command(CmCommand::Disconnect { connection_id: Some(connection_id), pair: None });
     }
 
-    /// Hears what has become of connections.
-    pub(super) fn handle_cm_notifications(&mut self, lanes: &EndpointQueues) {
+    /// Handles the notifications about connections.
+    pub(super) fn handle_cm_notifications(&mut self, queues: &EndpointQueues) {
         while let Some(notification) =
             self.manager.as_mut().and_then(|manager| manager.next_notification())
         {
@@ -191,12 +195,12 @@ impl VerbsEngine {
                 }
                 CmNotification::Established(connection_id) => {
                     if let Some(node) = self.node_of(connection_id) {
-                        self.dispatch_event(lanes, node, ConnectionEvent::QpConnected);
+                        self.dispatch_event(queues, node, ConnectionEvent::QpConnected);
                     }
                 }
                 CmNotification::Disconnected(connection_id, why) => {
                     if let Some(node) = self.node_of(connection_id) {
-                        self.on_qp_failed(lanes, node, &why);
+                        self.on_qp_failed(queues, node, &why);
                     }
                 }
                 CmNotification::DeviceRemoved => self.on_adapter_lost(),
@@ -218,7 +222,7 @@ impl VerbsEngine {
         let is_lower = from < self_node && (from as usize) < self.peers.len();
         let Some(manager) = &mut self.manager else { return };
         if !is_ours || to != self_node || !is_lower {
-            debug::log(debug::WARNING, || "verbs: a call that is none of this job's".into());
+            debug::log(debug::WARNING, || "verbs: a connect request of another job".into());
             return manager.send_command(CmCommand::Disconnect {
                 connection_id: Some(connection_id),
                 pair: None,
@@ -237,7 +241,7 @@ impl VerbsEngine {
         self.answer_request(from);
     }
 
-    /// What the progress thread of the endpoint waits for besides.
+    /// A descriptor that the endpoint's progress thread also waits for.
     pub(super) fn manager_notify_fd(&self) -> Option<Arc<nix::sys::eventfd::EventFd>> {
         self.manager.as_ref().map(ConnectionManager::notify_fd)
     }

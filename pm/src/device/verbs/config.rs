@@ -15,7 +15,7 @@ const MAX_CHANNELS: usize = 64;
 /// InfiniBand numbers service levels with four bits.
 const MAX_LEVEL: u8 = 15;
 
-/// What `Device::open` is told.
+/// Options of `Device::open`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct VerbsOptions {
     /// `-nodes N` (default: as many as are local, else processors).
@@ -23,9 +23,9 @@ pub(crate) struct VerbsOptions {
     /// `-first F` (default 0) and `-local L` (default: all): the nodes of this host.
     pub(crate) first: usize,
     pub(crate) local: usize,
-    /// `-link ADDRESS` (default: loopback, if all nodes are local): where hellos are heard.
+    /// `-link ADDRESS` (default: loopback, if all nodes are local): where hellos are received.
     pub(crate) link: Option<IpAddr>,
-    /// `-secret HEX`: what hellos of the job carry (default: a random one).
+    /// `-secret HEX`: the secret in hellos of the job (default: a random one).
     pub(crate) secret: Option<u64>,
     /// `-channels C` (default 1).
     pub(crate) channels: usize,
@@ -33,8 +33,8 @@ pub(crate) struct VerbsOptions {
     pub(crate) adapter: Option<String>,
     /// `-port P` (default: the first that is active).
     pub(crate) port: Option<u8>,
-    /// `-gid I`: index of the own address (default: on Ethernet the first of RoCE v2, by IPv4 where
-    /// there is one; on InfiniBand 0).
+    /// `-gid I`: index of the local address (default: on Ethernet the first of RoCE v2, preferably
+    /// IPv4; on InfiniBand 0).
     pub(crate) gid: Option<u32>,
     /// `-partition KEY`, hexadecimal (default: the first in the port's table).
     pub(crate) partition: Option<u16>,
@@ -74,7 +74,7 @@ impl VerbsOptions {
             return Err(format!("nodes {first} to {} of {nodes} cannot be", first + local));
         }
         if self.link.is_none() && local < nodes {
-            return Err("-link says at which address of this host the others find it".into());
+            return Err("-link is missing: it names the address of this host for its peers".into());
         }
         self.link.get_or_insert(IpAddr::V4(Ipv4Addr::LOCALHOST));
         Ok(self)

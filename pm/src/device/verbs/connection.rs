@@ -1,14 +1,18 @@
-//! How two processes come to a pair of queue pairs: pure, from events to actions.
+//! How two processes connect a pair of queue pairs: pure, from events to actions.
 //!
-//! Both do the same. Each names its own queue pair by an *epoch*, which grows: who makes a new
-//! queue pair, or takes over for a process that has ended, has a higher one. A *hello* tells the
-//! own epoch, the other's that the own queue pair is wired to, and whether the sender is ready: it
-//! is when it has heard of the other that this one is wired to its present queue pair. Hellos are
-//! datagrams that may be lost, doubled and late. Who is not ready repeats them; who is ready
-//! answers one that is not, and everybody one that means an older queue pair. A hello of a higher
-//! epoch than the known one means that the other's queue pair is new: the own one is wired anew, or
-//! replaced, if anything was ever sent by it.
-//! Where wiring takes its time (iWARP), nobody says that he is wired before he has heard it.
+//! Both processes follow the same rules. Each names its own queue pair by an *epoch*. A new queue
+//! pair has a higher epoch, and so has an owner that takes over for an exited process.
+//!
+//! A *hello* carries the sender's epoch, the peer's epoch that the sender's queue pair is connected
+//! to, and whether the sender is ready. A process is ready when a hello has told it that the peer
+//! is connected to its present queue pair. Hellos are datagrams that may be lost, duplicated and
+//! late. A process that is not ready repeats its hello. A ready process answers a hello of a
+//! process that is not ready. Every process answers a hello that names an older queue pair.
+//!
+//! A hello with a higher epoch than the known one means that the peer's queue pair is new. Then the
+//! process connects its own queue pair again, or replaces it if it was ever used for sending. If
+//! connecting is asynchronous (iWARP), a process says that it is connected only after the
+//! connection manager has reported it.
 
 #![forbid(unsafe_code)]
 
@@ -16,44 +20,44 @@
 const MIN_HELLO_INTERVAL_NS: u64 = 20_000_000;
 const MAX_HELLO_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// What a hello says of the connection.
+/// The part of a hello that describes the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HandshakeState {
-    /// The speaker's queue pair.
+    /// The sender's queue pair.
     pub(super) self_epoch: u64,
-    /// The other's that it is wired to; 0: to none.
+    /// The peer's queue pair that it is connected to; 0: none.
     pub(super) peer_epoch: u64,
     pub(super) is_ready: bool,
 }
 
-/// What has happened.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionEvent {
-    /// Something is to be sent.
+    /// Messages or operations are queued.
     SendPending,
     HelloReceived(HandshakeState),
-    /// The own queue pair is wired, where that takes its time.
+    /// The local queue pair is connected, if connecting is asynchronous.
     QpConnected,
-    /// The own queue pair has failed.
+    /// The local queue pair has failed.
     QpFailed,
     Timer,
-    /// The peer's process has ended, by membership: nobody is met any more. But who brings home
-    /// what it has sent may come.
+    /// The membership has reported the exit of the peer's process: no connection to it is started
+    /// any more. But the owner that delivers its messages may start one.
     PeerExited,
 }
 
-/// What is to be done, in this order.
+/// The actions that an event causes, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Give the queue pair up, when all that it has received was taken.
+    /// Destroy the queue pair, after everything that it has received was taken.
     DestroyQp,
-    /// Make one.
+    /// Create a queue pair.
     CreateQp,
-    /// Back to one that was just made.
+    /// Return the queue pair to its initial state.
     ResetQp,
-    /// Wire it to the one that was heard of.
+    /// Connect the queue pair to the one that the hello named.
     ConnectQp,
-    /// Both ends are wired: send, from what the peer does not have on.
+    /// Both ends are connected: send everything that the peer does not have.
     StartSending,
     SendHello,
 }
@@ -62,14 +66,14 @@ pub(super) enum Action {
 enum State {
     #[default]
     Idle,
-    /// There is a queue pair, wired to nothing.
+    /// There is a queue pair, which is not connected.
     Created,
-    /// It is about to be wired.
+    /// It is being connected.
     Connecting,
-    /// It is wired, and the peer may not know it.
+    /// It is connected, and the peer may not know it.
     Connected,
     Ready,
-    /// There is none, for want of something.
+    /// There is none, for lack of resources.
     NoResources,
     Closed,
 }
@@ -80,24 +84,24 @@ pub(super) struct Connection {
     state: State,
     self_epoch: u64,
     peer_epoch: u64,
-    /// What the other's present queue pair is wired to, as it says.
+    /// The queue pair that the peer's present queue pair is connected to, as its hello says.
     acknowledged_epoch: u64,
-    /// `ConnectQp` only begins with it: `QpConnected` says that it is done.
+    /// `ConnectQp` only starts connecting; `QpConnected` reports the end.
     is_async: bool,
-    /// When the next hello is due, and how long after that another.
+    /// When the next hello is due, and the interval to the one after it.
     due_ns: u64,
     interval_ns: u64,
-    /// The peer's process has ended: whatever comes of it, others begin.
+    /// The peer's process has exited: only the other side starts connections.
     is_passive: bool,
 }
 
 impl Connection {
-    /// One that is never made.
+    /// A connection that is never made.
     pub(super) fn closed() -> Connection {
         Connection { state: State::Closed, ..Connection::default() }
     }
 
-    /// One whose queue pairs are wired by a connection manager.
+    /// A connection whose queue pairs are connected by a connection manager.
     pub(super) fn with_async_connect() -> Connection {
         Connection { is_async: true, ..Connection::default() }
     }
@@ -106,17 +110,17 @@ impl Connection {
         self.state == State::Ready
     }
 
-    /// `ConnectQp` was said, and neither `QpConnected` nor anything else came since.
+    /// Whether `ConnectQp` was issued and no later event has ended it.
     pub(super) fn is_connecting(&self) -> bool {
         self.state == State::Connecting
     }
 
-    /// The own queue pair, and the other's that it is wired to or is to be.
+    /// The local queue pair, and the peer's that it is or will be connected to.
     pub(super) fn epochs(&self) -> (u64, u64) {
         (self.self_epoch, self.peer_epoch)
     }
 
-    /// What a hello says now.
+    /// The content of the next hello.
     pub(super) fn handshake_state(&self) -> HandshakeState {
         let is_connected = matches!(self.state, State::Connected | State::Ready);
         let peer_epoch = if is_connected { self.peer_epoch } else { 0 };
@@ -127,14 +131,14 @@ impl Connection {
         }
     }
 
-    /// Whether what was heard is not older than what is known.
+    /// Whether a received state is at least as new as the known one.
     pub(super) fn is_current(&self, handshake: HandshakeState) -> bool {
         handshake.self_epoch != 0
             && handshake.self_epoch >= self.peer_epoch
             && self.state != State::Closed
     }
 
-    /// What was to be done cannot be: there is no queue pair. It is tried again later.
+    /// An action has failed, and there is no queue pair. It is tried again later.
     pub(super) fn retry_later(&mut self, now_ns: u64) {
         if self.is_passive && self.state != State::Closed {
             self.state = State::Idle;
@@ -146,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// When `Timer` is due. None: nothing is.
+    /// When `Timer` is due. None: no timer is set.
     pub(super) fn timer_due_ns(&self) -> Option<u64> {
         let has_timer = matches!(
             self.state,
@@ -176,7 +180,7 @@ impl Connection {
                 self.create_qp(now_ns, &mut actions);
                 self.send_hello(now_ns, &mut actions);
             }
-            // What fails again and again is tried again ever later.
+            // Repeated failures increase the interval.
             (
                 ConnectionEvent::QpFailed,
                 State::Created | State::Connecting | State::Connected | State::Ready,
@@ -241,9 +245,9 @@ impl Connection {
             _ => {}
         }
         self.start_sending_if_connected(actions);
-        // While both are about to be wired there is nothing to tell that the timers do not.
+        // While both are connecting, a hello would add nothing to those of the timers.
         let is_known_to_peer = self.state == State::Connecting && !is_new_qp && !self.is_passive;
-        // Who is ready with another queue pair than the present one does not know it yet.
+        // A peer that is ready with another queue pair does not know the present one yet.
         if (!handshake.is_ready || handshake.peer_epoch != self.self_epoch) && !is_known_to_peer {
             self.send_hello(now_ns, actions);
         }
@@ -254,7 +258,7 @@ impl Connection {
         actions.push(Action::ConnectQp);
     }
 
-    /// Both are wired to each other.
+    /// Starts to send when both ends are connected.
     fn start_sending_if_connected(&mut self, actions: &mut Vec<Action>) {
         if self.state == State::Connected && self.acknowledged_epoch == self.self_epoch {
             self.state = State::Ready;
@@ -269,14 +273,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Two ends, the queue pairs that they have, and the datagrams between them.
+    /// Two ends, their queue pairs, and the datagrams between them.
     struct World {
         connections: [Connection; 2],
-        /// Of each the wiring of its queue pair: own epoch, other's.
+        /// The connection of each queue pair: its own epoch, the peer's epoch.
         queue_pairs: [Option<(u64, u64)>; 2],
         received_epochs: [u64; 2],
         in_flight: Vec<(usize, HandshakeState)>,
-        /// Where wiring takes its time: who waits for it.
+        /// With asynchronous connecting: the ends that wait for it.
         is_connecting: [bool; 2],
         now_ns: u64,
     }
@@ -297,14 +301,15 @@ mod tests {
             if is_async { Connection::with_async_connect() } else { Connection::default() }
         }
 
-        /// As a connection manager: end 0 calls, and is refused by one that means another.
+        /// Acts as a connection manager: end 0 requests; end 1 rejects if it means another queue
+        /// pair.
         fn run_connection_manager(&mut self) {
             match (self.is_connecting, self.queue_pairs) {
                 ([true, true], [Some((a, b)), Some((c, d))]) if (a, b) == (d, c) => {
                     self.is_connecting = [false; 2];
                     (0..2).for_each(|end| self.event(end, ConnectionEvent::QpConnected));
                 }
-                // Who has not heard of it yet lets it wait.
+                // An end that has not received the hello yet leaves the request pending.
                 ([true, _], [Some((a, b)), other])
                     if other.is_none_or(|(c, d)| c != b || d >= a) =>
                 {
@@ -357,14 +362,14 @@ mod tests {
             are_paired && self.connections.iter().all(Connection::is_ready)
         }
 
-        /// No loss from here on: hellos and time do the rest.
+        /// Without further loss, hellos and timers complete the connection.
         fn run_until_connected(&mut self) {
             for _ in 0..1000 {
                 let mut delivered_count = 0;
                 while let Some((to, handshake)) = self.in_flight.pop() {
                     self.event(to, ConnectionEvent::HelloReceived(handshake));
                     delivered_count += 1;
-                    assert!(delivered_count < 1000, "they talk without end");
+                    assert!(delivered_count < 1000, "hellos without end");
                 }
                 self.run_connection_manager();
                 if !self.in_flight.is_empty() {
@@ -374,10 +379,10 @@ mod tests {
                     return;
                 }
                 let due_ns = self.connections.iter().filter_map(Connection::timer_due_ns).min();
-                self.now_ns = self.now_ns.max(due_ns.expect("somebody still tries"));
+                self.now_ns = self.now_ns.max(due_ns.expect("a timer is set"));
                 (0..2).for_each(|end| self.event(end, ConnectionEvent::Timer));
             }
-            panic!("never joined: {:?} {:?}", self.connections, self.queue_pairs);
+            panic!("never connected: {:?} {:?}", self.connections, self.queue_pairs);
         }
     }
 
@@ -391,7 +396,7 @@ mod tests {
             world.run_until_connected();
             assert!(
                 world.connections.iter().all(|end| end.timer_due_ns().is_none()),
-                "nothing is left to do"
+                "no timer is left"
             );
         }
     }
@@ -449,7 +454,7 @@ mod tests {
                 (World::new_connection(is_async), None, 0);
             world.event(1, ConnectionEvent::SendPending);
             world.run_until_connected();
-            // Its last word comes after that of membership.
+            // Its last hello arrives after the exit event.
             let last_handshake = world.connections[1].handshake_state();
             world.event(0, ConnectionEvent::PeerExited);
             world.event(0, ConnectionEvent::HelloReceived(last_handshake));
@@ -458,7 +463,7 @@ mod tests {
     }
 
     proptest! {
-        /// Datagrams are lost, doubled and delayed, and queue pairs fail; then all is calm.
+        /// Datagrams are lost, duplicated and delayed, and queue pairs fail; then failures end.
         #[test]
         fn both_ends_are_connected_after_any_failures(
             steps in prop::collection::vec((0..9u8, 0..64usize), 1..60), is_slow in any::<bool>()
@@ -469,7 +474,9 @@ mod tests {
                 let end = choice % 2;
                 match step {
                     0 => world.event(end, ConnectionEvent::SendPending),
-                    1 if world.queue_pairs[end].is_some() => world.event(end, ConnectionEvent::QpFailed),
+                    1 if world.queue_pairs[end].is_some() => {
+                        world.event(end, ConnectionEvent::QpFailed);
+                    }
                     2 => {
                         world.now_ns += MAX_HELLO_INTERVAL_NS;
                         world.event(end, ConnectionEvent::Timer);
@@ -481,7 +488,7 @@ mod tests {
                     8 => world.run_connection_manager(),
                     _ if !world.in_flight.is_empty() => {
                         let index = choice % world.in_flight.len();
-                        // What 4 delivers may come once more.
+                        // A datagram that step 4 delivers may be delivered again.
                         let (to, handshake) = if step == 4 {
                             world.in_flight[index]
                         } else {
@@ -492,8 +499,10 @@ mod tests {
                     _ => {}
                 }
             }
-            if world.connections.iter().all(|end| end.timer_due_ns().is_none()) && !world.are_connected() {
-                // Nobody knows yet that the other has failed: whoever sends next will.
+            if world.connections.iter().all(|end| end.timer_due_ns().is_none())
+                && !world.are_connected()
+            {
+                // Neither end knows of the other's failure: the next send finds it.
                 world.event(0, ConnectionEvent::QpFailed);
             }
             world.run_until_connected();

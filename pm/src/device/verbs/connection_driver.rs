@@ -1,5 +1,5 @@
-//! How peers are met, lost and met again: carries out what `connection` says, speaks and hears
-//! hellos, and looks at what happens to the adapter.
+//! Connects peers, detects lost connections and connects again. It carries out the actions of
+//! `connection`, sends and receives hellos, and handles events of the adapter.
 
 #![forbid(unsafe_code)]
 
@@ -16,23 +16,23 @@ use crate::sync::Ordering;
 use nix::time::{ClockId, clock_gettime};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Hellos that are read at a time, so that no flood holds anybody up.
+/// Maximum of hellos per pass, so that a flood of hellos delays no other work.
 const MAX_HELLOS_PER_PASS: usize = 64;
 
-/// Nanoseconds between two looks whether the adapter is still there.
+/// Nanoseconds between two checks whether the adapter still exists.
 const ADAPTER_CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds by which one end's operations come before the other's, where one has broken the
-/// connection: two ways to the peer and back, beside compilers.
+/// Nanoseconds by which one end's operations precede the other's after an operation has broken the
+/// connection. It covers two round trips on a loaded host.
 const TIE_BREAK_DELAY_NS: u64 = 200_000_000;
 
-/// Nanoseconds since the machine came up: later ones are higher in every process of the host.
+/// Nanoseconds since boot, which grow in all processes of a host.
 pub(super) fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC);
     time.map_or(1, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-/// A socket's address, as it stands in the table of addresses.
+/// A socket address, as it is in the address table.
 pub(super) fn encode_address(address: SocketAddr) -> Vec<u8> {
     let mut bytes = address.port().to_le_bytes().to_vec();
     match address.ip() {
@@ -42,7 +42,7 @@ pub(super) fn encode_address(address: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// None: it is none.
+/// None: these bytes are not an address.
 pub(super) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
     let (port, ip) = bytes.split_first_chunk::<2>()?;
     let ip = match ip.len() {
@@ -54,19 +54,19 @@ pub(super) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
 }
 
 impl VerbsEngine {
-    /// Something happens to the connection to `node`.
+    /// Passes an event to the connection to `node`, and carries out the actions.
     #[cold]
     pub(super) fn dispatch_event(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         node: u32,
         event: ConnectionEvent,
     ) {
         let actions = self.peers[node as usize].connection.on_event(event, now_ns());
         for action in actions {
-            if let Err(why) = self.execute_action(lanes, node, action) {
+            if let Err(why) = self.execute_action(queues, node, action) {
                 self.report_connect_failure(node, action, &why);
-                self.destroy_qp(lanes, node);
+                self.destroy_qp(queues, node);
                 self.peers[node as usize].connection.retry_later(now_ns());
                 break;
             }
@@ -77,9 +77,10 @@ impl VerbsEngine {
         }
     }
 
-    /// It is tried again, ever later. That an adapter has no more to give is told to the user.
+    /// Reports a failed action, which is tried again with growing intervals. The user is told once
+    /// if an adapter has no more resources.
     fn report_connect_failure(&mut self, node: u32, action: Action, why: &str) {
-        let text = format!("verbs: node {node} cannot be met: {why}; it is tried again");
+        let text = format!("verbs: cannot connect to node {node}: {why}; retrying");
         if action == Action::CreateQp && !std::mem::replace(&mut self.is_exhaustion_reported, true)
         {
             return debug::warn_user(&text);
@@ -89,13 +90,13 @@ impl VerbsEngine {
 
     fn execute_action(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         node: u32,
         action: Action,
     ) -> Result<(), String> {
         let peer = &mut self.peers[node as usize];
         match action {
-            Action::DestroyQp => self.destroy_qp(lanes, node),
+            Action::DestroyQp => self.destroy_qp(queues, node),
             Action::CreateQp => {
                 self.receive_buffers.post_buffers(&self.adapter, node)?;
                 let pair = QueuePair::new(
@@ -113,17 +114,17 @@ impl VerbsEngine {
             Action::ConnectQp => {
                 peer.pair.as_ref().ok_or("no queue pair")?.connect(&peer.qp_address)?
             }
-            Action::StartSending => self.start_sending(lanes, node),
+            Action::StartSending => self.start_sending(queues, node),
             Action::SendHello => self.send_hello(node),
         }
         Ok(())
     }
 
-    /// Gives the queue pair to `node` up. What it has received before is taken first.
-    fn destroy_qp(&mut self, lanes: &EndpointQueues, node: u32) {
+    /// Destroys the queue pair to `node`. First takes everything that it has received.
+    fn destroy_qp(&mut self, queues: &EndpointQueues, node: u32) {
         let Some(pair) = self.peers[node as usize].pair.take() else { return };
         pair.set_error_state();
-        self.receive(lanes);
+        self.receive(queues);
         let peer = &mut self.peers[node as usize];
         peer.qp_number = None;
         self.in_flight -= peer.send_queue.in_flight();
@@ -133,29 +134,29 @@ impl VerbsEngine {
         } else if let Some(operation) =
             peer.send_queue.fail_and_suspect(is_entry_read_pending, self.is_port_down)
         {
-            self.abandon_rdma(node, &operation, "each connection ends with it");
+            self.abandon_rdma(node, &operation, "it breaks every connection");
         }
         if self.manager.is_some() {
-            // What has broken it may be a region that is not there any more.
+            // A region that no longer exists may have broken the connection.
             self.peers[node as usize].remote_regions.clear();
         }
         self.disconnect(node, pair);
     }
 
-    /// Both ends are wired.
-    fn start_sending(&mut self, lanes: &EndpointQueues, node: u32) {
+    /// Both ends are connected.
+    fn start_sending(&mut self, queues: &EndpointQueues, node: u32) {
         debug::log(debug::INFO, || format!("verbs: connected with node {node}"));
         let expected_by_peer = self.peers[node as usize].expected_by_peer;
         while let Some(item) = self.peers[node as usize].send_queue.pop_received(expected_by_peer) {
-            self.complete_item(lanes, node, item, true);
+            self.complete_item(queues, node, item, true);
         }
-        self.send_credits(lanes, node);
+        self.send_credits(queues, node);
         self.delay_operations(node);
-        self.transmit(lanes, node);
+        self.transmit(queues, node);
     }
 
-    /// Where both ends may have an operation that has broken the connection, one of them is first
-    /// to find out; which, both tell by the numbers of their queue pairs.
+    /// Both ends may have an operation that has broken the connection. One end tries its operations
+    /// first. Both ends derive which one from the epochs of their queue pairs.
     fn delay_operations(&mut self, node: u32) {
         let peer = &mut self.peers[node as usize];
         let (self_epoch, peer_epoch) = peer.connection.epochs();
@@ -170,15 +171,15 @@ impl VerbsEngine {
         self.held_peers.push_back((node, until_ns));
     }
 
-    /// The other end has had its time.
-    fn release_delayed(&mut self, lanes: &EndpointQueues, now_ns: u64) {
+    /// The other end's time is over.
+    fn release_delayed(&mut self, queues: &EndpointQueues, now_ns: u64) {
         while let Some(&(node, until_ns)) =
             self.held_peers.front().filter(|(_, until_ns)| *until_ns <= now_ns)
         {
             self.held_peers.pop_front();
             self.peers[node as usize].send_queue.release_hold(until_ns);
             if self.peers[node as usize].connection.is_ready() {
-                self.transmit(lanes, node);
+                self.transmit(queues, node);
             }
         }
     }
@@ -204,21 +205,22 @@ impl VerbsEngine {
         };
         let to = self.addresses.get(node as usize, self.identity.channel as usize, 0);
         let Some(to) = to.as_deref().and_then(decode_address) else { return };
-        // What cannot be sent now is said again.
+        // A later hello replaces one that cannot be sent now.
         let _ = self.socket.send_to(&hello.encode(), to);
     }
 
-    /// Reads hellos, repeats what is due, and looks at the adapter. By one who may take his time.
-    pub(super) fn service(&mut self, lanes: &EndpointQueues) {
+    /// Reads hellos, sends the hellos that are due, and checks the adapter. Only for callers that
+    /// may block.
+    pub(super) fn service(&mut self, queues: &EndpointQueues) {
         let mut bytes = [0; HELLO_LEN + 1];
         for _ in 0..MAX_HELLOS_PER_PASS {
             let Ok(count) = self.socket.recv(&mut bytes) else { break };
             if let Some(hello) = Hello::decode(&bytes[..count]) {
-                self.on_hello(lanes, &hello);
+                self.on_hello(queues, &hello);
             }
         }
         self.poll_adapter_events();
-        self.handle_cm_notifications(lanes);
+        self.handle_cm_notifications(queues);
         let (mut timer_peers, time_ns) = (std::mem::take(&mut self.timer_peers), now_ns());
         for &node in &timer_peers {
             if self.peers[node as usize]
@@ -226,7 +228,7 @@ impl VerbsEngine {
                 .timer_due_ns()
                 .is_some_and(|due_ns| due_ns <= time_ns)
             {
-                self.dispatch_event(lanes, node, ConnectionEvent::Timer);
+                self.dispatch_event(queues, node, ConnectionEvent::Timer);
             }
         }
         timer_peers.append(&mut self.timer_peers);
@@ -234,7 +236,7 @@ impl VerbsEngine {
         timer_peers.dedup();
         timer_peers.retain(|&node| self.peers[node as usize].connection.timer_due_ns().is_some());
         self.timer_peers = timer_peers;
-        self.release_delayed(lanes, time_ns);
+        self.release_delayed(queues, time_ns);
         if time_ns.saturating_sub(self.adapter_checked_ns) > ADAPTER_CHECK_INTERVAL_NS {
             self.adapter_checked_ns = time_ns;
             if self.adapter.is_unlisted() {
@@ -243,14 +245,14 @@ impl VerbsEngine {
         }
     }
 
-    fn on_hello(&mut self, lanes: &EndpointQueues, hello: &Hello) {
+    fn on_hello(&mut self, queues: &EndpointQueues, hello: &Hello) {
         let Hello { secret, channel, from, to, .. } = *hello;
         let is_ours = secret == self.identity.secret && channel == self.identity.channel;
         let self_node = self.identity.self_node;
         if !is_ours || to != self_node || from == self_node || from as usize >= self.peers.len() {
             return;
         }
-        // Of a node that has gone: the owner of its host, who brings home what it has sent.
+        // For an exited node the owner of its host sends hellos, to deliver what the node has sent.
         let peer = &mut self.peers[from as usize];
         if !peer.connection.is_current(hello.handshake) {
             return;
@@ -273,18 +275,19 @@ impl VerbsEngine {
                 .filter(|&counts| counts != known_counts)
         };
         let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, newer_counts);
-        self.dispatch_event(lanes, from, ConnectionEvent::HelloReceived(hello.handshake));
+        self.dispatch_event(queues, from, ConnectionEvent::HelloReceived(hello.handshake));
     }
 
-    /// A queue pair answers an error: the peer is met anew, and what it does not have sent again.
+    /// A queue pair has failed. Connects to the peer again, and then sends again what the peer does
+    /// not have.
     #[cold]
-    pub(super) fn on_qp_failed(&mut self, lanes: &EndpointQueues, node: u32, why: &str) {
+    pub(super) fn on_qp_failed(&mut self, queues: &EndpointQueues, node: u32, why: &str) {
         debug::log(debug::WARNING, || {
-            format!("verbs: the connection with node {node} {why}; it is made anew")
+            format!("verbs: the connection with node {node} {why}; reconnecting")
         });
-        // Perhaps it is the port.
+        // The port may be the cause.
         self.poll_adapter_events();
-        self.dispatch_event(lanes, node, ConnectionEvent::QpFailed);
+        self.dispatch_event(queues, node, ConnectionEvent::QpFailed);
     }
 
     fn poll_adapter_events(&mut self) {
@@ -306,16 +309,16 @@ impl VerbsEngine {
         }
     }
 
-    /// The adapter has gone.
+    /// The adapter was removed.
     #[cold]
     pub(super) fn on_adapter_lost(&mut self) {
         if !std::mem::replace(&mut self.is_broken, true) {
             let name = &self.adapter.chosen.adapter;
-            debug::warn_user(&format!("RDMA adapter {name} has gone"));
+            debug::warn_user(&format!("RDMA adapter {name} was removed"));
         }
     }
 
-    /// Nanoseconds until `service` has something to do. None: nothing before something comes.
+    /// Nanoseconds until `service` has work to do. None: no timer is set.
     pub(super) fn time_to_timer_ns(&self) -> Option<u64> {
         let due_times = self
             .timer_peers

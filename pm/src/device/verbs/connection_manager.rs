@@ -1,5 +1,5 @@
-//! Connections of iWARP, by rdma_cm. A thread of its own makes and ends them: the kernel may take
-//! seconds over a peer that does not answer, and nobody else is to wait for that.
+//! iWARP connections by rdma_cm. A separate thread makes and ends them, because the kernel may take
+//! seconds over a peer that does not answer.
 
 // UNSAFETY: calls librdmacm on identifiers that it owns, and reads its events.
 #![expect(unsafe_code)]
@@ -29,54 +29,54 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Milliseconds until an address or a route is given up.
+/// Milliseconds until the resolution of an address or a route is given up.
 const RESOLVE_TIMEOUT_MS: i32 = 2000;
-/// Requests that may wait to be looked at.
+/// Maximum of pending connect requests.
 const BACKLOG: i32 = 1024;
-/// What RoCE and InfiniBand would use.
+/// The value that RoCE and InfiniBand would use.
 const RETRIES: u8 = 7;
-/// Connections that this side begins have even numbers, the others odd ones.
+/// Connections that this side starts have even numbers, the others odd ones.
 const FIRST_OUTGOING_ID: u64 = 2;
 
-/// What the thread is to do.
+/// Commands to the thread.
 pub(super) enum CmCommand {
-    /// Calls a peer, for an own queue pair.
+    /// Sends a connect request for a local queue pair.
     Connect { connection_id: u64, to: SocketAddr, qp_number: u32, request: ConnectRequest },
-    /// Accepts a request that was told of.
+    /// Accepts a connect request that was reported.
     Accept { connection_id: u64, qp_number: u32 },
-    /// Ends a connection, or refuses a request, after its queue pair.
+    /// Destroys the queue pair, then ends its connection or rejects the request.
     Disconnect { connection_id: Option<u64>, pair: Option<QueuePair> },
 }
 
-/// What has happened.
+/// Notifications of the thread.
 pub(super) enum CmNotification {
-    /// A request has come, of this content.
+    /// A connect request with this content has arrived.
     ConnectRequest(u64, ConnectRequest),
-    /// Both queue pairs are wired.
+    /// Both queue pairs are connected.
     Established(u64),
-    /// It could not be made, or is no more.
+    /// The connection could not be made, or has ended.
     Disconnected(u64, String),
-    /// The adapter has gone.
+    /// The adapter was removed.
     DeviceRemoved,
 }
 
-/// The engine's end of it.
+/// The engine's side of the connection manager.
 pub(super) struct ConnectionManager {
     commands: Option<Sender<CmCommand>>,
     notifications: Receiver<CmNotification>,
     /// Wakes the thread.
     wakeup_fd: Arc<EventFd>,
-    /// Wakes who hears the news.
+    /// Wakes the thread that handles the notifications.
     notify_fd: Arc<EventFd>,
-    /// Where it is called.
+    /// The listening address.
     pub(super) listen_addr: SocketAddr,
-    /// Whose each connection is that is under way, made, or asked for.
+    /// The node of each connection that is established, in progress or requested.
     connection_nodes: HashMap<u64, u32>,
     next_id: u64,
 }
 
 impl ConnectionManager {
-    /// Begins to listen at an own address of the adapter, `near` if it is one.
+    /// Starts to listen at a local address of the adapter, at `preferred_ip` if it is one.
     pub(super) fn start(
         chosen: &SelectedPort,
         max_reads: u8,
@@ -116,7 +116,7 @@ impl ConnectionManager {
         })
     }
 
-    /// A number for a connection with `node` that this side begins.
+    /// A new number for a connection with `node` that this side starts.
     pub(super) fn new_connection_id(&mut self, node: u32) -> u64 {
         let connection_id = self.next_id;
         self.next_id += 2;
@@ -124,7 +124,7 @@ impl ConnectionManager {
         connection_id
     }
 
-    /// A request is `node`'s.
+    /// Records that a connect request is from `node`.
     pub(super) fn set_node(&mut self, connection_id: u64, node: u32) {
         self.connection_nodes.insert(connection_id, node);
     }
@@ -139,7 +139,7 @@ impl ConnectionManager {
 
     pub(super) fn send_command(&self, command: CmCommand) {
         if let Some(commands) = &self.commands {
-            // The thread lives as long as this; a full counter wakes it as well.
+            // The thread lives as long as `self`; a full counter wakes it as well.
             let _ = commands.send(command);
             let _ = self.wakeup_fd.write(1);
         }
@@ -149,7 +149,7 @@ impl ConnectionManager {
         self.notifications.try_recv().ok()
     }
 
-    /// Readable when there is news; whoever waits for it reads it.
+    /// Readable if there are notifications. The waiting thread reads it.
     pub(super) fn notify_fd(&self) -> Arc<EventFd> {
         self.notify_fd.clone()
     }
@@ -157,25 +157,25 @@ impl ConnectionManager {
 
 impl Drop for ConnectionManager {
     fn drop(&mut self) {
-        // The thread ends; nobody waits for that.
+        // The thread ends; no thread waits for that.
         self.commands = None;
         let _ = self.wakeup_fd.write(1);
     }
 }
 
-/// Where calls would be heard.
+/// The address where connect requests would be accepted.
 ///
 /// # Errors
-/// There is no library, or no address of the adapter.
+/// The library is missing, or the adapter has no address.
 pub(super) fn probe(chosen: &SelectedPort, preferred_ip: IpAddr) -> Result<IpAddr, String> {
     listen(chosen, preferred_ip).map(|(_, address)| address.ip())
 }
 
-/// Names of the adapters that librdmacm has opened in this process: all that an identifier was ever
-/// bound to. It closes none.
+/// Names of the adapters that librdmacm has opened in this process: all to which an identifier was
+/// ever bound. The library closes none of them.
 static OPENED_ADAPTERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// How many these are.
+/// Number of adapters that librdmacm has opened.
 pub(super) fn opened_count() -> u32 {
     OPENED_ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner).len() as u32
 }
@@ -185,7 +185,7 @@ fn listen(chosen: &SelectedPort, preferred_ip: IpAddr) -> Result<(OwnedCmId, Soc
     let verbs = Library::get().map_err(|unavailable| unavailable.to_string())?;
     let channel = Arc::new(CmEventChannel::new(library)?);
     let interfaces =
-        nix::ifaddrs::getifaddrs().map_err(|errno| format!("own addresses: {errno}"))?;
+        nix::ifaddrs::getifaddrs().map_err(|errno| format!("local addresses: {errno}"))?;
     let local_ips = interfaces.filter_map(|interface| ip(interface.address.as_ref()?));
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     for ip in [preferred_ip].into_iter().chain(local_ips).filter(|ip| !is_link_local(ip)) {
@@ -214,13 +214,13 @@ fn last_os_error_text(problem: &str) -> String {
     format!("{problem}: {}", io::Error::last_os_error())
 }
 
-/// Where events come from.
+/// The source of rdma_cm events.
 struct CmEventChannel {
     library: &'static CmLibrary,
     raw: NonNull<EventChannel>,
 }
 
-// SAFETY: the library's functions may be called by any thread; it is destroyed by its last holder.
+// SAFETY: any thread may call the library's functions; the last holder destroys the channel.
 unsafe impl Send for CmEventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CmEventChannel {}
@@ -236,32 +236,32 @@ impl CmEventChannel {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel's own descriptor, open as long as it.
+        // SAFETY: the channel's own descriptor, which is open as long as the channel.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 }
 
 impl Drop for CmEventChannel {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; identifiers hold it, so that none is left.
+        // SAFETY: created in `new`; identifiers hold the channel, so that none is left.
         unsafe { (self.library.destroy_event_channel)(self.raw.as_ptr()) };
     }
 }
 
-/// One end of a connection, or of none yet.
+/// An rdma_cm identifier, connected or not.
 struct OwnedCmId {
     raw: NonNull<CmId>,
     channel: Arc<CmEventChannel>,
 }
 
-// SAFETY: the library's functions may be called by any thread; it is destroyed by its owner alone.
+// SAFETY: any thread may call the library's functions; only the owner destroys the identifier.
 unsafe impl Send for OwnedCmId {}
 
 impl OwnedCmId {
-    /// `line` comes with its events.
+    /// Its events carry `connection_id`.
     fn new(channel: &Arc<CmEventChannel>, connection_id: u64) -> Result<OwnedCmId, String> {
         let (mut raw_id, context) = (null_mut(), connection_id as usize as *mut c_void);
-        // SAFETY: an open channel; the context is only handed back.
+        // SAFETY: an open channel; the library only hands the context back.
         let error = unsafe {
             let create = channel.library.create_id;
             create(channel.raw.as_ptr(), &raw mut raw_id, context, RDMA_PS_TCP)
@@ -285,11 +285,11 @@ impl OwnedCmId {
 
     /// The name of the adapter that it is bound to.
     fn adapter(&self, library: &Library) -> Option<String> {
-        // SAFETY: alive; the library has opened what it is bound to.
+        // SAFETY: the identifier is alive; the library has opened the adapter that it is bound to.
         unsafe { library.device_name(NonNull::new(self.raw.as_ref().verbs)?) }
     }
 
-    /// Answers the port.
+    /// Listens, and returns the port.
     fn listen(&self) -> Result<u16, String> {
         let (library, id) = (self.channel.library, self.raw.as_ptr());
         // SAFETY: alive and bound.
@@ -305,14 +305,14 @@ impl OwnedCmId {
         // SAFETY: socket addresses, which the library copies.
         let result =
             unsafe { resolve(self.raw.as_ptr(), from.as_ptr(), to.as_ptr(), RESOLVE_TIMEOUT_MS) };
-        self.check_result("its address", result)
+        self.check_result("resolving its address", result)
     }
 
     fn resolve_route(&self) -> Result<(), String> {
         // SAFETY: alive.
         let result =
             unsafe { (self.channel.library.resolve_route)(self.raw.as_ptr(), RESOLVE_TIMEOUT_MS) };
-        self.check_result("the way to it", result)
+        self.check_result("resolving the route to it", result)
     }
 
     fn connect(
@@ -336,7 +336,7 @@ impl OwnedCmId {
     }
 
     fn reject(&self) {
-        // SAFETY: alive; one that is no request is left as it is.
+        // SAFETY: alive; the library ignores an identifier that is not a connect request.
         unsafe { (self.channel.library.reject)(self.raw.as_ptr(), null(), 0) };
     }
 }
@@ -357,30 +357,30 @@ fn connect_parameters(qp_number: u32, max_reads: u8, bytes: &[u8]) -> ConnParam 
 
 impl Drop for OwnedCmId {
     fn drop(&mut self) {
-        // SAFETY: made by the library; all its events were acknowledged.
+        // SAFETY: created by the library; all its events were acknowledged.
         unsafe { (self.channel.library.destroy_id)(self.raw.as_ptr()) };
     }
 }
 
-/// A connection, at the thread's end.
+/// A connection, on the thread's side.
 struct CmConnection {
     id: OwnedCmId,
-    /// What it is called with, once the way is known.
+    /// The connect request to send when the route is known.
     request: Option<(u32, ConnectRequest)>,
-    /// A request that nobody has answered.
+    /// A connect request that was not answered yet.
     is_unanswered: bool,
 }
 
-/// The thread's end of it.
+/// The thread's side of the connection manager.
 struct CmThread {
-    /// Before the listener, whose channel they use.
+    /// Dropped before the listener, whose channel the connections use.
     connections: HashMap<u64, CmConnection>,
     listener: OwnedCmId,
     commands: Receiver<CmCommand>,
     notifications: Sender<CmNotification>,
     wakeup_fd: Arc<EventFd>,
     notify_fd: Arc<EventFd>,
-    /// The own address, with port 0.
+    /// The local address, with port 0.
     local_addr: SocketAddr,
     max_reads: u8,
     next_id: u64,
@@ -435,7 +435,7 @@ impl CmThread {
                 }
             }
             CmCommand::Disconnect { connection_id, pair: queue_pair } => {
-                // As the library wants it: the queue pair first.
+                // The library requires this order: the queue pair first.
                 drop(queue_pair);
                 let connection =
                     connection_id.and_then(|connection_id| self.connections.remove(&connection_id));
@@ -446,7 +446,7 @@ impl CmThread {
         }
     }
 
-    /// False: there is none.
+    /// Handles one event. False: there is none.
     fn handle_event(&mut self) -> bool {
         let channel = self.listener.channel.clone();
         let (library, mut event) = (channel.library, null_mut());
@@ -454,14 +454,15 @@ impl CmThread {
         if unsafe { (library.get_event)(channel.raw.as_ptr(), &raw mut event) } != 0 {
             return false;
         }
-        // SAFETY: just got, and alive until it is acknowledged below.
+        // SAFETY: just received, and alive until it is acknowledged below.
         let (id, kind, status, request) = unsafe {
             let CmEvent { id, event: kind, status, .. } = *event;
             (id, kind, status, request_of(&*event))
         };
-        // SAFETY: its identifier is alive: only this thread destroys any, after their events.
+        // SAFETY: its identifier is alive: only this thread destroys identifiers, after their
+        // events.
         let connection_id = unsafe { (*id).context } as usize as u64;
-        // SAFETY: got above, and nothing of it is kept.
+        // SAFETY: received above, and nothing keeps a part of it.
         unsafe { (library.ack_event)(event) };
         match kind {
             EVENT_CONNECT_REQUEST => self.on_connect_request(id, request),
@@ -511,7 +512,8 @@ impl CmThread {
         let Some(mut id) = NonNull::new(id) else { return };
         let connection_id = self.next_id;
         self.next_id += 2;
-        // SAFETY: a new identifier, which is ours; the context is only handed back.
+        // SAFETY: a new identifier, which this thread owns; the library only hands the context
+        // back.
         unsafe { id.as_mut() }.context = connection_id as usize as *mut c_void;
         let id = OwnedCmId { raw: id, channel: self.listener.channel.clone() };
         match request {
@@ -525,16 +527,16 @@ impl CmThread {
     }
 }
 
-/// What a request says.
+/// The connect request in an event.
 ///
 /// # Safety
-/// An event that is not acknowledged yet.
+/// The event is not acknowledged yet.
 unsafe fn request_of(event: &CmEvent) -> Option<ConnectRequest> {
     if event.event != EVENT_CONNECT_REQUEST || event.conn.private_data.is_null() {
         return None;
     }
     let len = usize::from(event.conn.private_data_len);
-    // SAFETY: so many bytes come with the event.
+    // SAFETY: the event has this many bytes of private data.
     let bytes = unsafe { std::slice::from_raw_parts(event.conn.private_data.cast::<u8>(), len) };
     ConnectRequest::decode(bytes)
 }

@@ -1,4 +1,4 @@
-//! Control messages on their way through the engine: over the same queue pairs as the others.
+//! Control messages in the engine: they use the same queue pairs as other messages.
 
 #![forbid(unsafe_code)]
 
@@ -13,24 +13,25 @@ use crate::sync::Ordering;
 use score_proto::packet_header;
 
 impl VerbsEngine {
-    /// Sends what the owner wants to be sent from here, as far as its receivers have read.
+    /// Sends the control messages that the owner has queued for this endpoint, while their
+    /// receivers have room.
     #[cold]
-    pub(super) fn send_queued_control(&mut self, lanes: &EndpointQueues) {
+    pub(super) fn send_queued_control(&mut self, queues: &EndpointQueues) {
         let slab = self.slab.clone();
         let outbox = &slab.record(self.local_index).control_queue;
         while let Some((to, bytes, len)) = outbox.peek() {
-            match self.send_control_message(lanes, to, &bytes[..len]) {
+            match self.send_control_message(queues, to, &bytes[..len]) {
                 Err(Error::NoBuffers) => return,
-                // What cannot be sent is no letter of ours.
+                // A message that cannot be sent is invalid.
                 _ => outbox.pop(),
             }
         }
     }
 
-    /// Sends a control message. NoBuffers: as many as may be are on the way, or unread.
+    /// Sends a control message. NoBuffers: the maximum is in flight or unread.
     pub(super) fn send_control_message(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         to: u32,
         message: &[u8],
     ) -> PmResult<()> {
@@ -52,7 +53,7 @@ impl VerbsEngine {
         let published = SendSlotState::new(message.len(), packet_header::PacketKind::Control);
         let content = PublishedMessage { to, order: 0, sequence: Some(sent), published };
         self.slab.publish(self.local_index, slot as usize, content);
-        self.submit(lanes, to, slot, message.len() as u32, MessageClass::Control);
+        self.submit(queues, to, slot, message.len() as u32, MessageClass::Control);
         Ok(())
     }
 }

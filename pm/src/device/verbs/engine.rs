@@ -1,7 +1,8 @@
-//! Progress: what was sent is posted, what is done goes back, what has come is handed out. Whoever
-//! holds the engine's lock does all of it; `send`, `receive_buffers` and `timer_peers` have the rest.
+//! Progress: posts submitted messages, takes back completed ones, and delivers received ones. The
+//! holder of the progress lock does all of it. `send`, `receive` and `connection_driver` have the
+//! parts.
 
-// UNSAFETY: has the slots of the slab registered.
+// UNSAFETY: registers the slots of the slab.
 #![expect(unsafe_code)]
 
 use super::adapter::{AccessRights, Adapter, CompletionBatch, DmaBuffer, MemoryRegion, QueueSizes};
@@ -27,28 +28,29 @@ use std::io::Write;
 use std::net::UdpSocket;
 use std::sync::Arc;
 
-/// Work requests of a queue pair that are left for what is not a message.
+/// Work requests of a queue pair that are reserved for other purposes than messages.
 const RESERVED_WORK_REQUESTS: usize = 8;
 
 /// See the module.
 pub(crate) struct VerbsEngine {
-    /// Before what they use.
+    /// Dropped before the resources that they use.
     pub(super) peers: Box<[VerbsPeer]>,
     pub(super) receive_buffers: SharedReceiveBuffers,
-    /// How many messages may be on their way to one peer or unread there.
+    /// How many messages to one peer may be in flight or unread.
     pub(super) window: u32,
-    /// Works of one peer that may be under way.
+    /// Maximum of work requests in flight to one peer.
     pub(super) max_in_flight: usize,
     /// The slots of this process.
     pub(super) frames: MemoryRegion<Arc<Slab>>,
-    /// A word for each node, what it has consumed: written by RDMA. Then a word for each, what was
-    /// consumed of it: written from here.
+    /// One word for each node with the count that it has consumed: the peer writes it by RDMA. Then
+    /// one word for each node with the count that was consumed of its messages: RDMA writes send it
+    /// from here.
     pub(super) credits: MemoryRegion<Arc<DmaBuffer>>,
     pub(super) regions: Arc<VerbsRegions>,
-    /// For each node, where the entry of its table lands that was asked for; then a word that
-    /// nobody reads.
+    /// For each node the memory where a requested entry of its region table arrives. Then one word
+    /// that is never read.
     pub(super) read_landings: MemoryRegion<Arc<DmaBuffer>>,
-    /// Makes connections, on iWARP. After the peers, whose queue pairs it may hold.
+    /// Makes connections on iWARP. Dropped after the peers, whose queue pairs it may hold.
     pub(super) manager: Option<ConnectionManager>,
     pub(super) adapter: Arc<Adapter>,
     pub(super) socket: UdpSocket,
@@ -58,45 +60,46 @@ pub(crate) struct VerbsEngine {
     pub(super) slab: Arc<Slab>,
     /// Peers with a timer.
     pub(super) timer_peers: Vec<u32>,
-    /// Peers that something is under way to.
+    /// Peers to which messages or operations are in flight.
     pub(super) busy_peers: Vec<u32>,
     pub(super) outstanding: u64,
-    /// Work requests under way, to all peers.
+    /// Work requests in flight to all peers.
     pub(super) in_flight: usize,
-    /// The last pass has left all but a message to the next.
+    /// The last pass delivered a message and left all other work to the next pass.
     is_deferred: bool,
-    /// Remote operations under way, and whether some have failed, by direction.
+    /// Remote memory operations in flight, and whether some have failed, by direction.
     pub(super) rdma_in_flight: [u64; 2],
     pub(super) has_failed_rdma: [bool; 2],
-    /// Those that were refused, since the beginning.
+    /// Remote memory operations that were refused, since the beginning.
     pub(super) refused_rdma_count: u64,
-    /// Peers to which operations are held back, and until when; see `outgoing_queue/fault_isolation.rs`.
+    /// Peers whose operations are held back, and until when; see
+    /// `outgoing_queue/fault_isolation.rs`.
     pub(super) held_peers: VecDeque<(u32, u64)>,
     /// Slots for control messages.
     pub(super) control_slots: Vec<u32>,
     pub(super) exited_seen: u64,
-    /// The adapter has gone.
+    /// The adapter was removed.
     pub(super) is_broken: bool,
-    /// When it was last looked whether it is still there.
+    /// When the adapter's existence was last checked.
     pub(super) adapter_checked_ns: u64,
-    /// A port is down, and the user was told.
+    /// A port is down, and the user was notified.
     pub(super) is_port_down: bool,
-    /// The user was told that the adapter has nothing more to give.
+    /// The user was notified that the adapter has no more resources.
     pub(super) is_exhaustion_reported: bool,
-    /// Control messages that wait to be read.
+    /// Control messages that are not read yet.
     pub(super) control_messages: VecDeque<ControlMessage>,
-    /// Something was handed out since somebody asked.
+    /// A message was delivered since the last query.
     pub(super) has_delivered: bool,
 }
 
-/// A complaint of the adapter's, with which a context ends before it has begun.
+/// Warns the user of an adapter's error that prevents opening a context.
 pub(super) fn warn_no_memory(why: String) -> Error {
     debug::warn_user(&why);
     Error::NoMemory
 }
 
 impl VerbsEngine {
-    /// NoMemory: the adapter or the kernel refuses something, which a line names.
+    /// NoMemory: the adapter or the kernel refuses a resource; a line to the user names it.
     pub(super) fn new(
         chosen: &SelectedPort,
         identity: EndpointIdentity,
@@ -118,14 +121,14 @@ impl VerbsEngine {
         let last = slab.payload(local_index, geometry.slots - 1);
         let len = HEADER_LEN + (last.addr() - first.addr()) + geometry.mtu;
         let first_frame = first.wrapping_sub(HEADER_LEN);
-        // SAFETY: frames of the slab, each with room before its payload.
+        // SAFETY: frames of the slab, each with room in front of its payload.
         let frames = unsafe {
             MemoryRegion::new(&adapter, slab.clone(), first_frame, len, AccessRights::Local)
         };
         let frames = frames.map_err(|why| warn_no_memory(adapter.registration_error_text(&why)))?;
         let credits =
             MemoryRegion::allocate(&adapter, geometry.nodes * 16, AccessRights::RemoteWrite);
-        // What iWARP reads is written by the peer's adapter.
+        // The peer's adapter writes the destination of an iWARP read.
         let access = if chosen.is_iwarp { AccessRights::RemoteWrite } else { AccessRights::Local };
         let landings = MemoryRegion::allocate(&adapter, (geometry.nodes + 1) * ENTRY_LEN, access);
         let regions = Arc::new(VerbsRegions::new(&adapter).map_err(warn_no_memory)?);
@@ -176,7 +179,7 @@ impl VerbsEngine {
         })
     }
 
-    /// The words in which peers say what they have consumed.
+    /// The words in which peers report what they have consumed.
     pub(super) fn credits(&self) -> Arc<DmaBuffer> {
         self.credits.memory.clone()
     }
@@ -185,9 +188,9 @@ impl VerbsEngine {
         self.outstanding == 0
     }
 
-    /// Takes back what is done.
+    /// Handles completions of sends.
     #[inline]
-    fn poll_send_completions(&mut self, lanes: &EndpointQueues) {
+    fn poll_send_completions(&mut self, queues: &EndpointQueues) {
         loop {
             let mut batch = CompletionBatch::new();
             let Some(completions) = self.adapter.poll_sends(&mut batch) else {
@@ -204,7 +207,7 @@ impl VerbsEngine {
                         self.on_work_refused(to, work);
                     }
                     self.on_qp_failed(
-                        lanes,
+                        queues,
                         to,
                         &format!("answers error {status} ({vendor_error:#x})"),
                     );
@@ -213,9 +216,9 @@ impl VerbsEngine {
                 self.in_flight -= self.peers[to as usize].send_queue.complete_up_to(work);
                 self.on_work_done(to, work);
                 while let Some(item) = self.peers[to as usize].send_queue.pop_done() {
-                    self.complete_item(lanes, to, item, true);
+                    self.complete_item(queues, to, item, true);
                 }
-                self.transmit_more(lanes, to);
+                self.transmit_more(queues, to);
             }
             if completions.len() < CompletionBatch::SIZE {
                 return;
@@ -229,92 +232,92 @@ impl VerbsEngine {
         self.peers.get(node as usize).is_some_and(|peer| peer.qp_number == Some(qp_number))
     }
 
-    /// There is room again.
+    /// There is room again: posts more.
     #[inline]
-    fn transmit_more(&mut self, lanes: &EndpointQueues, to: u32) {
+    fn transmit_more(&mut self, queues: &EndpointQueues, to: u32) {
         if self.peers[to as usize].send_queue.needs_confirming_read() {
-            self.post_flush_read(lanes, to);
+            self.post_flush_read(queues, to);
         }
         if self.peers[to as usize].send_queue.next_to_post().is_some() {
-            self.transmit(lanes, to);
+            self.transmit(queues, to);
         }
     }
 
-    /// What is done, or goes nowhere.
+    /// Ends an item that is done or was dropped.
     pub(super) fn complete_item(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         to: u32,
         item: QueueItem,
         is_done: bool,
     ) {
         match item {
-            QueueItem::Message(message) => self.free_slot(lanes, to, message),
+            QueueItem::Message(message) => self.free_slot(queues, to, message),
             QueueItem::Rdma(operation) => self.finish_rdma(to, &operation, is_done),
         }
     }
 
     #[inline(always)]
-    fn free_slot(&mut self, lanes: &EndpointQueues, to: u32, message: QueuedMessage) {
+    fn free_slot(&mut self, queues: &EndpointQueues, to: u32, message: QueuedMessage) {
         self.outstanding -= 1;
         self.slab.free(self.local_index, message.slot as usize);
         if message.kind == MessageClass::Control {
             return self.control_slots.push(message.slot);
         }
-        if let Some(peer) = lanes.peers.get(to) {
+        if let Some(peer) = queues.peers.get(to) {
             peer.freed_count.set(peer.freed_count.get().wrapping_add(1));
         }
-        lanes.freed.push(u64::from(message.slot));
+        queues.freed.push(u64::from(message.slot));
     }
 
-    /// Has the last work of each peer told of that it would not tell of by itself.
+    /// Requests a completion of the last work of each peer if it would not be signalled.
     #[cold]
-    fn request_completions(&mut self, lanes: &EndpointQueues) {
+    fn request_completions(&mut self, queues: &EndpointQueues) {
         let mut busy_peers = std::mem::take(&mut self.busy_peers);
         busy_peers.retain(|&to| {
             if self.peers[to as usize].send_queue.is_last_unsignalled() {
                 match self.manager {
-                    Some(_) => self.post_flush_read(lanes, to),
-                    None => drop(self.write_word(lanes, to, 0, 0)),
+                    Some(_) => self.post_flush_read(queues, to),
+                    None => drop(self.write_word(queues, to, 0, 0)),
                 }
             }
             let peer = &mut self.peers[to as usize];
             peer.is_busy = peer.send_queue.len() > 0;
             peer.is_busy
         });
-        // A failure may have added to it.
+        // A failure may have added peers to the list.
         busy_peers.append(&mut self.busy_peers);
         self.busy_peers = busy_peers;
     }
 
-    /// The owner has marked nodes as gone: what is under way to them arrives nowhere.
+    /// The owner has marked nodes as exited: drops everything that is in flight to them.
     #[cold]
-    fn check_exited_peers(&mut self, lanes: &EndpointQueues) {
+    fn check_exited_peers(&mut self, queues: &EndpointQueues) {
         self.exited_seen = self.slab.exited_count().load(Ordering::Acquire);
         for node in 0..self.peers.len() as u32 {
             if node != self.identity.self_node && self.slab.is_exited(node as usize) {
-                self.dispatch_event(lanes, node, ConnectionEvent::PeerExited);
-                self.drop_queued(lanes, node);
+                self.dispatch_event(queues, node, ConnectionEvent::PeerExited);
+                self.drop_queued(queues, node);
             }
         }
     }
 
-    /// What a peer that has gone has not taken counts as received, by its sender. Where it was of
-    /// this host, it has left how much it has.
+    /// Counts the messages that an exited peer has not taken as received by their sender. A peer on
+    /// this host has left its count of taken messages.
     #[cold]
-    pub(super) fn drop_queued(&mut self, lanes: &EndpointQueues, node: u32) {
+    pub(super) fn drop_queued(&mut self, queues: &EndpointQueues, node: u32) {
         let mut dropped_count = 0u32;
         while let Some(item) = self.peers[node as usize].send_queue.pop_first() {
             let is_data =
                 matches!(item, QueueItem::Message(QueuedMessage { kind: MessageClass::Data, .. }));
             dropped_count += u32::from(is_data);
-            self.complete_item(lanes, node, item, false);
+            self.complete_item(queues, node, item, false);
         }
         let self_node = self.identity.self_node as usize;
         let sent = self.peers[node as usize].sent[0];
         if let Some(peer_index) = self.slab.geometry().local_index(node as usize) {
             let accepted = self.slab.accepted(peer_index, self_node);
-            // Once: from now on all of it counts as accepted.
+            // Only once: from now on all messages count as accepted.
             let accepted_before = accepted.swap(u64::from(sent), Ordering::AcqRel) as u32;
             dropped_count = sent.wrapping_sub(accepted_before);
         }
@@ -322,7 +325,7 @@ impl VerbsEngine {
         drop_counter.fetch_add(dropped_count.into(), Ordering::Release);
     }
 
-    /// Gives all queue pairs up: nobody takes what comes any more.
+    /// Destroys all queue pairs: received messages are no longer taken.
     pub(super) fn close(&mut self) {
         for node in 0..self.peers.len() as u32 {
             let peer = &mut self.peers[node as usize];
@@ -336,47 +339,47 @@ impl VerbsEngine {
 }
 
 impl VerbsEngine {
-    /// Whether a pass that has received nothing would do nothing.
+    /// Whether a pass that has received no message would do nothing.
     #[inline(always)]
-    fn has_nothing_to_do(&self, lanes: &EndpointQueues) -> bool {
+    fn has_nothing_to_do(&self, queues: &EndpointQueues) -> bool {
         let is_idle = !self.is_deferred
             && self.in_flight == 0
             && self.slab.exited_count().load(Ordering::Relaxed) == self.exited_seen;
-        let is_empty = lanes.submitted.is_empty() && lanes.released.is_empty();
+        let is_empty = queues.submitted.is_empty() && queues.released.is_empty();
         is_idle && is_empty && self.slab.record(self.local_index).control_queue.is_empty()
     }
 
     /// The rest of a pass.
     #[inline(never)]
-    fn finish_progress(&mut self, lanes: &EndpointQueues, mode: ProgressMode) -> bool {
+    fn finish_progress(&mut self, queues: &EndpointQueues, mode: ProgressMode) -> bool {
         self.is_deferred = false;
-        if !lanes.submitted.is_empty() {
-            self.send_submitted(lanes);
+        if !queues.submitted.is_empty() {
+            self.send_submitted(queues);
         }
-        // What has failed with its queue pair is found now and then.
+        // Failures of queue pairs are detected from time to time.
         if self.in_flight > 0 || mode == ProgressMode::All {
-            self.poll_send_completions(lanes);
+            self.poll_send_completions(queues);
         }
-        self.repost_released(lanes);
+        self.repost_released(queues);
         if self.slab.exited_count().load(Ordering::Relaxed) != self.exited_seen {
-            self.check_exited_peers(lanes);
+            self.check_exited_peers(queues);
         }
         if !self.slab.record(self.local_index).control_queue.is_empty() {
-            self.send_queued_control(lanes);
+            self.send_queued_control(queues);
         }
         if mode == ProgressMode::All {
-            self.request_completions(lanes);
+            self.request_completions(queues);
             let in_flight = self.peers.iter().map(|peer| peer.send_queue.in_flight());
             debug_assert_eq!(self.in_flight, in_flight.sum::<usize>());
         }
-        lanes.outstanding.store(self.outstanding, Ordering::Release);
+        queues.outstanding.store(self.outstanding, Ordering::Release);
         std::mem::take(&mut self.has_delivered)
     }
 }
 
 impl net_common::Engine for VerbsEngine {
     #[inline(always)]
-    fn progress(&mut self, lanes: &EndpointQueues, mode: ProgressMode) -> bool {
+    fn progress(&mut self, queues: &EndpointQueues, mode: ProgressMode) -> bool {
         let mut batch = CompletionBatch::new();
         let completions: &[WorkCompletion] = match mode {
             ProgressMode::Send => &[],
@@ -388,31 +391,31 @@ impl net_common::Engine for VerbsEngine {
                 }
             },
         };
-        // As most polls.
-        if mode == ProgressMode::Receive && completions.is_empty() && self.has_nothing_to_do(lanes)
+        // Most polls end here.
+        if mode == ProgressMode::Receive && completions.is_empty() && self.has_nothing_to_do(queues)
         {
             return false;
         }
-        self.deliver_completions(lanes, completions);
-        // Who waits for a message has it at once, and the next pass does the rest.
+        self.deliver_completions(queues, completions);
+        // The receiver gets its message at once, and the next pass does the rest.
         if mode == ProgressMode::Receive && self.has_delivered && !self.is_deferred {
             self.is_deferred = true;
             return std::mem::take(&mut self.has_delivered);
         }
-        self.finish_progress(lanes, mode)
+        self.finish_progress(queues, mode)
     }
 
     fn control_message_count(&self) -> usize {
         self.control_messages.len()
     }
 
-    fn send_control(&mut self, lanes: &EndpointQueues, to: u32, message: &[u8]) -> PmResult<()> {
-        self.send_control_message(lanes, to, message)
+    fn send_control(&mut self, queues: &EndpointQueues, to: u32, message: &[u8]) -> PmResult<()> {
+        self.send_control_message(queues, to, message)
     }
 
     fn receive_control<T>(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         read: impl FnOnce(&ControlMessage) -> PmResult<T>,
     ) -> PmResult<T> {
         let control_message = self.control_messages.front().ok_or(Error::NoBuffers)?;
@@ -421,7 +424,7 @@ impl net_common::Engine for VerbsEngine {
         self.control_messages.pop_front();
         let consumed = &mut self.peers[from as usize].consumed[1];
         *consumed = consumed.wrapping_add(1);
-        self.send_credits(lanes, from);
+        self.send_credits(queues, from);
         Ok(result)
     }
 
@@ -434,11 +437,11 @@ impl net_common::Engine for VerbsEngine {
         writeln!(out, "  adapter {name}{suffix}: {} under way{refused_text}", self.outstanding)?;
         for (node, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.pair.is_some()) {
             let [data, _] = peer.consumed;
-            let (sent, under_way) = (peer.sent[0], peer.send_queue.len());
+            let (sent, in_flight) = (peer.sent[0], peer.send_queue.len());
             let connection = &peer.connection;
             writeln!(
                 out,
-                "  node {node}: sent {sent}, {under_way} under way, consumed {data}; {connection:?}"
+                "  node {node}: sent {sent}, {in_flight} under way, consumed {data}; {connection:?}"
             )?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The datagram by which two processes tell each other of their queue pairs.
+//! The datagram by which two processes exchange the addresses of their queue pairs.
 
 #![forbid(unsafe_code)]
 
@@ -13,20 +13,20 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVER\x02");
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// What datagrams of the job carry.
+    /// The secret that all datagrams of the job carry.
     pub(super) secret: u64,
     pub(super) channel: u32,
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) handshake: HandshakeState,
-    /// The speaker's queue pair.
+    /// The sender's queue pair.
     pub(super) qp_address: QpAddress,
-    /// Which numbers of messages and control messages the speaker expects next.
+    /// The numbers of the message and the control message that the sender expects next.
     pub(super) expected: [u32; 2],
-    /// What it has consumed, and where it wants to be told what the other has.
+    /// What the sender has consumed, and the address where it wants the peer's count to be written.
     pub(super) consumed: u64,
     pub(super) credit_target: (u64, u32),
-    /// Where its table of locked regions can be read.
+    /// Where the sender's table of locked regions can be read.
     pub(super) region_table: (u64, u32),
 }
 
@@ -56,7 +56,7 @@ impl Hello {
         padded
     }
 
-    /// None: it is none of ours.
+    /// None: it is not a hello of this protocol.
     pub(super) fn decode(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; HELLO_LEN] = bytes.try_into().ok()?;
         let read_u64 = |offset: usize| {
@@ -122,7 +122,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_accepted_hello_encodes_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), HELLO_LEN)) {
+        fn every_accepted_hello_encodes_to_the_same_bytes(
+            bytes in prop::collection::vec(any::<u8>(), HELLO_LEN)
+        ) {
             let mut bytes = bytes;
             bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
             bytes[99] &= 1;

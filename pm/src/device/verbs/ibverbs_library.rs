@@ -1,5 +1,5 @@
-//! libibverbs, opened at run time: the project builds, and its programs start, where there is none.
-//! Symbols are asked for by name, with the types of `bindings`.
+//! libibverbs, opened at run time: the project builds without the library, and its programs start
+//! without it. Symbols are looked up by name, with the types of `bindings`.
 
 // UNSAFETY: calls a library through addresses found by name, with layouts of its header.
 #![expect(unsafe_code)]
@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 const NAME: &CStr = c"libibverbs.so.1";
 /// More ports than any adapter has.
 const MAX_PORTS: u8 = 16;
-/// More addresses and partitions of a port than are looked at.
+/// More addresses and partitions of a port than are checked.
 const MAX_GIDS: usize = 256;
 const MAX_PARTITIONS: u16 = 128;
 
@@ -34,7 +34,7 @@ pub(super) enum Unavailable {
     ConnectionManager(String),
     Kernel,
     Adapter,
-    /// One is there, and does not answer.
+    /// There is an adapter, but a query fails.
     QueryFailed(String),
 }
 
@@ -149,7 +149,7 @@ impl Library {
     /// The adapter of this name, open until `close_device`.
     pub(super) fn open_adapter(&self, wanted_name: &str) -> Result<NonNull<IbvContext>, String> {
         let mut count = 0;
-        // SAFETY: the count is ours.
+        // SAFETY: a local variable receives the count.
         let list = unsafe { (self.get_device_list)(&raw mut count) };
         if list.is_null() {
             return Err(format!("RDMA adapters: {}", io::Error::last_os_error()));
@@ -158,10 +158,10 @@ impl Library {
         for number in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the list has that many devices, alive until it is freed below.
             let device = unsafe { *list.add(number) };
-            // SAFETY: the library's own text, alive as the device is.
+            // SAFETY: the library's own text, which lives as long as the device.
             let name = unsafe { CStr::from_ptr((self.get_device_name)(device)) };
             if name.to_bytes() == wanted_name.as_bytes() {
-                // SAFETY: the device is alive; what is opened keeps it so.
+                // SAFETY: the device is alive; opening it keeps it alive.
                 let context = NonNull::new(unsafe { (self.open_device)(device) });
                 context_result = context.ok_or_else(|| {
                     // SAFETY: alive as above.
@@ -171,7 +171,7 @@ impl Library {
                 break;
             }
         }
-        // SAFETY: got above, and nothing of it is kept.
+        // SAFETY: obtained above, and nothing keeps a part of it.
         unsafe { (self.free_device_list)(list) };
         context_result
     }
@@ -179,19 +179,19 @@ impl Library {
     /// The name of the adapter that was opened as `context`.
     ///
     /// # Safety
-    /// An open context of libibverbs, whoever has opened it.
+    /// An open context of libibverbs, opened by any code of the process.
     pub(super) unsafe fn device_name(&self, context: NonNull<IbvContext>) -> Option<String> {
-        // SAFETY: by the caller; the name is the library's own text.
+        // SAFETY: by the caller's promise; the name is the library's own text.
         let name = unsafe { CStr::from_ptr((self.get_device_name)(context.as_ref().device)) };
         Some(name.to_str().ok()?.to_owned())
     }
 
-    /// Where the kernel lists the adapter that was opened as `context`, if it does.
+    /// The sysfs directory of the adapter that was opened as `context`, if the kernel lists it.
     ///
     /// # Safety
     /// An open context.
     pub(super) unsafe fn sysfs_path_of(&self, context: NonNull<IbvContext>) -> Option<PathBuf> {
-        // SAFETY: by the caller; the path is the library's own text, which ends.
+        // SAFETY: by the caller's promise; the path is the library's own terminated text.
         let path = unsafe { CStr::from_ptr((*context.as_ref().device).dev_path.as_ptr()) };
         Some(PathBuf::from(path.to_str().ok()?)).filter(|path| path.is_absolute() && path.exists())
     }
@@ -199,7 +199,7 @@ impl Library {
     /// All adapters that can be opened.
     pub(super) fn adapters(&self) -> Result<Vec<AdapterInfo>, Unavailable> {
         let mut count = 0;
-        // SAFETY: the count is ours.
+        // SAFETY: a local variable receives the count.
         let list = unsafe { (self.get_device_list)(&raw mut count) };
         if list.is_null() {
             let error = io::Error::last_os_error();
@@ -217,7 +217,7 @@ impl Library {
                 Err(why) => unavailable = Unavailable::QueryFailed(why),
             }
         }
-        // SAFETY: got above, and nothing of it is kept.
+        // SAFETY: obtained above, and nothing keeps a part of it.
         unsafe { (self.free_device_list)(list) };
         if adapters.is_empty() { Err(unavailable) } else { Ok(adapters) }
     }
@@ -225,7 +225,7 @@ impl Library {
     /// # Safety
     /// A device of a list that is not freed yet.
     unsafe fn adapter(&self, device: *mut IbvDevice) -> Result<AdapterInfo, String> {
-        // SAFETY: the library's own text, alive as the device is.
+        // SAFETY: the library's own text, which lives as long as the device.
         let name = unsafe { CStr::from_ptr((self.get_device_name)(device)) };
         let name = name.to_string_lossy().into_owned();
         // SAFETY: the device is alive.
@@ -239,7 +239,7 @@ impl Library {
         // SAFETY: open until it is closed below.
         let ports = (1..=MAX_PORTS).map_while(|number| unsafe { self.port(context, number) });
         let ports = ports.collect();
-        // SAFETY: opened above, and nothing of it is kept.
+        // SAFETY: opened above, and nothing keeps a part of it.
         unsafe { (self.close_device)(context) };
         Ok(AdapterInfo { name, is_iwarp: transport == TRANSPORT_IWARP, ports })
     }
@@ -267,7 +267,7 @@ impl Library {
         });
         let partitions = (0..attr.pkey_tbl_len.min(MAX_PARTITIONS)).map_while(|index| {
             let mut key = 0u16;
-            // SAFETY: the key is ours.
+            // SAFETY: a local variable receives the key.
             let result = unsafe { (self.query_pkey)(context, number, index.into(), &raw mut key) };
             (result == 0).then_some(u16::from_be(key))
         });
@@ -285,19 +285,20 @@ impl Library {
 
 /// Opens a library, for as long as the process lives.
 pub(super) fn load_library(name: &CStr) -> Result<*mut c_void, Unavailable> {
-    // SAFETY: a text that ends. The library's own start-up is that of any program that uses it.
+    // SAFETY: a terminated text. The library's initialisation is the same as in any program that
+    // uses it.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() { Err(Unavailable::Library(loader_error(name))) } else { Ok(handle) }
 }
 
-/// Why a device has not been opened: the library tries its file in several ways, and leaves the
-/// error of the last.
+/// Why a device could not be opened. The library tries to open its file in several ways and leaves
+/// the error of the last one.
 ///
 /// # Safety
 /// A device of a list that is not freed yet.
 unsafe fn open_error(device: *const IbvDevice) -> io::Error {
     let last_error = io::Error::last_os_error();
-    // SAFETY: the library's own text, alive as the device is.
+    // SAFETY: the library's own text, which lives as long as the device.
     let name = unsafe { CStr::from_ptr((*device).names[1].as_ptr()) };
     let path = Path::new("/dev/infiniband").join(name.to_string_lossy().as_ref());
     match File::options().read(true).write(true).open(path) {
@@ -315,23 +316,23 @@ pub(super) unsafe fn load_function<T: Copy>(
     name: &CStr,
 ) -> Result<T, Unavailable> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
-    // SAFETY: a text that ends.
+    // SAFETY: a terminated text.
     let addr = unsafe { libc::dlsym(library, name.as_ptr()) };
     if addr.is_null() {
         return Err(Unavailable::Library(loader_error(name)));
     }
-    // SAFETY: both are one address; the caller answers for what is there.
+    // SAFETY: both are one address; the caller guarantees its type.
     Ok(unsafe { std::mem::transmute_copy::<*mut c_void, T>(&addr) })
 }
 
-/// What the loader says.
+/// The error of the dynamic loader.
 fn loader_error(name: &CStr) -> String {
     // SAFETY: a text of the loader for this thread, or null.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
-        return format!("{} is not there", name.to_string_lossy());
+        return format!("{} is missing", name.to_string_lossy());
     }
-    // SAFETY: as above; it ends.
+    // SAFETY: as above; the text is terminated.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -340,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_libibverbs_is_told_the_missing_library() {
+    fn without_libibverbs_the_error_names_the_library() {
         let unavailable = Library::open(c"libibverbs-nowhere.so.1").map(drop).unwrap_err();
         let text = unavailable.to_string();
         assert!(text.starts_with("no RDMA library"), "{text}");

@@ -1,24 +1,24 @@
-//! PM over RDMA hardware: InfiniBand, RoCE and iWARP, by libibverbs. `docs/verbs.md` tells how
-//! messages travel; `docs/ARCHITECTURE.md` how the parts hang together. It is a [`NetworkDevice`]: what
-//! such devices share is in `network/`.
+//! PM over RDMA hardware: InfiniBand, RoCE and iWARP, by libibverbs. `docs/verbs.md` describes the
+//! message flow, `docs/ARCHITECTURE.md` the structure. Verbs is a [`NetworkDevice`]: the code that
+//! such devices share is in `net_common/`.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs` | the network; its ends, here and given away |
+//! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs` | the network; opening, attaching, options |
 //! | `port_selection.rs` | which port of which adapter, and how it is addressed; pure |
 //! | `ibverbs_library.rs`, `bindings.rs` | libibverbs, opened at run time; its declarations |
-//! | `adapter.rs`, `queue_pair.rs` | what is made of it: queues, registered memory; queue pairs |
-//! | `peer.rs` | what is kept for one peer |
-//! | `connection.rs`, `hello.rs` | how two processes come to a pair of queue pairs; pure |
-//! | `rdmacm_library.rs`, `connection_manager.rs`, `cm_request.rs` | on iWARP: librdmacm, and connecting by it |
-//! | `outgoing_queue.rs` | what is under way to one peer; pure |
+//! | `adapter.rs`, `queue_pair.rs` | adapter resources: queues, registered memory; queue pairs |
+//! | `peer.rs` | state of one peer |
+//! | `connection.rs`, `hello.rs` | how two processes connect a pair of queue pairs; pure |
+//! | `rdmacm_library.rs`, `connection_manager.rs`, `cm_request.rs` | iWARP connections, librdmacm |
+//! | `outgoing_queue.rs` | messages and operations in flight to one peer; pure |
 //! | `engine.rs` | progress |
-//! | `send.rs`, `receive.rs`, `connection_driver.rs` | of it: what goes, what comes, who is met |
-//! | `control_queue.rs` | control messages on their way through it |
-//! | `rma.rs`, `regions.rs` | remote memory; locked regions: pinned, and listed for peers |
+//! | `send.rs`, `receive.rs`, `connection_driver.rs` | sending, receiving, connecting |
+//! | `control_queue.rs` | control messages in the engine |
+//! | `rma.rs`, `regions.rs` | remote memory access; locked regions: pinned, and listed for peers |
 //! | `progress.rs` | the thread that makes progress while the application computes |
-//! | `adapter_probe.rs` | whether an owner can offer it |
-//! | `adopt.rs` | what the owner does for a process that has ended |
+//! | `adapter_probe.rs` | whether an owner can offer the device |
+//! | `adopt.rs` | what the owner does for an exited process |
 
 mod adapter;
 mod adapter_probe;
@@ -70,20 +70,20 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// This network, and what it keeps for an endpoint.
+/// This device, and the state that it keeps for an endpoint.
 pub(crate) struct Verbs {
-    /// Messages that may be on the way to one peer, or unread there.
+    /// Messages to one peer that may be in flight or unread.
     window: u32,
-    /// What each peer says that it has consumed.
+    /// The counts that each peer says it has consumed.
     credits: Arc<DmaBuffer>,
     regions: Arc<VerbsRegions>,
-    /// Wakes the thread to its end.
+    /// Wakes the thread to end it.
     stop: EventFd,
-    /// The adapter has gone.
+    /// The adapter was removed.
     broken: AtomicU64,
 }
 
-/// What this process keeps for one channel and node.
+/// The state that this process keeps for one channel and node.
 pub(crate) type VerbsEndpoint = net_common::NetworkEndpoint<Verbs>;
 /// The verbs part of a context.
 pub(crate) type VerbsContext = net_common::NetworkContext<Verbs>;
@@ -96,7 +96,7 @@ impl NetworkDevice for Verbs {
 
     type Engine = VerbsEngine;
     type OpenParams = SelectedPort;
-    /// Where hellos are heard.
+    /// The socket that receives hellos.
     type LocalSockets = UdpSocket;
     type Orphan = VerbsOrphan;
 
@@ -122,7 +122,7 @@ impl NetworkDevice for Verbs {
         Ok((open::choose(&port_address.options())?, socket, 1))
     }
 
-    /// NoMemory: the adapter or the kernel refuses something, which a line names.
+    /// NoMemory: the adapter or the kernel refuses a resource; a line to the user names it.
     fn open(
         chosen: &SelectedPort,
         identity: EndpointIdentity,
@@ -154,7 +154,7 @@ impl NetworkDevice for Verbs {
         Ok(VerbsOrphan::adopt(VerbsEngine::new(chosen, identity, socket, addresses, slab)?))
     }
 
-    /// Io: the adapter has gone.
+    /// Io: the adapter was removed.
     #[inline(always)]
     fn check_operational(endpoint: &VerbsEndpoint) -> PmResult<()> {
         if endpoint.is_broken() { Err(Error::Io) } else { Ok(()) }
@@ -162,7 +162,8 @@ impl NetworkDevice for Verbs {
     fn max_message_len(endpoint: &VerbsEndpoint, _: u32) -> PmResult<usize> {
         Ok(endpoint.mtu)
     }
-    /// Nobody sends more than the receiver has buffers for: it says by RDMA what it has consumed.
+    /// No sender sends more than the receiver has buffers for. The receiver reports by RDMA what it
+    /// has consumed.
     #[inline(always)]
     fn may_send(endpoint: &VerbsEndpoint, node: u32, peer: &PeerSendState) -> bool {
         let consumed = endpoint.net.credits.word(node as usize).load(Ordering::Acquire) as u32;
@@ -178,21 +179,21 @@ impl NetworkDevice for Verbs {
             published,
         }
     }
-    /// Past the queue, unless somebody else makes progress.
+    /// Sends without the queue, unless another thread makes progress.
     #[inline(always)]
     fn send(endpoint: &VerbsEndpoint, peer: &PeerSendState, message: SendRequest) {
         endpoint.publish_slot(peer, message);
         let Some(mut engine) = endpoint.progress_lock.try_lock() else {
-            // As many words as slots: there is room.
+            // The queue has as many entries as there are slots, so there is room.
             endpoint.queues.submitted.push(message.word());
             return endpoint.serve(ProgressMode::Send);
         };
         engine.send_now(&endpoint.queues, message);
         endpoint.serve_locked(engine, ProgressMode::Send);
-        // The way to the next message is shorter then.
+        // This shortens the path of the next message.
         endpoint.collect_freed_slots();
     }
-    /// Waits for the thread, if that is at it.
+    /// Waits for the progress thread if that is running a pass.
     fn poll_blocking(endpoint: &VerbsEndpoint) {
         let mut engine = endpoint.progress_lock.lock();
         let must_ring = engine.progress(&endpoint.queues, ProgressMode::All)
@@ -201,10 +202,11 @@ impl NetworkDevice for Verbs {
         if must_ring {
             endpoint.select.notify();
         }
-        // For those who found the engine taken.
+        // Serves requests of threads that found the engine locked.
         endpoint.serve(ProgressMode::Send);
     }
-    /// What comes after this makes the adapter's channel readable, and the thread rings.
+    /// A later message makes the adapter's channel readable, and the progress thread rings the
+    /// doorbell.
     fn arm_wakeup(endpoint: &VerbsEndpoint) {
         endpoint.progress_lock.lock().adapter.request_notify();
     }

@@ -1,4 +1,4 @@
-//! The ends of a verbs device, and what is told of its adapter.
+//! Opening a verbs device, and the description of its adapter.
 
 #![forbid(unsafe_code)]
 
@@ -23,8 +23,7 @@ pub(super) fn log_io_error(error: std::io::Error) -> Error {
 }
 
 impl VerbsChannels {
-    /// NoDevice: PM_DEBUG says whether library, kernel or adapter is missing, or what of the
-    /// options.
+    /// NoDevice: PM_DEBUG names the missing library, kernel module or adapter, or the bad option.
     pub(crate) fn new(options: &VerbsOptions) -> PmResult<VerbsChannels> {
         let chosen = choose(options)?;
         debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));
@@ -41,13 +40,13 @@ impl VerbsChannels {
         VerbsChannels::from_sockets(chosen, geometry, options.secret, 1, sockets)
     }
 
-    /// For people.
+    /// A description for people.
     pub(crate) fn describe(&self) -> String {
         describe(&self.setup)
     }
 }
 
-/// The port that these options name. NoDevice: there is none, and PM_DEBUG says why.
+/// The port that the options select. NoDevice: there is none, and PM_DEBUG names the reason.
 pub(super) fn choose(options: &VerbsOptions) -> PmResult<SelectedPort> {
     find_port(options).map_err(|why| {
         debug::log(debug::ERROR, || format!("device verbs: {why}; use ethernet"));
@@ -60,7 +59,7 @@ fn find_port(options: &VerbsOptions) -> std::result::Result<SelectedPort, String
     let adapters = library.adapters().map_err(|unavailable| unavailable.to_string())?;
     let chosen = port_selection::choose(&adapters, options)?;
     if chosen.is_iwarp {
-        // Said here and now, where it can be said why.
+        // Report it here, because the reason is known here.
         connection_manager::probe(
             &chosen,
             options.link.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -91,10 +90,10 @@ pub(super) fn describe(chosen: &SelectedPort) -> String {
     })
 }
 
-/// What `Device::open("verbs", ...)` without options would use; for `scored -probe`.
+/// The port that `Device::open("verbs", ...)` without options would use; for `scored -probe`.
 ///
 /// # Errors
-/// Which of library, kernel and adapter is missing.
+/// The library, kernel module or adapter that is missing.
 pub fn probe() -> std::result::Result<String, String> {
     find_port(&VerbsOptions::parse(&[]).map_err(|error| error.to_string())?)
         .map(|chosen| describe(&chosen))

@@ -1,4 +1,4 @@
-//! What is kept for one peer.
+//! The state of one peer.
 
 #![forbid(unsafe_code)]
 
@@ -14,32 +14,32 @@ use std::collections::HashMap;
 pub(super) struct VerbsPeer {
     pub(super) connection: Connection,
     pub(super) pair: Option<QueuePair>,
-    /// The queue pair's number, until all that it has received was taken.
+    /// The queue pair's number, until everything that it has received was taken.
     pub(super) qp_number: Option<u32>,
     pub(super) send_queue: OutgoingQueue,
-    /// The peer's queue pair and what else its latest hello said.
+    /// The peer's queue pair, and the other content of its latest hello.
     pub(super) qp_address: QpAddress,
     pub(super) expected_by_peer: [u32; 2],
     pub(super) credit_target: (u64, u32),
     pub(super) region_table: (u64, u32),
-    /// What is known of its locked regions, and the work that asks for another, by number.
+    /// The known regions of the peer, by number, and the work request that reads another entry.
     pub(super) remote_regions: HashMap<u32, RemoteRegion>,
     pub(super) pending_entry_read: Option<(u32, u32)>,
-    /// Which numbers of it come next: messages, control messages.
+    /// The numbers that are expected next from the peer: messages, control messages.
     pub(super) expected: [u32; 2],
-    /// What was consumed of it, and how much of that it was told.
+    /// What was consumed of its messages, and how much of that was reported to it.
     pub(super) consumed: [u32; 2],
     pub(super) advertised: u32,
     /// Messages and control messages that were sent to it.
     pub(super) sent: [u32; 2],
-    /// It is in the list of those that something is under way to.
+    /// It is in the list of peers with work in flight.
     pub(super) is_busy: bool,
     /// Its connection, on iWARP.
     pub(super) cm_state: CmPeerState,
 }
 
 impl VerbsPeer {
-    /// `max_reads`: as many as the adapter has under way at a time.
+    /// `max_reads`: the adapter's maximum of reads in flight.
     pub(super) fn new(is_iwarp: bool, max_reads: u8) -> VerbsPeer {
         if !is_iwarp {
             return VerbsPeer::default();

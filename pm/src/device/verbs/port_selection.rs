@@ -1,27 +1,27 @@
-//! Which port of which adapter is used, and how it is addressed. Pure: from what the library tells
-//! and what the options ask for.
+//! Which port of which adapter is used, and how it is addressed. Pure: depends only on the
+//! library's data and the options.
 
 #![forbid(unsafe_code)]
 
 use super::config::VerbsOptions;
 
-/// An adapter, as the library tells.
+/// An adapter, as the library describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AdapterInfo {
     pub(crate) name: String,
-    /// It speaks iWARP: addresses come from connecting, not from tables.
+    /// It uses iWARP: addresses come from connecting, not from tables.
     pub(crate) is_iwarp: bool,
     pub(crate) ports: Vec<Port>,
 }
 
-/// A port of it.
+/// A port of an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Port {
     pub(crate) number: u8,
     pub(crate) is_active: bool,
     /// RoCE or iWARP; else InfiniBand.
     pub(crate) is_ethernet: bool,
-    /// Payload of a packet of the wire.
+    /// Payload of a packet on the wire.
     pub(crate) mtu: usize,
     pub(crate) lid: u16,
     pub(crate) gids: Vec<Gid>,
@@ -33,7 +33,7 @@ pub(crate) struct Port {
 pub(crate) struct Gid {
     pub(crate) index: u32,
     pub(crate) bytes: [u8; 16],
-    /// RoCE v2: the one that is routed.
+    /// RoCE v2, which can be routed.
     pub(crate) is_roce_v2: bool,
 }
 
@@ -44,7 +44,7 @@ impl Gid {
     }
 }
 
-/// What is used from now on.
+/// The selected port and its addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SelectedPort {
     pub(crate) adapter: String,
@@ -57,10 +57,10 @@ pub(crate) struct SelectedPort {
     pub(crate) service_level: u8,
 }
 
-/// The adapter and port that `options` ask for, else the first that can be used.
+/// The adapter and port that `options` select, otherwise the first usable one.
 ///
 /// # Errors
-/// What of it is not there.
+/// The part of the selection that does not exist.
 pub(crate) fn choose(
     adapters: &[AdapterInfo],
     options: &VerbsOptions,

@@ -1,5 +1,6 @@
-//! The thread of an endpoint: it meets peers while the application computes, wakes a receiver that
-//! sleeps, and now and then looks at all the rest. Messages between peers that have met do without.
+//! The progress thread of an endpoint. It connects peers while the application computes, wakes a
+//! sleeping receiver, and does all other work from time to time. Messages between connected peers
+//! do not need it.
 
 #![forbid(unsafe_code)]
 
@@ -15,17 +16,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest sleep: for what the owner writes to the slab; and while messages are on the way,
-/// for failures of which only a poll tells.
+/// The longest sleep. It bounds the delay of the owner's writes to the slab and, while messages are
+/// in flight, of failures that only a poll finds.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_BUSY_SLEEP_INTERVAL: Duration = Duration::from_millis(20);
-/// How long an exit waits for acknowledgements at most: the owner brings home what is left.
+/// How long an exit waits for acknowledgements at most: the owner delivers the remaining messages.
 const EXIT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Of a thread.
+/// Stack size of a progress thread.
 pub(super) const STACK: usize = 256 << 10;
 
-/// Starts it. NoMemory: the kernel gives no thread.
+/// Starts the thread. NoMemory: the kernel creates no thread.
 pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
     let thread_endpoint = endpoint.clone();
     threads::spawn("score-pm", STACK, move || thread_endpoint.run_progress_thread()).map_err(
@@ -37,7 +38,7 @@ pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
 }
 
 impl VerbsEndpoint {
-    /// By the thread, until the endpoint is given up.
+    /// The thread's main loop, until the endpoint is closed.
     fn run_progress_thread(&self) {
         let (adapter, socket, manager_fd) = {
             let engine = self.progress_lock.lock();
@@ -52,7 +53,7 @@ impl VerbsEndpoint {
             let fds =
                 [socket.as_fd(), adapter_fds[0], adapter_fds[1], self.net.stop.as_fd(), wakeup_fd];
             let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            // An adapter that has gone would wake it without end.
+            // A removed adapter would wake the thread all the time.
             let count = if self.is_broken() { 1 } else { fds.len() };
             let timeout_ms = max_sleep.as_micros().div_ceil(1000).min(100) as u8;
             let _ = poll(&mut fds[..count], timeout_ms);
@@ -64,7 +65,8 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Answers how long the thread may sleep. `has_event`: the adapter says that something has come.
+    /// Runs one pass. Returns how long the thread may sleep. `has_event`: the adapter has signalled
+    /// a completion.
     fn service_once(&self, has_event: bool) -> Duration {
         let mut max_sleep = MAX_SLEEP_INTERVAL;
         let mut must_ring = false;
@@ -91,7 +93,7 @@ impl VerbsEndpoint {
         max_sleep
     }
 
-    /// Waits until what was sent is acknowledged.
+    /// Waits until all sent messages are acknowledged.
     pub(super) fn wait_for_acks(&self) {
         let deadline = Instant::now() + EXIT_ACK_TIMEOUT;
         while self.is_send_done() == Err(Error::Busy) && Instant::now() < deadline {

@@ -1,5 +1,5 @@
-//! Queue pairs of the reliable connected kind: connected by raw state changes to one that another
-//! process has told about.
+//! Reliable connected queue pairs. Direct state changes connect one to a queue pair whose address
+//! another process has sent.
 
 // UNSAFETY: calls libibverbs on queue pairs that it owns.
 #![expect(unsafe_code)]
@@ -14,23 +14,23 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Inline data that is asked for, what the adapter copies from the request instead of fetching it;
-/// and how much where that is refused.
+/// Inline data sizes to request; the next smaller one if the adapter refuses. The adapter copies
+/// inline data from the request instead of fetching it.
 const INLINE_SIZES: [u32; 3] = [128, 64, 0];
 /// Work requests of one queue pair, if the adapter has as many.
 pub(super) const SEND_QUEUE_DEPTH: usize = 256;
 
-/// 4.096 µs times 2^14: 67 ms until a packet is sent again, six times. Seven are for ever to
-/// rdma_rxe: it would not tell that the other queue pair has gone.
+/// 4.096 µs times 2^14: 67 ms until a packet is sent again, six times. rdma_rxe takes seven retries
+/// as infinite: it would not report that the other queue pair is gone.
 const ACK_TIMEOUT_EXPONENT: u8 = 14;
 const RETRIES: u8 = 6;
-/// For ever: a receiver that has no buffer is slow, not gone.
+/// Retry forever: a receiver without a buffer is slow, not dead.
 const RNR_RETRIES: u8 = 7;
 /// 0.64 ms.
 const RNR_TIMER: u8 = 12;
 const HOP_LIMIT: u8 = 64;
 
-/// Where another queue pair is, as its process tells.
+/// The address of a queue pair, as its process reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QpAddress {
     pub(super) number: u32,
@@ -38,21 +38,21 @@ pub(super) struct QpAddress {
     pub(super) psn: u32,
     pub(super) gid: [u8; 16],
     pub(super) lid: u16,
-    /// Payload of a packet, as the header numbers it.
+    /// The payload of a packet, as an `ibv_mtu` number.
     pub(super) mtu: u8,
 }
 
-/// What is sent, and how.
+/// A work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkRequest {
-    /// Comes back with its completion.
+    /// Returned in its completion.
     pub(super) id: u64,
     pub(super) opcode: Opcode,
     pub(super) sge: Sge,
     pub(super) is_signalled: bool,
 }
 
-/// What is done. Addresses are the peer's, each with its key.
+/// The operation of a work request. Addresses are the peer's, each with its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Opcode {
     Send,
@@ -60,7 +60,7 @@ pub(super) enum Opcode {
     Read(u64, u32),
 }
 
-/// An own queue pair.
+/// A local queue pair.
 pub(super) struct QueuePair {
     adapter: Arc<Adapter>,
     qp: NonNull<bindings::IbvQp>,
@@ -68,11 +68,11 @@ pub(super) struct QueuePair {
     psn: u32,
 }
 
-// SAFETY: the library's functions may be called by any thread; it is destroyed by its owner alone.
+// SAFETY: any thread may call the library's functions; only the owner destroys the queue pair.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// One that is ready to be connected. Its packets begin with number `psn`.
+    /// A queue pair that is ready to be connected. Its packets begin with number `psn`.
     pub(super) fn new(adapter: &Arc<Adapter>, psn: u32) -> Result<QueuePair, String> {
         let mut attempts = INLINE_SIZES
             .iter()
@@ -100,7 +100,7 @@ impl QueuePair {
             qp_type: TYPE_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: queues of the same adapter, which the pair holds.
+        // SAFETY: queues of the same adapter, which the queue pair holds.
         let created =
             unsafe { (adapter.library.create_qp)(adapter.protection_domain, &raw mut init) };
         let qp =
@@ -112,13 +112,13 @@ impl QueuePair {
         Ok(queue_pair)
     }
 
-    /// By which completions name it.
+    /// The number by which completions name this queue pair.
     pub(super) fn qp_number(&self) -> u32 {
         // SAFETY: alive as long as `self`.
         unsafe { self.qp.as_ref() }.qp_num
     }
 
-    /// What a peer has to know of it.
+    /// The address that a peer needs.
     pub(super) fn qp_address(&self) -> QpAddress {
         let chosen = &self.adapter.chosen;
         QpAddress {
@@ -131,7 +131,7 @@ impl QueuePair {
     }
 
     fn modify(&self, attr: &mut QpAttr, attr_mask: i32) -> Result<(), String> {
-        // SAFETY: a pair of this library; the structure is the header's.
+        // SAFETY: a queue pair of this library; the structure is the header's.
         let error = unsafe {
             (self.adapter.library.modify_qp)(self.qp.as_ptr(), attr, mask::STATE | attr_mask)
         };
@@ -140,7 +140,7 @@ impl QueuePair {
         }
         let why = std::io::Error::from_raw_os_error(error);
         let (name, state) = (&self.adapter.chosen.adapter, attr.qp_state);
-        Err(format!("RDMA adapter {name}: a queue pair does not come to state {state}: {why}"))
+        Err(format!("RDMA adapter {name}: a queue pair cannot enter state {state}: {why}"))
     }
 
     fn initialise(&self) -> Result<(), String> {
@@ -155,13 +155,13 @@ impl QueuePair {
         self.modify(&mut attr, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS)
     }
 
-    /// Back to where it can be connected again; for one that has sent nothing.
+    /// Returns to the state in which it can be connected; for a queue pair that has sent nothing.
     pub(super) fn reset(&self) -> Result<(), String> {
         self.modify(&mut QpAttr { qp_state: STATE_RESET, ..QpAttr::default() }, 0)?;
         self.initialise()
     }
 
-    /// Connects it: it receives and may send.
+    /// Connects it: it receives, and may send.
     pub(super) fn connect(&self, to: &QpAddress) -> Result<(), String> {
         let chosen = &self.adapter.chosen;
         let mut gid = [0; 2];
@@ -203,16 +203,16 @@ impl QueuePair {
         self.modify(&mut attr, attr_mask | mask::MAX_RD_ATOMIC)
     }
 
-    /// Nothing is received by it any more.
+    /// Stops the queue pair: it receives nothing any more.
     pub(super) fn set_error_state(&self) {
         let _ = self.modify(&mut QpAttr { qp_state: STATE_ERR, ..QpAttr::default() }, 0);
     }
 
-    /// Begins to send. False: it is broken, or full.
+    /// Posts a send request. False: the queue pair is broken or full.
     ///
     /// # Safety
-    /// The piece is registered memory that stays as it is until completion, or short enough to be
-    /// taken along and readable now.
+    /// The `sge` is registered memory that does not change until completion, or it is short enough
+    /// for inline data and readable now.
     #[inline(always)]
     pub(super) unsafe fn send(&self, work: WorkRequest) -> bool {
         let (mut sge, mut bad) = (work.sge, null_mut());
@@ -237,7 +237,8 @@ impl QueuePair {
             rest: [0; 9],
         };
         let mut post = || {
-            // SAFETY: an own pair; the library copies the request, and inline data with it.
+            // SAFETY: a queue pair of `self`; the library copies the request, including inline
+            // data.
             unsafe {
                 let post = self.adapter.context.as_ref().post_send;
                 post.is_some_and(|post| post(self.qp.as_ptr(), &raw mut request, &raw mut bad) == 0)
@@ -247,8 +248,9 @@ impl QueuePair {
     }
 }
 
-/// Posting to soft iWARP writes to a socket of the kernel's: where the peer has just ended the
-/// connection this thread gets SIGPIPE, by which the application would end.
+/// Runs `call` with SIGPIPE blocked and discards the signal. Posting to soft iWARP writes to a
+/// socket in the kernel. If the peer has just ended the connection, this thread gets SIGPIPE, which
+/// would end the application.
 #[cold]
 fn with_sigpipe_blocked<T>(call: impl FnOnce() -> T) -> T {
     let (mut sigpipe_only, mut previous_mask) = (SigSet::empty(), SigSet::empty());
@@ -268,7 +270,7 @@ fn with_sigpipe_blocked<T>(call: impl FnOnce() -> T) -> T {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; nobody else has it.
+        // SAFETY: created in `new`, and no other code has it.
         unsafe { (self.adapter.library.destroy_qp)(self.qp.as_ptr()) };
     }
 }
@@ -281,20 +283,21 @@ mod tests {
 
     static SIGPIPE_COUNT: AtomicU32 = AtomicU32::new(0);
 
-    extern "C" fn came(_: i32) {
+    extern "C" fn count_sigpipe(_: i32) {
         SIGPIPE_COUNT.fetch_add(1, Ordering::Relaxed);
     }
 
     #[test]
     fn a_sigpipe_of_posting_is_discarded_and_others_reach_the_application() {
-        let action = SigAction::new(SigHandler::Handler(came), SaFlags::empty(), SigSet::empty());
+        let action =
+            SigAction::new(SigHandler::Handler(count_sigpipe), SaFlags::empty(), SigSet::empty());
         // SAFETY: the handler only counts.
         let previous_action = unsafe { sigaction(Signal::SIGPIPE, &action) }.unwrap();
         assert_eq!(with_sigpipe_blocked(|| raise(Signal::SIGPIPE).map(|()| 7)), Ok(7));
         assert_eq!(SIGPIPE_COUNT.load(Ordering::Relaxed), 0);
         raise(Signal::SIGPIPE).unwrap();
         assert_eq!(SIGPIPE_COUNT.load(Ordering::Relaxed), 1);
-        // SAFETY: what was there.
+        // SAFETY: restores the previous action.
         unsafe { sigaction(Signal::SIGPIPE, &previous_action) }.unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! librdmacm, opened at run time, and declarations of rdma/rdma_cma.h as far as they are used:
-//! layouts of rdma-core 44. It only connects: queues and queue pairs are made by libibverbs, and
-//! connecting names a queue pair by its number.
+//! librdmacm, opened at run time, and declarations of the used part of rdma/rdma_cma.h with the
+//! layouts of rdma-core 44. It only connects: libibverbs creates queues and queue pairs, and a
+//! connect request names a queue pair by its number.
 
 // UNSAFETY: calls a library through addresses found by name, with layouts of its header.
 #![expect(unsafe_code)]
@@ -33,13 +33,13 @@ pub(super) struct EventChannel {
     pub(super) fd: c_int,
 }
 
-/// `struct rdma_cm_id`, up to what is used of it.
+/// `struct rdma_cm_id`, up to the last field that is used.
 #[repr(C)]
 pub(super) struct CmId {
-    /// The library's own opening of the adapter; null before it is bound to one.
+    /// The library's own context of the adapter; null until the identifier is bound to one.
     pub(super) verbs: *mut IbvContext,
     channel: *mut EventChannel,
-    /// Ours.
+    /// The connection number.
     pub(super) context: *mut c_void,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct CmLibrary {
     pub(super) destroy_id: unsafe extern "C" fn(*mut CmId) -> c_int,
     pub(super) bind_addr: unsafe extern "C" fn(*mut CmId, *const libc::sockaddr) -> c_int,
     pub(super) listen: unsafe extern "C" fn(*mut CmId, c_int) -> c_int,
-    /// In the order of the network.
+    /// In network byte order.
     pub(super) get_src_port: unsafe extern "C" fn(*mut CmId) -> u16,
     pub(super) resolve_addr: ResolveAddr,
     pub(super) resolve_route: unsafe extern "C" fn(*mut CmId, c_int) -> c_int,
@@ -110,9 +110,9 @@ impl CmLibrary {
     }
 
     /// # Safety
-    /// A library that was opened and is never closed, and has these functions with these types.
+    /// `handle` is a library that is never closed and has these functions with these types.
     unsafe fn functions(handle: *mut c_void) -> Result<CmLibrary, Unavailable> {
-        // SAFETY: by the caller.
+        // SAFETY: by the caller's promise.
         unsafe {
             Ok(CmLibrary {
                 create_event_channel: load_function(handle, c"rdma_create_event_channel")?,
@@ -134,7 +134,7 @@ impl CmLibrary {
     }
 }
 
-// What a C compiler says of the header.
+// Sizes and offsets that a C compiler computes from the header.
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(CmId, verbs) == 0 && offset_of!(CmId, context) == 16);
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_librdmacm_is_told_the_missing_library() {
+    fn without_librdmacm_the_error_names_the_library() {
         for name in [c"librdmacm-nowhere.so.1", c"libc.so.6"] {
             let text = CmLibrary::open(name).map(drop).unwrap_err().to_string();
             assert!(text.starts_with("iWARP needs librdmacm (Debian: librdmacm1)"), "{text}");

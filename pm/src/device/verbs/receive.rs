@@ -1,7 +1,8 @@
-//! What has come: buffers that all peers share, each peer's brought when it is met; and what was
-//! consumed, which senders are told by RDMA writes, so that nobody sends what finds no buffer.
+//! Receiving: all peers share the receive buffers, and each peer's buffers are posted when it is
+//! first connected. RDMA writes report to senders what was consumed, so that no message arrives
+//! without a buffer.
 
-// UNSAFETY: reads heads of messages where the adapter has written them.
+// UNSAFETY: reads message headers where the adapter has written them.
 #![expect(unsafe_code)]
 
 use super::adapter::{AccessRights, Adapter, CompletionBatch, DmaBuffer, MemoryRegion};
@@ -15,20 +16,20 @@ use crate::device::net_common::layout::CONTROL_QUEUE_LEN;
 use crate::sync::Ordering;
 use std::sync::Arc;
 
-/// Before each payload: number, length, sender and kind, each of four bytes.
+/// In front of each payload: number, length, sender and kind, each of four bytes.
 pub(super) const HEADER_LEN: usize = 16;
-/// Buffers of a peer besides those of its window: for control messages, and for what is sent again
-/// after a failure.
+/// Additional buffers of a peer, for control messages and for messages that are sent again after a
+/// failure.
 const EXTRA_BUFFERS: usize = 2 * CONTROL_QUEUE_LEN;
-/// Messages to one peer that are on the way or unread, with few peers and with many.
+/// Messages to one peer that may be in flight or unread, with few peers and with many.
 const MAX_WINDOW: usize = 64;
 const MIN_WINDOW: usize = 16;
-/// What all peers together get, while each gets `MANY`.
+/// The total for all peers, while each gets at least `MIN_WINDOW`.
 const TOTAL_WINDOW: usize = 256;
-/// Batches that one pass takes at most.
+/// Maximum of batches per pass.
 const MAX_BATCHES_PER_PASS: usize = 16;
 
-/// Messages that may be on the way to one of so many nodes, or unread there.
+/// Messages to one of this many nodes that may be in flight or unread.
 pub(super) fn window(nodes: usize) -> usize {
     (TOTAL_WINDOW / nodes.saturating_sub(1).max(1)).clamp(MIN_WINDOW, MAX_WINDOW)
 }
@@ -36,15 +37,15 @@ pub(super) fn window(nodes: usize) -> usize {
 /// The receive buffers.
 pub(super) struct SharedReceiveBuffers {
     peer_regions: Box<[Option<MemoryRegion<Arc<DmaBuffer>>>]>,
-    /// Buffers of a peer. The number of one has so many bits for its place among these.
+    /// Buffers of a peer. The index among these has so many bits in a buffer's number.
     buffers_per_peer: usize,
     index_bits: u32,
-    /// Bytes of one.
+    /// Bytes from one buffer to the next.
     buffer_stride: usize,
     mtu: usize,
 }
 
-/// A message's head.
+/// A message's header.
 #[derive(Clone, Copy, Debug)]
 struct MessageHeader {
     sequence: u32,
@@ -53,7 +54,7 @@ struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// None: no sender of ours writes this.
+    /// None: no sender of this protocol writes such a header.
     #[inline(always)]
     fn parse(words: [u32; 4], received_len: u32, mtu: usize) -> Option<MessageHeader> {
         let [sequence, len, _, kind] = words.map(u32::from_le);
@@ -83,7 +84,7 @@ impl SharedReceiveBuffers {
         self.buffers_per_peer * self.peer_regions.len()
     }
 
-    /// Brings the buffers of a peer.
+    /// Posts the buffers of a peer.
     pub(super) fn post_buffers(
         &mut self,
         adapter: &Arc<Adapter>,
@@ -104,7 +105,7 @@ impl SharedReceiveBuffers {
         Ok(())
     }
 
-    /// Where a buffer lies, and its key.
+    /// The address of a buffer, and its key.
     #[inline(always)]
     fn buffer_addr(&self, entry: usize) -> Option<(*mut u8, u32)> {
         let region = self.peer_regions.get(entry >> self.index_bits)?.as_ref()?;
@@ -124,7 +125,7 @@ impl SharedReceiveBuffers {
     }
 }
 
-/// Buffers of one peer of so many nodes.
+/// Buffers of one peer, with this many nodes.
 fn buffers_per_peer(nodes: usize) -> usize {
     window(nodes) + EXTRA_BUFFERS
 }
@@ -134,32 +135,32 @@ fn index_bits(nodes: usize) -> u32 {
     buffers_per_peer(nodes).next_power_of_two().ilog2()
 }
 
-/// Numbers of all buffers: a power of two.
+/// The range of buffer numbers: a power of two.
 pub(super) fn entry_count(nodes: usize) -> usize {
     (nodes << index_bits(nodes)).next_power_of_two()
 }
 
 impl VerbsEngine {
-    /// Hands out what has come.
-    pub(super) fn receive(&mut self, lanes: &EndpointQueues) {
+    /// Delivers received messages.
+    pub(super) fn receive(&mut self, queues: &EndpointQueues) {
         let mut batch = CompletionBatch::new();
         match self.adapter.poll_receives(&mut batch) {
-            Some(completions) => self.deliver_completions(lanes, completions),
+            Some(completions) => self.deliver_completions(queues, completions),
             None => self.on_adapter_lost(),
         }
     }
 
-    /// Hands out what was found, and what else has come.
+    /// Delivers the messages of these completions, and further received messages.
     #[inline(always)]
     pub(super) fn deliver_completions(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         completions: &[WorkCompletion],
     ) {
         let (mut batch, mut completions) = (CompletionBatch::new(), completions);
         for _ in 0..MAX_BATCHES_PER_PASS {
             for completion in completions {
-                self.on_receive_completion(lanes, completion);
+                self.on_receive_completion(queues, completion);
             }
             if completions.len() < CompletionBatch::SIZE {
                 return;
@@ -172,19 +173,20 @@ impl VerbsEngine {
     }
 
     #[inline(always)]
-    fn on_receive_completion(&mut self, lanes: &EndpointQueues, completion: &WorkCompletion) {
+    fn on_receive_completion(&mut self, queues: &EndpointQueues, completion: &WorkCompletion) {
         let entry = completion.wr_id as usize;
         let Some((buffer, _)) = self.receive_buffers.buffer_addr(entry) else { return };
-        // SAFETY: a buffer, which the adapter has filled and nobody else has.
+        // SAFETY: a buffer that the adapter has filled and no other code uses.
         let words = unsafe { buffer.cast::<[u32; 4]>().read_unaligned() };
         let from = u32::from_le(words[2]);
         if completion.status != 0 || !self.is_current_qp(completion.qp_num, from) {
-            // Of a queue pair that was given up: its sender sends it again. Or the sender lies.
+            // From a queue pair that was replaced: its sender sends it again. Or the sender field
+            // is forged.
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }
         let header = MessageHeader::parse(words, completion.byte_len, self.receive_buffers.mtu);
         let Some(header) = header.filter(|_| completion.opcode & WC_RECV != 0) else {
-            debug::log(debug::WARNING, || format!("verbs: node {from} sends what is no message"));
+            debug::log(debug::WARNING, || format!("verbs: node {from} sent a malformed message"));
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         };
         let kind = header.kind as usize;
@@ -192,13 +194,13 @@ impl VerbsEngine {
         if header.sequence != expected {
             self.receive_buffers.post_buffer(&self.adapter, entry);
             if !is_before(header.sequence, expected) {
-                self.on_qp_failed(lanes, from, "has left something out");
+                self.on_qp_failed(queues, from, "has skipped a message");
             }
             return;
         }
         self.peers[from as usize].expected[kind] = expected.wrapping_add(1);
         if header.kind == MessageClass::Control {
-            // SAFETY: its length was checked; behind the head.
+            // SAFETY: its length was checked; it follows the header.
             let payload =
                 unsafe { std::slice::from_raw_parts(buffer.add(HEADER_LEN), header.len as usize) };
             let mut control_message =
@@ -208,9 +210,11 @@ impl VerbsEngine {
             return self.receive_buffers.post_buffer(&self.adapter, entry);
         }
         // SAFETY: inside the buffer.
-        lanes.set_message_ptr(entry as u32, unsafe { buffer.add(HEADER_LEN) });
-        // As many words as buffers: there is room.
-        lanes.delivered.push(ReceivedMessage { entry: entry as u32, from, len: header.len }.word());
+        queues.set_message_ptr(entry as u32, unsafe { buffer.add(HEADER_LEN) });
+        // The queue has as many entries as there are buffers, so there is room.
+        queues
+            .delivered
+            .push(ReceivedMessage { entry: entry as u32, from, len: header.len }.word());
         self.has_delivered = true;
         let received_count = &self.slab.record(self.local_index).accepted_count.0;
         received_count
@@ -221,26 +225,27 @@ impl VerbsEngine {
     }
 
     #[inline]
-    pub(super) fn repost_released(&mut self, lanes: &EndpointQueues) {
-        while let Some(word) = lanes.released.pop() {
+    pub(super) fn repost_released(&mut self, queues: &EndpointQueues) {
+        while let Some(word) = queues.released.pop() {
             let ReceivedMessage { entry, from, .. } = ReceivedMessage::from_word(word);
             self.receive_buffers.post_buffer(&self.adapter, entry as usize);
             let peer = &mut self.peers[from as usize];
             peer.consumed[0] = peer.consumed[0].wrapping_add(1);
             if peer.consumed[0].wrapping_sub(peer.advertised) >= self.window / 2 {
-                self.send_credits(lanes, from);
+                self.send_credits(queues, from);
             }
         }
     }
 
-    /// Tells a peer what was consumed of it. Where it cannot be told now, the next hello does.
-    pub(super) fn send_credits(&mut self, lanes: &EndpointQueues, to: u32) {
+    /// Reports to a peer what was consumed of its messages. If that is not possible now, the next
+    /// hello reports it.
+    pub(super) fn send_credits(&mut self, queues: &EndpointQueues, to: u32) {
         let word_index = self.peers.len() + to as usize;
         let peer = &mut self.peers[to as usize];
         let both_counts = u64::from(peer.consumed[1]) << 32 | u64::from(peer.consumed[0]);
         self.credits.memory.word(word_index).store(both_counts, Ordering::Release);
         let consumed = peer.consumed[0];
-        if self.write_word(lanes, to, word_index, 8) {
+        if self.write_word(queues, to, word_index, 8) {
             self.peers[to as usize].advertised = consumed;
         }
     }

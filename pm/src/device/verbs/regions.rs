@@ -1,7 +1,7 @@
 //! Locked regions: pinned by the pin-down cache, and listed in a table that peers read by RDMA. A
-//! peer reads an entry once, and keeps it: a region that is locked anew has another number.
+//! peer reads an entry once and keeps it, because a region that is locked again has another number.
 
-// UNSAFETY: registers memory of the application, at its word.
+// UNSAFETY: registers memory of the application, which promises that it may be accessed.
 #![expect(unsafe_code)]
 
 use super::adapter::{AccessRights, Adapter, DmaBuffer, MemoryRegion};
@@ -14,15 +14,15 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Bytes of an entry: state and number, address, length, key and number. Number twice: who reads it
-/// while it is written sees that they differ.
+/// Bytes of an entry: state and number, address, length, key and number. The entry has the number
+/// twice, so that a peer that reads it during a write sees a difference.
 pub(super) const ENTRY_LEN: usize = 32;
 const ENTRY_WORDS: usize = ENTRY_LEN / 8;
 const ENTRY_VALID: u64 = 1 << 63;
-/// Nobody may write there.
+/// The region must not be written.
 const READ_ONLY: u64 = 1 << 62;
 
-/// What the pin-down cache registers with.
+/// Registers memory for the pin-down cache.
 struct VerbsRegistrar(Arc<Adapter>);
 
 impl Registrar for VerbsRegistrar {
@@ -31,13 +31,13 @@ impl Registrar for VerbsRegistrar {
     fn pin(&mut self, span: PageRange) -> std::result::Result<Arc<MemoryRegion<()>>, i32> {
         let (start, len) = (span.start() as *mut u8, span.bytes());
         let pin = |access| -> io::Result<MemoryRegion<()>> {
-            // SAFETY: the pages are pinned, so that the adapter reaches what was here whatever
-            // becomes of the addresses; what is not mapped is refused.
+            // SAFETY: the pages are pinned, so the adapter reaches these pages even if the
+            // addresses are remapped. Unmapped memory is refused.
             unsafe { MemoryRegion::new(&self.0, (), start, len, access) }
         };
         let errno = |why: io::Error| why.raw_os_error().unwrap_or(libc::EIO);
         match pin(AccessRights::RemoteReadWrite).map_err(errno) {
-            // Perhaps it may only be read.
+            // The memory may be read-only.
             Err(libc::EFAULT | libc::EACCES | libc::EPERM) => {
                 pin(AccessRights::ReadOnly).map_err(errno)
             }
@@ -62,7 +62,7 @@ struct LocalRegion {
 
 /// See the module.
 pub(super) struct VerbsRegions {
-    /// Made with the first region. None inside: it cannot be.
+    /// Created with the first region. None inside: it cannot be created.
     cache: OnceLock<Option<Cache<VerbsRegistrar>>>,
     local_regions: Mutex<HashMap<u32, LocalRegion>>,
     table: MemoryRegion<Arc<DmaBuffer>>,
@@ -79,7 +79,7 @@ impl VerbsRegions {
         })
     }
 
-    /// Where peers find the table, and its key.
+    /// The address of the region table, and its key.
     pub(super) fn table_addr_and_key(&self) -> (u64, u32) {
         (self.table.memory.addr(0, 8).addr() as u64, self.table.rkey)
     }
@@ -88,7 +88,8 @@ impl VerbsRegions {
         self.local_regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pins it, and lists it. NoSpace: no more memory can be pinned. Invalid: it is not mapped.
+    /// Pins the region, and lists it. NoSpace: no more memory can be pinned. Invalid: it is not
+    /// mapped.
     pub(super) fn publish(&self, region: &Region) -> PmResult<()> {
         let create_cache =
             || Cache::new(VerbsRegistrar(self.adapter.clone()), CacheOptions::default()).ok();
@@ -102,7 +103,7 @@ impl VerbsRegions {
         let key = u64::from(number) << 32 | u64::from(rkey);
         let state = ENTRY_VALID | if is_read_only { READ_ONLY } else { 0 } | u64::from(number);
         let words = [state, addr as u64, len as u64, key];
-        // The state last.
+        // Write the state last.
         for index in [1, 2, 3, 0] {
             self.word(region.id, index).store(words[index], Ordering::Release);
         }
@@ -113,7 +114,7 @@ impl VerbsRegions {
         self.table.memory.word(number.slot() * ENTRY_WORDS + index)
     }
 
-    /// It is listed no more, and pinned as long as the cache likes.
+    /// Removes the region from the table. It stays pinned as long as the cache keeps it.
     pub(super) fn withdraw(&self, number: RegionId) {
         for index in [0, 3] {
             self.word(number, index).store(0, Ordering::Release);
@@ -126,8 +127,8 @@ impl VerbsRegions {
         }
     }
 
-    /// Where the `len` bytes at an own handle lie, and their key. Invalid: it is not locked, does
-    /// not reach, or may not be written to, where `will_be_written` says that it will be.
+    /// The address of the `len` bytes at a local handle, and their key. Invalid: the memory is not
+    /// locked, is too short, or is read-only although `will_be_written`.
     pub(super) fn find(
         &self,
         handle: AddrHandle,
@@ -147,17 +148,17 @@ impl VerbsRegions {
     }
 }
 
-/// A region of a peer, as its table says.
+/// A region of a peer, from its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemoteRegion {
     addr: u64,
     len: u64,
     pub(super) rkey: u32,
-    /// Nobody may write there.
+    /// The region must not be written.
     pub(super) is_read_only: bool,
 }
 
-/// Where the entry of a region lies in a table at `table`.
+/// The address of a region's entry in the table at `table`.
 pub(super) fn entry_addr(table: u64, number: u32) -> u64 {
     table.wrapping_add((number as usize % SLOTS * ENTRY_LEN) as u64)
 }
@@ -172,7 +173,7 @@ impl RemoteRegion {
         is_valid.then_some(RemoteRegion { addr, len, rkey: key as u32, is_read_only })
     }
 
-    /// The address of `len` bytes from `offset` on. None: they are not all in it.
+    /// The address of `len` bytes at `offset`. None: not all of them are in the region.
     pub(super) fn addr_of(&self, offset: u64, len: usize) -> Option<u64> {
         let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
         self.addr.checked_add(offset).filter(|_| is_inside)

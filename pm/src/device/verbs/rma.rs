@@ -1,7 +1,7 @@
-//! Remote memory: RDMA writes and reads, in order with each other and before what is sent later.
+//! Remote memory access: RDMA writes and reads, in order with each other and with later messages.
 //! The origin reads the entry of a region in its peer's table once, and keeps it.
 
-// UNSAFETY: has pinned memory read and written by the adapter.
+// UNSAFETY: the adapter reads and writes pinned memory.
 #![expect(unsafe_code)]
 
 use super::bindings::Sge;
@@ -18,27 +18,27 @@ use crate::error::{Error, PmResult};
 use crate::rma::{Direction, RmaOperation};
 use crate::sync::Ordering;
 
-/// Remote memory goes both ways.
+/// Remote memory access in both directions.
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
-/// Operations to one peer that are not done.
+/// Maximum of operations to one peer that are not done.
 const MAX_OPERATIONS: usize = 128;
-/// Bytes of one work request: adapters take at most some MiB or GiB.
+/// Maximum bytes of one work request: adapters support at most some MiB or GiB.
 const MAX_RDMA_LEN: usize = 1 << 20;
-/// Answers of up to so many bytes siw copies behind their header.
+/// siw copies read responses of up to this many bytes behind their header.
 const SIW_INLINE_REPLY_LEN: usize = 32;
-/// Its pages begin at multiples of this.
+/// siw's pages begin at multiples of this.
 const PAGE: u64 = 4096;
 
-/// How many of `len` bytes at the peer's address `at` one read may ask siw for: of a short answer
-/// that goes on in the next page it sends wrong bytes (`siw_try_1seg` of Linux 6.1).
+/// How many of `len` bytes at the peer's address `addr` one read may request from siw. If a short
+/// response crosses into the next page, siw sends wrong bytes (`siw_try_1seg` of Linux 6.1).
 fn read_len_within_page(addr: u64, len: usize) -> usize {
     let rest_of_page = (PAGE - addr % PAGE) as usize;
     if len > SIW_INLINE_REPLY_LEN { len } else { len.min(rest_of_page) }
 }
 
 impl VerbsEndpoint {
-    /// Begins with an operation. Invalid: node, length or own handle; what is wrong with the other
-    /// is told at completion. Io: the adapter has gone.
+    /// Starts an operation. Invalid: node, length or local handle. A bad remote handle is reported
+    /// at completion. Io: the adapter was removed.
     pub(super) fn begin_operation(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         self.check_peer(node)?;
         let RmaOperation { direction, remote: remote_handle, local: local_handle, len, .. } =
@@ -53,12 +53,13 @@ impl VerbsEndpoint {
         }
         let rdma = RdmaOperation::new(direction, local_memory, remote_handle, len);
         let result = self.progress_lock.lock().begin_rdma(&self.queues, node, rdma);
-        // For those who found the engine taken.
+        // Serves requests of threads that found the engine locked.
         self.serve(ProgressMode::Send);
         result
     }
 
-    /// Busy: some are under way. Io: some have failed, which is told once; or the adapter has gone.
+    /// Busy: operations are in flight. Io: some have failed, which is reported once; or the adapter
+    /// was removed.
     pub(super) fn take_rma_outcome(&self, direction: Direction) -> PmResult<()> {
         Verbs::poll_blocking(self);
         let (in_flight, failed) = self.progress_lock.lock().take_rdma_outcome(direction);
@@ -74,15 +75,15 @@ impl VerbsEndpoint {
 }
 
 impl VerbsEngine {
-    /// NoBuffers: many are under way to that peer.
+    /// NoBuffers: the maximum of operations to that peer is in flight.
     fn begin_rdma(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         node: u32,
         operation: RdmaOperation,
     ) -> PmResult<()> {
-        // What was sent before goes first.
-        self.progress(lanes, ProgressMode::Send);
+        // Submitted messages go first.
+        self.progress(queues, ProgressMode::Send);
         if self.slab.is_exited(node as usize) {
             self.report_failed_rdma(node, &operation, "it has exited");
             return Ok(());
@@ -93,42 +94,42 @@ impl VerbsEngine {
         self.rdma_in_flight[operation.direction as usize] += 1;
         self.publish_rdma_count();
         self.queue(node, QueueItem::Rdma(operation));
-        self.transmit(lanes, node);
+        self.transmit(queues, node);
         Ok(())
     }
 
-    /// How many are under way, and whether any has failed since this was asked last.
+    /// How many operations are in flight, and whether any has failed since the last call.
     fn take_rdma_outcome(&mut self, direction: Direction) -> (u64, bool) {
         let failed = std::mem::take(&mut self.has_failed_rdma[direction as usize]);
         (self.rdma_in_flight[direction as usize], failed)
     }
 
-    /// For the detector of deadlocks.
+    /// For deadlock detection.
     fn publish_rdma_count(&self) {
         let in_flight = &self.slab.record(self.local_index).node.send.0.pending_rma;
         in_flight.store(self.rdma_in_flight.iter().sum(), Ordering::Release);
     }
 
-    /// Posts the operation that is next, or a piece of it. False: it has to wait.
+    /// Posts the next operation, or a part of it. False: it has to wait.
     pub(super) fn post_rdma(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         to: u32,
         operation: RdmaOperation,
     ) -> bool {
         let number = operation.remote_handle.region_bits();
         let Some(region) = self.peers[to as usize].remote_regions.get(&number).copied() else {
-            return self.request_region_entry(lanes, to, number);
+            return self.request_region_entry(queues, to, number);
         };
-        // The whole, so that nothing is touched by one that does not fit.
+        // Check the whole operation, so that one that does not fit changes no memory.
         if region.addr_of(operation.remote_handle.offset(), operation.len).is_none() {
-            self.refuse_next_rdma(to, "the handle does not reach");
+            self.refuse_next_rdma(to, "the handle is out of range");
             return true;
         }
-        // On iWARP the connection would break, and nothing tell at which operation.
+        // On iWARP the connection would break, and no error would name the operation.
         let is_denied_write = region.is_read_only && operation.direction == Direction::Write;
         if is_denied_write && self.adapter.chosen.is_iwarp {
-            self.refuse_next_rdma(to, "the memory may only be read");
+            self.refuse_next_rdma(to, "the memory is read-only");
             return true;
         }
         let offset = operation.remote_handle.offset() + operation.posted_len as u64;
@@ -147,15 +148,15 @@ impl VerbsEngine {
             Direction::Read => (Opcode::Read(addr, region.rkey), len),
         };
         let sge = Sge { addr: local_addr, length: len as u32, lkey: operation.local_memory.1 };
-        let Some(work_number) = self.post_work(lanes, to, opcode, sge) else { return false };
+        let Some(work_number) = self.post_work(queues, to, opcode, sge) else { return false };
         self.peers[to as usize].send_queue.on_part_posted(work_number, len);
         true
     }
 
-    /// Posts work; answers its number. None: it has failed, and is met anew.
+    /// Posts work, and returns its number. None: the queue pair has failed and is replaced.
     fn post_work(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         to: u32,
         opcode: Opcode,
         sge: Sge,
@@ -167,18 +168,18 @@ impl VerbsEngine {
         self.in_flight += 1;
         let id = u64::from(to) << 32 | u64::from(number);
         let work = WorkRequest { id, opcode, sge, is_signalled: signalled };
-        // SAFETY: registered memory, pinned as long as its registration lasts; a short piece is
-        // read now, and the caller has locked it.
+        // SAFETY: registered memory, pinned as long as its registration lasts. Inline data is read
+        // now, and the caller has locked it.
         if !unsafe { peer.pair.as_ref()?.send(work) } {
-            self.on_qp_failed(lanes, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "cannot be posted to");
             return None;
         }
         Some(number)
     }
 
-    /// Reads a word of the peer, of no interest: when it is here, all that was posted before has
-    /// come there (RFC 5040, section 5.5: a read is answered after what was sent before).
-    pub(super) fn post_flush_read(&mut self, lanes: &EndpointQueues, to: u32) {
+    /// Reads an unused word of the peer. When the response arrives, all earlier work has reached
+    /// the peer (RFC 5040, section 5.5: a read response follows earlier data).
+    pub(super) fn post_flush_read(&mut self, queues: &EndpointQueues, to: u32) {
         let max_in_flight =
             super::queue_pair::SEND_QUEUE_DEPTH.min(self.adapter.max_work_requests) - 2;
         let peer = &self.peers[to as usize];
@@ -200,14 +201,14 @@ impl VerbsEngine {
             is_signalled: signalled,
         };
         let pair = self.peers[to as usize].pair.as_ref();
-        // SAFETY: registered memory, which nobody reads.
+        // SAFETY: registered memory, which no code reads.
         if !pair.is_some_and(|pair| unsafe { pair.send(work) }) {
-            self.on_qp_failed(lanes, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "cannot be posted to");
         }
     }
 
-    /// Reads the entry of a region in the peer's table: one at a time.
-    fn request_region_entry(&mut self, lanes: &EndpointQueues, to: u32, number: u32) -> bool {
+    /// Reads the entry of a region in the peer's table. One such read is in flight at a time.
+    fn request_region_entry(&mut self, queues: &EndpointQueues, to: u32, number: u32) -> bool {
         let peer = &self.peers[to as usize];
         if peer.pending_entry_read.is_some() || !peer.send_queue.can_post_read() {
             return false;
@@ -217,13 +218,13 @@ impl VerbsEngine {
             self.read_landings.memory.addr(to as usize * ENTRY_LEN, ENTRY_LEN).addr() as u64;
         let sge = Sge { addr: landing, length: ENTRY_LEN as u32, lkey: self.read_landings.lkey };
         let opcode = Opcode::Read(entry_addr(table, number), table_key);
-        if let Some(work_number) = self.post_work(lanes, to, opcode, sge) {
+        if let Some(work_number) = self.post_work(queues, to, opcode, sge) {
             self.peers[to as usize].pending_entry_read = Some((work_number, number));
         }
         false
     }
 
-    /// All work up to this number is done: perhaps what was asked for is here.
+    /// All work up to this number is done: a requested entry may have arrived.
     #[inline]
     pub(super) fn on_work_done(&mut self, to: u32, done_work: u32) {
         let Some((entry_read, number)) = self.peers[to as usize].pending_entry_read else { return };
@@ -243,14 +244,14 @@ impl VerbsEngine {
         }
     }
 
-    /// The operation that is next cannot be.
+    /// The next operation is refused.
     fn refuse_next_rdma(&mut self, to: u32, why: &str) {
         if let Some(operation) = self.peers[to as usize].send_queue.remove_refused() {
             self.abandon_rdma(to, &operation, why);
         }
     }
 
-    /// It will never be done.
+    /// The operation will never be done.
     pub(super) fn abandon_rdma(&mut self, to: u32, operation: &RdmaOperation, why: &str) {
         self.refused_rdma_count += 1;
         self.rdma_in_flight[operation.direction as usize] -= 1;
@@ -258,7 +259,7 @@ impl VerbsEngine {
         self.report_failed_rdma(to, operation, why);
     }
 
-    /// The adapter, or the peer's, refuses work: only the operation that it was for has failed.
+    /// The local or the remote adapter refuses a work request: only its operation has failed.
     pub(super) fn on_work_refused(&mut self, to: u32, failed_work: u32) {
         let peer = &mut self.peers[to as usize];
         if peer.pending_entry_read.is_some_and(|(work, _)| work == failed_work) {

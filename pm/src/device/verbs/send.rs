@@ -1,7 +1,7 @@
-//! What goes out: messages and operations are posted in order, as far as the queue pair takes them
-//! and its peer is met.
+//! Sending: messages and operations are posted in order, as far as the queue pair has room and the
+//! peer is connected.
 
-// UNSAFETY: writes heads before payloads in the slab, and has them sent from there.
+// UNSAFETY: writes headers in front of payloads in the slab, and sends them from the slab.
 #![expect(unsafe_code)]
 
 use super::bindings::Sge;
@@ -14,32 +14,33 @@ use crate::device::net_common::endpoint_queues::{EndpointQueues, SendRequest};
 use crate::sync::Ordering;
 
 impl VerbsEngine {
-    pub(super) fn send_submitted(&mut self, lanes: &EndpointQueues) {
-        let count = lanes.submitted.len() as u64;
-        // Before they leave the queue: who looks at both meanwhile finds them in one of them.
-        lanes.outstanding.store(self.outstanding + count, Ordering::Release);
+    pub(super) fn send_submitted(&mut self, queues: &EndpointQueues) {
+        let count = queues.submitted.len() as u64;
+        // Count them before they leave the queue: a thread that reads both finds them in one of the
+        // two.
+        queues.outstanding.store(self.outstanding + count, Ordering::Release);
         for _ in 0..count {
-            let Some(word) = lanes.submitted.pop() else { break };
+            let Some(word) = queues.submitted.pop() else { break };
             let SendRequest { slot, to, len } = SendRequest::from_word(word);
-            self.submit(lanes, to, slot, len, MessageClass::Data);
+            self.submit(queues, to, slot, len, MessageClass::Data);
         }
     }
 
-    /// A message that was published, and is in no queue.
+    /// Sends a message that was published and is in no queue.
     #[inline(always)]
-    pub(super) fn send_now(&mut self, lanes: &EndpointQueues, message: SendRequest) {
-        if !lanes.submitted.is_empty() {
-            self.send_submitted(lanes);
+    pub(super) fn send_now(&mut self, queues: &EndpointQueues, message: SendRequest) {
+        if !queues.submitted.is_empty() {
+            self.send_submitted(queues);
         }
-        lanes.outstanding.store(self.outstanding + 1, Ordering::Release);
+        queues.outstanding.store(self.outstanding + 1, Ordering::Release);
         let SendRequest { slot, to, len } = message;
-        self.submit(lanes, to, slot, len, MessageClass::Data);
+        self.submit(queues, to, slot, len, MessageClass::Data);
     }
 
     #[inline(always)]
     pub(super) fn submit(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         to: u32,
         slot: u32,
         len: u32,
@@ -49,50 +50,51 @@ impl VerbsEngine {
         let sequence = peer.sent[kind as usize];
         peer.sent[kind as usize] = sequence.wrapping_add(1);
         if peer.send_queue.rdma_count() > 0 {
-            // Who adopts the slots has no part in remote operations: what comes after one that
-            // is not done must not arrive without it.
+            // An owner that adopts the slots does not complete remote memory operations. A message
+            // after an unfinished operation must not arrive without it.
             self.slab.free(self.local_index, slot as usize);
         }
         let message = QueuedMessage { slot, len, kind, sequence };
         let can_send_now =
             peer.connection.is_ready() && peer.send_queue.can_send_now(self.max_in_flight);
         if can_send_now && self.slab.exited_count().load(Ordering::Relaxed) == self.exited_seen {
-            return self.send_unqueued(lanes, to, message);
+            return self.send_unqueued(queues, to, message);
         }
         self.enqueue(to, message);
         if self.slab.is_exited(to as usize) {
-            return self.drop_queued(lanes, to);
+            return self.drop_queued(queues, to);
         }
-        self.transmit(lanes, to);
+        self.transmit(queues, to);
     }
 
-    /// Nothing is before it: what is kept of it is written while it travels.
+    /// Sends a message that no item precedes. The queue entry is written while it is in flight.
     #[inline(always)]
-    fn send_unqueued(&mut self, lanes: &EndpointQueues, to: u32, message: QueuedMessage) {
+    fn send_unqueued(&mut self, queues: &EndpointQueues, to: u32, message: QueuedMessage) {
         let frame = self.write_header(message);
         let posted = self.post_frame(to, frame, message.len);
         self.outstanding += 1;
         self.queue(to, QueueItem::Message(message));
-        if self.on_posted(lanes, to, posted)
+        if self.on_posted(queues, to, posted)
             && self.peers[to as usize].send_queue.needs_confirming_read()
         {
-            self.post_flush_read(lanes, to);
+            self.post_flush_read(queues, to);
         }
     }
 
-    /// Puts a message at the end of what is sent to that peer.
+    /// Appends a message to the queue of that peer.
     pub(super) fn enqueue(&mut self, to: u32, message: QueuedMessage) {
         self.write_header(message);
         self.outstanding += 1;
         self.queue(to, QueueItem::Message(message));
     }
 
-    /// Answers where the message begins, with its head.
+    /// Writes the header, and returns the message's start address.
     #[inline(always)]
     fn write_header(&self, message: QueuedMessage) -> *mut u8 {
         let frame = self.frame(message.slot);
         let header = [message.sequence, message.len, self.identity.self_node, message.kind as u32];
-        // SAFETY: each frame has more than so many bytes before its payload; the slot is ours.
+        // SAFETY: each frame has more than this many bytes in front of its payload, and this
+        // process owns the slot.
         unsafe { frame.cast::<[u32; 4]>().write_unaligned(header.map(u32::to_le)) };
         frame
     }
@@ -111,38 +113,39 @@ impl VerbsEngine {
         }
     }
 
-    /// Posts what can be posted, or has the peer met.
+    /// Posts what can be posted, or has the peer connected.
     #[inline]
-    pub(super) fn transmit(&mut self, lanes: &EndpointQueues, to: u32) {
+    pub(super) fn transmit(&mut self, queues: &EndpointQueues, to: u32) {
         loop {
             let peer = &mut self.peers[to as usize];
             let Some(item) = peer.send_queue.next_to_post() else { return };
             if !peer.connection.is_ready() {
-                return self.dispatch_event(lanes, to, ConnectionEvent::SendPending);
+                return self.dispatch_event(queues, to, ConnectionEvent::SendPending);
             }
             if peer.send_queue.in_flight() >= self.max_in_flight || peer.send_queue.must_wait() {
                 return;
             }
             let posted = match *item {
-                QueueItem::Message(message) => self.post_message(lanes, to, message),
-                QueueItem::Rdma(operation) => self.post_rdma(lanes, to, operation),
+                QueueItem::Message(message) => self.post_message(queues, to, message),
+                QueueItem::Rdma(operation) => self.post_rdma(queues, to, operation),
             };
             if !posted {
                 return;
             }
             if self.peers[to as usize].send_queue.needs_confirming_read() {
-                self.post_flush_read(lanes, to);
+                self.post_flush_read(queues, to);
             }
         }
     }
 
-    /// False: it has failed, and is met anew.
-    fn post_message(&mut self, lanes: &EndpointQueues, to: u32, message: QueuedMessage) -> bool {
+    /// False: the queue pair has failed and is replaced.
+    fn post_message(&mut self, queues: &EndpointQueues, to: u32, message: QueuedMessage) -> bool {
         let posted = self.post_frame(to, self.frame(message.slot), message.len);
-        self.on_posted(lanes, to, posted)
+        self.on_posted(queues, to, posted)
     }
 
-    /// Answers the number of the work that carries the message, and whether it could be posted.
+    /// Returns the number of the work request that carries the message, and whether it could be
+    /// posted.
     #[inline(always)]
     fn post_frame(&mut self, to: u32, frame: *mut u8, len: u32) -> (u32, bool) {
         let peer = &mut self.peers[to as usize];
@@ -156,26 +159,27 @@ impl VerbsEngine {
         (work_number, peer.pair.as_ref().is_some_and(|pair| unsafe { pair.send(request) }))
     }
 
-    /// The work of this number carries the next message. False: it has failed, and is met anew.
+    /// Work request `number` carries the next message. False: the queue pair has failed and is
+    /// replaced.
     #[inline(always)]
     fn on_posted(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         to: u32,
         (work_number, sent): (u32, bool),
     ) -> bool {
         self.peers[to as usize].send_queue.on_posted(work_number);
         if !sent {
-            self.on_qp_failed(lanes, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "cannot be posted to");
         }
         sent
     }
 
-    /// Writes `len` bytes of the own words, from number `from` on, to the peer's word of this node.
-    /// Answers false where there is no room for it, or nobody to hear it.
+    /// Writes `len` bytes of the local words, from index `from` on, to the peer's word for this
+    /// node. False: there is no room, or the peer is not connected.
     pub(super) fn write_word(
         &mut self,
-        lanes: &EndpointQueues,
+        queues: &EndpointQueues,
         to: u32,
         first_word: usize,
         len: u32,
@@ -198,7 +202,7 @@ impl VerbsEngine {
         // SAFETY: a registered word, which only grows.
         let sent = unsafe { pair.send(WorkRequest { id, opcode, sge, is_signalled: signalled }) };
         if !sent {
-            self.on_qp_failed(lanes, to, "cannot be posted to");
+            self.on_qp_failed(queues, to, "cannot be posted to");
         }
         sent
     }

@@ -1,6 +1,6 @@
-//! Faults at random, by seed, and some by name. A failing seed prints itself:
-//! `SCORE_SIM_SEED=17 cargo test -p scored cluster` replays it, with `SCORE_SIM_TRACE=1` line by
-//! line; `SCORE_SIM_SEEDS=100000` runs many.
+//! Random faults, by seed, and some named ones. A failing seed prints itself: `SCORE_SIM_SEED=17
+//! cargo test -p scored cluster` replays it, with `SCORE_SIM_TRACE=1` line by line.
+//! `SCORE_SIM_SEEDS=100000` runs many.
 
 use score_proto::peer_message::{HostId, SERVER};
 use score_tree::range_tree::Subtree;
@@ -12,7 +12,7 @@ fn seconds(count: u64) -> MonotonicTime {
     MonotonicTime::from_secs(count)
 }
 
-/// Says on a panic how to see it again.
+/// Prints on a panic how to replay the seed.
 struct Replay(u64);
 
 impl Drop for Replay {
@@ -33,7 +33,8 @@ fn started_cluster(hosts: u32, seed: u64) -> Simulation {
     sim
 }
 
-/// Everybody is there, under the parent that the tree gives, and nothing is left of any job.
+/// Asserts that all hosts are up under their parents in the tree, and that no job has left
+/// anything.
 fn assert_quiescent(sim: &Simulation) {
     let server = sim.server.as_ref().unwrap();
     let count = sim.hosts.len() as u32;
@@ -41,7 +42,7 @@ fn assert_quiescent(sim: &Simulation) {
         assert!(server.is_up(host), "c{host} is not up");
         let parent = sim.hosts[host as usize].member.as_ref().unwrap().parent();
         let ancestors = Subtree::whole(count).ancestors(host).into_iter();
-        assert!(parent.is_some_and(|parent| ancestors.clone().any(|one| one == parent)));
+        assert!(parent.is_some_and(|parent| ancestors.clone().any(|ancestor| ancestor == parent)));
     }
     for ((_, tag), submission) in &sim.submissions {
         assert!(
@@ -56,7 +57,7 @@ fn assert_quiescent(sim: &Simulation) {
     assert!(sim.in_flight_count() < 20 * sim.hosts.len() + 100, "{}", sim.in_flight_count());
 }
 
-/// One thing that happens to a host or is done by a user.
+/// One random event: a fault of a host, or an action of a user.
 fn inject_random_event(sim: &mut Simulation, down: &mut Vec<HostId>) {
     let count = sim.hosts.len() as u64;
     let host = 1 + sim.random.below(count - 1) as HostId;
@@ -105,7 +106,7 @@ fn run_seed(seed: u64) -> Coverage {
     let hosts = 2 + random.below(if seed.is_multiple_of(16) { 150 } else { 25 }) as u32;
     let mut sim = started_cluster(hosts, seed);
     sim.duplicate_percent = random.below(3) * 5;
-    // Faults that hide each other take longer to be seen: one more round of silence each.
+    // Faults that hide each other are detected later: each adds one more round of silence.
     sim.detection_bound = DETECTION_BOUND * 2;
     let mut down = Vec::new();
     let end = sim.now + seconds(100 + random.below(200));
@@ -136,21 +137,21 @@ fn run_seed(seed: u64) -> Coverage {
     sim.coverage
 }
 
-/// A daemon hung, was replaced, and woke for just one beat more: who had heard it took fifteen
-/// seconds to look for its parent, and was given up after twelve.
+/// A daemon hung, was replaced, and resumed for just one more beat. A child that had received this
+/// beat took fifteen seconds to look for its parent, and was declared down after twelve.
 #[test]
 fn a_child_of_a_replaced_parent_is_not_blamed() {
     run_seed(1920);
 }
 
-/// A former parent hung while the server was started anew, and its next beat named the old one.
+/// A former parent hung while the server was restarted, and its next beat named the old server.
 #[test]
-fn a_beat_of_a_former_parent_does_not_bring_back_a_server_that_is_gone() {
+fn a_beat_of_a_former_parent_does_not_revive_a_restarted_server() {
     run_seed(5407);
 }
 
-/// It told of a child to a parent that never answered, and was then given another one: nobody heard
-/// of the child, which was served all the same.
+/// The daemon reported a child to a parent that never answered, and was then assigned another one.
+/// No other daemon learned of the child, which received beats nevertheless.
 #[test]
 fn a_daemon_with_a_new_parent_reports_its_children_again() {
     run_seed(6304);
@@ -164,11 +165,13 @@ fn random_faults_violate_no_invariant() {
     }
     for batch in 0..number("SCORE_SIM_SEEDS").unwrap_or(48).div_ceil(48) {
         let all: Vec<_> = (batch * 48..(batch + 1) * 48).map(run_seed).collect();
-        // It would prove nothing if nothing happened.
+        // The test would prove nothing if no events happened.
         let total = |counter: fn(&Coverage) -> u64| all.iter().map(counter).sum::<u64>();
-        assert!(total(|tally| tally.started) > 1000 && total(|tally| tally.refused) > 100);
-        assert!(total(|tally| tally.completed) > 500 && total(|tally| tally.blamed_hosts) > 100);
-        assert!(total(|tally| tally.given_up) > 100 && total(|tally| tally.resets) > 100);
+        assert!(total(|counts| counts.started) > 1000 && total(|counts| counts.refused) > 100);
+        assert!(
+            total(|counts| counts.completed) > 500 && total(|counts| counts.blamed_hosts) > 100
+        );
+        assert!(total(|counts| counts.declared_down) > 100 && total(|counts| counts.resets) > 100);
     }
 }
 
@@ -191,7 +194,7 @@ fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
         sim.stop(host, true);
         sim.run_until(sim.now + DETECTION_BOUND);
         assert!(!sim.server.as_ref().unwrap().is_up(host));
-        let name = format!("host c{host} is lost: nothing was heard from it");
+        let name = format!("host c{host} is lost: no data received");
         assert!(sim.log_lines.contains(&name), "{:?}", sim.log_lines);
         let old_incarnation = sim.hosts[host as usize].member.as_ref().unwrap().incarnation();
         sim.stop(host, false);
@@ -207,7 +210,7 @@ fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
 #[test]
 fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     let mut sim = started_cluster(75, 5);
-    // Everybody has found its own place by then.
+    // All hosts have found their own parents by then.
     sim.run_until(seconds(20));
     let child = Subtree::whole(75).child_containing(1).unwrap().children().next().unwrap().root();
     sim.kill(1, true);
@@ -217,11 +220,11 @@ fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     let missing: Vec<_> = (1..75).filter(|host| !server.is_up(*host)).collect();
     assert_eq!(missing, [1, child]);
     let reason = "it did not dial again after c1, its parent, was lost";
-    assert!(sim.given_up.contains(&format!("host c{child}: {reason}")), "{:?}", sim.given_up);
+    assert!(sim.declared_down.contains(&format!("host c{child}: {reason}")), "{:?}", sim.declared_down);
 }
 
-/// Its parent, which hung meanwhile, took its beats for those of its predecessor: the server never
-/// heard of it and gave its jobs to a daemon that was gone.
+/// Its parent, which hung in the meantime, took its beats for those of its predecessor. The server
+/// never learned of it and gave its jobs to a daemon that had died.
 #[test]
 fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     let mut sim = started_cluster(75, 5);
@@ -232,8 +235,8 @@ fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     sim.kill(child, false);
     sim.run_until(sim.now + MonotonicTime::from_millis(2500));
     sim.start_daemon(child, None);
-    // Its word to the parent is lost with a dial that nobody answers; by then the parent, which
-    // wakes, has made a link of its own.
+    // Its message to the parent is lost with a dial that gets no answer. By then the parent, which
+    // has resumed, has made a link of its own.
     sim.run_until(sim.now + seconds(1));
     sim.stop(1, false);
     sim.run_until(sim.now + DETECTION_BOUND);
@@ -270,7 +273,7 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
         sim.login(1000);
         let session = sim.sessions.first().copied().unwrap();
         let request = crate::cluster::JobRequest {
-            shape: score_proto::allocation_request::AllocationRequest::AllFreeSlots {
+            allocation: score_proto::allocation_request::AllocationRequest::AllFreeSlots {
                 min_nodes: 1,
                 max_nodes: 1000,
             },
@@ -286,7 +289,7 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
         sim.kill(1, power);
         sim.run_until(sim.now + DETECTION_BOUND);
         let submission = &sim.submissions[&(session, 1)];
-        // `check_end` has seen to it that nobody was blamed.
+        // `check_end` has verified that no host was blamed.
         assert!(submission.started_at.is_some() && submission.ended, "{submission:?}");
         assert_eq!(sim.server.as_ref().unwrap().host_named("c1"), Some(1));
         assert!((2..75).all(|host| sim.server.as_ref().unwrap().is_up(host)));
@@ -327,7 +330,7 @@ fn a_server_that_does_not_come_back_leaves_no_job_on_any_host() {
 }
 
 #[test]
-fn a_server_that_was_stopped_for_less_than_the_limit_blames_nobody() {
+fn a_server_that_was_stopped_for_less_than_the_limit_blames_no_host() {
     let mut sim = busy_cluster(40);
     sim.run_until(seconds(3));
     sim.stop(SERVER, true);

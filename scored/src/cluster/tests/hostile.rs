@@ -1,11 +1,11 @@
-//! Events that no honest peer and no correct loop would send, in any order: nothing panics, and
-//! what the machines hold stays within their limits.
+//! Events that no honest peer and no correct loop would send, in any order. The state machines do
+//! not panic, and their memory stays within its limits.
 
 use proptest::prelude::*;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    ChildJoined, ChildLost, DaemonInfo as Card, Heartbeat, JoinRequest, ParentAssignment,
+    ChildJoined, ChildLost, DaemonInfo, Heartbeat, JoinRequest, ParentAssignment,
     PeerMessage, User,
 };
 
@@ -23,12 +23,12 @@ fn host() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(0u32), 8 => 0..HOSTS + 2, 1 => Just(u32::MAX)]
 }
 
-fn membership_record() -> impl Strategy<Value = Card> {
+fn membership_record() -> impl Strategy<Value = DaemonInfo> {
     (host(), 0u64..4, proptest::option::of(6u64..8), prop_oneof![0u32..4, Just(u32::MAX)]).prop_map(
         |(host, incarnation, server, attach)| {
             let address = "127.0.0.1:1".parse().unwrap();
             let memory = u64::from(attach % 3) * 100;
-            Card {
+            DaemonInfo {
                 host,
                 incarnation,
                 address,
@@ -44,11 +44,11 @@ fn message() -> impl Strategy<Value = PeerMessage> {
     let joined = (membership_record(), host())
         .prop_map(|(member, parent)| ChildJoined { daemon: member, parent });
     let lost =
-        membership_record().prop_map(|Card { host, incarnation, attach_seq: attach, .. }| {
+        membership_record().prop_map(|DaemonInfo { host, incarnation, attach_seq: attach, .. }| {
             ChildLost { host, incarnation, attach_seq: attach, reason: "why".to_owned() }
         });
     let join = (membership_record(), proptest::option::of(host())).prop_map(|(record, without)| {
-        let Card {
+        let DaemonInfo {
             host, incarnation, address, server_incarnation: server, attach_seq: attach, ..
         } = record;
         PeerMessage::Join(JoinRequest {
@@ -60,7 +60,7 @@ fn message() -> impl Strategy<Value = PeerMessage> {
             unreachable_parent: without,
         })
     });
-    let place = (host(), host(), 6u64..8).prop_map(|(host, parent, server)| {
+    let assignment = (host(), host(), 6u64..8).prop_map(|(host, parent, server)| {
         PeerMessage::AssignParent(ParentAssignment {
             host,
             server_incarnation: server,
@@ -70,7 +70,7 @@ fn message() -> impl Strategy<Value = PeerMessage> {
     });
     prop_oneof![
         join,
-        place,
+        assignment,
         membership_record().prop_map(PeerMessage::AttachChild),
         proptest::collection::vec(joined, 0..4).prop_map(PeerMessage::ChildrenJoined),
         proptest::collection::vec(lost, 0..4).prop_map(PeerMessage::ChildrenLost),
@@ -129,7 +129,7 @@ fn request() -> impl Strategy<Value = JobRequest> {
         |(shape, allowed, wait, priority, bytes)| {
             let allowed = allowed.map(|(from, to)| NodeSet::from(from..to));
             JobRequest {
-                shape,
+                allocation: shape,
                 pools: allowed.into_iter().collect(),
                 wait,
                 priority,
@@ -226,7 +226,7 @@ proptest! {
                 _ => tree_member::MemberEvent::Received { from, message },
             };
             member.on(event, now);
-            // A loop that ticks at the deadline comes to rest.
+            // A loop that ticks at the deadline ends.
             let mut ticks = 0;
             while member.deadline() <= now {
                 member.on(tree_member::MemberEvent::Tick, now);

@@ -1,5 +1,5 @@
-//! Lives step by step, as the table in `cluster/mod.rs` tells them; and what users get who ask for
-//! too much.
+//! Lifecycles step by step, as in the table of `cluster/mod.rs`, and the answers to requests that
+//! exceed the limits.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn user(uid: u32) -> User {
 }
 
 fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
-    JobRequest { shape, pools: Vec::new(), wait, priority: 8, memory: 0, spec_bytes: 100 }
+    JobRequest { allocation: shape, pools: Vec::new(), wait, priority: 8, memory: 0, spec_bytes: 100 }
 }
 
 fn submit(number: u64, tag: u64, request: JobRequest) -> ClusterEvent {
@@ -176,8 +176,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     assert_eq!(cluster.on(released(1), at_second(2)), []);
 
     assert_eq!(cluster.on(submit(1, 5, job_request.clone()), at_second(3)), [start(2, 100)]);
-    let lost =
-        ClusterEvent::LinkLost { host: 1, reason: "nothing was heard from it for 10s".to_owned() };
+    let lost = ClusterEvent::LinkLost { host: 1, reason: "no data received for 10s".to_owned() };
     assert!(matches!(&cluster.on(lost, at_second(4))[..], [ClusterAction::Log(_)]));
     assert_eq!(cluster.deadline(), at_second(1) + Duration::from_secs(10) / 3);
     assert!(
@@ -186,7 +185,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
             .iter()
             .any(|a| matches!(a, ClusterAction::HostDown { .. }))
     );
-    let text = "host c1: nothing was heard from it for 10s".to_owned();
+    let text = "host c1: no data received for 10s".to_owned();
     let actions = cluster.on(ClusterEvent::Tick, at_second(6));
     assert_eq!(
         actions[0],
@@ -200,7 +199,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     );
     assert_eq!(actions.len(), 3);
 
-    // As it was it may still run something: it has to clean up first.
+    // This incarnation may still run jobs: it has to clean up first.
     let actions = cluster.on(join(1, 100, 1), at_second(7));
     let is_reset = |action: &ClusterAction| {
         matches!(
@@ -233,7 +232,7 @@ fn a_host_that_dials_again_in_time_keeps_its_jobs() {
 }
 
 #[test]
-fn a_daemon_started_anew_ends_what_its_predecessor_ran() {
+fn a_restarted_daemon_ends_the_jobs_of_its_predecessor() {
     let mut cluster = cluster(2, 4);
     cluster.on(
         submit(1, 1, request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false)),
@@ -244,15 +243,15 @@ fn a_daemon_started_anew_ends_what_its_predecessor_ran() {
     let actions = cluster.on(child(1, 101, 1), at_second(1));
     assert!(
         actions.iter().any(|action| matches!(action, ClusterAction::End { job: 1, reason }
-        if reason == "host c1: its scored was started anew")),
+        if reason == "host c1: its scored was restarted")),
         "{actions:?}"
     );
-    // What the other host holds is still waited for.
+    // The share of the other host is still waited for.
     let (hosts, job) = (NodeSet::one(1), 1);
     assert!(
         reason(&cluster.on(ClusterEvent::Released { job, hosts }, at_second(2))).contains("c1")
     );
-    // Late words of the predecessor.
+    // Late messages of the predecessor.
     let actions = cluster.on(child(1, 100, 1), at_second(3));
     assert!(matches!(
         actions[..],
@@ -262,7 +261,7 @@ fn a_daemon_started_anew_ends_what_its_predecessor_ran() {
 }
 
 #[test]
-fn a_job_without_room_is_refused_or_waits_as_it_asks() {
+fn a_job_that_does_not_fit_is_refused_or_queues_as_requested() {
     let mut cluster = cluster(2, 4);
     let large = AllocationRequest::HostsByProcs { hosts: 2, procs: 3 };
     assert_eq!(started(&cluster.on(submit(1, 1, request(large, false)), at_second(0))), [1]);
@@ -305,9 +304,9 @@ fn slots_are_shared_in_time_when_there_is_no_space_left() {
     let mut try_submit =
         |tag, shape| cluster.on(submit(1, tag, request(shape, false)), at_second(0));
     assert_eq!(shares(&try_submit(1, AllocationRequest::FewestHosts(3))), [share(2, 3)]);
-    // Space before time, whatever the first host has.
+    // Free slots are preferred to time sharing, whatever the first host has.
     assert_eq!(shares(&try_submit(2, AllocationRequest::FewestHosts(2))), [share(1, 2)]);
-    // Time: where least is, with no more than a row of each host.
+    // Time sharing: on the least loaded hosts, with no more than a row of each host.
     assert_eq!(shares(&try_submit(3, AllocationRequest::FewestHosts(4))), [share(1, 4)]);
     assert_eq!(
         shares(&try_submit(4, AllocationRequest::HostsByProcs { hosts: 2, procs: 2 })),
@@ -381,7 +380,7 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
         .len(),
         1
     );
-    // Who says nothing has no part in it.
+    // A job without a memorylimit is not limited by memory.
     assert_eq!(
         try_submit(5, request(AllocationRequest::HostsByProcs { hosts: 2, procs: 4 }, false)).len(),
         1
@@ -402,7 +401,7 @@ fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
     let every =
         || request(AllocationRequest::EveryHost { procs: 2, min_nodes: 1, max_nodes: 9 }, true);
     assert_eq!(shares(&cluster.on(submit(1, 1, every()), at_second(0))), [share(1, 2)]);
-    // Behind a job that waits for the other host it would wait for ever.
+    // Queued after a job that waits for the other host, it would wait for ever.
     let both = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, true);
     cluster.on(submit(1, 2, both), at_second(0));
     let refused = cluster.on(submit(1, 3, every()), at_second(0));
@@ -418,7 +417,7 @@ fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
     cluster.on(submit(2, 0, request(AllocationRequest::FewestHosts(4), true)), at_second(0));
     let mut passed = 0;
     for round in 1..200 {
-        // The first user always has one that runs and one that waits.
+        // The first user always has one running and one waiting job.
         let actions = cluster.on(
             submit(1, round, request(AllocationRequest::FewestHosts(1), true)),
             at_second(round),
@@ -438,7 +437,7 @@ fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
 }
 
 #[test]
-fn a_user_with_ten_thousand_jobs_delays_nobody_and_is_bounded() {
+fn a_user_with_ten_thousand_jobs_delays_no_other_user_and_is_bounded() {
     let mut cluster = cluster(4, 2);
     cluster.on(ClusterEvent::Login { session: session(2), user: user(1001) }, at_second(0));
     for tag in 0..10_000 {
@@ -477,7 +476,7 @@ fn an_invalid_request_is_refused_with_the_offending_value() {
     };
     assert!(rejection_of(|job_request| job_request.priority = 16).contains("priority 16"));
     assert!(
-        rejection_of(|job_request| job_request.shape = AllocationRequest::FewestHosts(0))
+        rejection_of(|job_request| job_request.allocation = AllocationRequest::FewestHosts(0))
             .contains("at least one node")
     );
     assert!(
@@ -493,7 +492,7 @@ fn an_invalid_request_is_refused_with_the_offending_value() {
     );
     let refused =
         cluster.on(submit(77, 1, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
-    assert_eq!(reason(&refused), "nobody has logged in here");
+    assert_eq!(reason(&refused), "no user has logged in to this session");
     assert!(cluster.jobs.is_empty() && cluster.spec_bytes == 0);
 }
 
@@ -591,7 +590,7 @@ fn a_spare_stands_in_for_its_own_hosts_only() {
 }
 
 #[test]
-fn a_job_has_hosts_of_one_pool_and_waits_for_whichever_has_room() {
+fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
     let mut cluster = ServerState::new(cluster_config(4, 2), at_second(0));
     cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
     for host in 1..=4 {
@@ -619,7 +618,7 @@ fn a_job_has_hosts_of_one_pool_and_waits_for_whichever_has_room() {
         ..request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true)
     };
     assert!(!reason(&cluster.on(submit(1, 3, three), at_second(0))).is_empty());
-    // Both pools are in use: it takes the one that is free first.
+    // Both pools are in use: the job takes the pool that becomes free first.
     cluster.on(submit(1, 4, pooled(2)), at_second(0));
     cluster.on(ClusterEvent::Finished { job: 2, code: 0 }, at_second(1));
     let actions =

@@ -1,8 +1,8 @@
-//! Size: what starting a job and joining cost as the number of hosts grows, up to 4,096.
+//! Scaling: the cost of starting a job and of joining as the number of hosts grows, up to 4,096.
 //!
-//! A launch is simulated with a cost for each hop and one for each message that a host handles,
-//! one after the other: an order goes down the tree, and the reports of all hosts come up, merged
-//! by the queue that the daemons use. `SCORE_SIM_COUNTS=1` simulates every number of hosts.
+//! A launch is simulated with a cost for each hop and one for each message that a host handles, one
+//! message at a time. An order goes down the tree. The reports of all hosts come up, merged by the
+//! queue that the daemons use. `SCORE_SIM_COUNTS=1` simulates every number of hosts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,13 +17,13 @@ use crate::cluster::MonotonicTime;
 /// Microseconds.
 type Micros = u64;
 
-/// From one host to the next.
+/// The latency from one host to the next.
 const HOP_LATENCY: Micros = 100;
-/// For handling a message, in or out.
+/// The cost of handling a message, in or out.
 const MESSAGE_COST: Micros = 20;
-/// From a host's order until its processes have reached the start barrier.
+/// The time from a host's order until its processes have reached the start barrier.
 const STARTUP_TIME: Micros = 2000;
-/// How long a report waits for others.
+/// The time that a report waits for other reports.
 const MERGE_DELAY: Micros = 500;
 
 /// Nodes that have reached the start barrier.
@@ -147,8 +147,8 @@ fn a_launch_takes_logarithmic_time_and_no_host_handles_many_messages() {
     for count in (1..=4096).filter(chosen) {
         let SimLaunch { time, busiest } = launch(count);
         let depth = u64::from(depth(&Subtree::whole(count)));
-        // Down: the order and the orders to the children. Up: the reports of all children, then
-        // what waits for more.
+        // Down: the order, and the orders to the children. Up: the reports of all children, then
+        // the delay of merged reports.
         let fan_out = u64::from(FAN_OUT);
         let level = (1 + fan_out) * MESSAGE_COST
             + HOP_LATENCY
@@ -189,7 +189,7 @@ fn thousands_of_hosts_join_whichever_side_dials_first() {
         let mut sim = Simulation::new(count, 1);
         sim.start_server();
         for host in 1..count {
-            // Either each is told its parent at its start, or all dial the server at once.
+            // Either each daemon gets its parent at its start, or all dial the server at once.
             let parent = *Subtree::whole(count).ancestors(host).last().unwrap();
             sim.start_daemon(host, by_parent.then_some((host, parent)));
         }
@@ -198,7 +198,7 @@ fn thousands_of_hosts_join_whichever_side_dials_first() {
         let missing = (1..count).filter(|host| !server.is_up(*host)).count();
         assert_eq!(missing, 0, "of {count}");
         if by_parent {
-            // What the server hears comes merged: a few messages from each of its children.
+            // The server receives merged messages: a few from each of its children.
             let message_count = sim.server_message_count;
             assert!(
                 message_count <= 8 * u64::from(FAN_OUT),

@@ -1,8 +1,9 @@
-//! A simulated cluster: real machines, a network that delays, loses, repeats and breaks, hosts
-//! that die, hang and come back, users that submit; and what must hold at every step.
+//! A simulated cluster: real state machines, a network that delays, loses, duplicates and breaks,
+//! hosts that die, hang and return, and users that submit jobs. Invariants are checked at every
+//! step.
 //!
-//! Jobs are carried out by a small stand-in for the daemons' loop: the server tells each host of a
-//! job to start or to kill its share; a host whose link to the server breaks kills what it runs.
+//! Jobs run on a small simulation of the daemons' loop. The server orders each host of a job to
+//! start or to kill its share. A host whose link to the server breaks kills all of its shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,14 +25,14 @@ pub const TIMEOUTS: Timeouts = Timeouts {
     cleanup: Duration::from_secs(5),
     merge: Duration::from_millis(3),
 };
-/// Within this time a host that went for good is given up, and its jobs are over.
+/// Within this time a host that failed permanently is declared down, and its jobs have ended.
 pub const DETECTION_BOUND: MonotonicTime = MonotonicTime::from_secs(2 * 10 + 2 + 1);
-/// Bytes of each host.
+/// Bytes of memory of each host.
 pub const MEMORY: u64 = 100;
-/// A dial that gets no answer.
+/// The time after which a dial without an answer fails.
 const CONNECT_TIMEOUT: MonotonicTime = MonotonicTime::from_secs(3);
 
-/// Numbers that look random and depend on the seed alone.
+/// Pseudo-random numbers that depend on the seed alone.
 pub struct Random(u64);
 
 impl Random {
@@ -69,7 +70,7 @@ pub enum Message {
         job: JobId,
         share: u32,
     },
-    /// The host holds nothing of this share.
+    /// The host has released this share.
     ShareReleased {
         job: JobId,
         share: u32,
@@ -113,7 +114,7 @@ pub enum SimEvent {
         job: JobId,
         generation: u64,
     },
-    /// A fault that began `since` then must be known by now.
+    /// A fault that began at `since` must be known by now.
     CheckDeclaredDown {
         host: HostId,
         incarnation: Incarnation,
@@ -124,11 +125,11 @@ pub enum SimEvent {
 
 struct Link {
     id: u64,
-    /// Since when one end does not hear the other.
+    /// The time from which one end does not receive from the other.
     silent_since: Option<MonotonicTime>,
     /// When the last message of each direction arrives.
     last_arrival_at: [MonotonicTime; 2],
-    /// What waits for a network that is cut.
+    /// Messages that wait for a network that is cut.
     blocked: Vec<SimEvent>,
 }
 
@@ -140,33 +141,33 @@ struct RunningShare {
 
 pub struct SimHost {
     pub is_alive: bool,
-    /// Nothing answers there, not even a refusal.
+    /// Nothing answers on the host, not even with a refusal.
     powered_off: bool,
     pub is_stopped: bool,
-    /// Hosts of one group reach each other.
+    /// Hosts of one group can communicate.
     pub group: u8,
     pub extra_latency: MonotonicTime,
-    /// Counts the daemons that ran here.
+    /// Counts the daemons that ran on this host.
     pub generation: u64,
     pub member: Option<Member>,
     running_shares: BTreeMap<JobId, RunningShare>,
-    /// What came while it was stopped.
+    /// Events that arrived while it was stopped.
     held_events: Vec<SimEvent>,
-    /// When a fault has touched it last; `Time::MAX` while one does.
+    /// The time of the last fault of the host; `MonotonicTime::MAX` during a fault.
     pub last_fault_at: MonotonicTime,
-    /// Since when it is stopped or cut off.
+    /// The time from which it is stopped or cut off.
     unreachable_since: Option<MonotonicTime>,
     next_tick_at: MonotonicTime,
 }
 
 impl SimHost {
-    /// Whether it runs nothing.
+    /// Whether it has no running share.
     pub fn is_empty(&self) -> bool {
         self.running_shares.is_empty()
     }
 }
 
-/// What the server's loop keeps of a job.
+/// The state of a job in the server's loop.
 struct Master {
     shares: Vec<HostShare>,
     released: NodeSet,
@@ -174,7 +175,7 @@ struct Master {
     finished: bool,
 }
 
-/// What a user has seen of a submission.
+/// The events of a submission that its user has observed.
 #[derive(Debug, Default, PartialEq)]
 pub struct Observed {
     pub submitted_at: MonotonicTime,
@@ -182,18 +183,18 @@ pub struct Observed {
     pub started_at: Option<MonotonicTime>,
     pub refused: bool,
     pub ended: bool,
-    /// The server died, or the user went.
+    /// The server died, or the user disconnected.
     pub dropped: bool,
 }
 
-/// What has happened, so that a test can see that it tests something.
+/// Counts of events, so that a test can verify that it tests something.
 #[derive(Debug, Default)]
 pub struct Coverage {
     pub started: u64,
     pub completed: u64,
     pub blamed_hosts: u64,
     pub refused: u64,
-    pub given_up: u64,
+    pub declared_down: u64,
     pub resets: u64,
 }
 
@@ -209,14 +210,14 @@ pub struct Simulation {
     config: ClusterConfig,
     pub submissions: BTreeMap<(SessionId, u64), Observed>,
     pub sessions: BTreeSet<SessionId>,
-    /// Percent of the messages of membership that come a second time, later.
+    /// Percent of the membership messages that arrive a second time, later.
     pub duplicate_percent: u64,
-    /// When a fault must be known.
+    /// The time after which a fault must be known.
     pub detection_bound: MonotonicTime,
     pub server_message_count: u64,
     pub log_lines: Vec<String>,
-    /// Why hosts were given up.
-    pub given_up: Vec<String>,
+    /// The reasons why hosts were declared down.
+    pub declared_down: Vec<String>,
     pub coverage: Coverage,
     pub verbose: bool,
 }
@@ -278,7 +279,7 @@ impl Simulation {
             detection_bound: DETECTION_BOUND,
             server_message_count: 0,
             log_lines: Vec::new(),
-            given_up: Vec::new(),
+            declared_down: Vec::new(),
             coverage: Coverage::default(),
             verbose: std::env::var_os("SCORE_SIM_TRACE").is_some(),
         }
@@ -339,7 +340,7 @@ impl Simulation {
         self.step_member(host, tree_member::MemberEvent::Tick);
     }
 
-    /// The process dies; `power`: the whole host, and nobody is told.
+    /// The process dies. With `power`, the whole host dies, and its peers receive no message.
     pub fn kill(&mut self, host: HostId, power: bool) {
         self.trace(|| format!("c{host} dies, power {power}"));
         self.expect_declared_down(host, None);
@@ -367,12 +368,12 @@ impl Simulation {
             } else {
                 self.now + MonotonicTime::from_millis(1)
             };
-            let reason = if power { "nothing was heard from it" } else { "closed" };
+            let reason = if power { "no data received" } else { "closed" };
             self.report_link_loss(other, host, when.max(self.now), reason);
         }
     }
 
-    /// The incarnation that is there now must be given up in time, unless the fault that begins
+    /// Expects that the current incarnation is declared down in time, unless the fault that begins
     /// now ends before.
     fn expect_declared_down(&mut self, host: HostId, since: Option<MonotonicTime>) {
         if let Some(member) = &self.hosts[host as usize].member {
@@ -412,14 +413,14 @@ impl Simulation {
         self.update_link_silence();
     }
 
-    fn set_unreachable(&mut self, host: HostId, away: bool) {
+    fn set_unreachable(&mut self, host: HostId, is_unreachable: bool) {
         if host == SERVER {
-            // Then every host is out of reach.
-            let last_fault_at = if away { MonotonicTime::MAX } else { self.now };
+            // All other hosts become unreachable with the server.
+            let last_fault_at = if is_unreachable { MonotonicTime::MAX } else { self.now };
             self.hosts.iter_mut().for_each(|host| host.last_fault_at = last_fault_at);
             return;
         }
-        let unreachable_since = away.then_some(self.now);
+        let unreachable_since = is_unreachable.then_some(self.now);
         self.hosts[host as usize].unreachable_since = unreachable_since;
         if unreachable_since.is_some() {
             self.expect_declared_down(host, unreachable_since);
@@ -498,7 +499,7 @@ impl Simulation {
         let event = SimEvent::Deliver { from, to, link, generation, message: message.clone() };
         self.schedule(arrival_at, event);
         if is_duplicated && matches!(message, Message::Peer(_)) {
-            // Link 0: it comes whatever has become of its link.
+            // Link 0: the message arrives even if its link is lost.
             self.schedule(
                 duplicate_at,
                 SimEvent::Deliver { from, to, link: 0, generation, message },
@@ -590,7 +591,7 @@ impl Simulation {
             self.now = when;
             self.dispatch(event);
             steps += 1;
-            assert!(steps < 3_000_000, "the world does not come to rest");
+            assert!(steps < 3_000_000, "the simulation does not become quiescent");
         }
         self.now = end;
     }
@@ -641,7 +642,7 @@ impl Simulation {
                 }
             }
             SimEvent::Tick { host, .. } if self.hosts[host as usize].next_tick_at != self.now => {
-                // An earlier one has been set since, or it was stopped.
+                // An earlier tick has been scheduled since, or the host was stopped.
                 self.schedule_tick(host);
             }
             SimEvent::Tick { host, .. } => {
@@ -675,11 +676,11 @@ impl Simulation {
                     since.is_some() && self.hosts[host as usize].unreachable_since != since;
                 let server = self.server.as_ref().unwrap();
                 let up = server.is_up(host) && server.incarnation(host) == Some(incarnation);
-                // A server that was away itself has learned of nothing.
+                // A server that was itself unreachable has not learned of the fault.
                 let excused = fault_ended || self.hosts[0].last_fault_at > MonotonicTime::ZERO;
                 assert!(
                     !up || excused,
-                    "c{host} is away and still up after {:?}",
+                    "c{host} is unreachable and still up after {:?}",
                     self.detection_bound
                 );
             }
@@ -697,12 +698,12 @@ impl Simulation {
         };
         if self.links.get(&pair).is_some_and(is_dead) {
             self.links.remove(&pair);
-            self.report_link_loss(pair.0, pair.1, now, "nothing was heard from it");
-            self.report_link_loss(pair.1, pair.0, now, "nothing was heard from it");
+            self.report_link_loss(pair.0, pair.1, now, "no data received");
+            self.report_link_loss(pair.1, pair.0, now, "no data received");
         }
     }
 
-    /// Messages that are under way or wait somewhere, and memory that grows with them.
+    /// Messages that are in flight or wait anywhere, which bound the memory that grows with them.
     pub fn in_flight_count(&self) -> usize {
         self.events.len() + self.links.values().map(|link| link.blocked.len()).sum::<usize>()
     }

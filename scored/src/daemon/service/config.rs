@@ -1,5 +1,5 @@
-//! Which cluster this daemon is of: the hosts of `scorehosts.db` in the order of the cluster's
-//! list, the server first.
+//! The configuration of this daemon's cluster: the hosts of `scorehosts.db`, the server first and
+//! the others in the order of the cluster's list.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -16,25 +16,25 @@ use score_proto::network::HostNetwork;
 use crate::cluster::HostConfig;
 use crate::launch;
 
-/// Where the service listens (manual, scored(8)).
+/// The port at which the service listens (manual, scored(8)).
 pub const DEFAULT_PORT: u16 = 9901;
 /// Jobs that may share a processor.
 const DEFAULT_MAX_ROWS: u32 = 8;
 /// The key of the cluster.
 pub const DEFAULT_KEY_PATH: &str = "/etc/score/cluster.key";
-/// Where scruns of this host call.
+/// The socket to which scruns of this host connect.
 pub const DEFAULT_SOCKET_PATH: &str = score_proto::env::DEFAULT_SOCKET;
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug, Default)]
 pub struct ServiceOptions {
-    /// `-group EXPR`: the hosts of the cluster; all of the database when absent.
+    /// `-group EXPR`: the hosts of the cluster. Default: all hosts of the database.
     pub group: Option<String>,
     /// `-file FILE`: the database.
     pub file: Option<PathBuf>,
-    /// `-server HOST`: the last of the group when absent.
+    /// `-server HOST`: the server. Default: the last host of the group.
     pub server: Option<String>,
-    /// `-host NAME`: which of them this one is, where its own name does not tell.
+    /// `-host NAME`: this host's name in the cluster. Required if its own name matches no host.
     pub host: Option<String>,
     /// `-port N`
     pub port: Option<u16>,
@@ -42,9 +42,9 @@ pub struct ServiceOptions {
     pub key: Option<PathBuf>,
     /// `-socket PATH`
     pub socket: Option<PathBuf>,
-    /// `-network NETWORK`: where the daemons reach each other.
+    /// `-network NETWORK`: the network that the daemons use among themselves.
     pub network: Option<String>,
-    /// `-syslog ADDRESS[:PORT]`: who gets the log, too.
+    /// `-syslog ADDRESS[:PORT]`: a receiver that gets a copy of the log.
     pub syslog: Option<String>,
     /// `-operator USER`, any number of times.
     pub operators: Vec<String>,
@@ -58,19 +58,19 @@ pub struct ServiceOptions {
     pub verbose: bool,
     /// `-page PORT|ADDRESS:PORT|off`
     pub page: PageListen,
-    /// Options that have no effect: what is said of them.
+    /// One notice for each option that has no effect.
     pub notices: Vec<String>,
 }
 
-/// Where the server's page listens.
+/// The address of the server's status page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PageListen {
-    /// At a free port of the loopback interface.
+    /// A free port of the loopback interface.
     #[default]
     EphemeralPort,
-    /// There.
+    /// This address.
     Address(SocketAddr),
-    /// Nowhere.
+    /// There is no page.
     Disabled,
 }
 
@@ -84,11 +84,11 @@ impl PageListen {
         match (word, word.parse().map(on_loopback), word.parse()) {
             ("off", ..) => Ok(PageListen::Disabled),
             (_, Ok(address), _) | (_, _, Ok(address)) => Ok(PageListen::Address(address)),
-            _ => Err(format!("-page {word}: a port, ADDRESS:PORT or off is wanted")),
+            _ => Err(format!("-page {word}: must be a port, ADDRESS:PORT or off")),
         }
     }
 
-    /// The address, if there is to be a page.
+    /// The address, unless the page is disabled.
     pub fn address(self) -> Option<SocketAddr> {
         match self {
             PageListen::EphemeralPort => Some(SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -98,27 +98,27 @@ impl PageListen {
     }
 }
 
-/// A cluster as it is configured.
+/// The configuration of a cluster.
 #[derive(Debug)]
 pub struct Config {
     /// All hosts, the server first.
     pub hosts: Vec<HostConfig>,
-    /// The networks of each.
+    /// The networks of each host.
     pub networks: Vec<Vec<HostNetwork>>,
-    /// Which one this is.
+    /// The index of this host in `hosts`.
     pub local_index: usize,
-    /// Where the server listens.
+    /// The address at which the server listens.
     pub server: SocketAddr,
-    /// Where this daemon listens.
+    /// The address at which this daemon listens.
     pub address: SocketAddr,
-    /// What authenticates daemons to each other; none where there is one only.
+    /// The key with which daemons authenticate to each other. None if there is only one host.
     pub key: Option<Key>,
-    /// Users that may end the jobs of others.
+    /// Users that may end the jobs of other users.
     pub operators: Vec<u32>,
     /// Jobs that may share a processor.
     pub rows: u32,
     database: Option<Database>,
-    /// What the database says of the hosts, in their order.
+    /// The database records of the hosts, in the order of `hosts`.
     host_records: Vec<Host>,
 }
 
@@ -126,7 +126,7 @@ impl Config {
     /// Reads the database and the key.
     ///
     /// # Errors
-    /// One line: file, word, host at fault.
+    /// One line with the file, word or host at fault.
     pub fn read(options: &ServiceOptions) -> Result<Self, String> {
         let env_path = std::env::var_os(database_file::DATABASE_ENV);
         let path = database_file::locate(options.file.as_deref(), env_path.as_deref())?;
@@ -160,7 +160,7 @@ impl Config {
         };
         let (server_address, address) = (address(&hosts[server])?, address(&hosts[local_index])?);
         let mut order: Vec<_> = (0..hosts.len()).collect();
-        // The server first, the others in their order.
+        // The server comes first, the others in the order of the list.
         order.swap(0, server);
         order[1..].sort_unstable();
         let new_index = |index: u32| {
@@ -191,16 +191,16 @@ impl Config {
         })
     }
 
-    /// Whether an expression names this cluster.
+    /// Checks that an expression names hosts of this cluster.
     ///
     /// # Errors
-    /// One line that says what it names instead.
+    /// One line with the host that is not in the cluster.
     pub fn check(&self, expression: &str) -> Result<(), String> {
         let is_member = |name: &str| self.hosts.iter().any(|host| host.name == name);
         if expression.is_empty() || is_member(expression) {
             return Ok(());
         }
-        // A user's expression must not have root read files.
+        // A user's expression must not make root read files.
         let no_file: database_file::ReadFile<'_> =
             &|_| Err(std::io::ErrorKind::PermissionDenied.into());
         let context = Context { database: self.database.as_ref(), ..Context::new(no_file) };
@@ -218,11 +218,11 @@ impl Config {
         }
     }
 
-    /// The sets of hosts of which a job with these options may have one (manual, scrun(1), `nodes`
-    /// and `hetero`): empty when it may have any.
+    /// Sets of hosts: a job with these options may use the hosts of one of them (manual, scrun(1),
+    /// `nodes` and `hetero`). Empty if the job may use any host.
     ///
     /// # Errors
-    /// One line: no host is of the kind that is wanted.
+    /// One line: no host is of the requested kind.
     pub fn pools(&self, options: &[(String, Option<String>)]) -> Result<Vec<NodeSet>, String> {
         let node_option = options.iter().find(|(key, _)| matches!(key.as_str(), "nodes" | "hosts"));
         let kind = match node_option {
@@ -272,8 +272,8 @@ fn select_hosts(
     if hosts.is_empty() { Err("the cluster has no hosts".to_owned()) } else { Ok(hosts) }
 }
 
-/// Appends the spares that are not hosts of the cluster anyway; for which hosts each of all stands
-/// in (scorehosts.db, `spare`).
+/// Appends the spares that are not hosts of the cluster already. Returns for each host the hosts
+/// that it is a spare for (scorehosts.db, `spare`).
 fn add_spares(hosts: &mut Vec<Host>, database: Option<&Database>) -> Vec<Vec<u32>> {
     let regular_count = hosts.len();
     let mut spare_for = vec![Vec::new(); regular_count];
@@ -286,7 +286,7 @@ fn add_spares(hosts: &mut Vec<Host>, database: Option<&Database>) -> Vec<Vec<u32
                 spare_for.push(Vec::new());
                 hosts.len() - 1
             });
-            // Who has a place of its own stands in for nobody.
+            // A regular host of the cluster is not a spare for other hosts.
             if index_of_spare >= regular_count {
                 spare_for[index_of_spare].push(index as u32);
             }
@@ -308,10 +308,10 @@ fn names(hosts: &[Host]) -> Vec<String> {
     hosts.iter().map(|host| host.name.clone()).collect()
 }
 
-fn host_config(host: &Host, is_own: bool) -> Result<HostConfig, String> {
+fn host_config(host: &Host, is_local: bool) -> Result<HostConfig, String> {
     let slots = match host.processors {
         Some(processors) => processors,
-        None if is_own => processors(),
+        None if is_local => processors(),
         None => return Err(format!("{}: the database does not say its cores", host.name)),
     };
     Ok(HostConfig {
@@ -347,7 +347,7 @@ fn network_of<'a>(name: &str, database: Option<&'a Database>) -> Result<&'a Netw
     })
 }
 
-/// Where the daemon of a host is dialled: at its end of the network that is wanted.
+/// The address of a host's daemon, on the requested network.
 fn resolve(host: &Host, network: Option<&Network>, port: u16) -> Result<SocketAddr, String> {
     let end = network.map(|network| network.setting(&host.name, "address"));
     let dial = match (end, network) {
@@ -434,7 +434,7 @@ mod tests {
         let config = read(db, options).unwrap();
         let spare_counts: Vec<_> =
             config.hosts.iter().map(|host| (host.name.as_str(), host.spare_for.len())).collect();
-        // b is the server, and a host of its own right.
+        // b is the server, and a regular host.
         assert_eq!(spare_counts, [("b", 0), ("a", 0), ("s", 2)]);
         assert_eq!(config.local_index, 2);
         let options =

@@ -1,19 +1,20 @@
-//! What users and operators ask about jobs.
+//! Requests of users and operators about jobs.
 
 use std::collections::HashMap;
 
 use score_proto::client_session::SESSION_JOB;
+use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
 use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
 
+use super::super::Daemon;
 use super::super::gang_driver::GangDriver;
 use super::super::session::ClientJob;
-use super::super::{Daemon, EXIT_REFUSED};
 use super::{Role, Service, info, warn};
 use crate::cluster::{self, ServerState};
 
 impl Daemon {
-    /// Somebody asks about jobs.
+    /// Handles a request about jobs.
     pub fn console(&mut self, session_key: usize, console: ConsoleRequest) {
         let Some(owner) = self.sessions.get(&session_key).and_then(|one| one.owner.clone()) else {
             return self.refuse(
@@ -68,7 +69,7 @@ impl Daemon {
                 {
                     self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
                 }
-                // Until the job is over, or the session.
+                // The subscription lasts until the job or the session ends.
                 return;
             }
             ConsoleRequest::Kill(job) => match cluster.may_stop(owner.uid, job) {
@@ -94,9 +95,9 @@ impl Daemon {
 }
 
 impl Service {
-    /// All jobs of the cluster as this user may see them: details of the own ones only, unless it
-    /// is an operator.
-    pub fn job_lines(&self, uid: u32, slices: &GangDriver) -> Vec<JobEntry> {
+    /// The entries of all jobs of the cluster, as this user may see them. A user sees details of
+    /// their own jobs only; an operator sees those of all jobs.
+    pub fn job_lines(&self, uid: u32, gang_driver: &GangDriver) -> Vec<JobEntry> {
         let Role::Server(cluster) = &self.role else { return Vec::new() };
         let sees_all = cluster.is_operator(uid);
         let jobs: Vec<_> = cluster.list().collect();
@@ -109,8 +110,8 @@ impl Service {
         let to_line = |job: cluster::Summary| {
             let host_names =
                 job.shares.iter().take(MAX_HOST_NAMES).map(|share| cluster.name(share.host));
-            let visible_detail =
-                (sees_all || job.uid == uid).then(|| detail(&job, cluster, self.now(), slices));
+            let visible_detail = (sees_all || job.uid == uid)
+                .then(|| detail(&job, cluster, self.now(), gang_driver));
             let share = shares.get(&job.job).copied();
             let detail = visible_detail.map(|detail| JobDetail { share_permille: share, ..detail });
             JobEntry {
@@ -129,12 +130,12 @@ fn detail(
     job: &cluster::Summary,
     cluster: &ServerState,
     now: cluster::MonotonicTime,
-    slices: &GangDriver,
+    gang_driver: &GangDriver,
 ) -> JobDetail {
     let state = match cluster.jobs_ahead(job.job) {
         Some(ahead) => JobState::Waiting { jobs_ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
         None if job.ending.is_some() => JobState::Ending,
-        None if slices.is_suspended(job.job) => JobState::Suspended,
+        None if gang_driver.is_suspended(job.job) => JobState::Suspended,
         None => JobState::Running,
     };
     let since_ms = now.saturating_sub(job.state_since).as_millis();

@@ -1,15 +1,16 @@
-//! How jobs take turns: what the operator wants, as far as this machine can.
+//! The configuration of the gang scheduler: the operator's choice, within the limits of this
+//! machine.
 
 use std::time::Duration;
 
 use super::warn;
 use crate::gang;
 
-/// The least slice where the thread that switches is not sure of a processor when it wakes: it may
-/// come several milliseconds late among busy processes.
+/// The shortest slice if the switch thread cannot have SCHED_RR. Among busy processes it may then
+/// get a processor several milliseconds after its wake-up.
 const MIN_NON_RT_SLICE_WINDOW: Duration = Duration::from_millis(100);
 
-/// The slices of a service; `prompt`: it may have SCHED_RR.
+/// The configuration of a service's gang scheduler. `realtime` says whether it may use SCHED_RR.
 pub fn choose(requested: Option<Duration>, realtime: Result<(), String>) -> gang::GangConfig {
     let default = gang::GangConfig::default();
     let slice = requested.unwrap_or(default.slice);

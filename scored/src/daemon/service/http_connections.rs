@@ -1,5 +1,5 @@
-//! The sockets of the page: who connects, what each asks, and that nobody holds more than a little
-//! of this daemon. Whoever connects is nobody yet; what it may see, its token says.
+//! The connections of the status page: clients, their requests, and limits on what they use of this
+//! daemon. A client is anonymous until its token shows which user it is.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -14,19 +14,19 @@ use crate::http::request::MAX_HEAD_LEN;
 use crate::http::response::Status;
 use crate::http::{AllowedHosts, Connection, HttpRequest, response};
 
-/// Connections at the same time. When there are more, the oldest goes that has shown no token; if
-/// all have, the oldest of the user that has most.
+/// Connections at the same time. If there are more, the oldest connection that has shown no token
+/// is closed. If all have shown one, the user with the most connections loses the oldest.
 const MAX_CONNECTIONS: usize = 128;
-/// Somebody may wait whom descriptors were missing for.
+/// The delay before the next accept, if descriptors have run out.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Connections taken in one turn of the loop.
+/// Connections that are accepted in one turn of the loop.
 const ACCEPTS_PER_TICK: usize = 32;
 
 #[derive(Debug)]
 struct HttpConnection {
     stream: TcpStream,
     connection: Connection,
-    /// The socket may hold more: mio reports each arrival once only.
+    /// Whether the socket may hold more data: mio reports each arrival once only.
     readable: bool,
 }
 
@@ -34,17 +34,17 @@ struct HttpConnection {
 #[derive(Debug)]
 pub struct HttpConnections {
     listener: TcpListener,
-    /// Where it listens.
+    /// The address at which the page listens.
     pub address: SocketAddr,
     allowed_hosts: AllowedHosts,
-    /// In the order in which they came.
+    /// In the order in which they were accepted.
     connections: BTreeMap<usize, HttpConnection>,
     may_accept: bool,
     fds_exhausted: bool,
 }
 
 impl HttpConnections {
-    /// Listens; `name` is the server's.
+    /// Listens at `address`. `name` is the server's name.
     ///
     /// # Errors
     /// One line with the address.
@@ -58,29 +58,29 @@ impl HttpConnections {
         let mut listener = TcpListener::bind(address).map_err(with_address)?;
         let address = listener.local_addr().map_err(with_address)?;
         registry.register(&mut listener, token, Interest::READABLE).map_err(with_address)?;
-        let hosts = AllowedHosts { address: address.ip(), name: name.to_owned() };
+        let allowed_hosts = AllowedHosts { address: address.ip(), name: name.to_owned() };
         let connections = BTreeMap::new();
         Ok(Self {
             listener,
             address,
-            allowed_hosts: hosts,
+            allowed_hosts,
             connections,
             may_accept: true,
             fds_exhausted: false,
         })
     }
 
-    /// Somebody connects.
+    /// mio has reported a connection.
     pub fn on_listener_ready(&mut self) {
         self.may_accept = true;
     }
 
-    /// mio has reported something of a connection.
+    /// mio has reported an event of a connection.
     pub fn mark_readable(&mut self, connection_id: usize) {
         self.connections.get_mut(&connection_id).into_iter().for_each(|one| one.readable = true);
     }
 
-    /// The next who connects, if there is one.
+    /// Accepts the next connection, if there is one.
     fn accept(&mut self) -> Option<TcpStream> {
         if !self.may_accept {
             return None;
@@ -102,8 +102,8 @@ impl HttpConnections {
         }
     }
 
-    /// Takes in who connects; `number` gives each a number of its own. Answers whose connections
-    /// have gone for that.
+    /// Accepts new connections. `new_token` gives each its token. Returns the connections that were
+    /// closed.
     pub fn accept_new(
         &mut self,
         registry: &Registry,
@@ -122,7 +122,7 @@ impl HttpConnections {
                 closed.push(token.0);
                 continue;
             }
-            // What is asked and answered is small and comes at once.
+            // Requests and responses are small and complete.
             let _ = stream.set_nodelay(true);
             let connection = Connection::new(now);
             self.connections.insert(token.0, HttpConnection { stream, connection, readable: true });
@@ -148,7 +148,7 @@ impl HttpConnections {
         Some(connection_id)
     }
 
-    /// What is asked now: of each connection one thing at most.
+    /// The requests that have arrived: at most one of each connection.
     pub fn next_requests(
         &mut self,
         now: MonotonicTime,
@@ -163,7 +163,7 @@ impl HttpConnections {
         requests
     }
 
-    /// An answer for a user, or for nobody.
+    /// Queues a response for a user.
     pub fn answer(
         &mut self,
         connection_id: usize,
@@ -177,13 +177,13 @@ impl HttpConnections {
         one.connection.answer(response, should_close, now);
     }
 
-    /// A refusal, with which a connection ends.
+    /// Queues an error response, after which the connection is closed.
     pub fn refuse(&mut self, connection_id: usize, status: Status, now: MonotonicTime) {
         let Some(one) = self.connections.get_mut(&connection_id) else { return };
         one.connection.answer(response::refusal(status), true, now);
     }
 
-    /// Writes what the sockets take; answers whose connections have gone.
+    /// Writes as much as the sockets accept. Returns the connections that are closed.
     pub fn flush(&mut self, now: MonotonicTime) -> Vec<usize> {
         for one in self.connections.values_mut() {
             one.write(now);
@@ -197,7 +197,7 @@ impl HttpConnections {
         closed
     }
 
-    /// When something is to be done without further report.
+    /// When the connections have to be served without a further report of mio.
     pub fn deadline(&self, now: MonotonicTime) -> Option<Duration> {
         let can_read = |one: &HttpConnection| one.readable && one.connection.capacity() > 0;
         if (self.may_accept && !self.fds_exhausted) || self.connections.values().any(can_read) {
@@ -221,7 +221,7 @@ impl HttpConnection {
                 }
                 Ok(count) => {
                     self.connection.push(&buffer[..count], now);
-                    // Whoever pours it out gets its turn, and others theirs.
+                    // A client that sends much gets one read; then the other clients get theirs.
                     break;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,32 +1,32 @@
-//! Job numbers: a server that was started again does not begin with those of its predecessor, whose
-//! jobs somebody may still speak of.
+//! Job numbers. A restarted server does not begin with the numbers of its predecessor, because
+//! users may still refer to those jobs.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// What outlives a daemon.
+/// The directory of state that outlives a daemon.
 const STATE_DIR: &str = "/var/lib/scored";
 const NEXT_JOB_FILE: &str = "/var/lib/scored/next-job";
-/// Numbers that are set aside at once.
+/// The number of job numbers that are reserved at once.
 const RESERVED_IDS: u32 = 1000;
 
-/// Which numbers may be given.
+/// The job numbers that may be assigned.
 #[derive(Debug)]
 pub struct JobIdAllocator {
     first: u32,
-    /// The file says that everything below may have been given.
+    /// All numbers below this one are reserved in the file.
     reserved_end: u32,
 }
 
 impl JobIdAllocator {
-    /// As the last server left it.
+    /// Reads the file that the previous server has left.
     pub fn load() -> Self {
         let text = fs::read_to_string(NEXT_JOB_FILE).unwrap_or_default();
         let first = text.trim().parse().ok().filter(|next| (1..i32::MAX as u32).contains(next));
         let first = first.unwrap_or(1);
-        let mut numbers = Self { first, reserved_end: first };
-        numbers.reserve_past(first);
-        numbers
+        let mut allocator = Self { first, reserved_end: first };
+        allocator.reserve_past(first);
+        allocator
     }
 
     /// The first number.
@@ -34,7 +34,7 @@ impl JobIdAllocator {
         self.first
     }
 
-    /// This number is used.
+    /// A job has this number: reserves more numbers if necessary.
     pub fn reserve_past(&mut self, job_id: u32) {
         if job_id >= self.reserved_end || self.reserved_end - job_id > 2 * RESERVED_IDS {
             self.reserved_end = job_id.saturating_add(RESERVED_IDS);

@@ -1,20 +1,21 @@
-//! Jobs of multi-user mode: from what a user asks for to the hosts that the cluster gives.
+//! Jobs of multi-user mode: from a user's request to the hosts that the cluster allocates.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::network;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{Incarnation, SERVER};
 
+use super::super::Daemon;
 use super::super::session::ClientJob;
-use super::super::{Daemon, EXIT_REFUSED};
 use super::{Role, info};
 use crate::cluster::{self, HostShare, JobRequest, SessionId};
 use crate::job::limits::JobLimits;
 use crate::job::validate;
 
 impl Daemon {
-    /// A user wants a job.
+    /// A user requests a job.
     pub fn request_job(
         &mut self,
         client_job: ClientJob,
@@ -29,7 +30,7 @@ impl Daemon {
                 EXIT_REFUSED,
             );
         };
-        // Which hosts it gets is not yet known; what else there is must be right.
+        // The hosts of the job are not known yet; everything else must be valid.
         spec.hosts = vec![HostSpec::local(1)];
         let checked = validate::check(&spec).and_then(|()| self.check_networks(&spec.networks));
         if let Err(reason) = checked {
@@ -47,7 +48,7 @@ impl Daemon {
         };
         let memory = limits.memory.unwrap_or(0);
         let request = JobRequest {
-            shape,
+            allocation: shape,
             pools,
             wait: option("wait").is_some(),
             priority: validate::priority(&spec),
@@ -60,12 +61,12 @@ impl Daemon {
         self.step_server(cluster::ClusterEvent::Submit { session: id, tag, request });
     }
 
-    /// A user does not wait for room any longer.
+    /// A user cancels a job that is queued.
     pub fn cancel_request(&mut self, session: SessionId, job: u32) {
         self.step_server(cluster::ClusterEvent::Cancel { session, tag: job.into() });
     }
 
-    /// Whether some host is on each of these networks: a job is not to wait for what there is not.
+    /// Checks that each of these networks has a host. Otherwise a job would wait for it in vain.
     fn check_networks(&self, names: &[String]) -> Result<(), String> {
         let Some(service) = &self.service else { return Ok(()) };
         let host_networks = service.config.networks.iter();
@@ -76,13 +77,13 @@ impl Daemon {
             *name == network::SHMEM || hosts.iter().any(|host| host.network(name).is_some())
         };
         match names.iter().find(|name| !is_configured(name)) {
-            // Says what there is.
+            // The error lists the networks that exist.
             Some(unknown) => network::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop),
             None => Ok(()),
         }
     }
 
-    /// The cluster has found room.
+    /// The cluster has allocated hosts to a job.
     pub fn start_job(
         &mut self,
         client_job: Option<ClientJob>,
@@ -102,7 +103,7 @@ impl Daemon {
         let server_address = service.config.address;
         let address =
             |host| if host == SERVER { Some(server_address) } else { cluster.address(host) };
-        // Which daemons are meant was decided with the hosts: who has begun anew since is not.
+        // The incarnations were chosen together with the hosts. A restarted daemon does not match.
         let daemon = |(allocation, incarnation): (&HostShare, &Incarnation)| {
             Some((address(allocation.host)?, *incarnation))
         };
@@ -138,7 +139,7 @@ impl Daemon {
         self.notify_shared_hosts(client_job, job);
     }
 
-    /// Who wants hosts of its own is told where it is not alone.
+    /// Notifies the user if a job that requests whole hosts shares some of them with other jobs.
     fn notify_shared_hosts(&mut self, client_job: ClientJob, job: u32) {
         let Some(service) = &self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
@@ -152,7 +153,7 @@ impl Daemon {
         self.notice(client_job, Level::Info, text);
     }
 
-    /// The cluster has no room yet.
+    /// The job is queued: the cluster cannot allocate its hosts yet.
     pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: u32) {
         let Some(client_job) = client_job else { return };
         let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
@@ -161,11 +162,11 @@ impl Daemon {
         let (ahead, waiting_count) =
             (cluster.jobs_ahead(job).unwrap_or(0), cluster.pending_count());
         let text =
-            format!("job {job} waits for room: {ahead} go before it, {waiting_count} wait in all");
+            format!("job {job} is queued: {ahead} jobs ahead, {waiting_count} waiting in total");
         self.notice(client_job, Level::Info, text);
     }
 
-    /// The last word about a job; one that has run has its own.
+    /// Reports the end of a job that was never started. A job that has run reports its own end.
     pub fn on_job_ended(
         &mut self,
         client_job: Option<ClientJob>,
@@ -184,7 +185,7 @@ impl Daemon {
         }
     }
 
-    /// A job's master has come to its end, and its hosts have reclaimed everything.
+    /// A job's master has finished, and the job's hosts have released all of its resources.
     pub fn on_master_done(&mut self, job: u32, code: u8) {
         let host_count =
             self.service.as_mut().and_then(|service| service.placed_host_counts.remove(&job));
@@ -202,7 +203,7 @@ impl Daemon {
     }
 }
 
-/// What the server keeps for a job that waits.
+/// The memory that the server needs for a queued job.
 fn spec_size(spec: &JobSpec) -> u64 {
     let environment_len = spec.environment.iter().map(|one| one.0.len() + 24).sum::<usize>();
     let elements = spec.stages.iter().flat_map(|stage| &stage.elements);

@@ -1,14 +1,14 @@
-//! The log of a service: standard error, where systemd gives it to the journal with its priority,
-//! and a syslog receiver (RFC 5424 over UDP) when one is named.
+//! The log of a service. It goes to standard error, from where systemd passes it to the journal
+//! with its priority, and to a syslog receiver (RFC 5424 over UDP) if one is configured.
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::OnceLock;
 
-/// Where a syslog receiver listens.
+/// The default port of a syslog receiver.
 const SYSLOG_PORT: u16 = 514;
-/// What a line is of, for such a receiver: a system daemon.
+/// The syslog facility of the lines: system daemons.
 const SYSLOG_FACILITY: u8 = 3;
-/// Bytes of a line there; longer ones are cut.
+/// Bytes of a line to the receiver; longer lines are cut.
 const MAX_LINE_LEN: usize = 1024;
 
 static RECEIVER: OnceLock<Receiver> = OnceLock::new();
@@ -18,7 +18,7 @@ struct Receiver {
     host: String,
 }
 
-/// Has every line sent to `ADDRESS[:PORT]`, too.
+/// Sends a copy of every line to `ADDRESS[:PORT]`.
 ///
 /// # Errors
 /// One line with the word at fault.
@@ -39,30 +39,30 @@ pub fn send_to(receiver: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A line for the log.
+/// Logs a line.
 pub fn info(text: &str) {
     log(6, text);
 }
 
-/// A line for the log that somebody should read.
+/// Logs a line that an operator should read.
 pub fn warn(text: &str) {
     log(4, text);
 }
 
 fn log(priority: u8, text: &str) {
-    // What others have said must not begin a line of its own.
+    // Text from other processes must not begin a new line.
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match std::env::var_os("JOURNAL_STREAM") {
         Some(_) => eprintln!("<{priority}>{text}"),
         None => eprintln!("scored: {text}"),
     }
     if let Some(Receiver { socket, host }) = RECEIVER.get() {
-        // Nobody may be there: that is no reason to stop, nor to fill the other log with it.
+        // The receiver may be missing. That must neither stop the daemon nor fill the other log.
         let _ = socket.send(packet(priority, host, std::process::id(), &text).as_bytes());
     }
 }
 
-/// The receiver adds the time: a log does not go by this host's clock.
+/// A syslog packet without a time: the receiver adds it, because this host's clock may be wrong.
 fn packet(priority: u8, host: &str, pid: u32, text: &str) -> String {
     let mut packet =
         format!("<{}>1 - {host} scored {pid} - - {text}", SYSLOG_FACILITY * 8 + priority);

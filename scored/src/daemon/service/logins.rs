@@ -1,33 +1,34 @@
-//! Who logs in: callers at the local socket, and logins that the daemons of other hosts vouch for.
+//! Logins: clients of the local socket, and logins that the daemons of other hosts forward.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use score_proto::client_session::{JobMessage, SESSION_JOB};
+use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::job_control::{self, Limit};
 use score_proto::message::{ClientMessage, Login, ServerMessage};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
 use super::super::session::{ClientJob, ClientSession};
-use super::super::{Daemon, EXIT_FAILED, EXIT_REFUSED, TokenOwner};
+use super::super::{Daemon, TokenOwner};
 use super::{Role, info, warn};
 use crate::cluster::{self, SessionId};
 
-/// Callers without login at the same time. When there are more, the user that has most of them
-/// loses the oldest.
+/// Clients without login at the same time. If there are more, the user with the most of them loses
+/// the oldest.
 const MAX_UNAUTHENTICATED: usize = 256;
-/// A caller is not dropped before.
+/// A client is not dropped earlier than this.
 const EVICTION_GRACE: Duration = Duration::from_secs(1);
-/// How long a caller may take to log in.
+/// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limits that a user may pass on.
+/// The largest number of resource limits in a login.
 const MAX_RLIMITS: usize = 32;
-/// Bytes of a user's name.
+/// The longest user name, in bytes.
 const MAX_USER_NAME_LEN: usize = 256;
 
 impl Daemon {
-    /// Takes in who calls at the local socket, as far as there is room.
+    /// Accepts clients of the local socket, within [`MAX_UNAUTHENTICATED`].
     pub fn accept_local_clients(&mut self) {
         if self.service.is_none() {
             return;
@@ -56,7 +57,7 @@ impl Daemon {
         }
     }
 
-    /// Callers that have not logged in and are not on their way out.
+    /// Clients that have not logged in and whose session is not closing.
     fn unauthenticated(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
         let is_unauthenticated =
             |session: &&ClientSession| session.owner.is_none() && !session.is_closing();
@@ -66,7 +67,7 @@ impl Daemon {
         })
     }
 
-    /// Makes room for one caller more, if nobody has to go too early for it.
+    /// Drops a client to make room for another one. False if no client is old enough for that.
     fn evict_unauthenticated(&mut self) -> bool {
         if !self.service.as_ref().is_some_and(|service| service.listener.may_accept) {
             return false;
@@ -94,19 +95,19 @@ impl Daemon {
             return;
         };
         let uid = session.peer_credentials.map_or(0, |(uid, _)| uid);
-        let reason = "no login within the time for it".to_owned();
+        let reason = "no login before the time-out".to_owned();
         session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED });
-        service
-            .warn_rate_limited(true, &format!("uid {uid} has called and not logged in: dropped"));
+        let text = format!("uid {uid}: no login before the time-out: connection closed");
+        service.warn_rate_limited(true, &text);
     }
 
-    /// How long a caller may still take, if there is one.
+    /// The time until a client's login times out or the next client can be accepted, if any.
     pub fn login_deadline(&self) -> Option<Duration> {
         let service = self.service.as_ref()?;
-        // Not at once: when descriptors have run out, there is nothing to be done now.
+        // Not at once: if descriptors have run out, nothing can be done now.
         let retry_delay = Duration::from_millis(20);
         if service.listener.may_accept && self.unauthenticated().count() < MAX_UNAUTHENTICATED {
-            // Some have logged in since the house was full.
+            // Some clients have logged in since the limit was reached.
             return Some(if service.listener.can_accept_now() {
                 Duration::ZERO
             } else {
@@ -118,7 +119,7 @@ impl Daemon {
         Some((since + timeout).saturating_duration_since(Instant::now()).max(retry_delay))
     }
 
-    /// A caller says who it is.
+    /// A client logs in.
     pub fn log_in(&mut self, session_key: usize, login: Login) {
         let Some(service) = &self.service else {
             return self.refuse(
@@ -133,7 +134,7 @@ impl Daemon {
         };
         let refusal = if login.uid != uid {
             warn(&format!("uid {uid} has claimed to be uid {}: refused", login.uid));
-            Some(format!("you are uid {uid}, and no other login is taken from you"))
+            Some(format!("login refused: the claimed uid differs from your uid {uid}"))
         } else if login.limits.len() > MAX_RLIMITS || login.name.0.len() > MAX_USER_NAME_LEN {
             Some("the login is too long".to_owned())
         } else {
@@ -171,7 +172,7 @@ impl Daemon {
         }
     }
 
-    /// Something for the server.
+    /// Forwards a message to the server.
     pub fn forward_to_server(&mut self, session_key: usize, message: &JobMessage<ClientMessage>) {
         match frame::encode_datagram(message) {
             Ok(body) => {
@@ -184,7 +185,7 @@ impl Daemon {
         }
     }
 
-    /// Another host speaks of one of its logins; or the server, of one of ours.
+    /// A message about a session: from the session's host to the server, or from the server.
     pub fn on_session_message(&mut self, from: HostId, message: PeerMessage) {
         match message {
             PeerMessage::Login { session, user, limits } => {
@@ -193,7 +194,7 @@ impl Daemon {
             PeerMessage::SessionClientMessage { session, body } => {
                 let remote = self.remote_session(from, session);
                 match (remote, frame::decode_datagram(&body)) {
-                    (Some(remote), Ok(down)) => remote.deliver(down),
+                    (Some(remote), Ok(message)) => remote.deliver(message),
                     (Some(remote), Err(error)) => {
                         let reason = format!("from scrun: {error}");
                         remote.send(
@@ -208,11 +209,11 @@ impl Daemon {
                 let local_key = usize::try_from(session).ok();
                 let local_session =
                     local_key.and_then(|session_key| self.sessions.get_mut(&session_key));
-                if let (Some(local_session), Ok(up)) =
+                if let (Some(local_session), Ok(message)) =
                     (local_session, frame::decode_datagram::<JobMessage<ServerMessage>>(&body))
                     && local_session.is_forwarded
                 {
-                    local_session.send(up.job, &up.message);
+                    local_session.send(message.job, &message.message);
                 }
             }
             PeerMessage::SessionEnded { session, reason } => match self
@@ -252,7 +253,7 @@ impl Daemon {
         self.step_server(cluster::ClusterEvent::Login { session: id, user });
     }
 
-    /// What far scruns are to hear goes to their hosts.
+    /// Sends the messages for scruns on other hosts to their hosts.
     pub fn send_outboxes(&mut self) {
         let Some(service) = &self.service else { return };
         let remote_sessions: Vec<_> =
@@ -271,7 +272,7 @@ impl Daemon {
         }
     }
 
-    /// A session is over, whoever ended it.
+    /// A session has ended, for whatever reason.
     pub fn on_session_end(&mut self, session: &ClientSession) {
         let Some(service) = &mut self.service else { return };
         let Some(id) = session.id else { return };
@@ -284,7 +285,7 @@ impl Daemon {
         }
     }
 
-    /// The session that the cluster knows by this name.
+    /// The key of a session, by its cluster-wide id.
     pub(super) fn session_key(&self, id: SessionId) -> Option<usize> {
         let service = self.service.as_ref()?;
         match id.host {
@@ -293,7 +294,7 @@ impl Daemon {
         }
     }
 
-    /// The job that the cluster knows by this session and tag.
+    /// The job with this tag in a session, by the session's cluster-wide id.
     pub(super) fn client_job(&self, id: SessionId, tag: u64) -> Option<ClientJob> {
         let session_key = self.session_key(id)?;
         Some(ClientJob { session_key, job: u32::try_from(tag).ok()? })

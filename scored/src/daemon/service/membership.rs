@@ -1,6 +1,8 @@
-//! Messages between daemons: from the links to the pure machines, and what those want done.
+//! Messages between daemons: from the links to the cluster state machines, and the actions of
+//! these.
 
 use score_proto::client_session::SESSION_JOB;
+use score_proto::exit_code::EXIT_SERVER_LOST;
 use score_proto::message::Level;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
@@ -11,11 +13,8 @@ use crate::job::master::MasterEvent;
 use score_proto::job_control::Report;
 use score_proto::message::ServerMessage;
 
-/// scrun's exit code when the cluster cannot go on with its job.
-const EXIT_SERVER_LOST: u8 = 1;
-
 impl Daemon {
-    /// Something of the cluster has come over a link.
+    /// A message about the cluster has been received over a link.
     pub fn on_cluster_message(&mut self, link_id: usize, message: PeerMessage) {
         let Some(service) = &self.service else { return };
         let name = self.peers.as_ref().and_then(|peers| peers.name_of(link_id));
@@ -26,7 +25,7 @@ impl Daemon {
             | PeerMessage::SessionServerMessage { .. }
             | PeerMessage::SessionEnded { .. } => match from {
                 Some(from) => self.on_session_message(from, message),
-                None => warn("a host that is not of the cluster speaks of logins"),
+                None => warn("login message from a host that is not in the cluster"),
             },
             PeerMessage::Hello(_) | PeerMessage::Order { .. } | PeerMessage::Report { .. } => {}
             message => {
@@ -39,7 +38,7 @@ impl Daemon {
         }
     }
 
-    /// The clock, and what could not be reached.
+    /// Passes lost links and the tick of the clock to the cluster state machine.
     pub fn tick_cluster(&mut self) {
         let Some(service) = &mut self.service else { return };
         let is_server = service.is_server();
@@ -57,7 +56,7 @@ impl Daemon {
         }
     }
 
-    /// A link is gone.
+    /// A link is lost.
     pub fn on_cluster_link_lost(&mut self, name: Option<&str>, reason: &str) {
         let Some(service) = &mut self.service else { return };
         match name.and_then(|name| Some((name, service.host_named(name)?))) {
@@ -77,7 +76,7 @@ impl Daemon {
         }
     }
 
-    /// One step of the server's machine.
+    /// Passes an event to the server's state machine, and carries out its actions.
     pub fn step_server(&mut self, event: cluster::ClusterEvent) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -122,7 +121,7 @@ impl Daemon {
         }
     }
 
-    /// One step of the machine of a host that is not the server.
+    /// The same for a host that is not the server.
     fn step_member(&mut self, event: tree_member::MemberEvent) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -140,7 +139,7 @@ impl Daemon {
         }
     }
 
-    /// Ends everything that runs here and begins anew.
+    /// Ends everything that runs here, and continues with a new incarnation.
     fn reset_host(&mut self, reason: &str) {
         warn(&format!("every job of this host is ended: {reason}"));
         for (_, mut host_job) in self.host_jobs.drain() {
@@ -155,7 +154,7 @@ impl Daemon {
         self.step_member(tree_member::MemberEvent::ResetDone(incarnation));
     }
 
-    /// Nobody leads the jobs of this host's users any more.
+    /// The server is lost: the jobs of this host's users have no leader any more.
     fn on_server_lost(&mut self, reason: &str) {
         let Some(service) = &self.service else { return };
         let name = service.name(SERVER).unwrap_or_default();
@@ -174,7 +173,7 @@ impl Daemon {
         }
     }
 
-    /// Whether something waits for the link to a host.
+    /// Whether messages wait for the link to a host.
     pub(super) fn is_slow(&self, to: HostId) -> bool {
         let name = self.service.as_ref().and_then(|service| service.name(to));
         let peers = self.peers.as_ref();
@@ -182,7 +181,7 @@ impl Daemon {
         link_id.is_some_and(|(peers, link_id)| peers.is_slow(link_id))
     }
 
-    /// Sends a message over the link there is, or dials.
+    /// Sends a message over the link to a host. If there is none, the host is dialled.
     pub fn send_to_host(&mut self, to: HostId, message: PeerMessage) {
         let token = self.allocate_token(TokenOwner::Peer);
         let (Some(service), Some(peers)) = (&mut self.service, &mut self.peers) else { return };

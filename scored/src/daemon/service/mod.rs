@@ -1,19 +1,19 @@
-//! Multi-user mode: a daemon that stays, and serves every user of its host. What the cluster
-//! decides is decided in [`crate::cluster`]; here it is moved.
+//! Multi-user mode: a daemon that runs as a service for all users of its host. [`crate::cluster`]
+//! makes the decisions for the cluster; this module moves the messages.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `config.rs` | which cluster this is, from the database |
-//! | `console.rs` | what users and operators ask about jobs |
+//! | `config.rs` | the configuration of the cluster, from the database |
+//! | `console.rs` | requests of users and operators about jobs |
 //! | `log.rs` | lines for the operator |
-//! | `logins.rs` | who logs in, and what goes to the server and back |
-//! | `membership.rs` | messages between daemons, to and from the pure machines |
-//! | `page.rs` | the page of the cluster: who sees what of it |
+//! | `logins.rs` | logins, and their messages to and from the server |
+//! | `membership.rs` | messages between daemons, to and from the cluster state machines |
+//! | `status_page.rs` | the status page of the cluster, and what each user sees of it |
 //! | `job_requests.rs` | jobs: from a request to the hosts |
-//! | `numbers.rs` | job numbers that outlive a server |
-//! | `gang_settings.rs` | how jobs take turns on this kind of machine |
-//! | `http_connections.rs` | the sockets of the page |
-//! | `page_metrics.rs` | figures of jobs for the page |
+//! | `job_ids.rs` | job numbers that outlive a server |
+//! | `gang_settings.rs` | the gang scheduler's configuration on this machine |
+//! | `http_connections.rs` | the connections of the status page |
+//! | `page_metrics.rs` | metrics of jobs for the status page |
 
 pub mod config;
 mod console;
@@ -52,7 +52,7 @@ use job_ids::JobIdAllocator;
 pub use log::{info, warn};
 use status_page::Page;
 
-/// How the cluster sees its daemons; the links' limit of silence is the same.
+/// Time-outs of the cluster for its daemons. The links have the same limit of silence.
 const TIMEOUTS: Timeouts = Timeouts {
     silence: super::peers::LINK_TIMEOUTS.silence_timeout,
     grace: Duration::from_secs(2),
@@ -60,45 +60,46 @@ const TIMEOUTS: Timeouts = Timeouts {
     merge: Duration::from_millis(3),
 };
 
-/// Lines about strangers within so long.
+/// The number of lines about unauthenticated clients and peers that are logged in an interval.
 const LOG_RATE_BURST: u32 = 10;
 const LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What this daemon is in its cluster.
+/// This daemon's role in its cluster.
 #[derive(Debug)]
 enum Role {
     Server(Box<ServerState>),
     Host(Box<Member>),
 }
 
-/// A daemon that stays.
+/// A daemon in multi-user mode.
 #[derive(Debug)]
 pub struct Service {
     config: Config,
     listener: LocalListener,
     role: Role,
     started_at: Instant,
-    /// Where the daemons of other hosts listen, as far as it is known.
+    /// The addresses of the daemons of other hosts, as far as they are known.
     host_addresses: HashMap<HostId, SocketAddr>,
-    /// Logins of other hosts, in the server: host and number there, to our session.
+    /// In the server: sessions of other hosts, by host and number there, with their key here.
     remote_sessions: HashMap<(HostId, u64), usize>,
-    /// Jobs that were placed: how many hosts they have.
+    /// The number of hosts of each job that was placed.
     placed_host_counts: HashMap<u32, u32>,
-    /// Hosts that could not be reached, to be told to the machine.
+    /// Hosts that could not be reached and that have to be reported to the cluster state machine.
     unreachable_hosts: Vec<(HostId, String)>,
-    /// In the server.
+    /// In the server only.
     job_id_allocator: Option<JobIdAllocator>,
     verbose: bool,
-    /// In the server, unless it is off.
+    /// In the server, unless the page is disabled.
     page: Option<Page>,
-    /// Since when so many lines about strangers: callers of this host, connections of others.
+    /// Start of the interval and number of lines in it: for peers of the daemons' port, and for
+    /// clients of this host.
     log_windows: [(Instant, u32); 2],
 }
 
 /// Runs as a service, in the foreground, until SIGTERM.
 ///
 /// # Errors
-/// What is wrong in the configuration, or what the system refused.
+/// An invalid configuration, or an error of the system.
 pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let to_error = |reason: String| io::Error::other(reason);
     if !nix::unistd::geteuid().is_root() {
@@ -123,7 +124,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         ..CommonOptions::default()
     })?;
     daemon.cgroups = Cgroups::find(true);
-    // Nobody's jobs run here before what the dead have left is gone.
+    // Before jobs run here, the leftovers of earlier daemons must be removed.
     let mut errors = daemon.cgroups.sweep(&job_directory::is_dead);
     errors.extend(job_directory::remove_leftovers_of_root());
     errors.iter().for_each(|error| warn(&format!("left by an earlier scored: {error}")));
@@ -132,7 +133,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
         result.map_err(|error| to_error(format!("{}: {error}", directory.display())))?;
     }
-    // Everybody may call; who it is, the kernel says.
+    // All users may connect; the kernel says which user it is.
     let listener = LocalListener::open(&path, 0o666, daemon.poll.registry(), SERVICE_LISTENER)
         .map_err(to_error)?;
     let local_name = config.hosts[config.local_index].name.clone();
@@ -146,7 +147,8 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let job_id_allocator = is_server.then(JobIdAllocator::load);
     let slots = (0..).zip(&config.hosts).map(|(host_id, host)| (host_id, host.slots));
     daemon.set_host_slots(slots.collect());
-    // On every host, orders to switch go through this loop. Why not, `gang_settings` has said.
+    // On every host, orders to switch pass through this loop. If this fails, `gang_settings` has
+    // logged the reason.
     if realtime::enter(Inherit::Normal).is_ok() {
         realtime::pin_to_first_cpu();
     }
@@ -164,7 +166,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
     let page = page.map(open_page).transpose().map_err(to_error)?;
     page.iter().for_each(|page| info(&page.announcement()));
-    info(&format!("ready: {role_text}; scruns call at {}", path.display()));
+    info(&format!("ready: {role_text}; scruns connect to {}", path.display()));
     daemon.service = Some(Service {
         config,
         listener,
@@ -236,7 +238,7 @@ impl Service {
         matches!(self.role, Role::Server(_))
     }
 
-    /// A line about strangers, who must not fill the log.
+    /// Logs a line about an unauthenticated client or peer. Such lines must not fill the log.
     fn warn_rate_limited(&mut self, is_local: bool, text: &str) {
         let (window_start, count) = &mut self.log_windows[usize::from(is_local)];
         if window_start.elapsed() > LOG_RATE_INTERVAL {
@@ -250,7 +252,7 @@ impl Service {
         }
     }
 
-    /// How long nothing has to be done.
+    /// The time until something has to be done without an event.
     pub fn deadline(&self) -> Duration {
         let now = self.now();
         let deadline = match &self.role {
@@ -261,7 +263,7 @@ impl Service {
         page.into_iter().fold(deadline.saturating_sub(now), Duration::min)
     }
 
-    /// mio has reported something of the page: somebody connects, or that connection.
+    /// mio has reported an event of the page: of its listener, or of this connection.
     pub fn mark_page_ready(&mut self, connection_id: Option<usize>) {
         let Some(page) = &mut self.page else { return };
         match connection_id {
@@ -270,13 +272,13 @@ impl Service {
         }
     }
 
-    /// Somebody calls at the local socket.
+    /// mio has reported a connection to the local socket.
     pub fn on_listener_ready(&mut self) {
         self.listener.may_accept = true;
     }
 }
 
-/// Tells systemd that the service is up, if it wants to know.
+/// Notifies systemd that the service is up, if systemd has asked for that.
 fn notify_ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else { return };
@@ -288,6 +290,6 @@ fn notify_ready() {
         None => socket.send_to(b"READY=1", path),
     };
     if let Err(error) = result {
-        warn(&format!("systemd cannot be told that scored is ready: {error}"));
+        warn(&format!("cannot notify systemd that scored is ready: {error}"));
     }
 }

@@ -1,5 +1,5 @@
-//! Figures of jobs for those who have the page open: only of the jobs that they may see, and only
-//! as long as they ask.
+//! Metrics of jobs for users who have the status page open: only of jobs that they may see, and
+//! only as long as they send requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,63 +14,63 @@ use crate::http::status_json::Shares;
 use crate::job::master::MasterEvent;
 use crate::job::metrics_subscribers::Subscriber;
 
-/// How often figures come.
+/// How often metrics are sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Means that are kept: of a minute.
+/// The number of means that are kept: one minute.
 const HISTORY_SAMPLES: usize = 60;
 
-/// A job that somebody watches by the page.
+/// A job whose metrics a reader of the page gets.
 #[derive(Debug, Default)]
 pub struct JobMetrics {
-    /// Its processes.
+    /// The processes of the job.
     pub view: JobView,
-    /// Their means, the oldest first.
+    /// The means of the processes, the oldest first.
     pub trend: VecDeque<Shares>,
 }
 
-/// All of them.
+/// The metrics of all jobs that readers of the page may see.
 #[derive(Debug, Default)]
 pub struct PageMetrics {
     jobs: BTreeMap<JobId, JobMetrics>,
-    /// Until when whom figures are kept for.
+    /// By uid: the time until which metrics are kept for a reader.
     readers: BTreeMap<u32, MonotonicTime>,
-    /// When it is looked again whose jobs are there.
+    /// When the set of watched jobs is determined again.
     next_tick: MonotonicTime,
 }
 
 impl PageMetrics {
-    /// A user has asked, and asks again within so long.
+    /// A user has requested the page, and is expected to do so again within `ttl`.
     pub fn on_page_request(&mut self, uid: u32, now: MonotonicTime, ttl: Duration) {
         let until = now + ttl;
         let previous_until = self.readers.insert(uid, until);
         match previous_until {
             Some(later_until) if later_until > until => _ = self.readers.insert(uid, later_until),
             Some(_) => {}
-            // Whoever comes sees something soon.
+            // A new reader gets metrics soon.
             None => self.next_tick = now,
         }
     }
 
-    /// What is known of a job.
+    /// The metrics of a job.
     pub fn job(&self, job: JobId) -> Option<&JobMetrics> {
         self.jobs.get(&job)
     }
 
-    /// How long nothing has to be done.
+    /// The time until the next tick, if one is needed.
     pub fn deadline(&self, now: MonotonicTime) -> Option<Duration> {
         let is_idle = self.readers.is_empty() && self.jobs.is_empty();
         (!is_idle).then(|| self.next_tick.saturating_sub(now))
     }
 
-    /// Figures have come.
-    pub fn update(&mut self, job: JobId, figures: &Metrics, now: MonotonicTime) {
+    /// New metrics of a job have come.
+    pub fn update(&mut self, job: JobId, metrics: &Metrics, now: MonotonicTime) {
         self.jobs
             .get_mut(&job)
             .into_iter()
-            .for_each(|metrics| metrics.view.apply_report(figures, now));
+            .for_each(|job_metrics| job_metrics.view.apply_report(metrics, now));
     }
 
-    /// Forgets readers that have gone, and notes the last period.
+    /// Drops readers that have gone, and records the last period.
     fn tick(&mut self, now: MonotonicTime) {
         self.next_tick = now + SAMPLE_INTERVAL;
         self.readers.retain(|_, until| *until > now);
@@ -80,7 +80,8 @@ impl PageMetrics {
         }
     }
 
-    /// These are to be watched: those that are not yet, and those that are no longer to be.
+    /// Sets the jobs that are to be watched. Returns the jobs that are added and those that are
+    /// removed.
     fn set_watched_jobs(&mut self, wanted: &BTreeSet<JobId>) -> (Vec<JobId>, Vec<JobId>) {
         let added: Vec<_> =
             wanted.iter().copied().filter(|job| !self.jobs.contains_key(job)).collect();
@@ -93,7 +94,7 @@ impl PageMetrics {
 }
 
 impl JobMetrics {
-    /// The bars of a process.
+    /// The values of a process that the page shows as bars.
     pub fn shares(&self, process: &Process) -> Shares {
         Metric::ALL.map(|kind| permille(self.view.share(process, kind)))
     }
@@ -121,7 +122,8 @@ fn permille(share: f32) -> u16 {
 }
 
 impl Daemon {
-    /// Has the figures told of the jobs that readers of the page may see, and of no others.
+    /// Subscribes to the metrics of the jobs that readers of the page may see, and of no other
+    /// jobs.
     pub fn update_page_subscriptions(&mut self) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -145,11 +147,11 @@ impl Daemon {
         }
     }
 
-    /// Figures for readers of the page.
-    pub fn update_page_metrics(&mut self, job: JobId, figures: &Metrics) {
+    /// Metrics of a job have come for the readers of the page.
+    pub fn update_page_metrics(&mut self, job: JobId, metrics: &Metrics) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
-        service.page.iter_mut().for_each(|page| page.metrics.update(job, figures, now));
+        service.page.iter_mut().for_each(|page| page.metrics.update(job, metrics, now));
     }
 }
 
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_watched_as_long_as_somebody_reads() {
+    fn jobs_are_watched_as_long_as_the_page_has_readers() {
         let mut page_metrics = PageMetrics::default();
         assert_eq!(page_metrics.deadline(at(5)), None);
         page_metrics.on_page_request(1000, at(5), at(5));
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::from([3, 4])), (vec![3, 4], vec![]));
         assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::from([4, 5])), (vec![5], vec![3]));
         assert_eq!(page_metrics.deadline(at(5)), Some(SAMPLE_INTERVAL));
-        // A scraper asks rarely, the page often: the longer time counts.
+        // A scraper requests rarely, the page often: the longer time takes effect.
         page_metrics.on_page_request(1000, at(6), at(60));
         page_metrics.on_page_request(1000, at(7), at(5));
         page_metrics.tick(at(65));

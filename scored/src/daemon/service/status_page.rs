@@ -1,4 +1,4 @@
-//! The page of the cluster, in its server: who gets which token, and what is answered to whom
+//! The status page of the cluster, in its server: the users' tokens, and the responses to requests
 //! ([`crate::http`]).
 
 use std::collections::HashMap;
@@ -20,36 +20,36 @@ use crate::http::response::{self, ContentType, Status};
 use crate::http::status_json::{HostView, JobView, ProcessView, StatusView};
 use crate::http::{History, HttpRequest, Tokens};
 
-/// The page, as a browser gets it.
+/// The files of the page.
 const HTML: &str = include_str!("../../http/files/index.html");
 const SCRIPT: &str = include_str!("../../http/files/page.js");
 const STYLE: &str = include_str!("../../http/files/page.css");
 
-/// What a user is told is as old as that at most: asking more often costs little.
+/// The age limit of a cached response: frequent requests cost little.
 const RESPONSE_TTL: Duration = Duration::from_millis(250);
 
-/// A page that is open asks again within so long, and figures are kept for it until then.
+/// An open page sends the next request within this time; metrics are kept for it until then.
 const PAGE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(5);
-/// Prometheus likewise.
+/// The same for Prometheus.
 const SCRAPE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(150);
 
-/// The page.
+/// The status page.
 #[derive(Debug)]
 pub struct Page {
     connections: HttpConnections,
     tokens: Tokens,
-    /// What the gang has done.
+    /// The history of the rows that have run.
     pub history: History,
-    /// Figures of jobs, for those who ask.
+    /// Metrics of jobs, for the readers of the page.
     pub metrics: PageMetrics,
-    /// How long a slice is.
+    /// The length of a slice.
     slice: Duration,
-    /// What users were told last.
+    /// The last responses, by user and path.
     responses: HashMap<(u32, &'static str), (MonotonicTime, Vec<u8>)>,
 }
 
 impl Page {
-    /// Listens.
+    /// Starts to listen at `address`.
     ///
     /// # Errors
     /// One line with the address.
@@ -69,27 +69,27 @@ impl Page {
         })
     }
 
-    /// What the log says of it.
+    /// The line of the log about the page.
     pub fn announcement(&self) -> String {
         let address = self.connections.address;
         let warning = match address.ip().is_loopback() {
             true => "",
-            false => "; others can read along on the network: it is not encrypted",
+            false => "; it is not encrypted: others on the network can read it",
         };
         format!("page at http://{address}/, to each user by scps -page{warning}")
     }
 
-    /// Somebody connects.
+    /// mio has reported a connection to the listener.
     pub fn on_listener_ready(&mut self) {
         self.connections.on_listener_ready();
     }
 
-    /// mio has reported something of a connection.
+    /// mio has reported an event of a connection.
     pub fn mark_readable(&mut self, connection_id: usize) {
         self.connections.mark_readable(connection_id);
     }
 
-    /// How long nothing has to be done.
+    /// The time until something has to be done without an event.
     pub fn deadline(&self, now: MonotonicTime) -> Option<Duration> {
         let deadlines = [self.connections.deadline(now), self.metrics.deadline(now)];
         deadlines.into_iter().flatten().min()
@@ -97,7 +97,7 @@ impl Page {
 }
 
 impl Service {
-    /// Where a user finds the page: only there its token stands.
+    /// The address of the page for a user. Only this reply contains the user's token.
     pub(super) fn page_address(&mut self, uid: u32) -> Result<ServerMessage, String> {
         let host = self.name(SERVER).unwrap_or_default().to_owned();
         let page = self.page.as_mut().ok_or("this cluster has no page (scored -page off)")?;
@@ -116,12 +116,12 @@ impl Service {
 }
 
 impl Service {
-    /// What a user asks for.
+    /// The response to a user's request.
     fn respond(
         &mut self,
         uid: u32,
         request: &HttpRequest,
-        slices: &GangDriver,
+        gang_driver: &GangDriver,
     ) -> Result<Vec<u8>, Status> {
         let (name, kind, subscription_ttl) = match request.path.as_str() {
             "" => return Ok(response::ok(ContentType::Html, HTML.as_bytes(), request.close)),
@@ -140,7 +140,7 @@ impl Service {
         page.metrics.on_page_request(uid, now, subscription_ttl);
         page.responses.retain(|_, (cached_at, _)| *cached_at + RESPONSE_TTL > now);
         if !page.responses.contains_key(&(uid, name)) {
-            let view = self.view(uid, slices).ok_or(Status::NotFound)?;
+            let view = self.view(uid, gang_driver).ok_or(Status::NotFound)?;
             let text = if name == "data" { view.json() } else { view.metrics() };
             let page = self.page.as_mut().ok_or(Status::NotFound)?;
             page.responses.insert((uid, name), (now, text.into_bytes()));
@@ -150,8 +150,8 @@ impl Service {
         Ok(response::ok(kind, body, request.close))
     }
 
-    /// The cluster, as this user may see it.
-    fn view(&self, uid: u32, slices: &GangDriver) -> Option<StatusView<'_>> {
+    /// The state of the cluster, as this user may see it.
+    fn view(&self, uid: u32, gang_driver: &GangDriver) -> Option<StatusView<'_>> {
         let (Role::Server(cluster), Some(page)) = (&self.role, &self.page) else { return None };
         let hosts = (0..).zip(&self.config.hosts).map(|(host_id, host)| HostView {
             name: &host.name,
@@ -168,7 +168,7 @@ impl Service {
             .collect();
         let job = |line: JobEntry| {
             let job_allocations = allocations.get(&line.job).cloned().unwrap_or_default();
-            // Of what others watch this user sees nothing.
+            // A user gets no metrics of jobs that only other users may see.
             let metrics = line.detail.and_then(|_| page.metrics.job(line.job));
             let processes =
                 metrics.map(|metrics| processes(metrics, &job_allocations)).unwrap_or_default();
@@ -183,14 +183,14 @@ impl Service {
             operator: cluster.is_operator(uid),
             slice: page.slice,
             hosts: hosts.collect(),
-            jobs: self.job_lines(uid, slices).into_iter().map(job).collect(),
+            jobs: self.job_lines(uid, gang_driver).into_iter().map(job).collect(),
             history: &page.history,
         })
     }
 }
 
 impl Daemon {
-    /// The gang scheduler has decided something.
+    /// The gang scheduler has made a decision: records the jobs that run now.
     pub fn record_row(&mut self) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -198,7 +198,7 @@ impl Daemon {
         page.into_iter().for_each(|page| page.history.record(self.gang_driver.running(), now));
     }
 
-    /// So many turns of these jobs have been since then, of which the first was noted.
+    /// These jobs have had this number of turns since `start`. The first turn is recorded already.
     pub fn record_rotation(&mut self, jobs: &[JobId], turns: u32, start: Instant) {
         let Some(service) = &mut self.service else { return };
         let (now, elapsed) = (service.now(), start.elapsed());
@@ -209,7 +209,7 @@ impl Daemon {
         }
     }
 
-    /// Takes in who connects to the page, and answers what is asked.
+    /// Accepts connections to the page, and answers requests.
     pub fn serve_http(&mut self) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
@@ -245,7 +245,7 @@ impl Daemon {
     }
 }
 
-/// The processes of a job that has these hosts.
+/// The processes of a job on these hosts.
 fn processes(metrics: &JobMetrics, allocations: &[(u32, u32)]) -> Vec<ProcessView> {
     let process = |one: &score_monitor::Process| ProcessView {
         host: allocations.get(one.totals.host as usize).map_or(u32::MAX, |(host, _)| *host),

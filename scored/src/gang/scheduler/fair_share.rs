@@ -1,4 +1,4 @@
-//! What each job has used, so that whoever has used least is next.
+//! Usage accounting: the job with the smallest usage is next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use super::GangScheduler;
 use crate::cluster::{HostShare, JobId};
 
 impl GangScheduler {
-    /// Jobs that compete with a newcomer, directly or by way of others, may never have competed
-    /// before: what they have used is counted from different beginnings. Each group that has
-    /// competed so far begins at 0, like the newcomer.
+    /// Rebases the usage of the jobs that compete with a newcomer, directly or through other jobs.
+    /// They may never have competed before, so their usage is counted from different origins. Each
+    /// group that has competed so far begins at 0, like the newcomer.
     pub(super) fn rebase_usage(&mut self, shares: &[HostShare]) {
         let mut groups: BTreeMap<HostId, Vec<JobId>> = BTreeMap::new();
         for (id, job) in &self.jobs {
@@ -23,7 +23,7 @@ impl GangScheduler {
             let mut group = BTreeSet::new();
             let mut hosts = vec![share.host];
             while let Some(host) = hosts.pop() {
-                // Taken out, so that no host is looked at twice.
+                // Removed, so that no host is visited twice.
                 for id in groups.remove(&host).unwrap_or_default() {
                     if seen.insert(id) {
                         group.insert(id);
@@ -38,7 +38,7 @@ impl GangScheduler {
         }
     }
 
-    /// Whoever was away has not saved anything up.
+    /// Raises the usage of a job that did not compete for a while: it has not saved up any time.
     pub(super) fn clamp_credit(&mut self, id: JobId) {
         let Some(this_job) = self.jobs.get(&id) else { return };
         let hosts: BTreeSet<HostId> = this_job.shares.iter().map(|share| share.host).collect();
@@ -51,10 +51,11 @@ impl GangScheduler {
         self.update_job(id, |job| job.weighted_usage = job.weighted_usage.max(min_usage));
     }
 
-    /// Who has run because nobody else fitted there has taken nothing from anybody: no job owes
-    /// those that it competes with more than two slices, which is more than a slice ever takes.
+    /// Limits the debt of each job. A job that ran because no other job fitted has taken time from
+    /// none. Therefore it owes its competitors at most two slices, which is more than a slice ever
+    /// takes.
     pub(super) fn cap_debt(&mut self) {
-        // Of each host: who has used least, and who comes next.
+        // For each host: the job with the smallest usage, and the next one.
         let mut least_used: BTreeMap<HostId, [(u128, JobId); 2]> = BTreeMap::new();
         for (id, job) in self.jobs.iter().filter(|(_, job)| job.may_run()) {
             for share in &job.shares {

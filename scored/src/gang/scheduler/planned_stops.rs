@@ -1,6 +1,6 @@
-//! Stops that need no order: who begins to run and will not have the next slice is told when to
-//! stop. An order would have to wake this daemon first, and then to travel; and hosts would stop
-//! one after the other.
+//! Stops without an order: a job that begins to run and will not have the next slice gets the time
+//! of its stop in advance. An order would have to wake this daemon first, and then to travel, and
+//! hosts would stop one after the other.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::super::{GangAction, TimedStop};
 use super::{GangJob, GangScheduler, JobState};
 use crate::cluster::{JobId, MonotonicTime};
 
-/// How late such a stop may be before it is ordered.
+/// How late a timed stop may be before it is ordered.
 pub(super) const TIMED_STOP_GRACE: Duration = Duration::from_millis(2);
 
 impl GangScheduler {
-    /// Says to jobs that begin to run when they stop, where that can be known; and to others what
-    /// has become of that.
+    /// Sends the time of their stop to jobs that begin to run, if it is known. Other jobs get an
+    /// order if their stop has changed.
     pub(super) fn plan_stops(&mut self, now: MonotonicTime) {
         if self.rotation.is_some() {
             return;
@@ -31,7 +31,7 @@ impl GangScheduler {
                 GangAction::Run { job, stop, .. } if job == id => Some(stop),
                 _ => None,
             });
-            // Who runs already is not woken to hear what an order tells in time.
+            // A running job is not disturbed for a stop that an order can still tell it in time.
             if job.planned_stop.map(|(_, end)| end) == stop_at
                 || (job.planned_stop.is_none() && pending_run_stop.is_none())
             {
@@ -57,7 +57,7 @@ impl GangScheduler {
         }
     }
 
-    /// Who would have the next slice, if nothing happened until this one ends.
+    /// The jobs of the next slice, if no event happens before the end of this one.
     fn next_row(&self, end: MonotonicTime) -> BTreeSet<JobId> {
         let mut runnable: Vec<_> = self.jobs.iter().filter(|(_, job)| job.may_run()).collect();
         let projected_usage = |job: &GangJob| match job.state {

@@ -1,5 +1,5 @@
-//! Turns that need no decision: jobs that are equals on one host follow one another there for a
-//! while, and this machine is not asked in between. What happens meanwhile ends that first.
+//! Turns that need no decision: equivalent jobs on one host rotate there for a while without orders
+//! of the scheduler. Any event in the meantime ends the rotation first.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,40 +9,41 @@ use super::super::{GangAction, GangEvent};
 use super::{GangJob, GangScheduler, JobState, is_late};
 use crate::cluster::{JobId, MonotonicTime};
 
-/// How long jobs take turns before it is decided anew.
+/// The length of a rotation, until the scheduler decides again.
 const ROTATION_WINDOW: Duration = Duration::from_millis(500);
-/// So many slices have to end as planned first: who is interrupted all the time does not begin.
+/// This many slices have to end as planned first: a job that is interrupted often starts no
+/// rotation.
 const STABLE_SLICES: u32 = 4;
-/// Jobs that take turns with one another, at most.
+/// Jobs of one rotation, at most.
 const MAX_ROTATION_JOBS: usize = 8;
 
-/// Jobs that take turns.
+/// Jobs in rotation.
 #[derive(Debug)]
 pub(super) struct Rotation {
     jobs: Vec<JobId>,
-    /// The numbers by which their turns end.
+    /// The numbers of the stops that end their turns.
     switch_seqs: Range<u64>,
     began_at: MonotonicTime,
 }
 
 impl Rotation {
-    /// Who began.
+    /// The job of the first turn.
     pub(super) fn first(&self) -> JobId {
         self.jobs[0]
     }
 
-    /// When they should have long been through.
+    /// The time at which the rotation should have ended long ago.
     pub(super) fn deadline(&self) -> MonotonicTime {
         self.began_at + 2 * ROTATION_WINDOW
     }
 
-    /// Whether their host goes no further after this stop.
+    /// Whether this stop ends the rotation.
     pub(super) fn ends_with(&self, job: JobId, switch_seq: u64) -> bool {
         self.jobs.contains(&job) && self.switch_seqs.contains(&switch_seq)
     }
 
-    /// Time that the job at this place had when so much had passed. By the clock: a few turns last
-    /// little longer than they should, and after many a part of one does not matter.
+    /// The time that the job at this position has had after `elapsed`, by the clock. A few turns
+    /// last little longer than they should, and after many turns a part of one does not matter.
     fn run_time_of(&self, position: u128, elapsed: u128, slice: u128) -> u128 {
         let job_count = self.jobs.len() as u128;
         let (turns, remainder) = (elapsed / slice, elapsed % slice);
@@ -50,15 +51,15 @@ impl Rotation {
         if turns % job_count == position { complete_turns + remainder } else { complete_turns }
     }
 
-    /// That so many turns have been.
+    /// The action for a rotation that has ended after this many turns.
     fn ended_action(&self, turns: u64) -> GangAction {
         let turns = u32::try_from(turns).unwrap_or(u32::MAX);
-        GangAction::RotationEnded { jobs: self.jobs.clone(), turns, since: self.began_at }
+        GangAction::RotationEnded { jobs: self.jobs.clone(), turn_count: turns, since: self.began_at }
     }
 }
 
 impl GangJob {
-    /// Whether nothing is to be minded about it but its time.
+    /// Whether nothing about the job but its usage affects the next row.
     fn is_undisturbed(&self) -> bool {
         !(self.is_newcomer || self.in_first_slice || self.is_idle || self.was_idle || self.yielded)
     }
@@ -71,8 +72,8 @@ impl GangJob {
 }
 
 impl GangScheduler {
-    /// Something is about to happen. Whether jobs that take turns are stopped for it: the row has
-    /// to be filled anew then.
+    /// Handles an event before the scheduler does. Returns whether the jobs of a rotation are
+    /// stopped because of it: then the row has to be filled again.
     pub(super) fn interrupt(&mut self, event: &GangEvent, now: MonotonicTime) -> bool {
         let is_disturbance = match event {
             GangEvent::Stopped { .. } | GangEvent::Busy(_) => false,
@@ -91,7 +92,7 @@ impl GangScheduler {
         true
     }
 
-    /// Stops all that take turns: one of them runs, and only their host knows which.
+    /// Stops all jobs of the rotation: one of them runs, and only their host knows which.
     fn abort_rotation(&mut self, rotation: &Rotation, event: &GangEvent, now: MonotonicTime) {
         self.stable_slices = 0;
         let (slice, elapsed) = (self.slice_ns(), now.saturating_sub(rotation.began_at).as_nanos());
@@ -105,9 +106,9 @@ impl GangScheduler {
                 now,
             );
             match event {
-                // It has ended.
+                // The job has ended.
                 GangEvent::Leave(leaver) if leaver == id => continue,
-                // It was its turn, and is counted as a whole one.
+                // It was the job's turn, which is charged as a whole one.
                 GangEvent::Idle(yielder) | GangEvent::Yield(yielder) if yielder == id => {
                     job.weighted_usage += (slice - elapsed % slice) * job.cost;
                     (job.yielded, job.was_idle) = (true, matches!(event, GangEvent::Idle(_)));
@@ -122,7 +123,7 @@ impl GangScheduler {
         (self.slice_length, self.switching) = (None, false);
     }
 
-    /// Their host goes no further: nobody runs.
+    /// Their host has ended the rotation: no job runs.
     pub(super) fn on_rotation_end(&mut self, switch_seq: u64, now: MonotonicTime) {
         let Some(rotation) = self.rotation.take() else { return };
         let turns = switch_seq - rotation.switch_seqs.start + 1;
@@ -142,7 +143,7 @@ impl GangScheduler {
         self.config.slice.as_nanos().max(1)
     }
 
-    /// Where a slice begins that could as well be the first of several turns it becomes that.
+    /// Starts a rotation if a slice begins that can as well be the first of several turns.
     pub(super) fn start_rotation(&mut self, now: MonotonicTime) {
         let Some(jobs) = self.rotation_candidates() else { return };
         let slice = self.config.slice;
@@ -163,14 +164,14 @@ impl GangScheduler {
         self.actions.push(GangAction::StartRotation {
             jobs: jobs.clone(),
             switch_seq,
-            turns,
-            length,
+            turn_count: turns,
+            slice: length,
         });
         self.actions.push(GangAction::RowStarted(jobs.clone()));
         self.rotation = Some(Rotation { jobs, switch_seqs, began_at: now });
     }
 
-    /// The jobs that may take turns, the one first that begins to run right now.
+    /// The jobs that may rotate, beginning with the one that starts to run now.
     fn rotation_candidates(&self) -> Option<Vec<JobId>> {
         let is_stable =
             self.rotation.is_none() && self.stable_slices >= STABLE_SLICES && !self.switching;
@@ -195,7 +196,7 @@ impl GangScheduler {
         others.sort_unstable();
         let jobs: Vec<JobId> =
             [*first].into_iter().chain(others.iter().map(|(_, id)| *id)).collect();
-        // Who has used less than another has turns of its own first.
+        // A job that has used less than another one gets slices of its own first.
         let max_usage = first_job.weighted_usage.max(others.last()?.0);
         let min_usage = first_job.weighted_usage.min(others[0].0);
         let is_even = max_usage - min_usage <= 2 * self.slice_ns() * first_job.cost;
@@ -208,7 +209,7 @@ impl GangScheduler {
         .then_some(jobs)
     }
 
-    /// Whether no two of them run side by side.
+    /// Whether no two of the jobs fit at the same time.
     fn are_mutually_exclusive(&self, jobs: &[JobId]) -> bool {
         jobs.iter().enumerate().all(|(index, id)| {
             let mut slot_usage = SlotUsage::empty(&self.slots);

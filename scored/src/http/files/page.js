@@ -1,10 +1,10 @@
-// The page of a cluster: asks scored once a second what there is, and draws it. Nothing is kept but
-// what is shown; all text goes in as text.
+// The status page of a cluster: requests the state from scored once a second, and draws it. The page
+// keeps only the state that it shows. All text is inserted as text.
 "use strict";
 
 const KINDS = ["load", "comm", "memory", "disk", "usr0", "usr1"];
 const PERIOD_MS = 1000;
-const PATIENCE_MS = 8000;
+const TIMEOUT_MS = 8000;
 const BAR_HEIGHT = 46;
 const ROW_HEIGHT = 340;
 
@@ -16,7 +16,7 @@ let last = null;
 let rows = [];
 const cards = new Map();
 
-// ---- words
+// ---- texts
 
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
@@ -51,7 +51,7 @@ const heat = (share) => `hsl(${Math.round(130 * (1 - share))} 68% 46%)`;
 
 // ---- canvases
 
-// A canvas of so many CSS pixels in height; its context draws in CSS pixels.
+// A canvas of this height in CSS pixels; its context draws in CSS pixels.
 function prepare(canvas, height) {
   const width = Math.max(40, canvas.parentElement.clientWidth);
   const ratio = window.devicePixelRatio || 1;
@@ -63,7 +63,7 @@ function prepare(canvas, height) {
   return [pen, canvas.width / ratio];
 }
 
-// What stands where on a canvas, for the pointer: [x, y, width, height, text].
+// The text of each area of a canvas, for the pointer: [x, y, width, height, text].
 function explain(canvas, areas) {
   canvas.areas = areas;
   if (canvas.explained) return;
@@ -133,21 +133,21 @@ function element(name, className, parent) {
 }
 
 function card(job) {
-  const own = element("article", "job", byId("jobs"));
-  const head = element("div", "head", own);
+  const article = element("article", "job", byId("jobs"));
+  const head = element("div", "head", article);
   const name = element("span", "name", head);
   const swatch = element("span", "swatch", name);
   swatch.style.background = jobColour(job.job);
   element("span", "", name).textContent = `job ${job.job}`;
   const facts = element("span", "fact", head);
-  const pictures = element("div", "pictures", own);
+  const pictures = element("div", "pictures", article);
   const now = element("figure", "bars", pictures);
   const barCanvas = element("canvas", "", now);
   const barNote = element("figcaption", "", now);
   const past = element("figure", "trend", pictures);
   const trendCanvas = element("canvas", "", past);
   element("figcaption", "", past).textContent = "the last minute";
-  return { own, facts, pictures, barCanvas, barNote, trendCanvas };
+  return { article, facts, pictures, barCanvas, barNote, trendCanvas };
 }
 
 function hostNames(job) {
@@ -193,28 +193,28 @@ function caption(job) {
 }
 
 function drawJobs() {
-  const there = new Set(last.jobs.map((job) => job.job));
+  const listed = new Set(last.jobs.map((job) => job.job));
   for (const [job, old] of cards) {
-    if (!there.has(job)) {
-      old.own.remove();
+    if (!listed.has(job)) {
+      old.article.remove();
       cards.delete(job);
     }
   }
-  byId("nobody").hidden = last.jobs.length > 0;
+  byId("no-jobs").hidden = last.jobs.length > 0;
   let shown = 0;
   for (const job of last.jobs) {
     if (!cards.has(job.job)) cards.set(job.job, card(job));
-    const own = cards.get(job.job);
-    own.facts.textContent = facts(job);
+    const view = cards.get(job.job);
+    view.facts.textContent = facts(job);
     const count = job.processes.node.length;
     shown += count;
-    own.pictures.hidden = count === 0;
-    own.pictures.style.display = count === 0 ? "none" : "";
+    view.pictures.hidden = count === 0;
+    view.pictures.style.display = count === 0 ? "none" : "";
     if (count === 0) continue;
     const values = job.processes.shares[kind].map((permille) => permille / 1000);
-    bars(own.barCanvas, values, job.processes.host, (at) => processWords(job, at));
-    own.barNote.textContent = caption(job);
-    trend(own.trendCanvas, job.trend[kind].map((permille) => permille / 1000));
+    bars(view.barCanvas, values, job.processes.host, (at) => processWords(job, at));
+    view.barNote.textContent = caption(job);
+    trend(view.trendCanvas, job.trend[kind].map((permille) => permille / 1000));
   }
   document.body.dataset.processes = String(shown);
   document.body.dataset.jobs = String(last.jobs.length);
@@ -222,7 +222,7 @@ function drawJobs() {
 
 // ---- the gang matrix: a column for each host, time downwards, the newest row at the top
 
-function remember() {
+function addRows() {
   const known = rows.length > 0 ? rows[rows.length - 1][0] : -1;
   rows.push(...last.rows.filter(([began]) => began > known));
   const begin = last.at_us - 60e6;
@@ -236,7 +236,7 @@ function drawMatrix() {
   const margin = 52;
   const count = Math.max(1, last.hosts.length);
   const column = Math.min(280, (width - margin) / count);
-  // Some fifty slices, at least a second.
+  // About fifty slices, at least a second.
   const span = Math.min(60e6, Math.max(1e6, last.slice_ms * 1000 * 52));
   const y = (at) => Math.min(ROW_HEIGHT, ((last.at_us - at) / span) * ROW_HEIGHT);
   const faint = style("--faint");
@@ -262,7 +262,7 @@ function drawMatrix() {
       }
     }
     const words = () => {
-      const names = jobs.length > 0 ? jobs.map((job) => `job ${job}`).join(", ") : "nobody";
+      const names = jobs.length > 0 ? jobs.map((job) => `job ${job}`).join(", ") : "no job";
       return `${names}\nfor ${((end - began) / 1000).toFixed(1)} ms, ${((last.at_us - end) / 1e6).toFixed(2)} s ago`;
     };
     areas.push([margin, top, column * count, bottom - top, words]);
@@ -281,8 +281,8 @@ function drawMatrix() {
     pen.fillText(name, margin + host * column + 2, ROW_HEIGHT + 3, step * column - 4);
   }
   const alone = rows.length === 0
-    ? "Nobody has had a time slice yet."
-    : `A column for each host, the newest slice at the top. A slice is ${last.slice_ms} ms; a job that shares its processors with nobody is never stopped. ${plural(last.switches, "change")} so far.`;
+    ? "No job has had a time slice yet."
+    : `A column for each host, the newest slice at the top. A slice is ${last.slice_ms} ms; a job that shares its processors with no other job is never stopped. ${plural(last.switches, "change")} so far.`;
   byId("matrix-note").textContent = alone;
 }
 
@@ -293,7 +293,7 @@ function drawHosts() {
   const placed = last.hosts.map(() => 0);
   for (const job of last.jobs) {
     for (const [host, procs] of job.hosts) placed[host] += procs;
-    // A process is busy while its job has the processors; others have them in between.
+    // A process is busy while its job has the processors; other jobs have them in between.
     const part = (job.share_permille ?? 1000) / 1e6;
     job.processes.host.forEach((host, at) => { busy[host] += job.processes.shares[0][at] * part; });
   }
@@ -325,59 +325,59 @@ function drawHosts() {
     if (each >= 24) pen.fillText(up ? name : `${name} ✕`, left, top + BAR_HEIGHT + 6, thick);
     const words = () => up
       ? `${name}: busy ${percent(load * 1000)} of ${plural(slots, "slot")}\n${placed[host]} processes of all jobs`
-      : `${name} is not there`;
+      : `${name} is down`;
     return [left, top, each, lineHeight, words];
   });
   explain(canvas, areas);
 }
 
-// ---- the whole
+// ---- the whole page
 
 function draw() {
   if (last === null) return;
   const running = last.jobs.filter((job) => job.state === "running").length;
   const waiting = last.jobs.filter((job) => job.state === "waiting").length;
-  const up = last.hosts.filter(([, , there]) => there).length;
-  const whose = last.operator ? "operator, sees all" : "sees own jobs in full";
+  const up = last.hosts.filter(([, , isUp]) => isUp).length;
+  const access = last.operator ? "operator, sees all" : "sees own jobs in full";
   byId("summary").textContent =
     `server ${last.server} · ${up} of ${plural(last.hosts.length, "host")} · ` +
-    `${running} running, ${waiting} waiting · user ${last.uid} (${whose})`;
+    `${running} running, ${waiting} waiting · user ${last.uid} (${access})`;
   drawJobs();
   drawMatrix();
   drawHosts();
 }
 
-function trouble(text) {
-  const place = byId("trouble");
-  place.hidden = text === "";
-  place.textContent = text;
+function showError(text) {
+  const alert = byId("trouble");
+  alert.hidden = text === "";
+  alert.textContent = text;
 }
 
-async function ask() {
-  const answer = await fetch("data", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+async function fetchState() {
+  const answer = await fetch("data", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
   if (answer.status === 403) {
-    throw new Error("This address is no longer valid: scored has begun anew. scps -page prints the new one.");
+    throw new Error("This address is no longer valid: scored was restarted. scps -page prints the new one.");
   }
   if (!answer.ok) throw new Error(`scored answers ${answer.status} ${answer.statusText}.`);
   return answer.json();
 }
 
-async function turn() {
+async function update() {
   if (!document.hidden) {
     try {
-      const data = await ask();
-      // A server that has begun anew counts from 0.
+      const data = await fetchState();
+      // A restarted server counts from 0.
       if (last !== null && data.at_us < last.at_us) rows = [];
       last = data;
-      remember();
+      addRows();
       draw();
-      trouble("");
+      showError("");
     } catch (error) {
       const known = error instanceof TypeError || error.name === "TimeoutError";
-      trouble(known ? "scored does not answer. What is shown is old." : error.message);
+      showError(known ? "scored does not answer. What is shown is old." : error.message);
     }
   }
-  setTimeout(turn, PERIOD_MS);
+  setTimeout(update, PERIOD_MS);
 }
 
 function chooseKinds() {
@@ -398,4 +398,4 @@ function chooseKinds() {
 chooseKinds();
 window.addEventListener("resize", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-turn();
+update();

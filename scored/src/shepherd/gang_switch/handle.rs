@@ -1,4 +1,4 @@
-//! The socket of the thread that switches, before there is one: the shepherd's loop hears it.
+//! The socket of the switch thread before that is started: the shepherd's loop reads it.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,18 +15,19 @@ use super::run_gate::RunGate;
 use crate::sys::process_stop;
 use crate::sys::realtime::{self, Inherit};
 
-/// Whoever hears orders to stop and to run.
+/// The receiver of orders to stop and to run.
 pub struct SwitchHandle {
-    /// None: the thread has it.
+    /// None: the switch thread has it.
     socket: Option<(UnixStream, Decoder)>,
     run_gate: Arc<RunGate>,
     inspector: ProcessInspector,
 }
 
 impl SwitchHandle {
-    /// `resumed_token`: as what the loop is woken that has asked for it by [`RunGate::wake_me`]; `order`: as
-    /// what it is told that [`SwitchHandle::receive_orders`] has something to hear. `start_now`: this process loses the
-    /// right to be prompt, which it has taken, so that its thread has to be there at once.
+    /// `resumed_token`: the event that wakes the loop after [`RunGate::wake_on_resume`].
+    /// `order_token`: the event for which [`SwitchHandle::receive_orders`] must be called.
+    /// `start_now`: this process has entered the realtime class but loses the permission to do so
+    /// again. The switch thread must therefore be started at once.
     ///
     /// # Errors
     /// As eventfd(2), epoll_ctl(2), pthread_create(3).
@@ -55,32 +56,32 @@ impl SwitchHandle {
         Ok(handle)
     }
 
-    /// What thread and loop share.
+    /// The state that thread and loop share.
     pub fn run_gate(&self) -> Arc<RunGate> {
         Arc::clone(&self.run_gate)
     }
 
-    /// Takes what has been ordered, and starts the thread for all but leave to go on running.
+    /// Receives orders. Starts the switch thread for every order except one to go on running.
     ///
     /// # Errors
-    /// What came is no order, or there is no thread to be had.
+    /// The received bytes are not an order, or the thread cannot be started.
     pub fn receive_orders(&mut self, registry: &Registry) -> io::Result<()> {
         let mut bytes = [0; 512];
         while let Some((stream, decoder)) = &mut self.socket {
             match decoder.next().map_err(io::Error::other)? {
                 Some(Order::Run {
-                    idle_check_interval_us: pace_us,
+                    idle_check_interval_us: poll_interval_us,
                     stop_condition: StopCondition::OnOrder | StopCondition::Unchanged,
                     ..
                 }) => {
-                    self.run_gate.set_poll_interval(pace_us);
+                    self.run_gate.set_poll_interval(poll_interval_us);
                     continue;
                 }
                 Some(order) => return self.start_thread(Some(order), registry),
                 None => {}
             }
             match stream.read(&mut bytes) {
-                // The loop sees the end of its own socket, and ends all.
+                // The loop notices the end of its own socket, and ends the job.
                 Ok(0) => return Ok(()),
                 Ok(count) => decoder.push(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -91,10 +92,10 @@ impl SwitchHandle {
         Ok(())
     }
 
-    /// Starts the thread if there are processes to look at.
+    /// Starts the switch thread if there are processes to inspect.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// The thread cannot be started.
     pub fn start_if_needed(&mut self, registry: &Registry) -> io::Result<()> {
         match self.inspector.is_active() && !self.run_gate.poll_interval().is_zero() {
             true => self.start_thread(None, registry),
@@ -106,7 +107,7 @@ impl SwitchHandle {
         let Some((stream, decoder)) = self.socket.take() else { return Ok(()) };
         registry.deregister(&mut SourceFd(&stream.as_raw_fd()))?;
         stream.set_nonblocking(false)?;
-        // Where the system allows.
+        // Optional: the system may refuse.
         let _ = realtime::enter(Inherit::Realtime);
         super::start((stream, decoder, first_order), &self.run_gate, self.inspector.clone())
     }

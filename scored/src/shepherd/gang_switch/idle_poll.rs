@@ -1,32 +1,32 @@
-//! When it is looked next whether all processes are idle: at once when somebody rings, but not
-//! sooner than a pace after the last look.
+//! When to poll next whether all processes are idle: at once after a notification, but not sooner
+//! than one poll interval after the last poll.
 
 use std::time::{Duration, Instant};
 
 use super::super::inspection::PollResult;
 
-/// From a look that found somebody else looking to the next.
+/// Interval to the next poll if another thread was inspecting the processes.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(200);
-/// Where there is nothing to look at.
+/// Interval to the next poll if there is nothing to inspect.
 const NOTHING_TO_POLL_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct IdlePoll {
-    /// When it is looked next, whether anybody rings or not.
+    /// When to poll next, with or without a notification.
     pub next_poll: Instant,
-    /// Somebody has rung since the last look.
+    /// A notification was received since the last poll.
     pub notified: bool,
-    /// That all are idle is to be told also if it was before.
+    /// Idle elements are reported even if they were idle at the last poll.
     pub report_unchanged: bool,
-    /// No sooner than that.
+    /// Earliest time of a poll after a notification.
     not_before: Instant,
-    /// The last look found some idle.
+    /// The last poll found an idle element.
     was_idle: bool,
 }
 
 impl IdlePoll {
-    /// It is to be looked as soon as there is something.
+    /// The first poll is due at once.
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -38,12 +38,12 @@ impl IdlePoll {
         }
     }
 
-    /// Somebody has rung.
+    /// A process has sent a notification.
     pub fn on_notify(&mut self) {
         (self.notified, self.next_poll) = (true, self.next_poll.min(self.not_before));
     }
 
-    /// It was looked, unless somebody else did just then.
+    /// A poll was made, with this result. None: another thread was inspecting the processes.
     pub fn on_polled(&mut self, now: Instant, poll_interval: Duration, result: Option<PollResult>) {
         let Some(result) = result else {
             self.next_poll = now + LOCK_RETRY_INTERVAL;
@@ -54,8 +54,8 @@ impl IdlePoll {
         (self.notified, self.report_unchanged, self.was_idle) = (false, false, result.any_idle);
     }
 
-    /// The job goes on, or goes on at another pace. Whoever was idle may have something to do
-    /// since: it has the time to say so.
+    /// The job resumes, or gets another poll interval. After a stop, idle processes may have work
+    /// to do: they get one poll interval to become busy.
     pub fn on_resume(
         &mut self,
         now: Instant,
@@ -107,7 +107,7 @@ mod tests {
         idle_poll.on_polled(now + POLL_INTERVAL, POLL_INTERVAL, None);
         assert!(
             idle_poll.notified && idle_poll.next_poll == now + POLL_INTERVAL + LOCK_RETRY_INTERVAL,
-            "somebody else looks"
+            "another thread polls"
         );
     }
 
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(
             idle_poll.next_poll,
             now + 2 * LONG_INTERVAL + POLL_INTERVAL,
-            "it was due while it was stopped"
+            "the poll was due during the stop"
         );
     }
 
@@ -136,7 +136,7 @@ mod tests {
         idle_poll.on_resume(now, POLL_INTERVAL / 2, false, true);
         assert!(
             idle_poll.next_poll == now + POLL_INTERVAL / 2 && !idle_poll.report_unchanged,
-            "it is only told what is new"
+            "only changes are reported"
         );
     }
 }

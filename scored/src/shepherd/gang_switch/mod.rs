@@ -1,16 +1,16 @@
-//! Stopping and continuing the job on this host, in a thread that does nothing else: among busy
-//! processes the shepherd's own loop would be late. See docs/time-sharing.md.
+//! Stops and resumes the job on this host, in a thread of its own: among busy processes the
+//! shepherd's main loop would be late. See docs/time-sharing.md.
 //!
-//! Most jobs are never stopped, and a thread costs a tenth of a short one: where it can have its
-//! right to be prompt later, too, it is started when there is something for it to do.
+//! Most jobs are never stopped, and a thread costs a tenth of a short job. If realtime scheduling
+//! can also be obtained later, the thread is therefore started only when it is needed.
 //!
 //! | file | what |
 //! |---|---|
-//! | `handle.rs` | the socket, as long as there is no thread |
-//! | `run_gate.rs` | what thread and loop share: whether the job is stopped |
-//! | `processes.rs` | which processes there are, and their stops |
-//! | `thread.rs` | the thread |
-//! | `idle_poll.rs` | when it looks next whether all processes are idle |
+//! | `handle.rs` | the socket, as long as there is no switch thread |
+//! | `run_gate.rs` | state that thread and loop share: whether the job is stopped |
+//! | `processes.rs` | the processes of the job, and their stops |
+//! | `thread.rs` | the switch thread |
+//! | `idle_poll.rs` | when the thread polls next whether all processes are idle |
 
 mod handle;
 mod idle_poll;
@@ -33,9 +33,9 @@ pub use run_gate::RunGate;
 /// Stack of the thread.
 const STACK: usize = 256 * 1024;
 
-/// Starts the thread, which hears `Order::Stop` and `Order::Run` on a socket of its own, after
-/// `first`, and answers with `Report::Stopped`. In between it looks at `inspector`. It keeps the
-/// scheduling class of its caller, who becomes normal again.
+/// Starts the switch thread. It executes the order in `received`, then receives `Order::Stop` and
+/// `Order::Run` on its own socket and replies with `Report::Stopped`. In between it polls
+/// `inspector`. It inherits the scheduling class of the caller, which returns to the normal class.
 ///
 /// # Errors
 /// As pthread_create(3).

@@ -1,12 +1,12 @@
-//! The processes of the job on this host, at whatever remove, and what they do when they are
+//! The processes of the job on this host, descendants of any depth included, and how they are
 //! stopped.
 //!
-//! Where the shepherd is init of a PID namespace, one call stops all of them at once, and no fork
-//! gets past it: the kernel begins one anew that a signal has come before. But for that call the
-//! kernel goes through all processes of the machine. So those that are known are stopped one by
-//! one, and when they stand still, all are if no process has begun since they were looked for; else
-//! that call follows. Children of the shepherd are waited for by waitid(2); others are looked at in
-//! /proc.
+//! If the shepherd is init of a PID namespace, one call of kill(2) stops all of them at once. No
+//! fork escapes it: the kernel restarts a fork if a signal arrives before its end. But for that
+//! call the kernel visits all processes of the machine. The known processes are therefore stopped
+//! one by one. When they have stopped, and no process was created since the last scan, all have
+//! stopped. Otherwise the call for the whole namespace follows. The shepherd waits for its children
+//! by waitid(2) and checks the other processes in /proc.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,40 +15,40 @@ use std::os::unix::fs::FileExt;
 use crate::sys::process;
 use crate::sys::process_stop::{self, ProcStat, StopResult};
 
-/// Where the kernel says which number it has given last in this PID namespace.
+/// File with the last process id that the kernel has allocated in this PID namespace.
 const NS_LAST_PID_PATH: &str = "/proc/sys/kernel/ns_last_pid";
 
 /// How far a stop has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopProgress {
-    /// All stand still.
+    /// All processes have stopped.
     Complete,
-    /// Somebody does not yet.
+    /// Some process has not stopped yet.
     Pending,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct JobProcesses {
-    /// They have a PID namespace of their own, and this process is its init.
+    /// The processes have a PID namespace of their own, and this process is its init.
     has_namespace: bool,
     last_pid_file: Option<File>,
-    /// The last number that had been given when it was looked who is there.
+    /// The last process id that was allocated before the last scan.
     last_pid_at_scan: Option<u64>,
     children: Vec<i32>,
     non_children: Vec<i32>,
-    /// Who was stopped by somebody else, and is not to be continued.
+    /// Processes that were not stopped by this thread and must not be resumed.
     externally_stopped: HashSet<i32>,
-    /// Who has not been seen to stand still.
+    /// Processes that are not known to have stopped.
     not_yet_stopped: Vec<i32>,
-    /// Whether this stop is the first since they ran.
+    /// Whether this stop is the first since the job ran.
     is_first_stop: bool,
-    /// All stand still, and these are all.
+    /// All known processes have stopped, and there are no others.
     is_complete: bool,
 }
 
 impl JobProcesses {
-    /// Of this process.
+    /// The descendants of this process.
     pub fn new() -> Self {
         let has_namespace = std::process::id() == 1;
         Self {
@@ -64,7 +64,8 @@ impl JobProcesses {
         }
     }
 
-    /// Stops all; [`JobProcesses::wait_stopped`] tells when they stand still. `first`: they run so far.
+    /// Stops all processes; [`JobProcesses::wait_stopped`] returns when they have stopped.
+    /// `is_first_stop`: the job has been running until now.
     pub fn stop(&mut self, is_first_stop: bool) {
         (self.is_first_stop, self.is_complete) = (is_first_stop, false);
         if is_first_stop {
@@ -87,7 +88,7 @@ impl JobProcesses {
         self.children.iter().chain(&self.non_children).copied()
     }
 
-    /// Whoever is there; some of them may have been stopped before.
+    /// Stops all processes of the namespace; some may have been stopped before.
     fn stop_namespace(&mut self) {
         let already_stopped: Vec<i32> = self.known_pids().collect();
         process::kill_namespace(libc::SIGSTOP);
@@ -95,7 +96,7 @@ impl JobProcesses {
         self.track_stops(&already_stopped);
     }
 
-    /// All that are known are to stand still; `before` were stopped already.
+    /// Begins to track the stop of all known processes; `already_stopped` were stopped before.
     fn track_stops(&mut self, already_stopped: &[i32]) {
         if self.is_first_stop {
             self.find_stopped_non_children(already_stopped);
@@ -104,7 +105,7 @@ impl JobProcesses {
             self.known_pids().filter(|pid| !self.externally_stopped.contains(pid)).collect();
     }
 
-    /// Has all go on that were not stopped by somebody else.
+    /// Resumes all processes except those that were stopped externally.
     pub fn resume(&self) {
         if self.has_namespace && self.externally_stopped.is_empty() && !self.is_complete {
             process::kill_namespace(libc::SIGCONT);
@@ -115,15 +116,15 @@ impl JobProcesses {
         }
     }
 
-    /// Waits for those that move still, as long as no signal comes; others than children are only
-    /// looked at.
+    /// Waits until the remaining children have stopped, or until a signal arrives. Checks other
+    /// processes without waiting.
     pub fn wait_stopped(&mut self) -> StopProgress {
         let (children, mut is_interrupted) = (&self.children, false);
         self.not_yet_stopped.retain(|pid| {
             if children.contains(pid) && !is_interrupted {
                 match process_stop::wait_for_stop(*pid) {
                     StopResult::Stopped | StopResult::Ended => return false,
-                    // It may be held by a debugger, or wait for what cannot be interrupted.
+                    // A debugger may hold it, or it may be in an uninterruptible wait.
                     StopResult::Interrupted => is_interrupted = true,
                 }
             }
@@ -134,7 +135,7 @@ impl JobProcesses {
         if !self.not_yet_stopped.is_empty() {
             return StopProgress::Pending;
         }
-        // Of those that stand still none forks any more.
+        // Stopped processes do not fork any more.
         if self.has_namespace
             && self.last_pid_at_scan.is_some()
             && self.read_last_pid() != self.last_pid_at_scan
@@ -146,12 +147,12 @@ impl JobProcesses {
         StopProgress::Complete
     }
 
-    /// Whether some that move still are no children: they have to be looked at again and again.
+    /// Whether some of the remaining processes are not children, so that they must be polled.
     pub fn needs_polling(&self) -> bool {
         self.not_yet_stopped.first().is_some_and(|pid| !self.children.contains(pid))
     }
 
-    /// Looks who is stopped though nobody here has stopped it.
+    /// Finds children that are stopped although this thread has not stopped them.
     fn find_stopped_children(&mut self) {
         self.externally_stopped
             .retain(|pid| process_stop::read_stat(*pid).is_some_and(|stat| stat.is_stopped()));
@@ -160,8 +161,9 @@ impl JobProcesses {
         }
     }
 
-    /// The same of those that are no children, behind the signal: who was stopped before does not
-    /// take it. Of those that were stopped here already that tells nothing.
+    /// Finds non-children that were stopped externally. Called after the signal was sent, because
+    /// the signal stays pending in a process that was already stopped. In processes that this
+    /// thread has stopped before, a pending signal proves nothing.
     fn find_stopped_non_children(&mut self, already_stopped: &[i32]) {
         let stopped =
             |pid: &&i32| process_stop::read_stat(**pid).is_some_and(|stat| stat.is_stopped());
@@ -173,17 +175,17 @@ impl JobProcesses {
         self.externally_stopped.extend(self.non_children.iter().filter(was_stopped_externally));
     }
 
-    /// Looks who is there.
+    /// Scans the namespace for processes.
     fn rescan(&mut self) {
         self.last_pid_at_scan = self.read_last_pid();
         self.sort_by_parent(namespace_pids());
     }
 
-    fn sort_by_parent(&mut self, found: Vec<i32>) {
+    fn sort_by_parent(&mut self, pids: Vec<i32>) {
         let self_pid = std::process::id() as i32;
         self.children.clear();
         self.non_children.clear();
-        for pid in found {
+        for pid in pids {
             match process_stop::read_stat(pid) {
                 Some(stat) if stat.parent == self_pid => self.children.push(pid),
                 Some(_) => self.non_children.push(pid),
@@ -198,13 +200,13 @@ impl JobProcesses {
         std::str::from_utf8(&digits[..count]).ok()?.trim().parse().ok()
     }
 
-    /// Without a namespace: all that can be found, until a look finds nobody new. Whoever forks
-    /// between look and signal is found by the next.
+    /// Without a namespace: stops all processes that a scan finds, until a scan finds no new ones.
+    /// A child forked between scan and signal is found by the next scan.
     fn stop_descendants(&mut self) {
         let mut stopped = HashSet::new();
         loop {
-            let found = process::descendants();
-            let new_pids: Vec<i32> = found.into_iter().filter(|pid| stopped.insert(*pid)).collect();
+            let pids = process::descendants();
+            let new_pids: Vec<i32> = pids.into_iter().filter(|pid| stopped.insert(*pid)).collect();
             if new_pids.is_empty() {
                 break;
             }
@@ -214,7 +216,7 @@ impl JobProcesses {
     }
 }
 
-/// All processes of this PID namespace but its init.
+/// All processes of this PID namespace except its init.
 fn namespace_pids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

@@ -1,5 +1,5 @@
-//! Whether the job is stopped: the thread that switches says it, the loop asks before it starts
-//! anything.
+//! Whether the job is stopped: the switch thread sets it, and the loop asks before it starts a
+//! process.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use score_proto::carea::board;
 
 use crate::sys::memfd::PublishedMap;
 
-/// See the [module](self). The words are written by the thread, under the lock.
+/// See the [module](self). The switch thread writes the atomics, under the lock.
 #[derive(Debug)]
 pub struct RunGate {
     inner: Mutex<Inner>,
     stopped: AtomicBool,
     stopped_ns: AtomicU64,
-    poll_interval_us: AtomicU32,
-    /// The loop wants to know when the job runs again.
+    idle_check_interval_us: AtomicU32,
+    /// The loop wants to be woken when the job runs again.
     wake_requested: AtomicBool,
     waker: Waker,
 }
@@ -29,17 +29,17 @@ struct Inner {
     stop_count: u64,
 }
 
-/// As long as this lives the job does not become stopped.
+/// The job cannot be stopped during the lifetime of this guard.
 pub struct RunGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, Inner>);
 
 impl RunGate {
-    /// A job that runs; `waker` wakes the loop.
+    /// Gate of a running job; `waker` wakes the loop.
     pub fn new(waker: Waker) -> Self {
         Self {
             inner: Mutex::default(),
             stopped: AtomicBool::new(false),
             stopped_ns: AtomicU64::new(0),
-            poll_interval_us: AtomicU32::new(0),
+            idle_check_interval_us: AtomicU32::new(0),
             wake_requested: AtomicBool::new(false),
             waker,
         }
@@ -49,7 +49,7 @@ impl RunGate {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leave to start a process, which is to be had for as short as possible; none while the job
+    /// Permission to start a process, which must be held as briefly as possible. None while the job
     /// is stopped.
     pub fn acquire(&self) -> Option<RunGuard<'_>> {
         let inner = self.lock();
@@ -61,7 +61,7 @@ impl RunGate {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// For how long it has been stopped in all, the present stop not counted.
+    /// Total time for which the job has been stopped, without the current stop.
     pub fn total_stopped(&self) -> Duration {
         Duration::from_nanos(self.stopped_ns.load(Ordering::SeqCst))
     }
@@ -80,12 +80,12 @@ impl RunGate {
         !self.is_stopped()
     }
 
-    /// How often it is to be looked whether all processes are idle (`Order::Run`); zero for never.
+    /// Interval at which to poll whether all processes are idle (`Order::Run`); zero for never.
     pub fn poll_interval(&self) -> Duration {
-        Duration::from_micros(self.poll_interval_us.load(Ordering::SeqCst).into())
+        Duration::from_micros(self.idle_check_interval_us.load(Ordering::SeqCst).into())
     }
 
-    /// From now on processes read there for how long the job was stopped.
+    /// Publishes the stopped time on this board, where the processes read it.
     pub fn publish_to(&self, board: Arc<PublishedMap>) {
         let mut inner = self.lock();
         inner.board = Some(board);
@@ -99,7 +99,8 @@ impl RunGate {
         }
     }
 
-    /// The job is about to be stopped: nothing is started from now on. False if it was already.
+    /// The job is about to be stopped: no process is started from now on. False if it was stopped
+    /// already.
     pub(super) fn mark_stopped(&self, now: Instant) -> bool {
         let mut inner = self.lock();
         if inner.stopped_since.is_some() {
@@ -114,10 +115,10 @@ impl RunGate {
 
     /// See [`RunGate::poll_interval`].
     pub(super) fn set_poll_interval(&self, poll_interval_us: u32) {
-        self.poll_interval_us.store(poll_interval_us, Ordering::SeqCst);
+        self.idle_check_interval_us.store(poll_interval_us, Ordering::SeqCst);
     }
 
-    /// The job is about to run again, by an order with this pace; true if it was stopped.
+    /// The job is about to run again, with this poll interval. True if it was stopped.
     pub(super) fn mark_running(&self, now: Instant, poll_interval_us: u32) -> bool {
         let mut inner = self.lock();
         self.set_poll_interval(poll_interval_us);
@@ -130,10 +131,10 @@ impl RunGate {
         true
     }
 
-    /// Wakes the loop if it has asked for that.
+    /// Wakes the loop if it has requested that.
     pub(super) fn wake(&self) {
         if self.wake_requested.swap(false, Ordering::SeqCst) {
-            // Only a full counter fails, and that wakes as well.
+            // Fails only if the counter is full, and a full counter wakes as well.
             let _ = self.waker.wake();
         }
     }

@@ -1,4 +1,4 @@
-//! The thread that switches.
+//! The switch thread.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -19,25 +19,26 @@ use super::run_gate::RunGate;
 use crate::sys::process_stop::InterruptTimer;
 use crate::sys::realtime::{self, Inherit};
 
-/// A wait for children that takes longer is interrupted, to look at them in /proc, first after
-/// much less: who does not run stands still, too.
+/// A wait for children is interrupted after the first interval, then repeatedly after the second,
+/// to check their state in /proc: a process that does not run counts as stopped, too.
 const WAIT_INTERRUPT_INTERVALS: [Duration; 2] =
     [Duration::from_micros(100), Duration::from_millis(2)];
-/// Pauses between looks at processes that are no children.
+/// Shortest and longest delay between two checks of processes that are not children.
 const PROC_POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// Hears orders, and carries them out, until nobody gives any: what has been heard already, the
-/// first one, and what comes.
+/// Receives orders and carries them out until the socket is closed. `received`: the socket, bytes
+/// that were read already, and the first order.
 pub fn run(
     received: (UnixStream, Decoder, Option<Order>),
     run_gate: &RunGate,
     inspector: ProcessInspector,
 ) {
-    // Only who is it already may do this: what it starts is none.
+    // Succeeds only in a thread that may use the realtime class. Threads and processes that it
+    // starts are normal.
     if realtime::enter(Inherit::Normal).is_ok() {
         realtime::pin_to_first_cpu();
     }
-    // A thread without timer would wait for ever for a process in a debugger's hands.
+    // Without a timer, the thread would wait for ever for a process that a debugger holds.
     let Ok(interrupt_timer) = InterruptTimer::new() else { return };
     let (stream, decoder, first_order) = received;
     let (processes, idle_poll) = (JobProcesses::new(), IdlePoll::new());
@@ -50,7 +51,8 @@ pub fn run(
         idle_poll,
         slice_end: None,
     };
-    // It ends with its socket: the shepherd's loop sees the end of its own, and ends all.
+    // The thread ends with its socket. The shepherd's loop notices the end of its own socket, and
+    // ends the job.
     let _ = switch_thread.serve(first_order, run_gate);
 }
 
@@ -61,15 +63,15 @@ struct SwitchThread {
     processes: JobProcesses,
     inspector: ProcessInspector,
     idle_poll: IdlePoll,
-    /// When the job is to be stopped without an order, and the number of that stop.
+    /// When to stop the job without an order, and the sequence number of that stop.
     slice_end: Option<(Instant, u64)>,
 }
 
-/// What there is to do.
+/// An event that the switch thread handles.
 enum SwitchEvent {
-    /// Somebody has ordered it.
+    /// An order was received.
     OrderReceived(Order),
-    /// The job has had its time.
+    /// The job's slice has expired: sequence number of the stop.
     SliceExpired(u64),
 }
 
@@ -88,12 +90,12 @@ impl SwitchThread {
                     self.stop(switch_seq, run_gate)?;
                 }
                 SwitchEvent::OrderReceived(Order::Run {
-                    idle_check_interval_us: pace_us,
+                    idle_check_interval_us: poll_interval_us,
                     stop_condition: StopCondition::Unchanged,
                     ..
                 }) => {
                     let previous = run_gate.poll_interval();
-                    run_gate.set_poll_interval(pace_us);
+                    run_gate.set_poll_interval(poll_interval_us);
                     self.idle_poll.on_resume(
                         Instant::now(),
                         run_gate.poll_interval(),
@@ -102,13 +104,13 @@ impl SwitchThread {
                     );
                 }
                 SwitchEvent::OrderReceived(Order::Run {
-                    idle_check_interval_us: pace_us,
-                    stop_condition: until,
+                    idle_check_interval_us: poll_interval_us,
+                    stop_condition,
                     ..
                 }) => {
-                    self.set_slice_end(until);
+                    self.set_slice_end(stop_condition);
                     let (now, previous) = (Instant::now(), run_gate.poll_interval());
-                    let was_stopped = run_gate.mark_running(now, pace_us);
+                    let was_stopped = run_gate.mark_running(now, poll_interval_us);
                     if was_stopped {
                         self.processes.resume();
                     }
@@ -130,7 +132,7 @@ impl SwitchThread {
             StopCondition::After { run_us: us, switch_seq } => {
                 Some((Instant::now() + Duration::from_micros(us.into()), switch_seq))
             }
-            // Turns are its daemon's business.
+            // The daemon handles the local rotation.
             StopCondition::OnOrder | StopCondition::Unchanged | StopCondition::LocalRotation(_) => {
                 None
             }
@@ -155,9 +157,9 @@ impl SwitchThread {
         }
     }
 
-    /// Looks whether all processes are idle when somebody rings or it is time, at its pace at most,
-    /// until somebody gives an order, or the job has had its time: answers the number of the stop
-    /// that is due.
+    /// Polls whether all processes are idle, after notifications and when a poll is due, at most
+    /// once per poll interval. Returns when the socket is readable (None), or when the slice has
+    /// expired (sequence number of the stop).
     fn poll_until_due(&mut self, run_gate: &RunGate) -> io::Result<Option<u64>> {
         loop {
             let now = Instant::now();
@@ -173,7 +175,8 @@ impl SwitchThread {
             let sources =
                 [self.stream.as_fd(), self.inspector.wake_fd(), self.inspector.notify_fd()];
             let mut poll_fds = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            // Who rings without end is heard once.
+            // After one notification the socket is not polled again until the next sample, so that
+            // a flood of notifications is harmless.
             let poll_fd_count = if polls && !self.idle_poll.notified { 3 } else { 2 };
             match ppoll(&mut poll_fds[..poll_fd_count], left.map(TimeSpec::from), None) {
                 Err(Errno::EINTR) => {}
@@ -200,7 +203,7 @@ impl SwitchThread {
             self.idle_poll.report_unchanged,
             |element, summary| {
                 let mut bytes = Vec::with_capacity(64);
-                // It fails for what is too long only.
+                // Fails only for reports that are too long.
                 let _ = frame::encode(&Report::IdleSummary { element, summary }, &mut bytes);
                 send_result = stream.write_all(&bytes);
             },
@@ -209,7 +212,8 @@ impl SwitchThread {
         send_result
     }
 
-    /// Stops all, and says so when they stand still; not if another order comes before.
+    /// Stops all processes and reports when they have stopped. If another order arrives first,
+    /// nothing is reported.
     fn stop(&mut self, switch_seq: u64, run_gate: &RunGate) -> io::Result<()> {
         let is_first_stop = run_gate.mark_stopped(Instant::now());
         self.processes.stop(is_first_stop);
@@ -235,7 +239,7 @@ impl SwitchThread {
         Ok(())
     }
 
-    /// Whether there is a further order, or nobody to give one.
+    /// Whether another order is waiting, or the socket is closed.
     fn has_pending_order(&self) -> bool {
         let mut poll_fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
         poll(&mut poll_fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)

@@ -1,5 +1,5 @@
-//! The C-Areas of one parallel process on this host, as they are read (`proto/src/carea.rs`).
-//! Processes may write anything there: each word is taken once, and checked.
+//! Reads the C-Areas of one parallel process on this host (`proto/src/carea.rs`). Processes may
+//! write anything there: each word is read once, and checked.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,29 +25,29 @@ pub struct CArea<'a> {
     offset: usize,
 }
 
-/// What a thread says of itself.
+/// State that a thread publishes about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadSlot {
-    /// The slot's number.
+    /// The index of the slot.
     pub index: usize,
     /// Its Linux thread id.
     pub tid: u32,
-    /// It waits for something that only other processes can bring.
+    /// It waits for an event that only other processes can cause.
     pub idle: bool,
-    /// What for.
+    /// The event.
     pub waiting_for: WaitingFor,
     /// Since when, by CLOCK_MONOTONIC.
     pub since_ns: u64,
 }
 
-/// What counts as waiting: whatever else a thread does ends by itself, sooner or later.
+/// Whether this counts as waiting for other processes. All other states end by themselves.
 fn is_wait(waiting_for: WaitingFor) -> bool {
     use WaitingFor::*;
     matches!(waiting_for, Message | SendBuffer | Barrier | Select | Pmi)
 }
 
 impl CAreas {
-    /// Maps the areas of `count` processes.
+    /// Maps the areas of `process_count` processes.
     ///
     /// # Errors
     /// As mmap(2).
@@ -55,12 +55,12 @@ impl CAreas {
         Ok(Self { map: UntrustedMap::new(fd, AREA_BYTES * process_count as usize)?, process_count })
     }
 
-    /// How many there are.
+    /// Number of areas.
     pub fn process_count(&self) -> u32 {
         self.process_count
     }
 
-    /// That of the process of this number on this host.
+    /// The area of the process with this index on this host.
     pub fn area(&self, process: u32) -> Option<CArea<'_>> {
         let offset = AREA_BYTES * process as usize;
         (process < self.process_count).then_some(CArea { map: &self.map, offset })
@@ -82,23 +82,24 @@ impl CArea<'_> {
         self.u64(area::BUSY_TRANSITIONS)
     }
 
-    /// Whether some thread is idle: the cheapest question, enough to know that none is.
+    /// Whether some thread is idle. This is the cheapest check, and false proves that none is.
     pub fn may_be_idle(&self) -> bool {
         self.u32(area::IDLE_THREADS) != 0
     }
 
-    /// Whether all threads are idle that have ever said what they do, and there is one.
+    /// Whether all threads that have a slot are idle, and there is at least one.
     pub fn is_idle(&self) -> bool {
         self.for_each_slot(|thread_slot| thread_slot.idle && is_wait(thread_slot.waiting_for))
             .is_some_and(|count| count > 0)
     }
 
-    /// Has the process ring at this change; only what is looked at from now on counts.
+    /// Has the process send a notification at this change. Only reads that follow this call can
+    /// rely on it.
     pub fn arm_notification(&self, change: u32) {
         idle_notify::arm(self.map.word(self.offset + area::IDLE_NOTIFY), change);
     }
 
-    /// The slot of a thread that works, and has not been idle after `before_ns`.
+    /// The slot of a busy thread that has not been idle after `before_ns`.
     pub fn busy_slot(&self, before_ns: u64) -> Option<usize> {
         let thread_slots = self.thread_slots().unwrap_or_default();
         let was_busy =
@@ -106,7 +107,7 @@ impl CArea<'_> {
         thread_slots.iter().find(was_busy).map(|thread_slot| thread_slot.index)
     }
 
-    /// Whether a thread works in this slot.
+    /// Whether the thread of this slot is busy.
     pub fn is_slot_busy(&self, slot: usize) -> bool {
         self.thread_slots()
             .unwrap_or_default()
@@ -114,7 +115,7 @@ impl CArea<'_> {
             .any(|thread_slot| thread_slot.index == slot && !thread_slot.idle)
     }
 
-    /// Since when all of its threads are idle that have a slot.
+    /// Since when all threads that have a slot are idle.
     pub fn idle_since(&self) -> u64 {
         self.thread_slots()
             .unwrap_or_default()
@@ -124,7 +125,7 @@ impl CArea<'_> {
             .unwrap_or(0)
     }
 
-    /// All threads that have a slot; nothing when that is not to be made out.
+    /// The slots of all threads. None: the area is invalid, or some thread has no slot.
     pub fn thread_slots(&self) -> Option<Vec<ThreadSlot>> {
         let mut thread_slots = Vec::new();
         self.for_each_slot(|thread_slot| {
@@ -134,7 +135,7 @@ impl CArea<'_> {
         Some(thread_slots)
     }
 
-    /// Calls of sc_barrier, and answers taken.
+    /// Calls of sc_barrier, and replies taken.
     pub fn barriers(&self) -> (u64, u64) {
         let called = self.u64(area::BARRIERS_CALLED);
         (called, self.u64(area::BARRIERS_LEFT))
@@ -146,8 +147,8 @@ impl CArea<'_> {
         [first, second]
     }
 
-    /// How many threads have a slot; nothing when one has none, or one is not as it is wanted, or
-    /// the area is none.
+    /// How many threads have a slot. None: some thread has no slot, `accepts` has rejected a slot,
+    /// or the area is invalid.
     fn for_each_slot(&self, mut accepts: impl FnMut(ThreadSlot) -> bool) -> Option<u32> {
         // SYNC: area-magic
         let valid = self.u64(area::MAGIC) == AREA_MAGIC;
@@ -185,9 +186,9 @@ pub mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
-    /// Areas of two processes, and who writes them.
+    /// Areas of two processes, and the file to write them.
     pub struct CAreaFixture {
-        /// What is written.
+        /// The mapped areas.
         pub areas: CAreas,
         file: File,
     }
@@ -198,7 +199,7 @@ pub mod tests {
             Self::with_second_mapping().0
         }
 
-        /// The same, mapped a second time for who looks.
+        /// The same, with a second mapping for the reader under test.
         pub fn with_second_mapping() -> (Self, CAreas) {
             let fd = sealed(c"score-test", 2 * AREA_BYTES as u64).unwrap();
             let [areas, second] = [(); 2].map(|()| CAreas::new(fd.as_fd(), 2).unwrap());
@@ -208,19 +209,19 @@ pub mod tests {
             (fixture, second)
         }
 
-        /// Writes a word of a process's area.
+        /// Writes a word of 8 bytes of a process's area.
         pub fn write_u64(&self, process: u64, offset: usize, value: u64) {
             let position = process * AREA_BYTES as u64 + offset as u64;
             self.file.write_all_at(&value.to_le_bytes(), position).unwrap();
         }
 
-        /// The same.
+        /// Writes a word of 4 bytes.
         pub fn write_u32(&self, process: u64, offset: usize, value: u32) {
             let position = process * AREA_BYTES as u64 + offset as u64;
             self.file.write_all_at(&value.to_le_bytes(), position).unwrap();
         }
 
-        /// Reads one.
+        /// Reads a word of 4 bytes.
         pub fn read_u32(&self, process: u32, offset: usize) -> u32 {
             self.areas.area(process).unwrap().u32(offset)
         }
@@ -250,7 +251,7 @@ pub mod tests {
         fixture.write_slot(1, 0, 70, IDLE, WaitingFor::Message as u32);
         assert!(is_idle());
         fixture.write_slot(1, 1, 71, 0, 0);
-        assert!(!is_idle(), "the second one works");
+        assert!(!is_idle(), "the second one is busy");
         fixture.write_slot(1, 1, 71, IDLE, WaitingFor::Barrier as u32);
         assert!(is_idle());
         for waiting_for in [WaitingFor::Nothing, WaitingFor::Sleep, WaitingFor::Flush] {
@@ -258,7 +259,7 @@ pub mod tests {
             assert!(!is_idle(), "{waiting_for:?} ends by itself");
         }
         fixture.write_slot(1, 1, 0, 0, 0);
-        assert!(is_idle(), "the second one has ended");
+        assert!(is_idle(), "the second one has exited");
     }
 
     #[test]

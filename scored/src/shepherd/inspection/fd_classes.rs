@@ -1,4 +1,4 @@
-//! What the descriptors of a process are, from the outside (proc(5)): whether only PM makes them
+//! Classifies the descriptors of a process from outside (proc(5)): whether only PM makes them
 //! readable.
 
 use std::cell::OnceCell;
@@ -11,14 +11,14 @@ use super::thread_rules::ProcessFacts;
 use crate::shepherd::networks::AdapterOpens;
 use crate::sys::spawn::CONTROL_FD;
 
-/// Names of PM's doorbells (`pm/src/doorbell.rs`).
+/// Prefix of the names of PM's doorbells (`pm/src/doorbell.rs`).
 const DOORBELL_PREFIX: &str = "@score-pm-";
-/// RDMA adapters.
+/// Path prefix of RDMA adapters.
 const UVERBS_PREFIX: &str = "/dev/infiniband/uverbs";
-/// epoll sets within epoll sets.
+/// Depth of nested epoll sets that are examined.
 const MAX_EPOLL_NESTING: usize = 4;
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FdKind {
     Socket(u64),
@@ -26,11 +26,11 @@ enum FdKind {
     EventFd,
     /// An open RDMA adapter.
     Adapter,
-    /// What happens to one, or comes by it.
+    /// Events or completions of an adapter.
     AdapterEvents,
-    /// Changes of memory that is registered with one.
+    /// Changes of memory that is registered with an adapter.
     MemoryEvents,
-    /// Another one that has no file: timers, signals, io_uring…
+    /// Another descriptor without a file: timers, signals, io_uring…
     Anonymous,
     Pipe,
     File,
@@ -64,17 +64,17 @@ fn epoll_targets(fdinfo: &str) -> Option<Vec<i32>> {
     lines.map(|line| line.split_ascii_whitespace().next()?.parse().ok()).collect()
 }
 
-/// A socket that is of PM, or may be.
+/// A socket that belongs to PM, or may belong to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SocketDirection {
-    /// What comes there is counted.
+    /// PM receives through it and counts the messages.
     Receive(u64),
-    /// What it is for is sending: nobody can send to it but a peer of its own choice.
+    /// For sending: only the peer that it has chosen can send to it.
     SendOnly(u64),
 }
 
-/// Those among the Unix sockets of a network namespace (`/proc/net/unix`): doorbells by their
-/// name, and what rings them, which has neither name nor peer.
+/// PM's sockets among the Unix sockets of a network namespace (`/proc/net/unix`): doorbells, which
+/// have a known name, and the sockets of their senders, which have neither name nor peer.
 fn parse_unix_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     list.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -89,7 +89,7 @@ fn parse_unix_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     })
 }
 
-/// Those among the UDP sockets (`/proc/net/udp`): PM sends by connected ones.
+/// PM's sockets among the UDP sockets (`/proc/net/udp`): PM sends through connected ones.
 fn parse_udp_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     list.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -99,12 +99,12 @@ fn parse_udp_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
     })
 }
 
-/// The sockets of PM that processes of this host may have, by inode. A list is read when it is
-/// asked for: the kernel takes long for that of UDP, and most jobs have none.
+/// The sockets of PM that processes of this host may have, by inode. Each list is read on demand:
+/// the kernel takes long for that of UDP, and most jobs do not need it.
 #[derive(Debug, Default)]
 pub struct PmSockets {
     unix: OnceCell<PmSocketMap>,
-    /// Wires that this process has, too.
+    /// Sockets of wires, which the shepherd has open too.
     shepherd_sockets: OnceCell<HashSet<u64>>,
     udp: OnceCell<PmSocketMap>,
 }
@@ -117,14 +117,14 @@ struct PmSocketMap {
 
 impl FromIterator<SocketDirection> for PmSocketMap {
     fn from_iter<I: IntoIterator<Item = SocketDirection>>(sockets: I) -> Self {
-        let mut found = Self::default();
+        let mut socket_map = Self::default();
         for socket in sockets {
             match socket {
-                SocketDirection::Receive(inode) => found.incoming.insert(inode),
-                SocketDirection::SendOnly(inode) => found.outgoing.insert(inode),
+                SocketDirection::Receive(inode) => socket_map.incoming.insert(inode),
+                SocketDirection::SendOnly(inode) => socket_map.outgoing.insert(inode),
             };
         }
-        found
+        socket_map
     }
 }
 
@@ -150,12 +150,12 @@ impl PmSockets {
         self.udp.get_or_init(|| lists().iter().flat_map(|list| parse_udp_sockets(list)).collect())
     }
 
-    /// Whether PM receives by it.
+    /// Whether PM receives through this socket.
     fn is_receive_socket(&self, inode: u64) -> bool {
         self.unix().incoming.contains(&inode) || self.shepherd_sockets().contains(&inode)
     }
 
-    /// Whether PM receives or sends by it.
+    /// Whether PM receives or sends through this socket.
     fn is_pm_socket(&self, inode: u64) -> bool {
         let sends = |socket_map: &PmSocketMap| socket_map.outgoing.contains(&inode);
         self.is_receive_socket(inode) || sends(self.unix()) || sends(self.udp())
@@ -189,20 +189,20 @@ impl<'a> LiveProcess<'a> {
     fn is_pm_only(&self, fd: i32, depth: usize) -> bool {
         match fd_kind(self.pid, fd) {
             Some(FdKind::Socket(inode)) => self.sockets.is_receive_socket(inode),
-            // PM over ethernet rings by one, in the set that pmGetFd gives out.
+            // The ethernet device wakes receivers by an eventfd in the set that pmGetFd returns.
             Some(FdKind::EventFd) => depth > 0,
             Some(FdKind::Epoll) if depth < MAX_EPOLL_NESTING => {
                 let info = read_proc_file(&format!("/proc/{}/fdinfo/{fd}", self.pid));
                 let targets = info.ok().and_then(|info| epoll_targets(&info));
-                let targets = targets.filter(|inside| !inside.is_empty());
+                let targets = targets.filter(|fds| !fds.is_empty());
                 targets.is_some_and(|fds| fds.iter().all(|fd| self.is_pm_only(*fd, depth + 1)))
             }
             _ => false,
         }
     }
 
-    /// Whether it might ask for what comes from outside without sleeping for it: nobody can see
-    /// what a program polls.
+    /// Whether the process might poll for external input without sleeping: it cannot be observed
+    /// which descriptors a program polls.
     pub fn may_poll_foreign_fds(&self) -> bool {
         let Some(fds) = open_fds(self.pid) else { return true };
         let kinds: Vec<_> = fds.into_iter().map(|fd| (fd, fd_kind(self.pid, fd))).collect();
@@ -215,18 +215,19 @@ impl<'a> LiveProcess<'a> {
                 Some(FdKind::File) => fd == 0 && self.is_nonblocking(fd),
                 Some(FdKind::Anonymous) => true,
                 Some(FdKind::Epoll | FdKind::EventFd) => false,
-                // Those of PM: counted above.
+                // PM's own: `has_other_adapters` has counted them.
                 Some(FdKind::Adapter | FdKind::AdapterEvents | FdKind::MemoryEvents) => false,
-                // It was that of the directory itself, or has just been closed.
+                // The descriptor of the directory itself, or one that has just been closed.
                 None => false,
             })
     }
 
-    /// Whether it uses RDMA, or watches memory, beside PM: which has for each adapter that it opens
-    /// two descriptors of what happens there, librdmacm one, and one for all registered memory.
+    /// Whether the process uses RDMA, or watches memory, independently of PM. For each adapter that
+    /// it opens, PM has two descriptors of events, and librdmacm has one. PM has one descriptor for
+    /// all registered memory.
     fn has_other_adapters(&self, kinds: &[(i32, Option<FdKind>)]) -> bool {
-        let count = |wanted: &FdKind| {
-            kinds.iter().filter(|(_, kind)| kind.as_ref() == Some(wanted)).count()
+        let count = |expected: &FdKind| {
+            kinds.iter().filter(|(_, kind)| kind.as_ref() == Some(expected)).count()
         };
         let AdapterOpens { verbs, rdmacm } = self.adapters;
         count(&FdKind::Adapter) > verbs + rdmacm
@@ -243,7 +244,7 @@ impl<'a> LiveProcess<'a> {
         flags.is_none_or(|flags| flags & libc::O_NONBLOCK != 0)
     }
 
-    /// Whether the kernel may ring an eventfd of its own accord: requests to files under way.
+    /// Whether the kernel may signal an eventfd by itself: asynchronous I/O is in use.
     pub fn has_async_io(&self) -> bool {
         let maps = read_proc_file(&format!("/proc/{}/maps", self.pid));
         maps.map_or(true, |maps| maps.contains("[aio]") || maps.contains("anon_inode:[io_uring]"))
@@ -256,7 +257,10 @@ impl ProcessFacts for LiveProcess<'_> {
     }
 
     fn is_pm_send(&self, fd: i32) -> bool {
-        matches!(fd_kind(self.pid, fd), Some(FdKind::Socket(inode)) if self.sockets.is_pm_socket(inode))
+        matches!(
+            fd_kind(self.pid, fd),
+            Some(FdKind::Socket(inode)) if self.sockets.is_pm_socket(inode)
+        )
     }
 
     fn is_control(&self, fd: i32) -> bool {
@@ -321,7 +325,7 @@ mod tests {
         let name = format!("score-pm-test-{}", std::process::id());
         let doorbell_address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let doorbell = UnixDatagram::bind_addr(&doorbell_address).unwrap();
-        // This process is the shepherd, too, so that all of its sockets would be wires.
+        // This process is also the shepherd, so that all of its sockets would count as wires.
         let sockets =
             PmSockets { shepherd_sockets: OnceCell::from(HashSet::new()), ..PmSockets::default() };
         let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
@@ -358,7 +362,7 @@ mod tests {
         let pm_fds =
             [FdKind::Adapter, FdKind::AdapterEvents, FdKind::AdapterEvents, FdKind::MemoryEvents];
         assert!(!has_others((1, 0), &pm_fds) && !has_others((0, 0), &[FdKind::EventFd]));
-        // The own one and another, which had the address that was tried first.
+        // librdmacm has opened PM's adapter, and another one whose address was tried first.
         let rdmacm_fds = [FdKind::Adapter, FdKind::AdapterEvents].repeat(2);
         let iwarp_fds = [&pm_fds[..], &rdmacm_fds].concat();
         assert!(!has_others((1, 2), &iwarp_fds) && has_others((1, 1), &iwarp_fds));
@@ -371,7 +375,7 @@ mod tests {
 
     #[test]
     fn mapped_memory_is_read_and_unmapped_memory_is_not() {
-        let text = *b"what is waited for";
+        let text = *b"memory of this process";
         let sockets = PmSockets::default();
         let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
         let address = text.as_ptr() as u64;

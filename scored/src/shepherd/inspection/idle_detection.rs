@@ -1,8 +1,10 @@
-//! Whether all processes of an element are idle, and who is to ring when that changes.
+//! Whether all processes of an element are idle, and which of them are armed to send a notification
+//! when that changes.
 //!
-//! As long as one thread works nothing else matters: it is asked to ring when it becomes idle, and
-//! nobody else is looked at. When all are idle, all are asked to ring. Both only for what has stood
-//! for a while ([`super::poll_backoff`]): who goes to and fro would ring all the time.
+//! As long as one thread is busy, the element is not idle: its process is armed to send a
+//! notification when the thread becomes idle, and no other process is polled. When all processes
+//! are idle, all are armed. A state is armed only if it has lasted for a while
+//! ([`super::poll_backoff`]): a process that changes often would send notifications all the time.
 
 use std::time::Duration;
 
@@ -12,34 +14,34 @@ use score_proto::observation::IdleSummary;
 use super::ObservedElement;
 use super::poll_backoff::{self, NotifySource};
 
-/// Looks until somebody is asked and nothing has changed meanwhile; then it has to be looked again.
+/// Attempts to arm processes without a change of state meanwhile. After that the element is polled.
 const MAX_ARM_ATTEMPTS: usize = 4;
 const BUSY: IdleSummary = IdleSummary { idle: false, ..IdleSummary::EMPTY };
 
-/// Whom a wish stands in the C-Area of.
+/// The processes whose C-Areas are armed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Armed {
-    /// Nobody.
+    /// No process.
     #[default]
-    Nobody,
-    /// This process.
+    Disarmed,
+    /// The process with this index.
     One(u32),
-    /// All of them.
+    /// All processes.
     All,
 }
 
-/// What a look has found.
+/// Result of a check.
 enum IdleCheck {
-    /// All are idle. Since when the last is.
+    /// All processes are idle: summary, and since when the last one is idle.
     AllIdle(IdleSummary, u64),
-    /// The thread in this slot of this process works, and has for a while.
+    /// A thread has been busy for a while: process and slot.
     ThreadBusy(u32, usize),
-    /// Somebody is not idle.
+    /// Some process is not idle.
     SomeBusy,
 }
 
 impl ObservedElement {
-    /// Looks, and asks somebody to ring if that is to be had.
+    /// Polls the element, and arms processes if possible.
     pub(super) fn poll_idle(
         &mut self,
         job_time_ns: u64,
@@ -59,8 +61,8 @@ impl ObservedElement {
                     all_armed = true;
                 }
                 IdleCheck::AllIdle(summary, _) => {
-                    self.arm(Armed::Nobody, idle_notify::NONE);
-                    return (summary, NotifySource::Nobody);
+                    self.arm(Armed::Disarmed, idle_notify::NONE);
+                    return (summary, NotifySource::NoProcess);
                 }
                 IdleCheck::ThreadBusy(index, slot) => {
                     self.arm(Armed::One(index), idle_notify::idle(slot));
@@ -72,12 +74,13 @@ impl ObservedElement {
                 IdleCheck::SomeBusy => break,
             }
         }
-        self.arm(Armed::Nobody, idle_notify::NONE);
-        (BUSY, NotifySource::Nobody)
+        self.arm(Armed::Disarmed, idle_notify::NONE);
+        (BUSY, NotifySource::NoProcess)
     }
 
-    /// One look at all, or at as many as it takes to find one that works. All are idle only if
-    /// there was an instant at which they were: none has been busy between its look and the last.
+    /// Checks all processes, or as many as it takes to find a busy thread. All are idle only if
+    /// there was an instant at which all were: no process became busy between its check and the
+    /// last check.
     fn check_idle(&self, settled_before_ns: u64) -> IdleCheck {
         let (mut summary, mut since_ns, mut some_busy) = (IdleSummary::EMPTY, 0, false);
         let mut busy_transitions = 0u64;
@@ -112,13 +115,13 @@ impl ObservedElement {
         }
     }
 
-    /// How often anybody became busy.
+    /// How often threads of all processes became busy.
     fn busy_transitions(&self) -> u64 {
         (0..self.careas.process_count())
             .fold(0, |sum, index| sum.wrapping_add(self.claim(index).turns))
     }
 
-    /// Takes the last wish back, and makes this one.
+    /// Disarms the processes that were armed before, and arms these.
     fn arm(&mut self, target: Armed, change: u32) {
         if self.armed != target {
             self.arm_notification(idle_notify::NONE);
@@ -129,7 +132,7 @@ impl ObservedElement {
 
     fn arm_notification(&self, change: u32) {
         let processes = match self.armed {
-            Armed::Nobody => 0..0,
+            Armed::Disarmed => 0..0,
             Armed::One(index) => index..index + 1,
             Armed::All => 0..self.careas.process_count(),
         };

@@ -5,10 +5,10 @@ use crate::shepherd::networks::MessageCounters;
 use score_proto::carea::{IDLE, WaitingFor, area, area::slot};
 
 const POLL_INTERVAL: Duration = Duration::from_micros(1500);
-/// A clock that has run for a while.
+/// Time of a clock that has run for a while.
 const NOW: u64 = 1_000_000_000;
 
-/// Two processes of a thread each.
+/// Two processes with one thread each.
 struct Fixture {
     carea_fixture: CAreaFixture,
     element: ObservedElement,
@@ -32,7 +32,7 @@ impl Fixture {
         fixture
     }
 
-    /// The thread of a process is idle, or works and has been idle last, since then.
+    /// Sets the state of a process's thread: idle since then, or busy and last idle then.
     fn set(&self, process: u64, state: u32, since_ns: u64) {
         self.carea_fixture.write_u64(process, area::SLOTS + slot::IDLE_SINCE_NS, since_ns);
         self.carea_fixture.write_slot(process, 0, 70, state, WaitingFor::Message as u32);
@@ -64,11 +64,11 @@ fn a_process_that_changes_state_often_is_not_armed() {
     let mut fixture = Fixture::new();
     fixture.set(0, 0, NOW - 1000);
     fixture.set(1, IDLE, NOW - 1000);
-    assert_eq!(fixture.poll_idle(), (false, NotifySource::Nobody));
+    assert_eq!(fixture.poll_idle(), (false, NotifySource::NoProcess));
     assert_eq!(fixture.armed(), [idle_notify::NONE; 2]);
     // Idle, but not for long.
     fixture.set(0, IDLE, NOW - 500);
-    assert_eq!(fixture.poll_idle(), (true, NotifySource::Nobody));
+    assert_eq!(fixture.poll_idle(), (true, NotifySource::NoProcess));
     assert_eq!(fixture.armed(), [idle_notify::NONE; 2]);
 }
 
@@ -95,18 +95,18 @@ fn an_exited_process_is_not_armed() {
 }
 
 #[test]
-fn a_process_with_an_invalid_area_or_an_unheard_barrier_call_is_polled() {
+fn a_process_with_an_invalid_area_or_an_unreceived_barrier_call_is_polled() {
     let mut fixture = Fixture::new();
     fixture.set(1, IDLE, 0);
     for (offset, wrong, right) in [(area::OVERFLOW, 1, 0), (area::SLOTS_USED, 99, 1)] {
         fixture.carea_fixture.write_u32(0, offset, wrong);
-        assert_eq!(fixture.poll_idle(), (false, NotifySource::Nobody));
+        assert_eq!(fixture.poll_idle(), (false, NotifySource::NoProcess));
         fixture.carea_fixture.write_u32(0, offset, right);
     }
-    // In sc_barrier, and nobody has heard of the call.
+    // In sc_barrier, and the shepherd has not received the call.
     fixture.set(0, IDLE, 0);
     fixture.carea_fixture.write_u64(0, area::BARRIERS_CALLED, 1);
-    assert_eq!(fixture.poll_idle(), (false, NotifySource::Nobody));
+    assert_eq!(fixture.poll_idle(), (false, NotifySource::NoProcess));
     fixture.element.processes[0].barrier_counts = (1, 0);
     assert_eq!(fixture.poll_idle(), (true, NotifySource::AllProcesses));
 }

@@ -1,27 +1,27 @@
-//! What is seen of the job's processes from outside, without stopping them: whether they are idle,
-//! what they have counted, what they wait for (docs/time-sharing.md, "Deadlock").
+//! Inspection of the job's processes from outside, without stopping them: whether they are idle,
+//! their message counters, and what they wait for (docs/time-sharing.md, "Deadlock").
 //!
 //! | file | what |
 //! |---|---|
-//! | `areas.rs` | C-Areas as they are read |
-//! | `bell.rs` | where processes ring when their state changes |
-//! | `idle_detection.rs` | whether all are idle, and who is asked to ring |
-//! | `pause.rs` | when it is looked next if nobody rings |
+//! | `carea.rs` | reads C-Areas |
+//! | `notify_socket.rs` | the socket on which processes report changes of their state |
+//! | `idle_detection.rs` | whether all processes are idle, and which are armed to notify |
+//! | `poll_backoff.rs` | when to poll next without a notification |
 //! | `proc_threads.rs` | threads, as the kernel sees them |
 //! | `fd_classes.rs` | whether a descriptor is PM's |
-//! | `thread_rules.rs` | the rules: where a thread stands that waits |
-//! | `look.rs` | a look at the threads of a process |
+//! | `thread_rules.rs` | the rules for the state of a waiting thread |
+//! | `thread_scan.rs` | scans the threads of a process |
 //!
-//! A process is idle when all of its threads have set idle, or are in sc_barrier, *and* SCore has
-//! no answer for it under way. libscore counts calls of sc_barrier before the thread is idle, and
-//! answers that were taken after it is busy again; the shepherd counts calls it has heard of, and
-//! answers it has given. A call that is not heard yet may be the last that all others wait for; an
-//! answer that is not taken is about to wake somebody. Idle is only who has neither. The master
-//! knows of all calls that were heard before a look, since reports keep their order, and has
-//! ordered the answers before the look, if there were any.
+//! A process is idle when all of its threads have set idle, or are in sc_barrier, *and* no reply of
+//! SCore to it is outstanding. libscore counts calls of sc_barrier before the thread is idle, and
+//! replies after the thread is busy again. The shepherd counts the calls that it has received and
+//! the replies that it has sent. A call that is not received yet may be the last one that all
+//! others wait for. A reply that is not taken yet is about to wake a thread. Only a process with
+//! neither is idle. The job master knows all calls that were received before a sample, because
+//! reports keep their order. It has ordered the replies, if any, before the sample.
 //!
-//! A process that has ended is idle, and its end a change like a return to work. What it has sent
-//! stays in the sums; what was sent to it counts as received (docs/ARCHITECTURE.md, "Exit").
+//! A process that has exited is idle. Its exit is a change, like a transition to busy. Its sent
+//! messages stay in the sums, and messages to it count as received (docs/ARCHITECTURE.md, "Exit").
 
 mod carea;
 mod fd_classes;
@@ -51,17 +51,17 @@ use notify_socket::NotifySocket;
 use poll_backoff::PollBackoff;
 use thread_scan::ScanDepth;
 
-/// All that is watched of a job on this host. The loop says what there is and looks when the master
-/// asks; the thread that switches looks at its pace whether all are idle, since it is in time among
-/// busy processes.
+/// The inspected processes of a job on this host. The loop adds elements, and samples them when the
+/// job master orders that. The switch thread polls at its interval whether all are idle, because
+/// it runs in time among busy processes.
 #[derive(Clone)]
 pub struct ProcessInspector(Arc<Shared>);
 
 struct Shared {
     inner: Mutex<Inner>,
-    /// There is something to look at.
+    /// There are processes to inspect.
     is_active: AtomicBool,
-    /// Readable when that has become so, or processes have ended.
+    /// Readable after `is_active` was set, or after processes have exited.
     wake_event: EventFd,
     notify_socket: NotifySocket,
 }
@@ -69,7 +69,7 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     elements: BTreeMap<u32, ObservedElement>,
-    /// The user wants nothing to be concluded (`noidle`).
+    /// The user has disabled conclusions from idle flags (`noidle`).
     is_disabled: bool,
 }
 
@@ -90,33 +90,33 @@ struct ObservedElement {
 struct ObservedProcess {
     pid: i32,
     has_exited: bool,
-    /// Calls of sc_barrier that were heard, and answers that were given.
+    /// Calls of sc_barrier that were received, and replies that were sent.
     barrier_counts: (u64, u64),
 }
 
-/// What [`ProcessInspector::sample`] has found.
+/// Result of [`ProcessInspector::sample`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PollResult {
-    /// After that it is to be looked again, also if nobody rings.
+    /// When to sample again without a notification.
     pub next_poll_in: Option<Duration>,
     /// All processes of some element are idle.
     pub any_idle: bool,
 }
 
-/// What is to be watched: the processes of one element on this host, which have all attached.
+/// What to inspect: the processes of one element on this host, which have all attached.
 pub struct InspectedElement<'a> {
     /// This host's first node.
     pub first_node: u32,
     /// Their C-Areas.
     pub areas_fd: BorrowedFd<'a>,
-    /// What counts their messages.
+    /// Their message counters.
     pub message_counters: MessageCounters,
-    /// Process ids, by node; 0 for one that has ended.
+    /// Process ids, by node; 0 for a process that has exited.
     pub pids: Vec<i32>,
 }
 
 impl ProcessInspector {
-    /// Sees nothing yet.
+    /// Inspector without elements.
     ///
     /// # Errors
     /// As eventfd(2), socket(2).
@@ -131,18 +131,18 @@ impl ProcessInspector {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Concludes nothing from what it sees from now on.
+    /// Disables all conclusions from idle flags.
     pub fn disable(&self) {
         self.lock().is_disabled = true;
     }
 
-    /// The parallel processes of a stage have ended. Nothing is told of them after this.
+    /// The parallel processes of a stage have ended. No report about them follows.
     pub fn clear(&self) {
         self.lock().elements.clear();
         self.0.is_active.store(false, Ordering::SeqCst);
     }
 
-    /// Begins to watch a parallel process.
+    /// Begins to inspect a parallel process.
     ///
     /// # Errors
     /// One line for the user.
@@ -175,15 +175,15 @@ impl ProcessInspector {
         Ok(())
     }
 
-    /// How many calls of sc_barrier of a process were heard, and how many answers are given to it:
-    /// said before they are sent.
+    /// Sets how many calls of sc_barrier of a process were received, and how many replies it gets.
+    /// Must be called before the replies are sent.
     pub fn set_barrier_counts(&self, element: u32, node: u32, counts: (u64, u64)) {
         if let Some(process) = self.lock().process(element, node) {
             process.barrier_counts = counts;
         }
     }
 
-    /// A process has ended, and its networks know.
+    /// A process has exited, and its networks have been notified.
     pub fn on_process_exit(&self, element: u32, node: u32) {
         if let Some(process) = self.lock().process(element, node) {
             process.has_exited = true;
@@ -191,7 +191,8 @@ impl ProcessInspector {
         self.reset_backoff();
     }
 
-    /// What processes have counted may change though none of them does anything: others have ended.
+    /// Restarts polling at the shortest interval. Called after other processes have exited, because
+    /// that may change the counters of idle processes.
     pub fn reset_backoff(&self) {
         self.lock()
             .elements
@@ -203,7 +204,7 @@ impl ProcessInspector {
     }
 
     fn wake(&self) {
-        // Only a full counter fails, and that is readable as well.
+        // Fails only if the counter is full, and a full counter is readable as well.
         let _ = self.0.wake_event.write(1);
     }
 
@@ -212,7 +213,7 @@ impl ProcessInspector {
         self.0.is_active.load(Ordering::SeqCst)
     }
 
-    /// Readable when it has to be looked soon, until [`ProcessInspector::clear_wake`].
+    /// Readable when a sample is due soon, until [`ProcessInspector::clear_wake`].
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.0.wake_event.as_fd()
     }
@@ -222,19 +223,20 @@ impl ProcessInspector {
         let _ = self.0.wake_event.read();
     }
 
-    /// The abstract name of the socket where processes ring.
+    /// The abstract name of the socket to which processes send notifications.
     pub fn notify_name(&self) -> &[u8] {
         self.0.notify_socket.name()
     }
 
-    /// Readable when something is to be looked at, until the next [`ProcessInspector::sample`].
+    /// Readable after a notification, until the next [`ProcessInspector::sample`].
     pub fn notify_fd(&self) -> BorrowedFd<'_> {
         self.0.notify_socket.fd()
     }
 
-    /// Looks whether all processes of an element are idle, and tells what has changed, before any
-    /// [`ProcessInspector::clear`] that comes later; `report_unchanged`: also what has not, if they are. `job_time`: the job's
-    /// time. Nothing when somebody else is looking, who is not waited for.
+    /// Checks for each element whether all of its processes are idle, and reports changes. All
+    /// reports are made before a later [`ProcessInspector::clear`]. `job_time`: the job's time.
+    /// `report_unchanged`: also reports elements that are still idle. None: another thread holds
+    /// the lock.
     pub fn sample(
         &self,
         job_time: Duration,
@@ -247,7 +249,7 @@ impl ProcessInspector {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        // Who rings from now on is looked at again.
+        // Notifications from now on lead to another sample.
         self.0.notify_socket.drain();
         let job_time_ns = u64::try_from(job_time.as_nanos()).unwrap_or(u64::MAX);
         let mut result = PollResult::default();
@@ -265,7 +267,7 @@ impl ProcessInspector {
         Some(result)
     }
 
-    /// Looks at all processes of an element for a verdict.
+    /// Samples all processes of an element for the deadlock detection.
     pub fn sample_round(&self, element: u32, round: u64, stopped: bool) -> ActivitySample {
         let nothing = ActivitySample { idle: false, ..ActivitySample::EMPTY };
         let (mut samples, claims) = {
@@ -274,7 +276,7 @@ impl ProcessInspector {
             let samples: Vec<ProcessSnapshot> =
                 (0..inspected.careas.process_count()).map(|index| inspected.claim(index)).collect();
             let all_idle = samples.iter().all(|sample| sample.idle);
-            // The first round is a question; from the second on each thread has to prove it.
+            // The first round reads claims only; from the second on the threads must prove them.
             let depth = match (stopped, inspected.round_history.has_thread_states(round)) {
                 (true, _) => ScanDepth::Confirm,
                 (false, true) => ScanDepth::Recheck,
@@ -283,7 +285,7 @@ impl ProcessInspector {
             let do_scan = all_idle && (stopped || inspected.round_history.follows(round));
             (samples, do_scan.then(|| (depth, inspected.claims())))
         };
-        // Not under the lock: it takes a while.
+        // Not under the lock, because it takes a while.
         if let Some((depth, claims)) = claims {
             verify_claims(&claims, &mut samples, depth);
         }
@@ -293,12 +295,12 @@ impl ProcessInspector {
         inspected.round_history.compare_round(round, &samples, stopped)
     }
 
-    /// What processes show to monitors. Nobody else looks as long as this is kept.
+    /// Reader of the user monitors. It holds the lock, so that it blocks all other samples.
     pub fn monitors(&self) -> MonitorReader<'_> {
         MonitorReader(self.lock())
     }
 
-    /// What every process of an element waits for. `job_time_ns`: the job's time.
+    /// The wait states of all processes of an element. `job_time_ns`: the job's time.
     pub fn wait_states(&self, element: u32, job_time_ns: u64) -> Vec<WaitState> {
         let inner = self.lock();
         inner
@@ -309,8 +311,8 @@ impl ProcessInspector {
     }
 }
 
-/// What processes show: one lock for all of them, so that the processor fetches what the next ones
-/// show while it waits for this one's.
+/// Reader of the user monitors. One lock covers all processes, so that the processor can fetch the
+/// data of the next ones while it waits for the current one's.
 pub struct MonitorReader<'a>(MutexGuard<'a, Inner>);
 
 impl MonitorReader<'_> {
@@ -329,15 +331,15 @@ impl Inner {
     }
 }
 
-/// A process that says that it waits.
+/// A process that claims to be idle.
 struct IdleClaim {
     pid: i32,
-    /// Those of its threads that say something of themselves.
+    /// The slots of its threads, as far as they have one.
     thread_slots: Vec<ThreadSlot>,
     adapters: AdapterOpens,
 }
 
-/// Looks at the threads of all processes that say that they wait; none where one has ended.
+/// Checks the threads of all processes that claim to be idle. None stands for an exited process.
 fn verify_claims(claims: &[Option<IdleClaim>], samples: &mut [ProcessSnapshot], depth: ScanDepth) {
     let sockets = PmSockets::default();
     for (claim, sample) in claims.iter().zip(samples.iter_mut()) {
@@ -359,7 +361,7 @@ fn verify_claims(claims: &[Option<IdleClaim>], samples: &mut [ProcessSnapshot], 
 }
 
 impl ObservedElement {
-    /// What a process says of itself: turns first, then its threads' slots.
+    /// Reads a process's own claim: the busy transitions first, then the slots of its threads.
     fn claim(&self, index: u32) -> ProcessSnapshot {
         let (Some(process), Some(area)) =
             (self.processes.get(index as usize), self.careas.area(index))
@@ -369,7 +371,7 @@ impl ObservedElement {
         let busy_transitions = area.busy_transitions();
         let idle =
             area.may_be_idle() && area.is_idle() && area.barriers() == process.barrier_counts;
-        // Its end is a change.
+        // Its exit counts as a change.
         let busy_transitions =
             if process.has_exited { busy_transitions.wrapping_add(1) } else { busy_transitions };
         ProcessSnapshot {
@@ -379,7 +381,7 @@ impl ObservedElement {
         }
     }
 
-    /// Adds what it has counted.
+    /// Adds the message counters of a process.
     fn add_counters(&self, index: u32, sample: &mut ProcessSnapshot) {
         let counters = self.message_counters.counters(index);
         (sample.polls, sample.remote_in_flight) = (counters.poll_epoch, counters.pending_rma);
@@ -410,7 +412,7 @@ impl ObservedElement {
                 .area(index)
                 .filter(|_| !has_exited)
                 .and_then(|area| area.thread_slots());
-            // It waits since the last of its threads does.
+            // The process waits since its last thread began to wait.
             let last_slot = thread_slots
                 .unwrap_or_default()
                 .into_iter()

@@ -1,6 +1,7 @@
-//! Where processes ring when they have done what was wished for (`proto/src/idle_notify.rs`): a datagram
-//! socket with a name that the kernel has chosen. Anybody on the host may ring; who hears it only
-//! looks, and does so no more often than at its pace.
+//! The socket to which processes send a notification when an armed change has happened
+//! (`proto/src/idle_notify.rs`): a datagram socket with a name that the kernel has chosen. Any
+//! process on the host may send to it. A notification only causes a poll, at most one per poll
+//! interval.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname, recv, socket,
 };
 
-/// What is taken from it at once: more than its queue has room for.
+/// Datagrams that are read at once: more than the queue of the socket can hold.
 const MAX_DRAIN: usize = 64;
 
 /// See the [module](self).
@@ -19,7 +20,7 @@ pub struct NotifySocket {
 }
 
 impl NotifySocket {
-    /// Hangs it.
+    /// Creates and binds the socket.
     ///
     /// # Errors
     /// As socket(2), bind(2).
@@ -32,17 +33,17 @@ impl NotifySocket {
         Ok(Self { socket, name })
     }
 
-    /// Its abstract name.
+    /// The abstract name of the socket.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Readable when somebody has rung, until [`NotifySocket::drain`].
+    /// Readable after a notification, until [`NotifySocket::drain`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Takes away what has been rung.
+    /// Discards all received notifications.
     pub fn drain(&self) {
         let mut byte = [0];
         for _ in 0..MAX_DRAIN {

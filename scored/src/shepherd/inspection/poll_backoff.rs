@@ -1,24 +1,25 @@
-//! From one look at an element to the next, when nobody rings (docs/time-sharing.md, "How often it
-//! is looked whether a job is idle").
+//! Interval between two polls of an element without a notification (docs/time-sharing.md, "How
+//! often it is looked whether a job is idle").
 
 use std::time::Duration;
 
-/// Between looks at what rings by itself, for what rings nowhere: what PM's threads count, and
-/// whoever has lost its bell.
+/// Longest interval between two polls of an armed element. Polls are still needed, because changes
+/// of the counters by PM's threads, and processes that have lost their socket, cause no
+/// notification.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Whoever rings for every change would ring all the time if it changes often. So only what has
-/// stood for so many paces is rung for; the rest is looked at.
+/// A process that changes often would send notifications all the time. Only a state that has
+/// lasted for this many poll intervals is therefore armed; other elements are polled.
 const SETTLE_INTERVALS: u32 = 4;
 
-/// Who tells of the next change.
+/// Which processes send a notification at the next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotifySource {
-    /// A thread that works rings when it becomes idle.
+    /// The process of a busy thread, when that becomes idle.
     BusyThread,
-    /// All are idle, and ring when that is over.
+    /// All processes, when one that is idle becomes busy.
     AllProcesses,
-    /// It has to be looked.
-    Nobody,
+    /// No process: the element must be polled.
+    NoProcess,
 }
 
 /// See the [module](self).
@@ -30,17 +31,18 @@ pub struct PollBackoff {
 
 impl Default for PollBackoff {
     fn default() -> Self {
-        Self { last_source: NotifySource::Nobody, interval: Duration::ZERO }
+        Self { last_source: NotifySource::NoProcess, interval: Duration::ZERO }
     }
 }
 
-/// What has not changed for so long is rung for when it does.
+/// A state that has lasted for this long is armed.
 pub fn settle_time(poll_interval: Duration) -> Duration {
     poll_interval * SETTLE_INTERVALS
 }
 
 impl PollBackoff {
-    /// After a look, which may have found other figures than the one before.
+    /// The interval to the next poll. `changed`: the last poll found another summary than the one
+    /// before.
     pub fn next(
         &mut self,
         source: NotifySource,
@@ -50,7 +52,7 @@ impl PollBackoff {
         let (min_interval, max_interval) = match source {
             NotifySource::BusyThread => (MAX_POLL_INTERVAL, MAX_POLL_INTERVAL),
             NotifySource::AllProcesses => (settle_time(poll_interval), MAX_POLL_INTERVAL),
-            NotifySource::Nobody => (poll_interval, poll_interval),
+            NotifySource::NoProcess => (poll_interval, poll_interval),
         };
         let is_unchanged =
             source == self.last_source && !(changed && source == NotifySource::AllProcesses);
@@ -73,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_changing_element_is_polled_at_the_poll_interval() {
-        assert_eq!(intervals(NotifySource::Nobody, 3), [1500, 1500, 1500]);
+        assert_eq!(intervals(NotifySource::NoProcess, 3), [1500, 1500, 1500]);
     }
 
     #[test]
@@ -92,8 +94,8 @@ mod tests {
         assert_eq!(
             backoff.next(NotifySource::AllProcesses, true, POLL_INTERVAL),
             settle_time(POLL_INTERVAL),
-            "something was counted"
+            "a counter has changed"
         );
-        assert_eq!(backoff.next(NotifySource::Nobody, true, POLL_INTERVAL), POLL_INTERVAL);
+        assert_eq!(backoff.next(NotifySource::NoProcess, true, POLL_INTERVAL), POLL_INTERVAL);
     }
 }

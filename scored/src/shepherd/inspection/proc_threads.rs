@@ -7,35 +7,35 @@ use std::io::{self, Read};
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Its number.
+    /// Its thread id.
     pub tid: u32,
     /// Its name.
     pub name: String,
     /// One letter: proc_pid_stat(5).
     pub state: u8,
-    /// How often it has left a processor.
+    /// Number of its context switches.
     pub context_switches: u64,
-    /// In which system call it is.
+    /// The system call it is in.
     pub call: Syscall,
 }
 
-/// In which system call a thread is.
+/// The system call that a thread is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syscall {
-    /// It runs: that is not to be made out.
+    /// Unknown, because the thread runs.
     Running,
-    /// In none.
+    /// The thread is in no system call.
     None,
-    /// In this one, with these arguments. What has been stopped is in it still.
+    /// Number and arguments. A stopped thread is still in its call.
     Blocked(i64, [u64; 6]),
-    /// The kernel does not say.
+    /// The kernel does not show it.
     Unknown,
 }
 
-/// What concerns a process as a whole.
+/// Signal handling and timers of a process as a whole.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SignalState {
-    /// A debugger has it.
+    /// A debugger traces it.
     pub traced: bool,
     /// Signals that it has handlers for: bit 0 is signal 1.
     pub caught_signals: u64,
@@ -44,9 +44,9 @@ pub struct SignalState {
 }
 
 impl SignalState {
-    /// Whether it may be woken by itself, or must not be judged.
+    /// Whether it may wake itself, or a debugger may change its state.
     pub fn may_wake_itself(&self) -> bool {
-        // A handler may do anything, also send.
+        // A handler may do anything, including sending messages.
         let waking_signals = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF, libc::SIGIO];
         let catches_waking_signal =
             waking_signals.iter().any(|signal| self.caught_signals & (1 << (signal - 1)) != 0);
@@ -54,10 +54,10 @@ impl SignalState {
     }
 }
 
-/// A file of /proc, by as few calls as it takes.
+/// Reads a file of /proc with as few system calls as possible.
 ///
 /// # Errors
-/// As open(2), read(2); what is no text.
+/// As open(2), read(2), or the content is not UTF-8.
 pub fn read_proc_file(path: &str) -> io::Result<String> {
     let mut text = String::with_capacity(16 << 10);
     File::open(path)?.read_to_string(&mut text)?;
@@ -98,7 +98,7 @@ fn parse_call(line: &str) -> Syscall {
     }
 }
 
-/// Every thread of a process; nothing when the kernel does not tell.
+/// All threads of a process. None if the kernel does not show them.
 pub fn threads_of(pid: i32) -> Option<Vec<Task>> {
     let directory = format!("/proc/{pid}/task");
     let mut tasks = Vec::new();
@@ -114,7 +114,7 @@ pub fn threads_of(pid: i32) -> Option<Vec<Task>> {
     Some(tasks)
 }
 
-/// What concerns the process as a whole.
+/// Signal handling and timers of a process. None if the kernel does not show them.
 pub fn signal_state(pid: i32) -> Option<SignalState> {
     let status = read_proc_file(&format!("/proc/{pid}/status")).ok()?;
     let traced = status_field(&status, "TracerPid")? != "0";
@@ -124,7 +124,7 @@ pub fn signal_state(pid: i32) -> Option<SignalState> {
     Some(SignalState { traced, caught_signals, has_timers: !timers.trim().is_empty() })
 }
 
-/// Which of these processes, which are all stopped, have children that live.
+/// Those of the given processes, which are all stopped, that have live children.
 pub fn pids_with_children(pids: &HashSet<i32>) -> HashSet<i32> {
     let parent_flags: Option<Vec<(i32, bool)>> =
         pids.iter().map(|pid| Some((*pid, is_parent(*pid)?))).collect();
@@ -138,26 +138,26 @@ pub fn pids_with_children(pids: &HashSet<i32>) -> HashSet<i32> {
     }
 }
 
-/// Nothing where the kernel has no lists of children (CONFIG_PROC_CHILDREN).
+/// None if the kernel has no lists of children (CONFIG_PROC_CHILDREN).
 fn is_parent(pid: i32) -> Option<bool> {
     let child_pids = children(pid)?;
-    // While one ends, reading may pass over the next.
+    // While a child exits, reading may skip the next one.
     let is_stable = child_pids.is_empty() || child_pids == children(pid)?;
     Some(!is_stable || child_pids.into_iter().any(|child| parent_if_alive(child).is_some()))
 }
 
 fn children(pid: i32) -> Option<Vec<i32>> {
     let directory = format!("/proc/{pid}/task");
-    let mut found = Vec::new();
+    let mut pids = Vec::new();
     for entry in fs::read_dir(&directory).ok()? {
         let tid = entry.ok()?.file_name();
         let list = read_proc_file(&format!("{directory}/{}/children", tid.to_str()?)).ok()?;
-        found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        pids.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
     }
-    Some(found)
+    Some(pids)
 }
 
-/// The parent of a process that lives.
+/// The parent of a live process.
 fn parent_if_alive(pid: i32) -> Option<i32> {
     let stat = read_proc_file(&format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, parentheses too: count from the last one.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_is_found_where_it_waits() {
+    fn a_waiting_thread_is_found_in_its_system_call() {
         let (tid_sender, tid_receiver) = std::sync::mpsc::channel();
         let (stop_sender, stop_receiver) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("waits-here".to_owned());

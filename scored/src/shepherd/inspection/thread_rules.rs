@@ -1,71 +1,72 @@
-//! Where a thread stands that says, or does not say, that it waits: the rules (pure). They are told
-//! to users in docs/time-sharing.md, "Deadlock".
+//! The rules that classify a thread, with or without a slot (pure functions). They are described
+//! for users in docs/time-sharing.md, "Deadlock".
 //!
-//! Only what can be proved counts. A thread that has set idle
-//! - sleeps where nothing but PM or SCore can wake it: in select, poll or epoll_wait without
-//!   timeout on descriptors of PM alone; in recv on SCore's control socket (sc_barrier); in
-//!   a futex of its own process. Then it must not have run between two looks;
-//! - or spins: it runs, or is in a call that a polling loop makes (sched_yield, a pause, the wires
-//!   of PM). Then PM has to have counted two empty polls, which are those of the process: so there
-//!   may be one such thread.
+//! Only a state that can be proved counts. A thread that has set idle must be in one of two states:
+//! - Blocked: it sleeps and only PM or SCore can wake it. Either it is in select, poll or
+//!   epoll_wait without timeout on descriptors of PM alone. Or it is in recv on SCore's control
+//!   socket (sc_barrier), or in a futex of its own process. It must not have run between two scans.
+//! - Polling: it runs, or is in a call that a polling loop makes (sched_yield, a sleep, the wires
+//!   of PM). PM must then have counted two empty polls. These are counted for the whole process, so
+//!   that only one such thread is allowed.
 //!
-//! A thread that has never said anything must sleep in a futex of its own process, without timeout.
-//! PM's own threads do not count: what the one of a network brings is counted as sent and not
-//! received, and the one that watches registered memory brings nothing. Anything else, and whatever
-//! the kernel does not tell, is no verdict.
+//! A thread without a slot must sleep in a futex of its own process, without timeout. PM's own
+//! threads do not count: a message that the thread of a network delivers counts as sent and not
+//! received, and the thread that watches registered memory delivers none. In any other state, or
+//! if the kernel does not show the state, there is no verdict.
 
 use score_proto::carea::WaitingFor;
 
 use super::carea::ThreadSlot;
 use super::proc_threads::{Syscall, Task};
 
-/// What PM calls its threads: that of a network, and that which watches registered memory.
+/// Names of PM's threads: that of a network, and that which watches registered memory.
 const PM_THREADS: [&str; 2] = ["score-pm", "score-pin"];
-/// As many descriptors are looked at as one call waits on.
+/// Largest number of descriptors in one call of poll or select that are examined.
 const MAX_POLLED_FDS: u64 = 1024;
 
-/// The bit of a futex operation that says by which clock a timeout counts: of no meaning without.
+/// The bit of a futex operation that selects the clock of a timeout. Without a timeout it has no
+/// meaning.
 const FUTEX_CLOCK_REALTIME: i32 = 256;
 
-/// Where a thread stands.
+/// Classified state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ThreadState {
     /// It sleeps until another thread of the parallel process does something.
     Blocked,
     /// It polls.
     Polling,
-    /// It is not one of the program's.
+    /// It is not a thread of the program, or has exited.
     Ignored,
-    /// Nothing can be said.
+    /// Its state cannot be proved.
     Unknown,
 }
 
-/// A process, as far as the rules have to know it.
+/// The facts about a process that the rules need.
 pub trait ProcessFacts {
     /// Whether only PM makes this descriptor readable.
     fn is_woken_by_pm_only(&self, fd: i32) -> bool;
-    /// Whether this is a socket by which PM sends.
+    /// Whether PM sends through this socket.
     fn is_pm_send(&self, fd: i32) -> bool;
     /// Whether this is the socket to SCore.
     fn is_control(&self, fd: i32) -> bool;
-    /// Whether it has a thread of this number.
+    /// Whether it has a thread with this id.
     fn has_thread(&self, tid: u32) -> bool;
-    /// Its memory.
+    /// Reads its memory.
     fn read_memory(&self, address: u64, len: usize) -> Option<Vec<u8>>;
 }
 
-/// Where a thread stands. `seat`: what it says of itself, if anything.
+/// Classifies a thread. `thread_slot`: its slot, if it has one.
 pub fn classify_thread(
     task: &Task,
     thread_slot: Option<&ThreadSlot>,
     process: &impl ProcessFacts,
 ) -> ThreadState {
     match (thread_slot, task.state) {
-        // What has ended but for its number.
+        // It has exited and only its id remains.
         (_, b'Z' | b'X') => ThreadState::Ignored,
         (Some(thread_slot), _) if !thread_slot.idle => ThreadState::Unknown,
         (None, _) if PM_THREADS.contains(&task.name.as_str()) => ThreadState::Ignored,
-        // Stopped threads are where they were.
+        // A stopped thread is still in the call in which it was stopped.
         (Some(thread_slot), b'S' | b'T') => classify_idle(task.call, thread_slot, process),
         (Some(_), b'R') => ThreadState::Polling,
         (None, b'S' | b'T') if is_blocked_in_futex(task.call, process) => ThreadState::Blocked,
@@ -115,7 +116,8 @@ fn classify_idle(
         libc::SYS_poll => {
             blocked_if(args[2] as i32 == -1 && polls_only_pm(args[0], args[1], process))
         }
-        // So poll(2) goes on after a stop. The arguments of others make no sense as its own.
+        // poll(2) continues with this call after a stop. The arguments of other restarted calls
+        // would not be valid for poll.
         libc::SYS_restart_syscall => {
             blocked_if(args[2] as i32 == -1 && polls_only_pm(args[0], args[1], process))
         }
@@ -136,7 +138,7 @@ fn is_blocked_in_futex(call: Syscall, process: &impl ProcessFacts) -> bool {
     is_wait && timeout == 0 && (is_private || process.has_thread(value as u32))
 }
 
-/// struct pollfd: descriptor, what is waited for, what has come.
+/// struct pollfd: descriptor, requested events, returned events.
 fn polls_only_pm(address: u64, count: u64, process: &impl ProcessFacts) -> bool {
     if !(1..=MAX_POLLED_FDS).contains(&count) {
         return false;
@@ -156,17 +158,17 @@ fn selects_only_pm(args: &[u64; 6], process: &impl ProcessFacts) -> bool {
     }
     // fd_set is an array of longs.
     let set_len = count.div_ceil(64) as usize * 8;
-    let mut found = false;
+    let mut has_fds = false;
     for address in args[1..4].iter().filter(|address| **address != 0) {
         let Some(set) = process.read_memory(*address, set_len) else { return false };
         for fd in (0..count as usize).filter(|fd| set[fd / 8] & (1 << (fd % 8)) != 0) {
-            found = true;
+            has_fds = true;
             if !process.is_woken_by_pm_only(fd as i32) {
                 return false;
             }
         }
     }
-    found
+    has_fds
 }
 
 #[cfg(test)]
@@ -319,7 +321,7 @@ mod tests {
             assert_eq!(waits(poll(2, FOREVER), &[5, -1]), ThreadState::Blocked);
             assert_eq!(waits(poll(2, FOREVER), &[5, 0]), ThreadState::Unknown, "stdin");
             assert_eq!(waits(poll(1, 1000), &[5]), ThreadState::Unknown, "a timeout");
-            assert_eq!(waits(poll(0, FOREVER), &[]), ThreadState::Unknown, "a pause");
+            assert_eq!(waits(poll(0, FOREVER), &[]), ThreadState::Unknown, "no descriptor");
             assert_eq!(waits(poll(1 << 40, FOREVER), &[5]), ThreadState::Unknown);
         }
         let ppoll = Syscall::Blocked(libc::SYS_ppoll, [0x1000, 1, 0, 0, 0, 0]);

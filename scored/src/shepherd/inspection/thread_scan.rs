@@ -1,4 +1,4 @@
-//! A look at the threads of one process, for a verdict.
+//! Scans the threads of one process, for the deadlock detection.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,29 +8,30 @@ use super::fd_classes::{LiveProcess, PmSockets};
 use super::proc_threads::{self, Task};
 use super::thread_rules::{ThreadState, classify_thread};
 
-/// What the threads of a process that says it is idle do in truth.
+/// Evidence about the threads of a process that claims to be idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadEvidence {
     /// One of them polls.
     pub polling: bool,
-    /// Equal in two looks: those that sleep have not run between them.
+    /// Equal in two scans if the blocked threads have not run between them.
     pub fingerprint: u64,
 }
 
-/// How closely it is looked. Who looks costs the processes time, and each kind of file that is read
-/// more than the one before.
+/// How thorough a scan is. A scan costs the processes time, and each kind of file that it reads
+/// costs more than the kind before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanDepth {
-    /// Whether they may be suspected: stopping those that are open would be in vain.
+    /// Whether a deadlock is possible at all: if a thread may run, stopping the job is pointless.
     Suspect,
-    /// Whether they have moved since they were; what else might wake them the verdict asks again.
+    /// Whether threads have run since the last scan. Other sources of a wake-up are checked again
+    /// by `Confirm`.
     Recheck,
-    /// They stand still, and what is said is final.
+    /// The processes are stopped, and the result is final.
     Confirm,
 }
 
-/// Looks at the threads of a process; nothing when one of them may go on by itself, or that cannot
-/// be told.
+/// Scans the threads of a process. None: one of them may continue by itself, or that cannot be
+/// excluded.
 pub(super) fn threads(
     claim: &IdleClaim,
     sockets: &PmSockets,
@@ -39,7 +40,7 @@ pub(super) fn threads(
     let IdleClaim { pid, adapters, ref thread_slots } = *claim;
     let tasks = proc_threads::threads_of(pid)?;
     let tids: HashSet<u32> = tasks.iter().map(|task| task.tid).collect();
-    // A slot whose thread is gone belongs to somebody who did not end as threads do.
+    // If the thread of a slot does not exist, it has not ended in the regular way.
     if !thread_slots.iter().all(|thread_slot| tids.contains(&thread_slot.tid)) {
         return None;
     }
@@ -48,7 +49,7 @@ pub(super) fn threads(
     let states: Vec<ThreadState> =
         tasks.iter().map(|task| classify_thread(task, slot_of(task), &live)).collect();
     let polling_count = states.iter().filter(|state| **state == ThreadState::Polling).count();
-    // Empty polls are counted for the process, so that one thread can account for them.
+    // Empty polls are counted per process, so that they can prove the state of one thread only.
     if states.contains(&ThreadState::Unknown) || polling_count > 1 {
         return None;
     }

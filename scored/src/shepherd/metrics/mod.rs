@@ -1,10 +1,10 @@
-//! Figures for monitors (manual 3.5.3): looked at without stopping anybody, from the C-Areas, the
-//! counters of PM and the kernel's. While nobody watches they cost one look, when the job begins,
-//! at what memory and disk are free.
+//! Metrics for monitors (manual 3.5.3), sampled from the C-Areas and from the counters of PM and
+//! the kernel, without stopping a process. Without subscribers and without `stat`, nothing is
+//! sampled.
 //!
-//! The share in which a process is busy is statistical: its idle flag is looked at some ten times
-//! in a period, in a short one every 20 ms. What counts is the job's running time, so the shares
-//! of a job that runs in slices are those of its slices.
+//! The fraction of time in which a process is busy is statistical: its idle flag is sampled about
+//! ten times in a period, in a short period every 20 ms. Only the job's running time counts, so
+//! that the fractions of a job that runs in slices are those of its slices.
 
 mod proc_stats;
 mod sampler;
@@ -26,21 +26,22 @@ use crate::job::limits::JobLimits;
 use proc_stats::MemoryReader;
 use sampler::Sampler;
 
-/// Between two looks at the job's directory at least, and how many times longer than a look.
+/// Shortest interval between two scans of the job's directory.
 const DISK_SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval is at least this many times as long as a scan takes.
 const DISK_SCAN_BACKOFF_FACTOR: u32 = 20;
-/// Files that are counted of it at most: this process has other things to do.
+/// Files that one scan counts at most, because the shepherd has other work to do.
 const MAX_SCANNED_FILES: usize = 20_000;
-/// Between two looks at a process's memory at least.
+/// Shortest interval between two samples of a process's memory.
 const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Files about processes that are kept open at most: the job needs descriptors more.
+/// Files of /proc that are kept open at most, to leave descriptors for the job.
 const MAX_OPEN_PROC_FILES: usize = 256;
 
-/// What is kept between reports.
+/// State that is kept between reports.
 #[derive(Debug, Default)]
 pub struct MetricsCollector {
     sampler: Sampler,
-    /// What memory and disk are shown against, once that was asked.
+    /// Full scale of memory and disk, after the first query.
     scales_kib: Option<[u64; 2]>,
     disk_kib: u64,
     next_disk_scan: Option<Instant>,
@@ -49,7 +50,7 @@ pub struct MetricsCollector {
     processes: BTreeMap<ProcessKey, MeasuredProcess>,
 }
 
-/// What is known of a process.
+/// Metrics of one process.
 #[derive(Debug)]
 struct MeasuredProcess {
     pid: i32,
@@ -61,7 +62,7 @@ struct MeasuredProcess {
 }
 
 impl MetricsCollector {
-    /// What memory and disk are shown against: their limits, or what was free at the first look.
+    /// Full scale of memory and disk: their limits, or the free amounts at the first query.
     fn scales_kib(&mut self, limits: &JobLimits, directory: &Path) -> [u64; 2] {
         let limit = |bytes: Option<u64>| bytes.map(|bytes| bytes / 1024);
         *self.scales_kib.get_or_insert_with(|| {
@@ -70,12 +71,12 @@ impl MetricsCollector {
         })
     }
 
-    /// The shares are wanted at the end of each process (`stat`).
+    /// The busy fraction is needed at the exit of each process (`stat`).
     pub fn keep_sampling(&mut self, now: Instant) {
         self.sampler.keep_sampling(now);
     }
 
-    /// [`score_proto::order::Order::Watch`]
+    /// [`score_proto::job_control::Order::SubscribeMetrics`]
     pub fn set_period(&mut self, period_ms: u32, now: Instant) {
         self.sampler.set_period(period_ms, now);
         if period_ms == 0 {
@@ -88,7 +89,7 @@ impl MetricsCollector {
         self.sampler.deadline()
     }
 
-    /// A process has begun.
+    /// A process has been started.
     pub fn on_process_start(&mut self, key: ProcessKey, pid: i32) {
         let (busy_time, memory) = (BusyTime::default(), MemoryReader::default());
         let process =
@@ -96,13 +97,13 @@ impl MetricsCollector {
         self.processes.insert(key, process);
     }
 
-    /// A process has ended: how much of its time it was busy.
+    /// A process has exited: returns its busy time.
     pub fn on_process_exit(&mut self, key: ProcessKey) -> BusyTime {
         self.processes.remove(&key).map(|process| process.busy_time).unwrap_or_default()
     }
 
-    /// Looks at what the processes show; their job has run for `step` since the last time, if it
-    /// has.
+    /// Samples the idle flags and user monitors of the processes. `elapsed`: running time of the
+    /// job since the last sample, if it has run.
     fn sample_idle(&mut self, inspector: &ProcessInspector, elapsed: Option<Duration>) {
         let monitors = inspector.monitors();
         for (key, process) in &mut self.processes {
@@ -135,7 +136,7 @@ impl MetricsCollector {
 }
 
 impl JobRunner {
-    /// Looks at the processes and reports, if it is time for that.
+    /// Samples the processes and sends a report, if these are due.
     pub(super) fn measure(&mut self, now: Instant) {
         let Some(job_info) = self.job_info.as_ref().filter(|_| self.metrics.sampler.is_due(now))
         else {
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(
             metrics.on_process_exit(key).permille(),
             Some(1000),
-            "who has not attached is busy"
+            "a process that has not attached is busy"
         );
         assert_eq!(metrics.on_process_exit(key), BusyTime::default());
     }

@@ -1,4 +1,4 @@
-//! What the kernel says of processes, memory and disk.
+//! Statistics of the kernel about processes, memory and disk.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,9 +13,9 @@ const PAGE_SIZE: u64 = 4096;
 /// CPUCLOCK_SCHED of `linux/posix-timers.h`: the time that all threads have run.
 const CPUCLOCK_SCHED: libc::clockid_t = 2;
 
-/// Processor time of a process, all of its threads, in nanoseconds; 0 when it has gone.
+/// Processor time of all threads of a process in nanoseconds; 0 after its exit.
 pub fn cpu_ns(pid: i32) -> u64 {
-    // clock_getcpuclockid(3) makes the same of it, and asks the kernel once more.
+    // clock_getcpuclockid(3) computes the same value, with an additional system call.
     let clock = ClockId::from_raw(!pid << 3 | CPUCLOCK_SCHED);
     let time = nix::time::clock_gettime(clock);
     time.map_or(0, |time| {
@@ -24,16 +24,17 @@ pub fn cpu_ns(pid: i32) -> u64 {
     })
 }
 
-/// Where the kernel tells the memory of a process.
+/// Reads the memory usage of a process.
 #[derive(Debug, Default)]
 pub struct MemoryReader(Option<File>);
 
 impl MemoryReader {
-    /// Resident memory of a process in KiB; 0 when it has gone. `keep_open`: the file stays open, since
-    /// to find it takes several times as long as to read it.
+    /// Resident memory of a process in KiB; 0 after its exit. `keep_open`: the file stays open,
+    /// because opening it takes several times as long as reading it.
     pub fn kib(&mut self, pid: i32, keep_open: bool) -> u64 {
         let file = self.0.take().map_or_else(|| File::open(format!("/proc/{pid}/statm")), Ok);
-        // Seven numbers: one read, where a file's own functions ask for its length and its end.
+        // Seven numbers in one read. `read_to_string` would also query the length, and read again
+        // to find the end.
         let mut statm = [0; 256];
         let read_len = file.as_ref().ok().and_then(|file| file.read_at(&mut statm, 0).ok());
         let text = std::str::from_utf8(&statm[..read_len.unwrap_or(0)]).unwrap_or_default();
@@ -42,13 +43,13 @@ impl MemoryReader {
         pages.unwrap_or(0).saturating_mul(PAGE_SIZE / 1024)
     }
 
-    /// Keeps nothing open.
+    /// Closes the file.
     pub fn close(&mut self) {
         self.0 = None;
     }
 }
 
-/// Memory of this host that new programs can have, in KiB.
+/// Memory of this host that is available to new programs, in KiB.
 pub fn available_kib() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -56,9 +57,9 @@ pub fn available_kib() -> u64 {
     kib.unwrap_or(0)
 }
 
-/// Disk space at a path that a user can have, in KiB.
+/// Disk space at a path that is available to users, in KiB.
 pub fn free_kib(path: &Path) -> u64 {
-    statvfs(path).map_or(0, |found| found.blocks_available().saturating_mul(found.fragment_size()))
+    statvfs(path).map_or(0, |stat| stat.blocks_available().saturating_mul(stat.fragment_size()))
         / 1024
 }
 
@@ -68,7 +69,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn this_process_uses_memory_and_time_and_one_that_has_gone_uses_none() {
+    fn a_running_process_uses_memory_and_time_and_an_exited_one_uses_none() {
         let self_pid = std::process::id() as i32;
         let exited_pid = 200_000_000;
         let memory_kib = |pid| MemoryReader::default().kib(pid, false);

@@ -1,34 +1,34 @@
-//! When the processes are looked at for monitors, and what adds up. No clocks and no processes
-//! here.
+//! Schedule of the samples for monitors, and the sums of busy time. This module reads no clocks and
+//! no processes.
 
 use std::time::{Duration, Instant};
 
-/// Looks at the idle flags in a period.
+/// Samples of the idle flags in a period.
 const SAMPLES_PER_REPORT: u32 = 10;
-/// Between two looks at least, by the mean: each wakes this process.
+/// Shortest mean interval between two samples, because each one wakes this process.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// Periods that may be asked for.
+/// Range of valid periods.
 const REPORT_INTERVAL_RANGE_MS: (u32, u32) = (50, 60_000);
-/// The period while nobody watches but `stat` wants shares at the end.
+/// The period without subscribers, if `stat` needs the busy fractions at the end.
 const UNSUBSCRIBED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a process was watched and busy, by its idle flag.
+/// How long a process was observed and busy, by its idle flag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BusyTime {
     /// Nanoseconds of the job's running time.
     pub watched_ns: u64,
-    /// Of these it was busy.
+    /// The busy part of `watched_ns`.
     pub busy_ns: u64,
 }
 
 impl BusyTime {
-    /// The share in thousandths.
+    /// The busy fraction in thousandths.
     pub fn permille(&self) -> Option<u16> {
         let busy = u128::from(self.busy_ns.min(self.watched_ns));
         (self.watched_ns > 0).then(|| (busy * 1000 / u128::from(self.watched_ns)) as u16)
     }
 
-    /// What a look has found, so long after the last.
+    /// Adds the result of a sample, taken `elapsed` after the last one.
     pub fn add_sample(&mut self, elapsed: Duration, idle: bool) {
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(0);
         self.watched_ns = self.watched_ns.saturating_add(elapsed_ns);
@@ -38,62 +38,62 @@ impl BusyTime {
     }
 }
 
-/// Who is watched, and when next.
+/// The schedule of samples and reports.
 #[derive(Debug, Default)]
 pub struct Sampler {
     period: Option<Duration>,
-    /// Shares are wanted at the end, watched or not.
+    /// The busy fractions are needed at the end, even without subscribers.
     report_at_end: bool,
     next_sample: Option<Instant>,
     next_report: Option<Instant>,
-    /// Looks so far: what makes the pause between them uneven.
+    /// Samples so far: the seed of the jitter.
     sample_count: u32,
-    /// Running time of the job at the last look.
+    /// Running time of the job at the last sample.
     last_run_time: Option<Duration>,
 }
 
 impl Sampler {
-    /// Shares are wanted at the end of each process.
+    /// The busy fraction is needed at the exit of each process.
     pub fn keep_sampling(&mut self, now: Instant) {
         self.report_at_end = true;
         self.schedule(now);
     }
 
-    /// Figures are wanted so often; 0 for never again.
+    /// Sets the period of the reports; 0 ends them.
     pub fn set_period(&mut self, period_ms: u32, now: Instant) {
         let period = period_ms.clamp(REPORT_INTERVAL_RANGE_MS.0, REPORT_INTERVAL_RANGE_MS.1);
         self.period = (period_ms > 0).then(|| Duration::from_millis(period.into()));
         self.schedule(now);
-        // The first ones at once: there is memory and disk to be shown.
+        // The first report is due at once: it shows memory and disk.
         self.next_report = self.period.map(|_| now);
         self.next_sample = self.next_report.or(self.next_sample);
     }
 
-    /// When the processes are to be looked at.
+    /// When the next sample is due.
     pub fn deadline(&self) -> Option<Instant> {
         self.next_sample
     }
 
-    /// Between two looks, by the mean.
+    /// Mean interval between two samples.
     fn sample_interval(&self) -> Option<Duration> {
         let period = self.period.or(self.report_at_end.then_some(UNSUBSCRIBED_INTERVAL));
         period.map(|period| (period / SAMPLES_PER_REPORT).max(MIN_SAMPLE_INTERVAL))
     }
 
     fn schedule(&mut self, now: Instant) {
-        // Uneven, so that what a program does regularly is not met at the same point every time.
+        // With jitter, so that a periodic program is not sampled at the same point every time.
         let jitter = self.sample_count.wrapping_mul(0x9e37_79b9) >> 24;
         self.next_sample =
             self.sample_interval().map(|interval| now + interval * (192 + jitter / 2) / 256);
     }
 
-    /// Whether the processes are to be looked at now.
+    /// Whether a sample is due.
     pub fn is_due(&self, now: Instant) -> bool {
         self.next_sample.is_some_and(|due| due <= now)
     }
 
-    /// They are looked at now: their job's running time since the last look, of which `ran` is all;
-    /// none if it has not run.
+    /// A sample is taken now: returns the job's running time since the last sample, or None if the
+    /// job has not run. `run_time`: its total running time.
     pub fn sample(&mut self, now: Instant, run_time: Duration) -> Option<Duration> {
         self.sample_count = self.sample_count.wrapping_add(1);
         self.schedule(now);
@@ -103,8 +103,8 @@ impl Sampler {
             .filter(|elapsed| !elapsed.is_zero())
     }
 
-    /// Whether figures are to be reported with this look: the one that is nearest to their time, so
-    /// that they wake nobody.
+    /// Whether metrics are to be reported with this sample. The sample nearest to the due time is
+    /// used, so that reports cause no additional wake-up.
     pub fn is_report_due(&mut self, now: Instant) -> bool {
         let (Some(due), Some(period), Some(interval)) =
             (self.next_report, self.period, self.sample_interval())
@@ -114,7 +114,7 @@ impl Sampler {
         if due > now + interval / 2 {
             return false;
         }
-        // Kept in step, unless this process was held up.
+        // Reports keep a fixed rhythm, unless this process was delayed.
         let next = due + period;
         self.next_report = Some(if next > now { next } else { now + period });
         true
@@ -129,8 +129,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Runs for so long; the process is idle half of the time, in turns of 70 ms. Looks, reports,
-    /// and what adds up.
+    /// Runs for `duration`; the process is alternately idle and busy for 70 ms. Returns the numbers
+    /// of samples and reports, and the busy time.
     fn run(sampler: &mut Sampler, start: Instant, duration: Duration) -> (u32, u32, BusyTime) {
         let (mut samples, mut reports, mut busy_time) = (0, 0, BusyTime::default());
         let mut now = start;

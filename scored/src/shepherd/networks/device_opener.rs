@@ -1,4 +1,4 @@
-//! Opening the devices of a parallel process that reach other hosts, one network set after the
+//! Opens the devices of a parallel process that reach other hosts, one network set after the
 //! other.
 
 use score_pm::device::ethernet::wire::WireEndpoint;
@@ -11,28 +11,28 @@ use super::transport::{TransportOffer, TransportPlan};
 use super::{NetworkSetDevices, OpenDevice, PacketTag};
 use crate::raw_socket::{OpenRequest, RawSocketClient};
 
-/// Names a variable of scored's own environment, for tests: the wires of its jobs lose, double and
-/// reorder as it says (docs/ethernet.md).
+/// Variable in scored's own environment, for tests: the rates at which the wires of its jobs lose,
+/// duplicate and reorder packets (docs/ethernet.md).
 const TEST_LOSS_ENV: &str = "SCORE_TEST_LOSS";
 
-/// What packets of a network set carry: other sets' are strangers, too.
+/// The secret in the packets of a network set. Packets of other sets are dropped.
 pub fn secret_of(job: u64, set: u32) -> u64 {
     job.wrapping_add(u64::from(set))
 }
 
-/// What the sets have in common.
+/// Opens the devices of all network sets.
 pub struct DeviceOpener<'a> {
     pub placement: &'a Placement,
     pub local_host: &'a HostPlacement,
     pub tag: PacketTag,
-    /// Who opens raw sockets that this process may not.
+    /// Client of the helper that opens raw sockets, which this process may not open.
     pub raw_client: Option<&'a RawSocketClient>,
-    /// Links that AF_XDP was tried on: it takes one for itself.
+    /// Links on which AF_XDP was tried: it uses a link exclusively.
     pub xdp_links: Vec<String>,
 }
 
 impl DeviceOpener<'_> {
-    /// Opens what reaches other hosts, and says what that is.
+    /// Opens the devices of a set that reach other hosts, and returns them with the offer.
     pub fn open_set(
         &mut self,
         set_index: u32,
@@ -77,7 +77,7 @@ impl DeviceOpener<'_> {
         Ok((set, offer))
     }
 
-    /// RDMA, if it can be had.
+    /// Opens the RDMA device, if possible.
     fn open_rdma(
         &self,
         set_index: u32,
@@ -85,7 +85,7 @@ impl DeviceOpener<'_> {
     ) -> Result<(OpenDevice, Adapter), RdmaUnavailable> {
         let PacketTag { secret, stage, element, .. } = self.tag;
         let to_text = |number: u32| number.to_string();
-        // Hellos of another stage or element are strangers, too.
+        // Hello packets of other stages and elements are dropped, too.
         let secret_mask = u64::from(stage << 16 | element & 0xffff).rotate_left(32);
         let mut options = vec![
             "-nodes".to_owned(),
@@ -115,8 +115,8 @@ impl DeviceOpener<'_> {
         Ok((opened, Adapter { addresses, fabric: probed.fabric, subnet: probed.subnet }))
     }
 
-    /// AF_XDP takes a link for itself, so that it is for one process alone on its host, and for one
-    /// set of that.
+    /// Opens a raw Ethernet device. AF_XDP uses a link exclusively. It is therefore used only by
+    /// the single process of the job on a host, and for one of its sets.
     fn open_raw(
         &mut self,
         set_index: u32,
@@ -148,7 +148,7 @@ impl DeviceOpener<'_> {
         Ok((opened, note))
     }
 
-    /// An ethernet device over these links, with sockets of its own or with those that are given.
+    /// Opens an ethernet device on these links, with its own sockets or with the given ones.
     fn open_ethernet(
         &self,
         set_index: u32,

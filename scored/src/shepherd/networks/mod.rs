@@ -1,6 +1,6 @@
 //! The PM devices of one parallel process on this host, for each of its network sets: shared memory
-//! for the host's own nodes; RDMA for those of hosts that have the hardware, too; ethernet for all
-//! others.
+//! for the nodes of this host, RDMA for the nodes of other hosts with matching hardware, and
+//! ethernet for all other nodes.
 
 mod device_opener;
 mod rdma;
@@ -34,51 +34,51 @@ struct OpenDevice {
 struct NetworkSetDevices {
     name: String,
     shmem: Option<OpenDevice>,
-    /// By which other hosts are reached: all three, until it is known what those have.
+    /// Devices that reach other hosts. All three are open until the offers of those are known.
     verbs: Option<OpenDevice>,
     raw: Option<OpenDevice>,
     udp: Option<OpenDevice>,
-    /// What reaches which nodes of other hosts, once that is known.
+    /// The device kinds in use and the remote nodes that each reaches, after [`Networks::join`].
     remote_nodes: Vec<(NetworkDevice, NodeSet)>,
 }
 
-/// What one parallel process communicates by.
+/// The networks of one parallel process.
 #[derive(Default)]
 pub struct Networks {
     sets: Vec<NetworkSetDevices>,
-    /// It is known what all have.
+    /// The offers of all hosts are known.
     joined: bool,
-    /// The devices are among the event sources.
+    /// The devices are registered as event sources.
     registered: bool,
     /// This host's first node.
     first_node: u32,
 }
 
-/// A device, by which its owner reads what processes have counted.
+/// A device, through which its owner reads the message counters of the processes.
 #[derive(Clone)]
 struct DeviceCounters {
     device: Arc<Device>,
-    /// Its number for this host's first process.
+    /// The device's node number of this host's first process.
     first_index: u32,
-    /// The job's number for its node 0.
+    /// The job's node number of the device's node 0.
     node_base: u32,
 }
 
 /// How often PM has opened an RDMA adapter in a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AdapterOpens {
-    /// Its devices, each once.
+    /// By PM's verbs devices, once each.
     pub verbs: usize,
-    /// librdmacm, which connects those of iWARP, each once.
+    /// By librdmacm, which connects iWARP adapters, once each.
     pub rdmacm: usize,
 }
 
-/// What counts the messages of the processes of one parallel process on this host.
+/// The message counters of one parallel process's processes on this host.
 #[derive(Clone, Default)]
 pub struct MessageCounters(Vec<DeviceCounters>);
 
 impl MessageCounters {
-    /// What PM has opened in a process.
+    /// The RDMA adapters that PM has opened in a process.
     pub fn adapters(&self, process: u32) -> AdapterOpens {
         let is_rdma = |device_counters: &&DeviceCounters| {
             device_counters.device.config().is_ok_and(|config| config.kind == "verbs")
@@ -87,8 +87,9 @@ impl MessageCounters {
         AdapterOpens { verbs: self.0.iter().filter(is_rdma).count(), rdmacm }
     }
 
-    /// What a process has sent and received over all its networks; peers by the job's numbers.
-    /// Where a message went by ethernet, shmem has forgotten its last peer (`pm::Counters`).
+    /// Messages and bytes that a process has sent and received over all its networks, with peers by
+    /// the job's node numbers. If a later message went by ethernet, shmem has no last peer any more
+    /// (`pm::Counters`).
     pub fn counters(&self, process: u32) -> Counters {
         let mut sum = Counters::default();
         for device_counters in &self.0 {
@@ -106,8 +107,8 @@ impl MessageCounters {
     }
 }
 
-/// What packets of one parallel process carry beside the job's secret: those of an earlier stage or
-/// of another element are strangers.
+/// Identification in the packets of one parallel process: the job's secret, and numbers that
+/// distinguish stages and elements, so that packets of others are dropped.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketTag {
     /// The job's secret.
@@ -120,12 +121,12 @@ pub struct PacketTag {
     pub is_only_element: bool,
 }
 
-/// What the user may hear of the networks of a parallel process.
+/// Notes for the user on the networks of a parallel process.
 #[derive(Debug, Default)]
 pub struct NetworkReport {
-    /// What is not as it was asked for.
+    /// Differences from the requested networks.
     pub problems: Vec<(Level, String)>,
-    /// What is used, a line for each network set.
+    /// The networks in use, one line for each network set.
     pub transports: Vec<String>,
 }
 
@@ -167,13 +168,13 @@ impl NetworkSetDevices {
         self.raw.as_ref().or(self.udp.as_ref())
     }
 
-    /// What reaches other hosts, in the order of `remote_nodes`.
+    /// The devices that reach other hosts, in the order of `remote_nodes`.
     fn remote_devices(&self) -> impl Iterator<Item = &OpenDevice> {
         [self.verbs.as_ref(), self.ethernet()].into_iter().flatten()
     }
 
-    /// All hosts have said what they offer: takes the best that both have for each, and what
-    /// reaches nobody is closed.
+    /// The offers of all hosts are known: selects for each host the best device that both have, and
+    /// closes the devices that reach no host.
     fn join(
         &mut self,
         placement: &Placement,
@@ -216,8 +217,9 @@ impl NetworkSetDevices {
 }
 
 impl Networks {
-    /// Opens what other hosts need to know the address of; answers that. Nothing, when there is
-    /// no other host. `raw_client`: who opens raw sockets that this process may not.
+    /// Opens the devices whose addresses other hosts need, and returns these addresses. Empty if
+    /// there is no other host. `raw_client`: client of the helper that opens raw sockets, which
+    /// this process may not open.
     ///
     /// # Errors
     /// One line for the user.
@@ -248,8 +250,8 @@ impl Networks {
         Ok(vec![HostNetworkAddress { host: placement.self_host, address }])
     }
 
-    /// Every node has attached: opens the rest. `peers`: what [`Networks::open`] has said on all
-    /// hosts.
+    /// All nodes have attached: opens the remaining devices. `peers`: the results of
+    /// [`Networks::open`] on all hosts.
     ///
     /// # Errors
     /// One line for the user.
@@ -290,7 +292,7 @@ impl Networks {
         Ok(network_notes)
     }
 
-    /// What the processes of this host are told: which context reaches which nodes.
+    /// The network sets for the processes of this host: which context reaches which nodes.
     pub fn sets(&self, placement: &Placement) -> Vec<NetworkSet> {
         let nodes = placement.nodes();
         let Some(local_host) = placement.self_placement().filter(|_| nodes > 1) else {
@@ -320,12 +322,12 @@ impl Networks {
         Ok(fds_by_set.into_iter().flatten().collect())
     }
 
-    /// What a process has sent and received over all its networks.
+    /// The counters of a process, over all its networks.
     pub fn counters(&self, process: u32) -> Counters {
         self.message_counters().counters(process)
     }
 
-    /// What counts the messages; once all have joined.
+    /// The message counters; valid after [`Networks::join`].
     pub fn message_counters(&self) -> MessageCounters {
         let (node_base, first_index) = (self.first_node, self.first_node);
         let mut counters = Vec::new();
@@ -342,9 +344,9 @@ impl Networks {
         MessageCounters(counters)
     }
 
-    /// A process of this host has ended.
+    /// A process of this host has exited.
     pub fn on_process_exit(&self, process: u32) {
-        // These cannot fail for a node that exists; a corrupt segment is its job's own loss.
+        // These calls cannot fail for a node that exists. A corrupt segment harms its own job only.
         for set in &self.sets {
             if let Some(opened) = &set.shmem {
                 let _ = opened.device.mark_exited(process);
@@ -355,7 +357,7 @@ impl Networks {
         }
     }
 
-    /// Nodes have ended, on whichever host.
+    /// Nodes have exited on any host.
     pub fn on_nodes_exited(&self, nodes: &NodeSet) {
         for opened in self.devices() {
             for node in nodes.iter() {
@@ -364,10 +366,10 @@ impl Networks {
         }
     }
 
-    /// Has `token` told when [`Networks::serve`] has something to do.
+    /// Has `registry` report `token` when [`Networks::serve`] has something to do.
     ///
     /// # Errors
-    /// The system refuses.
+    /// As epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
         if self.registered || !self.joined {
             return Ok(());
@@ -380,7 +382,7 @@ impl Networks {
         Ok(())
     }
 
-    /// Goes on with sending what processes that have ended have left.
+    /// Goes on with delivering the messages that exited processes have sent.
     pub fn serve(&self) {
         for opened in self.devices() {
             let _ = opened.device.serve();
@@ -388,7 +390,7 @@ impl Networks {
     }
 }
 
-/// What all hosts offer, in the order of their nodes: name of the host, an offer for each set.
+/// The offers of all hosts, in the order of their nodes: host name, and one offer for each set.
 fn decode_offers<'a>(
     placement: &'a Placement,
     peers: &[HostNetworkAddress],
@@ -397,13 +399,13 @@ fn decode_offers<'a>(
     let host_offers =
         |(host, host_placement): (u32, &'a score_proto::job_control::HostPlacement)| {
             let host_address = peers.iter().find(|peer| peer.host == host);
-            let host_address = host_address
-                .ok_or_else(|| format!("host {} has told no address", host_placement.name))?;
+            let name = host_placement.name.as_str();
+            let host_address =
+                host_address.ok_or_else(|| format!("host {name}: no network address reported"))?;
             let offers = frame::decode_datagram::<Vec<TransportOffer>>(&host_address.address).ok();
             let offers = offers.filter(|offers| offers.len() == sets);
-            let malformed =
-                || format!("host {} has told addresses that are none", host_placement.name);
-            Ok((host_placement.name.as_str(), offers.ok_or_else(malformed)?))
+            let malformed = || format!("host {name}: malformed network addresses");
+            Ok((name, offers.ok_or_else(malformed)?))
         };
     (0..).zip(&placement.hosts).map(host_offers).collect()
 }

@@ -1,6 +1,6 @@
-//! RDMA as a way of a network: which hosts of a job meet by it. Adapters and rights may differ from
-//! host to host; every host offers what works there, those that can meet do, and UDP reaches the
-//! others.
+//! RDMA as a transport: which hosts of a job connect by it. Adapters and rights may differ from
+//! host to host. Every host offers the adapter that works there, hosts that can connect use RDMA,
+//! and UDP reaches the others.
 
 use std::net::IpAddr;
 
@@ -11,43 +11,43 @@ use serde::{Deserialize, Serialize};
 
 use super::transport::{AddressTable, TransportOffer};
 
-/// How RDMA is to be tried on this host.
+/// How RDMA is tried on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaProbe {
-    /// Where processes of other hosts say which queue pairs they have.
+    /// Address to which processes of other hosts send their queue pair numbers.
     pub address: IpAddr,
-    /// Options of the device that are said somewhere.
+    /// Options of the device from the database.
     pub options: Vec<String>,
-    /// The user or the database wants it; else it is used where it is certain to work.
+    /// The user or the database requests RDMA. Otherwise it is used only if it is certain to work.
     pub is_requested: bool,
 }
 
-/// What a host offers.
+/// The RDMA offer of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaOffer {
     /// As in [`RdmaProbe`].
     pub is_requested: bool,
-    /// An adapter, or why none.
+    /// An adapter, or why there is none.
     pub adapter: Result<Adapter, RdmaUnavailable>,
 }
 
-/// An adapter that works.
+/// A usable adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adapter {
-    /// Where the host's nodes are reached.
+    /// Addresses of the host's nodes.
     pub addresses: AddressTable,
-    /// Adapters of different ones never meet.
+    /// Adapters of different fabrics cannot connect.
     pub fabric: String,
-    /// The part of it whose adapters meet without anybody's doing.
+    /// Part of the fabric whose adapters connect without configuration.
     pub subnet: String,
 }
 
-/// Why a host offers none.
+/// Why a host offers no adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaUnavailable {
-    /// For people.
+    /// Text for the user.
     pub reason: String,
-    /// There is an adapter: who expects it to be used has to know.
+    /// There is an adapter, so that a user may expect RDMA and must be notified.
     pub has_adapter: bool,
 }
 
@@ -61,10 +61,10 @@ impl From<Unusable> for RdmaUnavailable {
 }
 
 impl RdmaProbe {
-    /// What was found is not enough to be used without being asked for.
+    /// Whether an adapter may be used: without a request, only hardware is used.
     ///
     /// # Errors
-    /// Why.
+    /// Why it is not used.
     pub fn check(&self, probed: &Usable) -> Result<(), RdmaUnavailable> {
         if self.is_requested || probed.is_hardware {
             return Ok(());
@@ -79,17 +79,19 @@ fn usable_adapter(offer: &TransportOffer) -> Option<(&Adapter, bool)> {
     Some((rdma.adapter.as_ref().ok()?, rdma.is_requested))
 }
 
-/// Whether two hosts reach each other by RDMA.
-pub fn can_connect(one: &TransportOffer, other: &TransportOffer) -> bool {
-    let (Some((one, is_requested)), Some((other, is_other_requested))) =
-        (usable_adapter(one), usable_adapter(other))
+/// Whether two hosts can connect by RDMA.
+pub fn can_connect(first: &TransportOffer, second: &TransportOffer) -> bool {
+    let (Some((first, first_requested)), Some((second, second_requested))) =
+        (usable_adapter(first), usable_adapter(second))
     else {
         return false;
     };
-    one.fabric == other.fabric && (is_requested && is_other_requested || one.subnet == other.subnet)
+    first.fabric == second.fabric
+        && (first_requested && second_requested || first.subnet == second.subnet)
 }
 
-/// Where the nodes are reached that `local_offer` meets; zeros stand for others, which are no address.
+/// Addresses of the nodes on hosts to which `local_offer` can connect. The entries of other nodes
+/// are zero, which is not a valid address.
 pub fn address_table(
     placement: &Placement,
     local_offer: &TransportOffer,
@@ -109,10 +111,10 @@ pub fn address_table(
     table
 }
 
-/// A host's name, and what it offers.
+/// A host's name, and its offer.
 type NamedOffer<'a> = (&'a str, &'a TransportOffer);
 
-/// The first host that offers an adapter, and those that do not meet it.
+/// The first host that offers an adapter, and the hosts that cannot connect to it.
 fn split_by_reachability<'a>(
     offers: &'a [NamedOffer<'a>],
 ) -> (Option<&'a NamedOffer<'a>>, Vec<&'a NamedOffer<'a>>) {
@@ -123,19 +125,19 @@ fn split_by_reachability<'a>(
     (reference, offers.iter().filter(is_disconnected).collect())
 }
 
-/// What the user has to know: at most one line. `offers`: by host name.
+/// The note for the user: at most one line. `offers`: by host name.
 pub fn note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Level, String)> {
     let is_requested =
         offers.iter().filter_map(|(_, offer)| offer.rdma.as_ref()).any(|rdma| rdma.is_requested);
     let unavailability =
         |offer: &'_ TransportOffer| offer.rdma.as_ref()?.adapter.as_ref().err().cloned();
     let (reference, disconnected) = split_by_reachability(offers);
-    // Nobody has it, and nobody said so: no word, unless somebody is kept from using it.
+    // If no host has RDMA and it was not requested, there is a note only if an adapter is unusable.
     let is_reportable = is_requested
         || reference.is_some()
         || disconnected
             .iter()
-            .any(|(_, one)| unavailability(one).is_some_and(|lack| lack.has_adapter));
+            .any(|(_, offer)| unavailability(offer).is_some_and(|lack| lack.has_adapter));
     let is_notable = |(_, offer): &&&NamedOffer<'_>| {
         unavailability(offer)
             .is_some_and(|lack| is_requested || reference.is_some() || lack.has_adapter)
@@ -151,21 +153,22 @@ pub fn note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Level, St
     };
     let separator = if disconnected.len() + 1 < offers.len() { " to" } else { ":" };
     let level = if is_requested { Level::Warning } else { Level::Info };
-    let what = "UDP is used instead of RDMA";
-    Some((level, format!("network {name}: {what}{separator} host {host}{others_text}: {reason}")))
+    let text = "UDP is used instead of RDMA";
+    Some((level, format!("network {name}: {text}{separator} host {host}{others_text}: {reason}")))
 }
 
 fn fabric_mismatch(offer: &TransportOffer, reference: Option<&NamedOffer<'_>>) -> String {
     let fabric_text = |offer: &TransportOffer| {
         let adapter = usable_adapter(offer).map(|(adapter, _)| adapter);
-        adapter.map_or_else(String::new, |one| format!("{} ({})", one.fabric, one.subnet))
+        adapter.map_or_else(String::new, |found| format!("{} ({})", found.fabric, found.subnet))
     };
     let (name, other) =
         reference.map_or(("?", String::new()), |(name, first)| (*name, fabric_text(first)));
     format!("its adapter is on {}, that of host {name} on {other}", fabric_text(offer))
 }
 
-/// The adapters that are used, for people: none where nobody meets; and whether they reach all.
+/// Descriptions of the adapters in use, and whether they reach all hosts. Empty if no two hosts can
+/// connect.
 pub fn adapters_in_use<'a>(offers: &'a [&'a TransportOffer]) -> (Vec<&'a str>, bool) {
     let named: Vec<NamedOffer<'_>> = offers.iter().map(|offer| ("", *offer)).collect();
     let (Some((_, reference)), disconnected) = split_by_reachability(&named) else {
@@ -195,8 +198,8 @@ mod tests {
                 fabric: fabric.to_owned(),
                 subnet: subnet.to_owned(),
             }),
-            Err((why, matters)) => {
-                Err(RdmaUnavailable { reason: why.to_owned(), has_adapter: matters })
+            Err((reason, has_adapter)) => {
+                Err(RdmaUnavailable { reason: reason.to_owned(), has_adapter })
             }
         };
         let rdma = Some(RdmaOffer { is_requested, adapter: offered });
@@ -215,23 +218,23 @@ mod tests {
 
     #[test]
     fn one_line_names_the_host_without_rdma_and_the_reason() {
-        let ours = offer(true, Ok(("RoCE", "10.0.0.0/24")));
+        let usable = offer(true, Ok(("RoCE", "10.0.0.0/24")));
         let none = offer(true, Err(("no RDMA adapter", false)));
-        assert_eq!(note("n", &[("a", &ours), ("b", &ours)]), None);
-        let (level, line) = note("n", &[("a", &ours), ("b", &none)]).unwrap();
+        assert_eq!(note("n", &[("a", &usable), ("b", &usable)]), None);
+        let (level, line) = note("n", &[("a", &usable), ("b", &none)]).unwrap();
         assert_eq!(level, Level::Warning);
         assert_eq!(line, "network n: UDP is used instead of RDMA: host b: no RDMA adapter");
         let (_, line) =
-            note("n", &[("a", &ours), ("b", &none), ("c", &ours), ("d", &none)]).unwrap();
+            note("n", &[("a", &usable), ("b", &none), ("c", &usable), ("d", &none)]).unwrap();
         let expected =
             "network n: UDP is used instead of RDMA to host b (and 1 more): no RDMA adapter";
         assert_eq!(line, expected);
         let (_, line) = note("n", &[("a", &none), ("b", &none)]).unwrap();
         assert!(line.ends_with("RDMA: host a (and 1 more): no RDMA adapter"), "{line}");
         let infiniband = offer(true, Ok(("InfiniBand", "fe80::")));
-        let (_, line) = note("n", &[("a", &ours), ("b", &infiniband)]).unwrap();
-        let why = "its adapter is on InfiniBand (fe80::), that of host a on RoCE (10.0.0.0/24)";
-        assert!(line.ends_with(why), "{line}");
+        let (_, line) = note("n", &[("a", &usable), ("b", &infiniband)]).unwrap();
+        let reason = "its adapter is on InfiniBand (fe80::), that of host a on RoCE (10.0.0.0/24)";
+        assert!(line.ends_with(reason), "{line}");
     }
 
     #[test]
@@ -242,8 +245,8 @@ mod tests {
         let (level, line) = note("auto", &[("a", &none), ("b", &inaccessible)]).unwrap();
         assert_eq!(level, Level::Info);
         assert!(line.contains("host b") && line.ends_with("Permission denied"), "{line}");
-        let ours = offer(false, Ok(("RoCE", "10.0.0.0/24")));
-        let (_, line) = note("auto", &[("a", &none), ("b", &ours), ("c", &ours)]).unwrap();
+        let usable = offer(false, Ok(("RoCE", "10.0.0.0/24")));
+        let (_, line) = note("auto", &[("a", &none), ("b", &usable), ("c", &usable)]).unwrap();
         assert!(line.contains("RDMA to host a: no RDMA library"), "{line}");
     }
 
@@ -266,10 +269,10 @@ mod tests {
 
     #[test]
     fn adapters_in_use_are_listed_and_whether_they_reach_all_hosts() {
-        let ours = offer(true, Ok(("RoCE", "x")));
+        let usable = offer(true, Ok(("RoCE", "x")));
         let none = offer(true, Err(("no", false)));
-        assert_eq!(adapters_in_use(&[&ours, &ours]), (vec!["mlx5_0 port 1"; 2], true));
-        assert_eq!(adapters_in_use(&[&ours, &none, &ours]), (vec!["mlx5_0 port 1"; 2], false));
-        assert_eq!(adapters_in_use(&[&ours, &none]), (Vec::new(), false));
+        assert_eq!(adapters_in_use(&[&usable, &usable]), (vec!["mlx5_0 port 1"; 2], true));
+        assert_eq!(adapters_in_use(&[&usable, &none, &usable]), (vec!["mlx5_0 port 1"; 2], false));
+        assert_eq!(adapters_in_use(&[&usable, &none]), (Vec::new(), false));
     }
 }

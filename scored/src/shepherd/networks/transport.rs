@@ -1,6 +1,6 @@
-//! One network of a job on one host: by which wires other hosts are reached over it. What is
-//! allowed and what works may differ from host to host; every host offers what it has, and all
-//! take what all have.
+//! One network of a job on one host: the wires by which it reaches other hosts. The allowed and
+//! the working wires may differ from host to host. Every host offers its wires, and all hosts use
+//! those that all have.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,38 +12,38 @@ use serde::{Deserialize, Serialize};
 
 use super::rdma::{self, RdmaOffer};
 
-/// What is to be opened for one network set on this host.
+/// The devices to open for one network set on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransportPlan {
     /// The network's name.
     pub name: String,
-    /// What UDP goes over: interfaces or addresses.
+    /// Links for UDP: interfaces or addresses.
     pub links: Vec<String>,
-    /// The interfaces for raw Ethernet; why not, where it was asked for; nothing where it was not.
+    /// The interfaces for raw Ethernet, or why it cannot be used. None if it was not requested.
     pub raw: Option<Result<Vec<String>, String>>,
-    /// How RDMA is tried; nothing where it is not.
+    /// How RDMA is tried. None if it is not tried.
     pub rdma: Option<rdma::RdmaProbe>,
 }
 
-/// What one host offers for one network set.
+/// The offer of one host for one network set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransportOffer {
-    /// RDMA, if it is to be tried.
+    /// RDMA, if it is tried.
     pub rdma: Option<RdmaOffer>,
-    /// Raw Ethernet, if there is.
+    /// Raw Ethernet, if available.
     pub raw: Option<AddressTable>,
     /// UDP.
     pub udp: AddressTable,
-    /// Why raw Ethernet is not there, or not as good as it might be.
+    /// Why raw Ethernet is unavailable, or uses a slower wire.
     pub raw_note: Option<String>,
 }
 
-/// Where the nodes of a host are reached by one device.
+/// Addresses of the nodes of a host on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressTable {
-    /// As the device says it; opaque.
+    /// As the device encodes them; opaque.
     pub encoded: Vec<u8>,
-    /// Its wires and links, for people.
+    /// Wires and links of the device, for the user.
     pub description: String,
 }
 
@@ -60,19 +60,19 @@ pub fn set_names(spec: &JobSpec) -> Vec<String> {
     }
 }
 
-/// What is to be opened here for the network of that name.
+/// Plans the devices on this host for the network of that name.
 ///
 /// # Errors
 /// This host is not on it.
 pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<TransportPlan, String> {
     let host =
-        spec.hosts.get(placement.self_host as usize).ok_or("this host is none of the job's")?;
+        spec.hosts.get(placement.self_host as usize).ok_or("this host is not part of the job")?;
     let network = host.network(name);
     let network = network.ok_or_else(|| format!("host {} is not on network {name}", host.name))?;
     let address =
         placement.self_placement().and_then(|local_host| local_host.address).map(|addr| addr.ip());
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    // Virtual hosts without namespaces have addresses on the loopback link, and no other.
+    // Virtual hosts without namespaces only have addresses on the loopback link.
     let is_loopback = host.kind == HostKind::Virtual && address.is_loopback();
     let links = match network.links.is_empty() || is_loopback {
         true => vec![address.to_string()],
@@ -89,15 +89,15 @@ pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<Transpo
     Ok(TransportPlan { name: name.to_owned(), links, raw, rdma })
 }
 
-/// What the database says of the adapter, as options of the device.
+/// The database's settings of the adapter, as options of the device.
 fn rdma_options(network: &HostNetwork) -> Vec<String> {
     let configured = |name: &&str| network.addressing.iter().find(|(known, _)| known == name);
     let pairs = ADDRESSING.iter().filter_map(configured);
     pairs.flat_map(|(name, value)| [format!("-{name}"), value.clone()]).collect()
 }
 
-/// The interfaces of each network set of a job that raw Ethernet goes by here; none where it is not
-/// that, or may not be.
+/// For each network set of a job, the interfaces on this host for raw Ethernet. Empty if the set
+/// does not or may not use raw Ethernet.
 pub fn raw_links(spec: &JobSpec, placement: &Placement) -> Vec<Vec<String>> {
     let links = |name: &String| match plan(name, spec, placement) {
         Ok(TransportPlan { raw: Some(Ok(links)), .. }) => links,
@@ -106,7 +106,8 @@ pub fn raw_links(spec: &JobSpec, placement: &Placement) -> Vec<Vec<String>> {
     set_names(spec).iter().map(links).collect()
 }
 
-/// A raw socket in a user's process can read and forge everything on its link.
+/// Why raw Ethernet is refused: a raw socket in a user's process can read and forge everything on
+/// its link.
 fn refusal<T>(network: &HostNetwork) -> Result<T, String> {
     Err(match network.links.is_empty() {
         true => "scorehosts.db describes no network of that name that it marks trusted".to_owned(),
@@ -116,7 +117,7 @@ fn refusal<T>(network: &HostNetwork) -> Result<T, String> {
     })
 }
 
-/// The name of an interface, for its name or its address.
+/// The name of an interface, from its name or its address.
 fn interface(link: &str) -> Result<String, String> {
     let Ok(address) = link.parse::<IpAddr>() else { return Ok(link.to_owned()) };
     let interfaces = getifaddrs().map_err(|error| format!("the interfaces: {error}"))?;
@@ -131,19 +132,20 @@ fn interface(link: &str) -> Result<String, String> {
     interface_name.ok_or_else(|| format!("no interface has the address {address}"))
 }
 
-/// Whether all hosts go by raw Ethernet: UDP and that do not understand each other.
+/// Whether raw Ethernet is used, which requires that all hosts offer it: it does not interoperate
+/// with UDP.
 pub fn is_raw<'a>(offers: impl IntoIterator<Item = &'a TransportOffer>) -> bool {
     offers.into_iter().all(|offer| offer.raw.is_some())
 }
 
-/// Where all nodes are reached by ethernet.
+/// Addresses of all nodes on ethernet.
 pub fn address_table(offers: &[&TransportOffer], raw: bool) -> Vec<u8> {
     let chosen_table =
         |offer: &&TransportOffer| offer.raw.clone().filter(|_| raw).unwrap_or(offer.udp.clone());
     offers.iter().flat_map(|offer| chosen_table(offer).encoded).collect()
 }
 
-/// What the user has to know of the wires of a network: at most one line. `offers`: by host name.
+/// The note for the user on the wires of a network: at most one line. `offers`: by host name.
 pub fn note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Level, String)> {
     rdma::note(name, offers).or_else(|| ethernet_note(name, offers))
 }
@@ -167,7 +169,7 @@ fn ethernet_note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Leve
     })
 }
 
-/// The wires that a network uses, for people.
+/// The wires that a network uses, for the user.
 pub fn describe_transports(offers: &[&TransportOffer]) -> String {
     let (rdma_adapters, covers_all) = rdma::adapters_in_use(offers);
     let mut parts = Vec::new();
@@ -185,7 +187,7 @@ pub fn describe_transports(offers: &[&TransportOffer]) -> String {
     parts.join(", ")
 }
 
-/// Each once, and three at most.
+/// Joins distinct descriptions, three at most.
 fn join_unique<'a>(descriptions: impl IntoIterator<Item = &'a str>) -> String {
     let mut unique: Vec<&str> = Vec::new();
     for description in descriptions {

@@ -1,6 +1,6 @@
-//! Random patterns of communication (tests/programs/patterns.c): those that come to an end are
-//! never called deadlocked, those in which one message is never sent always are. It is looked
-//! whether all are idle as often as if another job waited.
+//! Random patterns of communication (tests/programs/patterns.c). Patterns that end are never
+//! reported as deadlocked; patterns in which one message is never sent always are. The daemon
+//! samples the idle flags as often as if another job were waiting.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::random::Random;
 
 /// The exit code of a deadlock.
 const EXIT_DEADLOCK: i32 = 35;
-/// For a job that shares its processors with much else.
+/// For a job that shares its processors with other work.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// Names a variable of scored's environment: microseconds.
 const PACE_ENV: &str = "SCORE_TEST_PACE";
@@ -20,7 +20,7 @@ const PACE_ENV: &str = "SCORE_TEST_PACE";
 /// Runs the plan.
 ///
 /// # Errors
-/// A verdict was wrong, or did not come; the line says how to see it again.
+/// If a verdict was wrong or missing; the message has the command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = env.test_program("patterns") else {

@@ -1,6 +1,7 @@
-//! Jobs that take turns on two processors in short slices: several with messages of random sizes,
-//! each checked for its content and its order (tests/programs/traffic.c), until there were so many
-//! stops; then 1 GiB through a pipeline of parallel programs, beside one that only computes.
+//! Jobs that take turns on two processors in short slices. Several jobs send messages of random
+//! sizes, each checked for its content and its order (tests/programs/traffic.c), until there were
+//! enough stops. Then 1 GiB goes through a pipeline of parallel programs while another job only
+//! computes.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,19 +17,19 @@ use score_tests::{Running, TestEnv};
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// Of a job, and processors.
+/// Nodes of a job, and processors.
 const NODES: usize = 2;
-/// Jobs at once.
+/// Jobs at the same time.
 const PARALLEL_JOBS: usize = 3;
-/// What goes through the pipeline, and of a taste.
+/// Bytes through the pipeline: of a full run, and of a short one.
 const BYTES: [usize; 2] = [1 << 30, 1 << 25];
-/// Nothing takes longer unless it hangs.
+/// No job takes longer unless it hangs.
 const JOB_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Runs the plan: its count is of stops.
+/// Runs the plan; its count is the number of stops.
 ///
 /// # Errors
-/// A message or a byte was lost, altered or out of order, or a job did not end.
+/// If a message or a byte was lost, altered or out of order, or if a job did not end.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let switches = soak_options.count.min(100_000);
     traffic(soak_options, switches)?;
@@ -39,7 +40,7 @@ fn start_cluster<'a>(env: &'a TestEnv, slice: &str) -> Option<Cluster<'a>> {
     Cluster::start_with_options(env, &["a"], &Cluster::database(&["a"]), &["-ts", slice])
 }
 
-/// Jobs in each lane, one after the other, for as long as so many slices of 5 ms take.
+/// Keeps several jobs running, for as long as so many slices of 5 ms take.
 fn traffic(soak_options: &SoakOptions, switches: u64) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = crate::copy_program_for_users(&env, "gang", "traffic")? else {
@@ -58,7 +59,7 @@ fn traffic(soak_options: &SoakOptions, switches: u64) -> Result<(), String> {
     };
     let (started_at, mut running, mut jobs, mut messages) =
         (Instant::now(), Vec::new(), 0_u64, 0_u64);
-    // A stop takes a little besides.
+    // A stop takes some time in addition to the slice.
     let duration = Duration::from_millis(switches * 6);
     loop {
         while running.len() < PARALLEL_JOBS && started_at.elapsed() < duration {
@@ -86,14 +87,14 @@ fn traffic(soak_options: &SoakOptions, switches: u64) -> Result<(), String> {
     println!("\rgang: {jobs} jobs, {messages} messages in order; {summary}");
     let stop_count =
         summary.split_whitespace().find_map(|word| word.parse::<u64>().ok()).unwrap_or(0);
-    // Few on a machine that has other things to do; none were a fault.
+    // A busy machine makes fewer stops; no stops at all would be an error.
     match stop_count >= switches / 10 {
         true => Ok(()),
         false => Err(format!("only {stop_count} stops instead of some {switches}")),
     }
 }
 
-/// Bytes that depend on their place.
+/// Bytes that depend on their offset.
 struct Pattern {
     offset: usize,
     end: usize,
@@ -120,7 +121,7 @@ fn pipeline(bytes: usize) -> Result<(), String> {
     std::io::copy(&mut Pattern { offset: 0, end: bytes }, &mut file).map_err(io_error)?;
     let args = ["-scored=all,message=quiet,nodes=2", "/bin/sh", "-c", "while :; do :; done"];
     let competing_job = cluster.command(BOB, "scrun", "a").args(&args).start();
-    // Node 1 writes: all of it has gone from one process to the other.
+    // Node 1 writes the output: all of it has gone from one process to the other.
     let command_line = "-scored=all,message=quiet,nodes=2 scatter -node 1 == system cat";
     let (input, output) = (File::open(&input_path).map_err(io_error)?, File::create(&output_path));
     for name in ["scatter", "system"] {
@@ -146,7 +147,7 @@ fn pipeline(bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file has the pattern and nothing else.
+/// Whether a file has exactly the pattern.
 fn check_pattern(path: &Path, bytes: usize) -> Result<(), String> {
     let io_error = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut file = File::open(path).map_err(io_error)?;

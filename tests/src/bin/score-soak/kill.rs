@@ -1,5 +1,5 @@
-//! SIGKILL of a random victim at a random moment of a short job of random shape. Within a second
-//! nothing may be left: no process, no file; at the end no socket that listens.
+//! SIGKILL of a random victim at a random moment of a short job of random shape. Within a second no
+//! process and no file may be left; at the end no listening socket.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,14 +13,14 @@ use score_tests::process::Process;
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// What is promised.
+/// The promised limit (docs/SPECIFICATION.md).
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
-/// What counts as broken even when other work delays this machine.
+/// The limit that counts as an error even if other work delays this machine.
 const CLEANUP_HARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 const VICTIMS: &[&str] = &["node", "shepherd", "scored", "scrun"];
 
-/// What has been seen so far.
+/// Statistics of the jobs so far.
 #[derive(Default)]
 struct KillStats {
     victims: BTreeMap<&'static str, u64>,
@@ -31,7 +31,7 @@ struct KillStats {
 /// Runs the plan.
 ///
 /// # Errors
-/// Something was left; the line says how to see it again.
+/// If a process or a file was left; the message has the command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let traffic = env.test_program("traffic").map(|path| path.display().to_string());
@@ -79,7 +79,7 @@ fn format_stats(stats: &KillStats) -> String {
     format!("{}; clean within {slowest} ms, {slow_count} over a second", victims.join(", "))
 }
 
-/// A command line of random shape; each would run for a while by itself.
+/// A command line of random shape; each would run for some time by itself.
 fn random_command_line(traffic: Option<&str>, random: &mut Random) -> String {
     let nodes = 1 + random.below(5);
     let escape = "setsid sleep 61 & (setsid sh -c \"sleep 61\" &) ; exec sleep 60";
@@ -101,7 +101,7 @@ fn random_command_line(traffic: Option<&str>, random: &mut Random) -> String {
     format!("{line} > /dev/null 2>&1")
 }
 
-/// One job and its end.
+/// Runs one job and kills one of its processes.
 fn kill_one_job(
     env: &TestEnv,
     traffic: Option<&str>,
@@ -110,14 +110,15 @@ fn kill_one_job(
 ) -> Result<(), String> {
     let line = random_command_line(traffic, random);
     let mut job = env.sh(&line).start();
-    // Moments are dense at the start, where most happens, and reach into the job's quiet life.
+    // The moments are dense at the start, when most events happen, and extend into the job's quiet
+    // time.
     let bits = 10 + random.below(8);
     sleep(Duration::from_micros(random.next() % (1 << bits)));
     let target = random.pick(VICTIMS);
     let (mut victim, mut name) = choose_victim(env, &line, target, random);
     victim.signal(Signal::SIGKILL);
     let mut killed_at = Instant::now();
-    // A node of a short stage may have ended well before the signal: then the job goes on, rightly.
+    // A node of a short stage may have ended well before the signal: then the job rightly goes on.
     let is_short = line.contains(" echo ") || line.contains(" true ");
     let mut cleanup = env.wait_until_clean(CLEANUP_TIMEOUT);
     let late_leftovers = cleanup.clone().err();
@@ -150,8 +151,8 @@ fn kill_one_job(
     Ok(())
 }
 
-/// A living process of the wanted kind. While it does not exist yet, another kind is as good;
-/// scrun comes first, and with it there is always one.
+/// A living process of the wanted kind. While there is none yet, any other kind is taken. scrun is
+/// the first process, so there is always one.
 fn choose_victim(
     env: &TestEnv,
     line: &str,
@@ -175,7 +176,7 @@ fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'stat
     let ids = |predicate: &dyn Fn(&Process) -> bool| -> Vec<i32> {
         processes.iter().filter(|process| predicate(process)).map(|one| one.pid).collect()
     };
-    // What scored starts for a moment, to try what the machine allows, is not scored itself.
+    // A process that scored starts for a moment to probe the machine is not scored itself.
     let scruns = ids(&Process::is_scrun);
     let scoreds = ids(&|process| process.is_scored() && scruns.contains(&process.parent));
     let shepherds = ids(&|process| process.is_shepherd() && scoreds.contains(&process.parent));
@@ -187,9 +188,9 @@ fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'stat
         } else if scoreds.contains(&process.pid) {
             Some("scored")
         } else {
-            // Only the processes that SCore itself has started: a descendant's death is no event.
-            // Orphans become the shepherd's children, too; in the shape that has some, nodes lead
-            // their session and will sleep for 60 seconds.
+            // Only the processes that SCore itself has started: the death of a descendant is not an
+            // event. Orphaned descendants become the shepherd's children, too. In the shape that
+            // has them, nodes lead their session and sleep for 60 seconds.
             let sleeper =
                 process.command == "sleep 60" || process.command.contains("exec sleep 60");
             let node = !spawns_orphans || process.session == process.pid && sleeper;
@@ -199,7 +200,8 @@ fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'stat
     processes.iter().filter_map(|process| Some((process.clone(), role(process)?))).collect()
 }
 
-/// Sockets that wait for somebody: TCP listeners, bound UDP sockets, and our named local sockets.
+/// Sockets that accept connections or packets: TCP listeners, bound UDP sockets, and our named
+/// local sockets.
 fn listening_ports() -> Vec<String> {
     let mut found = Vec::new();
     for (table, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {

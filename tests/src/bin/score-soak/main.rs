@@ -1,5 +1,5 @@
-//! The soak: jobs started, killed and flooded for as long as one likes, with a seed that replays.
-//! Started by `cargo xtask soak`.
+//! The soak: jobs that are started, killed and flooded for as long as requested, with a seed that
+//! repeats a run. Started by `cargo xtask soak`.
 #![forbid(unsafe_code)]
 
 mod deadlock;
@@ -37,11 +37,11 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
 without a kind: all
 ";
 
-/// How long to go on, and from which seed.
+/// The length of the run, and its first seed.
 pub struct SoakOptions {
-    /// At most so many jobs.
+    /// Maximum number of jobs.
     pub count: u64,
-    /// At most so long.
+    /// Maximum run time.
     pub time_limit: Option<Duration>,
     /// Seed of the first job.
     pub seed: u64,
@@ -59,8 +59,8 @@ impl SoakOptions {
     }
 }
 
-/// A test program where every user may run it, wherever the build is. None, and a line: there is no
-/// C compiler.
+/// The path of a copy of a test program that every user may run, wherever the build is. Without a C
+/// compiler: returns `None` and prints a line.
 fn copy_program_for_users(
     env: &TestEnv,
     kind: &str,
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The kinds to run, and what gives the plan for one of them.
+/// The kinds to run, and a function that returns the plan of one kind.
 fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions), String> {
     let (mut kinds, mut count, mut minutes, mut seed) = (vec![], None, None, None);
     let (mut quick, mut rdma) = (false, false);

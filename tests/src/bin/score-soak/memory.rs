@@ -1,7 +1,7 @@
-//! Regions that are locked, written, read, mapped anew and given up under the operations of others
-//! (tests/programs/regions.c): jobs on one host, on two, and on two with two nodes each, that take
-//! turns in short slices; of some the kernel may not copy the memory. Over RDMA, too, where there
-//! is an adapter.
+//! Regions that are locked, written, read, remapped and released while others access them
+//! (tests/programs/regions.c). The jobs run on one host, on two, and on two with two nodes each,
+//! and take turns in short slices. The kernel may not copy the memory of some. With an adapter,
+//! jobs run over RDMA, too.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -14,15 +14,15 @@ use score_tests::{Outcome, Running, TestEnv};
 use crate::SoakOptions;
 use crate::random::Random;
 
-/// Jobs at once.
+/// Jobs at the same time.
 const PARALLEL_JOBS: usize = 3;
-/// Hosts, and nodes on each, with the rounds that take some seconds there; the first uses no
-/// network.
+/// Hosts and nodes per host, the number of nodes, and the number of rounds that takes some seconds.
+/// The first layout uses no network.
 const LAYOUTS: [(&str, usize, usize); 3] = [("1x2", 2, 400), ("2x1", 2, 60), ("2x2", 4, 60)];
-/// Nothing takes longer unless it hangs.
+/// No job takes longer unless it hangs.
 const JOB_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// What became of operations under which regions changed.
+/// Results of operations on regions that change meanwhile.
 #[derive(Default)]
 struct OperationCounts {
     carried_out: u64,
@@ -30,18 +30,18 @@ struct OperationCounts {
     refused: u64,
 }
 
-/// Runs the plan: its count is of jobs.
+/// Runs the plan; its count is the number of jobs.
 ///
 /// # Errors
-/// A byte was altered that should not be, or was not what was written, or a job did not end; the
-/// line says how to see it again.
+/// If a byte was altered that should not be, or was not the byte that was written, or if a job did
+/// not end. The message has the command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = crate::copy_program_for_users(&env, "memory", "regions")? else {
         return Ok(());
     };
     let hosts = ["a", "b"];
-    // To switch takes an emulated machine some milliseconds.
+    // A gang switch takes an emulated machine some milliseconds.
     let slice = if soak_options.rdma { "20" } else { "5" };
     let cluster =
         Cluster::start_with_options(&env, &hosts, &Cluster::database(&hosts), &["-ts", slice]);

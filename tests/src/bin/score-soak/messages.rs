@@ -1,5 +1,5 @@
-//! Traffic of random sizes between random numbers of nodes, every message checked by its receiver
-//! (tests/programs/traffic.c); in some jobs a node is killed in the middle, which must end the job.
+//! Traffic of random sizes between random numbers of nodes; the receiver checks every message
+//! (tests/programs/traffic.c). In some jobs a node is killed in the middle, which must end the job.
 
 use std::io::Write;
 use std::thread::sleep;
@@ -14,8 +14,8 @@ use crate::random::Random;
 /// Runs the plan.
 ///
 /// # Errors
-/// A message was lost, altered or out of order, or a job did not end; the line says how to see it
-/// again.
+/// If a message was lost, altered or out of order, or if a job did not end; the message has the
+/// command that repeats the run.
 pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     let env = TestEnv::new();
     let Some(program) = env.test_program("traffic") else {

@@ -1,4 +1,4 @@
-//! Random numbers that a seed replays.
+//! Random numbers that a seed reproduces.
 
 /// A generator (splitmix64).
 pub struct Random(pub u64);
@@ -18,7 +18,7 @@ impl Random {
         usize::try_from(self.next() % bound.max(1) as u64).unwrap_or(0)
     }
 
-    /// One of these.
+    /// A random one of these items.
     pub fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
         from[self.below(from.len())]
     }

@@ -1,4 +1,4 @@
-//! What a peer says has arrived, and what follows for the rest.
+//! Handling of acknowledgements: which messages have arrived, and which are lost.
 
 use super::rtt::timestamp;
 use super::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendState};
@@ -6,21 +6,22 @@ use super::trunking::LinkScheduler;
 use super::{CommonState, MAX_WINDOW, NO_DEADLINE};
 use score_proto::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
 
-/// Packets of its link that must overtake a packet before it counts as lost: at first, at most.
+/// How many later packets of the same link must arrive before a packet counts as lost: initially,
+/// and at most.
 pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
-/// Packets that arrive without a premature repetition before the above shrinks again.
+/// Packets that arrive without an unnecessary retransmission before the threshold is lowered again.
 const REORDER_DECAY_PACKETS: u32 = 1024;
 
-/// What an acknowledgement has told.
+/// The result of an acknowledgement.
 #[derive(Default)]
 struct AckSummary {
     /// Messages that have arrived.
     newly_acked: u32,
-    /// One of them by a repetition.
+    /// Whether one of them arrived by a retransmission.
     by_retransmission: bool,
 }
 
-/// Whether the answer is to a packet that was sent before `sent_at`: then a message that was sent
+/// Whether the answer is to a packet that was sent before `sent_at`. If so, a message that was sent
 /// again at that time has arrived by its first packet (Eifel, RFC 3522).
 fn echoes_earlier_send(header: &Header, sent_at: u64) -> bool {
     header.flags & TIMESTAMP_ECHO != 0
@@ -28,7 +29,7 @@ fn echoes_earlier_send(header: &Header, sent_at: u64) -> bool {
 }
 
 impl PacketSender {
-    /// The peer says what has arrived.
+    /// Handles the acknowledgement in a header.
     #[inline]
     pub(super) fn on_ack(
         &mut self,
@@ -40,7 +41,7 @@ impl PacketSender {
         let advance = header.ack.wrapping_sub(self.first_unacked) as usize;
         if advance > self.sent_count() && !(self.resumed && advance <= MAX_WINDOW as usize) {
             let counters = &mut shared.counters;
-            // Behind what is known: an acknowledgement that has been overtaken.
+            // Less than is known: another acknowledgement has overtaken this one.
             let old = (advance as u32 as i32) < 0;
             *(if old { &mut counters.old_acks } else { &mut counters.wrong_acks }) += 1;
             return;
@@ -84,7 +85,7 @@ impl PacketSender {
         }
     }
 
-    /// Acknowledged for the first time: its slot is free.
+    /// Handles an entry that is acknowledged for the first time: its slot is free.
     #[inline]
     fn on_entry_acked(
         &mut self,
@@ -98,7 +99,7 @@ impl PacketSender {
         shared.freed_slots.push_back(entry.slot);
         shared.outstanding -= 1;
         summary.newly_acked += 1;
-        // What came first of two was on the way for longer, and has overtaken nothing.
+        // The original was in flight for longer, and has overtaken nothing.
         let original_arrived = entry.retransmitted && echoes_earlier_send(header, entry.sent_at);
         match entry.state {
             SendState::InFlight => {
@@ -131,8 +132,8 @@ impl PacketSender {
         }
     }
 
-    /// A packet had been declared lost and was only late. Once a round trip that is a lesson,
-    /// unless it came of silence.
+    /// A packet was declared lost and was only late. This raises the threshold once per round trip,
+    /// unless the packet was declared lost by a time-out.
     #[cold]
     fn raise_reorder_threshold(&mut self, now: u64) {
         if self.rtt.backoff_shift > 0
@@ -145,7 +146,7 @@ impl PacketSender {
         self.packets_since_reorder = 0;
     }
 
-    /// All before the header's number have arrived.
+    /// Acknowledges all messages before the header's number.
     #[inline]
     fn ack_cumulative(
         &mut self,
@@ -158,7 +159,7 @@ impl PacketSender {
         let end = header.ack;
         let advance = end.wrapping_sub(self.first_unacked) as usize;
         for _ in 0..advance {
-            // A resumed queue may end before what has arrived does.
+            // A resumed queue may end before the acknowledged number.
             let Some(entry) = self.entries.pop_front() else { break };
             if entry.state == SendState::Acked {
                 self.sacked_count -= 1;
@@ -173,7 +174,7 @@ impl PacketSender {
         self.lost_search_start = self.lost_search_start.saturating_sub(advance);
     }
 
-    /// The bitmap: messages that have arrived although earlier ones have not.
+    /// Acknowledges messages of the bitmap, which have arrived although earlier ones have not.
     #[inline(never)]
     fn ack_selective(
         &mut self,
@@ -200,10 +201,11 @@ impl PacketSender {
         }
     }
 
-    /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
-    /// Only where this packet says what is missing: elsewhere, much may have arrived meanwhile.
-    /// `everywhere`: everywhere, because a time-out's repetition has come. Else what is lost would fill
-    /// the window until each has had a time-out of its own.
+    /// Marks packets as lost that enough later packets of the same link have overtaken, or any
+    /// packet that was sent much later. It checks only the block of this acknowledgement: in other
+    /// blocks packets may have arrived meanwhile. With `everywhere` it checks all blocks, because
+    /// the retransmission after a time-out has arrived. Otherwise lost packets would fill the
+    /// window until each has had its own time-out.
     #[inline(never)]
     fn detect_lost(
         &mut self,

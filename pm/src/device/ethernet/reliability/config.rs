@@ -1,17 +1,17 @@
-//! The machine's numbers.
+//! The machine's configuration.
 
 use score_proto::packet_header::MAX_LINKS;
 
-/// Messages that a peer may send before it has heard anything from here. Both ends rely on it.
+/// Messages that a peer may send before its first acknowledgement from here. Both ends rely on it.
 pub const INITIAL_WINDOW: u32 = 16;
-/// The widest window: what 255 blocks of selective acknowledgement reach, rounded down.
+/// The widest window: the reach of 255 blocks of selective acknowledgement, rounded down.
 pub const MAX_WINDOW: u32 = 8192;
 
-/// What a machine is told when it is made. [`Config::new`] has defaults for all but the first
-/// arguments; what does not fit is bounded.
+/// The configuration of a machine. [`Config::new`] has defaults for everything but its arguments.
+/// Values out of range are bounded.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The own node.
+    /// The number of this node.
     pub self_node: u32,
     /// Number of nodes.
     pub nodes: u32,
@@ -19,22 +19,22 @@ pub struct Config {
     pub secret: u64,
     /// How often the job has been restarted.
     pub incarnation: u32,
-    /// Links that join the hosts.
+    /// The number of links between the hosts.
     pub links: u8,
     /// The longest message.
     pub mtu: u16,
-    /// The first number in each direction; the same for all nodes of a job.
+    /// The first sequence number in each direction; the same for all nodes of a job.
     pub first_sequence: u32,
-    /// Messages of one peer that are kept here at most.
+    /// The most messages of one peer that are kept here.
     pub window: u32,
-    /// Messages of all peers that are kept here at most. The device has more receive buffers
-    /// than this, for the packets that it is just reading.
+    /// The most messages of all peers that are kept here. The device has more receive buffers than
+    /// this, for the packets that are being read.
     pub buffers: u32,
-    /// Messages to one peer that wait or are on the way at most.
+    /// The most messages to one peer that wait or are in flight.
     pub max_queued: u32,
     /// Shortest and longest time, in nanoseconds, until an unacknowledged packet is sent again.
     pub timeout_range_ns: (u64, u64),
-    /// How long an acknowledgement waits for a message to ride on, in nanoseconds.
+    /// How long an acknowledgement waits for a message that can carry it, in nanoseconds.
     pub ack_delay_ns: u64,
 }
 

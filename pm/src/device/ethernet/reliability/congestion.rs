@@ -1,24 +1,24 @@
-//! How many packets to one peer may be on the way. Losses come from two sources that look alike:
-//! noise, which slowing down does not cure, and full queues, which it does. So only a share of
-//! lost packets that noise does not explain makes the window smaller.
+//! How many packets to one peer may be in flight. Losses have two causes that look alike: noise,
+//! which slowing down does not reduce, and full queues, which it does. Therefore only a loss rate
+//! that noise does not explain makes the window smaller.
 
-/// The window at first.
+/// The initial window.
 const INITIAL_CWND: u32 = 32;
-/// The smallest window after losses, and after nothing came back at all.
+/// The smallest window after losses, and after persistent congestion.
 const MIN_CWND_AFTER_LOSS: u32 = 4;
 const MIN_CWND: u32 = 2;
-/// Losses that say nothing by themselves.
+/// Fewer losses than this are ignored.
 const MIN_LOSSES: u32 = 6;
-/// One in so many lost is still noise.
+/// A loss of one packet in this many is still noise.
 const RANDOM_LOSS_RATIO: u32 = 16;
-/// Packets over which the share of losses is watched.
+/// Packets over which the loss rate is computed.
 const LOSS_SAMPLE_PACKETS: u32 = 256;
 
 #[derive(Clone, Copy)]
 pub(super) struct Congestion {
-    /// Packets that may be on the way.
+    /// Packets that may be in flight.
     pub(super) window: u32,
-    /// Below it the window doubles each round trip, above it grows slowly.
+    /// Below this value the window doubles each round trip, above it grows slowly.
     slow_start_threshold: u32,
     acked_since_growth: u32,
     acked_count: u32,
@@ -40,7 +40,7 @@ impl Congestion {
         }
     }
 
-    /// `count` packets have arrived; `was_full`: the window kept more from being sent.
+    /// `count` packets have arrived; `was_full`: the window kept more packets from being sent.
     #[inline]
     pub(super) fn on_acked(&mut self, count: u32, was_full: bool) {
         self.acked_count += count;
@@ -63,7 +63,7 @@ impl Congestion {
         }
     }
 
-    /// A round trip takes much longer than it can: queues are filling, so doubling ends here.
+    /// Round trips take much longer than the shortest: queues are filling, so doubling ends.
     #[inline]
     pub(super) fn on_queueing(&mut self) {
         self.slow_start_threshold = self.slow_start_threshold.min(self.window);
@@ -80,7 +80,7 @@ impl Congestion {
         self.shrink(now, self.window / 10 * 7, MIN_CWND_AFTER_LOSS);
     }
 
-    /// Nothing has come back for two time-outs.
+    /// Nothing was received for two time-outs.
     pub(super) fn on_persistent_congestion(&mut self, now: u64) {
         self.shrink(now, self.window / 2, MIN_CWND_AFTER_LOSS);
         self.window = MIN_CWND;
@@ -101,20 +101,20 @@ mod tests {
     #[test]
     fn one_percent_of_noise_leaves_the_window_alone_and_a_tenth_does_not() {
         let mut quiet = Congestion::new(512);
-        let mut crowded = Congestion::new(512);
+        let mut congested = Congestion::new(512);
         for i in 0..100_000 {
             quiet.on_acked(1, true);
-            crowded.on_acked(1, true);
+            congested.on_acked(1, true);
             if i % 100 == 0 {
                 quiet.on_loss(i, 100);
             }
             if i % 10 == 0 {
-                crowded.on_loss(i, 100);
+                congested.on_loss(i, 100);
             }
         }
         assert_eq!(quiet.window, 512);
-        assert!(crowded.window < 64, "{}", crowded.window);
-        crowded.on_persistent_congestion(1 << 40);
-        assert_eq!(crowded.window, MIN_CWND);
+        assert!(congested.window < 64, "{}", congested.window);
+        congested.on_persistent_congestion(1 << 40);
+        assert_eq!(congested.window, MIN_CWND);
     }
 }

@@ -1,4 +1,4 @@
-//! Counters, and the dump for people (`pmDumpContext`).
+//! Counters, and their dump (`pmDumpContext`).
 
 use super::trunking::LinkHealth;
 use super::{CommonState, ReliabilityMachine};
@@ -7,13 +7,13 @@ use std::io::Write;
 /// Declares the counters with the words that the dump has for them.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident: $words:literal,)*) => {
-        /// What a machine has counted. Packets that are dropped are counted under one name.
+        /// The counters of a machine. Dropped packets are counted under one name.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
+        pub struct ReliabilityCounters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        impl Counters {
+        impl ReliabilityCounters {
             fn words(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($words, self.$name)),*].into_iter()
             }
@@ -22,23 +22,23 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets of every kind that went out.
+    /// Packets of every kind that were sent.
     sent: "packets sent",
-    /// Packets that were admitted.
+    /// Packets that were accepted.
     received: "packets received",
     /// Messages sent again.
     repeated: "sent again",
-    /// Repetitions that turned out to be needless.
+    /// Retransmissions that turned out to be unnecessary.
     premature: "sent again too early",
-    /// Times that nothing was heard for a time-out.
+    /// Times that a peer did not answer within the time-out.
     time_outs: "time-outs",
-    /// Times that a link was spared and probed, because it seemed to carry nothing.
+    /// Times that a link was avoided and probed, because it seemed to carry nothing.
     suspected: "links suspected",
-    /// Messages that came before an earlier one.
+    /// Messages that were received before an earlier one.
     early: "out of order",
-    /// Messages to peers that were gone.
+    /// Messages to peers that had exited.
     dropped: "dropped, their receiver gone",
-    /// Dropped: another job, or nobody.
+    /// Dropped: from another job or from an unknown sender.
     wrong_secret: "refused: wrong secret",
     /// Dropped: an earlier run of this job.
     wrong_incarnation: "refused: wrong incarnation",
@@ -46,26 +46,26 @@ counters! {
     malformed: "refused: malformed",
     /// Dropped: lengths that contradict each other, or longer than the MTU.
     wrong_length: "refused: wrong length",
-    /// Dropped: for another node, or from none.
+    /// Dropped: for another node, or with an invalid source.
     misdirected: "refused: misdirected",
-    /// Dropped: has come before.
+    /// Dropped: received before.
     duplicate: "refused: duplicate",
-    /// Dropped: beyond what was admitted.
+    /// Dropped: beyond the window.
     out_of_window: "refused: out of window",
     /// Dropped: no buffer may be kept for it.
     no_room: "refused: no room",
-    /// Not heeded: acknowledges less than is known.
+    /// Ignored: acknowledges less than an earlier acknowledgement.
     old_acks: "acknowledgements overtaken",
-    /// Not heeded: acknowledges what was never sent.
+    /// Ignored: acknowledges packets that were never sent.
     wrong_acks: "refused: acknowledges what was not sent",
-    /// Dropped: this machine only brings a dead process's messages home.
+    /// Dropped: this machine only delivers a dead process's messages.
     undelivered: "for a dead process",
     /// Slots of a dead process that hold no message.
     wrong_slots: "refused: slots of a dead process",
 }
 
 impl CommonState {
-    /// A slot of a dead process that cannot be a message.
+    /// Counts and frees a slot of a dead process that cannot be a message.
     pub(super) fn refuse_slot(&mut self, slot: u32) {
         self.counters.wrong_slots += 1;
         self.freed_slots.push_back(slot);
@@ -73,16 +73,16 @@ impl CommonState {
 }
 
 impl ReliabilityMachine {
-    /// Writes the state, for people.
+    /// Writes a description of the state.
     ///
     /// # Errors
-    /// What `out` answers.
+    /// Errors of `out`.
     pub fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let CommonState { config, counters, held_buffers, outstanding, .. } = &self.shared;
         writeln!(
             out,
-            "node {} of {}, {} peers, {} links: {outstanding} messages unacknowledged, {held_buffers} of \
-             {} buffers held, {} timers{}",
+            "node {} of {}, {} peers, {} links: {outstanding} messages unacknowledged, \
+             {held_buffers} of {} buffers held, {} timers{}",
             config.self_node,
             config.nodes,
             self.peers.len(),

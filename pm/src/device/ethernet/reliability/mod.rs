@@ -1,31 +1,41 @@
-//! The reliability machine of PM/Ethernet: packets that may be lost, doubled, late and out of
-//! order become messages that arrive once and in order. Sans I/O: times and packets in, packets
-//! and deliveries out. It knows numbers only: nodes, links, send slots, receive buffers; never a
-//! byte of payload. `docs/ethernet.md` states its rules.
+//! The reliability machine of PM/Ethernet: it turns packets that may be lost, duplicated, late and
+//! out of order into messages that arrive once and in order. It does no I/O: it takes times and
+//! packets, and returns packets and deliveries. It handles only numbers (nodes, links, send slots,
+//! receive buffers), never a byte of payload. `docs/ethernet.md` states its rules.
 //!
-//! | file | what is in it |
+//! | file
+//! content |
 //! |---|---|
-//! | `mod.rs` | the machine as its device sees it |
-//! | `config.rs` | its numbers |
-//! | `types.rs` | what device and machine hand to each other |
-//! | `peer.rs` | one peer: which packet goes out next |
-//! | `send.rs` | messages to a peer: which may go out, time-outs |
+//! | `mod.rs`
+//! the machine's interface for the device |
+//! | `config.rs`
+//! its configuration |
+//! | `types.rs`
+//! the types that device and machine exchange |
+//! | `peer.rs`
+//! one peer: the choice of the next packet |
+//! | `send.rs`
+//! messages to a peer: which may be sent, time-outs |
 //! | `acknowledge.rs` | which of them have arrived, which are lost |
 //! | `receive.rs` | messages from a peer: order, window, acknowledgement |
-//! | `congestion.rs` | how many packets may be on the way |
+//! | `congestion.rs`
+//! how many packets may be in flight |
 //! | `rtt.rs` | round trips and time-outs |
-//! | `links.rs` | trunking: which link, and which is dead |
+//! | `trunking.rs`
+//! trunking: the choice of the link, and which link is down |
 //! | `timer.rs` | one heap of timers |
 //! | `peer_index.rs` | node to peer |
-//! | `counters.rs` | counters, and the dump for people |
+//! | `counters.rs`
+//! counters, and their dump |
 //!
-//! How a device drives it: read what the wire has and give each packet to [`ReliabilityMachine::receive`];
-//! then [`ReliabilityMachine::expire`]. Where that says so, read once more before [`ReliabilityMachine::on_timeout`]: the
-//! process may have lost the processor just before it read the clock, and the acknowledgement that
-//! prevents the time-out wait in its socket. Then send what [`ReliabilityMachine::poll_transmit`] answers
-//! until that is `None`. [`ReliabilityMachine::next_delivery`] answers messages for the application,
-//! [`ReliabilityMachine::next_free_slot`] send slots that are free again. All times are nanoseconds of the
-//! job's running time.
+//! How a device drives it: read the packets of the wires, and give each packet to
+//! [`ReliabilityMachine::receive`]. Then call [`ReliabilityMachine::expire`]. If it returns true,
+//! read once more before [`ReliabilityMachine::on_timeout`]: the process may have lost the
+//! processor just before it read the clock, and the acknowledgement that prevents the time-out may
+//! wait in its socket. Then send the packets of [`ReliabilityMachine::poll_transmit`] until it
+//! returns `None`. [`ReliabilityMachine::next_delivery`] returns messages for the application, and
+//! [`ReliabilityMachine::next_free_slot`] returns send slots that are free again. All times are
+//! nanoseconds of the job's running time.
 #![forbid(unsafe_code)]
 
 mod acknowledge;
@@ -42,7 +52,7 @@ mod trunking;
 mod types;
 
 pub use config::{Config, INITIAL_WINDOW, MAX_WINDOW};
-pub use counters::Counters;
+pub use counters::ReliabilityCounters;
 pub use score_proto::packet_header::{Header, PACKET_HEADER_LEN, PacketKind};
 pub use types::{
     BufferDisposition, Delivery, RecoveredMessage, ReliabilityEvent, SubmitError, Transmit,
@@ -54,34 +64,34 @@ use score_proto::packet_header;
 use std::collections::VecDeque;
 use timer::{Timer, Timers};
 
-/// "Not at all", as a time.
+/// The time of a timer that is not set.
 pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Packets of one peer that are answered in a row, before another peer has its turn.
+/// Packets of one peer that are sent in a row, before another peer's.
 const SEND_QUANTUM: u32 = 64;
 /// Messages of one peer that are delivered in a row (the fairness bound of shmem).
 const RECEIVE_QUANTUM: u32 = 16;
-/// Events that wait to be fetched; more are forgotten.
+/// Events that wait to be fetched. Further events are dropped.
 const MAX_EVENTS: usize = 64;
 
 /// What all peers share.
 struct CommonState {
     config: Config,
-    counters: Counters,
+    counters: ReliabilityCounters,
     /// Slots that the device may use again.
     freed_slots: VecDeque<u32>,
     events: VecDeque<ReliabilityEvent>,
-    /// Buffers kept, delivered and not yet released included.
+    /// Buffers in use, including those that are delivered and not yet released.
     held_buffers: u32,
     /// Messages submitted and neither acknowledged nor dropped.
     outstanding: u64,
-    /// Nothing is received: this machine only brings the messages of a dead process home.
+    /// Nothing is received: this machine only delivers the messages of a dead process.
     draining: bool,
 }
 
 impl CommonState {
-    /// How many messages beyond the released ones a peer may send now. Half of what is free:
-    /// the more is held, the less each may add, and no peer takes all.
+    /// How many messages beyond the released ones a peer may send now. This is half of the free
+    /// buffers: the more buffers are in use, the fewer each peer may add, and no peer takes all.
     fn grant(&self) -> u32 {
         ((self.config.buffers - self.held_buffers.min(self.config.buffers)) / 2)
             .min(self.config.window)
@@ -99,10 +109,10 @@ pub struct ReliabilityMachine {
     shared: CommonState,
     peer_index: PeerIndex,
     peers: Vec<ReliabilityPeer>,
-    /// Of these, how many wait for an acknowledgement.
+    /// How many of them wait to send an acknowledgement.
     pending_acks: u32,
     timers: Timers,
-    /// Peers that have not answered in time, unless it says so in the socket.
+    /// Peers that have not answered in time, unless their answer waits in the socket.
     overdue: Vec<u32>,
     /// Peers that may have something to transmit, each at most once.
     ready: VecDeque<u32>,
@@ -110,19 +120,19 @@ pub struct ReliabilityMachine {
     /// Peers that have messages to deliver, each at most once.
     deliverable: VecDeque<u32>,
     turn_len: u32,
-    /// Peers whose window is shut for want of buffers.
+    /// Peers whose window is closed for lack of buffers.
     starved: VecDeque<u32>,
 }
 
 impl ReliabilityMachine {
-    /// A machine that has not met anybody.
+    /// A machine without peers.
     pub fn new(config: Config) -> ReliabilityMachine {
         let config = config.bounded();
         ReliabilityMachine {
             peer_index: PeerIndex::new(config.nodes),
             shared: CommonState {
                 config,
-                counters: Counters::default(),
+                counters: ReliabilityCounters::default(),
                 freed_slots: VecDeque::new(),
                 events: VecDeque::new(),
                 held_buffers: 0,
@@ -141,12 +151,13 @@ impl ReliabilityMachine {
         }
     }
 
-    /// Its numbers, as they were bounded.
+    /// Its configuration, with bounded values.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// The peer's place, made at its first use. None: no node that one could talk with.
+    /// The index of the peer, which is added at its first use. Returns None if the node does not
+    /// exist or is this node.
     #[inline]
     fn find_or_add_peer(&mut self, node: u32) -> Option<u32> {
         if let Some(index) = self.peer_index.get(node) {
@@ -184,18 +195,19 @@ impl ReliabilityMachine {
         }
     }
 
-    /// The number that the next message to `node` will have.
+    /// The sequence number that the next message to `node` will have.
     pub fn next_sequence(&self, node: u32) -> u32 {
         let known =
             self.peer_index.get(node).map(|index| self.peers[index as usize].send.next_sequence());
         known.unwrap_or(self.shared.config.first_sequence)
     }
 
-    /// Takes the message in `slot` and answers its number. The slot is the machine's until
-    /// [`Self::next_free_slot`] names it; at once, if the peer is gone.
+    /// Accepts the message in `slot` and returns its sequence number. The slot belongs to the
+    /// machine until [`Self::next_free_slot`] returns it. It is returned at once if the peer has
+    /// exited.
     ///
     /// # Errors
-    /// See [`Refused`]; the slot is then still the device's.
+    /// See [`SubmitError`]; the slot then still belongs to the device.
     #[inline]
     pub fn submit(
         &mut self,
@@ -217,7 +229,7 @@ impl ReliabilityMachine {
         Ok(sequence)
     }
 
-    /// Whether `poll_transmit` would answer nothing.
+    /// Whether `poll_transmit` would return nothing.
     #[inline]
     pub fn is_transmit_idle(&self) -> bool {
         self.ready.is_empty()
@@ -248,7 +260,7 @@ impl ReliabilityMachine {
         None
     }
 
-    /// Looks at a packet that came over `link` into `buffer`.
+    /// Handles a packet that was received over `link` into `buffer`.
     #[inline]
     pub fn receive(&mut self, packet: &[u8], link: u8, buffer: u32, now: u64) -> BufferDisposition {
         let Some(header) = self.check_header(packet, link) else { return BufferDisposition::Free };
@@ -271,7 +283,8 @@ impl ReliabilityMachine {
         disposition
     }
 
-    /// After each change of a peer: its timers, and whether it waits for an acknowledgement.
+    /// Updates a peer's timers, and whether it waits to send an acknowledgement. Called after each
+    /// change.
     #[inline]
     fn update_timers(&mut self, index: u32) {
         let peer = &mut self.peers[index as usize];
@@ -282,14 +295,14 @@ impl ReliabilityMachine {
         peer.ack_pending = ack_pending;
     }
 
-    /// Whether a peer is owed an acknowledgement that waits for a message to ride on: then
+    /// Whether an acknowledgement to a peer waits for a message that can carry it. If so,
     /// [`Self::expire`] is needed before long.
     #[inline]
     pub fn has_pending_ack(&self) -> bool {
         self.pending_acks > 0
     }
 
-    /// The header of a packet that is this job's and meant for this node; others are counted.
+    /// The header of a packet of this job for this node. Other packets are counted.
     #[inline]
     fn check_header(&mut self, packet: &[u8], link: u8) -> Option<Header> {
         let CommonState { config, counters, .. } = &mut self.shared;
@@ -326,14 +339,14 @@ impl ReliabilityMachine {
         }
     }
 
-    /// Whether [`Self::next_delivery`] would answer something.
+    /// Whether [`Self::next_delivery`] would return a message.
     #[inline]
     pub fn has_delivery(&self) -> bool {
         !self.deliverable.is_empty()
     }
 
-    /// The next message for the application: of each peer in the order of sending, of all peers
-    /// in turn.
+    /// The next message for the application: messages of one peer in the order of sending, and the
+    /// peers alternately.
     #[inline]
     pub fn next_delivery(&mut self) -> Option<Delivery> {
         let index = *self.deliverable.front()?;
@@ -352,8 +365,8 @@ impl ReliabilityMachine {
         delivery
     }
 
-    /// The application has done with one message of `node`: its buffer is free, and the window
-    /// may move on.
+    /// The application has released one message of `node`: its buffer is free, and the window may
+    /// advance.
     #[inline]
     pub fn on_released(&mut self, node: u32) {
         let Some(index) = self.peer_index.get(node) else { return };
@@ -364,7 +377,7 @@ impl ReliabilityMachine {
         if receive.ack_due {
             self.mark_ready(index);
         }
-        // Buffers that come free also open the windows of those who found none.
+        // Buffers that become free also open the windows of peers for which there were none.
         if !self.starved.is_empty() && self.shared.grant() > 0 {
             self.reopen_one_window();
         }
@@ -388,13 +401,13 @@ impl ReliabilityMachine {
         self.shared.freed_slots.pop_front()
     }
 
-    /// Something that an operator should hear of.
+    /// The next event for the operator.
     pub fn next_event(&mut self) -> Option<ReliabilityEvent> {
         self.shared.events.pop_front()
     }
 
-    /// The membership says that `node` has ended: what has been sent to it is dropped, and what
-    /// will be. What it sent still arrives, because its shepherd brings that home.
+    /// `node` has exited: messages to it, queued or future, are dropped. Messages that it has sent
+    /// still arrive, because its shepherd delivers them.
     pub fn on_peer_exited(&mut self, node: u32) {
         let Some(index) = self.find_or_add_peer(node) else { return };
         let peer = &mut self.peers[index as usize];
@@ -408,26 +421,26 @@ impl ReliabilityMachine {
         self.shared.outstanding
     }
 
-    /// The same for one peer.
+    /// Messages to one peer that are neither acknowledged nor dropped.
     pub fn outstanding_to(&self, node: u32) -> u32 {
         self.peer_index.get(node).map_or(0, |index| self.peers[index as usize].send.outstanding())
     }
 
-    /// Whether each message sent from here is in its receiver's queue, or its receiver is gone.
+    /// Whether each message sent from here is in its receiver's queue, or its receiver has exited.
     #[inline]
     pub fn is_all_acked(&self) -> bool {
         self.shared.outstanding == 0
     }
 
-    /// When [`Self::expire`] is next needed. Ask before sleeping; while polling, call `expire`
-    /// each time instead, which costs one comparison.
+    /// When [`Self::expire`] is next needed. Call this before sleeping. While polling, call
+    /// `expire` each time instead, which costs one comparison.
     pub fn deadline(&mut self) -> Option<u64> {
         let peers = &mut self.peers;
         self.timers.next(|index, timer, armed| peers[index as usize].true_deadline(timer, armed))
     }
 
-    /// Does what is due. Answers whether peers have not answered in time: what has come since the
-    /// wires were read last is looked at before [`Self::on_timeout`], which is to be called then.
+    /// Handles the timers that are due. Returns whether peers have not answered in time. If so,
+    /// read the packets that have arrived since the last read, and then call [`Self::on_timeout`].
     #[inline]
     pub fn expire(&mut self, now: u64) -> bool {
         while self.timers.is_due(now) {
@@ -436,7 +449,7 @@ impl ReliabilityMachine {
         !self.overdue.is_empty()
     }
 
-    /// Does what follows for those who have still not answered.
+    /// Handles the time-outs of peers that have still not answered.
     #[cold]
     pub fn on_timeout(&mut self, now: u64) {
         while let Some(index) = self.overdue.pop() {
@@ -462,8 +475,8 @@ impl ReliabilityMachine {
                 Timer::Retransmit => return self.overdue.push(index),
                 Timer::Acknowledge => peer.receive.on_ack_timeout(),
                 Timer::Probe => {
-                    let mut dead = peer.links.on_probe_timeout(now);
-                    while let Some(link) = trunking::take_lowest(&mut dead) {
+                    let mut down_links = peer.links.on_probe_timeout(now);
+                    while let Some(link) = trunking::take_lowest(&mut down_links) {
                         self.shared
                             .push_event(ReliabilityEvent::LinkDown { peer: peer.node, link });
                     }
@@ -474,9 +487,9 @@ impl ReliabilityMachine {
         self.update_timers(index);
     }
 
-    /// Takes over the messages of a process that has died, as its slab has them, in any order.
-    /// From then on nothing is received here but acknowledgements. Slots that cannot be what a
-    /// machine has numbered are counted, and free at once.
+    /// Adopts the messages of a dead process from its slab, in any order. From then on the machine
+    /// receives acknowledgements only. Slots that cannot be a message with a sequence number are
+    /// counted, and are free at once.
     pub fn resume(&mut self, slots: impl IntoIterator<Item = RecoveredMessage>) {
         self.shared.draining = true;
         let mut recovered: Vec<(u32, RecoveredMessage)> = Vec::new();
@@ -494,14 +507,14 @@ impl ReliabilityMachine {
             let index = group[0].0;
             let first = group[0].1.sequence;
             group.sort_by_key(|(_, message)| message.sequence.wrapping_sub(first) as i32);
-            let messages = group.iter().map(|(_, pending)| *pending);
+            let messages = group.iter().map(|(_, message)| *message);
             self.peers[index as usize].send.resume(messages, &mut self.shared);
             self.mark_ready(index);
         }
     }
 
-    /// What has been counted.
-    pub fn counters(&self) -> &Counters {
+    /// The counters.
+    pub fn counters(&self) -> &ReliabilityCounters {
         &self.shared.counters
     }
 }

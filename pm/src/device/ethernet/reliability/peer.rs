@@ -1,4 +1,4 @@
-//! One peer: both directions, and which packet goes out next.
+//! One peer: both directions, and the choice of the next packet.
 
 use super::receive::PacketReceiver;
 use super::rtt::timestamp;
@@ -13,11 +13,11 @@ pub(super) struct ReliabilityPeer {
     pub(super) send: PacketSender,
     pub(super) receive: PacketReceiver,
     pub(super) links: LinkScheduler,
-    /// In the machine's list of peers that may have something to transmit.
+    /// Whether the machine's `ready` list contains it.
     pub(super) ready: bool,
-    /// It waits for an acknowledgement that waits for a message to ride on.
+    /// An acknowledgement is due, and waits for a message that can carry it.
     pub(super) ack_pending: bool,
-    /// For each timer, the entry of the heap that counts.
+    /// For each timer, the deadline of its valid heap entry.
     pub(super) armed: [u64; TIMERS.len()],
 }
 
@@ -39,7 +39,7 @@ impl ReliabilityPeer {
         self.send.has_work() || self.receive.ack_due || self.links.has_work()
     }
 
-    /// The next packet: messages first, because acknowledgements ride on them.
+    /// The next packet: messages first, because they carry acknowledgements.
     #[inline]
     pub(super) fn transmit(&mut self, shared: &mut CommonState, now: u64) -> Option<Transmit> {
         if let Some(chosen) = self.send.next_packet(&mut self.links, shared, now) {
@@ -66,8 +66,8 @@ impl ReliabilityPeer {
         packet
     }
 
-    /// Packets without payload. Those that find out about links acknowledge nothing: they are
-    /// likely to be lost, and what they acknowledge would wait for the next time-out.
+    /// Packets without payload. Link probes and their answers acknowledge nothing: they are likely
+    /// to be lost, and what they acknowledge would then wait for the next time-out.
     #[inline(never)]
     fn control_packet(&mut self, shared: &mut CommonState, now: u64) -> Option<Transmit> {
         if self.send.window_probe_due {
@@ -125,7 +125,7 @@ impl ReliabilityPeer {
         Transmit { peer: self.node, link, header, payload: None }
     }
 
-    /// A packet of this peer, after its acknowledgement has been looked at.
+    /// Handles a packet of this peer, after its acknowledgement was handled.
     #[inline]
     pub(super) fn on_packet(
         &mut self,
@@ -172,7 +172,7 @@ impl ReliabilityPeer {
         }
     }
 
-    /// Sees to it that the heap has an entry no later than each deadline.
+    /// Ensures that the heap has an entry no later than each deadline.
     #[inline]
     pub(super) fn arm_timers(&mut self, index: u32, timers: &mut Timers) {
         for timer in TIMERS {
@@ -184,8 +184,8 @@ impl ReliabilityPeer {
         }
     }
 
-    /// For the heap: the true deadline behind an entry, which it is armed for from now on.
-    /// NEVER: the entry is to be forgotten.
+    /// For the heap: the true deadline for an entry, which is armed for it from now on. Returns
+    /// `NO_DEADLINE` if the entry is obsolete.
     pub(super) fn true_deadline(&mut self, timer: Timer, entry: u64) -> u64 {
         if self.armed[timer as usize] != entry {
             return NO_DEADLINE;

@@ -1,4 +1,5 @@
-//! Node to peer. A job may have a million nodes and talk with three: pages are made on demand.
+//! Maps nodes to peers. A job may have a million nodes and use three: pages are allocated on
+//! demand.
 
 const ENTRIES_PER_PAGE: usize = 1024;
 const NO_PEER: u32 = u32::MAX;

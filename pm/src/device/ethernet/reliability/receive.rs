@@ -5,9 +5,9 @@ use score_proto::packet_header::{
     ACK, ACK_REQUESTED, Header, PacketKind, SACK_BLOCK, TIMESTAMP_ECHO,
 };
 
-/// Packets after which an acknowledgement waits no longer for a message to ride on.
+/// After this many packets an acknowledgement no longer waits for a message that can carry it.
 const ACK_EVERY: u32 = 16;
-/// What a packet that is early counts where several links reorder anyway.
+/// How many packets an out-of-order packet counts as with several links, which reorder anyway.
 const OUT_OF_ORDER_WEIGHT: u32 = 4;
 
 #[derive(Clone, Copy)]
@@ -18,32 +18,32 @@ struct ReorderSlot {
 }
 
 pub(super) struct PacketReceiver {
-    /// The message of number n is at n modulo the length, a power of two.
+    /// The message with the sequence number n is at n modulo the length, a power of two.
     slots: Vec<Option<ReorderSlot>>,
-    /// Numbers, in this order: released by the application, delivered to it, the first that has
-    /// not come, the first that is not admitted.
+    /// Sequence numbers, in this order: the next that the application releases, the next to
+    /// deliver, the next expected, the first beyond the window.
     released: u32,
     delivered: u32,
     next_expected: u32,
     limit: u32,
-    /// The limit that the peer was told last.
+    /// The limit that was last sent to the peer.
     advertised_limit: u32,
     /// Messages beyond `next_expected`.
     out_of_order_count: u32,
-    /// The latest of these, and which block the next acknowledgement is about.
+    /// The latest of these, and the turn that selects the block of the next acknowledgement.
     latest_out_of_order: u32,
     block_turn: u32,
-    /// Packets that have come since the last acknowledgement, and the stamp of the first.
+    /// Packets since the last acknowledgement, and the timestamp of the first.
     unacked_packets: u32,
     echo_timestamp: u32,
-    /// An acknowledgement goes out now.
+    /// An acknowledgement is to be sent now.
     pub(super) ack_due: bool,
     pub(super) ack_at: u64,
-    /// The link over which the latest packet came.
+    /// The link of the latest packet.
     pub(super) last_link: u8,
-    /// In the machine's list of peers with deliveries.
+    /// Whether the machine's list of peers with deliveries contains it.
     pub(super) in_delivery_list: bool,
-    /// The window is shut for want of buffers; whether the machine's list has it.
+    /// The window is closed for lack of buffers; whether the machine's list contains it.
     pub(super) is_starved: bool,
     pub(super) in_starved_list: bool,
 }
@@ -78,7 +78,7 @@ impl PacketReceiver {
         sequence as usize & self.slots.len().wrapping_sub(1)
     }
 
-    /// A numbered packet has come.
+    /// Handles a received packet with a sequence number.
     #[inline]
     pub(super) fn on_packet(
         &mut self,
@@ -92,7 +92,7 @@ impl PacketReceiver {
         let distance = header.sequence.wrapping_sub(self.next_expected) as i32;
         let is_early = distance != 0;
         let in_window = (self.limit.wrapping_sub(header.sequence) as i32) > 0;
-        // Early messages leave room, so that the ones they wait for always find a buffer.
+        // Early messages leave room, so that the messages before them always find a buffer.
         let Config { buffers, links, .. } = shared.config;
         let max_held = if is_early { buffers - buffers / 4 } else { buffers };
         let counters = &mut shared.counters;
@@ -126,7 +126,7 @@ impl PacketReceiver {
         BufferDisposition::Kept
     }
 
-    /// An acknowledgement is owed: at once, or before long.
+    /// Schedules an acknowledgement: at once, or after the delay.
     #[inline]
     fn schedule_ack(&mut self, header: &Header, link: u8, shared: &CommonState, now: u64) {
         self.last_link = link;
@@ -156,7 +156,7 @@ impl PacketReceiver {
         self.slots[index] = Some(ReorderSlot { buffer, len: header.len, kind: header.kind });
     }
 
-    /// The window bounds it, and few peers ever need a wide one.
+    /// The window bounds the size, and few peers need a wide one.
     #[cold]
     fn grow(&mut self, need: usize) {
         let mut slots = vec![None; need.next_power_of_two().max(INITIAL_WINDOW as usize)];
@@ -168,14 +168,14 @@ impl PacketReceiver {
         self.slots = slots;
     }
 
-    /// The next number has come, and with it perhaps some that waited for it.
+    /// The expected message was received, perhaps with later ones already present.
     #[inline]
     fn advance(&mut self) {
         self.next_expected = self.next_expected.wrapping_add(1);
         if self.out_of_order_count == 0 {
             return;
         }
-        // The sender waits to hear that the hole is filled.
+        // The sender waits for the acknowledgement of the gap.
         self.ack_due = true;
         while self.out_of_order_count > 0 && self.has_received(self.next_expected) {
             self.out_of_order_count -= 1;
@@ -183,7 +183,7 @@ impl PacketReceiver {
         }
     }
 
-    /// Moves the limit on, as far as buffers allow. It never moves back.
+    /// Advances the limit as far as buffers allow. It never moves back.
     #[inline]
     pub(super) fn advance_limit(&mut self, shared: &CommonState) {
         let grant = shared.grant();
@@ -200,7 +200,7 @@ impl PacketReceiver {
         self.delivered != self.next_expected
     }
 
-    /// The next message; there is one.
+    /// The next message. Call this only if there is one.
     #[inline]
     pub(super) fn deliver(&mut self, node: u32) -> Option<Delivery> {
         let index = self.slot_index(self.delivered);
@@ -209,7 +209,7 @@ impl PacketReceiver {
         Some(Delivery { peer: node, buffer, len, kind })
     }
 
-    /// The application has done with the oldest delivered message. False: there is none.
+    /// The application has released the oldest delivered message. Returns false if there is none.
     #[inline]
     pub(super) fn release(&mut self, shared: &mut CommonState) -> bool {
         if self.released == self.delivered {
@@ -218,7 +218,7 @@ impl PacketReceiver {
         self.released = self.released.wrapping_add(1);
         shared.held_buffers -= 1;
         self.advance_limit(shared);
-        // A sender that is about to stop is told that it need not.
+        // Tells a sender that is about to stop that it may continue.
         let step = shared.grant() / 4;
         let remaining = self.advertised_limit.wrapping_sub(self.next_expected);
         let increase = self.limit.wrapping_sub(self.advertised_limit);
@@ -231,7 +231,7 @@ impl PacketReceiver {
         self.ack_due |= self.unacked_packets > 0;
     }
 
-    /// The peer asks how wide the window is.
+    /// The peer requests the size of the window.
     pub(super) fn on_window_probe(
         &mut self,
         header: &Header,
@@ -244,7 +244,7 @@ impl PacketReceiver {
         self.ack_due = true;
     }
 
-    /// Writes the acknowledgement into a packet; then none is owed.
+    /// Writes the acknowledgement into a packet. After that none is due.
     #[inline]
     pub(super) fn write_ack(&mut self, header: &mut Header) {
         header.flags |= ACK;
@@ -263,14 +263,15 @@ impl PacketReceiver {
         }
     }
 
-    /// Which messages have come although earlier ones have not: in turn the block of the latest
-    /// and one of the others, because acknowledgements are lost, too.
+    /// Writes which messages have arrived although earlier ones have not. It alternates between the
+    /// block of the latest message and one of the other blocks, because acknowledgements may be
+    /// lost.
     #[inline(never)]
     fn write_selective_ack(&mut self, header: &mut Header) {
         let base = self.next_expected.wrapping_add(1);
         let block_of = |sequence: u32| sequence.wrapping_sub(base) / SACK_BLOCK;
         let blocks = (self.limit.wrapping_sub(base) / SACK_BLOCK + 1).min(256);
-        // `latest` may lie behind `next_expected` once holes are filled.
+        // `latest_out_of_order` may be below `next_expected` after gaps are filled.
         let latest_block = if (self.latest_out_of_order.wrapping_sub(base) as i32) < 0 {
             0
         } else {
@@ -287,14 +288,14 @@ impl PacketReceiver {
             .fold(0, |bits, bit| bits | 1 << bit);
     }
 
-    /// For people.
+    /// A description for the dump.
     pub(super) fn describe(&self) -> String {
         let PacketReceiver {
             released, delivered, next_expected, limit, out_of_order_count, ..
         } = self;
         format!(
-            "released to {released}, delivered to {delivered}, received to {next_expected}, admitted to \
-             {limit}; {out_of_order_count} early{}",
+            "released to {released}, delivered to {delivered}, received to {next_expected}, \
+             admitted to {limit}; {out_of_order_count} early{}",
             if self.is_starved { ", short of buffers" } else { "" },
         )
     }

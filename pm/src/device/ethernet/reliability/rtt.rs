@@ -1,19 +1,19 @@
-//! Round trips, and the time-out that follows from them (as RFC 6298 computes it).
+//! Round trips, and the time-out that is computed from them (RFC 6298).
 
 use super::Config;
 
-/// Time-out before the first round trip is known.
+/// Time-out before the first round-trip sample.
 const INITIAL_RTO_NS: u64 = 5_000_000;
-/// A sample beyond this is the age of a stale stamp, or of a process that was held.
+/// A longer sample is the age of a stale timestamp, or comes from a process that was stopped.
 const MAX_RTT_NS: u64 = 10_000_000_000;
-/// What a round trip may take more than four times the shortest.
+/// A round trip counts as queueing if it takes this much more than four times the shortest.
 const QUEUEING_DELAY_NS: u64 = 1_000_000;
-/// Nanoseconds in a unit of a packet's stamp, as a power of two.
+/// Nanoseconds in a unit of a packet's timestamp, as a power of two.
 const TIMESTAMP_SHIFT: u32 = 6;
 /// The most doublings.
 const MAX_BACKOFF: u32 = 16;
 
-/// A time as it travels in a packet.
+/// A time in the form that packets carry.
 #[inline]
 pub(super) fn timestamp(now: u64) -> u32 {
     (now >> TIMESTAMP_SHIFT) as u32
@@ -23,7 +23,7 @@ pub(super) fn timestamp(now: u64) -> u32 {
 pub(super) struct Rtt {
     pub(super) smoothed_ns: u64,
     variation_ns: u64,
-    /// The shortest round trip seen; 0: none.
+    /// The shortest round trip seen; 0: no sample yet.
     pub(super) min_ns: u64,
     pub(super) backoff_shift: u32,
 }
@@ -33,7 +33,7 @@ impl Rtt {
         Rtt { smoothed_ns: 0, variation_ns: 0, min_ns: 0, backoff_shift: 0 }
     }
 
-    /// An answer has come to the packet that was stamped `echo`.
+    /// Adds the sample of an answer to the packet with the timestamp `echo`.
     #[inline]
     pub(super) fn sample(&mut self, echo: u32, now: u64) {
         let round_trip = u64::from(timestamp(now).wrapping_sub(echo)) << TIMESTAMP_SHIFT;
@@ -51,19 +51,19 @@ impl Rtt {
         self.smoothed_ns = ((7 * self.smoothed_ns + round_trip) / 8).max(1);
     }
 
-    /// How much later than another a packet may arrive that was sent before it.
+    /// How much later than another packet an earlier one may arrive.
     #[inline]
     pub(super) fn reorder_margin_ns(&self) -> u64 {
         (self.smoothed_ns + 4 * self.variation_ns).max(200_000)
     }
 
-    /// Whether packets wait on their way rather than travel.
+    /// Whether packets spend most of their time in queues.
     #[inline]
     pub(super) fn is_queueing(&self) -> bool {
         self.smoothed_ns > 4 * self.min_ns + QUEUEING_DELAY_NS
     }
 
-    /// Until an unanswered packet counts as lost.
+    /// The time until an unanswered packet counts as lost.
     #[inline]
     pub(super) fn timeout(&self, config: &Config) -> u64 {
         let (min, max) = config.timeout_range_ns;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_may_wrap_and_a_stale_one_is_no_sample() {
+    fn a_timestamp_may_wrap_and_a_stale_one_is_no_sample() {
         let mut rtt = Rtt::new();
         let sent = (1 << (32 + TIMESTAMP_SHIFT)) - 640;
         rtt.sample(timestamp(sent), sent + 6400);

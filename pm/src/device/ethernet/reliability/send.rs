@@ -1,5 +1,5 @@
-//! Messages on the way to one peer. Selective repeat: each message is kept until its receiver
-//! has it (`acknowledge.rs`); a packet that is lost or overdue is sent again.
+//! Messages to one peer. Selective repeat: each message is kept until its receiver has it
+//! (`acknowledge.rs`). A packet that is lost or overdue is sent again.
 
 use super::acknowledge;
 use super::congestion::Congestion;
@@ -9,16 +9,18 @@ use super::{CommonState, Config, INITIAL_WINDOW, MAX_WINDOW, NO_DEADLINE, Recove
 use score_proto::packet_header::PacketKind;
 use std::collections::VecDeque;
 
-/// Packets on the way, and none to follow, for which an acknowledgement is asked at once.
+/// If a multiple of this many packets is in flight and none follows, an acknowledgement is
+/// requested at once.
 const ACK_REQUEST_THRESHOLD: u32 = 8;
-/// Time-outs in a row that repeat one packet only, and after which nothing is known of the way.
+/// The number of time-outs in a row that retransmit only one packet. After more of them the state
+/// of the network is unknown.
 pub(super) const MAX_PROBE_TIMEOUTS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
     /// Never sent.
     Queued,
-    /// On the way.
+    /// In flight.
     InFlight,
     /// To be sent again.
     Lost,
@@ -39,34 +41,34 @@ pub(super) struct SendEntry {
     pub(super) retransmitted: bool,
 }
 
-/// What goes into a packet.
+/// The contents of a packet.
 pub(super) struct NextPacket {
     pub(super) sequence: u32,
     pub(super) slot: u32,
     pub(super) len: u16,
     pub(super) kind: PacketKind,
     pub(super) link: u8,
-    /// Nothing more can follow until the peer answers.
+    /// The sender cannot continue until the peer answers.
     pub(super) requests_ack: bool,
 }
 
 pub(super) struct PacketSender {
-    /// Entry i has the number `first + i`.
+    /// Entry i has the sequence number `first_unacked + i`.
     pub(super) entries: VecDeque<SendEntry>,
     pub(super) first_unacked: u32,
-    /// The first number that has never been sent.
+    /// The first sequence number that was never sent.
     pub(super) next_unsent: u32,
-    /// The first number that the peer does not admit.
+    /// The first sequence number beyond the peer's window.
     pub(super) limit: u32,
     pub(super) in_flight: u32,
     pub(super) lost_count: u32,
-    /// Done entries that are not at the front: there are holes.
+    /// Acknowledged entries that are not at the front: the peer has gaps.
     pub(super) sacked_count: u32,
     /// No lost entry is before this index.
     pub(super) lost_search_start: usize,
-    /// A time-out allows one packet whatever the window says.
+    /// A time-out allows one packet regardless of the window.
     send_despite_window: bool,
-    /// The window was shut for a time-out: ask.
+    /// The window was closed for a time-out: a probe is due.
     pub(super) window_probe_due: bool,
     pub(super) time_out_at: u64,
     /// The latest sending time among packets that have arrived.
@@ -77,8 +79,8 @@ pub(super) struct PacketSender {
     pub(super) rtt: Rtt,
     pub(super) congestion: Congestion,
     peer_exited: bool,
-    /// What the numbers of arrived messages beyond the known ones may be: this queue is a dead
-    /// process's, and what had arrived is not in it.
+    /// This queue is a dead process's: messages that had arrived are not in it. Acknowledged
+    /// numbers may therefore be beyond the known ones.
     pub(super) resumed: bool,
 }
 
@@ -113,7 +115,7 @@ impl PacketSender {
         self.entries.len() < config.max_queued as usize
     }
 
-    /// The number of the next message.
+    /// The sequence number of the next message.
     #[inline]
     pub(super) fn next_sequence(&self) -> u32 {
         self.first_unacked.wrapping_add(self.entries.len() as u32)
@@ -155,7 +157,7 @@ impl PacketSender {
         self.in_flight < self.congestion.window || self.send_despite_window
     }
 
-    /// Whether the peer admits the next message that has not been sent.
+    /// Whether the next unsent message is inside the peer's window.
     #[inline]
     fn is_next_admitted(&self) -> bool {
         (self.limit.wrapping_sub(self.next_unsent) as i32) > 0
@@ -169,7 +171,7 @@ impl PacketSender {
                     || (self.next_unsent != self.next_sequence() && self.is_next_admitted())))
     }
 
-    /// The next message to send, marked as being on the way.
+    /// The next message to send, which is marked as in flight.
     #[inline]
     pub(super) fn next_packet(
         &mut self,
@@ -217,16 +219,16 @@ impl PacketSender {
         Some(chosen)
     }
 
-    /// All is sent that there is, and it is much: the slots of these messages may be what the
-    /// application waits for.
+    /// Whether all queued messages are sent and they are many: the application may wait for the
+    /// slots of these messages.
     #[inline]
     fn is_burst_end(&self) -> bool {
         self.next_unsent == self.next_sequence()
             && self.in_flight.is_multiple_of(ACK_REQUEST_THRESHOLD)
     }
 
-    /// With nothing on the way and the window shut, a timer asks whether it has opened: the
-    /// packet that said so may be lost.
+    /// Sets a timer for a window probe if nothing is in flight and the window is closed: the packet
+    /// that opened it may be lost.
     #[inline]
     pub(super) fn arm_window_probe(&mut self, shared: &CommonState, now: u64) {
         let is_shut = self.next_unsent != self.next_sequence()
@@ -237,8 +239,8 @@ impl PacketSender {
         }
     }
 
-    /// Whether there is a message that was never sent and is admitted. Only in a dead process's
-    /// queue some of them have arrived nevertheless.
+    /// Whether there is an unsent message inside the window. Only in a dead process's queue some
+    /// unsent messages may have arrived.
     #[inline]
     fn has_unsent(&mut self) -> bool {
         while self.resumed
@@ -259,7 +261,7 @@ impl PacketSender {
             .entries
             .range(self.lost_search_start..)
             .position(is_lost)
-            .map(|at| at + self.lost_search_start)?;
+            .map(|index| index + self.lost_search_start)?;
         self.lost_search_start = index + 1;
         self.lost_count -= 1;
         Some(index)
@@ -276,9 +278,9 @@ impl PacketSender {
         self.congestion.on_loss(now, self.rtt.smoothed_ns);
     }
 
-    /// Nothing has been heard for a time-out. The oldest packet goes again, later on the two
-    /// oldest, and no other: the peer may have lost the processor, and what is lost is known when
-    /// it answers. Nobody is declared dead: a debugger may hold the peer for hours.
+    /// Nothing was received for a time-out. The oldest packet is sent again, after more time-outs
+    /// the two oldest, and no other: the peer may have lost the processor, and lost packets are
+    /// known when it answers. The peer is never declared dead: a debugger may stop it for hours.
     pub(super) fn on_timeout(
         &mut self,
         links: &mut LinkScheduler,
@@ -292,7 +294,7 @@ impl PacketSender {
         shared.counters.time_outs += 1;
         self.rtt.back_off();
         if self.in_flight == 0 && self.lost_count == 0 {
-            // Nothing is on the way, but the window is shut.
+            // Nothing is in flight, but the window is closed.
             self.window_probe_due = !self.is_next_admitted();
         } else {
             let is_in_flight = |entry: &SendEntry| entry.state == SendState::InFlight;
@@ -307,7 +309,7 @@ impl PacketSender {
         self.time_out_at = now + self.rtt.timeout(&shared.config);
     }
 
-    /// Drops everything, and what will come.
+    /// Drops all messages, now and in future.
     pub(super) fn drop_all(&mut self, links: &mut LinkScheduler, shared: &mut CommonState) {
         self.first_unacked = self.next_sequence();
         self.next_unsent = self.first_unacked;
@@ -326,7 +328,7 @@ impl PacketSender {
         self.time_out_at = NO_DEADLINE;
     }
 
-    /// Takes a dead process's messages, in order. Numbers that are missing have arrived.
+    /// Adopts a dead process's messages, in order. Missing sequence numbers have arrived.
     pub(super) fn resume(
         &mut self,
         messages: impl Iterator<Item = RecoveredMessage>,
@@ -337,7 +339,7 @@ impl PacketSender {
             if self.entries.is_empty() && !self.peer_exited {
                 self.first_unacked = message.sequence;
                 self.next_unsent = message.sequence;
-                // The window is not known; the oldest message is always admitted, or answered.
+                // The window is unknown; the oldest message is always admitted, or answered.
                 self.limit = message.sequence.wrapping_add(1);
             }
             let ahead = message.sequence.wrapping_sub(self.next_sequence());
@@ -354,7 +356,7 @@ impl PacketSender {
         }
     }
 
-    /// For people.
+    /// A description for the dump.
     pub(super) fn describe(&self) -> String {
         let PacketSender {
             first_unacked,
@@ -367,9 +369,9 @@ impl PacketSender {
         } = self;
         let queued = self.entries.len();
         format!(
-            "unacknowledged from {first_unacked}, unsent from {next_unsent}, shut from {limit}; {queued} queued, \
-             {in_flight} on the way, {lost_count} lost; window {}, reorder {reorder_threshold}, round trip {} ns, \
-             back-off {}{}",
+            "unacknowledged from {first_unacked}, unsent from {next_unsent}, shut from {limit}; \
+             {queued} queued, {in_flight} on the way, {lost_count} lost; window {}, \
+             reorder {reorder_threshold}, round trip {} ns, back-off {}{}",
             self.congestion.window,
             self.rtt.smoothed_ns,
             self.rtt.backoff_shift,

@@ -1,26 +1,26 @@
-//! One heap of timers for all peers. Deadlines move with almost every packet, the heap does not:
-//! an entry whose deadline has moved on is put back when it comes to the front, and one that a
-//! nearer entry has replaced is forgotten then. So a message costs a comparison.
+//! One heap of timers for all peers. Deadlines change with almost every packet, but the heap does
+//! not. When an entry reaches the front and its deadline has moved, it is inserted again. If an
+//! earlier entry has replaced it, it is removed. A message therefore costs one comparison.
 
 use super::NO_DEADLINE;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What a peer can wait for.
+/// The timers of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// An acknowledgement of what has been sent, or a window to open.
+    /// An acknowledgement of sent packets, or a window that opens.
     Retransmit = 0,
-    /// A message for an acknowledgement to ride on.
+    /// A message that can carry an acknowledgement.
     Acknowledge = 1,
-    /// A dead link to come back.
+    /// The next probe of a suspect link or of one that is down.
     Probe = 2,
 }
 
 /// All kinds.
 pub(super) const TIMERS: [Timer; 3] = [Timer::Retransmit, Timer::Acknowledge, Timer::Probe];
 
-/// Time, and peer and kind in one number.
+/// The deadline, and peer and timer in one number.
 type Entry = Reverse<(u64, u64)>;
 
 #[derive(Default)]
@@ -46,8 +46,9 @@ impl Timers {
         self.heap.pop().map(unpack)
     }
 
-    /// The earliest deadline that holds. `deadline_of` answers the true deadline of an entry, and
-    /// remembers that it is armed for it; NEVER: there is none, or another entry is nearer.
+    /// The earliest valid deadline. `deadline_of` returns the true deadline of an entry, and
+    /// remembers that it is armed for it. It returns `NO_DEADLINE` if there is none or if another
+    /// entry is earlier.
     pub(super) fn next(
         &mut self,
         mut deadline_of: impl FnMut(u32, Timer, u64) -> u64,
@@ -66,7 +67,7 @@ impl Timers {
         None
     }
 
-    /// Entries, forgotten ones included.
+    /// The number of entries, including obsolete ones.
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }

@@ -1,30 +1,31 @@
-//! Trunking: over which link a packet to a peer goes. Within a link packets keep their order,
-//! between links they do not, so losses are told link by link. A run of packets takes one link;
-//! the next run takes the link with the fewest on the way, which shares evenly between equal
-//! links and by speed between others. A link on which everything is lost while another carries
-//! is suspected: it is spared and probed. Losses alone prove nothing, because one run that is
-//! late is many losses; when probe after probe stays unanswered, while another link carried what
-//! was sent later, the link is dead to this peer. It is taken back when it answers.
+//! Trunking: the choice of the link for each packet to a peer. Packets on the same link keep their
+//! order, and packets on different links do not, so losses are detected for each link. A run of
+//! packets uses one link. The next run uses the link with the fewest packets in flight, which
+//! balances equal links evenly and others by speed. A link is suspect if everything on it is lost
+//! while another link works. A suspect link is avoided and probed. Losses alone prove nothing,
+//! because one late run is many losses. A link is down for this peer if several probes stay
+//! unanswered while another link carried packets that were sent later. It is used again when it
+//! answers.
 
 use super::{Config, NO_DEADLINE, ReliabilityEvent};
 use score_proto::packet_header::MAX_LINKS;
 
 /// Losses in a row that make a link suspect.
 const SUSPECT_LOSSES: u32 = 8;
-/// Unanswered probes that prove it dead: with the waits between them, 150 ms at least.
+/// Unanswered probes after which a link is down: with the intervals between them, at least 150 ms.
 const DEAD_PROBES: u32 = 4;
 /// The longest run on one link.
 const MAX_RUN: u32 = 16;
-/// Between two probes of a link, in nanoseconds: at first and at most.
+/// The interval between two probes of a link, in nanoseconds: initially, and at most.
 const PROBE_INTERVAL_NS: (u64, u64) = (10_000_000, 1_000_000_000);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LinkHealth {
     #[default]
     Up,
-    /// Spared until a probe is answered.
+    /// Avoided until a probe is answered.
     Suspect,
-    /// The same, and the operator has been told.
+    /// Avoided as well, and reported to the operator.
     Down,
 }
 
@@ -32,25 +33,25 @@ pub(super) enum LinkHealth {
 pub(super) struct Link {
     /// Transmissions so far.
     pub(super) sent: u64,
-    /// Of these, taken for lost.
+    /// How many of these are considered lost.
     pub(super) lost_count: u64,
-    /// Transmissions on the way.
+    /// Transmissions in flight.
     pub(super) in_flight: u32,
-    /// Number of the next transmission.
+    /// The number of the latest transmission.
     sent_sequence: u32,
     /// The highest number that has arrived.
     acked_sequence: u32,
-    /// Losses since something arrived, and when the first of them had been sent.
+    /// Losses since something arrived, and when the earliest of them was sent.
     consecutive_losses: u32,
     oldest_loss_sent_at: u64,
-    /// When the latest transmission that has arrived was sent.
+    /// The latest sending time among transmissions that have arrived.
     newest_acked_sent_at: u64,
     pub(super) health: LinkHealth,
-    /// Since it is suspected: probes that were not answered although another link carried what was
-    /// sent later, and since when the next is counted.
+    /// Since the link is suspect: unanswered probes while another link carried packets that were
+    /// sent later, and the time from which the next one is counted.
     unanswered_probes: u32,
     probe_counted_at: u64,
-    /// It has answered, and carried nothing since.
+    /// The link has answered a probe, and no packet on it has arrived since.
     unproven: bool,
 }
 
@@ -65,12 +66,13 @@ pub(super) struct LinkScheduler {
     count: u8,
     current: u8,
     run_len: u32,
-    /// When to probe the links that are spared, and how long to wait then.
+    /// When to probe the avoided links, and the interval after that.
     pub(super) probe_at: u64,
     probe_interval_ns: u64,
     /// Links over which to send a probe now.
     probes_due: u8,
-    /// Links on which a probe has come, with the link that it names: the answer goes back there.
+    /// Links on which a probe was received, with the sender's number for the link, to which the
+    /// answer is sent.
     probe_answers: [Option<u8>; MAX_LINKS as usize],
     answers_due: u8,
 }
@@ -98,8 +100,8 @@ impl LinkScheduler {
         self.current
     }
 
-    /// The link of the next packet, when `window` may be on the way; not `avoid`, on which it was
-    /// lost, if there is another.
+    /// The link for the next packet if `window` packets may be in flight. It is not `avoid`, on
+    /// which the packet was lost, if there is another.
     #[inline]
     pub(super) fn pick(&mut self, avoid: Option<u8>, window: u32) -> u8 {
         if self.count == 1 {
@@ -116,12 +118,12 @@ impl LinkScheduler {
             self.run_len += 1;
             return self.current;
         }
-        let nth_after = |step: u8| (self.current + step) % self.count;
+        let nth_after = |offset: u8| (self.current + offset) % self.count;
         let best = (1..=self.count)
             .map(nth_after)
             .filter(|link| self.links[usize::from(*link)].is_up() && avoid != Some(*link))
             .min_by_key(|link| self.links[usize::from(*link)].in_flight);
-        // Where only the link to avoid is left, it must do.
+        // If only the link to avoid is left, it is used.
         if let Some(best) = best {
             self.current = best;
             self.run_len = 1;
@@ -129,7 +131,7 @@ impl LinkScheduler {
         self.current
     }
 
-    /// A packet goes out over `link`; answers its number there.
+    /// Counts a packet sent over `link`, and returns its number on that link.
     #[inline]
     pub(super) fn on_sent(&mut self, link: u8) -> u32 {
         let link = &mut self.links[usize::from(link)];
@@ -139,13 +141,13 @@ impl LinkScheduler {
         link.sent_sequence
     }
 
-    /// A packet is no longer on the way.
+    /// A packet on `link` is no longer in flight.
     #[inline]
     pub(super) fn remove_in_flight(&mut self, link: u8) {
         self.links[usize::from(link)].in_flight -= 1;
     }
 
-    /// It has arrived.
+    /// A packet on `link` has arrived.
     #[inline]
     pub(super) fn on_acked(&mut self, link: u8, sequence: u32, sent_at: u64) {
         let link = &mut self.links[usize::from(link)];
@@ -159,13 +161,13 @@ impl LinkScheduler {
         }
     }
 
-    /// How many transmissions after number `order` of `link`, at most, have arrived.
+    /// How many transmissions after number `sequence` of `link` have arrived, at most.
     #[inline]
     pub(super) fn overtaken_by(&self, link: u8, sequence: u32) -> i32 {
         self.links[usize::from(link)].acked_sequence.wrapping_sub(sequence) as i32
     }
 
-    /// It is taken for lost.
+    /// A packet on `link` is considered lost.
     pub(super) fn on_lost(&mut self, link: u8, sent_at: u64) {
         let link = &mut self.links[usize::from(link)];
         link.lost_count += 1;
@@ -177,8 +179,9 @@ impl LinkScheduler {
         link.consecutive_losses += 1;
     }
 
-    /// Suspects a link that carries nothing while another does, and has it probed at once. At most
-    /// one at a time; the next acknowledgement looks again. Answers whether it suspects one.
+    /// Suspects a link that carries nothing while another does, and probes it at once. At most one
+    /// link at a time becomes suspect; the next acknowledgement checks again. Returns whether a
+    /// link became suspect.
     pub(super) fn suspect_link(&mut self, now: u64) -> bool {
         if self.count == 1 {
             return false;
@@ -198,7 +201,7 @@ impl LinkScheduler {
         (link.health, link.unanswered_probes, link.probe_counted_at) =
             (LinkHealth::Suspect, 0, now);
         if !link.unproven {
-            // One that answers probes and loses all else has to wait longer each time.
+            // A link that answers probes and loses all other packets waits longer each time.
             self.probe_interval_ns = PROBE_INTERVAL_NS.0;
             self.probes_due |= 1 << suspect;
         }
@@ -220,33 +223,33 @@ impl LinkScheduler {
         (previous == LinkHealth::Down).then_some(ReliabilityEvent::LinkUp { peer, link })
     }
 
-    /// It is time to probe. Answers the set of links that are found dead.
+    /// Handles the probe timer. Returns the set of links that are now down.
     pub(super) fn on_probe_timeout(&mut self, now: u64) -> u8 {
-        // Who comes late was held, and what it waits for may lie in its socket.
+        // If the timer is late, this process was stopped, and awaited packets may be in its socket.
         let is_late = now.saturating_sub(self.probe_at) > self.probe_interval_ns;
         let latest =
             self.iter().filter(|link| link.is_up()).map(|link| link.newest_acked_sent_at).max();
-        let mut dead = 0;
+        let mut down_links = 0;
         self.probes_due = 0;
         for (number, link) in self.links[..usize::from(self.count)].iter_mut().enumerate() {
             if link.is_up() {
                 continue;
             }
             self.probes_due |= 1 << number;
-            let others_carried = latest.is_some_and(|at| at > link.probe_counted_at);
+            let others_carried = latest.is_some_and(|sent_at| sent_at > link.probe_counted_at);
             link.unanswered_probes += u32::from(others_carried && !is_late);
             if others_carried || is_late {
                 link.probe_counted_at = now;
             }
             if link.health == LinkHealth::Suspect && link.unanswered_probes >= DEAD_PROBES {
                 link.health = LinkHealth::Down;
-                dead |= 1 << number;
+                down_links |= 1 << number;
             }
         }
         self.probe_interval_ns = (self.probe_interval_ns * 2).min(PROBE_INTERVAL_NS.1);
         self.probe_at =
             if self.probes_due == 0 { NO_DEADLINE } else { now + self.probe_interval_ns };
-        dead
+        down_links
     }
 
     pub(super) fn cancel_probes(&mut self) {
@@ -254,7 +257,7 @@ impl LinkScheduler {
         self.probe_at = NO_DEADLINE;
     }
 
-    /// A probe has come over `link`; its sender calls that link `remote_link`.
+    /// A probe was received over `link`; `remote_link` is its sender's number for that link.
     pub(super) fn on_probe(&mut self, link: u8, remote_link: u8) {
         self.probe_answers[usize::from(link)] = Some(remote_link);
         self.answers_due |= 1 << link;
@@ -266,7 +269,7 @@ impl LinkScheduler {
         take_lowest(&mut self.probes_due)
     }
 
-    /// A probe to answer now: over which link, and what its sender calls it.
+    /// A probe to answer now: the link, and its sender's number for it.
     #[inline]
     pub(super) fn next_answer(&mut self) -> Option<(u8, u8)> {
         let link = take_lowest(&mut self.answers_due)?;
@@ -307,7 +310,7 @@ mod tests {
         assert_eq!(links.pick(None, 512), 2);
     }
 
-    /// Two links, of which the first has lost so much that it is suspected at the time 20.
+    /// Two links, of which the first has lost so many packets that it is suspect at time 20.
     fn suspected() -> LinkScheduler {
         let mut links = links(2);
         let sequence = links.on_sent(1);
@@ -320,7 +323,8 @@ mod tests {
         links
     }
 
-    /// Another probe stays unanswered, while the other link carries if it is `other_carries`.
+    /// Lets another probe stay unanswered; `other_carries`: the other link carries packets
+    /// meanwhile.
     fn miss_probe(links: &mut LinkScheduler, other_carries: bool, delay_ns: u64) -> u8 {
         let now = links.probe_at + delay_ns;
         let sequence = links.on_sent(1);
@@ -340,7 +344,7 @@ mod tests {
         assert_eq!(links.probe_at, 20 + PROBE_INTERVAL_NS.0);
         (1..DEAD_PROBES).for_each(|_| assert_eq!(miss_probe(&mut links, true, 0), 0));
         assert_eq!(miss_probe(&mut links, true, 0), 1);
-        assert_eq!(miss_probe(&mut links, true, 0), 0, "it is told once");
+        assert_eq!(miss_probe(&mut links, true, 0), 0, "it is reported once");
         assert_eq!(
             links.on_probe_answer(0, 7),
             Some(ReliabilityEvent::LinkUp { peer: 7, link: 0 })
@@ -360,7 +364,7 @@ mod tests {
                 "this process is held"
             );
         });
-        assert_eq!(links.on_probe_answer(0, 7), None, "nobody was told that it was away");
+        assert_eq!(links.on_probe_answer(0, 7), None, "it was never reported as down");
         assert!(links.links[0].is_up());
     }
 

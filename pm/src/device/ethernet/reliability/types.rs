@@ -1,14 +1,14 @@
-//! What device and machine hand to each other.
+//! The types that device and machine exchange.
 
 use score_proto::packet_header::{Header, PacketKind};
 
-/// A packet to be sent. The device sends it before it gives the machine another packet, or drops
-/// it, or keeps a copy: its slot may be free after the next [`super::ReliabilityMachine::receive`].
+/// A packet to be sent. Before it gives the machine another packet, the device sends it, drops it
+/// or keeps a copy: its slot may be free after the next [`super::ReliabilityMachine::receive`].
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit {
-    /// The node it goes to.
+    /// The destination node.
     pub peer: u32,
-    /// The link it goes over.
+    /// The link to send it over.
     pub link: u8,
     /// Its header, complete.
     pub header: Header,
@@ -16,62 +16,62 @@ pub struct Transmit {
     pub payload: Option<(u32, u16)>,
 }
 
-/// A message for the application. Its buffer is the device's again; when the application has
-/// done with it, [`super::ReliabilityMachine::released`] moves the window on.
+/// A message for the application. Its buffer belongs to the device again. When the application has
+/// released the message, [`super::ReliabilityMachine::on_released`] advances the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The node that sent it.
     pub peer: u32,
-    /// The buffer that the packet came in; the payload begins [`super::HEADER`] bytes behind its
-    /// head.
+    /// The buffer of the packet; the payload begins [`super::PACKET_HEADER_LEN`] bytes after the
+    /// start of the packet.
     pub buffer: u32,
     /// Bytes of payload.
     pub len: u16,
-    /// One that is numbered.
+    /// A kind with a sequence number.
     pub kind: PacketKind,
 }
 
-/// What became of a buffer given to [`super::ReliabilityMachine::receive`].
+/// The state of a buffer after [`super::ReliabilityMachine::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferDisposition {
-    /// It holds a message; [`super::ReliabilityMachine::next_delivery`] will name it.
+    /// It holds a message, which [`super::ReliabilityMachine::next_delivery`] will return.
     Kept,
     /// It can be used again.
     Free,
 }
 
-/// What an operator should hear of.
+/// An event for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReliabilityEvent {
     /// The link carries nothing to this peer any more; others carry its share.
     LinkDown {
         /// The peer's node.
         peer: u32,
-        /// Which link.
+        /// The link's number.
         link: u8,
     },
     /// It carries packets again.
     LinkUp {
         /// The peer's node.
         peer: u32,
-        /// Which link.
+        /// The link's number.
         link: u8,
     },
 }
 
-/// Why a message is not taken.
+/// Why a message is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
-    /// As many as may wait for this peer do; try again when some are acknowledged.
+    /// The maximum number of messages waits for this peer; try again when some are acknowledged.
     Full,
-    /// No such node, the own node, or no such length or kind.
+    /// The node does not exist or is this node, or the length or kind is invalid.
     Invalid,
 }
 
-/// A message in a dead process's slab that nobody has acknowledged yet.
+/// A message in a dead process's slab that was not acknowledged yet.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoveredMessage {
-    /// The node it goes to.
+    /// The destination node.
     pub peer: u32,
     /// The number that [`super::ReliabilityMachine::submit`] gave it.
     pub sequence: u32,
@@ -79,6 +79,6 @@ pub struct RecoveredMessage {
     pub slot: u32,
     /// Bytes of payload.
     pub len: u16,
-    /// One that is numbered.
+    /// A kind with a sequence number.
     pub kind: PacketKind,
 }

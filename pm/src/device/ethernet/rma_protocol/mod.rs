@@ -1,18 +1,24 @@
-//! Remote memory between hosts, as a state machine: which frames the operations of a node become,
-//! what it owes to others, and what must wait for what. Sans I/O: it knows handles and lengths,
-//! never a byte. Below it frames of one pair arrive once and in order.
+//! Remote memory access between hosts, as a state machine: the frames of a node's operations, the
+//! responses that it has to send, and the order between them. It does no I/O: it knows handles and
+//! lengths, and never accesses memory. It requires that frames between two nodes arrive once and in
+//! order.
 //!
-//! The ordering rule (manual 3.6.3) is kept by the origin, in one queue for each peer: a write goes
-//! out when earlier reads are done, and so does a message; a read is asked for behind all pieces of
-//! earlier writes. So nobody has to hold back what has come, and nothing grows at the target: it
-//! keeps of each peer the write that is coming in and at most [`MAX_PENDING_RESPONSES`] answers.
+//! The origin keeps the ordering rule (manual 3.6.3), in one queue for each peer. A write is sent
+//! when earlier reads are complete, and so is a message. A read is requested after all fragments of
+//! earlier writes. The target therefore need not delay received frames, and its state is bounded:
+//! for each peer it keeps the incoming write and at most [`MAX_PENDING_RESPONSES`] responses.
 //!
-//! | file | what is in it |
+//! | file
+//! content |
 //! |---|---|
-//! | `mod.rs` | all peers, and whose turn it is |
-//! | `origin.rs` | own operations on one peer, and messages that wait for them |
-//! | `target.rs` | a peer's operations here |
-//! | `tests.rs` | two nodes against a model; frames that nobody sends |
+//! | `mod.rs`
+//! all peers, and the order in which they are served |
+//! | `origin.rs`
+//! this node's operations on one peer, and messages that wait for them |
+//! | `target.rs`
+//! a peer's operations on this node |
+//! | `tests.rs`
+//! two nodes against a model; frames that no libpm sends |
 
 #![forbid(unsafe_code)]
 
@@ -28,33 +34,33 @@ use score_proto::rma_frame::{Frame, RMA_HEADER_LEN};
 use std::collections::{BTreeMap, VecDeque};
 use target::RmaTarget;
 
-/// Operations of one node on another that are under way.
+/// The most pending operations of one node on another.
 pub(super) const MAX_OPERATIONS: usize = 64;
-/// Answers that are owed to one node: no libpm asks for more.
+/// The most pending responses to one node: no libpm requests more.
 const MAX_PENDING_RESPONSES: usize = MAX_OPERATIONS;
 
-/// An own operation.
+/// An operation of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LocalOperation {
     pub(super) direction: Direction,
     pub(super) remote: AddrHandle,
     pub(super) local: AddrHandle,
-    /// Where that is. A write goes on from there even when the region is unlocked meanwhile, as at
-    /// the end of a program that does not wait.
+    /// The address of `local`. A write continues from this address even if the region is unlocked
+    /// meanwhile, for example at the end of a program that does not wait.
     pub(super) address: usize,
     pub(super) len: usize,
 }
 
-/// Where bytes are that go out.
+/// The location of bytes that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PayloadSource {
-    /// At this address: it was looked up when the operation began.
+    /// At this address, which was looked up when the operation began.
     Address(usize),
     /// In a region of this process, if it is locked.
     Region(AddrHandle),
 }
 
-/// An own operation that has come to its end.
+/// An operation of this node that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CompletedOperation {
     pub(super) peer: u32,
@@ -62,44 +68,44 @@ pub(super) struct CompletedOperation {
     pub(super) failed: bool,
 }
 
-/// On which side of an operation something belongs.
+/// The side of an operation that a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperationRole {
-    /// The operation is an own one.
+    /// This node started the operation.
     Origin,
-    /// It is the peer's.
+    /// The peer started the operation.
     Target,
 }
 
-/// What goes to a peer next.
+/// The next transmission to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextTransmission {
-    /// Nothing, before something else happens.
+    /// No transmission, until something else happens.
     Nothing,
     /// A message that has waited.
     Message(SendRequest),
-    /// A frame without bytes of the user's.
+    /// A frame without user bytes.
     Frame(Frame),
-    /// A chain of frames: so many bytes of the own memory from here on.
+    /// A stream of fragments: this many bytes of local memory from this address on.
     Fragments(FragmentStream),
 }
 
-/// The rest of a chain of frames.
+/// The rest of a fragment stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FragmentStream {
     pub(super) side: OperationRole,
-    /// Where its next byte is.
+    /// The location of its next byte.
     pub(super) source: PayloadSource,
     pub(super) remaining: usize,
     number: u32,
-    /// Handle there, or offset.
+    /// The handle at the target, or the offset.
     position: u64,
     /// Its bytes follow those of the latest frame.
     is_continuation: bool,
 }
 
 impl FragmentStream {
-    /// The frame whose bytes begin `offset` further, and are `len`.
+    /// The frame whose bytes begin `offset` bytes further and have the length `len`.
     pub(super) fn frame(&self, offset: usize, len: usize) -> Frame {
         let (number, position, last) = (self.number, self.position, offset + len == self.remaining);
         match self.side {
@@ -116,8 +122,9 @@ impl FragmentStream {
         }
     }
 
-    /// How many bytes the packet has whose bytes begin `offset` further, and whether they go without a
-    /// head: neither the first of what follows another frame nor the last ones do.
+    /// The length of the packet whose bytes begin `offset` bytes further, and whether it has no
+    /// header. The first packet after another frame and the last packet of the stream have a
+    /// header.
     pub(super) fn next_packet_len(&self, offset: usize, max_len: usize) -> (usize, bool) {
         let (remaining, max_with_header) = (self.remaining - offset, max_len - RMA_HEADER_LEN);
         if remaining <= max_with_header || offset == 0 && !self.is_continuation {
@@ -128,7 +135,7 @@ impl FragmentStream {
     }
 }
 
-/// Where bytes of a frame go, in the own memory.
+/// The location in local memory to which the bytes of a frame are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyTarget {
     pub(super) side: OperationRole,
@@ -147,15 +154,14 @@ impl FragmentStream {
 struct RmaPeer {
     origin: Origin,
     target: RmaTarget,
-    /// Whose turn it was.
+    /// Whether the latest transmission was the target's.
     target_was_last: bool,
-    /// In the list of peers that may have something to send; of those whose operations may have
-    /// ended.
+    /// Whether `ready_peers` lists this peer, and whether `maybe_completed` does.
     is_listed: bool,
     may_have_completed: bool,
-    /// Frames that are on the way.
+    /// Frames that are in flight.
     in_flight: u64,
-    /// What the bytes behind the latest frame belong to: of what goes there, and of what comes.
+    /// The frame that bytes after the latest frame belong to: in sent and in received packets.
     sent_continuation: Option<Frame>,
     received_continuation: Option<Frame>,
 }
@@ -166,9 +172,9 @@ pub(super) struct RmaProtocol {
     peers: BTreeMap<u32, RmaPeer>,
     ready_peers: VecDeque<u32>,
     maybe_completed: Vec<u32>,
-    /// Own operations that have not ended.
+    /// Operations of this node that have not completed.
     operation_count: usize,
-    /// Messages that wait.
+    /// Messages that wait for operations.
     deferred_count: usize,
     /// Frames that no libpm sends.
     refused_count: u64,
@@ -183,40 +189,40 @@ impl RmaProtocol {
         }
     }
 
-    /// An own operation begins.
+    /// Queues an operation of this node.
     pub(super) fn begin(&mut self, node: u32, operation: LocalOperation) {
         self.operation_count += 1;
         self.peers.entry(node).or_default().origin.begin(operation);
         self.mark_ready(node);
     }
 
-    /// Whether a message to `node` has to wait for operations: then [`Self::defer`] takes it.
+    /// Whether a message to `node` has to wait for operations. If so, pass it to [`Self::defer`].
     #[inline]
     pub(super) fn must_wait(&self, node: u32) -> bool {
-        // A message that waited for the last operation may wait for its turn still.
+        // A message that waited for the last operation may still be queued.
         self.operation_count + self.deferred_count > 0
             && self.peers.get(&node).is_some_and(|peer| peer.origin.holds_messages())
     }
 
-    /// A message waits until what came before it has been sent, and read.
+    /// Queues a message until the writes before it are sent and the reads before it are complete.
     pub(super) fn defer(&mut self, message: SendRequest) {
         self.deferred_count += 1;
         self.peers.entry(message.to).or_default().origin.defer(message);
         self.mark_ready(message.to);
     }
 
-    /// Messages that wait.
+    /// Messages that wait for operations.
     pub(super) fn deferred_count(&self) -> usize {
         self.deferred_count
     }
 
-    /// Whether bytes of writes, or messages behind operations, are not in frames: they need this
+    /// Whether bytes of writes, or messages after operations, are not in frames yet. They need this
     /// process.
     pub(super) fn is_sending(&self) -> bool {
         self.deferred_count > 0 || self.peers.values().any(|peer| peer.origin.is_writing())
     }
 
-    /// Whether nobody has anything to send, as far as is known.
+    /// Whether no peer is known to have anything to send.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.ready_peers.is_empty()
@@ -227,15 +233,16 @@ impl RmaProtocol {
         self.ready_peers.len()
     }
 
-    /// The next of them, which is last from now on.
+    /// The next of these peers. It moves to the end of the list.
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         let node = *self.ready_peers.front()?;
         self.ready_peers.rotate_left(1);
         Some(node)
     }
 
-    /// What goes to `node` next, own operations and answers in turn. A message or a frame is then
-    /// gone from here; of a chain see [`Self::sent`].
+    /// The next transmission to `node`: alternately from the operations on it and from the
+    /// responses to it. A message or a frame is removed from the queue. For fragments, call
+    /// [`Self::on_bytes_sent`].
     pub(super) fn next(&mut self, node: u32) -> NextTransmission {
         let Some(peer) = self.peers.get_mut(&node) else { return NextTransmission::Nothing };
         peer.target_was_last = !peer.target_was_last;
@@ -253,65 +260,67 @@ impl RmaProtocol {
             }
             NextTransmission::Message(_) => self.deferred_count -= 1,
             NextTransmission::Frame(_) => peer.sent_continuation = None,
-            NextTransmission::Fragments(ref mut chain) => {
-                chain.is_continuation = peer.sent_continuation.is_some()
-                    && peer.sent_continuation == Some(chain.frame(0, 0));
+            NextTransmission::Fragments(ref mut stream) => {
+                stream.is_continuation = peer.sent_continuation.is_some()
+                    && peer.sent_continuation == Some(stream.frame(0, 0));
             }
         }
         next
     }
 
-    /// So many bytes of this chain are in frames.
-    pub(super) fn on_bytes_sent(&mut self, node: u32, chain: &FragmentStream, bytes: usize) {
+    /// This many bytes of the stream are in frames.
+    pub(super) fn on_bytes_sent(&mut self, node: u32, stream: &FragmentStream, bytes: usize) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        peer.sent_continuation = chain.frame(0, bytes).continuation(bytes);
-        match chain.side {
+        peer.sent_continuation = stream.frame(0, bytes).continuation(bytes);
+        match stream.side {
             OperationRole::Origin => peer.origin.on_bytes_sent(bytes),
             OperationRole::Target => peer.target.on_bytes_sent(bytes),
         }
     }
 
-    /// The bytes of this chain cannot be had: it ends.
-    pub(super) fn abort_stream(&mut self, node: u32, chain: &FragmentStream) {
+    /// Ends a stream whose bytes are not accessible.
+    pub(super) fn abort_stream(&mut self, node: u32, stream: &FragmentStream) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        match chain.side {
+        match stream.side {
             OperationRole::Origin => peer.origin.abort_write(),
             OperationRole::Target => peer.target.fail_read(),
         }
     }
 
-    /// Frames to `node` that are on the way: not acknowledged.
+    /// Frames to `node` that are in flight, that is, not acknowledged.
     pub(super) fn in_flight(&self, node: u32) -> u64 {
         self.peers.get(&node).map_or(0, |peer| peer.in_flight)
     }
 
-    /// So many more are.
+    /// Counts frames as in flight.
     pub(super) fn on_frames_sent(&mut self, node: u32, frames: u64) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.in_flight += frames;
         }
     }
 
-    /// So many bytes of `node` have come that follow those of its latest frame; as below.
+    /// Handles received bytes of `node` that follow those of its latest frame. Returns what
+    /// `on_frame` returns.
     pub(super) fn on_continuation(&mut self, node: u32, bytes: usize) -> Option<CopyTarget> {
         let frame = self.peers.get(&node)?.received_continuation?;
         self.on_frame(node, frame, bytes)
     }
 
-    /// Bytes of `node` were lost, or say nothing: where those behind them go is not known.
+    /// Bytes of `node` were lost or are malformed. The location of the bytes after them is unknown.
     pub(super) fn on_bytes_lost<T>(&mut self, node: u32) -> Option<T> {
         self.peers.get_mut(&node)?.received_continuation = None;
         None
     }
 
-    /// One is not any more.
+    /// A frame to `node` is no longer in flight.
     pub(super) fn on_frame_done(&mut self, node: u32) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.in_flight = peer.in_flight.saturating_sub(1);
         }
     }
 
-    /// A frame of `node` has come, with so many bytes. Answers where these go; None: nowhere.
+    /// Handles a received frame of `node` with this many bytes. Returns the location to copy them
+    /// to, or None to discard them.
     pub(super) fn on_frame(&mut self, node: u32, frame: Frame, bytes: usize) -> Option<CopyTarget> {
         let peer = self.peers.entry(node).or_default();
         peer.received_continuation = frame.continuation(bytes);
@@ -345,7 +354,7 @@ impl RmaProtocol {
         result.flatten()
     }
 
-    /// The bytes of that frame cannot be written where they belong.
+    /// The bytes of that frame cannot be written to their location.
     pub(super) fn fail_operation(&mut self, node: u32, side: OperationRole, number: u32) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match side {
@@ -354,7 +363,7 @@ impl RmaProtocol {
         }
     }
 
-    /// An own operation that has ended, when all bytes that came are where they belong.
+    /// The next completed operation of this node. Call this when all received bytes are copied.
     pub(super) fn next_completed(&mut self) -> Option<CompletedOperation> {
         while let Some(&node) = self.maybe_completed.last() {
             let peer = self.peers.get_mut(&node)?;
@@ -369,8 +378,8 @@ impl RmaProtocol {
         None
     }
 
-    /// `node` has gone: what it asked for is not needed any more, and own operations on it fail.
-    /// Answers these. Messages come out by [`Self::next`] as before.
+    /// `node` has exited. Its requests are discarded, and operations on it fail. Returns these
+    /// operations. Messages remain available from [`Self::next`].
     pub(super) fn on_peer_exited(&mut self, node: u32) -> Vec<CompletedOperation> {
         let Some(peer) = self.peers.get_mut(&node) else { return Vec::new() };
         peer.target = RmaTarget::default();
@@ -382,19 +391,19 @@ impl RmaProtocol {
         failed.into_iter().map(failed_operation).collect()
     }
 
-    /// Who has gone too far to help: every message that waits, never to be sent.
+    /// Removes all waiting messages: this process exits, and they are never sent.
     pub(super) fn drop_deferred(&mut self) -> Vec<SendRequest> {
         self.deferred_count = 0;
         self.peers.values_mut().flat_map(|peer| peer.origin.drop_deferred()).collect()
     }
 
-    /// For people.
+    /// A description for the dump.
     pub(super) fn describe(&self) -> String {
         let pending_responses: usize =
             self.peers.values().map(|peer| peer.target.pending_count()).sum();
         format!(
-            "remote memory: {} operations under way, {} messages behind them, {pending_responses} answers \
-             owed, {} frames refused",
+            "remote memory: {} operations pending, {} messages deferred, {pending_responses} \
+             responses pending, {} frames refused",
             self.operation_count, self.deferred_count, self.refused_count
         )
     }

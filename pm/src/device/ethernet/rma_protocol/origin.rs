@@ -1,4 +1,4 @@
-//! Own operations on one peer, in their order, and the messages that wait for them.
+//! This node's operations on one peer, in their order, and the messages that wait for them.
 
 use super::{FragmentStream, LocalOperation, NextTransmission, OperationRole, PayloadSource};
 use crate::device::net_common::endpoint_queues::SendRequest;
@@ -11,11 +11,11 @@ enum QueuedItem {
     Message(SendRequest),
 }
 
-/// An operation of which the peer knows all.
+/// An operation that was sent completely to the peer.
 struct OutstandingOperation {
     number: u32,
     operation: LocalOperation,
-    /// Bytes of a read that have come.
+    /// Bytes of a read that were received.
     received_len: usize,
     failed: bool,
     finished: bool,
@@ -24,12 +24,13 @@ struct OutstandingOperation {
 #[derive(Default)]
 pub(super) struct Origin {
     queue: VecDeque<QueuedItem>,
-    /// Bytes of the first write of the queue that are in frames; and its memory is none.
+    /// How many bytes of the first queued write are in frames, and whether its memory is
+    /// inaccessible.
     sent_len: usize,
     write_failed: bool,
-    /// What is not answered, and what is and has not been told yet.
+    /// Operations without an answer, and answered operations that were not reported yet.
     outstanding: VecDeque<OutstandingOperation>,
-    /// Reads among these.
+    /// The number of reads in `outstanding`.
     pending_reads: usize,
     next_number: u32,
 }
@@ -47,11 +48,11 @@ impl Origin {
         !self.queue.is_empty() || self.pending_reads > 0
     }
 
-    /// Whether a write has pieces that are not in frames.
+    /// Whether a write has fragments that are not in frames.
     pub(super) fn is_writing(&self) -> bool {
-        let is_write = |step: &QueuedItem| {
+        let is_write = |item: &QueuedItem| {
             matches!(
-                step,
+                item,
                 QueuedItem::Operation(LocalOperation { direction: Direction::Write, .. })
             )
         };
@@ -110,7 +111,7 @@ impl Origin {
         })
     }
 
-    /// The first operation of the queue waits for its answer from now on.
+    /// Moves the first operation of the queue to those that wait for an answer.
     fn move_to_outstanding(&mut self, failed: bool) {
         if let Some(QueuedItem::Operation(operation)) = self.queue.pop_front() {
             let number = self.next_number;
@@ -128,7 +129,10 @@ impl Origin {
 
     pub(super) fn on_bytes_sent(&mut self, bytes: usize) {
         self.sent_len += bytes;
-        let is_fully_sent = |step: &QueuedItem| matches!(step, QueuedItem::Operation(operation) if self.sent_len >= operation.len);
+        let is_fully_sent = |item: &QueuedItem| {
+            matches!(item, QueuedItem::Operation(operation)
+                if self.sent_len >= operation.len)
+        };
         if self.queue.front().is_some_and(is_fully_sent) {
             self.move_to_outstanding(false);
         }
@@ -138,7 +142,8 @@ impl Origin {
         self.write_failed = true;
     }
 
-    /// The operation that is answered next, if it is this one: answers keep the order.
+    /// The operation whose answer is next, if its number and direction match. Answers keep the
+    /// order.
     fn expect_answer(
         &mut self,
         number: u32,
@@ -148,7 +153,7 @@ impl Origin {
         (next.number == number && next.operation.direction == direction).then_some(next)
     }
 
-    /// False: that was not asked for.
+    /// Returns false if this answer was not requested.
     pub(super) fn on_written(&mut self, number: u32, failed: bool) -> bool {
         let Some(entry) = self.expect_answer(number, Direction::Write) else { return false };
         entry.finished = true;
@@ -156,7 +161,8 @@ impl Origin {
         true
     }
 
-    /// Where the bytes go. None inside: nowhere. None: that was not asked for.
+    /// The location for the bytes. `Some(None)` discards them; None means that they were not
+    /// requested.
     pub(super) fn on_data(
         &mut self,
         number: u32,
@@ -168,7 +174,7 @@ impl Origin {
         let entry = self.expect_answer(number, Direction::Read)?;
         let LocalOperation { local, len, .. } = entry.operation;
         let end = entry.received_len.saturating_add(bytes);
-        // Else it is no answer to this question, and there will be no other.
+        // Otherwise this answers a different request, and no other answer will follow.
         let is_valid =
             !failed && offset == entry.received_len as u64 && end <= len && last == (end == len);
         entry.failed |= !is_valid;
@@ -182,12 +188,12 @@ impl Origin {
         if let Some(entry) = self.outstanding.iter_mut().find(|entry| entry.number == number) {
             entry.failed = true;
         } else if self.next_number == number {
-            // A write of which some pieces are in frames.
+            // A write of which some fragments are in frames.
             self.write_failed = true;
         }
     }
 
-    /// The next operation that has ended, and whether it has failed.
+    /// The next completed operation, and whether it has failed.
     pub(super) fn next_completed(&mut self) -> Option<(LocalOperation, bool)> {
         if !self.outstanding.front()?.finished {
             return None;
@@ -199,14 +205,14 @@ impl Origin {
         Some((entry.operation, entry.failed))
     }
 
-    /// The peer has gone: all operations. Messages go on.
+    /// The peer has exited: removes and returns all operations. Messages stay in the queue.
     pub(super) fn abort_operations(&mut self) -> Vec<LocalOperation> {
         let mut operations: Vec<_> =
             self.outstanding.drain(..).map(|entry| entry.operation).collect();
-        for step in std::mem::take(&mut self.queue) {
-            match step {
+        for item in std::mem::take(&mut self.queue) {
+            match item {
                 QueuedItem::Operation(operation) => operations.push(operation),
-                QueuedItem::Message(_) => self.queue.push_back(step),
+                QueuedItem::Message(_) => self.queue.push_back(item),
             }
         }
         (self.sent_len, self.write_failed, self.pending_reads) = (0, false, 0);
@@ -214,15 +220,15 @@ impl Origin {
     }
 
     pub(super) fn drop_deferred(&mut self) -> Vec<SendRequest> {
-        let message = |step: QueuedItem| match step {
+        let message = |item: QueuedItem| match item {
             QueuedItem::Message(message) => Some(message),
             QueuedItem::Operation(_) => None,
         };
         let mut messages = Vec::new();
-        for step in std::mem::take(&mut self.queue) {
-            match step {
-                QueuedItem::Operation(_) => self.queue.push_back(step),
-                QueuedItem::Message(_) => messages.extend(message(step)),
+        for item in std::mem::take(&mut self.queue) {
+            match item {
+                QueuedItem::Operation(_) => self.queue.push_back(item),
+                QueuedItem::Message(_) => messages.extend(message(item)),
             }
         }
         messages

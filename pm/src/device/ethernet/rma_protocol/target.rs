@@ -1,4 +1,4 @@
-//! A peer's operations on the own memory: the write that is coming in, and answers that are owed.
+//! A peer's operations on local memory: the incoming write, and the pending responses.
 
 use super::{
     FragmentStream, MAX_PENDING_RESPONSES, NextTransmission, OperationRole, PayloadSource,
@@ -15,20 +15,20 @@ enum PendingResponse {
 
 #[derive(Default)]
 pub(super) struct RmaTarget {
-    /// The write whose last piece has not come, and whether it has failed.
+    /// The write whose last fragment was not received yet, and whether it has failed.
     incoming_write: Option<(u32, bool)>,
     pending_responses: VecDeque<PendingResponse>,
 }
 
 impl RmaTarget {
-    /// Answers whether its bytes are wanted. None: it is refused.
+    /// Returns whether the bytes are to be copied, or None if the fragment is refused.
     pub(super) fn on_write_fragment(
         &mut self,
         number: u32,
         bytes: usize,
         last: bool,
     ) -> Option<bool> {
-        let current = self.incoming_write.filter(|(coming, _)| *coming == number);
+        let current = self.incoming_write.filter(|(incoming, _)| *incoming == number);
         let failed = current.is_some_and(|(_, failed)| failed);
         self.incoming_write = (!last).then_some((number, failed));
         if last {
@@ -40,7 +40,7 @@ impl RmaTarget {
         Some(bytes > 0 && !failed)
     }
 
-    /// False: it is refused.
+    /// Returns false if the request is refused.
     pub(super) fn on_read_request(&mut self, number: u32, handle: AddrHandle, len: u64) -> bool {
         if self.pending_responses.len() >= MAX_PENDING_RESPONSES {
             return false;
@@ -57,7 +57,7 @@ impl RmaTarget {
         true
     }
 
-    /// The bytes of a piece cannot be written.
+    /// The bytes of a fragment cannot be written.
     pub(super) fn fail_write(&mut self, failed_number: u32) {
         if let Some((number, failed)) = &mut self.incoming_write
             && *number == failed_number

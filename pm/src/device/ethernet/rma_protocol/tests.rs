@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use score_proto::rma_frame::RMA_HEADER_LEN;
 
 const MEMORY: usize = 4000;
-/// Bytes of a frame.
+/// The most bytes of a frame.
 const FRAME_PAYLOAD_LEN: usize = 97;
-/// The region of the tests: all of a node's memory.
+/// The region of the tests: the whole memory of a node.
 const REGION: u64 = 0x1001 << 40;
 
-/// A node: its machine and its memory, and what is on the way to it.
+/// A node: its machine, its memory, and the packets on the way to it.
 struct Node {
     protocol: RmaProtocol,
     memory: Vec<u8>,
@@ -45,37 +45,37 @@ fn operation(direction: Direction, remote: usize, local: usize, len: usize) -> L
     LocalOperation { direction, remote: handle(remote), local: handle(local), address: local, len }
 }
 
-/// One packet, at most, goes from `from` to `to`, node 1 - peer.
+/// Sends at most one packet from `from` to `to`, which is node `peer`.
 fn send(from: &mut Node, to: &mut Node, peer: u32) {
     match from.protocol.next(peer) {
         NextTransmission::Nothing => {}
         NextTransmission::Message(message) => to.wire.push_back(TestPacket::Message(message.slot)),
         NextTransmission::Frame(frame) => to.wire.push_back(TestPacket::Frame(frame, Vec::new())),
-        NextTransmission::Fragments(chain) => {
+        NextTransmission::Fragments(stream) => {
             let (len, headerless) = (
-                chain.remaining.min(FRAME_PAYLOAD_LEN),
-                chain.is_continuation && chain.remaining > FRAME_PAYLOAD_LEN,
+                stream.remaining.min(FRAME_PAYLOAD_LEN),
+                stream.is_continuation && stream.remaining > FRAME_PAYLOAD_LEN,
             );
-            let source = match chain.source {
+            let source = match stream.source {
                 PayloadSource::Address(offset) => AddrHandle::from_bits(REGION + offset as u64),
                 PayloadSource::Region(handle) => handle,
             };
             match memory_range(source, len) {
-                None => from.protocol.abort_stream(peer, &chain),
+                None => from.protocol.abort_stream(peer, &stream),
                 Some(range) => {
                     let bytes = from.memory[range].to_vec();
                     to.wire.push_back(match headerless {
                         true => TestPacket::More(bytes),
-                        false => TestPacket::Frame(chain.frame(0, len), bytes),
+                        false => TestPacket::Frame(stream.frame(0, len), bytes),
                     });
-                    from.protocol.on_bytes_sent(peer, &chain, len);
+                    from.protocol.on_bytes_sent(peer, &stream, len);
                 }
             }
         }
     }
 }
 
-/// One packet, at most, comes to `node` from `peer`.
+/// Receives at most one packet from `peer` at `node`.
 fn receive(node: &mut Node, peer: u32) {
     let (copy, bytes) = match node.wire.pop_front() {
         None => return,
@@ -104,7 +104,7 @@ enum TestAction {
 }
 
 fn step() -> impl Strategy<Value = TestAction> {
-    // Now and then beyond the region's end.
+    // One in ten lengths reaches beyond the region's end.
     let len = prop_oneof![9 => 1..600usize, 1 => MEMORY - 700..MEMORY];
     let triple = (0..MEMORY - 600, 0..MEMORY - 600, len);
     prop_oneof![
@@ -116,8 +116,8 @@ fn step() -> impl Strategy<Value = TestAction> {
     ]
 }
 
-/// What the two memories are when each operation takes effect as a whole, in its order; an
-/// operation that does not fit on one side has failed, and its bytes before that count.
+/// The expected memories if each operation takes effect as a whole, in order. An operation that
+/// exceeds the memory on one side fails, but the frames before that point are copied.
 struct Model([Vec<u8>; 2]);
 
 impl Model {
@@ -141,8 +141,8 @@ impl Model {
     }
 }
 
-/// Runs the steps, and the rest to the end. Local areas of operations under way do not overlap
-/// here, as the rules for users ask: each operation is local at its own place.
+/// Runs the steps, and then everything to the end. Local areas of pending operations do not overlap
+/// here, as the rules for users require: each operation uses its own local range.
 fn run(steps: &[TestAction]) -> (Node, Node, usize) {
     let (mut a, mut b) = (node(1), node(2));
     let mut count = 0;
@@ -195,12 +195,14 @@ proptest! {
     fn operations_change_the_target_as_if_they_were_done_one_after_the_other(
         steps in prop::collection::vec(step(), 1..60)
     ) {
-        // Reads go where no write of this node comes from: else it is for the user to wait.
-        let steps: Vec<_> = steps.into_iter().filter(|s| !matches!(s, TestAction::Read(..))).collect();
+        // Without reads: a program has to wait itself before it reads into memory that it also
+        // writes from.
+        let is_read = |step: &TestAction| matches!(step, TestAction::Read(..));
+        let steps: Vec<_> = steps.into_iter().filter(|step| !is_read(step)).collect();
         let (a, b, count) = run(&steps);
         let mut model = Model([vec![1; MEMORY], vec![2; MEMORY]]);
-        for (at, byte) in model.0[0].iter_mut().enumerate() {
-            *byte = a.memory[at];
+        for (index, byte) in model.0[0].iter_mut().enumerate() {
+            *byte = a.memory[index];
         }
         for step in &steps {
             if let TestAction::Write(remote, local, len) = *step {
@@ -234,13 +236,13 @@ proptest! {
         node.protocol.begin(1, operation(Direction::Read, 0, 0, 300));
         node.protocol.begin(1, operation(Direction::Write, 0, 0, 300));
         let _ = node.protocol.next(1);
-        for (what, flags, number, place, bytes) in frames {
-            let mut head = [0u8; 24];
-            head[..2].copy_from_slice(&[what, flags]);
-            head[4..8].copy_from_slice(&number.to_le_bytes());
-            head[8..16].copy_from_slice(&(place % 600).to_le_bytes());
-            head[16..].copy_from_slice(&place.to_le_bytes());
-            let copy = match (what, Frame::parse(&head, RMA_HEADER_LEN + bytes)) {
+        for (kind, flags, number, position, bytes) in frames {
+            let mut header = [0u8; 24];
+            header[..2].copy_from_slice(&[kind, flags]);
+            header[4..8].copy_from_slice(&number.to_le_bytes());
+            header[8..16].copy_from_slice(&(position % 600).to_le_bytes());
+            header[16..].copy_from_slice(&position.to_le_bytes());
+            let copy = match (kind, Frame::parse(&header, RMA_HEADER_LEN + bytes)) {
                 (5, _) => node.protocol.on_continuation(1, bytes),
                 (6, _) => node.protocol.on_bytes_lost(1),
                 (_, Some((frame, bytes))) => node.protocol.on_frame(1, frame, bytes),
@@ -250,7 +252,7 @@ proptest! {
                 && copy.side == OperationRole::Origin
             {
                 let end = copy.to.bits() - REGION + bytes as u64;
-                prop_assert!(end <= 300, "beyond what was asked for");
+                prop_assert!(end <= 300, "beyond the requested bytes");
             }
             prop_assert!(node.protocol.peers[&1].target.pending_count() <= MAX_PENDING_RESPONSES);
             let _ = node.protocol.next_completed();
@@ -264,32 +266,32 @@ fn bytes_that_follow_lost_ones_are_discarded_until_the_next_frame() {
     let protocol = &mut node.protocol;
     let fragment = |last, offset| Frame::WriteData { number: 0, last, handle: REGION + offset };
     let region_offset = |copy: Option<CopyTarget>| copy.map(|copy| copy.to.bits() - REGION);
-    assert_eq!(region_offset(protocol.on_continuation(1, 8)), None, "behind nothing");
+    assert_eq!(region_offset(protocol.on_continuation(1, 8)), None, "no frame precedes it");
     assert_eq!(region_offset(protocol.on_frame(1, fragment(false, 10), 8)), Some(10));
     assert_eq!(region_offset(protocol.on_continuation(1, 20)), Some(18));
     assert_eq!(region_offset(protocol.on_continuation(2, 1)), None, "of another peer");
     assert_eq!(region_offset(protocol.on_continuation(1, 1)), Some(38));
     assert_eq!(region_offset(protocol.on_bytes_lost(1)), None);
-    assert_eq!(region_offset(protocol.on_continuation(1, 1)), None, "behind what was lost");
+    assert_eq!(region_offset(protocol.on_continuation(1, 1)), None, "after lost bytes");
     assert_eq!(region_offset(protocol.on_frame(1, fragment(false, 60), 5)), Some(60));
     assert_eq!(region_offset(protocol.on_continuation(1, 5)), Some(65));
     protocol.on_frame(1, Frame::ReadRequest { number: 0, handle: REGION, len: 8 }, 0);
-    assert_eq!(region_offset(protocol.on_continuation(1, 5)), None, "behind a question");
+    assert_eq!(region_offset(protocol.on_continuation(1, 5)), None, "after a read request");
     assert_eq!(region_offset(protocol.on_frame(1, fragment(true, 70), 5)), Some(70));
-    assert_eq!(region_offset(protocol.on_continuation(1, 5)), None, "behind the last one");
+    assert_eq!(region_offset(protocol.on_continuation(1, 5)), None, "after the last fragment");
 }
 
-/// What goes to the peer next is a chain that goes on, or does not; a packet of it goes.
-fn packet(node: &mut Node, side: OperationRole, goes_on: bool) -> (usize, bool) {
-    let NextTransmission::Fragments(chain) = node.protocol.next(1) else { panic!("no chain") };
-    assert_eq!((chain.side, chain.is_continuation), (side, goes_on));
-    let (len, headerless) = chain.next_packet_len(0, RMA_HEADER_LEN + FRAME_PAYLOAD_LEN);
-    node.protocol.on_bytes_sent(1, &chain, len);
+/// Sends one packet of the next stream, and checks whether the stream is a continuation.
+fn packet(node: &mut Node, side: OperationRole, is_continuation: bool) -> (usize, bool) {
+    let NextTransmission::Fragments(stream) = node.protocol.next(1) else { panic!("no stream") };
+    assert_eq!((stream.side, stream.is_continuation), (side, is_continuation));
+    let (len, headerless) = stream.next_packet_len(0, RMA_HEADER_LEN + FRAME_PAYLOAD_LEN);
+    node.protocol.on_bytes_sent(1, &stream, len);
     (len, headerless)
 }
 
 #[test]
-fn a_packet_of_a_chain_has_a_head_if_it_is_the_first_behind_another_or_the_last() {
+fn a_packet_of_a_stream_has_a_header_if_it_is_the_first_after_another_frame_or_the_last() {
     let mut node = node(0);
     node.protocol.begin(
         1,
@@ -300,8 +302,8 @@ fn a_packet_of_a_chain_has_a_head_if_it_is_the_first_behind_another_or_the_last(
         packet(&mut node, OperationRole::Origin, true),
         (FRAME_PAYLOAD_LEN + RMA_HEADER_LEN, true)
     );
-    let ask = Frame::ReadRequest { number: 0, handle: REGION, len: FRAME_PAYLOAD_LEN as u64 };
-    node.protocol.on_frame(1, ask, 0);
+    let request = Frame::ReadRequest { number: 0, handle: REGION, len: FRAME_PAYLOAD_LEN as u64 };
+    node.protocol.on_frame(1, request, 0);
     assert_eq!(
         packet(&mut node, OperationRole::Target, false),
         (FRAME_PAYLOAD_LEN, false),
@@ -319,14 +321,14 @@ fn a_packet_of_a_chain_has_a_head_if_it_is_the_first_behind_another_or_the_last(
     assert_eq!(
         packet(&mut node, OperationRole::Origin, true),
         (FRAME_PAYLOAD_LEN + RMA_HEADER_LEN - 1, true),
-        "one is left"
+        "one byte remains"
     );
     assert_eq!(packet(&mut node, OperationRole::Origin, true), (1, false));
     assert_eq!(node.protocol.next(1), NextTransmission::Nothing);
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_is_refused() {
+fn an_answer_without_a_request_is_refused() {
     let mut node = node(0);
     let written = Frame::WriteAck { number: 0, failed: false };
     let data = |number, offset| Frame::ReadResponse { number, last: false, failed: false, offset };
@@ -334,7 +336,7 @@ fn an_answer_that_nobody_asked_for_is_refused() {
     assert_eq!(node.protocol.on_frame(1, data(0, 0), 8), None);
     assert_eq!(node.protocol.refused_count, 2);
     node.protocol.begin(1, operation(Direction::Read, 0, 0, 100));
-    assert_eq!(node.protocol.on_frame(1, data(0, 0), 8), None, "not asked yet");
+    assert_eq!(node.protocol.on_frame(1, data(0, 0), 8), None, "not requested yet");
     assert!(matches!(
         node.protocol.next(1),
         NextTransmission::Frame(Frame::ReadRequest { number: 0, .. })
@@ -344,9 +346,9 @@ fn an_answer_that_nobody_asked_for_is_refused() {
     assert_eq!(node.protocol.refused_count, 5);
     assert!(node.protocol.next_completed().is_none());
     assert!(node.protocol.on_frame(1, data(0, 0), 8).is_some());
-    assert_eq!(node.protocol.on_frame(1, data(0, 9), 8), None, "a hole");
+    assert_eq!(node.protocol.on_frame(1, data(0, 9), 8), None, "a gap");
     assert!(node.protocol.next_completed().unwrap().failed);
-    assert_eq!(node.protocol.on_frame(1, data(0, 17), 8), None, "it has ended");
+    assert_eq!(node.protocol.on_frame(1, data(0, 17), 8), None, "it has completed");
 }
 
 #[test]
@@ -358,7 +360,7 @@ fn a_message_waits_for_the_pieces_of_a_write_and_for_the_answer_to_a_read() {
     for _ in 0..4 {
         send(&mut a, &mut b, 1);
     }
-    assert!(matches!(b.wire.back(), Some(TestPacket::Message(7))), "not for the answer to a write");
+    assert!(matches!(b.wire.back(), Some(TestPacket::Message(7))), "no wait for a write's answer");
     assert!(!a.protocol.must_wait(1));
     a.protocol.begin(1, operation(Direction::Read, 0, 0, 1));
     send(&mut a, &mut b, 1);
@@ -387,7 +389,7 @@ fn operations_on_an_exited_peer_fail_and_messages_go_on() {
     let _ = node.protocol.next(1);
     node.protocol.on_frame(1, Frame::ReadRequest { number: 0, handle: REGION, len: 8 }, 0);
     let completed = node.protocol.on_peer_exited(1);
-    assert!(completed.len() == 2 && completed.iter().all(|ended| ended.failed));
+    assert!(completed.len() == 2 && completed.iter().all(|operation| operation.failed));
     assert!(matches!(
         node.protocol.next(1),
         NextTransmission::Message(SendRequest { slot: 3, .. })

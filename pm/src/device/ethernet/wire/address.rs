@@ -1,4 +1,4 @@
-//! Addresses that processes tell each other: opaque bytes to everybody but the wires.
+//! Addresses that processes exchange: opaque bytes that only the wires interpret.
 //!
 //! ```text
 //! kind 'U' or 'R' · version 1 · longest packet that it takes, 2 bytes ·
@@ -14,26 +14,26 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const VERSION: u8 = 1;
 
-/// Where a process is reached on one link.
+/// The address of a process on one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The longest packet that it receives.
     pub mtu: u16,
-    /// Where.
+    /// The address on its wire.
     pub location: WireAddress,
 }
 
-/// Which wire, and where on it.
+/// The wire, and the address on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WireAddress {
     /// UDP.
     Udp(IpAddr, u16),
-    /// AF_PACKET and AF_XDP: MAC address, and the process behind it.
+    /// AF_PACKET and AF_XDP: MAC address, and the process's port.
     Raw([u8; 6], u16),
 }
 
 impl Address {
-    /// The bytes for others.
+    /// Encodes the address for other processes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
         let kind = if matches!(self.location, WireAddress::Udp(..)) { b'U' } else { b'R' };
@@ -59,7 +59,7 @@ impl Address {
         out
     }
 
-    /// Bytes of somebody else's, checked.
+    /// Decodes and checks an address of another process.
     ///
     /// # Errors
     /// They are not an address.
@@ -83,7 +83,7 @@ fn parse(bytes: &[u8]) -> Option<Address> {
         (b'R', mac) => WireAddress::Raw(mac.try_into().ok()?, port),
         _ => return None,
     };
-    // A port of 0 is nobody, and no link is narrower than what IPv4 demands.
+    // Port 0 is invalid, and no link has a smaller MTU than IPv4 requires.
     let mtu = u16::from_be_bytes([high, low]);
     (port != 0 && mtu >= 512).then_some(Address { mtu, location })
 }

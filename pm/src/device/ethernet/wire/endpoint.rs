@@ -1,6 +1,6 @@
-//! An endpoint: the sockets of one link of one process, as its owner opens them with its rights
-//! and passes them on. Opening needs CAP_NET_RAW for raw wires and for AF_XDP also CAP_BPF and
-//! CAP_NET_ADMIN; using what was passed needs nothing.
+//! An endpoint: the sockets of one link of one process. Its owner opens them with its rights and
+//! passes them on. Opening needs CAP_NET_RAW for raw wires, and for AF_XDP also CAP_BPF and
+//! CAP_NET_ADMIN. The process that receives them needs no rights.
 
 #![forbid(unsafe_code)]
 
@@ -16,12 +16,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Which wire is wanted.
+/// The wire that the user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WirePreference {
     /// UDP.
     Udp,
-    /// AF_XDP, or AF_PACKET where it is refused ([`WireEndpoint::note`] says why).
+    /// AF_XDP, or AF_PACKET if AF_XDP cannot be opened ([`WireEndpoint::note`] gives the reason).
     Raw,
     /// AF_PACKET.
     Packet,
@@ -30,10 +30,10 @@ pub enum WirePreference {
 }
 
 impl WirePreference {
-    /// By its word: `udp`, `raw`, `packet` or `xdp`.
+    /// Parses `udp`, `raw`, `packet` or `xdp`.
     ///
     /// # Errors
-    /// None of these.
+    /// The word is none of these.
     pub fn parse(word: &str) -> Result<WirePreference, WireError> {
         match word {
             "udp" => Ok(WirePreference::Udp),
@@ -45,7 +45,7 @@ impl WirePreference {
     }
 }
 
-/// Which wire it is.
+/// The kind of a wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WireKind {
     /// UDP.
@@ -67,7 +67,7 @@ impl WireKind {
         }
     }
 
-    /// How many descriptors go with it; the first is the socket.
+    /// The number of its descriptors; the first is the socket.
     fn fd_count(self) -> usize {
         match self {
             WireKind::Udp => 1,
@@ -77,7 +77,7 @@ impl WireKind {
     }
 }
 
-/// As users read it.
+/// The name for users.
 impl fmt::Display for WireKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -88,19 +88,20 @@ impl fmt::Display for WireKind {
     }
 }
 
-/// What [`WireEndpoint::open`] needs to know.
+/// The options of [`WireEndpoint::open`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct WireOptions {
     /// The wire.
     pub preference: WirePreference,
-    /// The interface; needed for raw wires, else found by the address.
+    /// The interface; needed for raw wires, otherwise found by the address.
     pub link: Option<String>,
-    /// UDP's own address; else the first one of the interface.
+    /// UDP's local address; by default the first one of the interface.
     pub address: Option<IpAddr>,
-    /// Loss on purpose, for tests.
+    /// Fault injection, for tests.
     pub loss: Option<FaultConfig>,
-    /// Raw wires: frames whose packet carries another secret never reach the socket, and whoever
-    /// holds it cannot change that. For processes that have fewer rights than who opens it.
+    /// Raw wires: frames whose packet carries another secret never reach the socket, and a process
+    /// that receives the socket cannot change that. For processes that have fewer rights than the
+    /// owner.
     pub secret: Option<u64>,
 }
 
@@ -117,7 +118,7 @@ impl WireOptions {
     }
 }
 
-/// What a wire's own file answers when it has opened its sockets.
+/// The result of opening the sockets of a wire.
 pub(super) struct OpenedSockets {
     pub(super) kind: WireKind,
     pub(super) link: String,
@@ -138,10 +139,10 @@ pub struct WireEndpoint {
 }
 
 impl WireEndpoint {
-    /// Opens and binds.
+    /// Opens and binds the sockets.
     ///
     /// # Errors
-    /// No such interface or address, no right, or the kernel lacks this wire.
+    /// There is no such interface or address, the right is missing, or the kernel lacks this wire.
     pub fn open(options: &WireOptions) -> Result<WireEndpoint, WireError> {
         let (opened, note) = match options.preference {
             WirePreference::Udp => (udp::open(options.link.as_deref(), options.address)?, None),
@@ -162,7 +163,7 @@ impl WireEndpoint {
         Ok(WireEndpoint { kind, link, link_mtu, address, loss: options.loss, descriptors, note })
     }
 
-    /// Which wire it is.
+    /// The kind of the wire.
     pub fn kind(&self) -> WireKind {
         self.kind
     }
@@ -172,12 +173,12 @@ impl WireEndpoint {
         &self.link
     }
 
-    /// Why it is not the wire that was asked for: one line for people.
+    /// Why it is not the requested wire: one line for the user.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// The same with such a line, and with loss on purpose.
+    /// Sets the note, and fault injection.
     #[must_use]
     pub fn with_note_and_loss(
         self,
@@ -187,12 +188,12 @@ impl WireEndpoint {
         WireEndpoint { note, loss, ..self }
     }
 
-    /// What others need to reach it: opaque bytes for their [`add_peer`](super::Wire::add_peer).
+    /// The address for peers: opaque bytes for their [`add_peer`](super::Wire::add_peer).
     pub fn address(&self) -> Vec<u8> {
         self.address.encode()
     }
 
-    /// The longest packet that its link carries.
+    /// The longest packet that the link carries.
     pub fn mtu(&self) -> usize {
         usize::from(self.address.mtu)
     }
@@ -201,7 +202,7 @@ impl WireEndpoint {
         &self.address
     }
 
-    /// The interface's MTU when it was opened: ring geometry follows from it.
+    /// The interface's MTU at the time of opening: it determines the ring geometry.
     pub(super) fn link_mtu(&self) -> usize {
         self.link_mtu
     }
@@ -219,23 +220,23 @@ impl WireEndpoint {
         self.descriptors[index].as_fd()
     }
 
-    /// The link's state now.
+    /// The current state of the link.
     pub fn link(&self) -> LinkState {
-        // AF_XDP sockets answer no such question; the last descriptor of each kind does.
+        // AF_XDP sockets do not support this request; the last descriptor of each kind does.
         let fd = self.descriptors.last().map_or(self.socket(), OwnedFd::as_fd);
         link::state(fd, &self.link)
     }
 
-    /// All descriptors, in the order in which [`WireEndpoint::rebuild`] wants them.
+    /// All descriptors, in the order that [`WireEndpoint::rebuild`] expects.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.descriptors.iter().map(OwnedFd::as_fd)
     }
 
-    /// Duplicates, for whoever goes on after the process has died. Only one of them may be
-    /// attached at a time.
+    /// Duplicates, for the owner that continues after the process has exited. Only one of them may
+    /// be attached at a time.
     ///
     /// # Errors
-    /// No descriptors left.
+    /// There are no descriptors left.
     pub fn try_clone(&self) -> Result<WireEndpoint, WireError> {
         let clone = |fd: &OwnedFd| fd.try_clone();
         let descriptors: Result<Vec<_>, _> = self.descriptors.iter().map(clone).collect();
@@ -244,7 +245,7 @@ impl WireEndpoint {
         Ok(WireEndpoint { link: self.link.clone(), descriptors, note: self.note.clone(), ..*self })
     }
 
-    /// What has to be said about the descriptors where they are passed to another process:
+    /// The description that accompanies the descriptors to another process:
     ///
     /// ```text
     /// 'W' · version 1 · kind · length of the link's name · name · link's MTU, 4 bytes ·
@@ -259,16 +260,16 @@ impl WireEndpoint {
         out.push(address.len() as u8);
         out.extend(address);
         if let Some(FaultConfig { drop, duplicate, reorder, seed }) = self.loss {
-            out.extend([drop, duplicate, reorder].iter().flat_map(|part| part.to_be_bytes()));
+            out.extend([drop, duplicate, reorder].iter().flat_map(|value| value.to_be_bytes()));
             out.extend(seed.to_be_bytes());
         }
         out
     }
 
-    /// The endpoint that somebody described and passed.
+    /// The endpoint with this description and these descriptors, which another process has passed.
     ///
     /// # Errors
-    /// The description is malformed, or the descriptors are others.
+    /// The description is malformed, or the descriptors do not match it.
     pub fn rebuild(
         description: &[u8],
         descriptors: Vec<OwnedFd>,
@@ -276,9 +277,9 @@ impl WireEndpoint {
         let (kind, link, link_mtu, address, loss) =
             parse(description).ok_or_else(|| WireError::new("endpoint: malformed description"))?;
         if descriptors.len() != kind.fd_count() {
-            let (got, expected) = (descriptors.len(), kind.fd_count());
+            let (count, expected) = (descriptors.len(), kind.fd_count());
             return Err(WireError::new(format!(
-                "endpoint: {got} descriptors instead of {expected}"
+                "endpoint: {count} descriptors instead of {expected}"
             )));
         }
         let family = sockopt::domain(descriptors[0].as_fd());
@@ -330,15 +331,16 @@ fn parse(bytes: &[u8]) -> Option<ParsedDescription> {
     Some((kind, link.into(), u32::from_be_bytes(*mtu) as usize, address, loss))
 }
 
-/// A port of this process on a NIC that nobody else in the network namespace has: a name in the
-/// abstract name space, which belongs to the namespace too, is held as long as the answered
-/// socket is open anywhere. It also answers questions about interfaces.
+/// Claims a port on a NIC that no other process of the network namespace has. The port is a name in
+/// the abstract socket name space, which also belongs to the network namespace. It is held until
+/// the last descriptor of the returned socket is closed. The socket also serves for interface
+/// requests.
 pub(super) fn claim_port(link: &str) -> Result<(OwnedFd, u16), WireError> {
     let to_error = |errno| WireError::with_errno(format!("{link}: a port for this process"), errno);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(to_error)?;
     for _ in 0..64 {
-        // 0 is nobody.
+        // Port 0 is invalid.
         let port = (RandomState::new().build_hasher().finish() as u16).max(1);
         let name = format!("score-wire-{link}-{port}");
         let address = UnixAddr::new_abstract(name.as_bytes()).map_err(to_error)?;

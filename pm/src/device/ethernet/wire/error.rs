@@ -1,16 +1,16 @@
-//! What goes wrong on a wire: what stops it from being opened, and what is an ordinary event.
+//! Errors of a wire: those that prevent its opening, and those that are ordinary events.
 
 #![forbid(unsafe_code)]
 
 use nix::errno::Errno;
 use std::fmt;
 
-/// Why a wire cannot be opened, or an address not be used: one line with the cause.
+/// Why a wire cannot be opened or an address cannot be used: one line with the cause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct WireError {
-    /// What was tried, with the interface or address at fault.
+    /// The operation that failed, with the interface or address.
     pub what: String,
-    /// The kernel's answer, where it gave one.
+    /// The kernel's error, if there is one.
     pub errno: Option<Errno>,
 }
 
@@ -38,12 +38,12 @@ impl fmt::Display for WireError {
     }
 }
 
-/// A packet could not travel, or the link reported an error.
+/// A packet could not be sent, or the link reported an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireFault(pub Errno);
 
 impl WireFault {
-    /// Whether the link or the way is gone for now, rather than this one packet refused.
+    /// Whether the link or the route is down, as opposed to an error of this packet.
     pub fn is_link_down(self) -> bool {
         use Errno::{EADDRNOTAVAIL, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENODEV, ENXIO};
         let down = [EADDRNOTAVAIL, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENODEV, ENXIO];

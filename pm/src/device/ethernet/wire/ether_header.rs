@@ -1,36 +1,36 @@
-//! The frame that AF_PACKET and AF_XDP put before a packet.
+//! The frame header that AF_PACKET and AF_XDP put in front of a packet.
 //!
 //! ```text
 //! destination MAC 6 · source MAC 6 · EtherType 2 · port 2 · length of the packet 2
 //! ```
-//! The port tells the processes of one NIC apart. The length stands there because an interface
-//! pads short frames. Numbers are big-endian.
+//! The port distinguishes the processes of one NIC. The length is needed because an interface pads
+//! short frames. Numbers are big-endian.
 
 #![forbid(unsafe_code)]
 
 /// The first of the two EtherTypes that IEEE 802 sets aside for local experiments.
 pub const ETHERTYPE: u16 = 0x88b5;
 
-/// Bytes before the packet.
+/// Bytes in front of the packet.
 pub const HEADER: usize = 18;
 
-/// Of these, what counts as payload of the link: port and length.
+/// The part of the header that counts as payload of the link: port and length.
 pub const LINK_PAYLOAD_OVERHEAD: usize = 4;
 
-/// Where EtherType and port stand.
+/// The offsets of EtherType and port.
 pub const ETHERTYPE_OFFSET: usize = 12;
 pub const PORT_OFFSET: usize = 14;
 
-/// Where the job's secret stands, in the machine's header behind this one (docs/ethernet.md).
+/// The offset of the job's secret, in the machine's header after this one (docs/ethernet.md).
 const SECRET_OFFSET: usize = HEADER + 8;
 
-/// The two halves of a secret as a frame has them, and where.
+/// The two halves of a secret as a frame contains them, with their offsets.
 pub fn secret_words(secret: u64) -> [(usize, [u8; 4]); 2] {
     let [a, b, c, d, e, f, g, h] = secret.to_le_bytes();
     [(SECRET_OFFSET, [a, b, c, d]), (SECRET_OFFSET + 4, [e, f, g, h])]
 }
 
-/// A process behind a NIC.
+/// The address of a process: its NIC and its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MacEndpoint {
     pub mac: [u8; 6],
@@ -48,7 +48,7 @@ pub fn header(to: MacEndpoint, from: [u8; 6], len: usize) -> [u8; HEADER] {
     out
 }
 
-/// The packet's length, where this is the header of a frame of `frame_len` bytes for `port`.
+/// The packet's length, if this is the header of a frame of `frame_len` bytes for `port`.
 pub fn packet_len(header: &[u8; HEADER], frame_len: usize, port: u16) -> Option<usize> {
     let word = |offset: usize| u16::from_be_bytes([header[offset], header[offset + 1]]);
     let len = usize::from(word(16));
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(packet_len(&made, HEADER + 40, 7), Some(40));
         assert_eq!(packet_len(&made, 60, 7), Some(40), "padded by an interface");
         assert_eq!(packet_len(&made, HEADER + 39, 7), None, "cut short");
-        assert_eq!(packet_len(&made, HEADER + 40, 8), None, "for somebody else");
+        assert_eq!(packet_len(&made, HEADER + 40, 8), None, "for another process");
         let mut other = made;
         other[13] ^= 1;
         assert_eq!(packet_len(&other, HEADER + 40, 7), None, "of another protocol");

@@ -1,8 +1,8 @@
-//! Loss on purpose, for tests and measurements: packets that came are dropped, duplicated and
-//! reordered before the machine sees them, by a seed, so that a run can be repeated.
+//! Fault injection, for tests and measurements: received packets are dropped, duplicated and
+//! reordered before the machine handles them. A seed makes a run repeatable.
 //!
-//! `drop=0.01,duplicate=0.005,reorder=0.02,seed=7`: probabilities from 0 to 1; what is not named is
-//! 0, the seed too. A reordered packet comes after up to 8 later ones.
+//! `drop=0.01,duplicate=0.005,reorder=0.02,seed=7`: probabilities from 0 to 1. Parameters that are
+//! missing are 0, including the seed. A reordered packet is delivered after up to 8 later ones.
 
 #![forbid(unsafe_code)]
 
@@ -10,24 +10,24 @@ use super::error::WireError;
 use super::{PacketSource, Received};
 use std::collections::VecDeque;
 
-/// How much of what.
+/// The probabilities of faults, and the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FaultConfig {
     /// Probability that a packet is dropped.
     pub drop: f64,
-    /// That it comes twice.
+    /// Probability that it is duplicated.
     pub duplicate: f64,
-    /// That others overtake it.
+    /// Probability that others overtake it.
     pub reorder: f64,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl FaultConfig {
-    /// Reads the words above.
+    /// Parses the words above.
     ///
     /// # Errors
-    /// An unknown word or a number out of range.
+    /// A word is unknown or a number is out of range.
     pub fn parse(words: &str) -> Result<FaultConfig, WireError> {
         let mut loss = FaultConfig::default();
         for word in words.split(',').filter(|word| !word.is_empty()) {
@@ -55,11 +55,11 @@ impl FaultConfig {
     }
 }
 
-/// Packets overtake a held one for at most so long.
+/// The most packets that overtake a delayed one.
 const MAX_REORDER: u32 = 8;
-/// A held packet is let go after so many polls that found nothing.
+/// A delayed packet is delivered after this many polls without a packet.
 const MAX_DELAY_POLLS: u32 = 64;
-/// Packets taken from the wire at once.
+/// Packets that are received from the wire together.
 const BATCH: usize = 32;
 
 struct DelayedPacket {
@@ -68,7 +68,7 @@ struct DelayedPacket {
     empty_polls: u32,
 }
 
-/// The loss of one wire.
+/// The fault injection of one wire.
 pub(super) struct FaultInjector {
     config: FaultConfig,
     rng: Random,
@@ -87,7 +87,8 @@ impl FaultInjector {
         self.injected_count
     }
 
-    /// What remains of what the wire received. `ready` is bounded: it is filled when empty alone.
+    /// Receives packets and injects faults. `ready` is bounded because it is filled only when it is
+    /// empty.
     pub(super) fn receive(&mut self, out: &mut [Received], wire: &mut impl PacketSource) -> usize {
         if self.ready.is_empty() {
             let mut received = [Received::default(); BATCH];
@@ -157,7 +158,7 @@ impl Random {
     }
 
     fn happens(&mut self, probability: f64) -> bool {
-        // 53 bits: as many as a double tells apart.
+        // 53 bits: the precision of a double.
         probability > 0.0 && (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= probability
     }
 }
@@ -166,7 +167,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// Hands out packets 0.. and counts what is given back.
+    /// Returns packets 0.. and counts the references to each.
     struct Counting {
         next: u32,
         last: u32,
@@ -204,7 +205,7 @@ mod tests {
                 wire.release(packet.buffer);
             }
         }
-        assert!(wire.refcounts.iter().all(|refcount| *refcount == 0), "every buffer came back");
+        assert!(wire.refcounts.iter().all(|refcount| *refcount == 0), "every buffer was released");
         (received, injector.injected())
     }
 
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_happens_about_as_often_as_asked() {
+    fn each_fault_happens_about_as_often_as_configured() {
         let (received, injected) = run("drop=0.1,seed=3");
         assert!((8_700..9_300).contains(&received.len()), "{}", received.len());
         assert_eq!(injected as usize, 10_000 - received.len());
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(received.len(), 10_000);
         assert!(injected > 300 && !received.is_sorted());
         let max_distance =
-            received.iter().enumerate().map(|(at, packet)| at.abs_diff(*packet as usize)).max();
+            received.iter().enumerate().map(|(i, packet)| i.abs_diff(*packet as usize)).max();
         assert!(max_distance.unwrap() <= MAX_REORDER as usize, "{max_distance:?}");
     }
 

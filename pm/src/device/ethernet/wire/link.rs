@@ -1,5 +1,5 @@
-//! What the kernel knows of an interface. Asked through a socket, so that the answer is about the
-//! network namespace of the socket, whoever asks.
+//! The kernel's information about an interface. It is read through a socket, and therefore belongs
+//! to the socket's network namespace, whatever process reads it.
 
 // UNSAFETY: ioctl with a structure that the kernel fills.
 #![expect(unsafe_code)]
@@ -10,12 +10,12 @@ use nix::sys::socket::SockaddrStorage;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// How a link is now.
+/// The current state of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkState {
-    /// Switched on, and with a carrier.
+    /// Administratively up, and with a carrier.
     pub up: bool,
-    /// The interface's MTU; 0 where the interface is gone.
+    /// The interface's MTU; 0 if the interface does not exist any more.
     pub mtu: usize,
 }
 
@@ -40,13 +40,13 @@ fn interface_ioctl(
     nix::errno::Errno::result(code).map(|_| request)
 }
 
-/// Its state now.
+/// The current state of an interface.
 pub fn state(socket: BorrowedFd<'_>, name: &str) -> LinkState {
     let flags = interface_ioctl(socket, name, libc::SIOCGIFFLAGS).map_or(0, |answer| {
         // SAFETY: the request fills this member of the union.
         i32::from(unsafe { answer.ifr_ifru.ifru_flags })
     });
-    // The flag for a carrier comes up to a second late; the driver knows at once.
+    // The kernel sets the flag for a carrier up to a second late; the driver knows at once.
     let has_carrier = || carrier(socket, name).unwrap_or(flags & libc::IFF_RUNNING != 0);
     let up = flags & libc::IFF_UP != 0 && has_carrier();
     LinkState { up, mtu: mtu(socket, name).unwrap_or(0) }
@@ -62,14 +62,14 @@ fn ethtool<T>(socket: BorrowedFd<'_>, name: &str, value: &mut T) -> bool {
     code == 0
 }
 
-/// Whether its driver has a carrier; None where it does not tell.
+/// Whether the driver has a carrier; None if it does not report one.
 fn carrier(socket: BorrowedFd<'_>, name: &str) -> Option<bool> {
     const GET_LINK: u32 = 0xa;
     let mut value = [GET_LINK, 0];
     ethtool(socket, name, &mut value).then_some(value[1] != 0)
 }
 
-/// Its MTU.
+/// The interface's MTU.
 pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFMTU)
         .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
@@ -77,7 +77,7 @@ pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
     Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
 }
 
-/// Its number.
+/// The interface's index.
 pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFINDEX)
         .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
@@ -85,7 +85,7 @@ pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
     Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
 }
 
-/// Its MAC address.
+/// The interface's MAC address.
 pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
     let answer = interface_ioctl(socket, name, libc::SIOCGIFHWADDR)
         .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
@@ -98,25 +98,25 @@ pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
     Ok(std::array::from_fn(|index| address.sa_data[index] as u8))
 }
 
-/// How many queues it receives with; 1 where its driver does not tell.
+/// The number of receive queues; 1 if the driver does not report it.
 pub fn receive_queues(socket: BorrowedFd<'_>, name: &str) -> u32 {
     const GET_CHANNELS: u32 = 0x3c;
     #[repr(C)]
     #[derive(Default)]
-    struct Channels {
+    struct EthtoolChannels {
         command: u32,
-        most: [u32; 4],
+        max: [u32; 4],
         receive: u32,
         transmit: u32,
         other: u32,
         combined: u32,
     }
-    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let mut channels = EthtoolChannels { command: GET_CHANNELS, ..EthtoolChannels::default() };
     let is_supported = ethtool(socket, name, &mut channels);
     if is_supported { (channels.receive + channels.combined).max(1) } else { 1 }
 }
 
-/// An address of an interface of this process's namespace, with its subnet's mask.
+/// An address of an interface in this process's namespace, with its subnet's mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceAddress {
     pub link: String,
@@ -130,7 +130,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4().or_else(v6)
 }
 
-/// All addresses.
+/// All addresses of all interfaces.
 pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, WireError> {
     let all =
         getifaddrs().map_err(|errno| WireError::with_errno("the interfaces' addresses", errno))?;
@@ -149,7 +149,8 @@ pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, WireError> {
 pub fn interface_of(ip: IpAddr) -> Result<String, WireError> {
     let addresses = interface_addresses()?;
     let exact = addresses.iter().find(|local| local.ip == ip);
-    // The whole of 127/8 is the loopback's, though it is configured with one address of it.
+    // The whole of 127/8 belongs to the loopback interface, although only one address is
+    // configured.
     let loopback = || addresses.iter().find(|local| ip.is_loopback() && local.ip.is_loopback());
     let found = exact.or_else(loopback);
     found
@@ -157,7 +158,7 @@ pub fn interface_of(ip: IpAddr) -> Result<String, WireError> {
         .ok_or_else(|| WireError::new(format!("no interface of this host has the address {ip}")))
 }
 
-/// The first address of an interface: IPv4, else a global IPv6 one.
+/// The first address of an interface: IPv4, otherwise a global IPv6 address.
 pub fn first_address(link: &str) -> Result<IpAddr, WireError> {
     let addresses = interface_addresses()?;
     let on_link = || addresses.iter().filter(|local| local.link == link).map(|local| local.ip);
@@ -166,17 +167,17 @@ pub fn first_address(link: &str) -> Result<IpAddr, WireError> {
     found.ok_or_else(|| WireError::new(format!("interface {link} has no IP address")))
 }
 
-/// Whether `ip` is reached without a router over `link`.
+/// Whether `ip` can be reached over `link` without a router.
 pub fn is_neighbour(link: &str, ip: IpAddr) -> bool {
     if ip.is_loopback() {
         return true;
     }
     let is_same_subnet = |local_ip: IpAddr, mask: IpAddr| match (local_ip, mask, ip) {
-        (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(ip)) => {
-            u32::from(own) & u32::from(mask) == u32::from(ip) & u32::from(mask)
+        (IpAddr::V4(local), IpAddr::V4(mask), IpAddr::V4(ip)) => {
+            u32::from(local) & u32::from(mask) == u32::from(ip) & u32::from(mask)
         }
-        (IpAddr::V6(own), IpAddr::V6(mask), IpAddr::V6(ip)) => {
-            u128::from(own) & u128::from(mask) == u128::from(ip) & u128::from(mask)
+        (IpAddr::V6(local), IpAddr::V6(mask), IpAddr::V6(ip)) => {
+            u128::from(local) & u128::from(mask) == u128::from(ip) & u128::from(mask)
         }
         _ => false,
     };

@@ -1,18 +1,26 @@
-//! Wires: how the packets of PM/Ethernet travel. A wire loses, duplicates and reorders packets as a
-//! network does; the reliability machine above makes messages of them.
+//! Wires: how packets of PM/Ethernet are sent and received. A wire loses, duplicates and reorders
+//! packets as a network does; the reliability machine turns them into messages.
 //!
-//! | wire | packets are | where |
+//! | wire
+//! packets
+//! use |
 //! |---|---|---|
-//! | UDP | datagrams, in runs with segmentation offload | everywhere |
-//! | AF_PACKET | Ethernet frames of an own EtherType, received from a mapped ring | trusted links |
-//! | AF_XDP | the same, before the kernel's network stack | trusted links, one a NIC |
+//! | UDP
+//! datagrams, in runs with segmentation offload
+//! all links |
+//! | AF_PACKET
+//! Ethernet frames of the project's EtherType, received from a mapped ring
+//! trusted links |
+//! | AF_XDP
+//! the same, before the kernel's network stack
+//! trusted links, one for each NIC |
 //!
-//! The owner of a job (the shepherd) opens an [`Endpoint`] for each process and link, with its
-//! rights, and passes description and descriptors; the process attaches a [`Wire`] to them. After
-//! the process has died, its owner attaches one to its own duplicates and goes on.
+//! The owner of a job (the shepherd) opens a [`WireEndpoint`] for each process and link, with its
+//! rights, and passes description and descriptors. The process attaches a [`Wire`] to them. After
+//! the process has exited, its owner attaches a wire to its own duplicates and continues.
 //!
-//! A wire is not shared: whoever has it exclusively (the device's progress lock) sends, receives
-//! and gives buffers back. No call of a wire blocks.
+//! A wire is not shared: the thread that has exclusive access to it (the device's progress lock)
+//! sends, receives and releases buffers. No call of a wire blocks.
 
 mod address;
 mod endpoint;
@@ -41,28 +49,28 @@ use std::os::fd::BorrowedFd;
 use udp::Udp;
 use xdp::Xdp;
 
-/// The longest packet of any wire, header of the machine included, whatever the link would carry
-/// (a loopback's 64 KiB would make each buffer as large).
+/// The longest packet of any wire, including the machine's header, even if the link carries longer
+/// ones (a loopback's 64 KiB would make each buffer as large).
 pub const PACKET_MAX: usize = 16 << 10;
 
-/// The longest packet that reaches a peer behind routers: IPv6 guarantees 1,280 bytes, and 48 are
+/// The longest packet that reaches a peer beyond routers: IPv6 guarantees 1,280 bytes, and 48 are
 /// headers of IPv6 and UDP.
 pub const ROUTED_MAX: usize = 1280 - 48;
 
-/// Who keeps a packet that is shorter copies it: it may lie in a buffer for many.
+/// A packet that is shorter is copied if it is kept: its buffer may hold many packets.
 pub const RX_COPYBREAK: usize = 512;
 
-/// Bytes of this process, wherever they lie. Only the kernel looks at them.
+/// User bytes of this process. Only the kernel reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserBytes {
-    /// The first one's address.
+    /// The address of the first byte.
     pub addr: usize,
-    /// How many.
+    /// The number of bytes.
     pub len: usize,
 }
 
 impl UserBytes {
-    /// The cache lines that they lie in. Nobody looks there.
+    /// The cache lines of these bytes, as addresses that are never dereferenced.
     pub(super) fn cache_lines(self) -> impl Iterator<Item = *const u8> {
         const LINE: usize = 64;
         let first = self.addr / LINE * LINE;
@@ -73,15 +81,15 @@ impl UserBytes {
 /// A packet to send: a header of the machine, then a slice of the send slab, then other bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// The peer, as [`Wire::add_peer`] numbered it.
+    /// The peer's number from [`Wire::add_peer`].
     pub to: u32,
-    /// Goes before the payload; the only part that is read from here.
+    /// Precedes the payload; the only part that is read through a slice.
     pub header: &'a [u8],
-    /// Where the payload begins in the slab.
+    /// The offset of the payload in the slab.
     pub offset: usize,
-    /// The payload's length; 0 for a packet of header alone.
+    /// The payload's length; 0 for a packet that has only a header.
     pub len: usize,
-    /// Goes behind it. What is not mapped when the packet is sent is a lost packet.
+    /// Follows the payload. If it is not mapped when the packet is sent, the packet is lost.
     pub user_bytes: UserBytes,
 }
 
@@ -91,48 +99,48 @@ impl Packet<'_> {
     }
 }
 
-/// A packet that came. Its bytes lie in a buffer of the wire until [`Wire::release`].
+/// A received packet. Its bytes are in a buffer of the wire until [`Wire::release`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// The buffer's number; several packets may lie in one, and each releases it once.
+    /// The buffer's number; a buffer may hold several packets, and each of them releases it once.
     pub buffer: u32,
-    /// Where the packet begins in it.
+    /// The offset of the packet in the buffer.
     pub offset: u32,
-    /// Its length, header of the machine included.
+    /// Its length, including the machine's header.
     pub len: u32,
 }
 
-/// What a wire has done so far.
+/// The statistics of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Packets that the kernel took.
+    /// Packets that the kernel accepted.
     pub sent: u64,
-    /// System calls for it.
+    /// System calls for sending.
     pub send_calls: u64,
-    /// Packets that were given up on the way out: the link was down, or the packet was longer than
-    /// the peer's way carries, or not in the slab.
+    /// Packets that were dropped before they were sent: the link was down, the packet was longer
+    /// than the peer's MTU, or it was not in the slab.
     pub unsent: u64,
-    /// Packets handed out.
+    /// Packets returned to the caller.
     pub received: u64,
-    /// System calls for it.
+    /// System calls for receiving.
     pub receive_calls: u64,
-    /// What came and was not a whole packet of this wire.
+    /// Received data that was not a whole packet of this wire.
     pub malformed: u64,
-    /// Times that something waited and no buffer was free.
+    /// Times that a packet waited and no buffer was free.
     pub starved: u64,
-    /// Packets that the kernel dropped for want of room here, as far as it tells.
+    /// Packets that the kernel dropped for lack of room here, if it reports them.
     pub overrun: u64,
-    /// Packets dropped, duplicated and reordered on purpose ([`fault_injection`]).
+    /// Packets dropped, duplicated and reordered by [`fault_injection`].
     pub injected: u64,
 }
 
-/// Answers of [`Wire::add_peer`].
+/// The result of [`Wire::add_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerHandle {
-    /// Goes into [`Packet::to`]. Numbers count from 0 in the order of adding.
+    /// The number for [`Packet::to`]. Peers are numbered from 0 in the order of adding.
     pub number: u32,
-    /// The longest packet to this peer, header of the machine included: at least [`ROUTED_MAX`]
-    /// where the link carries it.
+    /// The longest packet to this peer, including the machine's header: at least [`ROUTED_MAX`] if
+    /// the link carries it.
     pub mtu: usize,
 }
 
@@ -142,7 +150,7 @@ enum WireImpl {
     Xdp(Box<Xdp>),
 }
 
-/// The same call on whichever wire it is.
+/// Makes the same call on each kind of wire.
 macro_rules! dispatch {
     ($body:expr, $wire:ident => $call:expr) => {
         match $body {
@@ -162,8 +170,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Takes an endpoint into use: maps its rings, makes the receive buffers. `slab` is where
-    /// payloads of packets lie.
+    /// Opens an endpoint: maps its rings and allocates the receive buffers. `slab` holds the
+    /// payloads of packets.
     ///
     /// # Errors
     /// The descriptors are not what the description says, or memory cannot be mapped.
@@ -177,22 +185,22 @@ impl Wire {
         Ok(Wire { inner, slab, endpoint, fault_injector })
     }
 
-    /// Which wire it is.
+    /// The kind of the wire.
     pub fn kind(&self) -> WireKind {
         self.endpoint.kind()
     }
 
-    /// The endpoint it was attached to.
+    /// The endpoint that the wire is attached to.
     pub fn endpoint(&self) -> &WireEndpoint {
         &self.endpoint
     }
 
-    /// The longest packet that the own link carries, header of the machine included.
+    /// The longest packet that the local link carries, including the machine's header.
     pub fn mtu(&self) -> usize {
         self.endpoint.mtu()
     }
 
-    /// Makes a peer's address known.
+    /// Adds a peer by its address.
     ///
     /// # Errors
     /// The address is malformed or of another wire.
@@ -201,15 +209,15 @@ impl Wire {
         dispatch!(&mut self.inner, wire => wire.add_peer(&address))
     }
 
-    /// Sends packets, in order, and answers how many the kernel took; the rest found its queue
-    /// full: once the descriptor is writable they may be sent again. Packets that cannot travel now
-    /// (the link is down, no route) count as taken and lost: see [`Wire::take_fault`].
+    /// Sends packets, in order, and returns how many the kernel accepted. The queue was full for
+    /// the rest: send them again when the descriptor is writable. Packets that cannot be sent now
+    /// (the link is down, no route) count as accepted and lost: see [`Wire::take_fault`].
     pub fn send(&mut self, batch: &[Packet<'_>]) -> usize {
         dispatch!(&mut self.inner, wire => wire.send(&self.slab, batch))
     }
 
-    /// Receives what waits, at most as much as `out` holds, and answers how many packets it put
-    /// there. One system call at most; one that finds nothing is the cheapest.
+    /// Receives the waiting packets, at most as many as `out` holds, and returns their number. It
+    /// makes at most one system call, and an empty poll is the cheapest.
     #[inline]
     pub fn receive(&mut self, out: &mut [Received]) -> usize {
         match &mut self.fault_injector {
@@ -218,15 +226,15 @@ impl Wire {
         }
     }
 
-    /// Where a received packet lies. The pointer is valid for `received.len` bytes until the
-    /// packet is released; null for what this wire never handed out. Other processes may be able
-    /// to write there (AF_XDP): copy what is checked.
+    /// The address of a received packet. The pointer is valid for `received.len` bytes until the
+    /// packet is released. It is null if this wire has not returned the packet. Other processes may
+    /// be able to write there (AF_XDP): copy bytes before you check them.
     #[inline]
     pub fn pointer(&self, received: Received) -> *mut u8 {
         dispatch!(&self.inner, wire => wire.pointer(received))
     }
 
-    /// A copy of the packet's beginning; None where it is shorter.
+    /// A copy of the first bytes of the packet, or None if it is shorter.
     #[inline]
     pub fn copy_prefix<const N: usize>(&self, received: Received) -> Option<[u8; N]> {
         let ptr = self.pointer(received);
@@ -236,42 +244,43 @@ impl Wire {
         Some(pool::copy_prefix(ptr))
     }
 
-    /// Gives a packet's buffer back. Each packet once; what is not held is ignored.
+    /// Releases a packet's buffer. Call this once for each packet. A buffer that is not held is
+    /// ignored.
     #[inline]
     pub fn release(&mut self, buffer: u32) {
         dispatch!(&mut self.inner, wire => wire.release(buffer));
     }
 
-    /// Buffers that are free to be received into. A machine that keeps packets which came too
-    /// early must drop some of them before this is 0, or what they wait for cannot come.
+    /// Buffers that are free for receiving. A machine that keeps packets which arrived too early
+    /// must drop some of them before this is 0. Otherwise the missing packets cannot be received.
     pub fn free_buffers(&self) -> usize {
         dispatch!(&self.inner, wire => wire.spare())
     }
 
-    /// All of its buffers.
+    /// The number of all buffers.
     pub fn buffer_count(&self) -> usize {
         dispatch!(&self.inner, wire => wire.buffers())
     }
 
-    /// To poll: readable when a packet waits, writable when one may be sent.
+    /// For polling: readable when a packet waits, writable when one may be sent.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.endpoint.socket()
     }
 
-    /// Asks the kernel whether the link is up (administratively, and has a carrier) and for its
-    /// MTU. A system call or two: for timers, not for each packet.
+    /// Reads from the kernel whether the link is up (administratively, and has a carrier), and its
+    /// MTU. This costs a system call or two: use it in timers, not for each packet.
     pub fn link(&self) -> LinkState {
         self.endpoint.link()
     }
 
-    /// What went wrong since this was last asked: the errno of a packet that could not travel or
-    /// of a link that went down. An ordinary event: the wire goes on, and packets travel again
-    /// when the link is back.
+    /// The error since the last call: the errno of a packet that could not be sent or of a link
+    /// that went down. This is an ordinary event: the wire continues, and packets are sent again
+    /// when the link is up.
     pub fn take_fault(&mut self) -> Option<WireFault> {
         dispatch!(&mut self.inner, wire => wire.fault().take())
     }
 
-    /// What it has done so far. May ask the kernel.
+    /// The statistics so far. May make a system call.
     pub fn stats(&mut self) -> Stats {
         let injected = self.fault_injector.as_ref().map_or(0, FaultInjector::injected);
         let stats = dispatch!(&mut self.inner, wire => wire.stats());
@@ -279,10 +288,10 @@ impl Wire {
     }
 }
 
-/// Where received packets come from and go back to: what [`FaultInjector`] needs of a wire.
+/// A source of received packets: the part of a wire that [`FaultInjector`] needs.
 trait PacketSource {
     fn receive(&mut self, out: &mut [Received]) -> usize;
     fn release(&mut self, buffer: u32);
-    /// One more release will come for this packet.
+    /// One more release will follow for this packet.
     fn retain(&mut self, buffer: u32);
 }

@@ -7,7 +7,7 @@ use super::Received;
 use super::error::WireError;
 use memmap2::{MmapOptions, MmapRaw};
 
-/// A size and how many there are of it.
+/// A buffer size and the number of buffers of that size.
 #[derive(Debug, Clone, Copy)]
 pub struct SizeClass {
     pub size: usize,
@@ -27,7 +27,7 @@ pub struct BufferPool {
 
 impl BufferPool {
     /// Sizes must be multiples of 64, so that every buffer begins on a cache line. Pages are
-    /// allocated when they are first received into.
+    /// allocated when a packet is first received into them.
     pub fn new(small: SizeClass, large: SizeClass) -> Result<BufferPool, WireError> {
         assert!(small.size.is_multiple_of(64) && large.size.is_multiple_of(64));
         let len = small.size * small.count + large.size * large.count;
@@ -36,7 +36,7 @@ impl BufferPool {
             .map_anon()
             .map_err(|error| WireError::new(format!("{len} bytes of receive buffers: {error}")))?;
         let total = small.count + large.count;
-        // The last is taken first: what was just released is in the cache.
+        // The most recently released buffer is used first, because it is in the cache.
         let descending = |from: usize, to: usize| (from as u32..to as u32).rev().collect();
         Ok(BufferPool {
             map: map.into(),
@@ -86,7 +86,7 @@ impl BufferPool {
         Some(buffer)
     }
 
-    /// That many releases will come.
+    /// Sets the number of releases that will follow.
     pub fn set_refcount(&mut self, buffer: u32, packets: u16) {
         self.refcounts[buffer as usize] = packets;
     }
@@ -121,7 +121,7 @@ impl BufferPool {
         (unsafe { self.map.as_mut_ptr().add(offset) }, size)
     }
 
-    /// Where a packet lies; null if it is not inside a buffer that is held.
+    /// The address of a packet; null if it is not inside a held buffer.
     pub fn pointer(&self, received: Received) -> *mut u8 {
         if self.refcounts.get(received.buffer as usize).is_none_or(|refcount| *refcount == 0) {
             return std::ptr::null_mut();
@@ -135,10 +135,10 @@ impl BufferPool {
         unsafe { base.add(offset) }
     }
 
-    /// Copies `len` bytes from foreign memory to the buffer's beginning.
+    /// Copies `len` bytes from other memory to the beginning of the buffer.
     ///
     /// # Safety
-    /// `from` must be readable for `len` bytes and not lie in this pool.
+    /// `from` must be readable for `len` bytes and not be in this pool.
     pub unsafe fn fill(&mut self, buffer: u32, from: *const u8, len: usize) {
         let (to, size) = self.buffer(buffer);
         assert!(len <= size);
@@ -155,11 +155,11 @@ impl BufferPool {
     }
 }
 
-/// The first bytes at `at`.
+/// The first bytes at `ptr`.
 #[inline]
 pub(super) fn copy_prefix<const N: usize>(ptr: *const u8) -> [u8; N] {
-    // SAFETY: the only caller has checked that a received packet of at least N bytes lies there;
-    // others may write it meanwhile, so it is copied as bytes whose values do not matter here.
+    // SAFETY: the callers pass the address of a received packet of at least N bytes. Other
+    // processes may write it meanwhile, so it is copied as bytes whose values do not matter here.
     unsafe { std::ptr::read_volatile(ptr.cast::<[u8; N]>()) }
 }
 
@@ -184,11 +184,11 @@ mod tests {
         assert_eq!(pool.free_large(), 1);
         pool.release(large);
         pool.release(99);
-        assert_eq!(pool.free_large(), 1, "what is not held is not freed twice");
+        assert_eq!(pool.free_large(), 1, "a buffer is freed once");
     }
 
     #[test]
-    fn a_pointer_is_given_for_what_is_held_and_inside_alone() {
+    fn a_pointer_is_returned_only_for_a_held_buffer_and_inside_it() {
         let mut pool = pool();
         let packet = |buffer, offset, len| Received { buffer, offset, len };
         assert!(pool.pointer(packet(0, 0, 1)).is_null());

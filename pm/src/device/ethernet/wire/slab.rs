@@ -1,44 +1,45 @@
-//! The send slab as a wire sees it: bytes that it may read, and nothing outside them.
+//! The send slab for a wire: bytes that it may read, and no others.
 
 // UNSAFETY: holds the address of memory that other processes may write.
 #![expect(unsafe_code)]
 
 use std::ptr::NonNull;
 
-/// Memory that payloads are sent from.
+/// The memory that payloads are sent from.
 pub struct SendMemory {
     base: NonNull<u8>,
     len: usize,
     headroom: usize,
 }
 
-// SAFETY: an address and a length; whoever made it promised that the memory stays.
+// SAFETY: an address and a length; the caller of `new` promised that the memory stays.
 unsafe impl Send for SendMemory {}
 
 impl SendMemory {
     /// `len` bytes at `base`.
     ///
     /// # Safety
-    /// They must stay readable as long as the wire lives that gets this. Others may write them.
+    /// The bytes must stay readable until the wire that receives this is dropped. Other processes
+    /// may write them.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> SendMemory {
         SendMemory { base, len, headroom: 0 }
     }
 
-    /// A wire may write to so many bytes before each payload, and up to the next multiple of 16
-    /// behind it: then what goes before a payload need not be gathered with it.
+    /// Allows a wire to write this many bytes in front of each payload, and up to the next multiple
+    /// of 16 after it. The headers then need not be gathered with the payload.
     ///
     /// # Safety
-    /// These bytes are writable and lie in no other payload that is being sent.
+    /// These bytes are writable and belong to no other payload that is being sent.
     pub unsafe fn with_headroom(self, headroom: usize) -> SendMemory {
         SendMemory { headroom, ..self }
     }
 
-    /// No payloads: packets of header alone.
+    /// Memory without payloads: for packets that have only a header.
     pub fn empty() -> SendMemory {
         SendMemory { base: NonNull::dangling(), len: 0, headroom: 0 }
     }
 
-    /// Where that slice begins; None where it is not inside.
+    /// The start of that slice, or None if it is not inside.
     #[inline]
     pub(super) fn slice(&self, offset: usize, len: usize) -> Option<*const u8> {
         let end = offset.checked_add(len)?;
@@ -46,8 +47,9 @@ impl SendMemory {
         (end <= self.len).then(|| unsafe { self.base.as_ptr().add(offset).cast_const() })
     }
 
-    /// Writes `parts` in front of the payload of `len` bytes at `offset`, and zeros behind it until all
-    /// of it together has `total` bytes. Answers where it begins; None where there is no room.
+    /// Writes `parts` in front of the payload of `len` bytes at `offset`, and zeros after it up to
+    /// a total length of `total` bytes. Returns the start of the result, or None if there is no
+    /// room.
     #[inline]
     pub(super) fn frame_in_place(
         &self,
@@ -60,7 +62,8 @@ impl SendMemory {
         let padding = total.checked_sub(headers_len + len).filter(|padding| *padding < 16)?;
         let start = offset.checked_sub(headers_len).filter(|_| headers_len <= self.headroom)?;
         self.slice(start, total)?;
-        // SAFETY: inside the slab by the line above; the wire's to write by the owner's promise.
+        // SAFETY: inside the slab by the line above; the owner promised that the wire may write
+        // there.
         unsafe {
             let base = self.base.as_ptr().add(start);
             base.copy_from_nonoverlapping(parts[0].as_ptr(), parts[0].len());
@@ -76,9 +79,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_is_framed_where_its_payload_lies_if_there_is_room() {
+    fn a_packet_is_framed_in_place_if_there_is_room() {
         let mut bytes = vec![1u8; 64];
-        // SAFETY: outlives the slab, and nobody else looks at it meanwhile.
+        // SAFETY: outlives the slab, and no other code uses it meanwhile.
         let slab =
             unsafe { SendMemory::new(NonNull::from(&mut bytes[0]), bytes.len()).with_headroom(5) };
         assert!(slab.frame_in_place(16, 20, [&[2; 2], &[3; 3]], 32).is_some());

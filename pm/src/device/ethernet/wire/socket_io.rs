@@ -1,6 +1,6 @@
-//! Sending and receiving one piece. The C library's own functions make a thread ready to be
-//! cancelled and unready again, which a call that never blocks has no use for: the kernel is
-//! called directly.
+//! Sends and receives one contiguous buffer. The C library's functions enable and disable thread
+//! cancellation, which a call that never blocks does not need. The kernel is therefore called
+//! directly.
 
 // UNSAFETY: system calls with addresses.
 #![expect(unsafe_code)]
@@ -8,10 +8,10 @@
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Nowhere in particular: what a connected socket sends to.
+/// No address, for a connected socket.
 pub const NO_ADDRESS: (*mut libc::c_void, libc::socklen_t) = (std::ptr::null_mut(), 0);
 
-/// Sends `len` bytes at `buf` to the socket address `name`.
+/// Sends `len` bytes at `buf` to the socket address.
 ///
 /// # Safety
 /// Both must be readable.
@@ -28,10 +28,10 @@ pub unsafe fn send(
     Errno::result(code).map(drop)
 }
 
-/// Receives up to `len` bytes at `buf` and answers how many.
+/// Receives up to `len` bytes at `buf` and returns their number.
 ///
 /// # Safety
-/// They must be writable, and nobody else's.
+/// They must be writable and not used by other code.
 #[inline]
 pub unsafe fn receive(socket: &OwnedFd, buf: *mut u8, len: usize) -> nix::Result<usize> {
     let (socket, flags, (addr, addr_len)) = (socket.as_raw_fd(), libc::MSG_DONTWAIT, NO_ADDRESS);

@@ -1,4 +1,4 @@
-//! Socket options that nix has no form for.
+//! Socket options that nix does not support.
 
 // UNSAFETY: getsockopt and setsockopt with structures of the kernel.
 #![expect(unsafe_code)]
@@ -39,7 +39,7 @@ pub fn set<T: SockOptValue>(
     Errno::result(code).map(drop)
 }
 
-/// Reads an option; EINVAL where the kernel's value has another size.
+/// Reads an option. Returns EINVAL if the kernel's value has another size.
 pub fn get<T: SockOptValue>(fd: BorrowedFd<'_>, level: i32, name: i32) -> nix::Result<T> {
     // SAFETY: every bit pattern is a value, by the trait.
     let mut value: T = unsafe { std::mem::zeroed() };
@@ -51,19 +51,20 @@ pub fn get<T: SockOptValue>(fd: BorrowedFd<'_>, level: i32, name: i32) -> nix::R
     if len as usize == size_of::<T>() { Ok(value) } else { Err(Errno::EINVAL) }
 }
 
-/// The address family of a socket; None where it is no socket.
+/// The address family of a socket, or None if it is not a socket.
 pub fn domain(fd: BorrowedFd<'_>) -> Option<i32> {
     get::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()
 }
 
-/// Asks for large buffers: beyond the system's limit where the right is there, else up to it.
+/// Requests large buffers: beyond the system's limit if the process has the right, otherwise up to
+/// it.
 pub fn large_buffers(fd: BorrowedFd<'_>) {
     const SOCKET_BUFFER_LEN: libc::c_int = 8 << 20;
     let options =
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
     for (force, plain) in options {
         if set(fd, libc::SOL_SOCKET, force, &SOCKET_BUFFER_LEN).is_err() {
-            // The limit is taken when more is asked for; less room is no error.
+            // The kernel limits a larger request; a smaller buffer is not an error.
             let _ = set(fd, libc::SOL_SOCKET, plain, &SOCKET_BUFFER_LEN);
         }
     }

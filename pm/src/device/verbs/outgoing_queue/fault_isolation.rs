@@ -1,20 +1,21 @@
-//! Which operation breaks a connection, where nothing tells (iWARP): what was under way when one
-//! broke is tried alone in the next ones, and what breaks several of these, one after the other,
-//! is given up. Pure.
+//! Finds the operation that breaks a connection if no error names it (iWARP). Items that were in
+//! flight when a connection broke are tried alone on the next connections. An operation that breaks
+//! several of these in a row is given up. Pure.
 
 #![forbid(unsafe_code)]
 
 use super::{OutgoingQueue, QueueItem, RdmaOperation, is_before};
 
-/// Connections that break while an operation is alone under way and comes no further.
+/// Connections that may break while an operation is in flight alone and makes no progress.
 const MAX_SUSPECT_FAILURES: u8 = 3;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct FaultIsolation {
-    /// So many of the first items are tried alone.
+    /// Number of first items that are tried alone.
     suspect_count: usize,
-    /// The other end's operations are first: until then (nanoseconds), none is posted here. 0: no.
+    /// The other end's operations come first: no operation is posted here until this time
+    /// (nanoseconds). 0: not held.
     held_until_ns: u64,
 }
 
@@ -25,24 +26,24 @@ impl FaultIsolation {
 }
 
 impl OutgoingQueue {
-    /// Whether what is posted next may be what has broken a connection.
+    /// Whether the next item to post may have broken a connection.
     pub(in super::super) fn has_suspects(&self) -> bool {
         self.fault_isolation.suspect_count > 0
     }
 
-    /// Operations wait until then, if they are suspected; 0: they do not.
+    /// Holds suspected operations until this time; 0: not held.
     pub(in super::super) fn hold_until(&mut self, until_ns: u64) {
         self.fault_isolation.held_until_ns = until_ns;
     }
 
-    /// Unless it was put off meanwhile.
+    /// Releases the hold, unless a later one has replaced it.
     pub(in super::super) fn release_hold(&mut self, until_ns: u64) {
         if self.fault_isolation.held_until_ns == until_ns {
             self.fault_isolation.held_until_ns = 0;
         }
     }
 
-    /// Something is posted that nothing else may be posted beside.
+    /// Whether an item is posted that must be in flight alone.
     pub(super) fn is_isolated(&self) -> bool {
         self.has_suspects() && self.posted_count > 0
     }
@@ -52,9 +53,9 @@ impl OutgoingQueue {
         self.is_isolated() || self.has_suspects() && is_held
     }
 
-    /// As `fail`, where any operation that was under way may be the reason; answers one that is
-    /// given up. `is_entry_read_pending`: the region of the next one was asked for. `is_port_down`: the port is the
-    /// reason.
+    /// Like `fail`, if any operation in flight may be the cause. Returns an operation that is given
+    /// up. `is_entry_read_pending`: the region entry of the next operation was requested.
+    /// `is_port_down`: the port is the cause.
     pub(in super::super) fn fail_and_suspect(
         &mut self,
         is_entry_read_pending: bool,
@@ -80,7 +81,7 @@ impl OutgoingQueue {
         }
     }
 
-    /// Once more. True: that was too often.
+    /// Counts a failure of the first operation. True: it is given up.
     fn count_failure(&mut self) -> bool {
         let retired = self.retired;
         let Some((QueueItem::Rdma(operation), _)) = self.items.front_mut() else { return false };
@@ -107,7 +108,7 @@ mod tests {
         QueueItem::Message(QueuedMessage { slot: 0, len: 1, kind: MessageClass::Data, sequence })
     }
 
-    /// Its address here tells which it is.
+    /// The local address identifies the operation.
     fn operation(direction: Direction, id: u32) -> QueueItem {
         QueueItem::Rdma(RdmaOperation::new(
             direction,
@@ -124,35 +125,36 @@ mod tests {
         }
     }
 
-    /// A work that is under way, what it is for, and whether its completion is told.
+    /// A work request in flight, its item, and whether it is signalled.
     type Posted = (u32, Option<u32>, bool);
 
-    /// As `Engine::transmit`.
-    fn post(flow: &mut OutgoingQueue, posted: &mut Vec<Posted>) {
-        while let Some(&item) = flow.next_to_post().filter(|_| !flow.must_wait()) {
-            let is_read = matches!(item, QueueItem::Rdma(it) if it.direction == Direction::Read);
+    /// Like `VerbsEngine::transmit`.
+    fn post(queue: &mut OutgoingQueue, posted: &mut Vec<Posted>) {
+        while let Some(&item) = queue.next_to_post().filter(|_| !queue.must_wait()) {
+            let is_read =
+                matches!(item, QueueItem::Rdma(rdma) if rdma.direction == Direction::Read);
             let (work, is_signalled) =
-                if is_read { flow.begin_read() } else { flow.begin_work(false) };
+                if is_read { queue.begin_read() } else { queue.begin_work(false) };
             match item {
-                QueueItem::Message(_) => flow.on_posted(work),
-                QueueItem::Rdma(_) => flow.on_part_posted(work, LEN),
+                QueueItem::Message(_) => queue.on_posted(work),
+                QueueItem::Rdma(_) => queue.on_part_posted(work, LEN),
             }
             posted.push((work, Some(id_of(item)), is_signalled));
-            if flow.needs_confirming_read() && flow.can_post_read() {
-                posted.push((flow.begin_read().0, None, true));
+            if queue.needs_confirming_read() && queue.can_post_read() {
+                posted.push((queue.begin_read().0, None, true));
             }
         }
-        if flow.is_last_unsignalled() && flow.can_post_read() {
-            posted.push((flow.begin_read().0, None, true));
+        if queue.is_last_unsignalled() && queue.can_post_read() {
+            posted.push((queue.begin_read().0, None, true));
         }
     }
 
-    /// One connection, which breaks with the first work for one of `bad`. Answers what is done;
-    /// true: it holds.
-    fn connect(flow: &mut OutgoingQueue, bad_ids: &[u32]) -> (Vec<u32>, bool) {
+    /// One connection, which breaks at the first work request of an item in `bad_ids`. Returns the
+    /// items that are done, and whether the connection is intact.
+    fn connect(queue: &mut OutgoingQueue, bad_ids: &[u32]) -> (Vec<u32>, bool) {
         let (mut posted, mut done) = (Vec::new(), Vec::new());
         loop {
-            post(flow, &mut posted);
+            post(queue, &mut posted);
             if posted.is_empty() {
                 return (done, true);
             }
@@ -161,94 +163,98 @@ mod tests {
                 return (done, false);
             }
             if is_signalled {
-                flow.complete_up_to(work);
-                done.extend(std::iter::from_fn(|| flow.pop_done()).map(id_of));
+                queue.complete_up_to(work);
+                done.extend(std::iter::from_fn(|| queue.pop_done()).map(id_of));
             }
         }
     }
 
     #[test]
     fn an_operation_with_which_each_connection_breaks_is_given_up_and_no_other() {
-        let mut flow = OutgoingQueue::confirmed_by_reads(2);
-        flow.push(message(0));
-        flow.push(operation(Direction::Write, 1));
-        flow.push(operation(Direction::Write, 2));
-        flow.push(operation(Direction::Read, 3));
-        flow.push(message(4));
+        let mut queue = OutgoingQueue::confirmed_by_reads(2);
+        queue.push(message(0));
+        queue.push(operation(Direction::Write, 1));
+        queue.push(operation(Direction::Write, 2));
+        queue.push(operation(Direction::Read, 3));
+        queue.push(message(4));
         let (mut done, mut given_up, mut connections) = (Vec::new(), Vec::new(), 0);
         loop {
             connections += 1;
-            let (more, is_intact) = connect(&mut flow, &[2]);
+            let (more, is_intact) = connect(&mut queue, &[2]);
             done.extend(more);
             if is_intact {
                 break;
             }
-            let given_up_now = flow.fail_and_suspect(false, false);
-            given_up.extend(given_up_now.map(|it| (it.local_memory.0, connections)));
+            let given_up_now = queue.fail_and_suspect(false, false);
+            given_up.extend(given_up_now.map(|operation| (operation.local_memory.0, connections)));
         }
         assert_eq!(
             (done, given_up),
             (vec![0, 1, 3, 4], vec![(2, 1 + u32::from(MAX_SUSPECT_FAILURES))])
         );
-        assert!(!flow.has_suspects() && flow.rdma_count() == 0, "and then all goes on as before");
+        assert!(!queue.has_suspects() && queue.rdma_count() == 0, "no suspect is left");
     }
 
     #[test]
     fn an_operation_whose_region_entry_breaks_connections_is_given_up_as_well() {
-        let mut flow = OutgoingQueue::confirmed_by_reads(2);
-        flow.push(operation(Direction::Write, 7));
+        let mut queue = OutgoingQueue::confirmed_by_reads(2);
+        queue.push(operation(Direction::Write, 7));
         for _ in 0..MAX_SUSPECT_FAILURES {
-            let _ = flow.begin_read();
-            assert_eq!(flow.fail_and_suspect(true, false), None);
+            let _ = queue.begin_read();
+            assert_eq!(queue.fail_and_suspect(true, false), None);
         }
-        assert!(flow.fail_and_suspect(true, false).is_some_and(|it| it.local_memory.0 == 7));
+        assert!(
+            queue
+                .fail_and_suspect(true, false)
+                .is_some_and(|operation| operation.local_memory.0 == 7)
+        );
     }
 
     #[test]
     fn repeated_port_failures_and_an_operation_that_progresses_are_not_given_up() {
-        let mut flow = OutgoingQueue::confirmed_by_reads(2);
+        let mut queue = OutgoingQueue::confirmed_by_reads(2);
         let remote_handle = AddrHandle::from_bits(1);
-        flow.push(QueueItem::Rdma(RdmaOperation::new(
+        queue.push(QueueItem::Rdma(RdmaOperation::new(
             Direction::Write,
             (0, 0),
             remote_handle,
             1000,
         )));
         for failure in 0..40 {
-            let (work, _) = flow.begin_work(false);
-            flow.on_part_posted(work, 1);
+            let (work, _) = queue.begin_work(false);
+            queue.on_part_posted(work, 1);
             assert_eq!(
-                flow.fail_and_suspect(false, failure % 10 != 0 || failure == 0),
+                queue.fail_and_suspect(false, failure % 10 != 0 || failure == 0),
                 None,
                 "{failure}"
             );
         }
         for works in 1..40 {
             for _ in 0..works {
-                let (work, _) = flow.begin_read();
-                flow.on_part_posted(work, 1);
-                flow.complete_up_to(work);
+                let (work, _) = queue.begin_read();
+                queue.on_part_posted(work, 1);
+                queue.complete_up_to(work);
             }
-            assert_eq!(flow.fail_and_suspect(false, false), None, "{works}");
+            assert_eq!(queue.fail_and_suspect(false, false), None, "{works}");
         }
     }
 
     #[test]
     fn a_held_queue_posts_messages_but_no_suspected_operation_before_its_time() {
-        let mut flow = OutgoingQueue::confirmed_by_reads(2);
-        flow.push(message(0));
-        flow.push(operation(Direction::Write, 1));
-        post(&mut flow, &mut Vec::new());
-        assert_eq!(flow.fail_and_suspect(false, false), None);
-        flow.hold_until(5);
-        assert_eq!(connect(&mut flow, &[]).0, [0]);
-        flow.release_hold(4);
-        assert!(flow.must_wait());
-        flow.release_hold(5);
-        assert_eq!(connect(&mut flow, &[]).0, [1]);
-        flow.hold_until(6);
-        flow.push(operation(Direction::Write, 2));
-        assert!(!flow.must_wait(), "nobody suspects it");
+        let mut queue = OutgoingQueue::confirmed_by_reads(2);
+        queue.push(message(0));
+        queue.push(operation(Direction::Write, 1));
+        post(&mut queue, &mut Vec::new());
+        assert_eq!(queue.fail_and_suspect(false, false), None);
+        queue.hold_until(5);
+        assert_eq!(connect(&mut queue, &[]).0, [0]);
+        queue.release_hold(4);
+        assert!(queue.must_wait());
+        queue.release_hold(5);
+        assert_eq!(connect(&mut queue, &[]).0, [1]);
+        queue.hold_until(6);
+        queue.push(operation(Direction::Write, 2));
+        assert!(!queue.must_wait(), "it is not suspected");
     }
 
     proptest! {
@@ -256,29 +262,30 @@ mod tests {
         fn every_bad_operation_is_given_up_and_all_others_are_done_in_order(
             kinds in prop::collection::vec((0..3u8, 0..4u8), 1..40)
         ) {
-            let mut flow = OutgoingQueue::confirmed_by_reads(2);
+            let mut queue = OutgoingQueue::confirmed_by_reads(2);
             let is_bad = |&(kind, quarter): &(u8, u8)| kind > 0 && quarter == 0;
             let mut bad = Vec::new();
-            for (name, kind) in (0..).zip(&kinds) {
-                flow.push(match kind.0 {
-                    0 => message(name),
-                    1 => operation(Direction::Write, name),
-                    _ => operation(Direction::Read, name),
+            for (id, kind) in (0..).zip(&kinds) {
+                queue.push(match kind.0 {
+                    0 => message(id),
+                    1 => operation(Direction::Write, id),
+                    _ => operation(Direction::Read, id),
                 });
-                bad.extend(is_bad(kind).then_some(name));
+                bad.extend(is_bad(kind).then_some(id));
             }
             let (mut done, mut given_up) = (Vec::new(), Vec::new());
             for _ in 0..=bad.len() * (usize::from(MAX_SUSPECT_FAILURES) + 1) {
-                let (more, holds) = connect(&mut flow, &bad);
+                let (more, is_intact) = connect(&mut queue, &bad);
                 done.extend(more);
-                if holds {
+                if is_intact {
                     break;
                 }
-                given_up.extend(flow.fail_and_suspect(false, false).map(|it| it.local_memory.0 as u32));
+                let given_up_now = queue.fail_and_suspect(false, false);
+                given_up.extend(given_up_now.map(|rdma| rdma.local_memory.0 as u32));
             }
-            prop_assert_eq!(flow.len(), 0, "in time");
+            prop_assert_eq!(queue.len(), 0, "the queue is empty in time");
             prop_assert_eq!(&given_up, &bad);
-            let good: Vec<u32> = (0..kinds.len() as u32).filter(|it| !bad.contains(it)).collect();
+            let good: Vec<u32> = (0..kinds.len() as u32).filter(|id| !bad.contains(id)).collect();
             prop_assert_eq!(done, good);
         }
     }

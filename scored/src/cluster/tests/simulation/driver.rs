@@ -1,4 +1,4 @@
-//! The stand-in for the loops of server and daemons, and the users.
+//! The simulated loops of server and daemons, and the simulated users.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::message::OsBytes;
@@ -34,7 +34,7 @@ impl Simulation {
     }
 
     pub(super) fn kill_all(&mut self, host: HostId) {
-        // Some processes die hard.
+        // Some processes take long to end.
         let is_slow = self.random.chance(20);
         let delay =
             if is_slow { self.random.time(20, 8000) } else { MonotonicTime::from_millis(20) };
@@ -112,8 +112,8 @@ impl Simulation {
                 }
             }
             ClusterAction::HostDown { host, reason, .. } => {
-                self.coverage.given_up += 1;
-                self.given_up.push(reason);
+                self.coverage.declared_down += 1;
+                self.declared_down.push(reason);
                 for master in self.masters.values_mut() {
                     for (index, share) in (0..).zip(&master.shares) {
                         if share.host == host {
@@ -148,7 +148,7 @@ impl Simulation {
         }
     }
 
-    /// Exactly one end, and nobody is blamed who had no fault.
+    /// Checks that a job ends exactly once, and that no host without a fault is blamed.
     fn check_end(
         &mut self,
         session: SessionId,
@@ -267,7 +267,7 @@ impl Simulation {
         let wait = self.random.chance(70);
         let priority = self.random.below(16) as u8;
         let memory = if self.random.chance(30) { self.random.below(60) } else { 0 };
-        let request = JobRequest { shape, pools, wait, priority, memory, spec_bytes: 10 };
+        let request = JobRequest { allocation: shape, pools, wait, priority, memory, spec_bytes: 10 };
         let could_run = !wait && self.could_run(&request);
         let submitted_at = self.now;
         self.submissions.insert((session, tag), Observed { submitted_at, ..Observed::default() });
@@ -276,11 +276,11 @@ impl Simulation {
         assert!(!(refused && could_run), "submission {tag} was refused and could have run");
     }
 
-    /// Whether a job can start now, found by counting; false where that is not simple: hosts are
-    /// kept for jobs that wait, or spares count.
+    /// Whether a job can start now, found by counting. False if counting does not decide it: hosts
+    /// are reserved for waiting jobs, or spares count.
     fn could_run(&self, request: &JobRequest) -> bool {
         let server = self.server.as_ref().unwrap();
-        if server.pending.len() > 0 || request.shape.invalid_reason().is_some() {
+        if server.pending.len() > 0 || request.allocation.invalid_reason().is_some() {
             return false;
         }
         let free_slots = |pool: Option<&NodeSet>| {
@@ -298,7 +298,7 @@ impl Simulation {
             free.sort_unstable_by(|a, b| b.cmp(a));
             free
         };
-        let fits = |free: &[u32]| match request.shape {
+        let fits = |free: &[u32]| match request.allocation {
             AllocationRequest::HostsByProcs { hosts, procs } => {
                 free.get(hosts as usize - 1).is_some_and(|smallest| *smallest >= procs)
             }

@@ -8,8 +8,8 @@ use crate::device::ethernet::wire::sockopt;
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Lets frames of ours pass that the NIC's own address was the destination of, whose port is `port`
-/// and, where one is given, whose packet carries the secret.
+/// Accepts frames of the project's EtherType that were addressed to the NIC, whose port is `port`
+/// and, if there is a secret, whose packet carries it.
 fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
     let instruction =
         |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -30,15 +30,15 @@ fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
     let mut program = Vec::with_capacity(2 * count + 2);
     for (number, (load, offset, expected)) in checks.into_iter().enumerate() {
         program.push(instruction(load, 0, 0, offset));
-        // To the last instruction.
+        // Jumps to the last instruction.
         program.push(instruction(equal, 0, (2 * (count - number) - 1) as u8, expected));
     }
     program.extend([instruction(ret, 0, 0, u32::MAX), instruction(ret, 0, 0, 0)]);
     program
 }
 
-/// With a secret the filter is there to stay: whoever holds the socket can neither take it off nor
-/// put another in its place.
+/// With a secret the filter is locked: a process that has the socket can neither remove nor replace
+/// it.
 pub fn attach(socket: BorrowedFd<'_>, port: u16, secret: Option<u64>) -> nix::Result<()> {
     let mut program = program(port, secret);
     let prog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
@@ -65,11 +65,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_that_fails_leads_to_the_answer_that_drops_the_frame() {
+    fn every_failed_check_jumps_to_the_instruction_that_drops_the_frame() {
         for (secret, checks) in [(None, 3), (Some(7), 5)] {
             let program = program(9, secret);
             let jumps = program.iter().enumerate().filter(|(_, one)| one.code & 7 == 5);
-            let targets: Vec<_> = jumps.map(|(at, one)| at + 1 + usize::from(one.jf)).collect();
+            let targets: Vec<_> = jumps.map(|(i, one)| i + 1 + usize::from(one.jf)).collect();
             assert_eq!(targets, vec![program.len() - 1; checks]);
             assert_eq!(program[program.len() - 1].k, 0);
         }

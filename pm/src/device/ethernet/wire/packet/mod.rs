@@ -1,6 +1,6 @@
-//! The AF_PACKET wire: frames of our EtherType, received from a ring that the kernel fills in
-//! mapped memory, so that an empty poll is one load. A filter in the kernel gives each process its
-//! own frames alone.
+//! The AF_PACKET wire: frames of the project's EtherType, received from a mapped ring that the
+//! kernel fills, so that an empty poll is one load. A filter in the kernel passes each process only
+//! its own frames.
 
 mod filter;
 mod receive;
@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use ring::{PacketRing, PacketRingGeometry};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The socket, and the one that holds the port.
+/// The socket, and the socket that holds the port.
 pub(super) const FD_COUNT: usize = 2;
 
 /// The longest packet on a link of this MTU.
@@ -26,7 +26,7 @@ pub(super) fn packet_mtu(link_mtu: usize) -> usize {
 }
 
 /// Opens a socket with its ring and binds it to an interface. `secret`: as in
-/// [`Options`](super::Options).
+/// [`WireOptions`](super::WireOptions).
 pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, WireError> {
     let (claim, port) = claim_port(link)?;
     let (link_mtu, mac) = (link::mtu(claim.as_fd(), link)?, link::mac(claim.as_fd(), link)?);
@@ -46,7 +46,7 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
     Ok(OpenedSockets { kind: WireKind::Packet, link: link.into(), link_mtu, address, descriptors })
 }
 
-/// One process's end.
+/// The AF_PACKET wire of one process.
 pub(super) struct PacketWire {
     socket: OwnedFd,
     local: MacEndpoint,
@@ -104,7 +104,7 @@ impl PacketWire {
     }
 
     pub(super) fn stats(&mut self) -> Stats {
-        // The kernel's counter begins anew with each question.
+        // Reading resets the kernel's counter.
         let statistics = sockopt::get::<libc::tpacket_stats>(
             self.socket.as_fd(),
             libc::SOL_PACKET,

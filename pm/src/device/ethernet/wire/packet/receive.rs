@@ -1,5 +1,5 @@
-//! Taking frames from the ring. They are copied: a frame that a reader keeps would stop the whole
-//! ring when the kernel comes round to it.
+//! Receives frames from the ring. They are copied: a frame that a reader keeps would stop the whole
+//! ring when the kernel reaches it.
 
 // UNSAFETY: copies from the mapped ring.
 #![expect(unsafe_code)]
@@ -23,8 +23,8 @@ impl PacketWire {
                         self.stats.starved += 1;
                         break;
                     };
-                    // SAFETY: the packet lies inside the frame, by `check`, and the ring is no
-                    // part of the pool.
+                    // SAFETY: the packet is inside the frame, by `check`, and the ring is no part
+                    // of the pool.
                     unsafe { self.pool.fill(buffer, frame.data.add(ether_header::HEADER), len) };
                     out[count] = Received { buffer, offset: 0, len: len as u32 };
                     count += 1;
@@ -36,7 +36,7 @@ impl PacketWire {
         count
     }
 
-    /// The length of the packet inside.
+    /// The length of the packet in a frame.
     fn check(&self, frame: Frame) -> Option<usize> {
         // A frame is at least as long as its header.
         let header = pool::copy_prefix::<{ ether_header::HEADER }>(frame.data);

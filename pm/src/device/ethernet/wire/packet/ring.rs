@@ -1,5 +1,6 @@
-//! The receive ring (TPACKET_V2): frames of equal size in blocks, each with a status word that says
-//! whose it is. TPACKET_V3 hands out whole blocks and would add its time-out to every message.
+//! The receive ring (TPACKET_V2): frames of equal size in blocks, each with a status word that
+//! shows whether the kernel or the user owns it. TPACKET_V3 returns whole blocks and would add its
+//! time-out to every message.
 
 // UNSAFETY: reads a mapping that the kernel writes.
 #![expect(unsafe_code)]
@@ -11,9 +12,9 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Bytes of a block: what the kernel allocates in one piece.
+/// Bytes of a block, which the kernel allocates contiguously.
 const RING_BLOCK_LEN: usize = 128 << 10;
-/// About so much memory in all.
+/// The approximate size of the ring in bytes.
 const RING_LEN: usize = 4 << 20;
 /// Sizes of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl PacketRingGeometry {
         index / self.per_block() * RING_BLOCK_LEN + index % self.per_block() * self.frame_len
     }
 
-    /// Where the frame behind the one at `at` is: what `at` answers, without a division.
+    /// The offset of the frame after the one at `offset`, without a division.
     #[inline]
     fn offset_after(self, offset: usize) -> usize {
         let next = offset + self.frame_len;
@@ -51,7 +52,7 @@ impl PacketRingGeometry {
         if next < self.block_count * RING_BLOCK_LEN { next } else { 0 }
     }
 
-    /// Has the kernel allocate it.
+    /// Makes the kernel allocate the ring.
     pub fn install(self, socket: BorrowedFd<'_>) -> nix::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         sockopt::set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -65,17 +66,17 @@ impl PacketRingGeometry {
     }
 }
 
-/// A socket that receives nothing before it is bound.
+/// A socket that receives nothing until it is bound.
 pub fn socket() -> nix::Result<OwnedFd> {
     let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory is involved.
     let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
     Errno::result(fd)?;
-    // SAFETY: a descriptor that was just opened and that nobody else knows.
+    // SAFETY: a descriptor that was just opened and that no other code knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Begins to receive our EtherType from that interface.
+/// Starts to receive the project's EtherType from the interface.
 pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
     // SAFETY: plain data; all zero is valid.
     let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -93,7 +94,7 @@ pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
 pub struct Frame {
     /// Its first byte.
     pub data: *const u8,
-    /// Its bytes that are there.
+    /// Its length in the ring.
     pub len: usize,
 }
 
@@ -101,9 +102,10 @@ pub struct Frame {
 pub struct PacketRing {
     map: MmapRaw,
     geometry: PacketRingGeometry,
-    /// Where the frame is that the kernel fills next, as far as known.
+    /// The offset of the frame that the kernel fills next, if known.
     next_offset: usize,
-    /// Whether `next` is right. Whoever takes a ring over finds out by the first frame that comes.
+    /// Whether `next_offset` is valid. After a ring was adopted, the first received frame
+    /// determines it.
     synced: bool,
 }
 
@@ -112,7 +114,7 @@ impl PacketRing {
         socket: BorrowedFd<'_>,
         geometry: PacketRingGeometry,
     ) -> std::io::Result<PacketRing> {
-        // The kernel refuses any length but that of the ring.
+        // The kernel refuses any other length.
         let len = geometry.block_count * RING_BLOCK_LEN;
         let map = MmapOptions::new().len(len).map_raw(socket.as_raw_fd())?;
         Ok(PacketRing { map, geometry, next_offset: 0, synced: false })
@@ -121,7 +123,7 @@ impl PacketRing {
     #[inline]
     fn header(&self, offset: usize) -> *mut libc::tpacket2_hdr {
         assert!(offset < self.map.len());
-        // SAFETY: a frame of the mapping, by the geometry, which its length was made from.
+        // SAFETY: a frame of the mapping, by the geometry, which determines the mapping's length.
         unsafe { self.map.as_mut_ptr().add(offset).cast() }
     }
 
@@ -134,18 +136,18 @@ impl PacketRing {
 
     #[inline]
     fn is_user_owned(&self, offset: usize) -> bool {
-        // With the kernel, which writes the frame before its status.
+        // Pairs with the kernel, which writes the frame before its status.
         self.status(offset).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// Looks for the oldest frame: the one that is ours after one that is not.
+    /// Finds the oldest frame: a frame of the user after a frame of the kernel.
     #[cold]
     fn find_oldest(&mut self) {
         let frames = self.geometry.frames();
         let is_user_owned =
             |frame: usize| self.is_user_owned(self.geometry.frame_offset(frame % frames));
         let oldest =
-            (0..frames).find(|&one| is_user_owned(one) && !is_user_owned(one + frames - 1));
+            (0..frames).find(|&i| is_user_owned(i) && !is_user_owned(i + frames - 1));
         let all = || is_user_owned(0).then_some(0);
         if let Some(first) = oldest.or_else(all) {
             self.next_offset = self.geometry.frame_offset(first);
@@ -153,7 +155,7 @@ impl PacketRing {
         }
     }
 
-    /// The oldest frame that waits. None in it: it is not a whole one, to be skipped.
+    /// The oldest waiting frame. `Some(None)`: it is not a whole frame and must be skipped.
     #[inline]
     pub fn peek(&mut self) -> Option<Option<Frame>> {
         if !self.synced {
@@ -163,8 +165,8 @@ impl PacketRing {
             return None;
         }
         let header = self.header(self.next_offset);
-        // SAFETY: inside the mapping; the owner of the ring's other descriptor may write there too,
-        // so each field is read once and checked below.
+        // SAFETY: inside the mapping; the owner of the ring's other descriptor may also write
+        // there, so each field is read once and checked below.
         let (len, original_len, mac_offset) = unsafe {
             (
                 (&raw const (*header).tp_snaplen).read_volatile() as usize,
@@ -183,10 +185,10 @@ impl PacketRing {
         Some(Some(Frame { data, len }))
     }
 
-    /// Gives the oldest frame back to the kernel.
+    /// Returns the oldest frame to the kernel.
     #[inline]
     pub fn pop(&mut self) {
-        // What was read of the frame was read before.
+        // Release: all reads of the frame are complete.
         self.status(self.next_offset).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next_offset = self.geometry.offset_after(self.next_offset);
     }

@@ -1,4 +1,4 @@
-//! Sending frames: the header of the frame, the header of the machine and the payload, gathered.
+//! Sending frames: the frame's header, the machine's header and the payload are gathered.
 
 // UNSAFETY: send, sendmsg and sendmmsg that gather from the send slab.
 #![expect(unsafe_code)]
@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
-/// Frames of one call.
+/// The most frames of one call.
 const BATCH: usize = 32;
-/// Frames up to this length are copied into one piece: cheaper than gathering.
+/// Frames up to this length are copied into one buffer, which is cheaper than gathering.
 const TX_COPYBREAK: usize = 256;
 
 type FrameHeader = [u8; ether_header::HEADER];
@@ -39,7 +39,8 @@ impl PacketWire {
                 }
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
                 Err(Errno::ENOBUFS) => {
-                    // Dropped by a queue of the interface that is full: the rest would be too.
+                    // Dropped because a queue of the interface is full: the rest would be dropped
+                    // as well.
                     self.on_send_failed(Errno::ENOBUFS);
                     return done + 1;
                 }
@@ -52,7 +53,7 @@ impl PacketWire {
         done
     }
 
-    /// The frame's header; None: the packet may not travel.
+    /// The frame's header, or None if the packet cannot be sent.
     fn header(&self, slab: &SendMemory, packet: &Packet<'_>) -> Option<FrameHeader> {
         let (to, mtu) = *self.peers.get(packet.to as usize)?;
         slab.slice(packet.offset, packet.len)?;
@@ -86,13 +87,13 @@ impl PacketWire {
         }
         let mut iovecs = packet_iovecs(header, packet, payload);
         let (socket, message) = (self.socket.as_raw_fd(), message(&mut iovecs));
-        // SAFETY: the message points to these parts, readable as above; the last one the kernel
-        // checks.
+        // SAFETY: the message points to these parts, readable as above; the kernel checks the last
+        // one.
         let code = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) };
         Errno::result(code).map(|_| 1)
     }
 
-    /// Sends the beginning of a batch by one call.
+    /// Sends the first packets of a batch with one call.
     fn send_many(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> nix::Result<usize> {
         let mut headers = [[0; ether_header::HEADER]; BATCH];
         let mut iovecs = [const { [iovec(std::ptr::null(), 0); 4] }; BATCH];
@@ -100,7 +101,7 @@ impl PacketWire {
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut count = 0;
         for packet in batch.iter().take(BATCH) {
-            // One that may not travel is found again and counted when it is the first.
+            // A packet that cannot be sent is counted when it is the first of a batch.
             let Some(header) = self.header(slab, packet) else { break };
             let payload = slab.slice(packet.offset, packet.len).ok_or(Errno::EFAULT)?;
             headers[count] = header;
@@ -112,8 +113,8 @@ impl PacketWire {
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         let first = messages.as_mut_ptr();
         // SAFETY: the first `count` messages point to parts that were set above; headers by their
-        // slices and payloads by the slab's promise are readable, what is elsewhere the kernel
-        // checks; nothing moves before the call.
+        // slices and payloads by the slab's promise are readable, the kernel checks user bytes;
+        // nothing moves before the call.
         let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
         Errno::result(code).map(|sent| (sent as usize).min(count))
     }
@@ -131,7 +132,7 @@ fn packet_iovecs(
     let machine_header = packet.header;
     let user_bytes = iovec(packet.user_bytes.addr as *const u8, packet.user_bytes.len);
     let payload = iovec(payload, packet.len);
-    // The kernel looks at an empty piece, too.
+    // The kernel also processes an empty part.
     let (third, fourth) =
         if packet.len == 0 { (user_bytes, payload) } else { (payload, user_bytes) };
     [

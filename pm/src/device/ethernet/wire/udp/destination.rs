@@ -1,4 +1,4 @@
-//! Where datagrams go.
+//! The destinations of datagrams.
 
 // UNSAFETY: forms socket addresses for the kernel.
 #![expect(unsafe_code)]
@@ -6,16 +6,16 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// A peer's socket address as the kernel wants it, and what its way carries.
+/// A peer's socket address in the kernel's form, and the properties of the route to it.
 pub struct Destination {
-    /// Large enough for IPv4's too.
+    /// Also large enough for an IPv4 address.
     addr: libc::sockaddr_in6,
     addr_len: libc::socklen_t,
     /// The longest packet.
     pub mtu: usize,
-    /// Whether the kernel segments datagrams on this way.
+    /// Whether the kernel segments datagrams on this route.
     pub supports_segmentation: bool,
-    /// A socket that sends here alone.
+    /// A socket that sends only to this peer.
     pub connected_socket: Option<OwnedFd>,
 }
 
@@ -31,7 +31,7 @@ impl Destination {
                     sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
                     sin_zero: [0; 8],
                 };
-                // SAFETY: an IPv4 address is shorter and less aligned than the place for it.
+                // SAFETY: an IPv4 address is shorter and less aligned than the variable for it.
                 unsafe { (&raw mut addr).cast::<libc::sockaddr_in>().write(v4) };
                 size_of::<libc::sockaddr_in>()
             }
@@ -47,7 +47,7 @@ impl Destination {
         Destination { addr, addr_len, mtu, supports_segmentation: true, connected_socket: None }
     }
 
-    /// For the kernel, which only reads it: valid as long as this lives and does not move.
+    /// For the kernel, which only reads it: valid while this value lives and does not move.
     pub fn sockaddr(&self) -> (*mut libc::c_void, libc::socklen_t) {
         ((&raw const self.addr).cast_mut().cast(), self.addr_len)
     }

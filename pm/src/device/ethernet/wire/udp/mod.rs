@@ -1,9 +1,9 @@
-//! The UDP wire (`agent-udp` in the manual's table of devices): one socket per process and link.
-//! Runs of packets of equal size to one peer go out as one datagram that the kernel or the NIC
-//! segments (UDP_SEGMENT), and come in as one (UDP_GRO).
+//! The UDP wire (`agent-udp` in the manual's table of devices): one socket for each process and
+//! link. Runs of packets of equal size to one peer are sent as one datagram that the kernel or the
+//! NIC segments (UDP_SEGMENT), and are received as one (UDP_GRO).
 //!
-//! Before each packet its length stands in 2 bytes, big-endian; packets that share a datagram are
-//! padded so that the next one's length stands a multiple of 16 bytes behind.
+//! Each packet is preceded by its length in 2 bytes, big-endian. Packets that share a datagram are
+//! padded, so that the next packet's length follows at a multiple of 16 bytes.
 
 mod destination;
 mod receive;
@@ -31,29 +31,31 @@ fn overhead(ip: IpAddr) -> usize {
     if ip.is_ipv4() { 28 } else { 48 }
 }
 
-/// Bytes of the length before a packet.
+/// Bytes of the length in front of a packet.
 pub const LENGTH_PREFIX_LEN: usize = 2;
-/// Bytes before a datagram in its buffer, so that packets begin at multiples of 16. Far from the
-/// buffer's beginning: the kernel copies from the beginning of pages, and a copy to an address that
-/// is a few bytes behind in the page waits for its own stores (60 KiB took 34 us instead of 14).
+/// Bytes in front of a datagram in its buffer, so that packets begin at multiples of 16. It is far
+/// from the buffer's beginning: the kernel copies from the beginning of pages, and a copy to an
+/// address a few bytes further in the page waits for its own stores (60 KiB took 34 us instead of
+/// 14).
 const BUFFER_HEADROOM: usize = 512 - LENGTH_PREFIX_LEN;
 
-/// From one packet's length to the next one's.
+/// The distance from one packet's length to the next one's.
 fn stride(len: usize) -> usize {
     (LENGTH_PREFIX_LEN + len).next_multiple_of(16)
 }
 
-/// The longest packet on a way that carries datagrams of `max_len` bytes: one that needs no padding.
+/// The longest packet on a route that carries datagrams of `max_len` bytes: one that needs no
+/// padding.
 fn packet_mtu(max_len: usize) -> usize {
     (max_len.min(PACKET_MAX + 16) / 16 * 16).saturating_sub(LENGTH_PREFIX_LEN).min(PACKET_MAX)
 }
 
-/// Receive buffers. A datagram that is not longer than a small one is copied there, so that a
-/// short message which is kept does not keep 64 KiB.
+/// Receive buffers. A datagram that fits a small buffer is copied there, so that a short message
+/// that is kept does not occupy 64 KiB.
 const SMALL: SizeClass = SizeClass { size: 2048, count: 2048 };
 const LARGE: SizeClass = SizeClass { size: 64 << 10, count: 128 };
 
-/// How many peers get a socket of their own to be sent to: those that are added first.
+/// The number of peers with a connected socket of their own: those that are added first.
 const MAX_CONNECTED_PEERS: usize = 64;
 
 /// Opens and binds a socket.
@@ -72,11 +74,11 @@ pub(super) fn open(
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp).map_err(to_error)?;
     match SocketAddr::new(ip, 0) {
-        SocketAddr::V4(own) => bind(socket.as_raw_fd(), &SockaddrIn::from(own)),
-        SocketAddr::V6(own) => {
+        SocketAddr::V4(local) => bind(socket.as_raw_fd(), &SockaddrIn::from(local)),
+        SocketAddr::V6(local) => {
             let scope = if is_link_local(ip) { link::index(socket.as_fd(), &link)? } else { 0 };
-            let own = SocketAddrV6::new(*own.ip(), 0, 0, scope);
-            bind(socket.as_raw_fd(), &SockaddrIn6::from(own))
+            let local = SocketAddrV6::new(*local.ip(), 0, 0, scope);
+            bind(socket.as_raw_fd(), &SockaddrIn6::from(local))
         }
     }
     .map_err(to_error)?;
@@ -95,10 +97,10 @@ fn is_link_local(ip: IpAddr) -> bool {
 fn configure(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
     let fd = socket.as_fd();
     sockopt::large_buffers(fd);
-    // Refused by kernels that cannot; then datagrams come one by one.
+    // Some kernels do not support it; datagrams are then received one by one.
     let _ = sockopt::set(fd, libc::SOL_UDP, libc::UDP_GRO, &1);
-    // A packet that turns out too long for a router on its way is fragmented rather than lost
-    // for ever: the packet length is fixed when a context is opened (pmGetMtu).
+    // A packet that is too long for a router is fragmented rather than always lost: the packet
+    // length is fixed when a context is opened (pmGetMtu).
     if ip.is_ipv4() {
         let mode = libc::IP_PMTUDISC_DONT;
         sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)
@@ -108,27 +110,27 @@ fn configure(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
     }
 }
 
-/// A socket that sends to one peer: the kernel looks its way up once and not for each packet.
+/// A socket that sends to one peer: the kernel looks up the route once and not for each packet.
 fn connected(local_ip: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<OwnedFd> {
     let family = if local_ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp)?;
     let fd = socket.as_fd();
-    // Nobody is told its port; what comes there nevertheless is not kept.
+    // No peer learns its port; packets that arrive there are dropped.
     let _ = sockopt::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &1);
     match (local_ip, to) {
-        (IpAddr::V4(own), SocketAddr::V4(to)) => {
+        (IpAddr::V4(local), SocketAddr::V4(to)) => {
             if neighbour {
-                // Nothing on the way can find a packet too long, and it needs no number.
+                // No router can find the packet too long, and it needs no IP identification.
                 let mode = libc::IP_PMTUDISC_DO;
                 sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)?;
             }
-            bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(own, 0)))?;
+            bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(local, 0)))?;
             connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
         }
-        (IpAddr::V6(own), SocketAddr::V6(to)) => {
-            let own = SocketAddrV6::new(own, 0, 0, to.scope_id());
-            bind(socket.as_raw_fd(), &SockaddrIn6::from(own))?;
+        (IpAddr::V6(local), SocketAddr::V6(to)) => {
+            let local = SocketAddrV6::new(local, 0, 0, to.scope_id());
+            bind(socket.as_raw_fd(), &SockaddrIn6::from(local))?;
             connect(socket.as_raw_fd(), &SockaddrIn6::from(to))?;
         }
         _ => return Err(Errno::EAFNOSUPPORT),
@@ -138,25 +140,25 @@ fn connected(local_ip: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<O
 
 fn bound_port(socket: &OwnedFd) -> nix::Result<u16> {
     let bound: SockaddrStorage = getsockname(socket.as_raw_fd())?;
-    let four = bound.as_sockaddr_in().map(SockaddrIn::port);
-    four.or_else(|| bound.as_sockaddr_in6().map(SockaddrIn6::port)).ok_or(Errno::EAFNOSUPPORT)
+    let v4 = bound.as_sockaddr_in().map(SockaddrIn::port);
+    v4.or_else(|| bound.as_sockaddr_in6().map(SockaddrIn6::port)).ok_or(Errno::EAFNOSUPPORT)
 }
 
-/// One process's end.
+/// The UDP wire of one process.
 pub(super) struct Udp {
     socket: OwnedFd,
     link: String,
     local_ip: IpAddr,
     mtu: usize,
     peers: Vec<Destination>,
-    /// Where runs are put together.
+    /// The buffer for building runs.
     staging: Box<[u8]>,
     pool: BufferPool,
-    /// Datagrams whose packets are not all handed out.
+    /// Datagrams with packets that were not returned yet.
     pending_datagrams: VecDeque<GroDatagram>,
-    /// Large buffers that are ready to be received into.
+    /// Large buffers that are ready for receiving.
     ready_buffers: Vec<u32>,
-    /// How many calls in a row found something.
+    /// The number of calls in a row that received something.
     nonempty_calls: u32,
     fault: Option<WireFault>,
     stats: Stats,
@@ -200,7 +202,7 @@ impl Udp {
         }
         let to = match SocketAddr::new(ip, port) {
             SocketAddr::V6(to) if is_link_local(ip) => {
-                // The scope is a number of this host's.
+                // The scope is a number of this host.
                 let scope = link::index(self.socket.as_fd(), &self.link)?;
                 SocketAddr::V6(SocketAddrV6::new(*to.ip(), port, 0, scope))
             }
@@ -234,7 +236,7 @@ impl Udp {
         self.stats
     }
 
-    /// A packet could not travel; it counts as lost on its way.
+    /// A packet could not be sent; it counts as lost.
     fn on_send_failed(&mut self, errno: Errno, packets: usize) {
         self.stats.unsent += packets as u64;
         self.fault = Some(WireFault(errno));

@@ -1,5 +1,5 @@
-//! Receiving datagrams, and finding the packets in those that the kernel put together. Each packet
-//! says its length itself: asking the kernel for the segments' size costs 150 ns a poll.
+//! Receives datagrams, and finds the packets in datagrams that the kernel has coalesced. Each
+//! packet contains its length: reading the segment size from the kernel costs 150 ns per poll.
 
 // UNSAFETY: recv and recvmmsg into buffers of the pool.
 #![expect(unsafe_code)]
@@ -10,17 +10,17 @@ use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
-/// Datagrams received by one call, once it is known that several come.
+/// The most datagrams received with one call after several have arrived in a row.
 const BATCH: usize = 8;
 
-/// After so many calls in a row that found one datagram, several are asked for.
+/// After this many successful calls in a row, a call receives several datagrams.
 const BATCH_THRESHOLD: u32 = 3;
 
-/// A datagram whose packets are not all handed out: it was walked to its end and is sound.
+/// A datagram with packets that were not returned yet. All of its packets have been validated.
 #[derive(Clone, Copy)]
 pub struct GroDatagram {
     buffer: u32,
-    /// Where the next packet's length stands.
+    /// The offset of the next packet's length.
     next_offset: u32,
     end_offset: u32,
 }
@@ -57,9 +57,9 @@ impl Udp {
             self.nonempty_calls = 0;
             return 0;
         }
-        // One of several asked for: the rush is over.
+        // One datagram although several were requested: the burst is over.
         self.nonempty_calls = if ready > 1 && received == 1 { 0 } else { self.nonempty_calls + 1 };
-        // The last ones of `landing` were filled, the last one first.
+        // The last `ready_buffers` were filled, the last one first.
         let filled: [_; BATCH] = std::array::from_fn(|k| {
             if k < received { self.ready_buffers.pop().unwrap_or_default() } else { 0 }
         });
@@ -92,7 +92,7 @@ impl Udp {
         count
     }
 
-    /// The length of the next packet; None: there is none, or it does not end inside.
+    /// The length of the next packet, or None if there is none or if it exceeds the datagram.
     #[inline]
     fn next_len(&self, datagram: GroDatagram) -> Option<usize> {
         let available = datagram.end_offset.checked_sub(datagram.next_offset)? as usize;
@@ -105,7 +105,7 @@ impl Udp {
         (len > 0 && LENGTH_PREFIX_LEN + len <= available).then_some(len)
     }
 
-    /// Queues the packets of a datagram, or drops what is none.
+    /// Queues the packets of a datagram, or drops the datagram if it has none.
     #[inline]
     fn queue_datagram(&mut self, buffer: u32, len: usize) {
         let mut datagram = GroDatagram {
@@ -118,7 +118,7 @@ impl Udp {
             datagram.next_offset += stride(len) as u32;
             packets += 1;
         }
-        // Behind the last one there may be its padding, and nothing else.
+        // Only the padding of the last packet may follow it.
         if datagram.next_offset < datagram.end_offset || packets == 0 {
             self.stats.malformed += 1;
             datagram.end_offset = datagram.next_offset;
@@ -139,19 +139,19 @@ impl Udp {
         self.pending_datagrams.push_back(datagram);
     }
 
-    /// The length of a datagram that came to the next landing place.
+    /// Receives a datagram into the last ready buffer, and returns its length.
     #[inline]
     fn receive_one(&mut self) -> Option<usize> {
         let iovec = self.iovec_for(*self.ready_buffers.last()?);
         self.stats.receive_calls += 1;
-        // SAFETY: a buffer of the pool that nobody else uses, and its length.
+        // SAFETY: a buffer of the pool that no other code uses, and its length.
         let result =
             unsafe { socket_io::receive(&self.socket, iovec.iov_base.cast(), iovec.iov_len) };
         result.inspect_err(|errno| self.on_receive_error(*errno)).ok()
     }
 
-    /// The packet of a short datagram that came to the next landing place and holds nothing else:
-    /// it stays there, whoever keeps it copies it.
+    /// The packet of a short datagram in the last ready buffer that contains only this packet. It
+    /// stays in this buffer, because a caller that keeps it copies it.
     #[inline]
     fn single_packet(&self, datagram: usize) -> Option<Received> {
         let buffer = *self.ready_buffers.last()?;
@@ -177,7 +177,7 @@ impl Udp {
         }
     }
 
-    /// Where a datagram goes: behind the lead, so that packets lie aligned.
+    /// The target of a datagram: after the headroom, so that packets are aligned.
     fn iovec_for(&self, buffer: u32) -> libc::iovec {
         let (base, len) = self.pool.buffer(buffer);
         libc::iovec {
@@ -196,8 +196,8 @@ impl Udp {
         }
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
-        for (to, part) in messages.iter_mut().zip(&mut iovecs) {
-            to.msg_hdr.msg_iov = part;
+        for (to, iovec) in messages.iter_mut().zip(&mut iovecs) {
+            to.msg_hdr.msg_iov = iovec;
             to.msg_hdr.msg_iovlen = 1;
         }
         self.stats.receive_calls += 1;
@@ -217,7 +217,7 @@ impl Udp {
         }
         let received = (received as usize).min(wanted);
         for (to, from) in lens.iter_mut().zip(&messages[..received]) {
-            // One that was cut is found out by its packets' lengths.
+            // A truncated datagram is detected by its packets' lengths.
             *to = (from.msg_len as usize).min(self.pool.large_size() - BUFFER_HEADROOM);
         }
         received

@@ -1,4 +1,4 @@
-//! Sending datagrams: one by one where there is one, else in runs that the kernel segments.
+//! Sends datagrams: single packets one by one, several packets in runs that the kernel segments.
 
 // UNSAFETY: sendmsg and sendmmsg, and copies from the send slab.
 #![expect(unsafe_code)]
@@ -9,29 +9,29 @@ use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Pieces of one call: of a packet three at most.
+/// The most parts of one call: a packet has at most three.
 const MAX_IOVECS: usize = 3 * MAX_GSO_SEGMENTS;
-/// Datagrams of one call.
+/// The most datagrams of one call.
 const MAX_DATAGRAMS: usize = 16;
-/// Packets of one call.
+/// The most packets of one call.
 const MAX_PACKETS: usize = 128;
-/// Segments of a datagram: what every kernel with UDP_SEGMENT takes.
+/// The most segments of a datagram: supported by every kernel with UDP_SEGMENT.
 const MAX_GSO_SEGMENTS: usize = 64;
-/// Bytes of a datagram before it is segmented, headers left out.
+/// The most bytes of a datagram before it is segmented, without headers.
 const MAX_DATAGRAM_LEN: usize = 65_000;
-/// Bytes of all datagrams of one call: at least one of them, and little enough for a cache.
+/// Bytes for all datagrams of one call: enough for one of them, and small enough for a cache.
 pub const STAGING_LEN: usize = 128 << 10;
-/// Shorter payloads are copied in any case: that is quicker than a piece of their own.
+/// Shorter payloads are always copied, which is faster than a separate part.
 const GATHER_MIN: usize = 512;
-/// Packets up to this length are copied into one piece: cheaper than gathering.
+/// Packets up to this length are copied into one buffer, which is cheaper than gathering.
 const TX_COPYBREAK: usize = 256;
 
-/// Room for the control message that says how long segments are.
+/// Room for the control message with the segment length.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct CmsgBuffer([u8; 32]);
 
-/// Consecutive packets of a batch that go as one datagram.
+/// Consecutive packets of a batch that are sent as one datagram.
 #[derive(Clone, Copy, Default)]
 struct GsoRun {
     first: usize,
@@ -57,7 +57,7 @@ impl Udp {
         done
     }
 
-    /// Whether it may travel at all; else it is counted.
+    /// Whether a packet can be sent at all. If not, it is counted.
     fn check_packet(&mut self, slab: &SendMemory, packet: &Packet<'_>) -> bool {
         let peer = self.peers.get(packet.to as usize);
         let fits_mtu = peer.is_some_and(|peer| packet.total_len() <= peer.mtu);
@@ -103,7 +103,8 @@ impl Udp {
         let mut sent = false;
         if let Some(connected) = &peer.connected_socket {
             self.stats.send_calls += 1;
-            // What this socket refuses, the common one may take, and it tells why if not.
+            // If this socket refuses the packet, the common socket may accept it, or report the
+            // reason.
             sent = send_iovecs(connected, None, &mut iovecs[..used]).is_ok();
         }
         if !sent {
@@ -116,11 +117,11 @@ impl Udp {
         1
     }
 
-    /// How many packets of a failed call are done with.
+    /// How many packets of a failed call are finished.
     #[cold]
     fn on_send_error(&mut self, errno: Errno, packets: usize) -> usize {
         match errno {
-            // Nothing was sent: to the caller both are a full queue.
+            // Nothing was sent: for the caller both mean a full queue.
             Errno::EAGAIN | Errno::EINTR => 0,
             errno => {
                 self.on_send_failed(errno, packets);
@@ -129,7 +130,7 @@ impl Udp {
         }
     }
 
-    /// Sends the beginning of a batch by one call and answers how many packets are done with.
+    /// Sends the first packets of a batch with one call, and returns how many are finished.
     fn send_batch(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         if !self.check_packet(slab, &batch[0]) {
             return 1;
@@ -155,15 +156,15 @@ impl Udp {
                 packets
             }
             Err(errno) if self.disable_segmentation(errno, batch[0].to, runs[0].count) => {
-                // Once for each peer: it is not segmented any more.
+                // Happens once for each peer, because it is not segmented after that.
                 self.send_batch(slab, batch)
             }
             Err(errno) => self.on_send_error(errno, runs[0].count),
         }
     }
 
-    /// Whether a run was refused because it cannot be segmented on this way, or its segments are
-    /// too long for it: from now on this peer's packets go one by one.
+    /// Whether a run was refused because it cannot be segmented on this route, or its segments are
+    /// too long for it. If so, this peer's packets are sent one by one from now on.
     #[cold]
     fn disable_segmentation(&mut self, errno: Errno, to: u32, packets: usize) -> bool {
         let peer = &mut self.peers[to as usize];
@@ -175,8 +176,8 @@ impl Udp {
         is_unsegmentable
     }
 
-    /// How many packets at the beginning of `batch` go as one datagram; 0: the first may not
-    /// travel, and it will be found and counted when it is its turn.
+    /// How many packets at the beginning of `batch` are sent as one datagram. 0: the first one
+    /// cannot be sent; it is counted when it is the first of a batch.
     fn run_len(&self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let first = &batch[0];
         let Some(peer) = self.peers.get(first.to as usize) else { return 0 };
@@ -206,9 +207,9 @@ impl Udp {
         packets
     }
 
-    /// Sends as many runs as one call takes. A packet lies in one piece: in the slab where that has
-    /// room for headers, else put together here, but for what lies elsewhere. Pieces that touch
-    /// become one: the kernel copies 60 KiB from one piece in half the time that it takes for 170.
+    /// Sends as many runs as one call accepts. A packet without its user bytes is contiguous: in
+    /// the slab if there is room for headers, otherwise in the staging buffer. Adjacent parts are
+    /// merged: the kernel copies 60 KiB from one part in half the time that it takes for 170.
     fn send_runs(
         &mut self,
         slab: &SendMemory,
@@ -241,15 +242,15 @@ impl Udp {
         self.stats.send_calls += 1;
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         let first = messages.as_mut_ptr();
-        // SAFETY: each of the first `count` messages points to its pieces, in the slab or in the
-        // staging buffer, a name in its peer and its control; all outlive the call, none moves.
-        // Pieces that lie elsewhere the kernel checks.
+        // SAFETY: each of the first `count` messages points to its parts, in the slab or in the
+        // staging buffer, a name in its peer and its control; all outlive the call, none moves. The
+        // kernel checks parts in user memory.
         let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
         Errno::result(code).map(|sent| (sent as usize).min(count))
     }
 
-    /// Completes the packets of a run and answers in how many pieces they lie. None: the staging
-    /// buffer is used up, or there is no room for the pieces.
+    /// Completes the packets of a run, and returns the number of their parts. Returns None if the
+    /// staging buffer or the list of parts is full.
     fn build_iovecs(
         &mut self,
         slab: &SendMemory,
@@ -311,7 +312,7 @@ impl Udp {
     }
 }
 
-/// Writes a packet with its length before it; what is left of the segment is padding.
+/// Writes a packet after its length; the rest of the segment is padding.
 fn stage(segment: &mut [u8], packet: &Packet<'_>, payload: *const u8) {
     let (headers, rest) = segment.split_at_mut(LENGTH_PREFIX_LEN + packet.header.len());
     let (prefix, header) = headers.split_at_mut(LENGTH_PREFIX_LEN);
@@ -339,7 +340,7 @@ fn iovec(bytes: &[u8]) -> libc::iovec {
     raw_iovec(bytes.as_ptr(), bytes.len())
 }
 
-/// One datagram of one or several parts, which the callers have found readable.
+/// Sends one datagram of one or several parts, which the callers have checked to be readable.
 #[inline]
 fn send_iovecs(
     socket: &OwnedFd,
@@ -365,14 +366,14 @@ fn send_iovecs(
     Errno::result(code).map(drop)
 }
 
-/// Asks for segments of that length.
+/// Sets the segment length.
 fn set_segment_len(message: &mut libc::msghdr, control: &mut CmsgBuffer, len: u16) {
-    // SAFETY: arithmetic alone.
+    // SAFETY: only arithmetic.
     let space = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = space.min(control.0.len()) as _;
-    // SAFETY: the control is large enough for one header and two bytes, so there is a first
-    // header, and its data lie inside.
+    // SAFETY: the control is large enough for one header and two bytes, so there is a first header,
+    // and its data are inside.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         (*header).cmsg_level = libc::SOL_UDP;

@@ -1,7 +1,7 @@
-//! The program that the kernel runs for each frame of the interface, put together by hand: what is
-//! for our station goes to the socket, all else passes on.
+//! The program that the kernel runs for each frame of the interface, assembled by hand: frames for
+//! this process go to its socket, all others to the network stack.
 
-// UNSAFETY: the bpf system call, which has no other form.
+// UNSAFETY: the bpf system call, which has no wrapper.
 #![expect(unsafe_code)]
 
 use super::ether_header::{self, MacEndpoint};
@@ -26,7 +26,7 @@ const PSEUDO_MAP_FD: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Instruction {
     code: u8,
-    /// Source register above, destination register below.
+    /// Source register in the upper bits, destination register in the lower ones.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -36,7 +36,7 @@ const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) ->
     Instruction { code, registers: src << 4 | dst, offset, immediate }
 }
 
-/// `dst` = the `size` at `from` + offset; sizes as the instruction set names them.
+/// `dst` = the value of the size `size` at `src` + offset; sizes as in the instruction set.
 const fn load(size: u8, dst: u8, src: u8, offset: i16) -> Instruction {
     instruction(0x61 | size, dst, src, offset, 0)
 }
@@ -51,7 +51,7 @@ const fn set(dst: u8, value: i32) -> Instruction {
 const fn add(dst: u8, value: i32) -> Instruction {
     instruction(0x07, dst, 0, 0, value)
 }
-/// Jumps `offset` instructions ahead where the low 32 bits of `register` are not `value`.
+/// Jumps `offset` instructions ahead if the low 32 bits of `register` are not `value`.
 const fn jump_if_not_equal(register: u8, value: i32, offset: i16) -> Instruction {
     instruction(0x56, register, 0, offset, value)
 }
@@ -64,7 +64,7 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;
 
-/// What a frame must have at an offset to be handed to the socket, as the processor loads it.
+/// A value that a frame must have at an offset to reach the socket, as the processor loads it.
 struct FrameMatch {
     load_size: u8,
     offset: usize,
@@ -79,7 +79,7 @@ fn match_half(offset: usize, bytes: [u8; 2]) -> FrameMatch {
     FrameMatch { load_size: BPF_H, offset, expected: i32::from(u16::from_ne_bytes(bytes)) }
 }
 
-/// The program for a station, a secret where one is given, and the map with its descriptor.
+/// The program for an endpoint, with a secret if there is one, and with the map's descriptor.
 fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction> {
     let [a, b, c, d, e, f] = local.mac;
     let mut checks = vec![
@@ -102,8 +102,8 @@ fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction
         copy(4, 2),
         add(4, min_len as i32),
     ];
-    // From behind the comparison of lengths to what lets the frame pass: two instructions for each
-    // check, and six that hand it over.
+    // The distance from the comparison of lengths to the instruction that passes the frame on: two
+    // instructions for each check, and six that redirect it.
     let mut jump_distance = 2 * checks.len() as i16 + 6;
     program.push(jump_if_above(4, 3, jump_distance));
     for check in checks {
@@ -113,11 +113,11 @@ fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction
     }
     program.extend([
         load(BPF_W, 2, 1, QUEUE),
-        instruction(0x18, 1, PSEUDO_MAP_FD, 0, map), // two places: a 64-bit constant
+        instruction(0x18, 1, PSEUDO_MAP_FD, 0, map), // two instructions: a 64-bit constant
         instruction(0, 0, 0, 0, 0),
-        set(3, XDP_PASS), // where the map has no socket for the queue
+        set(3, XDP_PASS), // the result if the map has no socket for the queue
         instruction(0x85, 0, 0, 0, HELPER_REDIRECT_MAP),
-        instruction(0x95, 0, 0, 0, 0), // exit with its answer
+        instruction(0x95, 0, 0, 0, 0), // exit with the helper's result
         set(0, XDP_PASS),
         instruction(0x95, 0, 0, 0, 0),
     ]);
@@ -127,14 +127,14 @@ fn program(local: MacEndpoint, secret: Option<u64>, map: i32) -> Vec<Instruction
 fn bpf<T>(command: i64, attributes: &mut T) -> nix::Result<i32> {
     let size = size_of::<T>();
     // SAFETY: each caller passes the attributes of its command, whose beginning the kernel reads up
-    // to `size`; pointers in them point to what lives through the call.
+    // to `size`; pointers in them point to values that live through the call.
     let code =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size) };
     Errno::result(code).map(|answer| answer as i32)
 }
 
 fn descriptor(fd: i32) -> OwnedFd {
-    // SAFETY: the bpf call answered a new descriptor that nobody else knows.
+    // SAFETY: the bpf call returned a new descriptor that no other code knows.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -171,8 +171,8 @@ fn map(socket: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(map)
 }
 
-/// Loads the program that hands frames for `local` to `socket`, with a secret only those that carry
-/// it.
+/// Loads the program that passes frames for `local` to `socket`; with a secret only those that
+/// carry it.
 pub fn load_for(
     socket: BorrowedFd<'_>,
     local: MacEndpoint,
@@ -191,7 +191,7 @@ pub fn load_for(
         flags: u32,
         name: [u8; 16],
     }
-    // The program keeps the map.
+    // The program holds a reference to the map.
     let map = map(socket)?;
     let program = program(local, secret, map.as_raw_fd());
     let mut name = [0; 16];
@@ -200,7 +200,7 @@ pub fn load_for(
         kind: PROG_TYPE_XDP,
         count: program.len() as u32,
         instructions: program.as_ptr() as u64,
-        // No helper that it calls asks for another one.
+        // The helper that it calls requires no other licence.
         license: c"MIT".as_ptr() as u64,
         log_level: 0,
         log_size: 0,
@@ -212,7 +212,7 @@ pub fn load_for(
     bpf(PROG_LOAD, &mut attributes).map(descriptor)
 }
 
-/// Puts the program at an interface, as long as the answered descriptor is open anywhere.
+/// Attaches the program to an interface until the last descriptor of the result is closed.
 pub fn attach(program: BorrowedFd<'_>, index: u32) -> nix::Result<OwnedFd> {
     #[repr(C)]
     struct LinkCreateAttr {
@@ -235,16 +235,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_jump_leads_to_the_answer_that_lets_the_frame_pass() {
+    fn every_jump_leads_to_the_instruction_that_passes_the_frame_on() {
         let local = MacEndpoint { mac: [2, 0, 0, 0, 0, 1], port: 7 };
         for (secret, checks) in [(None, 4), (Some(9), 6)] {
             let program = program(local, secret, 3);
             let jumps =
                 program.iter().enumerate().filter(|(_, one)| [0x56, 0x2d].contains(&one.code));
             let mut count = 0;
-            for (at, one) in jumps {
-                let target = at + 1 + one.offset as usize;
-                assert_eq!(program[target], set(0, XDP_PASS), "from {at}");
+            for (index, instruction) in jumps {
+                let target = index + 1 + instruction.offset as usize;
+                assert_eq!(program[target], set(0, XDP_PASS), "from {index}");
                 count += 1;
             }
             assert_eq!(count, 1 + checks);

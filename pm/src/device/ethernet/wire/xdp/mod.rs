@@ -1,6 +1,7 @@
-//! The AF_XDP wire in copy mode (SKB mode): a small program at the interface hands our frames to
-//! this process before the kernel's network stack sees them; all other frames pass on. The program
-//! is attached by a link, whose last descriptor takes it off again when the process dies.
+//! The AF_XDP wire in copy mode (SKB mode). A small program at the interface passes the frames of
+//! this process to its socket before the kernel's network stack sees them. All other frames go to
+//! the network stack. The program is attached by a link, and is detached when the link's last
+//! descriptor is closed.
 
 mod bpf_program;
 mod receive;
@@ -25,17 +26,17 @@ use umem::{ChunkAllocator, Umem};
 pub(super) const FD_COUNT: usize = 4;
 const UMEM_FD_INDEX: usize = 1;
 
-/// After an exit the kernel takes a moment to let go of a queue.
+/// After an exit the kernel takes a moment to release a queue.
 const BIND_TIMEOUT: Duration = Duration::from_millis(600);
 const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a frame may hold.
+/// The longest packet of a frame.
 fn mtu(link_mtu: usize) -> usize {
     packet_mtu(link_mtu).min(umem::CHUNK_MAX - umem::HEADROOM - ether_header::HEADER)
 }
 
-/// Opens a socket with its memory, binds it to the interface's only queue and puts the program
-/// there. `secret`: as in [`Options`](super::Options).
+/// Opens a socket with its memory, binds it to the interface's only queue and attaches the program.
+/// `secret`: as in [`WireOptions`](super::WireOptions).
 pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, WireError> {
     let (claim, port) = claim_port(link)?;
     let fd = claim.as_fd();
@@ -43,11 +44,11 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
     let index = link::index(fd, link)?;
     let queues = link::receive_queues(fd, link);
     if queues > 1 {
-        // Frames arrive at any queue, and a socket serves one.
+        // Frames arrive at any queue, and a socket serves only one.
         return Err(WireError::new(format!("{link}: AF_XDP: {queues} receive queues, needs 1")));
     }
     if packet_mtu(link_mtu) > mtu(link_mtu) {
-        // A frame lies in one page; smaller ones than the link carries would cost bandwidth.
+        // A frame must fit a page; an MTU below the link's would cost bandwidth.
         return Err(WireError::new(format!("{link}: AF_XDP: no room for an MTU of {link_mtu}")));
     }
     let to_error = |what: &'static str| {
@@ -67,7 +68,7 @@ pub(super) fn open(link: &str, secret: Option<u64>) -> Result<OpenedSockets, Wir
     Ok(OpenedSockets { kind: WireKind::Xdp, link: link.into(), link_mtu, address, descriptors })
 }
 
-/// Again while the queue or the interface is still busy with somebody who has just exited.
+/// Retries while the queue or the interface is still busy with a process that has just exited.
 fn retry_while_busy<T>(mut step: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let start = Instant::now();
     loop {
@@ -80,7 +81,7 @@ fn retry_while_busy<T>(mut step: impl FnMut() -> nix::Result<T>) -> nix::Result<
     }
 }
 
-/// One process's end.
+/// The AF_XDP wire of one process.
 pub(super) struct Xdp {
     socket: OwnedFd,
     local: MacEndpoint,
@@ -93,9 +94,9 @@ pub(super) struct Xdp {
     tx_ring: XskRing<libc::xdp_desc>,
     chunks: ChunkAllocator,
     copier: UserMemoryCopier,
-    /// The kernel has to be called about frames in the send ring.
+    /// The kernel has to be called for frames in the send ring.
     wakeup_pending: bool,
-    /// What the kernel answered when it sent nothing.
+    /// The kernel's error when it sent nothing.
     send_error: Option<Errno>,
     fault: Option<WireFault>,
     stats: Stats,
@@ -136,8 +137,8 @@ impl Xdp {
         Ok(xdp)
     }
 
-    /// Finds out whose each frame is. At the first attach all are free; when a process has died
-    /// the rings say which ones the kernel has, and the others come back to use.
+    /// Determines the use of each chunk. At the first attach all are free. After a process has
+    /// exited, the rings show which ones the kernel has, and the others are free.
     fn recover_chunks(&mut self) {
         let chunk_of = |offset: u64| self.umem.chunk_index(offset);
         let filled: Vec<_> = self.fill_ring.pending().filter_map(chunk_of).collect();

@@ -1,4 +1,4 @@
-//! Taking frames where the kernel put them: they stay there until they are released.
+//! Receives frames in place: they stay in their chunk until they are released.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,8 @@ impl Xdp {
         count
     }
 
-    /// The packet in a frame. What is none goes back to the kernel, if it is a frame at all.
+    /// The packet in a frame. If there is none, the frame goes back to the kernel, if it is valid
+    /// at all.
     fn accept(&mut self, entry: libc::xdp_desc) -> Option<Received> {
         let frame = self.umem.locate_frame(entry.addr, entry.len as usize)?;
         if !self.chunks.hold(frame.buffer) {
@@ -59,7 +60,7 @@ impl Xdp {
     #[inline]
     pub fn release(&mut self, buffer: u32) {
         if self.chunks.release(buffer) {
-            // It has as many places as there are chunks, so there is one.
+            // The ring has as many entries as there are chunks, so there is room.
             self.fill_ring.push(self.umem.chunk_offset(buffer));
         }
     }

@@ -1,5 +1,5 @@
-//! The four rings between us and the kernel: each has a producer and a consumer, and one of them is
-//! the kernel.
+//! The four rings that this process shares with the kernel: each has a producer and a consumer, and
+//! the kernel is one of them.
 
 // UNSAFETY: reads and writes mappings that the kernel shares.
 #![expect(unsafe_code)]
@@ -11,20 +11,20 @@ use memmap2::{MmapOptions, MmapRaw};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Which ring.
+/// The kind of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XskRingKind {
-    /// Chunks for the kernel to receive into.
+    /// Chunks that the kernel may receive into.
     Fill,
     /// Chunks that the kernel has sent.
     Completion,
-    /// Frames that came.
+    /// Received frames.
     Receive,
     /// Frames to send.
     Send,
 }
 
-/// A mapped ring of entries that any bits are valid for.
+/// A mapped ring whose entries are valid for any bit pattern.
 pub struct XskRing<T> {
     map: MmapRaw,
     producer_offset: usize,
@@ -32,9 +32,9 @@ pub struct XskRing<T> {
     flags_offset: usize,
     entries_offset: usize,
     capacity: u32,
-    /// The own index: the producer's of rings that we fill, else the consumer's.
+    /// This process's index: the producer's for rings that it fills, otherwise the consumer's.
     local_index: u32,
-    /// The other's, as last seen.
+    /// The kernel's index, as last read.
     cached_kernel_index: u32,
     marker: PhantomData<T>,
 }
@@ -61,7 +61,7 @@ impl<T: Copy> XskRing<T> {
         let words = [offsets.producer, offsets.consumer, offsets.flags];
         let aligned = offsets.desc.is_multiple_of(align_of::<T>() as u64);
         if !words.into_iter().all(is_inside) || !aligned {
-            return Err(std::io::Error::other("the kernel's offsets make no sense"));
+            return Err(std::io::Error::other("the kernel's ring offsets are invalid"));
         }
         let mut ring = XskRing {
             map,
@@ -90,7 +90,7 @@ impl<T: Copy> XskRing<T> {
     }
 
     fn load(&self, offset: usize) -> u32 {
-        // With the kernel's store after it wrote, or read, the entries.
+        // Pairs with the kernel's store after it has written, or read, the entries.
         self.atomic_at(offset).load(Ordering::Acquire)
     }
 
@@ -101,7 +101,7 @@ impl<T: Copy> XskRing<T> {
     }
 
     fn read(&self, index: u32) -> T {
-        // SAFETY: any bits are a value; others may write, so it is read once.
+        // SAFETY: any bits are a value; the kernel may write, so it is read once.
         unsafe { self.entry(index).read_volatile() }
     }
 
@@ -112,7 +112,7 @@ impl<T: Copy> XskRing<T> {
         (0..count).map(move |k| self.read(from.wrapping_add(k)))
     }
 
-    /// Adds an entry and makes it visible; false where the ring is full.
+    /// Adds an entry and makes it visible. Returns false if the ring is full.
     #[inline]
     pub fn push(&mut self, value: T) -> bool {
         let added = self.stage(value);
@@ -129,7 +129,7 @@ impl<T: Copy> XskRing<T> {
                 return false;
             }
         }
-        // SAFETY: inside the mapping; the entry is ours until published.
+        // SAFETY: inside the mapping; the entry belongs to this process until it is published.
         unsafe { self.entry(self.local_index).write_volatile(value) };
         self.local_index = self.local_index.wrapping_add(1);
         true
@@ -140,7 +140,7 @@ impl<T: Copy> XskRing<T> {
         self.atomic_at(self.producer_offset).store(self.local_index, Ordering::Release);
     }
 
-    /// Takes an entry; it stays the kernel's until `release_taken`.
+    /// Takes an entry, which is not returned to the kernel before `release_taken`.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if self.local_index == self.cached_kernel_index {
@@ -154,19 +154,19 @@ impl<T: Copy> XskRing<T> {
         Some(value)
     }
 
-    /// Gives the entries that were taken back to the kernel.
+    /// Returns the entries that were taken to the kernel.
     #[inline]
     pub fn release_taken(&self) {
         self.atomic_at(self.consumer_offset).store(self.local_index, Ordering::Release);
     }
 
-    /// Whether the kernel has not taken all of what we added.
+    /// Whether the kernel has not yet taken all added entries.
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.load(self.consumer_offset) != self.local_index
     }
 
-    /// Whether the kernel asks to be called.
+    /// Whether the kernel requests a system call.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.load(self.flags_offset) & libc::XDP_RING_NEED_WAKEUP != 0

@@ -1,7 +1,7 @@
-//! Sending frames: copied into chunks, from wherever the bytes are, and one call to the kernel for
-//! all.
+//! Sending frames: they are copied into chunks from the slab and from user memory, and one system
+//! call sends all of them.
 
-// UNSAFETY: copies from the send slab; a call that makes the kernel look.
+// UNSAFETY: copies from the send slab; a call that makes the kernel read the ring.
 #![expect(unsafe_code)]
 
 use super::{Xdp, ether_header};
@@ -30,7 +30,7 @@ impl Xdp {
         done
     }
 
-    /// Puts packets into the ring, and answers how many there was room for.
+    /// Puts packets into the ring, and returns how many fitted.
     fn stage_packets(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let mut chunks = [None; MAX_SEGMENTS];
         let (mut done, mut has_user_bytes) = (0, false);
@@ -51,22 +51,22 @@ impl Xdp {
             let Some(chunk) = *chunk else { continue };
             let (addr, len) =
                 (self.umem.chunk_offset(chunk), (ether_header::HEADER + packet.total_len()) as u32);
-            // It has as many places as there are chunks.
+            // The ring has as many entries as there are chunks.
             self.tx_ring.stage(libc::xdp_desc { addr, len, options: 0 });
             self.stats.sent += 1;
         }
         done
     }
 
-    /// Writes all of a packet but what lies elsewhere to a chunk. None inside: there is none; else
-    /// why it may not travel.
+    /// Writes all of a packet except its user bytes to a chunk. `Err(None)`: there is no chunk;
+    /// otherwise the reason why the packet cannot be sent.
     fn write_packet(
         &mut self,
         slab: &SendMemory,
         packet: &Packet<'_>,
     ) -> Result<u32, Option<Errno>> {
         let (payload, header) = self.header(slab, packet).ok_or(Errno::EMSGSIZE)?;
-        // Nothing leaves the ring while the link is down: that is no full queue.
+        // While the link is down, frames stay in the ring: this is not a full queue.
         let chunk = self.acquire_chunk().ok_or(self.send_error)?;
         let machine_header = packet.header;
         let parts = [
@@ -82,8 +82,8 @@ impl Xdp {
         })
     }
 
-    /// Copies what lies elsewhere behind what is in the chunks; those of which that is not to be
-    /// had are taken back.
+    /// Copies user bytes to the chunks, after the rest of each packet. Chunks whose user bytes are
+    /// inaccessible are freed.
     fn gather(&mut self, batch: &[Packet<'_>], chunks: &mut [Option<u32>]) {
         let mut start = 0;
         while start < batch.len() {
@@ -102,7 +102,7 @@ impl Xdp {
                 (count, end) = (count + 1, end + len);
             }
             let run = start..start + count;
-            // SAFETY: inside chunks that are ours, by `begin`.
+            // SAFETY: inside chunks that were acquired by `write_packet`.
             if unsafe { self.copier.gather(source, &parts[..count]) }.is_err() {
                 for (i, part) in run.zip(parts) {
                     // SAFETY: as above.
@@ -119,7 +119,7 @@ impl Xdp {
         }
     }
 
-    /// Payload and frame header; None: the packet may not travel.
+    /// Payload and frame header, or None if the packet cannot be sent.
     fn header(
         &self,
         slab: &SendMemory,
@@ -132,7 +132,7 @@ impl Xdp {
             .then(|| (payload, ether_header::header(to, self.local.mac, total)))
     }
 
-    /// A free send chunk, looking for completed ones if need be.
+    /// A free send chunk. If there is none, completed chunks are reclaimed first.
     #[inline]
     fn acquire_chunk(&mut self) -> Option<u32> {
         if let Some(chunk) = self.chunks.acquire_send() {
@@ -145,7 +145,7 @@ impl Xdp {
         self.chunks.acquire_send()
     }
 
-    /// Takes back what the kernel has sent.
+    /// Frees the chunks that the kernel has sent.
     fn reclaim_completed(&mut self) {
         while let Some(offset) = self.completion_ring.pop() {
             if let Some(chunk) = self.umem.chunk_index(offset) {
@@ -155,7 +155,7 @@ impl Xdp {
         self.completion_ring.release_taken();
     }
 
-    /// Has the kernel send what is in the ring.
+    /// Makes the kernel send the frames in the ring.
     pub fn wake_kernel(&mut self) {
         self.wakeup_pending = false;
         for _ in 0..MAX_WAKEUPS {
@@ -168,12 +168,12 @@ impl Xdp {
                 socket_io::send(&self.socket, std::ptr::null(), 0, socket_io::NO_ADDRESS)
             };
             match result {
-                // Busy: the interface dropped a frame, for want of a carrier or of room.
+                // Busy: the interface dropped a frame, for lack of a carrier or of room.
                 Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::EBUSY) => {
                     self.send_error = None;
                     self.reclaim_completed();
                 }
-                // No memory now; the next call tries again.
+                // No memory; the next call tries again.
                 Err(Errno::ENOBUFS) => break,
                 Err(errno) => {
                     self.send_error = Some(errno);

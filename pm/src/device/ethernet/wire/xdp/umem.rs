@@ -1,8 +1,7 @@
-//! The memory that AF_XDP's frames lie in: a sealed memfd, so that the owner of a process can go on
-//! with it, in chunks of one frame each: first those that are received into, then those that are
-//! sent from.
+//! The memory of AF_XDP's frames: a sealed memfd, so that the owner of a process can continue with
+//! it. It consists of chunks of one frame each: first those for receiving, then those for sending.
 
-// UNSAFETY: registers memory with the kernel, and hands out addresses inside it.
+// UNSAFETY: registers memory with the kernel, and returns addresses inside it.
 #![expect(unsafe_code)]
 
 use super::ether_header;
@@ -13,16 +12,17 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Chunks to receive into: the number of buffers.
+/// Chunks for receiving: the number of buffers.
 pub const RECEIVE_CHUNKS: usize = 1024;
-/// Chunks to send from.
+/// Chunks for sending.
 pub const SEND_CHUNKS: usize = 512;
 const CHUNKS: usize = RECEIVE_CHUNKS + SEND_CHUNKS;
 
 /// A chunk is half a page or a page.
 pub const CHUNK_MAX: usize = 4096;
-/// What the kernel keeps free before a received frame (XDP_PACKET_HEADROOM), and our part of it:
-/// with 14 the packet behind a frame's header of 18 bytes begins at a multiple of 16.
+/// The bytes that the kernel keeps free in front of a received frame (XDP_PACKET_HEADROOM), and the
+/// extra headroom. With 14 bytes the packet after a frame's header of 18 bytes begins at a multiple
+/// of 16.
 const EXTRA_HEADROOM: usize = 14;
 pub const HEADROOM: usize = 256 + EXTRA_HEADROOM;
 
@@ -36,7 +36,7 @@ pub fn socket() -> nix::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     Errno::result(fd)?;
-    // SAFETY: a descriptor that was just opened and that nobody else knows.
+    // SAFETY: a descriptor that was just opened and that no other code knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -52,8 +52,8 @@ pub fn create_memory(link_mtu: usize) -> nix::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// Gives the memory and the sizes of its rings to a socket. The kernel keeps the pages; the mapping
-/// is needed for this call alone.
+/// Registers the memory and the sizes of the rings with a socket. The kernel keeps the pages; the
+/// mapping is needed only for this call.
 pub fn register(
     socket: BorrowedFd<'_>,
     memory: BorrowedFd<'_>,
@@ -117,7 +117,7 @@ impl Umem {
         Ok(Umem { map, chunk_len })
     }
 
-    /// The chunk that an offset lies in.
+    /// The chunk that contains an offset.
     pub fn chunk_index(&self, offset: u64) -> Option<u32> {
         let index = usize::try_from(offset).ok()? / self.chunk_len;
         (index < CHUNKS).then_some(index as u32)
@@ -128,7 +128,7 @@ impl Umem {
         chunk as u64 * self.chunk_len as u64
     }
 
-    /// The packet's place where a frame lies at `at`; None where it leaves its chunk.
+    /// The location of a frame at `umem_offset`, or None if it exceeds its chunk.
     pub fn locate_frame(&self, umem_offset: u64, len: usize) -> Option<Received> {
         let buffer = self.chunk_index(umem_offset)?;
         let offset = (umem_offset - self.chunk_offset(buffer)) as usize;
@@ -136,7 +136,7 @@ impl Umem {
         fits.then_some(Received { buffer, offset: offset as u32, len: len as u32 })
     }
 
-    /// Where that lies; null if it is not inside one chunk.
+    /// The address of a packet; null if it is not inside one chunk.
     pub fn pointer(&self, packet: Received) -> *mut u8 {
         let (offset, len) = (packet.offset as usize, packet.len as usize);
         let end = offset.checked_add(len);
@@ -147,15 +147,15 @@ impl Umem {
         unsafe { self.map.as_mut_ptr().add(packet.buffer as usize * self.chunk_len + offset) }
     }
 
-    /// Where `len` bytes of a chunk are; null if they are not inside it.
+    /// The address of `len` bytes of a chunk; null if they are not inside it.
     pub fn chunk_ptr(&self, chunk: u32, offset: usize, len: usize) -> *mut u8 {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.chunk_len);
         let packet = Received { buffer: chunk, offset: offset as u32, len: len as u32 };
         if fits { self.pointer(packet) } else { std::ptr::null_mut() }
     }
 
-    /// Writes the parts one after the other into a chunk. False: it has no room for them and so
-    /// many bytes more.
+    /// Writes the parts one after the other into a chunk. Returns false if it has no room for them
+    /// and `extra_len` more bytes.
     ///
     /// # Safety
     /// Each part must be readable for its length.
@@ -182,15 +182,15 @@ impl Umem {
     }
 }
 
-/// Whose each chunk is.
+/// The use of each chunk.
 pub struct ChunkAllocator {
     /// Packets in each receive chunk that are not released yet.
     refcounts: Vec<u16>,
-    /// Receive chunks that nobody has: they go to the fill ring.
+    /// Receive chunks that are not in use: they go to the fill ring.
     free_receive: Vec<u32>,
     /// Send chunks that are free.
     free_send: Vec<u32>,
-    /// How many receive chunks are held.
+    /// The number of held receive chunks.
     held_count: usize,
 }
 
@@ -204,7 +204,8 @@ impl ChunkAllocator {
         }
     }
 
-    /// The kernel has `filled`, `received` and `outgoing`; `completed` will come as completed.
+    /// Computes the free chunks. The kernel has `filled`, `received` and `outgoing`, and will
+    /// return `completed` as completed.
     pub fn recover(
         &mut self,
         filled: &[u32],
@@ -226,7 +227,8 @@ impl ChunkAllocator {
         self.free_receive.pop()
     }
 
-    /// A chunk came from the receive ring. False: it is no receive chunk, or still held.
+    /// Holds a chunk from the receive ring. Returns false if it is not a receive chunk, or still
+    /// held.
     pub fn hold(&mut self, chunk: u32) -> bool {
         match self.refcounts.get_mut(chunk as usize) {
             Some(refcount @ 0) => {
@@ -248,7 +250,7 @@ impl ChunkAllocator {
         }
     }
 
-    /// True: it was the last packet, and the chunk goes to the fill ring.
+    /// Returns true if it was the last packet: the chunk then goes to the fill ring.
     pub fn release(&mut self, chunk: u32) -> bool {
         let Some(refcount @ 1..) = self.refcounts.get_mut(chunk as usize) else { return false };
         *refcount -= 1;
@@ -271,7 +273,7 @@ impl ChunkAllocator {
         self.free_send.pop()
     }
 
-    /// A send chunk came back. What is none is not taken, nor more than there are.
+    /// Frees a send chunk. Other chunks are ignored, and so are more chunks than there are.
     pub fn release_send(&mut self, chunk: u32) {
         if (RECEIVE_CHUNKS..CHUNKS).contains(&(chunk as usize))
             && self.free_send.len() < SEND_CHUNKS

@@ -1,0 +1,267 @@
+//! The rules themselves: each takes what a file defines and says what is wrong with it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::source::{Definition, Kind, Source};
+
+/// What the name of a duration ends in, before a unit.
+const DURATION_ENDINGS: &[&str] =
+    &["TIMEOUT", "INTERVAL", "GRACE", "TTL", "WINDOW", "DELAY", "RTT", "RTO", "LATENCY"];
+const UNITS: &[&str] = &["NS", "US", "MS", "S"];
+/// A duration of these names is a unit itself.
+const UNIT_CONSTANTS: &[&str] = &["NS", "US", "MS", "SECOND"];
+const NUMBERS: &[&str] = &["u8", "u16", "u32", "u64", "u128", "i32", "i64", "f64"];
+/// The file that names every exit code.
+const EXIT_CODES: &str = "proto/src/exit_code.rs";
+/// What every Rust file knows without `use`.
+const PRELUDE: &[&str] = &[
+    "AsMut", "AsRef", "Box", "Clone", "Copy", "Default", "DoubleEndedIterator", "Drop", "Eq", "Err",
+    "ExactSizeIterator", "Extend", "Fn", "FnMut", "FnOnce", "From", "Future", "FromIterator", "Into",
+    "IntoIterator", "IntoFuture", "Iterator", "None", "Ok", "Option", "Ord", "PartialEq", "PartialOrd",
+    "Result", "Send", "Sized", "Some", "String", "Sync", "ToOwned", "ToString", "TryFrom", "TryInto",
+    "Unpin", "Vec",
+];
+/// Pronouns, question words, quantities and moods: no type is called so.
+const NO_TYPES: &[&str] = &[
+    "All", "Any", "Asked", "Both", "Each", "Everybody", "Everything", "Found", "Given", "Gone", "Her",
+    "Here", "Him", "How", "It", "Its", "Itself", "Many", "Mine", "Nobody", "None", "Nothing", "Now",
+    "One", "Other", "Others", "Ours", "Own", "Said", "Same", "Seen", "Some", "Somebody", "Something",
+    "Such", "That", "Their", "Them", "There", "These", "They", "Thing", "This", "Those", "Told", "Us",
+    "Wanted", "What", "When", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Why", "Wish", "Yours",
+];
+
+/// A word that no identifier contains, and what to say instead.
+pub type Words = BTreeMap<String, String>;
+
+/// The table `| word | instead |` of the document.
+pub fn word_list(lines: &[String]) -> Words {
+    let rows = lines.iter().skip_while(|line| !line.starts_with("| word |")).skip(2);
+    rows.take_while(|line| line.starts_with('|'))
+        .filter_map(|line| {
+            let mut cells = line.trim_matches('|').split('|').map(str::trim);
+            Some((cells.next()?.to_string(), cells.next()?.to_string()))
+        })
+        .collect()
+}
+
+/// The rules, and what they have seen so far.
+pub struct Rules {
+    words: Words,
+    findings: Vec<String>,
+    /// Where each crate defines a type, and whether other files see it.
+    types: BTreeMap<(String, String), Vec<(String, bool)>>,
+}
+
+impl Rules {
+    /// Rules with this word list.
+    pub fn new(words: Words) -> Self {
+        Self { words, findings: Vec::new(), types: BTreeMap::new() }
+    }
+
+    /// Judges a file; names of types are compared at the end.
+    pub fn file(&mut self, source: &Source) {
+        let path = &source.path;
+        let mut known = HashSet::new();
+        for (name, line) in &source.identifiers {
+            if known.insert(name)
+                && let Some(word) = segments(name).into_iter().find(|part| self.words.contains_key(part))
+            {
+                let instead = &self.words[&word];
+                self.findings.push(format!("{path}:{line}: {name}: not \"{word}\" but {instead}"));
+            }
+        }
+        for one in &source.definitions {
+            let fault = match one.kind {
+                Kind::Type => {
+                    let place = (crate_of(path), one.name.clone());
+                    self.types.entry(place).or_default().push((path.clone(), one.public));
+                    type_fault(&one.name)
+                }
+                Kind::Constant => constant_fault(path, one),
+                Kind::Test => None,
+            };
+            if let Some(fault) = fault {
+                self.findings.push(format!("{path}:{}: {}: {fault}", one.line, one.name));
+            }
+        }
+    }
+
+    /// All that was found.
+    pub fn findings(mut self) -> Vec<String> {
+        for ((_, name), places) in &self.types {
+            if places.len() > 1 && places.iter().any(|(_, public)| *public) {
+                let paths: Vec<&str> = places.iter().map(|(path, _)| path.as_str()).collect();
+                let finding = format!("{}: a crate has this type once: {name}", paths.join(", "));
+                self.findings.push(finding);
+            }
+        }
+        self.findings
+    }
+}
+
+/// What is wrong with the name of a type.
+fn type_fault(name: &str) -> Option<String> {
+    if PRELUDE.contains(&name) {
+        Some("shadows a name of the prelude".into())
+    } else if NO_TYPES.contains(&name) {
+        Some("a type is called by a noun, not by a pronoun, a question or a mood".into())
+    } else {
+        None
+    }
+}
+
+/// What is wrong with the name of a constant.
+fn constant_fault(path: &str, one: &Definition) -> Option<String> {
+    let has = |words: &[&str]| one.of.iter().any(|found| words.contains(&found.as_str()));
+    let name = one.name.as_str();
+    let ends_in_unit = name.rsplit('_').next().is_some_and(|last| UNITS.contains(&last))
+        && name.contains('_')
+        && !name.contains("_PER_");
+    let duration = has(&["Duration"]) || (has(NUMBERS) && ends_in_unit);
+    if duration && !UNIT_CONSTANTS.contains(&name) && !is_duration_name(name) {
+        return Some(format!("a duration ends in _{}", DURATION_ENDINGS.join(", _")));
+    }
+    let variable = one.text.as_deref().is_some_and(is_variable);
+    if variable && has(&["str"]) && !name.ends_with("_ENV") {
+        return Some("the name of an environment variable ends in _ENV".into());
+    }
+    // Tests look at the programs from outside.
+    let outside = path.starts_with("tests/");
+    if name.starts_with("EXIT_") && has(&["u8", "i32"]) && path != EXIT_CODES && !outside {
+        return Some(format!("exit codes are named in {EXIT_CODES}"));
+    }
+    None
+}
+
+/// Whether a constant's name says that it is a duration: `_TIMEOUT`, `_INTERVALS`, `_TTL_MS`.
+fn is_duration_name(name: &str) -> bool {
+    let mut parts: Vec<&str> = name.split('_').collect();
+    parts.pop_if(|last| UNITS.contains(last));
+    parts.pop_if(|last| *last == "RANGE");
+    let last = parts.last().copied().unwrap_or_default();
+    parts.len() > 1 && DURATION_ENDINGS.iter().any(|end| last == *end || last.strip_suffix('S') == Some(end))
+}
+
+/// Whether a text looks like the name of an environment variable of ours.
+fn is_variable(text: &str) -> bool {
+    let own = ["SCORE", "SCBD", "PM_", "HARNESS_"].iter().any(|start| text.starts_with(start));
+    own && text.chars().all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_')
+}
+
+/// The words of an identifier, in small letters: `told_networks`, `ToldNetworks`, `TOLD`.
+fn segments(name: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    for part in name.split('_') {
+        let shouted = part.chars().all(|letter| !letter.is_lowercase());
+        let mut word = String::new();
+        for letter in part.chars() {
+            if letter.is_uppercase() && !shouted && !word.is_empty() {
+                parts.push(std::mem::take(&mut word));
+            }
+            word.extend(letter.to_lowercase());
+        }
+        parts.push(word);
+    }
+    parts
+}
+
+/// What is compiled together with a file: `a/src`, `a/src/bin/b`, `a/tests/c`.
+fn crate_of(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').collect();
+    let top = ["src", "tests", "benches", "scenarios", "fuzz_targets"];
+    let at = parts.iter().position(|part| top.contains(part)).unwrap_or(0);
+    // tests/ is a package, too.
+    let at = if parts.get(at + 1).is_some_and(|next| ["src", "scenarios"].contains(next)) { at + 1 } else { at };
+    let length = match (parts[at], parts.get(at + 1)) {
+        ("src", Some(&"bin")) => at + 3,
+        ("src" | "scenarios", _) => at + 1,
+        _ => at + 2,
+    };
+    parts[..length.min(parts.len())].join("/").trim_end_matches(".rs").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the rules say of these files.
+    fn judge(files: &[(&str, &str)]) -> Vec<String> {
+        let words = word_list(&["| word | instead |".into(), "|---|---|".into(), "| muster | bring-up |".into()]);
+        let mut rules = Rules::new(words);
+        for (path, text) in files {
+            rules.file(&Source::parse(path, text).expect("tokens"));
+        }
+        rules.findings()
+    }
+
+    #[test]
+    fn a_word_of_the_list_is_found_in_every_identifier() {
+        for text in ["struct MusterRoll;", "fn f(muster_at: u8) {}", "const MUSTER: u8 = 1;"] {
+            let found = judge(&[("a/src/lib.rs", text)]);
+            assert!(found.len() == 1 && found[0].contains("bring-up"), "{text}: {found:?}");
+        }
+        assert!(judge(&[("a/src/lib.rs", "// muster\nfn mustered() {}")]).is_empty());
+    }
+
+    #[test]
+    fn a_duration_without_its_ending_is_found() {
+        for text in [
+            "const PATIENCE: Duration = Duration::from_secs(1);",
+            "static WAIT: [Duration; 2] = X;",
+            "const TIMEOUT: Duration = X;",
+            "const LONGEST_NS: u64 = 5;",
+        ] {
+            let found = judge(&[("a/src/lib.rs", text)]);
+            assert!(found.len() == 1 && found[0].contains("_TIMEOUT"), "{text}: {found:?}");
+        }
+        for text in [
+            "const REPLY_TIMEOUT: Duration = X;",
+            "const POLL_INTERVALS: [Duration; 2] = X;",
+            "const POLL_INTERVAL_RANGE_MS: (u32, u32) = X;",
+            "const MS: Duration = X;",
+            "const STOPPED_NS: usize = 4;",
+            "const LINK_BITS_PER_S: f64 = 1e9;",
+        ] {
+            assert_eq!(judge(&[("a/src/lib.rs", text)]), [] as [String; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn environment_variables_and_exit_codes_have_their_endings_and_their_place() {
+        for (text, rule) in [
+            ("const PACE: &str = \"SCORE_TEST_PACE\";", "_ENV"),
+            ("const EXIT_USAGE: u8 = 2;", "exit_code.rs"),
+        ] {
+            let found = judge(&[("a/src/lib.rs", text)]);
+            assert!(found.len() == 1 && found[0].contains(rule), "{text}: {found:?}");
+        }
+        assert!(judge(&[("a/src/lib.rs", "const PACE_ENV: &str = \"SCORE_TEST_PACE\";")]).is_empty());
+        assert!(judge(&[(EXIT_CODES, "pub const EXIT_USAGE: u8 = 2;")]).is_empty());
+    }
+
+    #[test]
+    fn a_type_is_a_noun_and_shadows_nothing() {
+        for text in ["struct Whose;", "enum Copy { A }", "pub type Result<T> = X<T>;", "struct Said;"] {
+            assert_eq!(judge(&[("a/src/lib.rs", text)]).len(), 1, "{text}");
+        }
+        assert!(judge(&[("a/src/lib.rs", "impl Iterator for A { type Item = u8; }")]).is_empty());
+    }
+
+    #[test]
+    fn a_type_name_occurs_once_in_a_crate_unless_each_is_private() {
+        let public = ("a/src/one.rs", "pub struct Peer;");
+        let private = ("a/src/two.rs", "struct Peer;");
+        let elsewhere = ("b/src/two.rs", "pub struct Peer;");
+        assert_eq!(judge(&[public, private]).len(), 1);
+        assert!(judge(&[private, ("a/src/three.rs", "enum Peer { A }")]).is_empty());
+        assert!(judge(&[public, elsewhere]).is_empty());
+        assert!(judge(&[public, ("a/tests/x.rs", "struct Peer;")]).is_empty());
+    }
+
+    #[test]
+    fn identifiers_are_split_into_words() {
+        assert_eq!(segments("told_networks"), ["told", "networks"]);
+        assert_eq!(segments("ToldNetworks"), ["told", "networks"]);
+        assert_eq!(segments("TOLD_NETWORKS"), ["told", "networks"]);
+    }
+}
