@@ -3,214 +3,22 @@
 
 mod driver;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use driver::*;
+use driver::TEST_TIMEOUT;
+use driver::service::{Client, Service, hello, login, spec};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::geteuid;
-use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
-use score_proto::message::*;
-
-static NEXT_TEST_ID: AtomicU32 = AtomicU32::new(0);
-
-/// A service of one host, or of two of which the other never starts; ended when this value is
-/// dropped.
-struct Service {
-    child: Child,
-    folder: PathBuf,
-    port: u16,
-}
-
-impl Service {
-    /// Starts the service. None, with a message about the skip, if the test does not run as root.
-    fn start(cores: u32) -> Option<Self> {
-        Self::start_with(cores, &[])
-    }
-
-    fn start_with(cores: u32, extra_args: &[&str]) -> Option<Self> {
-        if !geteuid().is_root() {
-            eprintln!("SKIPPED multi-user mode: it needs root");
-            return None;
-        }
-        let number = NEXT_TEST_ID.fetch_add(1, Ordering::Relaxed);
-        let folder =
-            std::env::temp_dir().join(format!("score-service-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir(&folder).unwrap();
-        let db = format!(
-            "here address=127.0.0.1 cores={cores}\nabsent address=127.0.0.9 cores=1 group=g\n"
-        );
-        std::fs::write(folder.join("db"), db).unwrap();
-        let made = scored(&["-makekey"]).arg(folder.join("key")).status().unwrap();
-        assert!(made.success());
-        let reserved_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = reserved_port.local_addr().unwrap().port();
-        drop(reserved_port);
-        let child = scored(&["-host", "here", "-server", "here", "-port", &port.to_string()])
-            .arg("-file")
-            .arg(folder.join("db"))
-            .arg("-key")
-            .arg(folder.join("key"))
-            .arg("-socket")
-            .arg(folder.join("socket"))
-            .args(extra_args)
-            .stderr(std::fs::File::create(folder.join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        let service = Self { child, folder, port };
-        service.until_logged("ready");
-        Some(service)
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("log")).unwrap()
-    }
-
-    fn until_logged(&self, what: &str) {
-        let end = Instant::now() + TEST_TIMEOUT;
-        while !self.log().contains(what) {
-            assert!(Instant::now() < end, "{what} is not in the log: {}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.join("socket")
-    }
-
-    /// Resident memory, KiB.
-    fn memory(&self) -> u64 {
-        self.status("VmRSS:")
-    }
-
-    fn status(&self, what: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
-        line.split_whitespace().next().unwrap().parse().unwrap()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn scored(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
-    command.args(words).stdin(Stdio::null()).env_remove("JOURNAL_STREAM");
-    command
-}
-
-/// A client of the service.
-struct Client {
-    socket: UnixStream,
-    decoder: ServerMessageDecoder,
-    out: String,
-    notices: String,
-    /// The exit code, once received.
-    code: Option<u8>,
-}
-
-fn login(uid: u32) -> ClientMessage {
-    let (name, cluster) = (bytes(""), String::new());
-    ClientMessage::Login(Login { uid, name, cluster, limits: Vec::new() })
-}
-
-fn spec(script: &str, options: &[&str]) -> JobSpec {
-    let options = options.iter().map(|name| ((*name).to_owned(), None)).collect();
-    JobSpec { options, environment: vec![bytes("PATH=/bin:/usr/bin")], ..job(1, vec![sh(script)]) }
-}
-
-impl Client {
-    fn connect(path: &Path) -> Self {
-        let socket = UnixStream::connect(path).unwrap();
-        let (out, notices) = (String::new(), String::new());
-        Self { socket, decoder: ServerMessageDecoder::default(), out, notices, code: None }
-    }
-
-    /// Logs in and submits a job of this many nodes.
-    fn submit(path: &Path, nodes: u32, spec: JobSpec) -> Self {
-        let mut client = Self::connect(path);
-        let request =
-            ClientMessage::Request { allocation: AllocationRequest::FewestHosts(nodes), spec };
-        let uid = geteuid().as_raw();
-        client.send(&[ClientMessage::Hello { version: PROTOCOL_VERSION }, login(uid), request]);
-        client
-    }
-
-    fn send(&mut self, messages: &[ClientMessage]) {
-        let mut out = Vec::new();
-        for message in messages {
-            let is_login_message =
-                matches!(message, ClientMessage::Login(_) | ClientMessage::Console(_));
-            let job = if is_login_message { SESSION_JOB } else { 1 };
-            client_session::encode(job, message, &mut out).unwrap();
-        }
-        self.socket.write_all(&out).unwrap();
-    }
-
-    /// Reads the messages of this time; false if the other side has closed.
-    fn receive(&mut self, timeout: Duration) -> bool {
-        self.socket.set_read_timeout(Some(timeout)).unwrap();
-        let mut chunk = [0; 8192];
-        match self.socket.read(&mut chunk) {
-            Ok(0) => return false,
-            Ok(count) => self.decoder.push(&chunk[..count]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {}
-            Err(_) => return false,
-        }
-        while let Some(frame) = self.decoder.next().unwrap() {
-            match frame.message {
-                ServerMessage::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
-                ServerMessage::Notice { text, .. } => self.notices += &format!("{text}\n"),
-                ServerMessage::Refused { reason, code } => {
-                    self.notices += &format!("{reason}\n");
-                    self.code = Some(code);
-                }
-                ServerMessage::Finished(end) => self.code = Some(end.code),
-                _ => {}
-            }
-        }
-        true
-    }
-
-    fn until_ended(&mut self) -> u8 {
-        let end = Instant::now() + TEST_TIMEOUT;
-        while self.code.is_none() {
-            assert!(Instant::now() < end, "no end: {}", self.notices);
-            if !self.receive(Duration::from_millis(50)) {
-                break;
-            }
-        }
-        self.code.unwrap_or_else(|| panic!("closed without a final message: {}", self.notices))
-    }
-
-    fn until_noticed(&mut self, what: &str) {
-        let end = Instant::now() + TEST_TIMEOUT;
-        while !self.notices.contains(what) && !self.out.contains(what) {
-            assert!(Instant::now() < end, "no {what}: {}", self.notices);
-            assert!(self.receive(Duration::from_millis(50)), "closed: {}", self.notices);
-        }
-    }
-}
+use score_proto::message::{ClientMessage, ConsoleRequest};
 
 #[test]
 fn a_login_with_a_wrong_uid_is_refused_and_logged() {
     let Some(service) = Service::start(2) else { return };
     let mut wrong_uid = Client::connect(&service.socket());
-    wrong_uid.send(&[ClientMessage::Hello { version: PROTOCOL_VERSION }, login(12_345)]);
+    wrong_uid.send(&[hello(), login(12_345)]);
     assert_eq!(wrong_uid.until_ended(), 2);
     assert!(wrong_uid.notices.contains("differs from your uid 0"), "{}", wrong_uid.notices);
     service.until_logged("claimed to be uid 12345");
@@ -221,7 +29,6 @@ fn a_login_with_a_wrong_uid_is_refused_and_logged() {
 #[test]
 fn requests_before_login_are_refused() {
     let Some(service) = Service::start(2) else { return };
-    let hello = ClientMessage::Hello { version: PROTOCOL_VERSION };
     let spec = || spec("echo no", &[]);
     for message in [
         ClientMessage::Submit(spec()),
@@ -229,7 +36,7 @@ fn requests_before_login_are_refused() {
         ClientMessage::Console(ConsoleRequest::Kill(1)),
     ] {
         let mut client = Client::connect(&service.socket());
-        client.send(&[hello.clone(), message]);
+        client.send(&[hello(), message]);
         assert_eq!(client.until_ended(), 2);
         assert!(client.notices.contains("log in first"), "{}", client.notices);
     }
@@ -326,8 +133,8 @@ fn ten_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
         .map(|_| Client::submit(&service.socket(), 1, spec("echo ran", &["wait"])))
         .collect();
     let last = clients.last_mut().unwrap();
-    last.until_noticed("waits for room");
-    assert!(last.notices.contains(&format!("{} go before it", JOBS - 1)), "{}", last.notices);
+    last.until_noticed("is queued");
+    assert!(last.notices.contains(&format!("{} jobs ahead", JOBS - 1)), "{}", last.notices);
     let grown = service.memory().saturating_sub(memory_before) / JOBS as u64;
     assert!(grown < 32, "{grown} KiB a job");
     // Free slots: the first jobs run, in their order.

@@ -34,6 +34,9 @@ pub enum Parent {
     Peer(usize),
 }
 
+/// Refusal of a job without an owner: it would run as root.
+pub const NO_OWNER: &str = "a job of multi-user mode needs an owner";
+
 /// Bytes of orders that may wait for a shepherd. Input needs far fewer.
 const MAX_QUEUED_ORDER_BYTES: usize = 8 << 20;
 
@@ -83,6 +86,8 @@ pub struct StartContext<'a> {
     pub cgroups: &'a Cgroups,
     /// Whether it is time to remove the directories that earlier jobs have left.
     pub sweep_due: bool,
+    /// Whether this daemon serves every user: then each job has an owner.
+    pub is_service: bool,
     /// Is called with the path of the directory before the directory exists.
     pub announce_path: &'a mut dyn FnMut(&str),
 }
@@ -215,6 +220,9 @@ impl HostJob {
         validate::check_limits(&begin.spec, nodes, &host_limits::cached_limits())
             .map_err(|reason| (EXIT_REFUSED, reason))?;
         let failed = |reason: String| (EXIT_FAILED, reason);
+        if context.is_service && begin.owner.is_none() {
+            return Err((EXIT_REFUSED, NO_OWNER.to_owned()));
+        }
         let directory = match &begin.owner {
             Some(_) => JobDirectory::create_for_user(&mut *context.announce_path),
             None => {
@@ -243,7 +251,10 @@ impl HostJob {
             directory: &directory.path().to_string_lossy(),
             owner: begin.owner.as_ref(),
             group: self.group.as_ref(),
-            raw_socket_grant: raw_socket::RawSocketGrant::for_job(begin, self.tree_node.placement()),
+            raw_socket_grant: raw_socket::RawSocketGrant::for_job(
+                begin,
+                self.tree_node.placement(),
+            ),
         };
         let shepherd = ShepherdHandle::start(&shepherd_args, context);
         let shepherd = shepherd

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use score_proto::exit_code::EXIT_HOST_LOST;
+use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::job_control::{
     JobStart, Order, Owner as JobOwner, Placement, Report, StopCondition,
@@ -16,7 +16,7 @@ use score_proto::message::{JobSpec, Level, ServerMessage};
 use score_proto::peer_message::PeerMessage;
 
 use super::daemon_bringup::{self, DaemonBringup};
-use super::host_job::{HostJob, Parent, StartContext};
+use super::host_job::{HostJob, NO_OWNER, Parent, StartContext};
 use super::peers::Peers;
 use super::program_cache::ChunkRequest;
 use super::session::ClientJob;
@@ -71,6 +71,9 @@ impl Daemon {
         daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
         owner: Option<JobOwner>,
     ) {
+        if self.service.is_some() && owner.is_none() {
+            return self.refuse(client_job, NO_OWNER.to_owned(), EXIT_REFUSED);
+        }
         let session = self.sessions.get_mut(&client_job.session_key);
         if !session.is_some_and(|session| session.set_job_id(client_job.job, job_id)) {
             return self.on_master_done(job_id, EXIT_HOST_LOST);
@@ -533,6 +536,7 @@ impl Daemon {
             program_cache: &self.program_cache,
             cgroups: &self.cgroups,
             sweep_due,
+            is_service: self.service.is_some(),
             announce_path: &mut announce_path,
         };
         host_job.begin(begin, context);

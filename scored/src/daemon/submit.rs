@@ -21,18 +21,22 @@ impl Daemon {
         let mut session_keys: Vec<usize> = self.sessions.keys().copied().collect();
         // Sessions are served in the order in which they connected.
         session_keys.sort_unstable();
+        let is_service = self.service.is_some();
         for session_key in session_keys {
             while let Some(session) = self.sessions.get_mut(&session_key)
                 && let Some((job, request)) = session.next_request()
             {
-                let (job_id, needs_login) =
-                    (session.job_id(job), session.peer_credentials.is_some());
+                let job_id = session.job_id(job);
                 let client_job = ClientJob { session_key, job };
                 match request {
-                    ClientRequest::Submit(_) if needs_login => {
+                    // Messages of single-user mode: here a job would run as the user of this
+                    // daemon, which is root. A service accepts them from no session, local or
+                    // forwarded, before or after a login.
+                    ClientRequest::Submit(_) | ClientRequest::Open(_) if is_service => {
                         self.refuse(
                             ClientJob::session_itself(session_key),
-                            "log in first".to_owned(),
+                            "this scored runs in multi-user mode: log in first, and request jobs"
+                                .to_owned(),
                             EXIT_REFUSED,
                         );
                     }

@@ -2,6 +2,8 @@
 //! messages.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod service;
+
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;

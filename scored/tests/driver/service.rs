@@ -1,0 +1,326 @@
+//! A scored that serves every user, on one host or two, and a client that speaks the protocol
+//! itself, as any user. All of it needs root.
+#![allow(dead_code, reason = "each test file uses a part")]
+#![expect(unsafe_code, reason = "the ids of one thread: glibc's calls change all threads")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use score_proto::PROTOCOL_VERSION;
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::message::*;
+
+use super::{TEST_TIMEOUT, bytes, job, sh};
+
+/// Two users of the tests. The system has no name for them.
+pub const ALICE: u32 = 61_001;
+pub const BOB: u32 = 61_002;
+
+static NEXT_TEST_ID: AtomicU32 = AtomicU32::new(0);
+
+/// A service; its daemons end when this value is dropped.
+pub struct Service {
+    daemons: Vec<(String, Child)>,
+    folder: PathBuf,
+    pub port: u16,
+}
+
+impl Service {
+    /// Starts a service of one host; a second host of its database never starts. None, with a
+    /// message about the skip, if the test does not run as root.
+    pub fn start(cores: u32) -> Option<Self> {
+        Self::start_with(cores, &[])
+    }
+
+    pub fn start_with(cores: u32, extra_args: &[&str]) -> Option<Self> {
+        let database = format!(
+            "here address=127.0.0.1 cores={cores}\nabsent address=127.0.0.9 cores=1 group=g\n"
+        );
+        Self::start_hosts(&database, &["here"], extra_args)
+    }
+
+    /// Starts a service of two hosts with two processors each: `hosta`, and the server, `hostb`.
+    pub fn start_two_hosts() -> Option<Self> {
+        let database = "hosta address=127.0.0.1 cores=2\nhostb address=127.0.0.2 cores=2\n";
+        let service = Self::start_hosts(database, &["hosta", "hostb"], &[])?;
+        service.until_logged("host hosta is up");
+        Some(service)
+    }
+
+    /// The last host is the server.
+    fn start_hosts(database: &str, hosts: &[&str], extra_args: &[&str]) -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED multi-user mode: it needs root");
+            return None;
+        }
+        let number = NEXT_TEST_ID.fetch_add(1, Ordering::Relaxed);
+        let folder =
+            std::env::temp_dir().join(format!("score-service-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("db"), database).unwrap();
+        let made = scored(&["-makekey"]).arg(folder.join("key")).status().unwrap();
+        assert!(made.success());
+        let reserved_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = reserved_port.local_addr().unwrap().port();
+        drop(reserved_port);
+        let mut service = Self { daemons: Vec::new(), folder, port };
+        let server = hosts.last().unwrap();
+        for host in hosts {
+            let folder = &service.folder;
+            let log = std::fs::File::create(folder.join(format!("log-{host}"))).unwrap();
+            let child = scored(&["-host", host, "-server", server, "-port", &port.to_string()])
+                .arg("-file")
+                .arg(folder.join("db"))
+                .arg("-key")
+                .arg(folder.join("key"))
+                .arg("-socket")
+                .arg(folder.join(format!("socket-{host}")))
+                .args(extra_args)
+                .stderr(log)
+                .spawn()
+                .unwrap();
+            service.daemons.push(((*host).to_owned(), child));
+            service.until_logged_on(host, "ready");
+        }
+        Some(service)
+    }
+
+    fn server(&self) -> &(String, Child) {
+        self.daemons.last().unwrap()
+    }
+
+    /// The log of the server.
+    pub fn log(&self) -> String {
+        self.log_of(&self.server().0)
+    }
+
+    pub fn log_of(&self, host: &str) -> String {
+        std::fs::read_to_string(self.folder.join(format!("log-{host}"))).unwrap()
+    }
+
+    pub fn until_logged(&self, what: &str) {
+        self.until_logged_on(&self.server().0, what);
+    }
+
+    fn until_logged_on(&self, host: &str, what: &str) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while !self.log_of(host).contains(what) {
+            assert!(Instant::now() < end, "{what} is not in the log: {}", self.log_of(host));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The socket of the server.
+    pub fn socket(&self) -> PathBuf {
+        self.socket_of(&self.server().0)
+    }
+
+    pub fn socket_of(&self, host: &str) -> PathBuf {
+        self.folder.join(format!("socket-{host}"))
+    }
+
+    /// A file that tests may use.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The process of the server.
+    pub fn pid(&self) -> u32 {
+        self.server().1.id()
+    }
+
+    /// Whether every daemon lives.
+    pub fn is_alive(&mut self) -> bool {
+        self.daemons.iter_mut().all(|(_, child)| child.try_wait().unwrap().is_none())
+    }
+
+    /// Resident memory of the server, KiB.
+    pub fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    pub fn status(&self, what: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    /// Asks as another user, on every host, and runs a job: an attack must not be felt.
+    pub fn serves(&self, uid: u32) {
+        for (host, _) in &self.daemons {
+            let mut client = Client::connect_as(&self.socket_of(host), uid);
+            client.request(uid, 1, spec("echo served", &["wait"]));
+            assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"), "{host}");
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.daemons {
+            let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn scored(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
+    command.args(words).stdin(Stdio::null()).env_remove("JOURNAL_STREAM");
+    command
+}
+
+/// A client of the service.
+pub struct Client {
+    pub socket: UnixStream,
+    decoder: ServerMessageDecoder,
+    pub out: String,
+    pub notices: String,
+    /// The exit code, once received.
+    pub code: Option<u8>,
+}
+
+pub fn hello() -> ClientMessage {
+    ClientMessage::Hello { version: PROTOCOL_VERSION }
+}
+
+pub fn login(uid: u32) -> ClientMessage {
+    let (name, cluster) = (bytes(""), String::new());
+    ClientMessage::Login(Login { uid, name, cluster, limits: Vec::new() })
+}
+
+pub fn spec(script: &str, options: &[&str]) -> JobSpec {
+    let options = options.iter().map(|name| ((*name).to_owned(), None)).collect();
+    JobSpec { options, environment: vec![bytes("PATH=/bin:/usr/bin")], ..job(1, vec![sh(script)]) }
+}
+
+/// Calls `action` on a thread that is this user and has no groups.
+pub fn run_as<T: Send>(uid: u32, action: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: three system calls without memory; they change this thread alone, which ends
+            // with the closure.
+            unsafe {
+                assert_eq!(libc::syscall(libc::SYS_setgroups, 0, 0), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresgid, uid, uid, uid), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);
+            }
+            action()
+        });
+        thread.join().unwrap()
+    })
+}
+
+impl Client {
+    pub fn connect(path: &Path) -> Self {
+        let socket = UnixStream::connect(path).unwrap();
+        let (out, notices) = (String::new(), String::new());
+        Self { socket, decoder: ServerMessageDecoder::default(), out, notices, code: None }
+    }
+
+    /// Connects as a user.
+    pub fn connect_as(path: &Path, uid: u32) -> Self {
+        run_as(uid, || Self::connect(path))
+    }
+
+    /// Connects as a user and logs in.
+    pub fn log_in(path: &Path, uid: u32) -> Self {
+        let mut client = Self::connect_as(path, uid);
+        client.send(&[hello(), login(uid)]);
+        client
+    }
+
+    /// Logs in as the user of the test and submits a job of this many nodes.
+    pub fn submit(path: &Path, nodes: u32, spec: JobSpec) -> Self {
+        let mut client = Self::connect(path);
+        client.request(geteuid().as_raw(), nodes, spec);
+        client
+    }
+
+    /// Greets, logs in and requests a job.
+    pub fn request(&mut self, uid: u32, nodes: u32, spec: JobSpec) {
+        let allocation = AllocationRequest::FewestHosts(nodes);
+        self.send(&[hello(), login(uid), ClientMessage::Request { allocation, spec }]);
+    }
+
+    pub fn send(&mut self, messages: &[ClientMessage]) {
+        self.socket.write_all(&encode(messages)).unwrap();
+    }
+
+    /// Reads the messages of this time; false if the other side has closed.
+    pub fn receive(&mut self, timeout: Duration) -> bool {
+        self.socket.set_read_timeout(Some(timeout)).unwrap();
+        let mut chunk = [0; 8192];
+        match self.socket.read(&mut chunk) {
+            Ok(0) => return false,
+            Ok(count) => self.decoder.push(&chunk[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {}
+            Err(_) => return false,
+        }
+        while let Some(frame) = self.decoder.next().unwrap() {
+            match frame.message {
+                ServerMessage::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
+                ServerMessage::Notice { text, .. } => self.notices += &format!("{text}\n"),
+                ServerMessage::Refused { reason, code } => {
+                    self.notices += &format!("{reason}\n");
+                    self.code = Some(code);
+                }
+                ServerMessage::Finished(end) => self.code = Some(end.code),
+                _ => {}
+            }
+        }
+        true
+    }
+
+    pub fn until_ended(&mut self) -> u8 {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while self.code.is_none() {
+            assert!(Instant::now() < end, "no end: {}", self.notices);
+            if !self.receive(Duration::from_millis(50)) {
+                break;
+            }
+        }
+        self.code.unwrap_or_else(|| panic!("closed without a final message: {}", self.notices))
+    }
+
+    pub fn until_noticed(&mut self, what: &str) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while !self.notices.contains(what) && !self.out.contains(what) {
+            assert!(Instant::now() < end, "no {what}: {}", self.notices);
+            assert!(self.receive(Duration::from_millis(50)), "closed: {}", self.notices);
+        }
+    }
+
+    /// Reads until the other side has closed.
+    pub fn until_closed(&mut self) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while self.receive(Duration::from_millis(50)) {
+            assert!(Instant::now() < end, "the connection stays open: {}", self.notices);
+        }
+    }
+}
+
+/// Messages as a client sends them: those of a job belong to job 1.
+pub fn encode(messages: &[ClientMessage]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for message in messages {
+        let of_session = matches!(
+            message,
+            ClientMessage::Login(_)
+                | ClientMessage::Console(_)
+                | ClientMessage::OpenScoutSession(_)
+        );
+        let job = if of_session { SESSION_JOB } else { 1 };
+        client_session::encode(job, message, &mut out).unwrap();
+    }
+    out
+}
