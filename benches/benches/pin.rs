@@ -1,4 +1,4 @@
-//! What the pin-down cache costs by itself: hits, and misses with a device that takes no time.
+//! The cost of the pin-down cache itself: hits, and misses with a device that takes no time.
 
 #![allow(missing_docs, unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Pins nothing.
+/// A registrar that pins no memory.
 struct NullRegistrar;
 
 impl Registrar for NullRegistrar {
@@ -22,17 +22,17 @@ impl Registrar for NullRegistrar {
     fn unpin(&mut self, _: u32) {}
 }
 
-/// Private memory, never given back.
+/// Maps private memory that is never unmapped.
 fn map_memory(pages: usize) -> usize {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, anywhere.
+    // SAFETY: a new mapping, at any address.
     let addr = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, kind, -1, 0) };
     assert_ne!(addr, libc::MAP_FAILED);
     addr as usize
 }
 
-/// Takes and gives back regions of 64 KiB in turn, each found.
+/// Acquires and releases regions of 64 KiB in turn; each is a hit.
 fn bench_hits(c: &mut Criterion, regions: usize, kind: &str) {
     let cache = Cache::new(NullRegistrar, CacheOptions::default()).unwrap();
     let addr = map_memory(regions * 16);
@@ -83,7 +83,7 @@ fn with_threads(c: &mut Criterion) {
     let _ = idle_thread.join();
 }
 
-/// Lock and unlock of what is found in watched memory.
+/// Locks and unlocks memory that is cached and watched.
 fn bench_watched_hits(c: &mut Criterion, process: &str) {
     let mut group = c.benchmark_group(process);
     let cache = Cache::new(NullRegistrar, CacheOptions::default()).unwrap();

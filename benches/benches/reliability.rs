@@ -1,5 +1,5 @@
-//! What PM/Ethernet's reliability machine costs by itself: two machines in one thread, with no
-//! wire between them.
+//! The cost of PM/Ethernet's reliability machine itself: two machines in one thread, with no wire
+//! between them.
 
 #![allow(missing_docs)]
 
@@ -8,7 +8,7 @@ use score_pm::reliability::{
     BufferDisposition, Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine,
 };
 
-/// Two machines, and a clock that moves with each step.
+/// Two machines, and a clock that advances with each step.
 struct LinkedMachines {
     machines: [ReliabilityMachine; 2],
     now_ns: u64,
@@ -32,7 +32,7 @@ impl LinkedMachines {
         assert!(result.is_ok());
     }
 
-    /// Moves what `from` has to send, and takes what arrives.
+    /// Delivers the packets that `from` has to send, and receives their messages.
     fn deliver(&mut self, from: usize) -> u32 {
         self.now_ns += 500;
         let mut delivered = 0;

@@ -3,7 +3,8 @@
 //! scored serves, and programs use the same model.
 //!
 //! ```text
-//! shepherds --Figures--> scored --Up::Figures--> JobView::apply_report --> processes, hosts
+//! shepherds --Report::Metrics--> scored --ServerMessage::Metrics--> JobView::apply_report
+//!                                                              --> processes, hosts
 //! ```
 //!
 //! No clocks and no sockets: the caller passes the time.

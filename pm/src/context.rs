@@ -198,7 +198,7 @@ impl Context {
     /// after `fork`.
     ///
     /// # Safety
-    /// `pointer` is null or came from [`ContextRef::into_raw`] (taken back since, or not).
+    /// `pointer` is null or was returned by [`ContextRef::into_raw`] (taken back since, or not).
     #[inline(always)]
     pub unsafe fn from_ptr<'a>(pointer: *const Context) -> PmResult<&'a Context> {
         // SAFETY: pages of contexts are never unmapped, and zero is a valid Context.

@@ -65,7 +65,7 @@ impl ContextRef {
     /// Takes back the reference of [`ContextRef::into_raw`].
     ///
     /// # Safety
-    /// `pointer` came from `into_raw` and was not taken back before.
+    /// `pointer` was returned by `into_raw`, and its reference was not taken back before.
     pub unsafe fn from_raw(pointer: *mut Context) -> ContextRef {
         // SAFETY: into_raw never returns null.
         ContextRef(unsafe { NonNull::new_unchecked(pointer) })

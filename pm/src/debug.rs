@@ -14,7 +14,7 @@ static LEVEL: AtomicI32 = AtomicI32::new(UNSET);
 pub const ERROR: i32 = 1;
 /// Also on temporary errors.
 pub const WARNING: i32 = 2;
-/// Also on what succeeds.
+/// Also on success.
 pub const INFO: i32 = 3;
 
 /// Sets the level (`pmDebug`); this overrides the environment.

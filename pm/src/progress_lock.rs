@@ -264,8 +264,7 @@ mod loom_tests {
                 let serve = |_: &mut u64| {
                     done.store(requested.load(Ordering::Relaxed), Ordering::Relaxed);
                 };
-                let has_work =
-                    || done.load(Ordering::Relaxed) != requested.load(Ordering::Relaxed);
+                let has_work = || done.load(Ordering::Relaxed) != requested.load(Ordering::Relaxed);
                 lock.run_exclusive(serve, has_work);
             };
             let other = shared.clone();
@@ -319,8 +318,8 @@ mod loom_tests {
         });
     }
 
-    /// The owner of the wires is always the one that [`PollOwner`] says. After the last poll the
-    /// thread gets the wires at its next two checks.
+    /// [`PollOwner`] always names the side that watches the wires. After the last poll the thread
+    /// gets the wires within its next two checks.
     #[test]
     fn the_wires_are_the_threads_after_the_last_poll_and_only_then() {
         loom::model(|| {

@@ -11,14 +11,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use testbed::*;
 
-/// Sends a message from node 0 to node 1, and one back.
-fn check_both_directions(bed: &TestBed) {
-    for (from, to) in [(0, 1), (1, 0)] {
-        send_surely(&bed.contexts[from], to as u32, b"still here");
-        assert_eq!(receive_surely(&bed.contexts[to]), b"still here", "{}", bed.kind);
-    }
-}
-
 #[test]
 fn messages_of_every_length_arrive_whole_and_in_order() {
     on_every_kind(2, |bed| {

@@ -243,7 +243,7 @@ fn a_composite_of_two_members_receives_from_both_in_turn() {
         let _ = send(&one.attached[1], 0, b"flood");
         message == b"quiet"
     });
-    assert!(messages_before.unwrap() <= 64, "{messages_before:?} messages came first");
+    assert!(messages_before.unwrap() <= 64, "{messages_before:?} messages arrived first");
     c.before_select().unwrap();
     while receive(&c).is_ok() {}
     send(&two.attached[1], 0, b"ring").unwrap();

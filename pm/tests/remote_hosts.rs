@@ -68,12 +68,12 @@ fn role() {
             // SAFETY: ends the process without any handler.
             unsafe { libc::_exit(0) };
         }
-        "exits unsaid" => {
+        "exits without a message" => {
             write_region(&node.end, LEN);
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
-        "exits behind little" => {
+        "exits after a short write" => {
             write_region(&node.end, SHORT_LEN);
             send_surely(&node.end, 0, b"written");
             // SAFETY: as above.
@@ -197,14 +197,14 @@ fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     start_operations();
     signal(libc::SIGKILL);
     child.ends();
-    assert_eq!(local.end.is_write_done(), Err(Error::Busy), "the membership has not reported the exit");
+    assert_eq!(local.end.is_write_done(), Err(Error::Busy), "the exit is not reported");
     hosts.exited(1);
     for call in [Context::is_write_done, Context::is_read_done] {
         while call(&local.end) == Err(Error::Busy) {
             assert!(Instant::now() < deadline);
         }
     }
-    assert_eq!(done(&local.end), Ok(()), "told once");
+    assert_eq!(done(&local.end), Ok(()), "reported once");
     assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().pending_rma, 0);
     while local.end.is_send_done().is_err() {
         assert!(Instant::now() < deadline, "messages after them are not dropped");
@@ -236,7 +236,7 @@ fn a_write_whose_origin_exits_is_complete_when_a_later_message_arrives() {
     assert!(message_survives_exit("leaves", &LOSS, LEN));
     // Without a handler, bytes that were not in frames are lost, and the message with them.
     message_survives_exit("exits at once", &LOSS, LEN);
-    assert!(!message_survives_exit("exits unsaid", &LOSS, LEN));
+    assert!(!message_survives_exit("exits without a message", &LOSS, LEN));
 }
 
 /// All bytes were in frames before the message was sent, so both outlive the process.
@@ -245,7 +245,7 @@ fn a_short_write_and_a_later_message_outlive_their_origin() {
     let _dog = Watchdog::new(300);
     let outlives = |seed: &u32| {
         message_survives_exit(
-            "exits behind little",
+            "exits after a short write",
             &["-loss", &format!("drop=0.3,seed={seed}")],
             SHORT_LEN,
         )

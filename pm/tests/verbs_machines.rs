@@ -245,12 +245,12 @@ fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
             sent += 1;
             assert!(sent < 1000, "room without end");
         }
-        node.opened.control_send(node.peer, b"beside them").unwrap();
+        node.opened.control_send(node.peer, b"control").unwrap();
         node.side_channel.send(&sent.to_le_bytes());
         let peer_sent = u32::from_le_bytes(node.side_channel.receive().try_into().unwrap());
         let received =
             retry_until_done(|| node.end.control_receive(&mut buffer, &mut len).map(drop));
-        assert_eq!((received, &buffer[..len]), (Ok(()), &b"beside them"[..]));
+        assert_eq!((received, &buffer[..len]), (Ok(()), &b"control"[..]));
         (0..peer_sent).for_each(|i| assert_eq!(receive_surely(&node.end), i.to_le_bytes()));
         for sleeper in 0..2 {
             node.wait_send_done();

@@ -154,7 +154,7 @@ fn a_wrong_handle_is_refused_at_once_or_reported_once_and_the_rest_goes_on() {
             assert_eq!(wait_done(end), (Err(Error::Io), Ok(())), "{remote:?}");
             retry_until_done(|| end.read(1, remote, a.handle, len)).unwrap();
             assert_eq!(wait_done(end), (Ok(()), Err(Error::Io)), "{remote:?}");
-            assert_eq!(wait_done(end), BOTH_OK, "told once");
+            assert_eq!(wait_done(end), BOTH_OK, "reported once");
         }
         assert!(a.bytes().iter().all(|&byte| byte == 1));
         assert!(b.bytes().iter().all(|&byte| byte == 2));

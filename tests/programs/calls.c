@@ -13,11 +13,11 @@
 #include <score.h>
 #include <score_options.h>
 
-static volatile sig_atomic_t got;
+static volatile sig_atomic_t caught_signal;
 
-static void catch(int number) { got = number; }
+static void catch(int number) { caught_signal = number; }
 
-static int who(void) {
+static int print_identity(void) {
     printf("node %d of %d, proc %d of %d, host %d of %d, networks %d\n", score_self_node,
            score_num_node, score_self_proc, score_num_proc, score_self_host, score_num_host,
            score_num_pmnet);
@@ -119,7 +119,7 @@ static int broadcast(void) {
     if (score_self_node == 0 && sc_signal_bcast(SIGUSR1) != 0) {
         return 2;
     }
-    while (got == 0) {
+    while (caught_signal == 0) {
         (void)sigsuspend(&before);
     }
     printf("got SIGUSR1\n");
@@ -146,7 +146,7 @@ int main(int argc, char **argv) {
 
     score_initialize();
     if (strcmp(what, "who") == 0) {
-        return who();
+        return print_identity();
     } else if (strcmp(what, "option") == 0 && argc > 2) {
         return option(argv[2]);
     } else if (strcmp(what, "barrier") == 0) {

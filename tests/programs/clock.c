@@ -9,11 +9,11 @@
 
 static long jump(void)
 {
-    static atomic_uint looks;
+    static atomic_uint calls;
     /* The process id varies the time also for programs that read the clock only once. */
-    unsigned int look = atomic_fetch_add(&looks, 1) + (unsigned int)getpid();
+    unsigned int call = atomic_fetch_add(&calls, 1) + (unsigned int)getpid();
 
-    return ((long)(look % 7) - 3) * 100000000L;
+    return ((long)(call % 7) - 3) * 100000000L;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now)

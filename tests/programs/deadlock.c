@@ -18,9 +18,9 @@
 
 #define NET score_pmnet[0]
 
-static const char *what;
+static const char *mode;
 
-static int is(const char *word) { return strcmp(what, word) == 0; }
+static int mode_is(const char *word) { return strcmp(mode, word) == 0; }
 
 static void check(int ok, const char *step) {
     if (!ok) {
@@ -29,13 +29,13 @@ static void check(int ok, const char *step) {
     }
 }
 
-static void nap(int ms) {
+static void sleep_ms(int ms) {
     struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
     while (nanosleep(&t, &t) && errno == EINTR) {
     }
 }
 
-static void post(int node) {
+static void send_to(int node) {
     caddr_t buf;
     int cc;
     do
@@ -47,7 +47,7 @@ static void post(int node) {
 }
 
 /* figure 2.9 */
-static void take(void) {
+static void receive_and_hold(void) {
     caddr_t buf;
     size_t len;
     int cc;
@@ -63,12 +63,12 @@ static void take(void) {
 static void release(void) { check(pmReleaseReceiveBuffer(NET) == PM_SUCCESS, "release"); }
 
 static void receive(void) {
-    take();
+    receive_and_hold();
     release();
 }
 
 /* figure 3.4. extra_fd: another descriptor to wait for, or -1. */
-static int sleep_for(int also) {
+static int sleep_for(int extra_fd) {
     caddr_t buf;
     size_t len;
     int fds[8], n = 8, cc, woken = 0, i;
@@ -77,17 +77,17 @@ static int sleep_for(int also) {
     check(pmBeforeSelect(NET) == PM_SUCCESS, "pmBeforeSelect");
     while ((cc = pmReceive(NET, &buf, &len)) == ENOBUFS && !woken) {
         fd_set set;
-        int top = also;
+        int max_fd = extra_fd;
         FD_ZERO(&set);
         for (i = 0; i < n; i++) {
             FD_SET(fds[i], &set);
-            if (fds[i] > top)
-                top = fds[i];
+            if (fds[i] > max_fd)
+                max_fd = fds[i];
         }
-        if (also >= 0)
-            FD_SET(also, &set);
-        if (select(top + 1, &set, NULL, NULL, NULL) > 0 && also >= 0)
-            woken = FD_ISSET(also, &set);
+        if (extra_fd >= 0)
+            FD_SET(extra_fd, &set);
+        if (select(max_fd + 1, &set, NULL, NULL, NULL) > 0 && extra_fd >= 0)
+            woken = FD_ISSET(extra_fd, &set);
     }
     pmAfterSelect(NET);
     score_become_busy();
@@ -97,27 +97,27 @@ static int sleep_for(int also) {
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
 
 static void *helper(void *arg) {
     (void)arg;
-    nap(700);
-    if (is("helper-wakes")) {
+    sleep_ms(700);
+    if (mode_is("helper-wakes")) {
         pthread_mutex_lock(&lock);
-        pthread_cond_signal(&turn);
+        pthread_cond_signal(&condition);
         pthread_mutex_unlock(&lock);
     } else {
-        post(!score_self_node);
+        send_to(!score_self_node);
     }
     return NULL;
 }
 
 static void *sleeper(void *arg) {
     pthread_mutex_lock(&lock);
-    pthread_cond_wait(&turn, &lock);
+    pthread_cond_wait(&condition, &lock);
     pthread_mutex_unlock(&lock);
     if (arg)
-        post(!score_self_node);
+        send_to(!score_self_node);
     return NULL;
 }
 
@@ -131,56 +131,57 @@ static void compute(int ms) {
 
 static void on_alarm(int signal) {
     (void)signal;
-    post(!score_self_node);
+    send_to(!score_self_node);
 }
 
 static void on_hangup(int signal) {
     (void)signal;
     static const char text[] = "handler of SIGHUP\n";
-    if (write(1, text, sizeof text - 1) < 0 || is("inspect"))
+    if (write(1, text, sizeof text - 1) < 0 || mode_is("inspect"))
         sc_inspectme(NULL, SIGHUP);
-    if (is("ignored"))
+    if (mode_is("ignored"))
         return;
     _exit(0);
 }
 
 /* Programs that cannot make progress. */
-static void dead(void) {
+static void run_deadlock(void) {
     pthread_t thread;
     int me = score_self_node, all = score_num_node, i;
-    if (is("alone")) { /* one node receives, the others have exited */
+    if (mode_is("alone")) { /* one node receives, the others have exited */
         if (me != 0)
             return;
         receive();
-    } else if (is("mutual") || is("handled") || is("inspect") || is("ignored")) {
-        if (!is("mutual"))
+    } else if (mode_is("mutual") || mode_is("handled") || mode_is("inspect") ||
+               mode_is("ignored")) {
+        if (!mode_is("mutual"))
             signal(SIGHUP, on_hangup);
         for (i = 0; i < 3; i++) {
-            post((me + 1) % all);
+            send_to((me + 1) % all);
             receive();
         }
         receive();
-    } else if (is("blocked")) {
+    } else if (mode_is("blocked")) {
         sleep_for(-1);
-    } else if (is("barrier")) { /* barrier against receive */
+    } else if (mode_is("barrier")) { /* barrier against receive */
         if (me == 0)
             receive();
         sc_barrier();
-    } else if (is("unread")) { /* no receiver, so not outstanding */
+    } else if (mode_is("unread")) { /* no receiver, so not outstanding */
         if (me == 1) {
-            nap(200);
+            sleep_ms(200);
             return;
         }
-        post(1);
+        send_to(1);
         receive();
-    } else if (is("sleeper")) { /* a thread that no other thread will wake */
+    } else if (mode_is("sleeper")) { /* a thread that no other thread will wake */
         pthread_create(&thread, NULL, sleeper, NULL);
         receive();
-    } else if (is("held")) { /* node 1 waits only after the file exists */
+    } else if (mode_is("held")) { /* node 1 waits only after the file exists */
         if (me == 0)
             printf("node 0 waits\n"), fflush(stdout);
         while (me == 1 && access("go", F_OK) != 0)
-            nap(10);
+            sleep_ms(10);
         receive();
     } else {
         check(0, "unknown");
@@ -188,46 +189,46 @@ static void dead(void) {
 }
 
 /* Programs that can make progress, whatever their state looks like. */
-static void alive(void) {
+static void run_live(void) {
     pthread_t thread;
     int me = score_self_node, all = score_num_node, i;
     caddr_t buf;
     size_t len;
-    if (is("never-idle")) {
+    if (mode_is("never-idle")) {
         if (me == 0) {
-            nap(1500);
-            post(1);
+            sleep_ms(1500);
+            send_to(1);
         } else if (me == 1) {
             while (pmReceive(NET, &buf, &len) == ENOBUFS) {
             }
             release();
         }
-    } else if (is("late")) { /* received, and released much later */
+    } else if (mode_is("late")) { /* received, and released much later */
         if (me == 0) {
-            post(1);
+            send_to(1);
             receive();
         } else if (me == 1) {
-            take();
+            receive_and_hold();
             score_become_idle();
-            nap(800);
+            sleep_ms(800);
             score_become_busy();
             release();
-            post(0);
+            send_to(0);
         }
-    } else if (is("barrier-computes")) {
+    } else if (mode_is("barrier-computes")) {
         if (me == 0)
             compute(1000);
         sc_barrier();
-    } else if (is("barriers")) {
+    } else if (mode_is("barriers")) {
         for (i = 0; i < 300; i++)
             sc_barrier();
-    } else if (is("helper")) {
+    } else if (mode_is("helper")) {
         if (me == 0)
             pthread_create(&thread, NULL, helper, NULL);
         if (me == 1)
             receive();
         sc_barrier();
-    } else if (is("helper-wakes")) { /* a sleeping thread wakes one that will send */
+    } else if (mode_is("helper-wakes")) { /* a sleeping thread wakes one that will send */
         if (me == 0) {
             pthread_t other;
             pthread_create(&other, NULL, sleeper, &thread);
@@ -236,61 +237,61 @@ static void alive(void) {
         if (me == 1)
             receive();
         sc_barrier();
-    } else if (is("mistake")) { /* idle, and computing, and sending */
+    } else if (mode_is("mistake")) { /* idle, and computing, and sending */
         score_become_idle();
         if (me == 0) {
             compute(1000);
-            post(1);
+            send_to(1);
         } else if (me == 1) {
             receive();
         }
-    } else if (is("alarm")) {
+    } else if (mode_is("alarm")) {
         signal(SIGALRM, on_alarm);
         if (me == 0)
             alarm(1);
         if (me < 2 && me == 1)
             receive();
         sc_barrier();
-    } else if (is("stdin")) {
+    } else if (mode_is("stdin")) {
         if (me == 0) {
             check(sleep_for(0), "stdin");
             for (i = 1; i < all; i++)
-                post(i);
+                send_to(i);
         } else {
             sleep_for(-1);
         }
-    } else if (is("test")) { /* as MPI_Test does: polls between computations */
+    } else if (mode_is("test")) { /* as MPI_Test does: polls between computations */
         if (me == 0) {
-            nap(1200);
-            post(1);
+            sleep_ms(1200);
+            send_to(1);
         } else if (me == 1) {
             while (pmReceive(NET, &buf, &len) == ENOBUFS)
                 compute(1);
             release();
         }
-    } else if (is("child")) { /* a child that will send a signal */
+    } else if (mode_is("child")) { /* a child that will send a signal */
         signal(SIGUSR1, on_alarm);
         if (me == 0 && fork() == 0) {
-            nap(800);
+            sleep_ms(800);
             kill(getppid(), SIGUSR1);
             _exit(0);
         }
         if (me == 1)
             receive();
         sc_barrier();
-    } else if (is("pipe")) { /* waits for the output of its left-hand neighbour */
+    } else if (mode_is("pipe")) { /* waits for the output of its left-hand neighbour */
         char byte;
         score_become_idle();
         check(read(0, &byte, 1) == 1, "read");
         score_become_busy();
-    } else if (is("feed")) {
-        nap(1200);
+    } else if (mode_is("feed")) {
+        sleep_ms(1200);
         check(write(1, "x", 1) == 1, "write");
     } else {
-        dead();
+        run_deadlock();
         return;
     }
-    if (!is("feed"))
+    if (!mode_is("feed"))
         printf("node %d went on\n", me);
 }
 
@@ -302,9 +303,9 @@ static void pin(void) {
 
 int main(int argc, char **argv) {
     score_initialize(argc, argv);
-    what = argc > 1 ? argv[argc - 1] : "";
+    mode = argc > 1 ? argv[argc - 1] : "";
     if (argc > 2 && strcmp(argv[1], "pin") == 0)
         pin();
-    alive();
+    run_live();
     return 0;
 }

@@ -11,27 +11,27 @@
 #include <score.h>
 
 int main(int argc, char **argv) {
-    const char *way, *self = getenv("SCORE_SELF_NODE");
+    const char *mode, *self = getenv("SCORE_SELF_NODE");
     int node;
 
     if (argc < 3) {
         fprintf(stderr, "usage: faults WAY NODE\n");
         return 2;
     }
-    way = argv[1];
+    mode = argv[1];
     node = atoi(argv[2]);
-    if (strcmp(way, "early") == 0 && self != NULL && atoi(self) == node) {
+    if (strcmp(mode, "early") == 0 && self != NULL && atoi(self) == node) {
         return 3;
     }
     score_initialize();
     if (score_self_node == node) {
-        if (strcmp(way, "segv") == 0) {
+        if (strcmp(mode, "segv") == 0) {
             (void)raise(SIGSEGV);
-        } else if (strcmp(way, "abort") == 0) {
+        } else if (strcmp(mode, "abort") == 0) {
             abort();
-        } else if (strcmp(way, "kill") == 0) {
+        } else if (strcmp(mode, "kill") == 0) {
             (void)raise(SIGKILL);
-        } else if (strcmp(way, "sc_exit") == 0) {
+        } else if (strcmp(mode, "sc_exit") == 0) {
             printf("before sc_exit\n");
             (void)fflush(stdout);
             (void)sc_exit(42);

@@ -30,7 +30,7 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-static void give(int length) {
+static void send_message(int length) {
     caddr_t buffer;
     int cc;
 
@@ -47,43 +47,43 @@ static void give(int length) {
 }
 
 int main(int argc, char **argv) {
-    int taken = 0;
-    double began, until;
+    int count = 0;
+    double started_at, end_at;
 
     score_initialize(argc, argv);
     sc_set_monitor(0, (unsigned char)(10 + score_self_node));
     sc_set_monitor(1, 200);
-    began = now();
-    until = began + (argc > 1 ? atof(argv[1]) : 1);
+    started_at = now();
+    end_at = started_at + (argc > 1 ? atof(argv[1]) : 1);
     if (score_self_node % 2 == 0) {
         if (score_self_node + 1 < score_num_node) {
-            for (taken = 1; taken <= MESSAGES; taken++) {
-                give(taken);
+            for (count = 1; count <= MESSAGES; count++) {
+                send_message(count);
             }
         }
-        until += 1 + now() - began;
-        while (now() < until) {
+        end_at += 1 + now() - started_at;
+        while (now() < end_at) {
         }
     } else {
-        while (now() < until) {
+        while (now() < end_at) {
             caddr_t buffer;
             size_t length;
             int cc = pmReceive(score_pmnet[0], &buffer, &length);
 
             if (cc == PM_SUCCESS) {
                 score_become_busy();
-                taken++;
+                count++;
                 if ((cc = pmReleaseReceiveBuffer(score_pmnet[0])) != PM_SUCCESS) {
                     die("pmReleaseReceiveBuffer", cc);
                 }
             } else if (cc != ENOBUFS) {
                 die("pmReceive", cc);
-            } else if (taken == MESSAGES) {
+            } else if (count == MESSAGES) {
                 score_become_idle();
             }
         }
         score_become_busy();
-        if (taken != MESSAGES) {
+        if (count != MESSAGES) {
             die("messages are missing", EIO);
         }
     }

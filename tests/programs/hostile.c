@@ -20,7 +20,7 @@
 #include <sc.h>
 #include <score.h>
 
-static void nap(long milliseconds) {
+static void sleep_ms(long milliseconds) {
     struct timespec time = {0, milliseconds * 1000000};
 
     (void)nanosleep(&time, NULL);
@@ -92,24 +92,24 @@ static void resize(void) {
     (void)fflush(stdout);
 }
 
-static void attack(const char *way) {
+static void attack(const char *mode) {
     caddr_t buffer;
 
     /* The other nodes must have begun to poll this node's ring. */
     while (pmGetSendBuffer(score_pmnet[0], 1, &buffer, 64) != PM_SUCCESS) {
     }
     memset(buffer, 1, 64);
-    if (strcmp(way, "halfway") == 0) {
+    if (strcmp(mode, "halfway") == 0) {
         (void)raise(SIGKILL);
     }
     (void)pmSend(score_pmnet[0]);
-    nap(200);
-    if (strcmp(way, "resize") == 0) {
+    sleep_ms(200);
+    if (strcmp(mode, "resize") == 0) {
         resize();
     } else {
-        overwrite_shared(strcmp(way, "garbage") == 0);
+        overwrite_shared(strcmp(mode, "garbage") == 0);
     }
-    nap(700);
+    sleep_ms(700);
     (void)sc_exit(5);
 }
 

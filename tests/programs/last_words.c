@@ -20,7 +20,7 @@ static void die(const char *what, int cc) {
 
 static size_t length_of(uint32_t number) { return sizeof number + number * 37 % 1000; }
 
-static void speak(uint32_t count) {
+static void send_all(uint32_t count) {
     caddr_t buffer;
     uint32_t number;
     int cc;
@@ -40,9 +40,9 @@ static void speak(uint32_t count) {
     }
 }
 
-static void listen_to(uint32_t count) {
+static void receive_all(uint32_t count) {
     caddr_t buffer;
-    uint32_t number, came;
+    uint32_t number, received;
     size_t length, at;
     int cc;
 
@@ -52,10 +52,10 @@ static void listen_to(uint32_t count) {
                 die("pmReceive", cc);
             }
         }
-        memcpy(&came, buffer, sizeof came);
-        for (at = sizeof came; at < length && buffer[at] == (char)number; at++) {
+        memcpy(&received, buffer, sizeof received);
+        for (at = sizeof received; at < length && buffer[at] == (char)number; at++) {
         }
-        if (came != number || length != length_of(number) || at != length) {
+        if (received != number || length != length_of(number) || at != length) {
             die("another message than expected", EIO);
         }
         (void)pmReleaseReceiveBuffer(score_pmnet[0]);
@@ -71,10 +71,10 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (score_self_node % 2 == 0) {
-        listen_to(count);
+        receive_all(count);
         return 0;
     }
-    speak(count);
+    send_all(count);
     if (strcmp(argv[2], "_exit") == 0) {
         _exit(0);
     }

@@ -11,9 +11,9 @@
 
 static int faults;
 
-static void check(const char *what, int found, int wanted) {
-    if (found != wanted) {
-        printf("%s: %s, not %s\n", what, pmErrorString(found), pmErrorString(wanted));
+static void check(const char *what, int found, int expected) {
+    if (found != expected) {
+        printf("%s: %s, not %s\n", what, pmErrorString(found), pmErrorString(expected));
         faults++;
     }
 }

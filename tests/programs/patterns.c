@@ -17,18 +17,18 @@
 #include <score.h>
 
 #define NET score_pmnet[0]
-#define MOST 512
+#define MAX_STEPS 512
 #define ALL (score_num_node)
 #define ME (score_self_node)
 
 /* How a node waits for a message. Only the first three set the idle flag. */
 enum { SPIN, BLOCK, DOZE, NAIVE, TEST, STYLES };
 /* How and when a message is sent. */
-enum { AT_ONCE, LATER, BUSY, HELPER, WOKEN, MISTAKE, ALARM, WAYS };
+enum { AT_ONCE, LATER, BUSY, HELPER, WOKEN, MISTAKE, ALARM, METHODS };
 
 static uint64_t state;
-static int dead, alarms;
-static int arrived[MOST];
+static int deadlocks, alarms;
+static int received[MAX_STEPS];
 
 static uint64_t draw(void) {
     uint64_t mixed = state += 0x9e3779b97f4a7c15u;
@@ -52,7 +52,7 @@ static void check(int ok, const char *step) {
     }
 }
 
-static void nap(int ms) {
+static void sleep_ms(int ms) {
     struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
     while (nanosleep(&t, &t) && errno == EINTR) {
     }
@@ -66,7 +66,7 @@ static void compute(int ms) {
     while ((now.tv_sec - from.tv_sec) * 1000 + (now.tv_nsec - from.tv_nsec) / 1000000 < ms);
 }
 
-static void post(int node, int step) {
+static void send_now(int node, int step) {
     caddr_t buf;
     int cc;
     do
@@ -77,7 +77,7 @@ static void post(int node, int step) {
     check(pmSend(NET) == PM_SUCCESS, "pmSend");
 }
 
-static void arm(void) {
+static void wait_in_select(void) {
     int fds[8], n = 8, i, top = 0;
     fd_set set;
     FD_ZERO(&set);
@@ -91,7 +91,7 @@ static void arm(void) {
 }
 
 /* Receives one message, and releases it `late` milliseconds later. */
-static void take(int style, int late) {
+static void receive_one(int style, int late) {
     caddr_t buf;
     size_t len;
     int cc, step;
@@ -101,7 +101,7 @@ static void take(int style, int late) {
         if (style == SPIN || style == BLOCK || style == DOZE)
             score_become_idle();
         if (style == BLOCK)
-            arm();
+            wait_in_select();
         if (style == DOZE)
             usleep(200);
         if (style == TEST)
@@ -111,51 +111,51 @@ static void take(int style, int late) {
         pmAfterSelect(NET);
     check(cc == PM_SUCCESS && len == sizeof step, "pmReceive");
     memcpy(&step, buf, sizeof step);
-    check(step >= 0 && step < MOST, "a step that is none");
+    check(step >= 0 && step < MAX_STEPS, "an invalid step number");
     if (late > 0)
-        nap(late);
+        sleep_ms(late);
     score_become_busy();
     check(pmReleaseReceiveBuffer(NET) == PM_SUCCESS, "pmReleaseReceiveBuffer");
-    arrived[step]++;
+    received[step]++;
 }
 
-static void await(int step, int count, int style, int late) {
-    while (arrived[step] < count)
-        take(style, late);
+static void wait_for_messages(int step, int count, int style, int late) {
+    while (received[step] < count)
+        receive_one(style, late);
 }
 
 /* The work of a sender's thread. */
 struct task {
     int node, step, ms;
     pthread_mutex_t lock;
-    pthread_cond_t turn;
-    int go;
+    pthread_cond_t condition;
+    int is_signalled;
 };
 
-static void *helper(void *arg) {
+static void *send_after_delay(void *arg) {
     struct task *task = arg;
-    nap(task->ms);
-    post(task->node, task->step);
+    sleep_ms(task->ms);
+    send_now(task->node, task->step);
     return NULL;
 }
 
-static void *waker(void *arg) {
+static void *signal_after_delay(void *arg) {
     struct task *task = arg;
-    nap(task->ms);
+    sleep_ms(task->ms);
     pthread_mutex_lock(&task->lock);
-    task->go = 1;
-    pthread_cond_signal(&task->turn);
+    task->is_signalled = 1;
+    pthread_cond_signal(&task->condition);
     pthread_mutex_unlock(&task->lock);
     return NULL;
 }
 
-static void *woken(void *arg) {
+static void *wait_and_send(void *arg) {
     struct task *task = arg;
     pthread_mutex_lock(&task->lock);
-    while (!task->go)
-        pthread_cond_wait(&task->turn, &task->lock);
+    while (!task->is_signalled)
+        pthread_cond_wait(&task->condition, &task->lock);
     pthread_mutex_unlock(&task->lock);
-    post(task->node, task->step);
+    send_now(task->node, task->step);
     return NULL;
 }
 
@@ -163,10 +163,10 @@ static volatile int alarm_node, alarm_step;
 
 static void on_alarm(int signal) {
     (void)signal;
-    post(alarm_node, alarm_step);
+    send_now(alarm_node, alarm_step);
 }
 
-static pthread_t threads[2 * MOST];
+static pthread_t threads[2 * MAX_STEPS];
 static int started;
 
 static void start(void *(*body)(void *), struct task *task) {
@@ -179,12 +179,12 @@ static void start(void *(*body)(void *), struct task *task) {
     pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
 }
 
-static void send_message(int to, int step, int way, int ms) {
+static void send_message(int to, int step, int method, int ms) {
     struct task *task;
     struct itimerval timer = {{0, 0}, {0, (ms + 1) * 1000}};
-    switch (way) {
+    switch (method) {
     case LATER:
-        nap(ms);
+        sleep_ms(ms);
         break;
     case BUSY:
         compute(ms);
@@ -197,9 +197,9 @@ static void send_message(int to, int step, int way, int ms) {
     case WOKEN:
         task = calloc(1, sizeof *task);
         *task = (struct task){to, step, ms, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
-        if (way == WOKEN)
-            start(woken, task);
-        start(way == WOKEN ? waker : helper, task);
+        if (method == WOKEN)
+            start(wait_and_send, task);
+        start(method == WOKEN ? signal_after_delay : send_after_delay, task);
         return;
     case ALARM:
         alarm_node = to;
@@ -207,50 +207,51 @@ static void send_message(int to, int step, int way, int ms) {
         setitimer(ITIMER_REAL, &timer, NULL);
         /* The handler must not interrupt a send that is in progress. */
         score_become_idle();
-        nap(ms + 2);
+        sleep_ms(ms + 2);
         score_become_busy();
         return;
     default:
         break;
     }
-    post(to, step);
+    send_now(to, step);
     score_become_busy();
 }
 
 /* Every node makes all draws of a step, so that the states of all nodes stay equal. */
-static void step_of(int step, int lost) {
+static void run_step(int step, int lost) {
     int kind = below(10), from = below(ALL), to = (from + 1 + below(ALL - 1)) % ALL;
-    int style = below(dead ? NAIVE : STYLES), way = below(dead ? MISTAKE : alarms ? WAYS : ALARM);
+    int style = below(deadlocks ? NAIVE : STYLES);
+    int method = below(deadlocks ? MISTAKE : alarms ? METHODS : ALARM);
     int ms = pause_ms(), late = below(4) == 0 ? pause_ms() : 0, i;
-    if (way >= HELPER && way <= WOKEN && started > 20)
-        way = LATER;
+    if (method >= HELPER && method <= WOKEN && started > 20)
+        method = LATER;
     if (kind < 6) { /* one message */
         if (ME == from && !lost)
-            send_message(to, step, way, ms);
+            send_message(to, step, method, ms);
         if (ME == to)
-            await(step, 1, style, late);
+            wait_for_messages(step, 1, style, late);
     } else if (kind == 6) { /* a ring */
         if (lost ? ME != from : 1)
-            post((ME + 1) % ALL, step);
-        await(step, 1, style, late);
+            send_now((ME + 1) % ALL, step);
+        wait_for_messages(step, 1, style, late);
     } else if (kind == 7) { /* all send to one node, which answers all */
         if (ME == to) {
-            await(step, ALL - 1, style, late);
-            nap(ms);
+            wait_for_messages(step, ALL - 1, style, late);
+            sleep_ms(ms);
             for (i = 0; i < ALL; i++)
                 if (i != to && !(lost && i == from))
-                    post(i, step);
+                    send_now(i, step);
         } else {
-            post(to, step);
-            await(step, 1, style, 0);
+            send_now(to, step);
+            wait_for_messages(step, 1, style, 0);
         }
     } else { /* a barrier that one node reaches late */
         if (ME == from)
-            nap(ms);
+            sleep_ms(ms);
         if (!(lost && ME == from))
             sc_barrier();
         else
-            await(step, 1, style, 0);
+            wait_for_messages(step, 1, style, 0);
     }
 }
 
@@ -260,15 +261,15 @@ int main(int argc, char **argv) {
     check(argc > 3, "patterns SEED STEPS alive|dead");
     state = strtoull(argv[argc - 3], NULL, 10);
     steps = atoi(argv[argc - 2]);
-    dead = strcmp(argv[argc - 1], "dead") == 0;
-    check(steps > 0 && steps < MOST, "too many steps");
+    deadlocks = strcmp(argv[argc - 1], "dead") == 0;
+    check(steps > 0 && steps < MAX_STEPS, "too many steps");
     /* A handler of SIGALRM rules out any verdict, and few programs have one. */
     alarms = below(6) == 0;
-    if (alarms && !dead)
+    if (alarms && !deadlocks)
         signal(SIGALRM, on_alarm);
-    lost = dead ? below(steps) : -1;
+    lost = deadlocks ? below(steps) : -1;
     for (step = 0; step < steps; step++)
-        step_of(step, step == lost);
+        run_step(step, step == lost);
     for (i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     sc_barrier();

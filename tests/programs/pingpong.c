@@ -30,7 +30,7 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-static void put(int node, uint64_t number) {
+static void send_number(int node, uint64_t number) {
     caddr_t buffer;
     int cc;
 
@@ -45,7 +45,7 @@ static void put(int node, uint64_t number) {
     }
 }
 
-static uint64_t take(double limit) {
+static uint64_t receive_number(double limit) {
     uint64_t number;
     caddr_t buffer;
     size_t length;
@@ -56,7 +56,7 @@ static uint64_t take(double limit) {
             die("pmReceive", cc);
         }
         if (++tries % 4096 == 0 && now() > limit) {
-            die("nothing for four minutes", EIO);
+            die("no message for four minutes", EIO);
         }
     }
     if (length != sizeof number) {
@@ -67,33 +67,33 @@ static uint64_t take(double limit) {
     return number;
 }
 
-static void lead(const char *file, double limit) {
-    double shown = now();
+static void run_leader(const char *file, double limit) {
+    double shown_at = now();
     uint64_t round;
 
     for (round = 1; round % 256 != 0 || access(file, F_OK) != 0; round++) {
-        put(1, round);
-        if (take(limit) != round) {
+        send_number(1, round);
+        if (receive_number(limit) != round) {
             die("another answer than expected", EIO);
         }
-        if (round % 16 == 0 && now() > shown + 0.1) {
-            shown = now();
+        if (round % 16 == 0 && now() > shown_at + 0.1) {
+            shown_at = now();
             printf("round %llu\n", (unsigned long long)round);
             (void)fflush(stdout);
         }
     }
-    put(1, OVER);
+    send_number(1, OVER);
     printf("played %llu\n", (unsigned long long)round);
 }
 
-static void follow(double limit) {
+static void run_follower(double limit) {
     uint64_t number, last = 0;
 
-    while ((number = take(limit)) != OVER) {
+    while ((number = receive_number(limit)) != OVER) {
         if (number != ++last) {
-            die("a message out of its turn", EIO);
+            die("a message out of order", EIO);
         }
-        put(0, number);
+        send_number(0, number);
     }
 }
 
@@ -103,9 +103,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (score_self_node == 0) {
-        lead(argv[1], now() + 240);
+        run_leader(argv[1], now() + 240);
     } else if (score_self_node == 1) {
-        follow(now() + 240);
+        run_follower(now() + 240);
     }
     if (sc_barrier() != 0) {
         return 4;

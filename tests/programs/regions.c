@@ -25,11 +25,11 @@
 #include <score.h>
 
 #define PAGE ((size_t)4096)
-#define MOST 48 /* pages of a region */
+#define MAX_PAGES 48 /* pages of a region */
 
-enum kind { OFFER, WRITTEN, READ_IT, HAVE_READ, ENOUGH, STOPPED, UNLOCKED, REFUSED };
+enum kind { OFFER, WRITTEN, READ_REQUEST, READ_DONE, STOP, STOPPED, UNLOCKED, REFUSED };
 
-struct word {
+struct message {
     uint32_t kind, round;
     uint64_t handle, length;
     uint32_t disturbed, pad;
@@ -60,25 +60,25 @@ static void must(const char *what, int cc) {
 
 /* ---- control messages ---- */
 
-static void tell(enum kind kind, const struct word *more) {
-    struct word word = {0};
+static void send_message(enum kind kind, const struct message *more) {
+    struct message message = {0};
     caddr_t buffer;
     int cc;
 
     if (more != NULL) {
-        word = *more;
+        message = *more;
     }
-    word.kind = kind;
-    word.round = (uint32_t)round_now;
-    while ((cc = pmGetSendBuffer(score_pmnet[0], peer, &buffer, sizeof word)) == ENOBUFS) {
+    message.kind = kind;
+    message.round = (uint32_t)round_now;
+    while ((cc = pmGetSendBuffer(score_pmnet[0], peer, &buffer, sizeof message)) == ENOBUFS) {
     }
     must("pmGetSendBuffer", cc);
-    memcpy(buffer, &word, sizeof word);
+    memcpy(buffer, &message, sizeof message);
     must("pmSend", pmSend(score_pmnet[0]));
 }
 
 /* Whether the message has arrived; any other message is an error. */
-static int has_come(enum kind kind, struct word *word) {
+static int receive_message(enum kind kind, struct message *message) {
     caddr_t buffer;
     size_t length;
     int cc = pmReceive(score_pmnet[0], &buffer, &length);
@@ -87,23 +87,23 @@ static int has_come(enum kind kind, struct word *word) {
         return 0;
     }
     must("pmReceive", cc);
-    must("a word's length", length == sizeof *word ? PM_SUCCESS : EINVAL);
-    memcpy(word, buffer, sizeof *word);
+    must("a message's length", length == sizeof *message ? PM_SUCCESS : EINVAL);
+    memcpy(message, buffer, sizeof *message);
     must("pmReleaseReceiveBuffer", pmReleaseReceiveBuffer(score_pmnet[0]));
-    if (word->kind != kind || word->round != (uint32_t)round_now) {
-        fprintf(stderr, "node %d, round %d: word %d of round %d instead of %d\n", self,
-                (int)round_now, (int)word->kind, (int)word->round, (int)kind);
+    if (message->kind != kind || message->round != (uint32_t)round_now) {
+        fprintf(stderr, "node %d, round %d: message %d of round %d instead of %d\n", self,
+                (int)round_now, (int)message->kind, (int)message->round, (int)kind);
         (void)sc_exit(4);
     }
     return 1;
 }
 
-static struct word await(enum kind kind) {
-    struct word word;
+static struct message wait_for_message(enum kind kind) {
+    struct message message;
 
-    while (!has_come(kind, &word)) {
+    while (!receive_message(kind, &message)) {
     }
-    return word;
+    return message;
 }
 
 /* ---- patterns ---- */
@@ -120,7 +120,8 @@ static void fill(unsigned char *area, int what, size_t from, size_t to) {
     }
 }
 
-static void look(const unsigned char *area, int what, size_t from, size_t to, const char *where) {
+static void check_bytes(const unsigned char *area, int what, size_t from, size_t to,
+                        const char *where) {
     for (size_t at = from; at < to; at++) {
         if (area[at] != content(what, at)) {
             fprintf(stderr, "node %d, round %d: byte %zu (%zu to %zu) %s was altered: %d\n", self,
@@ -131,13 +132,13 @@ static void look(const unsigned char *area, int what, size_t from, size_t to, co
 }
 
 /* All contents that the region has had: memory that is unmapped and mapped again is zero. */
-static void look_held(const unsigned char *area, size_t to, int disturbed) {
+static void check_held_bytes(const unsigned char *area, size_t to, int disturbed) {
     for (size_t at = 0; at < to; at++) {
         unsigned char byte = area[at];
         if (byte != content(BEFORE, at) && byte != content(WRITE, at) &&
             byte != content(ANSWER, at) && !(disturbed && byte == 0)) {
-            fprintf(stderr, "node %d, round %d: byte %zu of %zu was read elsewhere: %d\n", self,
-                    (int)round_now, at, to, byte);
+            fprintf(stderr, "node %d, round %d: byte %zu of %zu was never in the region: %d\n",
+                    self, (int)round_now, at, to, byte);
             (void)sc_exit(6);
         }
     }
@@ -148,7 +149,7 @@ static void look_held(const unsigned char *area, size_t to, int disturbed) {
 struct region {
     unsigned char *memory;
     size_t size, offset, length;
-    int ours; /* allocated by pmAlloc */
+    int is_pm_memory; /* allocated by pmAlloc */
     int node; /* the node for which it is locked */
 };
 
@@ -169,18 +170,18 @@ static void unmap(void *at, size_t length) {
 }
 
 /* A region somewhere in memory, with its surroundings: a page before it and a page after it. */
-static struct region make(void) {
+static struct region make_region(void) {
     struct region region = {0};
-    size_t pages = 1 + draw(MOST);
+    size_t pages = 1 + draw(MAX_PAGES);
 
-    region.ours = draw(3) == 0;
+    region.is_pm_memory = draw(3) == 0;
     region.size = (pages + 2) * PAGE;
-    if (region.ours) {
+    if (region.is_pm_memory) {
         caddr_t memory;
         must("pmAlloc", pmAlloc(score_pmnet[0], region.size, &memory));
         region.memory = (unsigned char *)memory;
     } else {
-        region.memory = map(window + draw(MOST) * PAGE, region.size, PROT_READ | PROT_WRITE);
+        region.memory = map(window + draw(MAX_PAGES) * PAGE, region.size, PROT_READ | PROT_WRITE);
     }
     region.offset = PAGE + draw((uint32_t)PAGE);
     region.length = 1 + draw((uint32_t)(region.size - PAGE - region.offset));
@@ -196,10 +197,11 @@ static void lock(const struct region *region, pmAddrHandle *handle) {
                             region->length, handle));
 }
 
-static void look_around(const struct region *region, size_t within) {
-    look(region->memory, AROUND, 0, within == 0 ? region->offset : PAGE, "before the region");
-    look(region->memory, AROUND, within == 0 ? region->offset + region->length : within,
-         region->size, "behind the region");
+static void check_surroundings(const struct region *region, size_t within) {
+    check_bytes(region->memory, AROUND, 0, within == 0 ? region->offset : PAGE,
+                "before the region");
+    check_bytes(region->memory, AROUND, within == 0 ? region->offset + region->length : within,
+                region->size, "after the region");
 }
 
 /* Changes some pages of the region while they are written and read. */
@@ -207,14 +209,14 @@ static void disturb(const struct region *region) {
     size_t pages = (region->offset + region->length + PAGE - 1) / PAGE - 1;
     size_t first = draw((uint32_t)pages), count = 1 + draw((uint32_t)(pages - first));
     unsigned char *at = region->memory + PAGE + first * PAGE;
-    struct word word;
+    struct message message;
 
     for (uint32_t polls = draw(200); polls > 0; polls--) {
-        if (has_come(STOPPED, &word)) {
-            die("stopped before it was told to", EINVAL);
+        if (receive_message(STOPPED, &message)) {
+            die("the peer stopped too early", EINVAL);
         }
     }
-    if (region->ours) {
+    if (region->is_pm_memory) {
         /* Only pmFree may unmap or protect it. */
         memset(at, 0, 1);
         return;
@@ -247,11 +249,11 @@ static void unlock(const struct region *region) {
  * Unlocks the region. Other memory is at its addresses then, which the old handle does not name,
  * not even if that memory is locked for a moment itself.
  */
-static void give_up(struct region *region) {
+static void release_region(struct region *region) {
     pmAddrHandle another;
 
     unlock(region);
-    if (region->ours) {
+    if (region->is_pm_memory) {
         caddr_t memory;
         must("pmFree", pmFree(score_pmnet[0], (caddr_t)region->memory));
         must("pmAlloc", pmAlloc(score_pmnet[0], region->size, &memory));
@@ -266,46 +268,46 @@ static void give_up(struct region *region) {
     }
 }
 
-static void own(void) {
-    struct region region = make();
-    struct word word = {0};
-    int given_up = 0;
+static void run_owner(void) {
+    struct region region = make_region();
+    struct message message = {0};
+    int is_released = 0;
 
-    lock(&region, &word.handle);
-    word.length = region.length;
-    word.disturbed = draw(2);
-    tell(OFFER, &word);
-    if (word.disturbed) {
+    lock(&region, &message.handle);
+    message.length = region.length;
+    message.disturbed = draw(2);
+    send_message(OFFER, &message);
+    if (message.disturbed) {
         size_t end = (region.offset + region.length + PAGE - 1) / PAGE * PAGE;
         for (uint32_t times = 1 + draw(8); times > 0; times--) {
             disturb(&region);
         }
-        given_up = draw(2) == 0;
-        if (given_up) {
-            give_up(&region);
+        is_released = draw(2) == 0;
+        if (is_released) {
+            release_region(&region);
         }
-        tell(ENOUGH, NULL);
-        (void)await(STOPPED);
-        if (given_up) {
-            look(region.memory, AROUND, 0, region.size, "that was given up");
+        send_message(STOP, NULL);
+        (void)wait_for_message(STOPPED);
+        if (is_released) {
+            check_bytes(region.memory, AROUND, 0, region.size, "of a released region");
         } else {
-            look_around(&region, end);
+            check_surroundings(&region, end);
         }
     } else {
-        (void)await(WRITTEN);
-        look(region.memory + region.offset, WRITE, 0, region.length, "written");
-        look_around(&region, 0);
+        (void)wait_for_message(WRITTEN);
+        check_bytes(region.memory + region.offset, WRITE, 0, region.length, "written");
+        check_surroundings(&region, 0);
         fill(region.memory + region.offset, ANSWER, 0, region.length);
-        tell(READ_IT, NULL);
-        (void)await(HAVE_READ);
+        send_message(READ_REQUEST, NULL);
+        (void)wait_for_message(READ_DONE);
     }
-    if (!given_up) {
-        give_up(&region);
+    if (!is_released) {
+        release_region(&region);
     }
-    tell(UNLOCKED, NULL);
-    (void)await(REFUSED);
-    look(region.memory, AROUND, 0, region.size, "that was not locked");
-    if (region.ours) {
+    send_message(UNLOCKED, NULL);
+    (void)wait_for_message(REFUSED);
+    check_bytes(region.memory, AROUND, 0, region.size, "of unlocked memory");
+    if (region.is_pm_memory) {
         must("pmFree", pmFree(score_pmnet[0], (caddr_t)region.memory));
     } else {
         unmap(region.memory, region.size);
@@ -314,14 +316,15 @@ static void own(void) {
 
 /* ---- the peer ---- */
 
-enum way { WRITE_TO, READ_FROM };
+enum operation { WRITE_TO, READ_FROM };
 
 /* Starts an operation; returns whether it was accepted. Messages that arrive stay queued. */
-static int ask(enum way way, pmAddrHandle handle, size_t at, size_t length) {
+static int start_operation(enum operation operation, pmAddrHandle handle, size_t at,
+                           size_t length) {
     int cc;
 
     do {
-        cc = way == WRITE_TO
+        cc = operation == WRITE_TO
                  ? pmWrite(score_pmnet[0], peer, handle + at, local_handle + at, length)
                  : pmRead(score_pmnet[0], peer, handle + at, local_handle + at, length);
     } while (cc == ENOBUFS);
@@ -329,21 +332,21 @@ static int ask(enum way way, pmAddrHandle handle, size_t at, size_t length) {
         refused++;
         return 0;
     }
-    must(way == WRITE_TO ? "pmWrite" : "pmRead", cc);
+    must(operation == WRITE_TO ? "pmWrite" : "pmRead", cc);
     return 1;
 }
 
 /* Waits until all operations are done; returns whether all of them succeeded. */
-static int done(void) {
-    int (*is_done[])(pmContext *) = {pmIsWriteDone, pmIsReadDone}, all = 1, way, cc;
+static int wait_until_done(void) {
+    int (*is_done[])(pmContext *) = {pmIsWriteDone, pmIsReadDone}, all = 1, operation, cc;
 
-    for (way = 0; way < 2; way++) {
+    for (operation = 0; operation < 2; operation++) {
         /* Failures are reported before the operations in flight are done. */
-        while ((cc = is_done[way](score_pmnet[0])) != PM_SUCCESS) {
+        while ((cc = is_done[operation](score_pmnet[0])) != PM_SUCCESS) {
             if (cc == EIO) {
                 all = 0;
             } else if (cc != EBUSY) {
-                die(way == 0 ? "pmIsWriteDone" : "pmIsReadDone", cc);
+                die(operation == 0 ? "pmIsWriteDone" : "pmIsReadDone", cc);
             }
         }
     }
@@ -351,49 +354,51 @@ static int done(void) {
 }
 
 /* All of it, in chunks of random lengths. */
-static void pieces(enum way way, pmAddrHandle handle, size_t length) {
-    size_t at = 0, piece;
+static void transfer_in_chunks(enum operation operation, pmAddrHandle handle, size_t length) {
+    size_t at = 0, chunk;
 
     while (at < length) {
-        piece = 1 + draw((uint32_t)(length - at));
-        must("a region that is there", ask(way, handle, at, piece) ? PM_SUCCESS : EINVAL);
-        at += piece;
+        chunk = 1 + draw((uint32_t)(length - at));
+        must("an operation on a locked region",
+             start_operation(operation, handle, at, chunk) ? PM_SUCCESS : EINVAL);
+        at += chunk;
     }
 }
 
-static void visit(void) {
-    struct word word = await(OFFER), other;
-    size_t length = (size_t)word.length;
+static void run_peer(void) {
+    struct message message = wait_for_message(OFFER), other;
+    size_t length = (size_t)message.length;
     unsigned char *bytes = (unsigned char *)local;
     int far = rdma && (score_num_node == 2 || (peer ^ self) == 2);
 
     fill(bytes, WRITE, 0, length);
-    if (word.disturbed) {
-        while (!has_come(ENOUGH, &other)) {
+    if (message.disturbed) {
+        while (!receive_message(STOP, &other)) {
             size_t at = draw((uint32_t)length);
-            (void)ask((enum way)draw(2), word.handle, at, 1 + draw((uint32_t)(length - at)));
+            (void)start_operation((enum operation)draw(2), message.handle, at,
+                                  1 + draw((uint32_t)(length - at)));
             if (draw(4) == 0) {
-                *(done() ? &carried_out : &failed) += 1;
+                *(wait_until_done() ? &carried_out : &failed) += 1;
             }
         }
-        (void)done();
-        look_held(bytes, length, 1);
-        tell(STOPPED, NULL);
+        (void)wait_until_done();
+        check_held_bytes(bytes, length, 1);
+        send_message(STOPPED, NULL);
     } else {
-        pieces(WRITE_TO, word.handle, length);
-        tell(WRITTEN, NULL);
-        (void)await(READ_IT);
-        pieces(READ_FROM, word.handle, length);
-        must("a quiet round", done() ? PM_SUCCESS : EIO);
-        look(bytes, ANSWER, 0, length, "read");
-        tell(HAVE_READ, NULL);
+        transfer_in_chunks(WRITE_TO, message.handle, length);
+        send_message(WRITTEN, NULL);
+        (void)wait_for_message(READ_REQUEST);
+        transfer_in_chunks(READ_FROM, message.handle, length);
+        must("a quiet round", wait_until_done() ? PM_SUCCESS : EIO);
+        check_bytes(bytes, ANSWER, 0, length, "read");
+        send_message(READ_DONE, NULL);
     }
-    (void)await(UNLOCKED);
-    if (ask((enum way)draw(2), word.handle, 0, length)) {
-        must("a handle that is unlocked", done() && !far ? EINVAL : PM_SUCCESS);
-        look_held(bytes, length, (int)word.disturbed);
+    (void)wait_for_message(UNLOCKED);
+    if (start_operation((enum operation)draw(2), message.handle, 0, length)) {
+        must("a handle that is unlocked", wait_until_done() && !far ? EINVAL : PM_SUCCESS);
+        check_held_bytes(bytes, length, (int)message.disturbed);
     }
-    tell(REFUSED, NULL);
+    send_message(REFUSED, NULL);
 }
 
 int main(int argc, char **argv) {
@@ -410,14 +415,15 @@ int main(int argc, char **argv) {
     score_initialize(argc, argv);
     self = score_self_node;
     state = (argc > 2 ? (uint64_t)atoi(argv[2]) : 1) * 64 + (uint64_t)self;
-    window = mmap(NULL, (2 * MOST + 2) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    window = mmap(NULL, (2 * MAX_PAGES + 2) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     must("mmap", window == MAP_FAILED ? errno : PM_SUCCESS);
     if (self % 2 == 0) {
-        must("pmAlloc", pmAlloc(score_pmnet[0], (MOST + 1) * PAGE, &local));
+        must("pmAlloc", pmAlloc(score_pmnet[0], (MAX_PAGES + 1) * PAGE, &local));
     } else {
-        local = (caddr_t)map(NULL, (MOST + 1) * PAGE, PROT_READ | PROT_WRITE);
+        local = (caddr_t)map(NULL, (MAX_PAGES + 1) * PAGE, PROT_READ | PROT_WRITE);
     }
-    must("pmMLock", pmMLock(score_pmnet[0], PM_NODE_ANY, local, (MOST + 1) * PAGE, &local_handle));
+    must("pmMLock",
+         pmMLock(score_pmnet[0], PM_NODE_ANY, local, (MAX_PAGES + 1) * PAGE, &local_handle));
     for (round_now = 1; round_now <= rounds; round_now++) {
         /* With four nodes there is a pair on one host and a pair on two. */
         far = score_num_node == 4 && round_now / 2 % 2 == 1 ? 2 : 1;
@@ -426,9 +432,9 @@ int main(int argc, char **argv) {
         }
         peer = self ^ far;
         if (((self & far) == 0) == (round_now % 2 == 0)) {
-            own();
+            run_owner();
         } else {
-            visit();
+            run_peer();
         }
     }
     printf("all right: %llu carried out, %llu failed, %llu refused\n",

@@ -14,9 +14,9 @@
 #include <sc.h>
 #include <score.h>
 
-#define MOST (64 * 1024)
+#define MAX_WORDS (64 * 1024)
 
-static uint64_t mine[MOST], theirs[MOST], back[MOST], words = MOST;
+static uint64_t source[MAX_WORDS], target[MAX_WORDS], read_back[MAX_WORDS], words = MAX_WORDS;
 
 static void must(const char *what, int cc) {
     if (cc != PM_SUCCESS) {
@@ -25,7 +25,7 @@ static void must(const char *what, int cc) {
     }
 }
 
-static void put(int node, const void *what, size_t length) {
+static void send_bytes(int node, const void *what, size_t length) {
     caddr_t buffer;
     int cc;
 
@@ -36,15 +36,15 @@ static void put(int node, const void *what, size_t length) {
     must("pmSend", pmSend(score_pmnet[0]));
 }
 
-static void take(void *what, size_t length) {
+static void receive_bytes(void *what, size_t length) {
     caddr_t buffer;
-    size_t came;
+    size_t received_length;
     int cc;
 
-    while ((cc = pmReceive(score_pmnet[0], &buffer, &came)) == ENOBUFS) {
+    while ((cc = pmReceive(score_pmnet[0], &buffer, &received_length)) == ENOBUFS) {
     }
     must("pmReceive", cc);
-    must("a message's length", came == length ? PM_SUCCESS : EINVAL);
+    must("a message's length", received_length == length ? PM_SUCCESS : EINVAL);
     memcpy(what, buffer, length);
     must("pmReleaseReceiveBuffer", pmReleaseReceiveBuffer(score_pmnet[0]));
 }
@@ -53,7 +53,7 @@ static uint64_t word(int node, uint64_t round, uint64_t at) {
     return (round << 32 | (uint64_t)node << 24) + at;
 }
 
-static void look(const uint64_t *area, int node, uint64_t round, const char *what) {
+static void check_words(const uint64_t *area, int node, uint64_t round, const char *what) {
     for (uint64_t i = 0; i < words; i++) {
         if (area[i] != word(node, round, i)) {
             fprintf(stderr, "round %d: word %d is not what was %s\n", (int)round, (int)i, what);
@@ -69,7 +69,7 @@ static pmAddrHandle lock(int node, uint64_t *area) {
     return handle;
 }
 
-static void done(int (*is_done)(pmContext *), const char *what) {
+static void wait_until_done(int (*is_done)(pmContext *), const char *what) {
     int cc;
 
     while ((cc = is_done(score_pmnet[0])) == EBUSY) {
@@ -78,41 +78,43 @@ static void done(int (*is_done)(pmContext *), const char *what) {
 }
 
 int main(int argc, char **argv) {
-    pmAddrHandle from, into, there;
-    uint64_t rounds = argc > 1 ? (uint64_t)atoi(argv[1]) : 1, round, told;
+    pmAddrHandle source_handle, read_back_handle, peer_handle;
+    uint64_t rounds = argc > 1 ? (uint64_t)atoi(argv[1]) : 1, round, peer_round;
     int self, peer;
 
     score_initialize(argc, argv);
     if (argc > 2) {
         words = (uint64_t)atoi(argv[2]);
-        must("WORDS", words >= 1 && words <= MOST ? PM_SUCCESS : EINVAL);
+        must("WORDS", words >= 1 && words <= MAX_WORDS ? PM_SUCCESS : EINVAL);
     }
     self = score_self_node;
     peer = 1 - self;
-    from = lock(peer, mine);
-    into = lock(peer, back);
-    there = lock(peer, theirs);
-    put(peer, &there, sizeof there);
-    take(&there, sizeof there);
+    source_handle = lock(peer, source);
+    read_back_handle = lock(peer, read_back);
+    peer_handle = lock(peer, target);
+    send_bytes(peer, &peer_handle, sizeof peer_handle);
+    receive_bytes(&peer_handle, sizeof peer_handle);
     for (round = 1; round <= rounds; round++) {
         for (uint64_t i = 0; i < words; i++) {
-            mine[i] = word(self, round, i);
+            source[i] = word(self, round, i);
         }
         if (self == 0) {
             printf("round %d\n", (int)round);
             (void)fflush(stdout);
         }
-        must("pmWrite", pmWrite(score_pmnet[0], peer, there, from, words * sizeof *mine));
-        put(peer, &round, sizeof round);
-        take(&told, sizeof told);
-        look(theirs, peer, told, "written");
-        must("pmRead", pmRead(score_pmnet[0], peer, there, into, words * sizeof *mine));
-        done(pmIsReadDone, "pmIsReadDone");
-        done(pmIsWriteDone, "pmIsWriteDone");
-        look(back, self, round, "read");
+        must("pmWrite", pmWrite(score_pmnet[0], peer, peer_handle, source_handle,
+                                words * sizeof *source));
+        send_bytes(peer, &round, sizeof round);
+        receive_bytes(&peer_round, sizeof peer_round);
+        check_words(target, peer, peer_round, "written");
+        must("pmRead", pmRead(score_pmnet[0], peer, peer_handle, read_back_handle,
+                              words * sizeof *source));
+        wait_until_done(pmIsReadDone, "pmIsReadDone");
+        wait_until_done(pmIsWriteDone, "pmIsWriteDone");
+        check_words(read_back, self, round, "read");
         /* Neither node starts the next round until both have checked. */
-        put(peer, &round, sizeof round);
-        take(&told, sizeof told);
+        send_bytes(peer, &round, sizeof round);
+        receive_bytes(&peer_round, sizeof peer_round);
     }
     printf("all right\n");
     return 0;

@@ -31,7 +31,7 @@ static char content(struct token token, size_t at) {
     return (char)(token.round * 31 + token.hop * 7 + at * 13 + (at >> 8));
 }
 
-static void pass(struct token token) {
+static void send_token(struct token token) {
     size_t at, length = length_of(token.round);
     int cc, next = (score_self_node + 1) % score_num_node;
     caddr_t buffer;
@@ -50,7 +50,7 @@ static void pass(struct token token) {
     }
 }
 
-static struct token take(void) {
+static struct token receive_token(void) {
     struct token token;
     size_t at, length;
     caddr_t buffer;
@@ -79,33 +79,33 @@ static struct token take(void) {
 int main(int argc, char **argv) {
     uint32_t round, rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
     struct token token;
-    size_t one;
+    size_t node_mtu;
     int cc, node;
 
     score_initialize();
     mtu = SIZE_MAX;
     for (node = 0; node < score_num_node; node++) {
         if (node != score_self_node) {
-            if ((cc = pmGetMtu(score_pmnet[0], node, &one)) != PM_SUCCESS) {
+            if ((cc = pmGetMtu(score_pmnet[0], node, &node_mtu)) != PM_SUCCESS) {
                 die("pmGetMtu", cc);
             }
-            mtu = one < mtu ? one : mtu;
+            mtu = node_mtu < mtu ? node_mtu : mtu;
         }
     }
     for (round = 0; round < rounds; round++) {
         if (score_self_node == 0) {
             token.round = round;
             token.hop = 0;
-            pass(token);
+            send_token(token);
         }
-        token = take();
+        token = receive_token();
         if (token.round != round ||
             token.hop != (uint32_t)((score_self_node + score_num_node - 1) % score_num_node)) {
-            die("a token out of its turn", EIO);
+            die("a token out of order", EIO);
         }
         if (score_self_node != 0) {
             token.hop++;
-            pass(token);
+            send_token(token);
         }
     }
     if (score_self_node == 0) {

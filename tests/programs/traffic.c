@@ -25,9 +25,9 @@ struct header {
 };
 
 static uint64_t state;
-static uint32_t sent_to[MAX_NODES], came_from[MAX_NODES], last_number[MAX_NODES];
+static uint32_t sent_to[MAX_NODES], received_from[MAX_NODES], last_number[MAX_NODES];
 static uint32_t announced[MAX_NODES];
-static int finished[MAX_NODES], lasts, blocking;
+static int finished[MAX_NODES], finished_count, blocking;
 
 static uint32_t draw(uint32_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -86,9 +86,9 @@ static int receive(void) {
         if (header.kind == LAST) {
             memcpy(&announced[header.source], message + sizeof header, sizeof announced[0]);
             finished[header.source] = 1;
-            lasts++;
+            finished_count++;
         } else {
-            came_from[header.source]++;
+            received_from[header.source]++;
         }
         cc = pmReleaseReceiveBuffer(score_pmnet[0]);
         if (cc != PM_SUCCESS) {
@@ -102,7 +102,7 @@ static int receive(void) {
     return any;
 }
 
-static void poll_on(void) {
+static void poll_randomly(void) {
     uint32_t polls;
 
     for (polls = draw(20); polls > 0; polls--) {
@@ -142,14 +142,14 @@ static void send_one(int destination, uint32_t kind, uint32_t number, uint32_t l
     }
     /* A filled send buffer stays unchanged, whether or not other nodes' messages arrive. */
     if (draw(8) == 0) {
-        poll_on();
+        poll_randomly();
     }
     if ((cc = pmSend(score_pmnet[0])) != PM_SUCCESS) {
         die("pmSend", cc);
     }
 }
 
-static uint32_t longest(int destination) {
+static uint32_t max_length(int destination) {
     size_t mtu;
     int cc = pmGetMtu(score_pmnet[0], destination, &mtu);
 
@@ -184,21 +184,21 @@ static void send_all(uint32_t number, uint32_t length) {
 
 /* Waits in poll(2) for the next message. The time-out is long: a lost wake-up shows as slowness. */
 static void block(void) {
-    struct pollfd waits[8];
+    struct pollfd poll_fds[8];
     int descriptors[8], count = 8, i, cc;
 
     if ((cc = pmGetFd(score_pmnet[0], descriptors, &count)) != PM_SUCCESS) {
         die("pmGetFd", cc);
     }
     for (i = 0; i < count; i++) {
-        waits[i].fd = descriptors[i];
-        waits[i].events = POLLIN;
+        poll_fds[i].fd = descriptors[i];
+        poll_fds[i].events = POLLIN;
     }
     if ((cc = pmBeforeSelect(score_pmnet[0])) != PM_SUCCESS) {
         die("pmBeforeSelect", cc);
     }
-    if (!receive() && poll(waits, (nfds_t)count, 20000) == 0) {
-        fprintf(stderr, "node %d: nobody rang for 20 s\n", score_self_node);
+    if (!receive() && poll(poll_fds, (nfds_t)count, 20000) == 0) {
+        fprintf(stderr, "node %d: no wake-up for 20 s\n", score_self_node);
         (void)sc_exit(7);
     }
     if ((cc = pmAfterSelect(score_pmnet[0])) != PM_SUCCESS) {
@@ -215,16 +215,16 @@ static void finish(uint32_t number) {
         }
     }
     score_become_idle();
-    while (lasts < score_num_node - 1) {
+    while (finished_count < score_num_node - 1) {
         if (!receive() && blocking) {
             block();
         }
     }
     score_become_busy();
     for (node = 0; node < score_num_node; node++) {
-        if (node != score_self_node && came_from[node] != announced[node]) {
-            fprintf(stderr, "node %d: %u of %u messages came from %d\n", score_self_node,
-                    came_from[node], announced[node], node);
+        if (node != score_self_node && received_from[node] != announced[node]) {
+            fprintf(stderr, "node %d: %u of %u messages arrived from %d\n", score_self_node,
+                    received_from[node], announced[node], node);
             (void)sc_exit(8);
         }
     }
@@ -251,12 +251,12 @@ int main(int argc, char **argv) {
             destination = (int)draw((uint32_t)score_num_node - 1);
             destination += destination >= score_self_node;
             if (draw(16) == 0) {
-                length = longest(destination);
+                length = max_length(destination);
             }
             send_one(destination, DATA, number, length);
         }
         if (draw(4) == 0) {
-            poll_on();
+            poll_randomly();
         }
     }
     finish(messages + 1);

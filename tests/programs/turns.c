@@ -25,12 +25,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 100000, SPINNERS = 5 };
-static const long long GAP = 1000000; /* a millisecond */
+enum { MAX_INTERVALS = 100000, SPINNERS = 5 };
+static const long long MAX_STALL_NS = 1000000; /* a millisecond */
 
 struct spinner {
     int count;
-    long long from[MOST], to[MOST];
+    long long from[MAX_INTERVALS], to[MAX_INTERVALS];
 };
 
 static double seconds;
@@ -43,18 +43,18 @@ static long long now(void) {
 }
 
 static void *spin(void *argument) {
-    struct spinner *own = argument;
+    struct spinner *spinner = argument;
     long long begin = now(), last = begin, time;
-    own->from[0] = begin;
+    spinner->from[0] = begin;
     while ((time = now()) - begin < (long long)(seconds * 1e9)) {
-        if (time - last > GAP && own->count + 1 < MOST) {
-            own->to[own->count++] = last;
-            own->from[own->count] = time;
+        if (time - last > MAX_STALL_NS && spinner->count + 1 < MAX_INTERVALS) {
+            spinner->to[spinner->count++] = last;
+            spinner->from[spinner->count] = time;
         }
         last = time;
         if (yields) sc_yield();
     }
-    own->to[own->count++] = last;
+    spinner->to[spinner->count++] = last;
     return NULL;
 }
 
@@ -127,7 +127,7 @@ static void have_nothing_to_do(void) {
 }
 
 int main(int argc, char **argv) {
-    const char *how = argc > 2 ? argv[2] : "";
+    const char *mode = argc > 2 ? argv[2] : "";
     int number, at;
     score_initialize();
     seconds = argc > 1 ? atof(argv[1]) : 1;
@@ -136,16 +136,16 @@ int main(int argc, char **argv) {
     if (all == MAP_FAILED) return 8;
     printf("up\n");
     fflush(stdout);
-    if (strcmp(how, "stubborn") == 0)
+    if (strcmp(mode, "stubborn") == 0)
         be_stubborn();
-    else if (strcmp(how, "stopped") == 0)
+    else if (strcmp(mode, "stopped") == 0)
         stop_one();
-    else if (strcmp(how, "idle") == 0)
+    else if (strcmp(mode, "idle") == 0)
         have_nothing_to_do();
-    else if (strcmp(how, "sleep") == 0)
+    else if (strcmp(mode, "sleep") == 0)
         printf("slept %d\n", sc_sleep((int)seconds));
     else {
-        yields = strcmp(how, "yield") == 0;
+        yields = strcmp(mode, "yield") == 0;
         spin(&all[0]);
     }
     for (number = 0; number < SPINNERS; number++)

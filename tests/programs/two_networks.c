@@ -23,7 +23,7 @@ static void die(const char *what, int cc) {
     (void)sc_exit(3);
 }
 
-static int rounds_of[16][64], came;
+static int rounds_of[16][64], received;
 
 /* Receives all messages that have arrived on one set. */
 static void receive(int set) {
@@ -38,9 +38,9 @@ static void receive(int set) {
         }
         memcpy(&message, buffer, sizeof message);
         if (message.set != set || message.round != rounds_of[set][message.from]++) {
-            die("a message of another set, or out of its turn", EIO);
+            die("a message of another set, or out of order", EIO);
         }
-        came++;
+        received++;
         if ((cc = pmReleaseReceiveBuffer(score_pmnet[set])) != PM_SUCCESS) {
             die("pmReleaseReceiveBuffer", cc);
         }
@@ -88,7 +88,7 @@ int main(void) {
             }
         }
     }
-    while (came < ROUNDS * score_num_pmnet * (score_num_node - 1)) {
+    while (received < ROUNDS * score_num_pmnet * (score_num_node - 1)) {
         for (set = 0; set < score_num_pmnet; set++) {
             receive(set);
         }

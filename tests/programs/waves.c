@@ -14,9 +14,9 @@
 #include <sc.h>
 #include <score.h>
 
-#define TURN_MS 50.0
+#define PERIOD_MS 50.0
 #define WAVE_MS 12000.0
-#define LONGEST 1024
+#define MAX_LENGTH 1024
 
 static void check(const char *what, int cc) {
     if (cc != PM_SUCCESS && cc != ENOBUFS && cc != EBUSY) {
@@ -62,7 +62,7 @@ static void exchange(size_t length) {
     }
 }
 
-static void rest(double ms) {
+static void sleep_ms(double ms) {
     struct timespec time = {0, (long)(ms * 1e6)};
 
     (void)nanosleep(&time, NULL);
@@ -79,16 +79,16 @@ int main(int argc, char **argv) {
     }
     begin = now_ms();
     while (now_ms() < begin + seconds * 1e3) {
-        double turn = now_ms(), share = share_at(turn - begin);
+        double period_start = now_ms(), share = share_at(period_start - begin);
 
         sc_set_monitor(0, (unsigned char)(255 * share));
         sc_set_monitor(1, (unsigned char)(255 * score_self_node / score_num_node));
-        while (now_ms() < turn + share * TURN_MS) {
-            exchange(8 + (size_t)(share * (LONGEST - 8)));
-            rest(1);
+        while (now_ms() < period_start + share * PERIOD_MS) {
+            exchange(8 + (size_t)(share * (MAX_LENGTH - 8)));
+            sleep_ms(1);
         }
         score_become_idle();
-        rest((1 - share) * TURN_MS);
+        sleep_ms((1 - share) * PERIOD_MS);
         score_become_busy();
     }
     (void)sc_barrier();

@@ -70,8 +70,8 @@ fn a_batch_script_of_slurm_runs_a_program_of_the_users_own_on_all_its_hosts() {
     // The script runs on the first host of the allocation.
     let script = LINE_COUNT_JOB.replace("scatter", "./my_scatter");
     env.write_file("script", format!("#!/bin/sh\nhostname >&2\n{script}\nexit 5\n"));
-    let line = "sbatch --quiet --wait --nodes=3 --output=said --error=error script; code=$?; \
-                cat said; cat error >&2; exit $code";
+    let line = "sbatch --quiet --wait --nodes=3 --output=output --error=error script; code=$?; \
+                cat output; cat error >&2; exit $code";
     let outcome =
         testbed.outside().run(&env, 4, line).timeout(COMMAND_TIMEOUT).run().expect_code(5);
     assert_eq!(outcome.stderr, "node1\n");
@@ -93,17 +93,17 @@ fn scancel_ends_a_job_with_everything_that_it_has_started() {
         env.write_file(
             "script",
             format!(
-                "#!/bin/sh\nexec scrun -nodes=2x2,message=quiet system sh -c '{node_script}' > said 2>&1\n"
+                "#!/bin/sh\nexec scrun -nodes=2x2,message=quiet system sh -c '{node_script}' > output 2>&1\n"
             ),
         );
         let line = format!(
             "{submit_command} > out 2> error & \
              count() {{ pgrep -fc '^sleep {sleep_seconds}.[12]$'; }}; tries=0; \
              until [ \"$(count)\" = 8 ]; do tries=$((tries + 1)); \
-             [ $tries -lt 400 ] || {{ cat said error; exit 9; }}; sleep 0.05; done; \
+             [ $tries -lt 400 ] || {{ cat output error; exit 9; }}; sleep 0.05; done; \
              scancel --quiet 1; wait; tries=0; \
              until [ \"$(count)\" = 0 ]; do tries=$((tries + 1)); \
-             [ $tries -lt 400 ] || exit 8; sleep 0.05; done; cat said"
+             [ $tries -lt 400 ] || exit 8; sleep 0.05; done; cat output"
         );
         let outcome =
             testbed.outside().run(&env, 3, &line).timeout(COMMAND_TIMEOUT).run().expect_code(0);

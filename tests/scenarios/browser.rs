@@ -45,7 +45,7 @@ fn poll_until_visible(address: &PageUrl, processes: usize, seconds: u64) {
         }
         assert!(
             started_at.elapsed() < Duration::from_secs(60 + seconds),
-            "nothing to be seen: {data}"
+            "no activity is shown: {data}"
         );
         sleep(Duration::from_secs(1));
     }

@@ -153,18 +153,18 @@ fn jobs_that_share_processors_are_reported_only_for_a_deadlock() {
     let spin = "echo up; while :; do :; done";
     let mut neighbour = cluster.scrun(ALICE, "a", "nodes=2", spin).start();
     neighbour.wait_for("up", 2);
-    let run_beside_neighbour = |pattern: &str| {
+    let run_with_neighbour = |pattern: &str| {
         let args = ["-scored=all,nodes=2", program, pattern];
         cluster.command(BOB, "scrun", "a").args(&args).timeout(JOB_TIMEOUT).run()
     };
     for pattern in ["alone", "mutual", "blocked", "barrier", "unread", "sleeper"] {
-        let _ = run_beside_neighbour(pattern)
+        let _ = run_with_neighbour(pattern)
             .assert_stderr(&["deadlock: no process of deadlock can go on"])
             .expect_code(EXIT_DEADLOCK);
     }
     for pattern in ["never-idle", "late", "barriers", "helper", "helper-wakes", "mistake", "alarm"]
     {
-        let _ = run_beside_neighbour(pattern).expect_code(0);
+        let _ = run_with_neighbour(pattern).expect_code(0);
     }
     neighbour.signal(Signal::SIGTERM);
     let _ = neighbour.wait();

@@ -138,7 +138,7 @@ fn attack_each_daemon(test: &str, attack: impl Fn(&AttackedJob)) {
 
 #[test]
 fn garbage_is_dropped_and_reported() {
-    attack_each_daemon("strangers_with_garbage", |attacked| {
+    attack_each_daemon("connections_with_garbage", |attacked| {
         for round in 0..20_u8 {
             let mut stream = attacked.connect();
             // The daemon may close before it has received everything.
@@ -151,7 +151,7 @@ fn garbage_is_dropped_and_reported() {
 
 #[test]
 fn another_version_is_dropped_and_both_versions_are_reported() {
-    attack_each_daemon("strangers_of_another_version", |attacked| {
+    attack_each_daemon("connections_of_another_version", |attacked| {
         let version = protocol_version(attacked);
         attacked
             .wait_for_warning(&format!("version 0 of the protocol, this scored version {version}"));
@@ -160,7 +160,7 @@ fn another_version_is_dropped_and_both_versions_are_reported() {
 
 #[test]
 fn an_excessive_length_and_an_invalid_key_cost_nothing() {
-    attack_each_daemon("strangers_with_lengths", |attacked| {
+    attack_each_daemon("connections_with_lengths", |attacked| {
         let version = protocol_version(attacked);
         for _ in 0..20 {
             let mut stream = attacked.connect();
@@ -174,7 +174,7 @@ fn an_excessive_length_and_an_invalid_key_cost_nothing() {
 
 #[test]
 fn a_connection_that_sends_one_byte_at_a_time_is_dropped_at_the_timeout() {
-    attack_each_daemon("strangers_that_trickle", |attacked| {
+    attack_each_daemon("connections_that_trickle", |attacked| {
         let preface = preface(protocol_version(attacked));
         let mut streams: Vec<TcpStream> = (0..160).map(|_| attacked.connect()).collect();
         for byte in &preface[..6] {
@@ -190,7 +190,7 @@ fn a_connection_that_sends_one_byte_at_a_time_is_dropped_at_the_timeout() {
 
 #[test]
 fn a_connection_that_closes_without_a_byte_is_reported() {
-    attack_each_daemon("strangers_that_go", |attacked| {
+    attack_each_daemon("connections_that_close", |attacked| {
         attacked.connect().shutdown(Shutdown::Both).unwrap();
         attacked.wait_for_warning("the connection was closed");
     });
@@ -198,7 +198,7 @@ fn a_connection_that_closes_without_a_byte_is_reported() {
 
 #[test]
 fn a_daemon_with_another_key_is_dropped_and_receives_the_reason() {
-    attack_each_daemon("strangers_with_another_key", |attacked| {
+    attack_each_daemon("connections_with_another_key", |attacked| {
         let key = attacked.env.write_file("other_key", [7; 32]);
         let start = || {
             Command::new(binaries::program("scored"))

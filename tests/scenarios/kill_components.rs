@@ -24,7 +24,7 @@ fn kill_and_wait_until_clean(env: &TestEnv, what: &str, predicate: impl Fn(&Proc
     env.wait_for_process(what, predicate).signal(Signal::SIGKILL);
     let clean = env.wait_until_clean(Duration::from_secs(3));
     let elapsed = clean.unwrap_or_else(|left| panic!("after SIGKILL of {what}: {left:#?}"));
-    eprintln!("everything gone {elapsed:?} after SIGKILL of {what}");
+    eprintln!("everything removed {elapsed:?} after SIGKILL of {what}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn signal_and_wait_until_clean(
     victim.signal(signal);
     let clean = env.wait_until_clean(timeout);
     let elapsed = clean.unwrap_or_else(|left| panic!("after {signal} of {victim:?}: {left:#?}"));
-    eprintln!("everything gone {elapsed:?} after {signal} of {}", victim.command);
+    eprintln!("everything removed {elapsed:?} after {signal} of {}", victim.command);
     job.wait()
 }
 

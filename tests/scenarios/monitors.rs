@@ -142,7 +142,7 @@ fn an_unknown_monitor_is_refused_with_the_list() {
 }
 
 #[test]
-fn without_a_terminal_the_job_runs_and_one_line_says_that_there_is_no_picture() {
+fn without_a_terminal_the_job_runs_and_one_line_says_that_no_monitor_is_started() {
     let env = TestEnv::new();
     let args = ["setsid", "-w", "scrun", "-nodes=2,monitor", "system", "echo", "ran"];
     let outcome = env.sh(&args.join(" ")).run().expect_code(0);

@@ -44,7 +44,7 @@ fn too_few_descriptors_are_reported_without_a_hang() {
         if outcome.code == 0 {
             assert_eq!(outcome.text(), "here\n".repeat(8), "ulimit -n {limit}: {outcome}");
         } else {
-            assert!(!outcome.stderr.is_empty(), "ulimit -n {limit}: no word: {outcome}");
+            assert!(!outcome.stderr.is_empty(), "ulimit -n {limit}: no message: {outcome}");
         }
         let clean = env.wait_until_clean(Duration::from_secs(3));
         clean.unwrap_or_else(|left| panic!("ulimit -n {limit}: {left:#?}"));

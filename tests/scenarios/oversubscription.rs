@@ -19,7 +19,7 @@ fn terminate(job: Running) {
 fn wait_for_stderr(job: &Running, text: &str) {
     let deadline = Instant::now() + OUTPUT_TIMEOUT;
     while !job.stderr().contains(text) {
-        assert!(Instant::now() < deadline, "{text:?} is not said: {}", job.stderr());
+        assert!(Instant::now() < deadline, "{text:?} was not printed: {}", job.stderr());
         sleep(Duration::from_millis(10));
     }
 }

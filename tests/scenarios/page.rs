@@ -42,8 +42,8 @@ fn a_token_shows_what_its_user_may_see_and_a_request_without_one_is_refused() {
     ];
     let has_two_jobs = |data: &Value| data["jobs"].as_array().unwrap().len() == 2;
     let seen = wait_for_data(&alice_page, "two jobs", has_two_jobs);
-    let (own, other) = (job_of(&seen, ALICE), job_of(&seen, BOB));
-    assert_eq!((&own["priority"], &own["nodes"]), (&4.into(), &2.into()));
+    let (own_job, other) = (job_of(&seen, ALICE), job_of(&seen, BOB));
+    assert_eq!((&own_job["priority"], &own_job["nodes"]), (&4.into(), &2.into()));
     assert_eq!(other["hosts"].as_array().unwrap().len(), 1);
     assert!(other["priority"].is_null() && other["nodes"].is_null(), "{other}");
     let all = PageUrl::for_cluster(&cluster, OPERATOR, "a").get_data();

@@ -10,7 +10,7 @@ fn the_probe_prints_a_line_for_each_capability() {
     let text = outcome.text();
     assert!(text.lines().count() >= 3, "{outcome}");
     for word in ["membarrier", "namespace"] {
-        assert!(text.contains(word), "no word of {word}: {outcome}");
+        assert!(text.contains(word), "{word} is missing: {outcome}");
     }
 }
 

@@ -62,8 +62,8 @@ fn a_daemon_that_ssh_has_started_ends_when_its_scored_is_killed() {
     // The second host does not exist, so scored still waits for it when the first daemon is up.
     let line = format!(
         "SCORE_RSH=\"$SCORE_RSH -o ConnectionAttempts=100\"; export SCORE_RSH\n\
-         {} -try 10.77.0.2,10.77.0.9 > said & scored=$!\n\
-         tries=0; until grep 'up after' said || [ $tries = 400 ]; do \
+         {} -try 10.77.0.2,10.77.0.9 > output & scored=$!\n\
+         tries=0; until grep 'up after' output || [ $tries = 400 ]; do \
          tries=$((tries + 1)); sleep 0.05; done\n\
          ps ax | grep -c '[s]cored -greet -connect .* -host 10.77.0.2'\n\
          kill -KILL $scored; wait $scored; tries=0\n\

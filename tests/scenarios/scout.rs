@@ -33,7 +33,7 @@ fn start_waiting_session(env: &TestEnv, lines: &str) -> score_tests::Running {
 fn socket_of(running: &score_tests::Running) -> PathBuf {
     let text = running.stdout();
     let line = text.lines().find(|line| line.ends_with("/socket"));
-    line.expect("the shell has said where the session is").into()
+    line.expect("the shell has printed the socket of the session").into()
 }
 
 fn assert_clean(env: &TestEnv) {
@@ -225,7 +225,7 @@ fn nothing_outlives_a_scout_that_is_killed() {
 #[test]
 fn a_killed_scored_is_reported_and_leaves_nothing() {
     let env = TestEnv::new();
-    let lines = "scout 'sleep 300'; echo code $?; scout; echo $? told\n";
+    let lines = "scout 'sleep 300'; echo code $?; scout; echo $? reported\n";
     let running = scout(&env, &["-g", "local:4"]).input(lines).start();
     env.wait_for_process("command", |process| process.command == "sleep 300");
     let server = env.wait_for_process("server", |process| process.command.contains("-single"));
@@ -233,7 +233,7 @@ fn a_killed_scored_is_reported_and_leaves_nothing() {
     let outcome = running.wait().expect_code(70);
     let text = outcome.text();
     assert!(text.starts_with("code 70\nin no scout session"), "{outcome}");
-    assert!(text.ends_with("no longer exists\n1 told\n"), "{outcome}");
+    assert!(text.ends_with("no longer exists\n1 reported\n"), "{outcome}");
     let _ =
         outcome.assert_stderr(&["scout: the session is lost: scored was killed", "job 1 is lost"]);
     assert_clean(&env);

@@ -42,11 +42,11 @@ fn the_jobs_of_a_user_are_listed_in_full_and_those_of_others_by_their_hosts() {
     }
     let visible_jobs = list_jobs(&cluster, ALICE, &[]);
     assert_eq!(visible_jobs.len(), 2, "{visible_jobs:?}");
-    let (own, other) = (&visible_jobs[0], &visible_jobs[1]);
-    assert_eq!((&own["state"], &own["priority"]), (&"running".into(), &3.into()));
-    assert_eq!((&own["nodes"], &own["host_count"]), (&4.into(), &2.into()));
-    assert_eq!((&own["uid"], own["hosts"].as_array().unwrap().len()), (&ALICE.into(), 2));
-    assert!(own["since_ms"].as_u64().unwrap() < 60_000, "{own}");
+    let (own_job, other) = (&visible_jobs[0], &visible_jobs[1]);
+    assert_eq!((&own_job["state"], &own_job["priority"]), (&"running".into(), &3.into()));
+    assert_eq!((&own_job["nodes"], &own_job["host_count"]), (&4.into(), &2.into()));
+    assert_eq!((&own_job["uid"], own_job["hosts"].as_array().unwrap().len()), (&ALICE.into(), 2));
+    assert!(own_job["since_ms"].as_u64().unwrap() < 60_000, "{own_job}");
     assert_eq!((&other["uid"], &other["state"]), (&BOB.into(), &"waiting".into()));
     for field in ["priority", "nodes", "since_ms", "share_permille", "ahead"] {
         assert!(other[field].is_null(), "{other}");

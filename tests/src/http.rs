@@ -56,14 +56,14 @@ impl PageUrl {
     pub fn get_data(&self) -> serde_json::Value {
         let response = self.get("data");
         assert_eq!(response.status, 200, "{response:?}");
-        serde_json::from_str(&response.body).expect("it is JSON")
+        serde_json::from_str(&response.body).expect("the response is JSON")
     }
 }
 
 /// A connection with a read time-out, so that a test does not wait for ever.
 pub fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).expect("the page listens");
-    stream.set_read_timeout(Some(READ_TIMEOUT)).expect("it has a timeout");
+    stream.set_read_timeout(Some(READ_TIMEOUT)).expect("the time-out can be set");
     stream
 }
 

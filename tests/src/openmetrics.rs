@@ -19,7 +19,8 @@ struct MetricFamily {
 /// # Errors
 /// The invalid line, and what is wrong with it.
 pub fn parse(text: &str) -> Result<BTreeMap<SampleKey, f64>, String> {
-    let body = text.strip_suffix("# EOF\n").ok_or("it does not end in '# EOF' and a newline")?;
+    let body =
+        text.strip_suffix("# EOF\n").ok_or("the text does not end in '# EOF' and a newline")?;
     let (mut samples, mut seen) = (BTreeMap::new(), BTreeSet::new());
     let mut family = MetricFamily::default();
     for line in body.split_terminator('\n') {
@@ -30,7 +31,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<SampleKey, f64>, String> {
             let (keyword, name, value) = (word()?, word()?, word()?);
             if name != family.name {
                 if !seen.insert(name.to_owned()) {
-                    return Err(error("the family is not in one piece"));
+                    return Err(error("the family is not contiguous"));
                 }
                 family = MetricFamily { name: name.to_owned(), ..MetricFamily::default() };
             }
@@ -40,7 +41,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<SampleKey, f64>, String> {
         let (key, value) = parse_sample(line).ok_or_else(|| error("no sample"))?;
         check_sample(&family, &key.0, value).map_err(error)?;
         if samples.insert(key, value).is_some() {
-            return Err(error("it stands twice"));
+            return Err(error("duplicate sample"));
         }
     }
     Ok(samples)
@@ -74,12 +75,12 @@ fn check_sample(family: &MetricFamily, sample: &str, value: f64) -> Result<(), &
     let expected = match family.kind.as_deref() {
         Some("counter") => format!("{}_total", family.name),
         Some(_) => family.name.clone(),
-        None => return Err("its family has no type"),
+        None => return Err("the family has no type"),
     };
     let is_counter = family.kind.as_deref() == Some("counter");
     match () {
-        () if sample != expected => Err("it is not of the family above"),
-        () if !family.has_help => Err("its family has no help"),
+        () if sample != expected => Err("the sample is not of the family above"),
+        () if !family.has_help => Err("the family has no help"),
         () if is_counter && (value < 0.0 || !value.is_finite()) => Err("no count"),
         () => Ok(()),
     }

@@ -36,7 +36,7 @@ impl Terminal {
             .stdout(stdio_of(&slave))
             .stderr(stdio_of(&slave))
             .spawn()
-            .expect("setsid(1) of util-linux is there");
+            .expect("setsid(1) of util-linux is installed");
         drop(slave);
         let output = Arc::new(Mutex::new(Vec::new()));
         let (shared, mut reader) = (Arc::clone(&output), master.try_clone().expect("dup"));
@@ -60,7 +60,7 @@ impl Terminal {
 
     /// Types these characters; `\x1a` is ^Z.
     pub fn type_keys(&mut self, keys: &str) {
-        self.master.write_all(keys.as_bytes()).expect("the terminal takes what is typed");
+        self.master.write_all(keys.as_bytes()).expect("the terminal accepts input");
     }
 
     /// Everything shown so far.

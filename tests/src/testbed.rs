@@ -164,7 +164,7 @@ impl Testbed {
         }
         let unit = fs::read_to_string(binaries::root().join("dist/scored.service"));
         let prefix = env.dir().display().to_string();
-        let unit = unit.expect("the unit is there").replace("@PREFIX@", &prefix);
+        let unit = unit.expect("the unit file exists").replace("@PREFIX@", &prefix);
         testbed.write_file("units/scored.service", &unit);
         let folder = testbed.folder.display();
         testbed.write_file(

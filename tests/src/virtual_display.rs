@@ -56,7 +56,7 @@ impl VirtualDisplay {
         let mut bytes = Vec::new();
         xwd.stdout.take().unwrap().read_to_end(&mut bytes).unwrap();
         assert!(xwd.wait().unwrap().success(), "xwd");
-        pixels(&bytes).expect("a picture of 24 bits")
+        pixels(&bytes).expect("a screenshot with 24 bits per pixel")
     }
 }
 

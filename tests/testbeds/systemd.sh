@@ -9,23 +9,23 @@ COMMON='rw|ro|nosuid|nodev|noexec|relatime|nsdelegate|memory_recursiveprot|favor
 # it.
 hierarchies() {
     while read -r _ point kind options _; do
-        what=$(echo "$options" | tr , '\n' | grep -vxE "$COMMON" | paste -sd, -)
+        controllers=$(echo "$options" | tr , '\n' | grep -vxE "$COMMON" | paste -sd, -)
         case $kind in
-        cgroup) group=$(awk -F: -v "what=$what" '$2 == what { print $3 }' /proc/self/cgroup) ;;
+        cgroup) group=$(awk -F: -v "controllers=$controllers" '$2 == controllers { print $3 }' /proc/self/cgroup) ;;
         cgroup2) group=$(sed -n 's/^0:://p' /proc/self/cgroup) ;;
         *) continue ;;
         esac
-        "$1" "$point" "$kind" "$what" "$group" || return
+        "$1" "$point" "$kind" "$controllers" "$group" || return
     done < "$BED/mounts"
 }
 enter() {
-    own=$1${4%/}/$GROUP
-    mkdir "$own" && echo "$own" >> "$BED/groups" || return
+    group_dir=$1${4%/}/$GROUP
+    mkdir "$group_dir" && echo "$group_dir" >> "$BED/groups" || return
     # A cpuset group accepts no process until it has processors.
     for file in cpuset.cpus cpuset.mems; do
-        [ "$2" = cgroup2 ] || [ ! -e "$own/$file" ] || cat "$1$4/$file" > "$own/$file"
+        [ "$2" = cgroup2 ] || [ ! -e "$group_dir/$file" ] || cat "$1$4/$file" > "$group_dir/$file"
     done
-    echo $$ > "$own/cgroup.procs"
+    echo $$ > "$group_dir/cgroup.procs"
 }
 mount_again() {
     mkdir -p "$ROOT$1"

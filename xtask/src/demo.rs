@@ -10,7 +10,7 @@ use crate::{run, setup};
 const NODES: usize = 4;
 const BYTES: usize = 6 << 20;
 
-/// Where the demonstration plays.
+/// The programs and the folder of the demonstration.
 struct DemoContext {
     bin: PathBuf,
     dir: PathBuf,
@@ -21,7 +21,7 @@ struct DemoContext {
 /// Builds, then shows the job.
 ///
 /// # Errors
-/// A step gave something else than it should.
+/// If a step gave a wrong result.
 pub fn run(_args: &[String]) -> Result<(), String> {
     println!("Building (only what has changed) ...");
     setup::install_required_packages();
@@ -44,7 +44,7 @@ fn elapsed(begin: Instant) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// A text of some megabytes, and what `wc` must say of it.
+/// Writes a text of some megabytes, and computes the counts that `wc` must print for it.
 fn write_text(bin: PathBuf, dir: PathBuf) -> Result<DemoContext, String> {
     const WORDS: &[&str] = &[
         "node", "message", "buffer", "context", "shepherd", "pipeline", "scatter", "gather", "a",
@@ -68,7 +68,7 @@ fn write_text(bin: PathBuf, dir: PathBuf) -> Result<DemoContext, String> {
     Ok(DemoContext { bin, dir, text_path: path, expected_counts: counts })
 }
 
-/// Runs scrun on the text as a shell would with `< text`; answers what it wrote.
+/// Runs scrun on the text as a shell would with `< text`; returns its output.
 fn scrun(demo: &DemoContext, args: &[&str]) -> Result<Vec<u8>, String> {
     println!("  $ scrun {} < text", args.join(" "));
     let input = File::open(&demo.text_path).map_err(|error| error.to_string())?;
@@ -141,9 +141,7 @@ fn c_sources(folder: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 fn latency(demo: &DemoContext) -> Result<(), String> {
-    println!(
-        "\n4. One message of 8 bytes from process to process, beside the floor of this machine:"
-    );
+    println!("\n4. One message of 8 bytes from process to process, and the floor of this machine:");
     println!("   one cache line bounced between the same two processors.");
     println!("  $ scrun -nodes=2 pmtest -latency -size 8");
     let mut command = Command::new(demo.bin.join("scrun"));

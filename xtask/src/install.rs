@@ -1,4 +1,4 @@
-//! `cargo xtask install -prefix DIR`: the tree that a package would have.
+//! `cargo xtask install -prefix DIR`: installs the tree that a package would contain.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::{run, tidy};
 
-/// Builds, then copies commands, libraries, headers, pkg-config files, man pages and the
-/// systemd unit below DIR.
+/// Builds, then copies commands, libraries, headers, pkg-config files, man pages and the systemd
+/// unit below DIR.
 ///
 /// # Errors
-/// The arguments are wrong, the build failed, or a file cannot be written.
+/// If the arguments are wrong, the build failed, or a file cannot be written.
 pub fn run(args: &[String]) -> Result<(), String> {
     let prefix = match args {
         [option, prefix] if option == "-prefix" => PathBuf::from(prefix),
@@ -34,7 +34,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Shared objects under their full names with the links that loader and linker look for.
+/// Shared objects under their full names, with the links that loader and linker use.
 fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     for (stem, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.6")] {
@@ -49,7 +49,7 @@ fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// docs/man has a folder for each section, man1 and so on, as an installed tree has.
+/// docs/man has a folder for each section (man1 and so on), as an installed tree has.
 fn install_man_pages(from: &Path, to: &Path) -> Result<(), String> {
     for section in fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))? {
         let section = section.map_err(|error| error.to_string())?.path();
@@ -96,7 +96,7 @@ fn file_name(path: &Path) -> String {
 fn prepare_target(target: &Path) -> Result<(), String> {
     let folder = target.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    // A program that is running cannot be written to, but its name can go.
+    // A running program cannot be overwritten, but its name can be removed.
     let _ = fs::remove_file(target);
     Ok(())
 }

@@ -17,7 +17,7 @@ usage: cargo xtask COMMAND
 
   demo                     builds, then shows the main job on real input (under a minute once built)
   test                     sets up what is missing, then runs every check; .ci/run is this
-  bench [OPTIONS]          measures; beside other libraries where they are installed
+  bench [OPTIONS]          measures, together with other libraries if they are installed
   soak [KIND] [OPTIONS]    kills and floods for as long as you like (cargo xtask soak -help)
   vm PROGRAM [ARG...]      runs a program in a virtual machine that has an RDMA device
   tidy                     the house rules that no compiler checks
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         other => {
-            eprint!("xtask: there is no command {other:?}\n{USAGE}");
+            eprint!("xtask: unknown command {other:?}\n{USAGE}");
             return ExitCode::from(2);
         }
     };

@@ -1,4 +1,5 @@
-//! Starting programs: where the tree and its build results are, and one way to call a program.
+//! Starting programs: the folders of the source tree and of its build results, and one way to call
+//! a program.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,10 @@ pub fn source_root() -> PathBuf {
     Path::new(&manifest).parent().expect("xtask/ has a parent").to_path_buf()
 }
 
-/// Where cargo puts what it builds: CARGO_TARGET_DIR or a configuration may move it.
+/// The folder for cargo's build results: CARGO_TARGET_DIR or a configuration may change it.
 ///
 /// # Errors
-/// `cargo metadata` does not answer.
+/// If `cargo metadata` fails.
 pub fn target_dir() -> Result<PathBuf, String> {
     let output = cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .stderr(Stdio::inherit())
@@ -31,7 +32,7 @@ pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     command.args(args).current_dir(source_root());
     for (name, _) in env::vars_os() {
-        // What cargo told us about xtask would make other crates rebuild, or mislead their tests.
+        // Cargo's variables about xtask would make other crates rebuild, or mislead their tests.
         let name_text = name.to_string_lossy();
         if name_text.starts_with("CARGO_PKG_") || name_text.starts_with("CARGO_MANIFEST") {
             command.env_remove(&name);
@@ -40,10 +41,10 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command to its end with the terminal as it is.
+/// Runs a command to its end, on the same terminal.
 ///
 /// # Errors
-/// It could not be started, or did not end with 0.
+/// If the command could not be started, or did not exit with 0.
 pub fn run_checked(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("{}: {error}", command_line(command)))?;
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", command_line(command))) }
@@ -55,16 +56,16 @@ pub fn is_installed(program: &str) -> bool {
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// A command as one would type it.
+/// A command as a user would type it.
 pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Builds everything as a user's `cargo build --release` does; answers where the results are.
+/// Builds everything as a user's `cargo build --release` does; returns the folder with the results.
 ///
 /// # Errors
-/// The build failed.
+/// If the build failed.
 pub fn build_release() -> Result<PathBuf, String> {
     run_checked(&mut cargo(&["build", "--release", "--workspace"]))?;
     Ok(target_dir()?.join("release"))

@@ -1,12 +1,13 @@
-//! Sets up what a fresh machine lacks: Debian packages, components of the Rust toolchain, and the
-//! daemons of other systems that tests run, unpacked and not installed.
+//! Installs what a fresh machine lacks: Debian packages, components of the Rust toolchain, and the
+//! daemons of other systems for tests, which are unpacked and not installed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::run;
 
-/// What is needed, by the file or program that shows its presence, and the package that has it.
+/// Required packages: the file or program that shows its presence, and the package that contains
+/// it.
 const REQUIRED_PACKAGES: &[(&str, &str)] = &[
     ("gcc", "gcc"),
     ("g++", "g++"),
@@ -24,8 +25,9 @@ const REQUIRED_PACKAGES: &[(&str, &str)] = &[
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 
-/// What one test needs and not every system has, by program and package, and what is not tested
-/// without: looked for one by one. The browser takes 100 MB of download and 306 MB of disk.
+/// Packages that only one test needs and that not every system offers: the program, the package,
+/// and what is not tested without it. They are searched one by one. The browser takes 100 MB of
+/// download and 306 MB of disk.
 const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
     ("chromium-headless-shell", "chromium-headless-shell", "the page is not tested in a browser"),
     ("Xvfb", "xvfb", NO_XTERM_REASON),
@@ -34,7 +36,7 @@ const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
 ];
 const NO_XTERM_REASON: &str = "the monitor is not tested in an xterm";
 
-/// Installs what is nice to have and missing, as far as that is possible without a question.
+/// Installs missing optional packages, if that is possible without a prompt.
 pub fn install_optional_packages() {
     for (_, package, consequence) in
         OPTIONAL_PACKAGES.iter().filter(|(program, ..)| !run::is_installed(program))
@@ -64,30 +66,30 @@ fn missing_packages() -> Vec<&'static str> {
         .collect()
 }
 
-/// Installs missing packages where that is possible without a question; says what it does. What
-/// stays missing is no error here: a test that needs it says so.
+/// Installs missing packages, if that is possible without a prompt, and prints what it does. A
+/// package that stays missing is not an error here: the test that needs it reports it.
 pub fn install_required_packages() {
     let missing = missing_packages();
     if missing.is_empty() {
-        println!("packages: everything is there");
+        println!("packages: all are installed");
         return;
     }
     let list = missing.join(" ");
     let by_hand = format!("apt-get install {list}");
     let Some(prefix) = root_command_prefix() else {
-        println!("packages: {list} missing; I am not root and sudo asks for a password.");
+        println!("packages: {list} missing; this needs root, and sudo asks for a password.");
         println!("          Please install them: {by_hand}");
         return;
     };
     if !run::is_installed("apt-get") {
-        println!("packages: {list} missing, and there is no apt-get here; install their like.");
+        println!("packages: {list} missing, and apt-get is not installed; install equivalents.");
         return;
     }
     println!("packages: installing {list}");
     if install_packages(&prefix, &missing) {
         return;
     }
-    println!("packages: refreshing the package lists, then once more");
+    println!("packages: refreshing the package lists, then trying again");
     run_apt_get(&prefix, &["update", "-qq"]);
     if !install_packages(&prefix, &missing) {
         println!(
@@ -96,8 +98,8 @@ pub fn install_required_packages() {
     }
 }
 
-/// The words before apt-get that give the right to install: none for root, `sudo -n` where it asks
-/// nothing, else nothing can be done.
+/// The command before apt-get that gives the right to install: nothing for root, `sudo -n` if it
+/// needs no password. `None` if neither is possible.
 fn root_command_prefix() -> Option<Vec<&'static str>> {
     let run_quietly = |command: &mut Command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).output()
@@ -125,8 +127,8 @@ fn install_packages(prefix: &[&str], packages: &[&str]) -> bool {
     run_apt_get(prefix, &args) && missing_packages().is_empty()
 }
 
-/// Daemons that tests run in a network and folder of their own: installing them would start
-/// services on this machine, so their packages are unpacked below the target folder only.
+/// Daemons that tests run in a private network and folder. Installing them would start services on
+/// this machine, so their packages are only unpacked below the target folder.
 const TESTBEDS: &[(&[&str], &[&str])] = &[
     (&["sshd"], &["openssh-server", "libwrap0"]),
     (
@@ -156,8 +158,8 @@ const TESTBEDS: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-/// Unpacks the packages of testbeds that are neither installed nor unpacked. What cannot be had is
-/// no error: its tests say that they were skipped.
+/// Unpacks the packages of testbeds that are neither installed nor unpacked. A package that is not
+/// available is not an error: its tests report that they were skipped.
 pub fn unpack_testbeds() {
     let Ok(folder) = run::target_dir().map(|target| target.join("testbeds")) else { return };
     for (programs, packages) in TESTBEDS {
@@ -169,7 +171,9 @@ pub fn unpack_testbeds() {
             continue;
         }
         if !run::is_installed("apt-get") || !run::is_installed("dpkg-deb") {
-            println!("testbeds: {list} missing, and this is no Debian; their tests are skipped");
+            println!(
+                "testbeds: {list} missing, and this system is not Debian; their tests are skipped"
+            );
             continue;
         }
         println!("testbeds: unpacking {list}");
@@ -203,7 +207,7 @@ fn unpack_packages(folder: &Path, packages: &[&str]) -> std::io::Result<()> {
     std::fs::remove_dir_all(&archives)
 }
 
-/// Adds rustfmt and clippy where rustup runs the toolchain and they are missing.
+/// Adds rustfmt and clippy if rustup manages the toolchain and they are missing.
 pub fn install_rust_components() {
     for (probe, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         let is_available = run::cargo(&[probe, "--version"])

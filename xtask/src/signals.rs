@@ -1,4 +1,4 @@
-//! Programs that are tested see the signals of a terminal as a user's would, also where xtask was
+//! Tested programs must get the signals of a terminal as a user's programs do, even if xtask was
 //! started with some of them ignored (in the background of a script, or under nohup).
 
 // UNSAFETY: changes signal dispositions.
@@ -6,10 +6,10 @@
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-/// Resets what a parent may have set to "ignored"; children inherit that.
+/// Resets the signals that a parent may have ignored; children inherit the dispositions.
 pub fn reset_ignored_signals() {
     for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
-        // SAFETY: the default disposition runs no code of ours.
+        // SAFETY: the default disposition runs no handler of this program.
         let _ = unsafe { signal(number, SigHandler::SigDfl) };
     }
 }

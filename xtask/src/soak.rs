@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: builds, then hands over to the soak program, which shares the scenarios'
-//! harness (tests/src/bin/score-soak/). What needs an RDMA adapter runs in the virtual machine,
-//! `cargo xtask soak machines` in two.
+//! `cargo xtask soak`: builds, then runs the soak program, which shares the scenarios' harness
+//! (tests/src/bin/score-soak/). Soaks that need an RDMA adapter run in the virtual machine, `cargo
+//! xtask soak machines` in two.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::{run, test};
 /// Runs the soak that `args` name.
 ///
 /// # Errors
-/// The build failed, or the soak found something.
+/// If the build failed, or the soak found an error.
 pub fn run(args: &[String]) -> Result<(), String> {
     if args.first().is_some_and(|kind| kind == "machines") {
         return test::vm_tests::soak_on_two_machines();

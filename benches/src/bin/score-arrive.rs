@@ -1,6 +1,6 @@
-//! A SCore program for `cargo xtask bench`: each node says when it had passed the start barrier, in
-//! nanoseconds of the clock that the start times of processes in /proc are taken from. The job
-//! stays until standard input ends.
+//! A SCore program for `cargo xtask bench`: each node prints when it passed the start barrier, in
+//! nanoseconds of the clock of the process start times in /proc. The job runs until standard input
+//! ends.
 #![forbid(unsafe_code)]
 
 // PM itself: the runtime only declares its functions.

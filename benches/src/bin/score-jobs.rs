@@ -1,11 +1,11 @@
-//! Jobs per second, for `cargo xtask bench jobs`; each line prints one figure.
+//! Jobs per second, for `cargo xtask bench jobs`; each command prints one number.
 //!
 //! ```text
-//! score-jobs loop N PROGRAM [ARGUMENT...]   spawns and waits, one at a time
+//! score-jobs loop N PROGRAM [ARGUMENT...]   spawns N processes and waits for each, one at a time
 //! score-jobs flight K N                     jobs of `true`, K in flight, by scrun's protocol
 //! ```
-//! `flight` is what scrun is without its command line: it starts one `scored -single`, says hello,
-//! and has K jobs of the login running until N have ended.
+//! `flight` works as scrun without its command line: it starts one `scored -single`, logs in, and
+//! has K jobs running until N have ended.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -82,7 +82,7 @@ fn run_in_flight(max_in_flight: &str, count: &str) -> Result<u32, String> {
     Ok(count)
 }
 
-/// A connection to a scored of its own.
+/// A connection to a private scored.
 struct ScoredClient {
     child: Child,
     socket: UnixStream,
@@ -96,7 +96,8 @@ fn io_error(error: std::io::Error) -> String {
 
 impl ScoredClient {
     fn new() -> Result<Self, String> {
-        let program_path = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+        let program_path =
+            std::env::current_exe().map_err(|error| format!("path of this program: {error}"))?;
         let (socket, remote_socket) = UnixStream::pair().map_err(io_error)?;
         fcntl(&remote_socket, FcntlArg::F_SETFD(FdFlag::empty()))
             .map_err(|errno| io_error(errno.into()))?;
@@ -120,7 +121,7 @@ impl ScoredClient {
         self.socket.write_all(&bytes).map_err(io_error)
     }
 
-    /// Waits until one job has ended: which.
+    /// Waits until a job has ended; returns its number.
     fn wait_for_job_end(&mut self) -> Result<u32, String> {
         loop {
             while let Some(received) = self.decoder.next().map_err(|error| error.to_string())? {
@@ -137,7 +138,7 @@ impl ScoredClient {
                 }
             }
             match self.socket.read(&mut self.read_buffer) {
-                Ok(0) => return Err("scored has gone before the end of a job".to_owned()),
+                Ok(0) => return Err("scored exited before the end of a job".to_owned()),
                 Ok(count) => self.decoder.push(&self.read_buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(io_error(error)),

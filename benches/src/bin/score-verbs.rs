@@ -1,5 +1,6 @@
-//! PM over RDMA hardware between two processes of this host, to be run beside perftest;
-//! docs/verbs.md has the command line. Prints one figure a line, those that are named or all:
+//! PM over RDMA hardware between two processes of this host, for comparison with perftest;
+//! docs/verbs.md has the command line. Prints one number per line, of the named measurements or of
+//! all:
 //!
 //! latency NS       of 8 bytes one way, median
 //! messages MIB     a second, of the longest messages
@@ -17,13 +18,13 @@ use std::time::{Duration, Instant};
 
 const FD_ENV: &str = "SCORE_VERBS_FD";
 const WRITES_ONLY_ENV: &str = "SCORE_VERBS_WRITES";
-/// Round trips, messages and writes; the first ones do not count.
+/// Number of round trips, of messages and of writes; the first ones are not measured.
 const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 1500;
 const WRITES: usize = 500;
 const WARM_UP_TRIPS: usize = 50;
 const WRITE_LEN: usize = 64 << 10;
-/// Processes that write at once, and for how long.
+/// Number of processes that write at the same time, and for how long.
 const WRITERS: u32 = 4;
 const MEASURE_WINDOW: Duration = Duration::from_secs(4);
 
@@ -79,11 +80,11 @@ fn receive(context: &Context) -> PmResult<(usize, u64)> {
 
 fn attach(fd: &str) -> PmResult<ContextRef> {
     let fd: i32 = fd.parse().map_err(|_| Error::Invalid)?;
-    // SAFETY: inherited for this purpose.
+    // SAFETY: the descriptor was inherited for this purpose.
     Context::attach("verbs", unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Answers each message of 8 bytes, and counts the others; locks memory for writes.
+/// Answers each message of 8 bytes, and counts the others; locks memory for remote writes.
 fn run_peer(context: &ContextRef) -> PmResult<()> {
     let memory = context.allocate_memory(WRITE_LEN)?;
     let handle = context.lock_memory(None, memory.addr(), WRITE_LEN)?;
@@ -99,7 +100,8 @@ fn run_peer(context: &ContextRef) -> PmResult<()> {
     context.detach()
 }
 
-/// Writes where the first message says, for its time, and tells how many bytes a second.
+/// Writes to the memory that the first message names, for the given time; sends the rate in bytes
+/// per second.
 fn run_writer(context: &ContextRef) -> PmResult<()> {
     let (_, remote_bits) = receive(context)?;
     let memory = context.allocate_memory(WRITE_LEN)?;
@@ -120,13 +122,13 @@ fn run_writer(context: &ContextRef) -> PmResult<()> {
     context.detach()
 }
 
-/// A round trip: all that was sent before has arrived and was taken.
+/// A round trip: every earlier message has arrived and was received.
 fn round_trip(context: &Context) -> PmResult<()> {
     send(context, 1, &1u64.to_ne_bytes())?;
     receive(context).map(drop)
 }
 
-/// Contexts of which the first is this process's and each other has one of its own.
+/// Contexts: the first is this process's, and each other one belongs to a peer process.
 struct Nodes {
     context: ContextRef,
     peers: Vec<Child>,
@@ -157,10 +159,10 @@ impl Nodes {
     }
 }
 
-/// This program again, as the node of that context.
+/// Starts this program again, as the node of that context.
 fn spawn_peer(context: &ContextRef, writes_only: bool) -> PmResult<Child> {
     let fd = context.create_attach_fd()?;
-    // SAFETY: our descriptor; the other process has to inherit it.
+    // SAFETY: the descriptor is open; the other process must inherit it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
     let mut command = Command::new(std::env::current_exe().map_err(|_| Error::Io)?);
     command.env(FD_ENV, fd.as_raw_fd().to_string());
@@ -175,10 +177,11 @@ fn spawn_peer(context: &ContextRef, writes_only: bool) -> PmResult<Child> {
     Ok(child)
 }
 
-/// Keeps a process to a processor: two that poll on one would wait for ticks of the clock.
+/// Binds a process to a processor: two processes that poll on one would wait for ticks of the
+/// clock.
 fn pin_process(process: u32, processor: usize) {
     let mut cpu_set = CpuSet::new();
-    // Where there is no second one they share the first.
+    // Without a second processor they share the first.
     let _ = cpu_set
         .set(processor)
         .and_then(|()| sched_setaffinity(Pid::from_raw(process.cast_signed()), &cpu_set));
@@ -210,7 +213,7 @@ fn measure() -> PmResult<()> {
     Ok(())
 }
 
-/// All write into the memory of one that sleeps.
+/// All peers write to the memory of one process that sleeps.
 fn concurrent_writers() -> PmResult<()> {
     let nodes = Nodes::start(1 + WRITERS, true)?;
     let context = &nodes.context;
@@ -280,10 +283,11 @@ fn writes(context: &Context, remote_handle: AddrHandle) -> PmResult<()> {
     context.unlock_memory(None, memory.addr(), WRITE_LEN)
 }
 
-/// The processor's own clock: in an emulated machine the system's may take as long as a message.
+/// The processor's own clock: reading the system's clock in an emulated machine may take as long as
+/// a message.
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: an instruction that reads a counter.
+    // SAFETY: the instruction only reads a counter.
     return unsafe { std::arch::x86_64::_rdtsc() };
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -292,14 +296,14 @@ fn ticks() -> u64 {
     }
 }
 
-/// Of one tick.
+/// Nanoseconds per tick.
 fn ns_per_tick() -> f64 {
     let (start, start_ticks) = (Instant::now(), ticks());
     std::thread::sleep(std::time::Duration::from_millis(100));
     start.elapsed().as_nanos() as f64 / (ticks() - start_ticks) as f64
 }
 
-/// MiB a second.
+/// MiB per second.
 fn mib_per_s(bytes: usize, start: Instant) -> f64 {
     bytes as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64()
 }

@@ -58,7 +58,9 @@ impl LiveContext {
         let mut published = 0u32;
         for member_index in member_indices(member_mask) {
             if region_lock.counts[member_index] == 0
-                && let Err(error) = on!(&self.device_context, device => device.publish_region(member_index, &region))
+                && let Err(error) = on!(&self.device_context, device => {
+                    device.publish_region(member_index, &region)
+                })
             {
                 member_indices(published)
                     .for_each(|member_index| region_lock.counts[member_index] -= 1);

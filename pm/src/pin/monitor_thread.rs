@@ -115,12 +115,12 @@ fn read(fd: i32, messages: &mut [Message; MAX_EVENTS_PER_READ]) -> usize {
 /// Calls the kernel; returns the negative errno value of a failure.
 ///
 /// # Safety
-/// As the call's own manual page says.
+/// That of the call, see its manual page.
 unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
     let [a, b, c, d, e] = arguments;
     let result: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel keeps all other registers; the caller answers for the call.
+    // SAFETY: the kernel keeps all other registers; the caller guarantees the rest.
     unsafe {
         std::arch::asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a,
             in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, lateout("rcx") _, lateout("r11") _,

@@ -115,7 +115,7 @@ mod tests {
             let span = PageRange::pages(address, len).unwrap();
             let answer = via_procmap_query(&maps(), span).unwrap();
             match refused {
-                None => assert!(answer.is_ok_and(|around| around.contains(span)), "{name}"),
+                None => assert!(answer.is_ok_and(|range| range.contains(span)), "{name}"),
                 Some(part) => assert!(answer.unwrap_err().contains(part), "{name}: {answer:?}"),
             }
             // Other threads map and unmap neighbouring memory.

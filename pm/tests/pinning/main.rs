@@ -138,10 +138,7 @@ fn memory_of_pm_alloc_is_pms_own_until_it_is_freed() {
     for round in 1..4 {
         let block = end.allocate_memory(4 * PAGE).unwrap();
         stamp(block as usize, 4);
-        assert!(
-            matches_pages(&cache, block as usize, 4),
-            "round {round}: pages that were freed"
-        );
+        assert!(matches_pages(&cache, block as usize, 4), "round {round}: pages that were freed");
         assert!(matches_pages(&cache, block as usize + PAGE, 3));
         let counts = cache.stats();
         assert_eq!((counts.hits, counts.misses, counts.unmonitored), (round, round, 0));

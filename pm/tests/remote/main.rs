@@ -157,7 +157,9 @@ fn more_regions_than_there_are_numbers_are_enospc() {
 fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
     on_every_kind_and_without_cma(2, |bed| {
         let a = Memory::new(bed, 0, Kind::Allocated, 4096);
-        for (state, write_fails, read_fails) in [("unmapped", true, true), ("read-only", true, false)] {
+        for (state, write_fails, read_fails) in
+            [("unmapped", true, true), ("read-only", true, false)]
+        {
             let b = Memory::new(bed, 1, Kind::Mapped, 3 * 4096);
             b.fill(7);
             if state == "unmapped" {
@@ -172,7 +174,7 @@ fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
                 });
                 let expected = if fails { Err(Error::Io) } else { Ok(()) };
                 assert_eq!(done(bed, 0), expected, "{state} {write}");
-                assert_eq!(done(bed, 0), Ok(()), "told once");
+                assert_eq!(done(bed, 0), Ok(()), "reported once");
             }
         }
         let b = Memory::new(bed, 1, Kind::Mapped, 4096);
@@ -357,7 +359,7 @@ fn a_node_that_dies_before_it_has_helped_is_eio() {
             assert_eq!(end.is_write_done(), Err(Error::Busy));
             assert_eq!(end.queue_status().unwrap().read, 1);
             assert_eq!(bed.counters(0).pending_rma, 2, "the detector sees them");
-            assert_eq!(send(end, 1, b"later"), Err(Error::NoBuffers), "the message must not overtake");
+            assert_eq!(send(end, 1, b"later"), Err(Error::NoBuffers), "it must not overtake");
             assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));
             bed.mark_exited(1);
             assert_eq!(end.is_write_done(), Err(Error::Io));

@@ -331,7 +331,7 @@ struct SingleWrite(Option<String>);
 impl std::io::Write for SingleWrite {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let before = self.0.replace(String::from_utf8(bytes.to_vec()).unwrap());
-        assert_eq!(before, None, "a dump is one write, so that dumps of several nodes are not mixed");
+        assert_eq!(before, None, "a dump is one write: those of several nodes are not mixed");
         Ok(bytes.len())
     }
 
@@ -344,4 +344,12 @@ pub fn dump(context: &Context) -> String {
     let mut out = SingleWrite(None);
     context.dump(&mut out).unwrap();
     out.0.expect("a dump is not empty")
+}
+
+/// Sends a message from node 0 to node 1, and one back.
+pub fn check_both_directions(bed: &TestBed) {
+    for (from, to) in [(0, 1), (1, 0)] {
+        send_surely(&bed.contexts[from], to as u32, b"still here");
+        assert_eq!(receive_surely(&bed.contexts[to]), b"still here", "{}", bed.kind);
+    }
 }

@@ -199,7 +199,8 @@ fn host_set_phrase(request: &JobRequest) -> &'static str {
 }
 
 fn memory_shortage(request: &JobRequest, hosts: &[Candidate], scope: HostScope) -> String {
-    let (shape, memory, host_set) = (request.allocation, request.memory / MB, host_set_phrase(request));
+    let (shape, memory, host_set) =
+        (request.allocation, request.memory / MB, host_set_phrase(request));
     let enough_count =
         hosts.iter().filter(|candidate| candidate.free_memory >= request.memory).count();
     let max_memory = hosts.iter().map(|candidate| candidate.free_memory).max().unwrap_or(0) / MB;

@@ -125,7 +125,9 @@ impl ServerState {
     /// Whether a job has asked for hosts of its own.
     pub fn wants_whole_hosts(&self, job: JobId) -> bool {
         let found = self.jobs.get(&job);
-        found.is_some_and(|job| matches!(job.request.allocation, AllocationRequest::Exclusive { .. }))
+        found.is_some_and(|job| {
+            matches!(job.request.allocation, AllocationRequest::Exclusive { .. })
+        })
     }
 
     /// How many jobs go before a waiting one, if all of them start in their order.

@@ -383,7 +383,10 @@ mod tests {
             for (shape, wanted) in [
                 (AllocationRequest::HostsByProcs { hosts, procs }, hosts * procs),
                 (AllocationRequest::FewestHosts(nodes), nodes),
-                (AllocationRequest::AllFreeSlots { min_nodes: 1, max_nodes: nodes }, total.min(nodes)),
+                (
+                    AllocationRequest::AllFreeSlots { min_nodes: 1, max_nodes: nodes },
+                    total.min(nodes),
+                ),
             ] {
                 let Some(found) = place(shape, &sites) else {
                     // If all hosts are equal, no request that fits in sum is rejected.

@@ -19,8 +19,8 @@ use std::net::SocketAddr;
 
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    ChildJoined, ChildLost, DaemonInfo, Heartbeat, HostId, Incarnation, JoinRequest,
-    PeerMessage, SERVER,
+    ChildJoined, ChildLost, DaemonInfo, Heartbeat, HostId, Incarnation, JoinRequest, PeerMessage,
+    SERVER,
 };
 
 use super::{MonotonicTime, Timeouts};
@@ -238,8 +238,10 @@ impl Member {
                     return;
                 }
                 // Changes that were sent to a parent that never answered are lost with it.
-                let parent_unconfirmed = matches!(self.state, State::Attached { parent, confirmed: false }
-                    if parent != assignment.parent);
+                let parent_unconfirmed = matches!(
+                    self.state,
+                    State::Attached { parent, confirmed: false } if parent != assignment.parent
+                );
                 if parent_unconfirmed {
                     self.lose_parent(now);
                 }

@@ -252,15 +252,14 @@ impl Daemon {
                     let stop_condition = self.gang_driver.stop_condition(job, timed_stop, now);
                     self.step_master(
                         Some(job),
-                        MasterEvent::Run { switch_seq, idle_check_interval_us: poll_interval_us, until: stop_condition },
+                        MasterEvent::Run {
+                            switch_seq,
+                            idle_check_interval_us: poll_interval_us,
+                            until: stop_condition,
+                        },
                     );
                 }
-                gang::GangAction::StartRotation {
-                    jobs,
-                    switch_seq,
-                    turn_count,
-                    slice,
-                } => {
+                gang::GangAction::StartRotation { jobs, switch_seq, turn_count, slice } => {
                     let job_count = u8::try_from(jobs.len()).unwrap_or(u8::MAX);
                     let slice_us = u32::try_from(slice.as_micros()).unwrap_or(u32::MAX);
                     for (job, index) in jobs.into_iter().zip(0..) {
@@ -304,7 +303,11 @@ impl Daemon {
             let switch_seq = self.gang_driver.scheduler.next_switch_seq();
             self.step_master(
                 Some(job),
-                MasterEvent::Run { switch_seq, idle_check_interval_us: poll_interval_us, until: StopCondition::Unchanged },
+                MasterEvent::Run {
+                    switch_seq,
+                    idle_check_interval_us: poll_interval_us,
+                    until: StopCondition::Unchanged,
+                },
             );
         }
     }

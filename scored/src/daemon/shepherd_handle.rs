@@ -87,7 +87,8 @@ impl ShepherdHandle {
         let sockets = [&child, &child_switch];
         let outer_proc = OwnedFd::from(File::open("/proc")?);
         // Without raw sockets the job uses UDP, and a line says so.
-        let opener = shepherd_args.raw_socket_grant.as_ref().and_then(|plan| raw_socket::start(plan).ok());
+        let opener =
+            shepherd_args.raw_socket_grant.as_ref().and_then(|plan| raw_socket::start(plan).ok());
         context.known_children.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));
         let opener = opener.as_ref().map(|(_, socket)| socket);
         let mut last_error = io::Error::from_raw_os_error(libc::EPERM);

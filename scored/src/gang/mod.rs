@@ -45,6 +45,8 @@ use crate::cluster::{HostShare, JobId, MonotonicTime};
 mod rotation_tests;
 mod row_capacity;
 mod scheduler;
+#[cfg(test)]
+mod sim_event;
 mod switch_latency;
 #[cfg(test)]
 mod tests;

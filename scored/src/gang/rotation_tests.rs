@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tests::{MS, SimEvent, Simulation, US, seeds};
+use super::tests::{GangSimEvent, GangSimulation, MS, US, seeds};
 use super::*;
 
 /// The state of a rotation on a host.
@@ -18,7 +18,7 @@ impl SimRotation {
     }
 }
 
-impl Simulation {
+impl GangSimulation {
     /// A job gets another order, or has ended.
     pub fn cancel_rotation(&mut self, host: u32, job: JobId) {
         if self.rotations.get(&host).is_some_and(|rotation| rotation.jobs.contains(&Some(job))) {
@@ -39,7 +39,7 @@ impl Simulation {
         let rotation = self.rotations.get_mut(&host).unwrap();
         rotation.jobs[position] = Some(job);
         if !rotation.jobs.contains(&None) {
-            self.push_event(self.now, SimEvent::Turn { host, switch_seq: params.0 });
+            self.push_event(self.now, GangSimEvent::Turn { host, seq: params.0 });
         }
     }
 
@@ -53,7 +53,10 @@ impl Simulation {
             self.start_share(host, job, seed);
             self.turn_count += 1;
             self.planned.insert((host, job), switch_seq);
-            self.push_event(self.now + length, SimEvent::SliceExpired { host, job, switch_seq });
+            self.push_event(
+                self.now + length,
+                GangSimEvent::SliceExpired { host, job, seq: switch_seq },
+            );
         }
     }
 
@@ -70,17 +73,14 @@ impl Simulation {
             self.lost_turns += 1;
         } else {
             let latency = US * (20 + self.random(200) as u32);
-            self.push_event(
-                self.now + latency,
-                SimEvent::Turn { host, switch_seq: switch_seq + 1 },
-            );
+            self.push_event(self.now + latency, GangSimEvent::Turn { host, seq: switch_seq + 1 });
         }
     }
 }
 
 /// Jobs of two processes each on one host of two slots, from the start.
-fn equal_jobs(jobs: u32, slice: Duration, seed: u64) -> Simulation {
-    let mut sim = Simulation::new(1, 2, slice, seed);
+fn equal_jobs(jobs: u32, slice: Duration, seed: u64) -> GangSimulation {
+    let mut sim = GangSimulation::new(1, 2, slice, seed);
     for job in 1..=jobs {
         let event = sim.enter(job, &[0], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
@@ -106,14 +106,14 @@ fn equal_jobs_on_one_host_rotate_with_hardly_any_orders() {
 
 #[test]
 fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
-    let others: [fn(&mut Simulation) -> GangEvent; 4] = [
+    let others: [fn(&mut GangSimulation) -> GangEvent; 4] = [
         |sim| sim.enter(3, &[0, 1], 2, 8),
         |sim| sim.enter(3, &[1], 1, 8),
         |sim| sim.enter(3, &[0], 2, 6),
         |sim| sim.enter(3, &[0], 1, 8),
     ];
     for (number, other) in others.iter().enumerate() {
-        let mut sim = Simulation::new(2, 2, MS * 10, 43);
+        let mut sim = GangSimulation::new(2, 2, MS * 10, 43);
         for job in [1, 2] {
             let event = sim.enter(job, &[0], if number == 3 { 1 } else { 2 }, 8);
             sim.schedule_event(MonotonicTime::ZERO, event);

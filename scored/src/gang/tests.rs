@@ -6,54 +6,16 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use super::rotation_tests::SimRotation;
+pub use super::sim_event::GangSimEvent;
 use super::*;
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const US: Duration = Duration::from_micros(1);
 
-/// A message in flight to a host or from it.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SimEvent {
-    Stop {
-        host: u32,
-        job: JobId,
-        switch_seq: u64,
-    },
-    Run {
-        host: u32,
-        job: JobId,
-        stop: Option<(u64, Duration)>,
-    },
-    /// The job's time has ended by the host's own clock.
-    SliceExpired {
-        host: u32,
-        job: JobId,
-        switch_seq: u64,
-    },
-    Ack {
-        host: u32,
-        job: JobId,
-        switch_seq: u64,
-    },
-    /// A job is to rotate, at this position of so many.
-    Turns {
-        host: u32,
-        job: JobId,
-        position: (usize, usize),
-        params: (u64, u32, Duration),
-    },
-    /// The next turn of a host begins, by this number.
-    Turn {
-        host: u32,
-        switch_seq: u64,
-    },
-    Scripted(usize),
-}
-
-pub struct Simulation {
+pub struct GangSimulation {
     pub gang: GangScheduler,
     pub now: MonotonicTime,
-    events: BinaryHeap<Reverse<(MonotonicTime, u64, SimEvent)>>,
+    events: BinaryHeap<Reverse<(MonotonicTime, u64, GangSimEvent)>>,
     event_count: u64,
     random: u64,
     pub shares: BTreeMap<JobId, Vec<HostShare>>,
@@ -86,7 +48,7 @@ pub struct Simulation {
     script: Vec<GangEvent>,
 }
 
-impl Simulation {
+impl GangSimulation {
     pub fn new(hosts: u32, slots: u32, slice: Duration, seed: u64) -> Self {
         let slots: BTreeMap<u32, u32> = (0..hosts).map(|host| (host, slots)).collect();
         let config = GangConfig { slice, ..GangConfig::default() };
@@ -129,7 +91,7 @@ impl Simulation {
     pub fn schedule_event(&mut self, time: MonotonicTime, event: GangEvent) {
         self.script.push(event);
         let index = self.script.len() - 1;
-        self.push_event(time, SimEvent::Scripted(index));
+        self.push_event(time, GangSimEvent::Scripted(index));
     }
 
     pub fn enter(&mut self, job: JobId, hosts: &[u32], procs: u32, priority: u8) -> GangEvent {
@@ -138,12 +100,12 @@ impl Simulation {
         GangEvent::Enter { job, shares, priority }
     }
 
-    pub fn push_event(&mut self, time: MonotonicTime, event: SimEvent) {
+    pub fn push_event(&mut self, time: MonotonicTime, event: GangSimEvent) {
         self.event_count += 1;
         self.events.push(Reverse((time, self.event_count, event)));
     }
 
-    fn send_to_host(&mut self, host: u32, event: SimEvent) {
+    fn send_to_host(&mut self, host: u32, event: GangSimEvent) {
         let latency = US * (20 + self.random(200) as u32);
         let extra_latency =
             self.slow_host.filter(|(slow, _)| *slow == host).map_or(Duration::ZERO, |(_, by)| by);
@@ -171,7 +133,7 @@ impl Simulation {
                     for share in self.shares[&job].clone() {
                         self.send_to_host(
                             share.host,
-                            SimEvent::Stop { host: share.host, job, switch_seq },
+                            GangSimEvent::Stop { host: share.host, job, seq: switch_seq },
                         );
                     }
                 }
@@ -181,15 +143,23 @@ impl Simulation {
                     for share in self.shares[&job].clone() {
                         self.send_to_host(
                             share.host,
-                            SimEvent::Run { host: share.host, job, stop },
+                            GangSimEvent::Run { host: share.host, job, stop },
                         );
                     }
                 }
-                GangAction::StartRotation { jobs, switch_seq, turn_count: turns, slice: length } => {
+                GangAction::StartRotation {
+                    jobs,
+                    switch_seq,
+                    turn_count: turns,
+                    slice: length,
+                } => {
                     let params = (switch_seq, turns, length);
                     for (index, job) in jobs.iter().copied().enumerate() {
                         let (host, position) = (self.shares[&job][0].host, (index, jobs.len()));
-                        self.send_to_host(host, SimEvent::Turns { host, job, position, params });
+                        self.send_to_host(
+                            host,
+                            GangSimEvent::Turns { host, job, position, params },
+                        );
                     }
                 }
                 GangAction::RotationEnded { .. } => {}
@@ -212,7 +182,7 @@ impl Simulation {
 
     pub fn acknowledge(&mut self, host: u32, job: JobId, switch_seq: u64) {
         let latency = US * (20 + self.random(200) as u32);
-        self.push_event(self.now + latency, SimEvent::Ack { host, job, switch_seq });
+        self.push_event(self.now + latency, GangSimEvent::Ack { host, job, seq: switch_seq });
     }
 
     fn stop_share(&mut self, host: u32, job: JobId) {
@@ -269,15 +239,17 @@ impl Simulation {
             }
             let Some(Reverse((_, _, sim_event))) = self.events.pop() else { continue };
             match sim_event {
-                SimEvent::Scripted(index) => {
+                GangSimEvent::Scripted(index) => {
                     let event = self.script[index].clone();
                     self.step_gang(event);
                 }
-                SimEvent::Turns { host, job, position, params } => {
+                GangSimEvent::Turns { host, job, position, params } => {
                     self.on_rotation_order(host, job, position, params);
                 }
-                SimEvent::Turn { host, switch_seq } => self.begin_turn(host, switch_seq, seed),
-                SimEvent::Run { host, job, stop } => {
+                GangSimEvent::Turn { host, seq: switch_seq } => {
+                    self.begin_turn(host, switch_seq, seed)
+                }
+                GangSimEvent::Run { host, job, stop } => {
                     self.cancel_rotation(host, job);
                     self.start_share(host, job, seed);
                     self.planned.remove(&(host, job));
@@ -285,11 +257,11 @@ impl Simulation {
                         self.planned.insert((host, job), switch_seq);
                         self.push_event(
                             self.now + after,
-                            SimEvent::SliceExpired { host, job, switch_seq },
+                            GangSimEvent::SliceExpired { host, job, seq: switch_seq },
                         );
                     }
                 }
-                SimEvent::SliceExpired { host, job, switch_seq } => {
+                GangSimEvent::SliceExpired { host, job, seq: switch_seq } => {
                     if self.planned.get(&(host, job)) == Some(&switch_seq) {
                         self.planned.remove(&(host, job));
                         self.timed_stops += 1;
@@ -303,13 +275,13 @@ impl Simulation {
                         }
                     }
                 }
-                SimEvent::Stop { host, job, switch_seq } => {
+                GangSimEvent::Stop { host, job, seq: switch_seq } => {
                     self.cancel_rotation(host, job);
                     self.planned.remove(&(host, job));
                     self.stop_share(host, job);
                     self.acknowledge(host, job, switch_seq);
                 }
-                SimEvent::Ack { host, job, switch_seq } => {
+                GangSimEvent::Ack { host, job, seq: switch_seq } => {
                     let Some(hosts) = self.missing_acks.get_mut(&(job, switch_seq)) else {
                         continue;
                     };
@@ -336,7 +308,7 @@ impl Simulation {
 
 #[test]
 fn a_job_alone_is_never_stopped() {
-    let mut sim = Simulation::new(4, 2, MS * 40, 1);
+    let mut sim = GangSimulation::new(4, 2, MS * 40, 1);
     let event = sim.enter(1, &[0, 1, 2, 3], 2, 8);
     sim.schedule_event(MonotonicTime::ZERO, event);
     // Other jobs enter and leave on other processors.
@@ -354,7 +326,7 @@ fn a_job_alone_is_never_stopped() {
 #[test]
 fn two_jobs_share_evenly_and_lose_little() {
     for slice in [5, 10, 40, 500] {
-        let mut sim = Simulation::new(2, 2, MS * slice, 3);
+        let mut sim = GangSimulation::new(2, 2, MS * slice, 3);
         for job in [1, 2] {
             let event = sim.enter(job, &[0, 1], 2, 8);
             sim.schedule_event(MonotonicTime::ZERO, event);
@@ -411,7 +383,7 @@ fn a_job_left_alone_has_its_planned_stop_cancelled() {
 #[test]
 fn shares_follow_the_priorities() {
     for priorities in [vec![6, 8, 10], vec![0, 15], vec![8, 8, 9, 12]] {
-        let mut sim = Simulation::new(3, 2, MS * 10, 5);
+        let mut sim = GangSimulation::new(3, 2, MS * 10, 5);
         for (job, priority) in priorities.iter().enumerate() {
             let event = sim.enter(job as JobId + 1, &[0, 1, 2], 2, *priority);
             sim.schedule_event(MonotonicTime::ZERO, event);
@@ -434,13 +406,13 @@ fn shares_follow_the_priorities() {
 
 #[test]
 fn jobs_that_do_not_overlap_run_side_by_side() {
-    let mut sim = Simulation::new(4, 2, MS * 20, 7);
+    let mut sim = GangSimulation::new(4, 2, MS * 20, 7);
     for (job, hosts) in [(1, vec![0, 1, 2, 3]), (2, vec![0, 1]), (3, vec![2, 3])] {
         let event = sim.enter(job, &hosts, 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
     // Half of each host per job: both jobs always fit.
-    let mut halves = Simulation::new(2, 2, MS * 20, 7);
+    let mut halves = GangSimulation::new(2, 2, MS * 20, 7);
     for job in [1, 2] {
         let event = halves.enter(job, &[0, 1], 1, 8);
         halves.schedule_event(MonotonicTime::ZERO, event);
@@ -457,7 +429,7 @@ fn jobs_that_do_not_overlap_run_side_by_side() {
 #[test]
 fn a_newcomer_runs_within_20_ms_whatever_the_number_of_rows() {
     for rows in [1, 2, 20, 100] {
-        let mut sim = Simulation::new(8, 2, MS * 500, 11);
+        let mut sim = GangSimulation::new(8, 2, MS * 500, 11);
         let all: Vec<u32> = (0..8).collect();
         for job in 1..=rows {
             let event = sim.enter(job, &all, 2, 8);
@@ -479,7 +451,7 @@ fn a_newcomer_runs_within_20_ms_whatever_the_number_of_rows() {
 
 #[test]
 fn several_newcomers_share_a_slice_in_equal_parts() {
-    let mut sim = Simulation::new(2, 2, MS * 400, 13);
+    let mut sim = GangSimulation::new(2, 2, MS * 400, 13);
     let event = sim.enter(1, &[0, 1], 2, 8);
     sim.schedule_event(MonotonicTime::ZERO, event);
     for job in 2..=5 {
@@ -495,7 +467,7 @@ fn several_newcomers_share_a_slice_in_equal_parts() {
 
 #[test]
 fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
-    let mut sim = Simulation::new(2, 2, MS * 20, 5);
+    let mut sim = GangSimulation::new(2, 2, MS * 20, 5);
     // The fourth job has to wait for the third alone, so that the second continues.
     let jobs: [(&[u32], u32); 4] = [(&[0, 1], 0), (&[0], 100), (&[1], 110), (&[1], 112)];
     for ((hosts, at), job) in jobs.into_iter().zip(1..) {
@@ -509,7 +481,7 @@ fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
 
 #[test]
 fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
-    let mut sim = Simulation::new(3, 2, MS * 20, 9);
+    let mut sim = GangSimulation::new(3, 2, MS * 20, 9);
     // While the other jobs of its hosts are held, the third, of the least priority, has the hosts
     // for itself. Later one of the others always runs at the same time as the first.
     let jobs: [(&[u32], u8); 4] = [(&[0], 0), (&[0, 1], 0), (&[1, 2], 15), (&[1], 0)];
@@ -530,7 +502,7 @@ fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
 
 #[test]
 fn an_idle_job_gives_way_within_two_milliseconds() {
-    let mut sim = Simulation::new(2, 2, MS * 500, 17);
+    let mut sim = GangSimulation::new(2, 2, MS * 500, 17);
     for job in [1, 2] {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
@@ -550,7 +522,7 @@ fn an_idle_job_gives_way_within_two_milliseconds() {
 
 #[test]
 fn idle_jobs_among_themselves_do_not_chase_each_other() {
-    let mut sim = Simulation::new(1, 1, MS * 500, 19);
+    let mut sim = GangSimulation::new(1, 1, MS * 500, 19);
     for job in [1, 2] {
         let event = sim.enter(job, &[0], 1, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
@@ -566,7 +538,7 @@ fn idle_jobs_among_themselves_do_not_chase_each_other() {
 
 #[test]
 fn a_held_job_stops_everywhere_and_comes_back() {
-    let mut sim = Simulation::new(2, 2, MS * 100, 23);
+    let mut sim = GangSimulation::new(2, 2, MS * 100, 23);
     for job in [1, 2] {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
@@ -585,7 +557,7 @@ fn a_held_job_stops_everywhere_and_comes_back() {
 
 #[test]
 fn a_sleeping_job_has_no_slice_and_wakes() {
-    let mut sim = Simulation::new(1, 2, MS * 50, 29);
+    let mut sim = GangSimulation::new(1, 2, MS * 50, 29);
     for job in [1, 2] {
         let event = sim.enter(job, &[0], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
@@ -600,7 +572,7 @@ fn a_sleeping_job_has_no_slice_and_wakes() {
 
 #[test]
 fn a_host_that_does_not_stop_costs_a_longer_slice_and_is_reported() {
-    let mut sim = Simulation::new(4, 2, MS * 100, 31);
+    let mut sim = GangSimulation::new(4, 2, MS * 100, 31);
     for job in [1, 2] {
         let event = sim.enter(job, &[0, 1, 2, 3], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
@@ -629,7 +601,7 @@ fn no_processor_ever_has_two_jobs() {
     let mut switches = 0u64;
     for seed in seeds(60) {
         let hosts = [1, 2, 3, 7, 16][seed as usize % 5];
-        let mut sim = Simulation::new(hosts, 4, MS * 5 * (1 + seed as u32 % 9), seed);
+        let mut sim = GangSimulation::new(hosts, 4, MS * 5 * (1 + seed as u32 % 9), seed);
         let jobs = 3 + sim.random(12) as JobId;
         let mut survivors = Vec::new();
         for job in 1..=jobs {
@@ -684,7 +656,7 @@ fn no_processor_ever_has_two_jobs() {
 
 #[test]
 fn four_thousand_hosts_are_switched_in_time() {
-    let mut sim = Simulation::new(4096, 2, MS * 100, 37);
+    let mut sim = GangSimulation::new(4096, 2, MS * 100, 37);
     let all: Vec<u32> = (0..4096).collect();
     for job in 1..=2 {
         let event = sim.enter(job, &all, 2, 8);

@@ -53,7 +53,11 @@ fn started(shape: &[usize], kind: ProgramKind) -> JobMaster {
 }
 
 fn run(job: &mut JobMaster, switch_seq: u64) -> Vec<MasterAction> {
-    job.on(MasterEvent::Run { switch_seq, idle_check_interval_us: 9, until: StopCondition::OnOrder })
+    job.on(MasterEvent::Run {
+        switch_seq,
+        idle_check_interval_us: 9,
+        until: StopCondition::OnOrder,
+    })
 }
 
 fn ordered_run(switch_seq: u64) -> Order {
@@ -227,7 +231,9 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
         1 => (0..3u32, any::<i32>())
             .prop_map(move |(element, signal)| Report::Inspect { element, signal, text: text() }),
         1 => (0..3u32, 0..5u32)
-            .prop_map(move |(element, node)| Report::ProtocolViolation { element, node, violation: text() }),
+            .prop_map(move |(element, node)| {
+                Report::ProtocolViolation { element, node, violation: text() }
+            }),
         1 => (0..3u32).prop_map(move |element| Report::ElementFailed { element, reason: text() }),
         1 => (0..3u32, 0..3u32)
             .prop_map(move |(a, b)| Report::HostsLost { code: 1, hosts: a..b, reason: text() }),
@@ -252,7 +258,11 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
         any::<u64>().prop_map(|switch_seq| MasterEvent::Stop { switch_seq, lasting: false }),
         Just(MasterEvent::GangStopped),
     ];
-    prop_oneof![12 => report.prop_map(MasterEvent::Report), 1 => down.prop_map(MasterEvent::FromClient), 2 => gang]
+    prop_oneof![
+        12 => report.prop_map(MasterEvent::Report),
+        1 => down.prop_map(MasterEvent::FromClient),
+        2 => gang,
+    ]
 }
 
 proptest! {
@@ -267,7 +277,12 @@ proptest! {
         let mut ends = 0;
         let mut count = |actions: Vec<MasterAction>| {
             let is_end = |action: &&MasterAction| {
-                matches!(action, MasterAction::ToClient(ServerMessage::Finished(_) | ServerMessage::Refused { .. }))
+                matches!(
+                    action,
+                    MasterAction::ToClient(
+                        ServerMessage::Finished(_) | ServerMessage::Refused { .. }
+                    )
+                )
             };
             ends += actions.iter().filter(is_end).count();
             ends

@@ -1,4 +1,4 @@
-//! Running programs for a measurement: with a time limit, and with what they say when they fail.
+//! Running programs for a measurement: with a time limit, and with their error output if they fail.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::run;
 /// No single command of the bench takes longer unless it hangs.
 const COMMAND_TIMEOUT_S: &str = "120";
 
-/// A command as one types it, words separated by blanks.
+/// Splits a command line at blanks.
 pub fn split_words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
@@ -16,15 +16,15 @@ pub fn split_words(line: &str) -> Vec<String> {
 fn command_with_timeout(words: &[String]) -> Command {
     let mut command = Command::new("timeout");
     command.arg(COMMAND_TIMEOUT_S).args(words).stdin(Stdio::null()).current_dir(run::source_root());
-    // Open MPI asks for this where root runs it (containers).
+    // Open MPI requires these variables if it runs as root (in containers).
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command
 }
 
-/// Standard output of a command that has to succeed.
+/// Standard output of a command that must succeed.
 ///
 /// # Errors
-/// The command with its last words.
+/// The command line, with the last lines of its error output.
 pub fn command_stdout(words: &[String]) -> Result<String, String> {
     let output =
         command_with_timeout(words).output().map_err(|error| format!("timeout: {error}"))?;
@@ -39,7 +39,7 @@ pub fn command_stdout(words: &[String]) -> Result<String, String> {
 /// Milliseconds of wall clock that a command takes.
 ///
 /// # Errors
-/// It failed.
+/// If the command failed.
 pub fn run_time_ms(words: &[String]) -> Result<f64, String> {
     let start = Instant::now();
     let status = command_with_timeout(words).stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -1,4 +1,4 @@
-//! The other libraries, as far as they are installed.
+//! The other libraries, if they are installed.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::run;
 pub struct MpiImplementation {
     /// Its name.
     pub name: &'static str,
-    /// The words before a program's name, for N processes at the place of `N`.
+    /// The command line before a program's name; `N` stands for the number of processes.
     launch_command: &'static str,
     compiler: &'static str,
     packages: &'static str,
     version_command: &'static str,
-    /// The compiled ping-pong, once there.
+    /// The compiled ping-pong, if it was compiled.
     pingpong_path: Option<PathBuf>,
 }
 
@@ -41,15 +41,15 @@ const MPICH: MpiImplementation = MpiImplementation {
 
 const SOURCE: &str = include_str!("pingpong.c");
 
-/// Everybody who is there.
+/// The installed competitors.
 pub struct Competitors {
     /// The MPIs whose ping-pong compiled.
     pub mpis: Vec<MpiImplementation>,
-    /// Whether ucx_perftest is there.
+    /// Whether ucx_perftest is installed.
     pub has_ucx: bool,
-    /// Whether iperf3 is there.
+    /// Whether iperf3 is installed.
     pub has_iperf3: bool,
-    /// A line about each, for the head of the result.
+    /// A line about each competitor, for the header of the result.
     pub version_lines: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ impl MpiImplementation {
             Command::new(self.compiler).arg("-O2").arg("-o").arg(&program).arg(&source),
         );
         compiled.map_err(|error| format!("{}: {error}", self.name))?;
-        // As a user types it, at the top of the tree.
+        // The path as a user types it, at the top of the tree.
         self.pingpong_path = Some(Path::new(crate::bench::WORK_DIR).join(name));
         let version = command_stdout(&split_words(self.version_command)).unwrap_or_default();
         let version = version.lines().next().unwrap_or("version unknown").to_owned();
@@ -92,7 +92,7 @@ impl MpiImplementation {
 }
 
 impl Competitors {
-    /// Looks for them; compiles the ping-pong into `folder`.
+    /// Finds the installed competitors; compiles the ping-pong into `folder`.
     pub fn find(folder: &Path) -> Self {
         let (has_ucx, has_iperf3) =
             (run::is_installed("ucx_perftest"), run::is_installed("iperf3"));
@@ -124,12 +124,13 @@ impl Competitors {
     }
 }
 
-/// The words of a UCX test, without what joins its two processes. Of times one way the first
-/// percentile is taken, of times between messages the median: the average has the kernel's pauses.
+/// The arguments of a UCX test, without those that connect its two processes. Of one-way times the
+/// first percentile is taken, and of times between messages the median: the average contains the
+/// kernel's pauses.
 pub fn ucx_command_line(test: &str, size: u32) -> String {
     let transport = match test {
         "tag_lat" => String::new(),
-        // Short messages up to what its rings hold beside their headers.
+        // Short messages, up to the size that fits into its rings with a header.
         _ if size <= 64 => "-d memory -x posix -D short".into(),
         _ => "-d memory -x posix -D bcopy".into(),
     };
@@ -141,15 +142,15 @@ pub fn ucx_command_line(test: &str, size: u32) -> String {
     line.trim_end().to_owned()
 }
 
-/// The same test, the median of its times.
+/// The same test, with the median of its times.
 pub fn ucx_median_command_line(line: &str) -> String {
     line.replace(" -R 1 ", " -R 50 ")
 }
 
-/// Runs both processes of a UCX test on these cores; nanoseconds a message.
+/// Runs both processes of a UCX test on these cores; returns nanoseconds per message.
 ///
 /// # Errors
-/// One of them failed.
+/// If one of them failed.
 pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.map_err(|error| format!("no free port: {error}"))?.port();
@@ -159,7 +160,7 @@ pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
     let client = split_words(&format!("{line} -p {port} -c {} 127.0.0.1", cores[1]));
     let output = run_ucx_client(&mut server, &client);
     if output.is_err() {
-        // Its `timeout` passes this on; it may have gone already.
+        // `timeout` passes the signal on; the server may have exited already.
         let _ = server.kill();
     }
     let _ = server.wait();
@@ -180,7 +181,7 @@ fn ucx_server_command(words: &[String]) -> Command {
     command
 }
 
-/// The server takes a moment until it listens, and says nothing when it does.
+/// The server needs a moment until it listens, and prints nothing when it does.
 fn run_ucx_client(server: &mut Child, client: &[String]) -> Result<String, String> {
     let mut words = client.to_vec();
     words.splice(0..0, ["env".into(), "UCX_TLS=posix,self,cma".into()]);

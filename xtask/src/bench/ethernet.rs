@@ -1,5 +1,5 @@
-//! PM/Ethernet beside TCP and iperf3, between two network namespaces joined by veth: its wires, and
-//! the device over each of them.
+//! PM/Ethernet compared with TCP and iperf3, between two network namespaces joined by veth: its
+//! wires, and the device over each of them.
 
 use serde_json::Value;
 
@@ -9,8 +9,8 @@ use crate::bench::{Bench, BenchOutcome};
 
 const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
 const GBIT_PER_S: (&str, Direction) = ("Gbit/s", Direction::HigherIsBetter);
-/// The contenders as `score-wires` names them, with what they are aimed at by TCP (issue 3, "How
-/// fast").
+/// The contenders by their names in `score-wires`, with the target of each: its one-way latency
+/// divided by that of TCP.
 const WIRES: [(&str, &str, Option<f64>); 7] = [
     ("tcp", "TCP, TCP_NODELAY", None),
     ("udp", "UDP wire", Some(0.85)),
@@ -26,13 +26,14 @@ const LOSS: &str = "drop=0.01,seed=1";
 /// Mbit/s of a limited link.
 const LINK_RATE_MBIT: &str = "500";
 
-/// 8 bytes one way, bandwidth, what loss costs, what a second link brings, what composite adds.
+/// One-way latency of 8 bytes, bandwidth, the cost of packet loss, the gain of a second link, and
+/// the cost of composite.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn ethernet(bench: &Bench) -> BenchOutcome {
     if !is_root()? {
-        println!("  ethernet: makes network namespaces, so it needs root");
+        println!("  ethernet: needs root to create network namespaces");
         return Ok(Vec::new());
     }
     let mut rows = latency(bench)?;
@@ -51,7 +52,7 @@ fn is_root() -> Result<bool, String> {
     Ok(id.trim() == "0")
 }
 
-/// `score-wires` with these words.
+/// Runs `score-wires` with these arguments.
 fn score_wires(bench: &Bench, words: &[&str]) -> Result<String, String> {
     let program = bench.program_dir.join("score-wires").to_string_lossy().into_owned();
     let mut args = vec![program];
@@ -73,7 +74,8 @@ fn latency(bench: &Bench) -> BenchOutcome {
         for ((name, _, _), samples) in WIRES.iter().zip(&mut all_samples) {
             let line = output.lines().find_map(|line| line.strip_prefix(*name));
             let median = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-            samples.push(median.ok_or_else(|| format!("score-wires latency says no {name}"))?);
+            samples
+                .push(median.ok_or_else(|| format!("score-wires latency: no result for {name}"))?);
         }
     }
     let command = format!("score-wires {}", words.join(" "));
@@ -88,14 +90,14 @@ fn latency(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// One figure of `score-wires bandwidth`.
+/// One result of `score-wires bandwidth`.
 fn gbit_per_s(bench: &Bench, words: &[&str]) -> Result<f64, String> {
     let output = score_wires(bench, words)?;
     let value = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-    value.ok_or_else(|| format!("score-wires {} says {output:?}", words.join(" ")))
+    value.ok_or_else(|| format!("score-wires {}: unexpected output {output:?}", words.join(" ")))
 }
 
-/// Rounds of several bandwidths, interleaved: who, and by which words.
+/// Rounds of several bandwidths, interleaved: the contenders, and the arguments of each.
 fn run_interleaved(
     bench: &Bench,
     name: &'static str,
@@ -110,7 +112,7 @@ fn run_interleaved(
                 let report: Value = serde_json::from_str(&score_wires(bench, words)?)
                     .map_err(|error| format!("iperf3 -J: {error}"))?;
                 let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
-                bits.ok_or("iperf3 -J tells no bits_per_second")? / 1e9
+                bits.ok_or("iperf3 -J: no bits_per_second")? / 1e9
             } else {
                 gbit_per_s(bench, words)?
             });
@@ -151,7 +153,7 @@ fn bandwidth(bench: &Bench, mtu: u32) -> BenchOutcome {
     Ok(rows)
 }
 
-/// The wires that have no offload.
+/// The bandwidth of the wires that have no offload.
 fn raw_bandwidth(bench: &Bench) -> BenchOutcome {
     let cores = cores_arg(bench);
     let bandwidth_args = |wire| vec!["bandwidth", "-cores", &cores, wire];
@@ -170,9 +172,9 @@ fn raw_bandwidth(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Remote memory beside messages of the same device (issue 5, "How fast"), in turns of
-/// milliseconds: where the host places two virtual processors, near to one another or far apart,
-/// changes within seconds, and makes a factor of 2.6.
+/// Remote memory compared with messages of the same device; the target is 0.97 of their rate. Both
+/// alternate every few milliseconds. The reason is that the hypervisor moves the two virtual
+/// processors, nearer to each other or farther apart, within seconds, which makes a factor of 2.6.
 fn remote_memory(bench: &Bench) -> BenchOutcome {
     const TARGET_VS_MESSAGES: f64 = 0.97;
     let cores = cores_arg(bench);
@@ -199,9 +201,12 @@ fn remote_memory(bench: &Bench) -> BenchOutcome {
                 let words = output.split_whitespace().skip(4).map(str::parse);
                 let Ok([message_rate, rma_rate]) = <[_; 2]>::try_from(words.collect::<Vec<_>>())
                 else {
-                    return Err(format!("score-wires {command_word} says {output:?}"));
+                    return Err(format!(
+                        "score-wires {command_word}: unexpected output {output:?}"
+                    ));
                 };
-                let parse_error = |_| format!("score-wires {command_word} says {output:?}");
+                let parse_error =
+                    |_| format!("score-wires {command_word}: unexpected output {output:?}");
                 rates[0].push(message_rate.map_err(parse_error)?);
                 rates[1].push(rma_rate.map_err(parse_error)?);
             }
@@ -233,7 +238,7 @@ fn remote_memory(bench: &Bench) -> BenchOutcome {
     Ok(results)
 }
 
-/// Two links beside one, each limited.
+/// Two links compared with one, each limited.
 fn trunk(bench: &Bench) -> BenchOutcome {
     let cores = cores_arg(bench);
     let bandwidth_args = |links| {
@@ -253,7 +258,7 @@ fn trunk(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// What composite adds to a message over shared memory.
+/// The time that composite adds to a message over shared memory.
 fn composite(bench: &Bench) -> BenchOutcome {
     let cores = cores_arg(bench);
     let words = ["composite", "-cores", &cores];
@@ -268,7 +273,7 @@ fn composite(bench: &Bench) -> BenchOutcome {
                 .map(|line| line.split_whitespace().filter_map(|word| word.parse().ok()).collect())
                 .unwrap_or_default();
             let [median, _, single_thread] = values[..] else {
-                return Err(format!("score-wires composite says {output:?}"));
+                return Err(format!("score-wires composite: unexpected output {output:?}"));
             };
             samples[0].push(median);
             samples[1].push(single_thread);

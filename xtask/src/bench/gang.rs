@@ -1,6 +1,6 @@
-//! Time-sharing: how much of two processors two jobs keep that share them in time slices, beside
-//! the same two jobs as Linux lets them run; and whether each gets what it is due (issue 4, "How
-//! fast").
+//! Time-sharing: the throughput that two jobs keep if they share two processors in time slices,
+//! compared with the same two jobs under plain Linux; and whether each job gets its share of the
+//! processors.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -14,23 +14,23 @@ use crate::bench::{Bench, BenchOutcome};
 const THROUGHPUT_KEPT: (&str, Direction) = ("of one job alone", Direction::HigherIsBetter);
 const SHARE_ERROR: (&str, Direction) = ("off its due, % of it", Direction::LowerIsBetter);
 
-/// Slices in ms, and the least that has to be kept with each.
+/// Slices in ms, and the smallest part of the throughput that must be kept with each.
 const SLICES: [(&str, Option<f64>); 4] =
     [("40", Some(0.99)), ("10", Some(0.98)), ("bare-10", None), ("plain", None)];
-/// Slice, priorities, and how far each share may be off.
+/// Slice, priorities, and the largest error of each share in percent.
 const SHARES: [(&str, &str, f64); 2] = [("40", "8 8", 2.0), ("10", "6 8 10", 5.0)];
-/// Slices in ms at which deadlocks are to be found.
+/// Slices in ms at which deadlocks must be found.
 const DEADLOCK: [&str; 3] = ["10", "40", "500"];
-/// Rounds of each, unless fewer are asked for.
+/// Number of rounds of each, unless fewer are requested.
 const ROUNDS: u32 = 20;
 const LATENCY_US: (&str, Direction) = ("us: 50, 90, 99 %", Direction::LowerIsBetter);
-/// Slices are measured so many times as long as shares.
+/// Throughput is measured for so many times as long as shares.
 const THROUGHPUT_TIME_FACTOR: f64 = 2.2;
 
-/// Both.
+/// Throughput, shares, switches and deadlocks.
 ///
 /// # Errors
-/// A measurement failed.
+/// If a measurement failed.
 pub fn gang(bench: &Bench) -> BenchOutcome {
     let is_root = geteuid().is_root();
     if !is_root {
@@ -55,12 +55,12 @@ pub fn gang(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Of two hosts with a processor each. Histograms are shown as they come.
+/// Switches of two hosts with a processor each. Histograms are shown as they are printed.
 fn switch_latency(bench: &Bench, seconds: u64) -> BenchOutcome {
     run_percentiles(bench, "gang switches", "-ts 10", format!("score-gang switches 10 {seconds}"))
 }
 
-/// From the moment when the last process became idle, beside another job; the aim is two slices.
+/// The time since the last process became idle, while another job runs; the target is two slices.
 fn deadlock_latency(bench: &Bench, slice: &str) -> BenchOutcome {
     let command = format!("score-gang deadlock {slice} 20");
     let mut rows = run_percentiles(bench, "gang deadlock", &format!("-ts {slice}"), command)?;
@@ -78,10 +78,10 @@ fn run_percentiles(
     let output_lines = run_and_collect(bench, &command)?;
     let percentile_lines = output_lines.iter().filter(|line| line.contains(" us ("));
     let percentile_lines = percentile_lines.filter_map(|line| line.split_once(": "));
-    let row = |(what, line): (&str, &str)| {
+    let row = |(case, line): (&str, &str)| {
         let percentiles =
             (0..3).map(|column| nth_number(line, column)).collect::<Result<_, _>>()?;
-        Ok(BenchResult::new(part, slice, what, LATENCY_US, percentiles, &command))
+        Ok(BenchResult::new(part, slice, case, LATENCY_US, percentiles, &command))
     };
     percentile_lines.map(row).collect()
 }
@@ -143,10 +143,11 @@ fn cpu_shares(
 
 fn nth_number(line: &str, column: usize) -> Result<f64, String> {
     let word = line.split_whitespace().nth(column).and_then(|word| word.parse().ok());
-    word.ok_or_else(|| format!("score-gang says {line:?}"))
+    word.ok_or_else(|| format!("score-gang: unexpected output {line:?}"))
 }
 
-/// What a measurement of some minutes says, shown as it comes. It bounds its own time.
+/// The output of a measurement of some minutes, shown as it is printed. The program limits its own
+/// time.
 fn run_and_collect(bench: &Bench, line: &str) -> Result<Vec<String>, String> {
     let words = split_words(line);
     let io_error = |error: std::io::Error| format!("{line}: {error}");

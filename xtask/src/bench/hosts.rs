@@ -1,5 +1,5 @@
-//! Many virtual hosts on this machine: how long their launch takes, what their daemons cost while
-//! nothing happens, and a broadcast over slow links (issue 3, "How fast").
+//! Many virtual hosts on this machine: how long their launch takes, the processor time of their
+//! idle daemons, and a broadcast over slow links.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -21,21 +21,22 @@ const WAKEUPS_PER_S: (&str, Direction) = ("wakeups/s", Direction::LowerIsBetter)
 /// The program that is launched.
 const STARTUP_PROGRAM: &str = "score-arrive";
 const HOSTS: [u32; 4] = [2, 8, 16, 64];
-/// Milliseconds for 64 hosts.
+/// Target in milliseconds for 64 hosts.
 const TARGET_LAUNCH_LATENCY_MS: f64 = 1000.0;
-/// Hosts that are idle, and what all their daemons may take of one core.
+/// Number of idle hosts, and the percentage of one core that all their daemons may use.
 const IDLE_HOST_COUNT: u32 = 64;
 const TARGET_IDLE_PERCENT: f64 = 0.5;
-/// The limit of each link, in bits per second, and what 8 hosts may take of the time of 2.
+/// The limit of each link in bits per second, and the target of the time of 8 hosts divided by that
+/// of 2.
 const LINK_BITS_PER_S: f64 = 200e6;
 const TARGET_SCATTER_RATIO: f64 = 1.15;
 
 /// No launch takes longer unless it hangs.
 const JOB_TIMEOUT: Duration = Duration::from_secs(60);
-/// The kernel takes namespaces apart after their end; the next launch shall not wait for that.
+/// The kernel removes namespaces some time after their end; the next launch must not wait for that.
 const NAMESPACE_CLEANUP_GRACE: Duration = Duration::from_secs(1);
 
-/// A job that stays until its standard input ends.
+/// A job that runs until its standard input ends.
 struct Job {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -47,7 +48,7 @@ impl Job {
     fn start(bench: &Bench, command_line: &str) -> Result<Self, String> {
         let words = bench.command_words(command_line);
         let mut command = Command::new(&words[0]);
-        // It is none of the commands that scrun finds beside itself.
+        // scrun does not find this program in its own folder.
         let full_path = |word: &String| match word == STARTUP_PROGRAM {
             true => bench.program_dir.join(word).into_os_string(),
             false => word.into(),
@@ -56,7 +57,7 @@ impl Job {
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", words[0]))?;
         let (sender, stdout_lines) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
-            // It ends with the job's output.
+            // The thread ends with the job's output.
             thread::spawn(move || {
                 let lines = BufReader::new(stdout).lines().map_while(Result::ok);
                 lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
@@ -69,10 +70,10 @@ impl Job {
     fn next_line(&self) -> Result<String, String> {
         self.stdout_lines
             .recv_timeout(JOB_TIMEOUT)
-            .map_err(|_| format!("{}: says nothing more", self.command_line))
+            .map_err(|_| format!("{}: no further output", self.command_line))
     }
 
-    /// The daemons of its hosts and their shepherds.
+    /// The daemons of the job's hosts, and their shepherds.
     fn daemons(&self) -> Vec<Process> {
         let mut found = processes::descendants(self.child.id());
         found.retain(|process| process.runs_program("scored"));
@@ -96,7 +97,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // One that has not ended is stuck; scored ends with its scrun.
+        // A job that has not ended hangs; scored ends with its scrun.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -106,35 +107,36 @@ fn startup_command(hosts: u32) -> String {
     format!("scrun -group=local:{hosts},nodes={hosts}x1,message=quiet {STARTUP_PROGRAM}")
 }
 
-/// Milliseconds from the last namespace, and from scrun's start, to the last process past the start
-/// barrier. The first daemon of another host is started when the last namespace is there; its start
-/// time is rounded to 10 ms, downwards.
+/// Milliseconds from the last namespace, and from scrun's start, until the last process has passed
+/// the start barrier. The first daemon of another host is started when the last namespace exists;
+/// its start time is rounded down to 10 ms.
 fn launch_once(bench: &Bench, hosts: u32) -> Result<[f64; 2], String> {
     let job = Job::start(bench, &startup_command(hosts))?;
     let mut last = 0;
     for _ in 0..hosts {
         let line = job.next_line()?;
-        let timestamp_ns: u64 = line.parse().map_err(|_| format!("score-arrive says {line:?}"))?;
+        let timestamp_ns: u64 =
+            line.parse().map_err(|_| format!("score-arrive: unexpected output {line:?}"))?;
         last = last.max(timestamp_ns);
     }
     let daemons = job.daemons();
     let others = daemons.iter().filter(|process| process.has_arg("-daemon"));
     let first = others.map(|process| process.started_ns).min();
-    let first = first.ok_or("no daemon of another host is to be seen")?;
+    let first = first.ok_or("no daemon of another host was found")?;
     let server = daemons.iter().filter(|process| process.has_arg("-single"));
     let server = server.map(|process| process.started_ns).min().unwrap_or(first);
     job.finish()?;
     Ok([first, server].map(|since| last.saturating_sub(since) as f64 / 1e6))
 }
 
-/// From no daemon to every process past the start barrier.
+/// The time from no daemon until every process has passed the start barrier.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn launch(bench: &Bench) -> BenchOutcome {
     let xtask_path =
         std::env::current_exe().map_err(|error| format!("xtask's own path: {error}"))?;
-    // With less no program can be started: daemon, shepherd and program for each host.
+    // The least that starts a program: daemon, shepherd and program for each host.
     let bare_command = |hosts: u32| {
         let command_line = format!("cargo xtask bench -spawn-and-wait {}", 3 * hosts);
         let mut args = split_words(&command_line)[1..].to_vec();
@@ -147,7 +149,7 @@ pub fn launch(bench: &Bench) -> BenchOutcome {
         for (hosts, samples) in HOSTS.into_iter().zip(&mut all_samples) {
             let [from_namespaces, from_scored] = launch_once(bench, hosts)?;
             let bare_spawn = run_time_ms(&bare_command(hosts).1)?;
-            // The first of each finds cold caches.
+            // The first round of each has cold caches.
             if round > 0 {
                 let measured = [from_namespaces, from_scored, bare_spawn];
                 samples.iter_mut().zip(measured).for_each(|(series, sample)| series.push(sample));
@@ -177,7 +179,7 @@ pub fn launch(bench: &Bench) -> BenchOutcome {
 /// Processor time of the daemons of idle hosts.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn idle(bench: &Bench) -> BenchOutcome {
     let window = bench.window;
     let sleep_s = window.as_secs() + 3600;
@@ -207,7 +209,7 @@ pub fn idle(bench: &Bench) -> BenchOutcome {
     Ok(vec![total_row, shepherd_row, wakeup_row])
 }
 
-/// Percent of a core that all daemons take, percent of shepherds alone, and wakeups per second.
+/// Percent of a core that all daemons use, percent of shepherds alone, and wakeups per second.
 fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
     let deadline = Instant::now() + JOB_TIMEOUT;
     let sleeping_count = || {
@@ -216,11 +218,11 @@ fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
     };
     while sleeping_count() < IDLE_HOST_COUNT as usize {
         if Instant::now() > deadline {
-            return Err(format!("{}: not all processes come up", job.command_line));
+            return Err(format!("{}: not all processes have started", job.command_line));
         }
         thread::sleep(Duration::from_millis(100));
     }
-    // What follows the launch is not idleness.
+    // The time just after the launch is not idle.
     thread::sleep(Duration::from_secs(3));
     let (before, start) = (job.daemons(), Instant::now());
     thread::sleep(window);
@@ -241,7 +243,7 @@ fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
 /// A broadcast over links of 200 Mbit/s.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn scatter(bench: &Bench) -> BenchOutcome {
     let input_len = u64::from(bench.scatter_mib) << 20;
     let input = bench.work_dir.join("scattered");

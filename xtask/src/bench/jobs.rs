@@ -1,4 +1,4 @@
-//! How many jobs per second: a client of scrun's protocol, one scrun for each, and a bare loop.
+//! Jobs per second: a client of scrun's protocol, one scrun per job, and a bare loop.
 
 use crate::bench::command::{command_stdout, split_words};
 use crate::bench::report::{BenchResult, Comparison, Direction};
@@ -7,13 +7,13 @@ use crate::bench::{Bench, BenchOutcome};
 const JOBS_PER_S: (&str, Direction) = ("jobs/s", Direction::HigherIsBetter);
 /// Jobs of the client in flight.
 const JOBS_IN_FLIGHT: u32 = 4;
-/// By the rate of the bare loop.
+/// Target: the rate of the client divided by the rate of the bare loop.
 const TARGET_VS_BARE_LOOP: f64 = 0.5;
 
 /// Jobs of `true` per second.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn jobs(bench: &Bench) -> BenchOutcome {
     let scrun = bench.program_dir.join("scrun");
     let scrun = scrun.to_string_lossy();
@@ -30,7 +30,7 @@ pub fn jobs(bench: &Bench) -> BenchOutcome {
             let output = command_stdout(&bench.command_words(line))?;
             let rate = split_words(&output).first().and_then(|word| word.parse().ok());
             let rate: f64 = rate.ok_or_else(|| format!("{line} says {output:?}"))?;
-            // The first of each finds cold caches.
+            // The first round of each has cold caches.
             if round > 0 {
                 samples.push(rate);
             }

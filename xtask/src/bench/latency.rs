@@ -1,4 +1,4 @@
-//! Latency, message rate, and what silent neighbours cost: pmtest beside the peers.
+//! Latency, message rate, and the cost of silent nodes: pmtest compared with other libraries.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::bench::{Bench, BenchOutcome};
 const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
 const MESSAGES_PER_S: (&str, Direction) = ("messages/s", Direction::HigherIsBetter);
 const SIZES: [u32; 4] = [8, 64, 1024, 4096];
-/// Issue 2, "How fast": by the floor of the same run.
+/// Targets for each size: the latency divided by the floor of the same run.
 const TARGETS_VS_BASELINE: [Option<f64>; 4] = [Some(1.4), None, None, Some(8.0)];
 
-/// Figures by who and size, in the order in which they were first seen.
+/// Samples by contender and size, in the order in which they were first seen.
 #[derive(Default)]
 struct Collected {
     order: Vec<(String, u32)>,
@@ -41,34 +41,34 @@ impl Collected {
         let keys = self.order.iter().filter(|(_, key_size)| *key_size == size);
         let row = |key: &(String, u32)| {
             let (samples, command) = &self.samples[key];
-            let what = format!("{size} B");
-            BenchResult::new(bench, &what, &key.0, unit, samples.clone(), command)
+            let case = format!("{size} B");
+            BenchResult::new(bench, &case, &key.0, unit, samples.clone(), command)
         };
         keys.map(row).collect()
     }
 }
 
-/// What pmtest -json prints.
+/// The output of pmtest -json.
 ///
 /// # Errors
-/// It failed, or printed something else.
+/// If pmtest failed, or printed something else.
 pub fn run_pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
     let text = command_stdout(&bench.command_words(line))?;
     serde_json::from_str(&text).map_err(|error| format!("{line}: {error}"))
 }
 
-/// A field of it.
+/// A field of that output.
 ///
 /// # Errors
-/// It is not there, or no number.
+/// If the field is missing or not a number.
 pub fn number_field(value: &Value, name: &str) -> Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("pmtest -json has no {name}"))
 }
 
-/// Latency of each size beside the floor and the peers.
+/// Latency of each size, compared with the floor and with other libraries.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn latency(bench: &Bench) -> BenchOutcome {
     let sizes = SIZES.map(|size| size.to_string());
     let libpm_command = format!(
@@ -101,7 +101,7 @@ pub fn latency(bench: &Bench) -> BenchOutcome {
             }
         }
         for size in SIZES.into_iter().filter(|_| bench.competitors.has_ucx) {
-            // Beyond short messages am_lat neither writes nor reads its payload.
+            // For longer messages am_lat neither writes nor reads its payload.
             let am = if size <= 64 { "UCX am" } else { "UCX am (payload untouched)" };
             for (contender, test) in [(am, "am_lat"), ("UCX tag", "tag_lat")] {
                 let line = ucx_command_line(test, size);
@@ -122,7 +122,7 @@ pub fn latency(bench: &Bench) -> BenchOutcome {
         .collect())
 }
 
-/// libpm's row compares itself with the floor and with every message-passing peer.
+/// Compares libpm's row with the floor and with every other message-passing library.
 fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<BenchResult> {
     let Some(libpm_index) = rows.iter().position(|row| row.contender == "libpm") else {
         return rows;
@@ -131,7 +131,8 @@ fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<B
         rows.iter().filter(|row| row.contender != "libpm" && !row.contender.contains("put"));
     let comparisons = compared.map(|row| {
         let is_baseline = row.contender == "floor";
-        // Ahead of every peer at 8 bytes; elsewhere it is told and not promised.
+        // At 8 bytes the target is to be ahead of every other library; other sizes are shown
+        // without a target.
         let is_competitor = row.contender != "bare ring";
         let competitor_target = (is_competitor && row.case == "8 B").then_some(1.0);
         Comparison::new(
@@ -147,7 +148,7 @@ fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<B
 /// Messages of 8 bytes in one direction.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn rate(bench: &Bench) -> BenchOutcome {
     let libpm_command = "scrun -nodes=2,message=quiet pmtest -rate -size 8 -json";
     let mut collected = Collected::default();
@@ -175,10 +176,10 @@ pub fn rate(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Two processes that measure, alone and among 62 that are silent.
+/// Latency between two processes, alone and among 62 silent ones.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn silent(bench: &Bench) -> BenchOutcome {
     let line = |nodes: u32, options: &str| {
         format!(
@@ -211,10 +212,10 @@ pub fn silent(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Four pairs on two cores, each as fast as it is let.
+/// Four pairs on two cores, each as fast as it can be.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn oversubscribed(bench: &Bench) -> BenchOutcome {
     let [first, second] = bench.cores;
     let pmtest_command = "scrun -nodes=8,message=quiet pmtest -pairs -json";

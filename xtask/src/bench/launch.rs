@@ -1,4 +1,4 @@
-//! How long it takes to start processes and see them end.
+//! The time from the start of processes until all have ended.
 
 use std::process::{Command, Stdio};
 
@@ -25,7 +25,7 @@ impl Launcher {
 /// `true` on 4 and on 256 processes: scrun, the launchers of the MPIs, and a bare loop.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn launch(bench: &Bench) -> BenchOutcome {
     let mut rows = Vec::new();
     for (processes, rounds) in [(4, 3 * bench.round_count), (256, bench.round_count)] {
@@ -54,7 +54,7 @@ fn compare_launchers(bench: &Bench, processes: u32, rounds: u32) -> BenchOutcome
         bench.progress(&format!("launch of {processes}"), round);
         for launcher in &mut launchers {
             let time_ms = run_time_ms(&launcher.args)?;
-            // The first of each finds cold caches.
+            // The first round of each has cold caches.
             if round > 0 {
                 launcher.times_ms.push(time_ms);
             }
@@ -87,7 +87,7 @@ fn compare_launchers(bench: &Bench, processes: u32, rounds: u32) -> BenchOutcome
 /// The bare program: spawns that many `true`, then waits for all.
 ///
 /// # Errors
-/// One could not be started.
+/// If a process could not be started.
 pub fn spawn_and_wait(processes: &str) -> Result<(), String> {
     let count: u32 = processes.parse().map_err(|_| format!("{processes:?}: not a number"))?;
     let spawn = |_| Command::new("true").stdin(Stdio::null()).spawn();

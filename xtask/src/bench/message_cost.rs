@@ -1,4 +1,4 @@
-//! No system call on the way of a message, and how many instructions it takes.
+//! Checks that a message needs no system call, and counts its instructions.
 
 use std::process::Command;
 
@@ -13,11 +13,11 @@ const ROUNDS: [u32; 2] = [2, 42];
 /// Messages of `pmtest -alone`.
 const SINGLE_NODE_MESSAGES: [u32; 2] = [1_000, 101_000];
 
-/// Counts system calls with strace and instructions with callgrind, of a short and a long run each:
-/// the difference is what messages cost.
+/// Counts system calls with strace and instructions with callgrind, in a short and in a long run:
+/// the difference is the cost of the messages.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn proof(bench: &Bench) -> BenchOutcome {
     let mut rows = Vec::new();
     if run::is_installed("strace") {
@@ -64,13 +64,13 @@ fn system_calls(bench: &Bench) -> BenchOutcome {
         )
     };
     Ok(vec![
-        // What is left is the daemons' waking now and then while the longer run lasts.
+        // The rest is the occasional wake-ups of the daemons during the longer run.
         row("but sched_yield", (more_calls - calls) / messages, Some(0.001)),
         row("empty polls' yield", (more_yields - yields) / messages, None),
     ])
 }
 
-/// All calls but sched_yield, and sched_yield, of a table of `strace -c`.
+/// All calls except sched_yield, and sched_yield, in a table of `strace -c`.
 fn parse_strace_summary(text: &str) -> (f64, f64) {
     let (mut calls, mut yields) = (0.0, 0.0);
     for line in text.lines() {
@@ -99,9 +99,12 @@ fn instructions(bench: &Bench) -> Result<BenchResult, String> {
             .map_err(|error| format!("valgrind: {error}"))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         let line = stderr.lines().find_map(|line| line.split_once("Collected :"));
-        let instruction_count = line.and_then(|(_, figure)| figure.trim().parse().ok());
+        let instruction_count = line.and_then(|(_, count)| count.trim().parse().ok());
         *count = instruction_count.ok_or_else(|| {
-            format!("callgrind counted nothing: {}", stderr.lines().last().unwrap_or_default())
+            format!(
+                "callgrind: no instruction count: {}",
+                stderr.lines().last().unwrap_or_default()
+            )
         })?;
     }
     let per_message =

@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: the promises of speed, measured beside others in the same run. Absolute
-//! figures swing from hour to hour on a shared machine, so everything is interleaved and told as a
-//! ratio with its spread.
+//! `cargo xtask bench`: the speed targets, measured together with other libraries in the same run.
+//! On a shared machine absolute values change from hour to hour. Therefore rounds are interleaved,
+//! and results are ratios with their spread.
 
 mod command;
 mod competitors;
@@ -28,29 +28,29 @@ use crate::run;
 const USAGE: &str = "\
 usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
 
-  latency         8 B, 64 B, 1 KiB, 4 KiB one way, beside the floor, Open MPI, MPICH and UCX
-  rate            messages of 8 B per second, beside the same
+  latency         8 B, 64 B, 1 KiB, 4 KiB one way; also the floor, Open MPI, MPICH and UCX
+  rate            messages of 8 B per second; also of the same libraries
   silent          2 processes alone, and among 62 silent ones
   launch          4 and 256 x true: scrun, mpiexec, and a bare spawn-and-wait
   oversubscribed  4 pairs on 2 cores
-  ethernet        wires and device beside TCP and iperf3, loss, two links, composite (needs root)
+  ethernet        wires and device, TCP and iperf3, loss, two links, composite (needs root)
   hosts-launch    2 to 64 virtual hosts: from the last namespace to the start barrier
-  idle            what the daemons of 64 idle virtual hosts cost, for -seconds (60)
+  idle            processor time of the daemons of 64 idle virtual hosts, for -seconds (60)
   scatter         -mib (256) MiB to 8 and to 2 hosts on links of 200 Mbit/s (needs namespaces)
   jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
-  gang            two jobs in time slices on two cores, beside plain Linux; shares, switches,
+  gang            two jobs in time slices on two cores, and under plain Linux; shares, switches,
                   deadlocks (needs root)
-  remote          puts of 8 B beside floor, UCX and MPI_Put; 4 MiB beside memcpy and the kernel
-  verbs           RDMA beside perftest, and hits and misses of the pin-down cache, in the virtual
+  remote          puts of 8 B, the floor, UCX and MPI_Put; 4 MiB, memcpy and the kernel
+  verbs           RDMA and perftest, and hits and misses of the pin-down cache, in the virtual
                   machine (emulated)
   proof           system calls and instructions of a message (strace, callgrind)
 
-All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
+Without a NAME: all. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
 HARNESS_BIN_DIR names a folder with programs that are built already. Nothing else should run on the
 machine.
 ";
 
-/// Where peers' programs and traces go, from the top of the tree.
+/// The folder for compiled programs and traces, relative to the top of the tree.
 const WORK_DIR: &str = "bench-results/work";
 
 /// The rows of one measurement.
@@ -80,15 +80,15 @@ pub struct Bench {
     work_dir: PathBuf,
     competitors: Competitors,
     round_count: u32,
-    /// How long idle hosts are watched.
+    /// How long idle hosts are observed.
     window: Duration,
-    /// What is scattered.
+    /// MiB that are scattered.
     scatter_mib: u32,
     cores: [u32; 2],
 }
 
 impl Bench {
-    /// One of our commands with the full path of this build's program.
+    /// The arguments of one of our commands, with the full path of this build's program.
     fn command_words(&self, line: &str) -> Vec<String> {
         let mut words = split_words(line);
         if let Some(program) = words.first_mut() {
@@ -102,10 +102,10 @@ impl Bench {
     }
 }
 
-/// Runs it.
+/// Runs the selected measurements.
 ///
 /// # Errors
-/// One line that says what failed.
+/// One line that says which measurement failed.
 pub fn run(args: &[String]) -> Result<(), String> {
     let mut parameters = BenchParameters { round_count: 7, window_s: 60, scatter_mib: 256 };
     let mut selected = Vec::new();
@@ -115,7 +115,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
             "-quick" | "--quick" => {
                 parameters = BenchParameters { round_count: 2, window_s: 20, scatter_mib: 64 }
             }
-            // One more than none: the first launch only warms caches.
+            // At least two rounds, because the first launch only warms caches.
             "-rounds" => parameters.round_count = number(word, words.next(), 2)?,
             "-seconds" => parameters.window_s = number(word, words.next(), 1)?,
             "-mib" => parameters.scatter_mib = number(word, words.next(), 1)?,
@@ -132,7 +132,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
                 let entry = BENCHMARKS.iter().find(|(known, _)| *known == name);
                 let (_, bench) = entry.ok_or_else(|| {
                     let names = BENCHMARKS.map(|(name, _)| name).join(", ");
-                    format!("there is no measurement {name:?}; there are {names}")
+                    format!("unknown measurement {name:?} (valid: {names})")
                 })?;
                 selected.push((name, *bench));
             }
@@ -144,7 +144,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     measure(&parameters, &selected)
 }
 
-/// How much is measured.
+/// The amount of measurement.
 struct BenchParameters {
     round_count: u32,
     window_s: u32,
@@ -153,7 +153,7 @@ struct BenchParameters {
 
 fn number(option: &str, word: Option<&String>, min: u32) -> Result<u32, String> {
     let count = word.and_then(|count| count.parse().ok()).filter(|count| *count >= min);
-    count.ok_or_else(|| format!("{option} needs a number from {min} on"))
+    count.ok_or_else(|| format!("{option}: needs a number of at least {min}"))
 }
 
 fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Result<(), String> {
@@ -182,7 +182,7 @@ fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Re
     for (name, measurement) in selected {
         match measurement(&bench) {
             Ok(results) => rows.extend(results),
-            // One that fails does not take the others with it, but is not passed over either.
+            // After a failed measurement the others still run, but the failure is reported.
             Err(error) => errors.push(format!("{name}: {error}")),
         }
     }
@@ -200,7 +200,7 @@ fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Re
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// Where this was measured, and beside whom.
+/// The machine, and the other libraries.
 fn report_header(bench: &Bench) -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
@@ -218,7 +218,7 @@ fn report_header(bench: &Bench) -> String {
     lines.join("\n")
 }
 
-/// The first two processors that this process may use: where pmtest and the peers are pinned.
+/// The first two processors that this process may use: pmtest and the other libraries run there.
 fn first_two_cores() -> Result<[u32; 2], String> {
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("/proc/self/status: {error}"))?;

@@ -1,6 +1,6 @@
 /*
- * What pmtest measures, for any MPI: bounces a message between ranks 0 and 1, each pinned to a core
- * of its own, and sends messages one way with a window of receives posted ahead.
+ * The measurements of pmtest, for any MPI: bounces a message between ranks 0 and 1, each pinned to
+ * its own core, and sends messages one way with a window of receives posted ahead.
  *
  *   pingpong latency SIZE...   a line "SIZE BEST_NS MEDIAN_NS" each, one way
  *   pingpong rate SIZE         a line "SIZE MESSAGES_PER_S", best batch
@@ -96,8 +96,8 @@ static void rate(int size)
     if (rank == 0) printf("%d %.0f\n", size, best);
 }
 
-/* Where puts are not done by who asks for them, they need calls of the other one. */
-static void await(volatile long long *word, long long value, MPI_Win win)
+/* If the origin does not carry out puts by itself, the target must make MPI calls meanwhile. */
+static void wait_for_word(volatile long long *word, long long value, MPI_Win win)
 {
     int found, looks = 0;
 
@@ -109,7 +109,7 @@ static void await(volatile long long *word, long long value, MPI_Win win)
     }
 }
 
-/* A word each: written by the other process, and where the own one is taken from. */
+/* Two words: one that the other process writes, and one with this process's data. */
 static void put(int size)
 {
     static double sample[BATCHES];
@@ -126,10 +126,10 @@ static void put(int size)
         double start = MPI_Wtime();
         for (j = 0; j < BATCH; j++) {
             word = ++trip;
-            if (rank == 1) await(window, trip, win);
+            if (rank == 1) wait_for_word(window, trip, win);
             MPI_Put(&word, 1, MPI_LONG_LONG, peer, 0, 1, MPI_LONG_LONG, win);
             MPI_Win_flush(peer, win);
-            if (rank == 0) await(window, trip, win);
+            if (rank == 0) wait_for_word(window, trip, win);
         }
         if (i >= 0) sample[i] = (MPI_Wtime() - start) * 1e9 / (2 * BATCH);
     }

@@ -1,25 +1,26 @@
-//! Processes below one, as /proc shows them.
+//! The descendants of a process, as /proc shows them.
 
 use std::collections::HashMap;
 use std::fs;
 
-/// Ticks of a second in /proc: the kernel's USER_HZ, the same on every machine of ours.
+/// Ticks per second in /proc: the kernel's USER_HZ, 100 on every machine that we support.
 const TICKS: u64 = 100;
 
 /// One process.
 #[derive(Debug)]
 pub struct Process {
-    /// Its number.
+    /// Its id.
     pub pid: u32,
     /// What it calls itself.
     pub name: String,
-    /// Its words, as they were given.
+    /// Its arguments, as they were given.
     pub args: Vec<String>,
-    /// When it was started, in nanoseconds since boot; counted in steps of 10 ms, downwards.
+    /// Its start time in nanoseconds since boot, rounded down to 10 ms.
     pub started_ns: u64,
-    /// Nanoseconds on a processor; the times in its `stat` are too coarse for one that sleeps.
+    /// Nanoseconds on a processor; the times in `stat` are too coarse for a process that mostly
+    /// sleeps.
     pub busy_ns: u64,
-    /// How often it has gone to sleep.
+    /// The number of times that it has gone to sleep.
     pub sleep_count: u64,
 }
 
@@ -30,19 +31,19 @@ impl Process {
         path.rsplit('/').next() == Some(program)
     }
 
-    /// Whether it was given this word.
+    /// Whether it has this argument.
     pub fn has_arg(&self, word: &str) -> bool {
         self.args.iter().any(|arg| arg == word)
     }
 }
 
-/// All processes below `root`, near and far.
+/// All descendants of `root`.
 pub fn descendants(root: u32) -> Vec<Process> {
     let mut parents = HashMap::new();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        // One that has ended meanwhile is no process.
+        // A process that has exited meanwhile is skipped.
         if let Some((parent, process)) = pid.and_then(read_process) {
             parents.insert(process.pid, parent);
             found.push(process);
@@ -50,7 +51,7 @@ pub fn descendants(root: u32) -> Vec<Process> {
     }
     let is_descendant = |process: &Process| {
         let mut ancestor = process.pid;
-        // Longer chains than there are processes do not exist.
+        // No chain can be longer than the number of processes.
         for _ in 0..parents.len() {
             match parents.get(&ancestor) {
                 Some(parent) if *parent == root => return true,

@@ -1,4 +1,5 @@
-//! Remote memory on one host: pmtest -rma beside what the machine does, and the peers' puts.
+//! Remote memory on one host: pmtest -rma compared with the machine, and with puts of other
+//! libraries.
 
 use serde_json::Value;
 
@@ -13,12 +14,14 @@ const MEDIAN: &str = "pmWrite, median";
 const UCX_MEDIAN: &str = "UCX put, median";
 const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
 const GBYTE_PER_S: (&str, Direction) = ("GB/s", Direction::HigherIsBetter);
-/// Issue 5, "How fast": a put by the floor and by UCX's, bytes by what the machine does.
+/// Targets: a put divided by the floor, and by a put of UCX; a copy divided by a copy of the
+/// machine.
 const TARGET_VS_BASELINE: f64 = 1.3;
 const TARGET_VS_UCX: f64 = 1.1;
 const TARGET_VS_MEMCPY: f64 = 0.95;
 
-/// Fields of pmtest -json: what, whose, and which of these it is compared with.
+/// Fields of pmtest -json: the case, the contender, and the index of the row with which it is
+/// compared.
 const RATES: [(&str, &str, Option<usize>); 7] = [
     ("memory of pmAlloc, 4 MiB", "memcpy", None),
     ("memory of pmAlloc, 4 MiB", "write_pmalloc", Some(0)),
@@ -32,14 +35,14 @@ const RATES: [(&str, &str, Option<usize>); 7] = [
 /// A word put to and fro, and large copies.
 ///
 /// # Errors
-/// A command failed.
+/// If a command failed.
 pub fn remote(bench: &Bench) -> BenchOutcome {
     let mut rows = puts(bench)?;
     rows.extend(copies(bench)?);
     Ok(rows)
 }
 
-/// Adds a figure to the row of this name.
+/// Adds a sample to the row of this name.
 fn add(rows: &mut Vec<BenchResult>, contender: &str, command: &str, value: f64) {
     match rows.iter_mut().find(|row| row.contender == contender) {
         Some(row) => row.samples.0.push(value),
@@ -75,13 +78,13 @@ fn puts(bench: &Bench) -> BenchOutcome {
             let output = command_stdout(&split_words(&line))?;
             let best = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
             let contender = format!("{} MPI_Put", mpi.name);
-            add(&mut rows, &contender, &line, best.ok_or_else(|| format!("{line}: no figure"))?);
+            add(&mut rows, &contender, &line, best.ok_or_else(|| format!("{line}: no result"))?);
         }
     }
-    let row_index = |who: &str| rows.iter().position(|row| row.contender == who);
+    let row_index = |name: &str| rows.iter().position(|row| row.contender == name);
     let (median, ucx_median_index) = (row_index(MEDIAN), row_index(UCX_MEDIAN));
-    // UCX times each trip, pmtest 32 at a time: the first percentile of trips is less than the
-    // least mean of many, which medians do not mind.
+    // UCX times each trip, and pmtest 32 at a time. The first percentile of single trips is smaller
+    // than the minimum of means of many trips; medians do not have this bias.
     if let (Some(median), Some(ucx_median_index)) = (median, ucx_median_index) {
         rows[median].comparisons =
             vec![Comparison::new(&rows[median], &rows[ucx_median_index], Some(TARGET_VS_UCX))];

@@ -1,4 +1,4 @@
-//! What was measured, by whom, by which command, and how it compares.
+//! The results: the measurement, the contender, the command, and the comparisons.
 
 /// Several rounds of one measurement.
 #[derive(Debug, Clone, Default)]
@@ -22,13 +22,13 @@ impl Samples {
         sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    /// Round by round, this by the other.
+    /// Divides these samples by the other ones, round by round.
     pub fn ratio_to(&self, other: &Self) -> Self {
-        Self(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())
+        Self(self.0.iter().zip(&other.0).map(|(value, other)| value / other).collect())
     }
 }
 
-/// Whether small or large figures are good.
+/// Whether small or large values are good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Times.
@@ -37,19 +37,19 @@ pub enum Direction {
     HigherIsBetter,
 }
 
-/// A comparison inside one run. The machine's own speed may change between rounds, so the judged
-/// ratio is the median of the rounds' ratios, not the ratio of figures from different rounds.
+/// A comparison inside one run. The machine's speed may change between rounds. So the judged ratio
+/// is the median of the rounds' ratios, not the ratio of values from different rounds.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// With what.
+    /// The other contender.
     pub other: String,
-    /// Own by other: the median of the rounds.
+    /// This value divided by the other: the median of the rounds.
     pub ratio: f64,
-    /// The best figure by the other's best.
+    /// The best value divided by the other's best value.
     pub best_ratio: f64,
     /// The smallest and the largest ratio of a round.
     pub ratio_range: (f64, f64),
-    /// The ratio that is aimed at.
+    /// The target of the ratio.
     pub target: Option<f64>,
 }
 
@@ -70,28 +70,28 @@ impl Comparison {
 /// One line of the result.
 #[derive(Debug, Clone)]
 pub struct BenchResult {
-    /// Which measurement.
+    /// The name of the measurement.
     pub bench: &'static str,
-    /// What exactly, such as the size.
+    /// The case, for example the size.
     pub case: String,
-    /// Whose figure.
+    /// The contender that was measured.
     pub contender: String,
     /// Its unit.
     pub unit: &'static str,
     /// Which direction is good.
     pub direction: Direction,
-    /// The figures, round by round.
+    /// The values, round by round.
     pub samples: Samples,
-    /// The bound that the median itself aims at.
+    /// The target of the median itself.
     pub target: Option<f64>,
     /// Comparisons with others.
     pub comparisons: Vec<Comparison>,
-    /// How to get it again.
+    /// The command that repeats the measurement.
     pub command_line: String,
 }
 
 impl BenchResult {
-    /// A row without aim and comparisons.
+    /// A row without target and comparisons.
     pub fn new(
         bench: &'static str,
         case: &str,
@@ -124,8 +124,8 @@ impl BenchResult {
     fn verdict(&self, value: f64, target: Option<f64>) -> &'static str {
         match (target, self.direction) {
             (None, _) => "",
-            (Some(aim), Direction::LowerIsBetter) if value <= aim => "met",
-            (Some(aim), Direction::HigherIsBetter) if value >= aim => "met",
+            (Some(target), Direction::LowerIsBetter) if value <= target => "met",
+            (Some(target), Direction::HigherIsBetter) if value >= target => "met",
             (Some(_), _) => "MISSED",
         }
     }
@@ -140,7 +140,7 @@ impl BenchResult {
     }
 }
 
-/// A figure with as many digits as tell something.
+/// A value with all significant digits.
 pub fn format_value(value: f64) -> String {
     match value.abs() {
         size if size >= 1e7 => format!("{:.2}M", value / 1e6),

@@ -1,4 +1,4 @@
-//! The result as a picture: bars, one group for each thing that was measured.
+//! The result as a chart: bars, in one group per case.
 
 use crate::bench::report::{BenchResult, format_value};
 
@@ -7,7 +7,7 @@ const LEFT: f64 = 330.0;
 const LINE_HEIGHT: f64 = 20.0;
 const RIGHT: f64 = 110.0;
 
-/// An SVG with a bar for each row; bars of one group share a scale.
+/// An SVG with a bar for each row; the bars of one group have the same scale.
 pub fn bar_chart(rows: &[BenchResult], header: &str) -> String {
     let mut body = String::new();
     let mut y = LINE_HEIGHT;
@@ -43,7 +43,7 @@ pub fn bar_chart(rows: &[BenchResult], header: &str) -> String {
     )
 }
 
-/// Best as a bar, best to median as a line on it.
+/// The best value as a bar, with a line from the best value to the median.
 fn draw_bar(body: &mut String, row: &BenchResult, y: f64, max_value: f64) {
     let scale = (WIDTH - LEFT - RIGHT) / max_value;
     let is_score = row.contender.starts_with("libpm") || row.contender == "scrun";

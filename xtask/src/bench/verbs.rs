@@ -1,5 +1,6 @@
-//! RDMA in the virtual machine of `vm`, all in one boot: messages and remote writes beside
-//! perftest, and what the pin-down cache is worth, as a picture. Emulated: only ratios mean much.
+//! RDMA in the virtual machine of `vm`, all in one boot: messages and remote writes compared with
+//! perftest, and the gain of the pin-down cache, as a chart. The machine is emulated, so only
+//! ratios are meaningful.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,8 +9,8 @@ use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome, svg_chart};
 use crate::{run, vm};
 
-/// What each round does, in the machine's own shell: a line that begins with @ says whose figures
-/// come next.
+/// The steps of each round, for the machine's shell. A line that begins with @ names the program
+/// that prints the following values.
 const SCRIPT: &str = include_str!("verbs.sh");
 const VM_TIMEOUT_S: &str = "900";
 const VM_MEMORY_MIB: &str = "1024";
@@ -19,8 +20,8 @@ const PERFTEST_PROGRAMS: [&str; 3] = ["ib_send_lat", "ib_send_bw", "ib_write_bw"
 const WRITERS: f64 = 4.0;
 const MIB_PER_S: (&str, Direction) = ("MiB/s", Direction::HigherIsBetter);
 
-/// One comparison: what it is called, the word of `score-verbs`, the program beside it, by how much
-/// ours is divided for the unit, the column of the other's table, and the aim.
+/// One comparison: its case, the argument of `score-verbs`, the perftest program, the divisor that
+/// converts our value to the unit, the column in the table of perftest, the unit, and the target.
 type VerbsComparison =
     (&'static str, &'static str, &'static str, f64, usize, (&'static str, Direction), f64);
 const COMPARISONS: [VerbsComparison; 3] = [
@@ -29,10 +30,10 @@ const COMPARISONS: [VerbsComparison; 3] = [
     ("remote writes of 64 KiB", "writes", "ib_write_bw", 1.0, 3, MIB_PER_S, 0.9),
 ];
 
-/// Everything.
+/// All measurements.
 ///
 /// # Errors
-/// The machine cannot be had, or something failed in it.
+/// If the machine is not available, or if a command in it failed.
 pub fn verbs(bench: &Bench) -> BenchOutcome {
     vm::prepare()?;
     let text = run_script(bench)?;
@@ -54,7 +55,7 @@ pub fn verbs(bench: &Bench) -> BenchOutcome {
     Ok(rows)
 }
 
-/// Our figures of one kind, divided by `scale`.
+/// Our values of one kind, divided by `scale`.
 fn score_samples(text: &str, word: &str, scale: f64) -> Vec<f64> {
     marked_values(text, "@ours", |line| {
         let (name, value) = line.split_once(' ')?;
@@ -62,7 +63,7 @@ fn score_samples(text: &str, word: &str, scale: f64) -> Vec<f64> {
     })
 }
 
-/// What the slowest of four has that write at once, as if all were like it, beside one alone.
+/// Four times the rate of the slowest of four simultaneous writers, compared with one writer alone.
 fn share_rows(text: &str) -> [BenchResult; 2] {
     let case = "remote writes of 64 KiB, several";
     let row = |contender: &str, samples| {
@@ -75,12 +76,12 @@ fn share_rows(text: &str) -> [BenchResult; 2] {
     [four_writers, single_writer]
 }
 
-/// What the cache is worth, one row for each size and kind.
+/// The gain of the cache, one row for each size and kind.
 fn pin_cache_rows(text: &str) -> BenchOutcome {
     let json = text.split("@pins").nth(1).and_then(|rest| rest.split('@').next());
     let json = json.ok_or("pmtest -pin was not run")?;
     let lines: Vec<serde_json::Value> = serde_json::from_str(json.trim())
-        .map_err(|error| format!("pmtest -pin gives no figures: {error}"))?;
+        .map_err(|error| format!("pmtest -pin: unexpected output: {error}"))?;
     let mut rows = Vec::new();
     let mut curves = [("all hits", Vec::new()), ("all misses", Vec::new())];
     for line in &lines {
@@ -109,7 +110,7 @@ fn pin_cache_rows(text: &str) -> BenchOutcome {
     Ok(rows)
 }
 
-/// What `parse` finds behind each such mark, until the next mark.
+/// All values that `parse` finds after each `mark`, up to the next mark.
 fn marked_values(text: &str, mark: &str, parse: impl Fn(&str) -> Option<f64>) -> Vec<f64> {
     let mut in_section = false;
     let mut found = Vec::new();
@@ -123,13 +124,13 @@ fn marked_values(text: &str, mark: &str, parse: impl Fn(&str) -> Option<f64>) ->
     found
 }
 
-/// A line of numbers.
+/// The value in one column of a line of numbers.
 fn perftest_value(line: &str, column: usize) -> Option<f64> {
     let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
     numbers?.get(column).copied()
 }
 
-/// All that the machine prints, which is shown as it comes.
+/// The output of the machine, which is shown as it is printed.
 fn run_script(bench: &Bench) -> Result<String, String> {
     let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = run::target_dir()?.join("vm").join("root").join("usr/bin");
@@ -154,7 +155,7 @@ mod tests {
     use super::{marked_values, perftest_value};
 
     #[test]
-    fn values_are_taken_from_behind_their_mark() {
+    fn values_are_taken_from_the_lines_after_their_mark() {
         let text = "@ours\nlatency 50000\n@ib_send_lat\n #bytes t_min\n 8 1000 40.1 90 47.5 50\n\
                     @ours\nlatency 70000\nwrites 9.5\n@end\nlatency 1\n";
         let score_values =

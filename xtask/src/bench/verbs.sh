@@ -1,5 +1,6 @@
-# Run in the machine: ROUNDS rounds of our figures and perftest's in turn, then what the pin-down cache is worth.
-# Two ends that poll on one processor wait for ticks of its clock: each has its own, as those of score-verbs have.
+# Runs in the machine: ROUNDS rounds of score-verbs and perftest in turn, then the pin-down cache.
+# Two processes that poll on one processor would wait for ticks of its clock: each gets its own, as
+# in score-verbs.
 export PATH=/given:$PATH
 peer() {
     name=$1

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: sets up what is missing, then every check in order, each with its time.
+//! `cargo xtask test`: installs what is missing, then runs every check in order, each with its
+//! time.
 
 mod sanitizers;
 mod summary;
@@ -10,7 +11,7 @@ use std::time::Instant;
 use crate::{run, setup, tidy};
 use summary::TestSummary;
 
-/// One step: its heading and what it does.
+/// One step: its heading and its function.
 type Step = (&'static str, fn(&mut TestSummary) -> Result<(), String>);
 
 const STEPS: &[Step] = &[
@@ -20,7 +21,7 @@ const STEPS: &[Step] = &[
     ("clippy", clippy),
     ("release build of everything", release_build),
     ("tests of every package, C programs, corpora and whole-system scenarios", tests),
-    ("loom: every interleaving of ring, doorbell and idle bell", loom),
+    ("loom: every interleaving of ring, doorbell and idle notification", loom),
     ("sanitizers on the unsafe parts", sanitizers::run),
     ("virtual machine with an RDMA device", vm_tests::run),
     ("soak, a short one", soak),
@@ -29,7 +30,7 @@ const STEPS: &[Step] = &[
 /// Runs every step, or those whose heading begins with one of `args`.
 ///
 /// # Errors
-/// Something failed, or was skipped in CI without being listed.
+/// If a step failed, or was skipped in CI without being listed.
 pub fn run(args: &[String]) -> Result<(), String> {
     if let Some(option) = args.iter().find(|arg| arg.starts_with('-')) {
         return Err(format!("{option}: the only arguments are beginnings of step names"));
@@ -58,7 +59,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
 /// `cargo xtask headers`: the header checks of the C ABI alone.
 ///
 /// # Errors
-/// A check failed.
+/// If a check failed.
 pub fn headers(_args: &[String]) -> Result<(), String> {
     run::run_checked(&mut run::cargo(&[
         "test",
@@ -111,7 +112,7 @@ fn release_build(_: &mut TestSummary) -> Result<(), String> {
 fn tests(summary: &mut TestSummary) -> Result<(), String> {
     let release = run::target_dir()?.join("release");
     let mut command = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    // The scenarios run the programs that a user gets; they need not be built again.
+    // The scenarios run the programs that users get; they need not be built again.
     command.env("HARNESS_BIN_DIR", release);
     summary.run_and_count(&mut command)
 }
@@ -119,7 +120,7 @@ fn tests(summary: &mut TestSummary) -> Result<(), String> {
 fn loom(summary: &mut TestSummary) -> Result<(), String> {
     let target = run::target_dir()?.join("loom");
     let mut command = run::cargo(&["test", "-p", "score-pm", "-p", "score-proto", "--lib"]);
-    // What only the real devices use is not compiled in, and the compiler would say so.
+    // Code that only the real devices use is not compiled in, so the compiler would warn about it.
     command
         .env("RUSTFLAGS", "--cfg loom -Adead_code -Aunused_imports")
         .env("CARGO_TARGET_DIR", target);

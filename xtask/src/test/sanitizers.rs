@@ -1,5 +1,5 @@
-//! The unsafe parts under AddressSanitizer and ThreadSanitizer, where a nightly toolchain is
-//! present. The standard library itself is not instrumented: that would need its sources.
+//! The unsafe parts under AddressSanitizer and ThreadSanitizer, if a nightly toolchain is present.
+//! The standard library itself is not instrumented: that would need its sources.
 
 use std::process::{Command, Stdio};
 
@@ -8,13 +8,13 @@ use crate::run;
 
 const HOST: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs pm's tests under both sanitizers, or says why not.
+/// Runs pm's tests under both sanitizers, or records why not.
 ///
 /// # Errors
-/// A test failed, or a sanitizer found something.
+/// If a test failed, or a sanitizer found an error.
 pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     if !cfg!(target_arch = "x86_64") {
-        summary.add_skip("sanitizers", "only tried on x86_64");
+        summary.add_skip("sanitizers", "only tested on x86_64");
         return Ok(());
     }
     if !has_nightly_toolchain() {
@@ -22,7 +22,7 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
         return Ok(());
     }
     sanitize(summary, "address", "")?;
-    // Without instrumented standard library the compiler asks for an explicit word.
+    // Without an instrumented standard library the compiler requires this flag.
     sanitize(summary, "thread", " -Cunsafe-allow-abi-mismatch=sanitizer")
 }
 

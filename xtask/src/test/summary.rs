@@ -1,4 +1,4 @@
-//! Counting: what passed, failed and was skipped over all steps, and the last line.
+//! Counts the passed, failed and skipped tests of all steps, and prints the last line.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::run;
 
-/// Skips that CI accepts, one `name  # reason` a line.
+/// Skips that CI accepts, one `name  # reason` per line.
 const ACCEPTED_SKIPS_FILE: &str = ".ci/skips";
 
-/// What happened so far.
+/// The results so far.
 pub struct TestSummary {
     passed: u64,
     failed: u64,
@@ -24,10 +24,10 @@ pub struct TestSummary {
 }
 
 impl TestSummary {
-    /// Nothing yet.
+    /// No results yet.
     ///
     /// # Errors
-    /// The target directory cannot be written.
+    /// If the target directory cannot be written.
     pub fn new() -> Result<Self, String> {
         let target = run::target_dir()?;
         let skips_file = target.join("skipped-tests");
@@ -44,17 +44,17 @@ impl TestSummary {
         })
     }
 
-    /// A check that is no Rust test went well.
+    /// Counts checks that are not Rust tests and have passed.
     pub fn add_passed(&mut self, count: u64) {
         self.passed += count;
     }
 
-    /// A step begins.
+    /// Starts a step.
     pub fn begin_step(&mut self) {
         self.failed_before_step = self.failed;
     }
 
-    /// A step failed; it counts as one failure unless its tests were counted one by one.
+    /// Records a failed step; it counts as one failure unless its tests were counted one by one.
     pub fn add_failure(&mut self, step: &str, reason: &str) {
         if self.failed == self.failed_before_step {
             self.failed += 1;
@@ -62,16 +62,16 @@ impl TestSummary {
         self.failures.push(format!("{step}: {}", reason.lines().next().unwrap_or_default()));
     }
 
-    /// Something cannot be checked on this machine.
+    /// Records a check that is impossible on this machine.
     pub fn add_skip(&mut self, name: &str, reason: &str) {
         println!("SKIPPED {name}: {reason}");
         self.skips.push((name.into(), reason.into()));
     }
 
-    /// Runs a `cargo test` command, shows what it prints as it comes, and counts its tests.
+    /// Runs a `cargo test` command, shows its output as it is printed, and counts its tests.
     ///
     /// # Errors
-    /// It could not be started, or a test failed.
+    /// If it could not be started, or a test failed.
     pub fn run_and_count(&mut self, command: &mut Command) -> Result<(), String> {
         command.env("HARNESS_SKIPS", &self.skips_file).stdout(Stdio::piped());
         let command_line = run::command_line(command);
@@ -99,17 +99,17 @@ impl TestSummary {
         let text = std::fs::read_to_string(&self.skips_file).unwrap_or_default();
         for line in text.lines() {
             let (name, reason) = line.split_once('\t').unwrap_or((line, ""));
-            // The test itself passed without having looked.
+            // The test itself passed without checking anything.
             self.passed = self.passed.saturating_sub(1);
             self.add_skip(name, reason);
         }
         let _ = std::fs::write(&self.skips_file, "");
     }
 
-    /// Prints what failed and what was skipped, and the last line.
+    /// Prints the failures, the skips, and the last line.
     ///
     /// # Errors
-    /// Something failed; in CI also a skip that is not listed.
+    /// If a test failed; in CI also if a skip is not listed.
     pub fn print_totals(&self, elapsed: Duration) -> Result<(), String> {
         println!();
         for (name, reason) in &self.skips {

@@ -1,5 +1,5 @@
-//! Tests that need an RDMA device or another kernel, and what needs all cgroups in version 2, in
-//! the virtual machine of `vm`: all in one boot. What goes between two machines, in another one.
+//! Tests that need an RDMA device, another kernel, or all cgroups in version 2, in the virtual
+//! machine of `vm`: all in one boot. Tests between two machines run in another boot.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use super::summary::TestSummary;
 use crate::{run, vm};
 
-/// The tests of pm that run there. Emulated processors are slow: what waits for an event has to
-/// have them to itself.
+/// The tests of pm that run in the machine. Emulated processors are slow: a test that waits for an
+/// event must have them to itself.
 const PM_TESTS: &[&str] = &[
     "pinning_single_threaded",
     "pinning",
@@ -18,40 +18,42 @@ const PM_TESTS: &[&str] = &[
     "verbs_remote",
 ];
 const ONE_AT_A_TIME: &str = "--test-threads=1";
-/// The whole-system scenarios that run there, and what they run: a user's programs, and programs of
-/// `tests/programs`.
+/// The whole-system scenarios that run in the machine, and the programs that they need: a user's
+/// programs, and programs of `tests/programs`.
 const SCENARIO_FILTER: &str = "rdma_jobs::";
 const USER_PROGRAMS: &[&str] = &["scored", "scrun", "scatter", "gather", "system", "pmtest"];
 const TEST_PROGRAMS: &[&str] =
     &["deadlock", "figures", "pingpong", "regions", "remote", "traffic", "turns", "two_networks"];
-/// After them the adapters are removed; and one that runs again then.
+/// The test that runs after them and removes the adapters, and the index of the test that runs
+/// again then.
 const ADAPTER_REMOVAL_TEST: &str = "verbs_removal";
 const WAIT_FOR_REMOVAL: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
                        sleep 0.1; done; exit 1";
 const RERUN_INDEX: usize = 2;
-/// For how long jobs take turns there.
+/// Environment variable with the time for which jobs take turns on two machines.
 const SLICE_SECONDS_ENV: &str = "HARNESS_SLICES_SECONDS";
-/// What runs on two machines at a time, joined by wires: scenarios, and tests of pm.
+/// The scenarios, and the tests of pm, that run on two machines joined by wires.
 const TWO_MACHINE_SCENARIOS: &str = "two_machines::";
-/// Of these the ones that wait for what takes its time, or measure it: `cargo xtask soak machines`.
+/// Of these scenarios, the long ones, which wait or measure: `cargo xtask soak machines`.
 const SLOW_SCENARIOS: [&str; 2] = ["jobs_take_turns_on_both", "the_machine_that_is_lost"];
 const TWO_MACHINE_PM_TESTS: &str = "verbs_machines";
-/// A service there, and a job of a user that exceeds its memorylimit.
+/// A service in the machine, and a user's job that exceeds its memorylimit.
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
-/// Seconds that all of it may take, on a machine that has much else to do.
+/// Time limit of a run in seconds, on a busy machine.
 const VM_TIMEOUT_S: &str = "900";
-/// What ends by itself.
+/// Time limit of a run that ends by itself.
 const NO_TIMEOUT_S: &str = "86400";
-/// MiB of memory: contexts of 64 nodes in one process; half of it is room for files.
+/// MiB of memory: contexts of 64 nodes in one process; half of it is for files.
 const VM_MEMORY_MIB: &str = "1536";
-/// The names of this step, and of what needs a module of its own, where they cannot be had.
+/// The names under which this step, and the tests that need a kernel module, are reported as
+/// skipped.
 const STEP_NAME: &str = "virtual_machine";
 const SOFT_IWARP: &str = "soft_iwarp";
 
-/// Runs them, or says why not.
+/// Runs the tests, or records why not.
 ///
 /// # Errors
-/// They could not be built, or one failed.
+/// If a test could not be built, or failed.
 pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     match vm::prepare() {
         Ok(None) => {}
@@ -97,10 +99,10 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     summary.run_and_count(&mut command).and(summary.run_and_count(&mut two_machine_command))
 }
 
-/// All that runs on two machines but the tests of pm: `cargo xtask soak machines`.
+/// Runs everything that needs two machines, except the tests of pm: `cargo xtask soak machines`.
 ///
 /// # Errors
-/// They could not be had, or one failed.
+/// If the machines are not available, or a test failed.
 pub fn soak_on_two_machines() -> Result<(), String> {
     vm::prepare()?;
     let scenarios = build_test("score-tests", "scenarios")?;
@@ -110,11 +112,11 @@ pub fn soak_on_two_machines() -> Result<(), String> {
     )
 }
 
-/// The soak program with these arguments, on one machine, where it ends by its own limits: each of
+/// Runs the soak program with these arguments, on one machine. It ends by its own limits: each of
 /// its jobs has one.
 ///
 /// # Errors
-/// It could not be had, or has found something.
+/// If the machine is not available, or the soak found an error.
 pub fn soak(args: &[String]) -> Result<(), String> {
     vm::prepare()?;
     let release = run::build_release()?;
@@ -128,7 +130,7 @@ pub fn soak(args: &[String]) -> Result<(), String> {
     run::run_checked(&mut command)
 }
 
-/// What scenarios or a soak need, and their program.
+/// The programs that scenarios or a soak need, and their own program.
 fn payload_files(program: &Path) -> Result<Vec<PathBuf>, String> {
     let release = run::build_release()?;
     let mut files: Vec<PathBuf> = USER_PROGRAMS.iter().map(|name| release.join(name)).collect();
@@ -151,7 +153,7 @@ fn command_on_two_machines(scenarios: &str, files: &[PathBuf]) -> Result<Command
     Ok(command)
 }
 
-/// The C programs of the scenarios: there is no compiler in the machine.
+/// Compiles the C programs of the scenarios: the machine has no compiler.
 fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
     let folder = release.join("test-programs");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -165,7 +167,7 @@ fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
     TEST_PROGRAMS.iter().map(compile).collect()
 }
 
-/// The program of one test.
+/// Builds the program of one test.
 fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
     let args = ["test", "-q", "-p", package, "--test", name, "--no-run"];
     let mut command = run::cargo(&args);

@@ -1,4 +1,4 @@
-//! A command is a program, its man page and a test: none of the three alone.
+//! Every command has a program, a man page and a test.
 
 use super::Tree;
 
@@ -9,7 +9,7 @@ const DEVELOPER_PACKAGES: &[&str] = &["xtask", "score-tests", "score-benches", "
 pub fn command_names(tree: &Tree) -> Vec<String> {
     let bins = tree.targets("bin").into_iter();
     bins.filter(|(package, _, _)| !DEVELOPER_PACKAGES.contains(&package.as_str()))
-        // Cargo takes no + in a name; commands/build.rs gives this one its own.
+        // Cargo allows no + in a name; commands/build.rs gives this program its name.
         .map(|(_, name, _)| if name == "scorecxx" { "scorec++".into() } else { name })
         .collect()
 }
@@ -38,7 +38,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// Whether `word` stands in `line` on its own.
+/// Whether `line` contains `word` as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_word_char = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '+';
     line.match_indices(word).any(|(start, found)| {

@@ -6,7 +6,7 @@ use super::Tree;
 
 const DOCUMENT: &str = "docs/DEPENDENCIES.md";
 
-/// Direct dependencies without a line, lines without a dependency, and entries nobody uses.
+/// Direct dependencies without a line, lines without a dependency, and unused entries.
 pub fn check(tree: &Tree) -> Vec<String> {
     let used = used_dependencies(tree);
     let table = workspace_dependencies(tree);
@@ -16,7 +16,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
         findings.push(format!("{name}: no line in {DOCUMENT}"));
     }
     for name in documented.difference(&used) {
-        findings.push(format!("{DOCUMENT}: {name} is no dependency any more"));
+        findings.push(format!("{DOCUMENT}: {name} is no longer a dependency"));
     }
     for name in table.difference(&used) {
         findings.push(format!("Cargo.toml: no package uses {name}"));
@@ -39,7 +39,7 @@ fn unused_dependencies(tree: &Tree) -> Vec<String> {
             manifest.strip_prefix(&root_prefix).unwrap_or_default().trim_end_matches("Cargo.toml");
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let name = dependency["name"].as_str().unwrap_or_default();
-            // Our own crates stand for the archives and objects that they are linked into.
+            // Our own crates are used by linking their archives and objects.
             let crate_name = name.replace('-', "_");
             let sources =
                 tree.files_with_extension(&["rs"]).filter(|file| file.path.starts_with(folder));
@@ -53,7 +53,7 @@ fn unused_dependencies(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// What the packages say they use from outside.
+/// The outside dependencies that the packages declare.
 fn used_dependencies(tree: &Tree) -> BTreeSet<String> {
     let packages = tree.metadata["packages"].as_array().into_iter().flatten();
     let dependencies =
@@ -64,7 +64,7 @@ fn used_dependencies(tree: &Tree) -> BTreeSet<String> {
         .collect()
 }
 
-/// The names in `[workspace.dependencies]` that come from outside.
+/// The names in `[workspace.dependencies]` that are not packages of the workspace.
 fn workspace_dependencies(tree: &Tree) -> BTreeSet<String> {
     let manifest = tree.files.iter().find(|file| file.path == "Cargo.toml");
     let lines = manifest.into_iter().flat_map(|file| &file.lines);

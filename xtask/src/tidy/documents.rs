@@ -1,4 +1,4 @@
-//! Documents: links lead somewhere, man pages render.
+//! Documents: links have targets, man pages render.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::{Text, Tree};
 use crate::run;
 
-/// Links of Markdown files to files or headings that are not there.
+/// Links in Markdown files to files or headings that do not exist.
 pub fn links(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for file in tree.files_with_extension(&["md"]) {
@@ -48,14 +48,14 @@ fn link_error(tree: &Tree, from: &Text, target: &str) -> Option<&'static str> {
     if has_heading { None } else { Some("no such heading") }
 }
 
-/// A heading as forges make an anchor of it.
+/// The anchor that forges make from a heading.
 fn slug(heading: &str) -> String {
     let kept =
         heading.trim().chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
     kept.map(|letter| if letter == ' ' { '-' } else { letter.to_ascii_lowercase() }).collect()
 }
 
-/// Tests that docs/SPECIFICATION.md names behind a link to their file, and that are not there.
+/// Tests that docs/SPECIFICATION.md names after a link to their file, and that do not exist.
 pub fn missing_tests(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     let specification = tree.files.iter().filter(|file| file.path == "docs/SPECIFICATION.md");
@@ -77,7 +77,7 @@ pub fn missing_tests(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// What groff says about the man pages; nothing where it is not installed.
+/// groff's warnings about the man pages; nothing if groff is not installed.
 pub fn man_pages(tree: &Tree) -> Vec<String> {
     if !run::is_installed("groff") {
         return Vec::new();
@@ -91,7 +91,7 @@ pub fn man_pages(tree: &Tree) -> Vec<String> {
         let output = Command::new("groff")
             .args(["-man", "-Tutf8", "-Kutf8", "-ww", "-z"])
             .arg(tree.root.join(&page.path))
-            // Pages that stand for another one name it from here.
+            // Pages that include another page name it relative to this folder.
             .current_dir(tree.root.join("docs/man"))
             .stdin(Stdio::null())
             .output();

@@ -1,5 +1,6 @@
-//! `cargo xtask tidy`: the house rules that no compiler checks. One file per subject, each a
-//! function from the tree to the lines that break its rule. Also runs as a test of this package.
+//! `cargo xtask tidy`: the house rules that no compiler checks. One file per subject: each has
+//! functions that return the lines of the tree that break a rule. Also runs as a test of this
+//! package.
 
 mod commands;
 mod dependencies;
@@ -29,7 +30,7 @@ pub struct Tree {
     pub root: PathBuf,
     /// Every text file that is tracked, or new and not ignored.
     pub files: Vec<Text>,
-    /// What `cargo metadata` says of the workspace's own packages.
+    /// The output of `cargo metadata` about the workspace's own packages.
     pub metadata: serde_json::Value,
 }
 
@@ -66,7 +67,7 @@ impl Tree {
 /// Reads the tree.
 ///
 /// # Errors
-/// git or cargo do not answer.
+/// If git or cargo fails.
 fn read_tree() -> Result<Tree, String> {
     let root = run::source_root();
     let git_output = Command::new("git")
@@ -77,7 +78,7 @@ fn read_tree() -> Result<Tree, String> {
     let mut files = Vec::new();
     for name in git_output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let path = String::from_utf8_lossy(name).into_owned();
-        // Corpora are bytes; a deleted file that is still listed is not there.
+        // Corpora are not text; a deleted file that is still listed cannot be read.
         if let Ok(text) = std::fs::read_to_string(root.join(&path)) {
             files.push(Text { path, lines: text.lines().map(String::from).collect() });
         }
@@ -93,7 +94,7 @@ fn read_tree() -> Result<Tree, String> {
     Ok(Tree { root, files, metadata })
 }
 
-/// A rule: its name, and what finds the lines that break it.
+/// A rule: its name, and the function that finds the lines that break it.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
 const RULES: &[Rule] = &[
@@ -113,7 +114,7 @@ const RULES: &[Rule] = &[
 /// Checks every rule; `Ok` holds the hints that are not failures.
 ///
 /// # Errors
-/// All findings, one a line.
+/// All findings, one per line.
 pub fn check() -> Result<Vec<String>, String> {
     let tree = read_tree()?;
     let mut findings = Vec::new();
@@ -134,7 +135,7 @@ pub fn check() -> Result<Vec<String>, String> {
 /// The commands that users get.
 ///
 /// # Errors
-/// The tree cannot be read.
+/// If the tree cannot be read.
 pub fn command_names() -> Result<Vec<String>, String> {
     Ok(commands::command_names(&read_tree()?))
 }

@@ -1,4 +1,5 @@
-//! No source file is left out of the build: each is a target, or a module that another names.
+//! No source file is left out of the build: each is a target, or a module that another file
+//! declares.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
         let module_dir = source.parent().unwrap_or(Path::new("")).to_path_buf();
         pending.push((source, module_dir));
     }
-    // fuzz/ is a workspace of its own: each of its targets is a file that its manifest names.
+    // fuzz/ is a separate workspace: each of its targets is a file that its manifest names.
     for file in tree.files.iter().filter(|file| file.path.starts_with("fuzz/fuzz_targets/")) {
         pending.push((tree.root.join(&file.path), tree.root.join("fuzz/fuzz_targets")));
     }
@@ -43,7 +44,7 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
     files.map(|file| format!("{}: no target or module names it", file.path)).collect()
 }
 
-/// Whether a build script gives this file to the compiler by its name.
+/// Whether a build script passes this file to the compiler by its name.
 fn compiled_by_name(tree: &Tree, path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let quoted = format!("{name}\"");
@@ -51,7 +52,7 @@ fn compiled_by_name(tree: &Tree, path: &str) -> bool {
         .any(|file| file.lines.iter().any(|line| line.contains(&quoted)))
 }
 
-/// The modules that a source text declares in files of their own: name, and `#[path]` if given.
+/// The modules that a source text declares in other files: name, and `#[path]` if given.
 fn declared_modules(text: &str) -> Vec<(String, Option<String>)> {
     let mut modules = Vec::new();
     let mut path = None;

@@ -1,5 +1,5 @@
-//! Sizes. The soft limits are hints for a reader; the hard ones fail, so that nothing grows past
-//! them unseen.
+//! Sizes. The soft limits are hints for a reader; the hard limits are failures, so that no file
+//! grows past them unnoticed.
 
 use super::{Text, Tree};
 
@@ -8,10 +8,10 @@ const FILE_HARD: usize = 700;
 const FUNCTION_SOFT: usize = 60;
 const FUNCTION_HARD: usize = 100;
 const LINE_HARD: usize = 100;
-/// A string literal cannot be broken by rustfmt, and a table of them reads best as it is.
+/// rustfmt cannot break a string literal, and a table of literals is most readable with long lines.
 const LITERAL_HARD: usize = 140;
 
-/// What is beyond a hard limit.
+/// Files, functions and lines beyond a hard limit.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for file in tree.files_with_extension(&["rs", "c", "h"]) {
@@ -33,7 +33,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// What is beyond a soft limit.
+/// Files, functions and lines beyond a soft limit.
 pub fn hints(tree: &Tree) -> Vec<String> {
     let long =
         tree.files_with_extension(&["rs", "c", "h"]).filter(|file| file.lines.len() > FILE_SOFT);
@@ -53,7 +53,7 @@ fn long_functions(tree: &Tree, limit: usize) -> Vec<String> {
     findings
 }
 
-/// The functions of a file that rustfmt has laid out: line, name and length.
+/// The functions of a file in rustfmt's layout: line, name and length.
 fn functions(file: &Text) -> Vec<(usize, String, usize)> {
     let mut found = Vec::new();
     for (start, line) in file.lines.iter().enumerate() {
@@ -61,7 +61,7 @@ fn functions(file: &Text) -> Vec<(usize, String, usize)> {
         let indent = &line[..line.len() - code.len()];
         let Some(name) = function_name(code) else { continue };
         let end = format!("{indent}}}");
-        // A declaration without body ends before any closing brace of its own depth.
+        // A declaration without body ends before any closing brace of the same depth.
         let body = file.lines[start..].iter().position(|line| line.ends_with(['{', ';', '}']));
         let has_body = body.is_some_and(|offset| file.lines[start + offset].ends_with('{'));
         if let Some(length) = file.lines[start..].iter().position(|line| *line == end)
@@ -73,7 +73,7 @@ fn functions(file: &Text) -> Vec<(usize, String, usize)> {
     found
 }
 
-/// The name in a line that begins a function.
+/// The name in the first line of a function.
 fn function_name(code: &str) -> Option<String> {
     let (before, after) = code.split_once("fn ")?;
     let words = ["pub", "const", "unsafe", "extern", "async"];

@@ -1,4 +1,4 @@
-//! Unsafe code is opt-in, with a reason; memory orders come in named pairs.
+//! Unsafe code must be allowed explicitly, with a reason; memory orders come in named pairs.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub fn unexplained_unsafe(tree: &Tree) -> Vec<String> {
     {
         for (index, line) in file.lines.iter().enumerate() {
             let location = format!("{}:{}", file.path, index + 1);
-            // `allow` where some configuration (loom) leaves no unsafe code, else `expect`.
+            // `allow` if some configuration (loom) has no unsafe code, otherwise `expect`.
             if !line.contains("expect(unsafe_code)") && !line.contains("allow(unsafe_code)") {
                 continue;
             }
@@ -27,7 +27,7 @@ pub fn unexplained_unsafe(tree: &Tree) -> Vec<String> {
     findings
 }
 
-/// Names in `SYNC: name` comments that stand only once: the other end of the pair is not marked.
+/// Names in `SYNC: name` comments that occur only once: the other end of the pair is not marked.
 pub fn unpaired_sync_comments(tree: &Tree) -> Vec<String> {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in tree.files_with_extension(&["rs"]).filter(|file| !file.path.starts_with("xtask/")) {

@@ -1,4 +1,4 @@
-//! One run of the machine, or of two.
+//! One run of one machine, or of two.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,24 +14,24 @@ use super::links::VmLinks;
 use super::tsc;
 use crate::run;
 
-/// For an emulated machine: nothing that costs time and shows nothing. A kernel that has failed
-/// ends at once.
+/// Options for an emulated machine: nothing that costs time and checks nothing. A kernel that has
+/// failed exits at once.
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off nokaslr \
                               random.trust_cpu=on tsc=reliable no_timer_check audit=0 rdinit=/init";
-/// What a kernel's report of its own fault begins with.
+/// The first words of a kernel's report of its own fault.
 const KERNEL_FAULT_MARKERS: [&str; 4] = ["kernel BUG at", "BUG: ", "Oops: ", "Kernel panic"];
 /// A boot takes 4 s, on a busy machine 15; one in some dozens stops before its first line.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_BOOT_ATTEMPTS: u32 = 3;
-/// Of the console, where a run did not come to its end.
+/// Lines of the console that are shown if a run did not end properly.
 const LAST_LINES: usize = 20;
-/// Of what a kernel says that has failed: where, and called by whom.
+/// Lines of a kernel's fault report that are shown: the location and its callers.
 const FAULT_CONTEXT_LINES: usize = 50;
 
-/// Boots, runs, and answers the program's exit code.
+/// Boots, runs, and returns the program's exit code.
 ///
 /// # Errors
-/// A program is not there, qemu does not start, or no exit code came within the time.
+/// If a program does not exist, qemu does not start, or no exit code was reported within the time.
 pub fn run(vm_dir: &Path, options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
     let folder = vm_dir.join(format!("run-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -55,15 +55,15 @@ fn run_in_folder(
     for _ in 1..MAX_BOOT_ATTEMPTS {
         match boot_once(vm_dir, options, folder)? {
             Some(texts) => return overall_exit_code(&texts, options),
-            None => println!("vm: it did not boot; once more"),
+            None => println!("vm: the machine did not boot; trying again"),
         }
     }
     let texts = boot_once(vm_dir, options, folder)?;
     overall_exit_code(&texts.ok_or("the virtual machine does not boot")?, options)
 }
 
-/// The consoles, after all have ended, one has ended badly, or their time is over. None: one did
-/// not boot.
+/// The consoles, after all machines have ended, one has failed, or their time is over. `None` if a
+/// machine did not boot.
 fn boot_once(
     vm_dir: &Path,
     options: &Options,
@@ -88,11 +88,11 @@ fn boot_once(
     Ok(booted.then(|| machines.0.iter().map(Machine::console_text).collect()))
 }
 
-/// Those of one run; none outlives it.
+/// The machines of one run; none outlives this value.
 struct Machines(Vec<Machine>);
 
 impl Machines {
-    /// All have ended, or one badly: then the other would wait for it.
+    /// Whether all have ended, or one has failed: the other would wait for it.
     fn have_exited(&mut self) -> Result<bool, String> {
         let mut all_exited = true;
         for machine in &mut self.0 {
@@ -110,7 +110,7 @@ impl Machines {
 struct Machine {
     child: Child,
     console_path: PathBuf,
-    /// Copies its output, where there are two.
+    /// Copies its output, if there are two machines.
     output_thread: Option<JoinHandle<()>>,
 }
 
@@ -134,7 +134,7 @@ impl Machine {
         let output = child.stdout.take();
         let output_thread = output.map(|output| {
             std::thread::spawn(move || {
-                // The first one's tests are counted by whoever reads this.
+                // The caller counts the tests of the first machine.
                 let prefix = if number == 1 { String::new() } else { format!("{number}| ") };
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     println!("{prefix}{line}");
@@ -167,7 +167,7 @@ impl Drop for Machine {
     }
 }
 
-/// The first exit code that is not 0. A machine may be switched off once it has said one.
+/// The first exit code that is not 0. A machine may be switched off once it has reported its code.
 fn overall_exit_code(consoles: &[String], options: &Options) -> Result<i32, String> {
     let exit_codes = consoles.iter().map(|console| parse_exit_code(console, options));
     let exit_codes: Vec<Result<i32, String>> = exit_codes.collect();
@@ -184,7 +184,7 @@ fn parse_exit_code(console: &str, options: &Options) -> Result<i32, String> {
     let lines: Vec<&str> = console.lines().collect();
     let is_fault = |line: &&str| KERNEL_FAULT_MARKERS.iter().any(|word| line.contains(word));
     if let Some(first) = lines.iter().position(is_fault) {
-        // What led to it is in the line before.
+        // The line before has the cause.
         let fault_lines = lines.iter().skip(first.saturating_sub(1)).take(FAULT_CONTEXT_LINES);
         let fault_text = fault_lines.map(|line| format!("\n{line}")).collect::<String>();
         return Err(format!("the kernel of the virtual machine has failed:{fault_text}"));
@@ -194,13 +194,13 @@ fn parse_exit_code(console: &str, options: &Options) -> Result<i32, String> {
     Err(format!("no exit code from the virtual machine within {seconds} s; its console:\n{last}"))
 }
 
-/// What the machine's first process last said of this kind.
+/// The last report of this kind by the machine's first process.
 fn last_report<'a>(console: &'a str, kind: &str) -> Option<&'a str> {
     let init_lines = console.lines().filter_map(|line| line.trim().strip_prefix("score-vm "));
     init_lines.filter_map(|line| line.strip_prefix(kind)).next_back()
 }
 
-/// The programs with their libraries, and how they are called.
+/// The archive of the programs with their libraries, and the command lines.
 fn payload_archive(
     vm_dir: &Path,
     options: &Options,
@@ -219,7 +219,7 @@ fn payload_archive(
         } else if program.contains('/') {
             return Err(format!("{program}: no such file"));
         }
-        // Else it is one of busybox's own, or rdma.
+        // Otherwise it is a busybox applet, or rdma.
         let words = std::iter::once(&command_word).chain(arguments);
         command_lines.push(words.map(|word| quote(word)).collect::<Vec<_>>().join(" "));
     }
@@ -229,13 +229,13 @@ fn payload_archive(
     for path in &files {
         archive.add_copy_of(path_in_vm(path).trim_start_matches('/'), path)?;
     }
-    // The same libibverbs as in the machine, whatever this one has.
+    // The machine's libibverbs, whichever version this system has.
     image::add_libraries(&mut archive, &vm_dir.join("root"), &files, &["libibverbs.so.1"])?;
     archive.add_file("command", 0o644, format!("{}\n", command_lines.join(" && ")).as_bytes());
     Ok(archive.finish())
 }
 
-/// Where a file of this machine is in that one.
+/// The path in the virtual machine of a file of this system.
 pub fn path_in_vm(path: &Path) -> String {
     format!("/given/{}", path.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -260,7 +260,7 @@ fn qemu_command(vm_dir: &Path, options: &Options, initrd_path: &Path, console: &
     command
 }
 
-/// This machine's own qemu, or the unpacked one with its libraries and firmware.
+/// This system's qemu, or the unpacked one with its libraries and firmware.
 fn qemu_program(vm_dir: &Path) -> Command {
     const NAME: &str = "qemu-system-x86_64";
     if run::is_installed(NAME) {

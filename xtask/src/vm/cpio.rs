@@ -1,5 +1,5 @@
-//! The archive that a kernel unpacks into its first file system ("newc", Documentation/
-//! driver-api/early-userspace/buffer-format.rst of the kernel).
+//! The archive that a kernel unpacks into its first file system ("newc",
+//! Documentation/driver-api/early-userspace/buffer-format.rst of the kernel).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ const MODE_DIRECTORY: u32 = 0o040_000;
 const MODE_REGULAR: u32 = 0o100_000;
 const MODE_CHAR_DEVICE: u32 = 0o020_000;
 
-/// An archive that grows in memory.
+/// An archive in memory.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -19,7 +19,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// A folder, and those above it.
+    /// Adds a folder, and its parents.
     pub fn add_directory(&mut self, path: &str) {
         if let Some((parent, _)) = path.rsplit_once('/') {
             self.add_directory(parent);
@@ -29,16 +29,16 @@ impl Archive {
         }
     }
 
-    /// A file with these contents.
+    /// Adds a file with these contents.
     pub fn add_file(&mut self, path: &str, mode: u32, contents: &[u8]) {
         self.add_parent(path);
         self.add_entry(path, MODE_REGULAR | mode, contents, 0);
     }
 
-    /// A copy of a file.
+    /// Adds a copy of a file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// If the file cannot be read.
     pub fn add_copy_of(&mut self, path: &str, from: &Path) -> Result<(), String> {
         let io_error = |error: std::io::Error| format!("{}: {error}", from.display());
         let contents = fs::read(from).map_err(io_error)?;
@@ -47,7 +47,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The console, which the kernel opens before anything is mounted.
+    /// Adds the console, which the kernel opens before it mounts anything.
     pub fn add_console(&mut self) {
         self.add_directory("dev");
         self.add_entry("dev/console", MODE_CHAR_DEVICE | 0o600, &[], 5 << 8 | 1);
@@ -93,7 +93,7 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// All of it, to be followed by others.
+    /// Returns the whole archive; other archives may follow it.
     pub fn finish(mut self) -> Vec<u8> {
         self.add_entry("TRAILER!!!", 0, &[], 0);
         self.bytes.resize(self.bytes.len().next_multiple_of(512), 0);

@@ -1,5 +1,5 @@
-//! What the machine boots: the kernel, and a first file system with busybox, the tools and
-//! libraries of RDMA, and the kernel's modules.
+//! The files that the machine boots: the kernel, and a first file system with busybox, the tools
+//! and libraries of RDMA, and kernel modules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,21 +9,22 @@ use std::process::{Command, Stdio};
 use super::cpio::Archive;
 use super::packages::Unpacked;
 
-/// What is loaded before the program runs. The checksums are asked for by name, at run time.
+/// Modules that are loaded before the program runs. Kernel code requests the checksums by name, at
+/// run time.
 const MODULES: &[&str] =
     &["crc32_generic", "crc32c_generic", "dummy", "ib_uverbs", "rdma_ucm", "rdma_rxe"];
-/// What one of two machines needs besides, for its wires.
+/// Modules for the wires, which only one of two machines needs.
 const VIRTIO_MODULES: &[&str] = &["virtio_pci", "virtio_net"];
 /// Providers of libibverbs: for rdma_rxe and siw.
 const PROVIDERS: [&str; 2] = ["rxe", "siw"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Where the loader looks first.
+/// The first folder in which the loader searches.
 const IMAGE_LIBRARY_DIR: &str = "lib/x86_64-linux-gnu";
 
-/// Builds `base.cpio` and `kernel` where they are not yet; `siw`: a module to take in.
+/// Builds `base.cpio` and `kernel` unless they exist; `siw`: an additional module.
 ///
 /// # Errors
-/// Something is not where Debian 12 has it.
+/// If a file is not in the place that it has in Debian 12.
 pub fn build(vm_dir: &Path, unpacked: &Unpacked, siw: Option<&Path>) -> Result<(), String> {
     let (base, init) = (vm_dir.join("base.cpio"), include_str!("init.sh"));
     let cache_key_path = vm_dir.join("init");
@@ -78,10 +79,10 @@ fn find_provider(root: &Path, name: &str) -> Result<PathBuf, String> {
     paths.find(is_provider).ok_or_else(|| format!("{}: no lib{name}", folder.display()))
 }
 
-/// The shared objects that `programs` need, those of the packages first, and the loader.
+/// Adds the shared objects that `programs` need, those of the packages first, and the loader.
 ///
 /// # Errors
-/// ldd finds one not.
+/// If ldd does not find a library.
 pub fn add_libraries(
     archive: &mut Archive,
     root: &Path,
@@ -117,7 +118,7 @@ pub fn add_libraries(
     Ok(())
 }
 
-/// The modules and all that they need, and the order to load them in.
+/// Adds the modules and their dependencies, and the order in which to load them.
 fn add_modules(archive: &mut Archive, root: &Path, siw: Option<&Path>) -> Result<(), String> {
     let mut module_files = Vec::new();
     list_files(&root.join("lib/modules"), &mut module_files);
@@ -166,7 +167,7 @@ fn add_module(
     let is_module = |path: &&PathBuf| {
         path.file_name().is_some_and(|file| file.to_string_lossy().replace('-', "_") == module_file)
     };
-    // What is no file is part of the kernel itself, or named otherwise: loading will tell.
+    // A name without a file is part of the kernel itself, or has another name: then loading fails.
     let Some(path) = module_files.iter().find(is_module) else { return Ok(()) };
     let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     for needed in module_dependencies(&bytes) {
@@ -177,7 +178,7 @@ fn add_module(
     Ok(())
 }
 
-/// The names in a module's own `depends=a,b`.
+/// The names in the `depends=a,b` of a module.
 fn module_dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(offset) = module.windows(KEY.len()).position(|bytes| bytes == KEY) else {
@@ -189,7 +190,7 @@ fn module_dependencies(module: &[u8]) -> Vec<String> {
     text.split(',').filter(|name| !name.is_empty()).map(String::from).collect()
 }
 
-/// The kernel as it is, or unpacked, which saves half of the boot under emulation.
+/// Writes the kernel as it is, or unpacked, which halves the time of the boot under emulation.
 fn write_kernel(vm_dir: &Path, root: &Path) -> Result<(), String> {
     let mut files = Vec::new();
     list_files(&root.join("boot"), &mut files);
@@ -212,7 +213,7 @@ fn compressed_payload(image: &[u8]) -> Option<&[u8]> {
 
 fn unxz(compressed: &[u8]) -> Option<Vec<u8>> {
     use std::io::Write;
-    // Behind the stream stands its length, which xz takes for rubbish.
+    // The length follows the stream, and xz reports it as garbage.
     let is_xz = compressed.starts_with(b"\xfd7zXZ\0");
     let mut child = Command::new("xz")
         .args(["-dc", "--single-stream"])

@@ -1,12 +1,12 @@
-//! The wires between two machines: UDP sockets on loopback, by which each qemu hands its packets to
-//! the other. (With qemu's sockets that listen and connect the second to start may lose the first.)
+//! The wires between two machines: UDP sockets on loopback, on which each qemu sends its packets to
+//! the other. (With qemu's connecting sockets the second qemu to start may not reach the first.)
 
 use std::net::UdpSocket;
 
-/// Wires of a machine.
+/// Wires per machine.
 const LINKS_PER_MACHINE: usize = 2;
 
-/// See the module; a single machine has none.
+/// The wires of all machines, as the module describes; a single machine has none.
 pub struct VmLinks {
     /// The ports of each machine.
     ports: Vec<[u16; LINKS_PER_MACHINE]>,
@@ -14,7 +14,7 @@ pub struct VmLinks {
 
 impl VmLinks {
     /// # Errors
-    /// There is no free port.
+    /// If there is no free port.
     pub fn new(machine_count: u32) -> Result<VmLinks, String> {
         let io_error = |error: std::io::Error| format!("a wire between the machines: {error}");
         let mut bound_sockets = Vec::new();
@@ -31,7 +31,7 @@ impl VmLinks {
         Ok(VmLinks { ports })
     }
 
-    /// What qemu is told, for machine `number`, from 1.
+    /// The arguments of qemu for machine `number`, from 1.
     pub fn qemu_arguments(&self, number: u32) -> Vec<String> {
         let self_index = number as usize - 1;
         let (Some(local_ports), Some(remote_ports)) =
@@ -52,7 +52,7 @@ impl VmLinks {
         words
     }
 
-    /// The kernel's options, with the number of a machine that is not alone.
+    /// The kernel's options, with the machine's number if there are two.
     pub fn kernel_options(&self, options: &str, number: u32) -> String {
         if self.ports.is_empty() {
             return options.to_owned();

@@ -1,7 +1,7 @@
 //! `cargo xtask vm`: runs a program in a virtual machine that has RDMA devices, on a machine that
-//! has none. Debian's kernel with rdma_rxe (RoCE over the virtual machine's own Ethernet) and siw
-//! (iWARP over its TCP) under qemu, by software emulation: what is fast there means nothing, what
-//! is right there does. Two such machines on a wire run the program at the same time.
+//! has none. It boots Debian's kernel with rdma_rxe (RoCE over the virtual machine's own Ethernet)
+//! and siw (iWARP over its TCP) under qemu, by software emulation: its speed is not meaningful, its
+//! results are. Two such machines, joined by wires, run the program at the same time.
 //!
 //! Everything comes from Debian packages that are downloaded and unpacked below the target folder;
 //! nothing is installed.
@@ -23,17 +23,17 @@ use crate::run;
 const USAGE: &str = "usage: cargo xtask vm [-machines 1|2] [-smp N] [-memory MIB] \
                      [-limit SECONDS] [-give FILE]... PROGRAM [ARG...]";
 
-/// What a run is asked for.
+/// The options of a run.
 pub struct Options {
-    /// One, or two that are joined by wires; SCORE_VM_MACHINE tells a program which it is on.
+    /// One, or two that are joined by wires; SCORE_VM_MACHINE has the number of the machine.
     pub machine_count: u32,
     /// Virtual processors: with one, a busy poll costs ticks of the clock.
     pub processor_count: u32,
     /// MiB of memory.
     pub memory_mib: u32,
-    /// How long it may take, with the boot.
+    /// Time limit, including the boot.
     pub timeout_s: u64,
-    /// Files that are in /given besides the programs.
+    /// Additional files in /given.
     pub files: Vec<PathBuf>,
 }
 
@@ -49,18 +49,18 @@ impl Default for Options {
     }
 }
 
-/// Where the machine's files are kept.
+/// The folder with the machine's files.
 ///
 /// # Errors
-/// There is no target folder.
+/// If there is no target folder.
 fn work_dir() -> Result<PathBuf, String> {
     Ok(run::target_dir()?.join("vm"))
 }
 
-/// Prepares the machine where that was not done yet. Answers why it has no soft iWARP.
+/// Prepares the machine unless that was done already. Returns why it has no soft iWARP, if so.
 ///
 /// # Errors
-/// Why this machine cannot have it.
+/// Why this system cannot run the machine.
 pub fn prepare() -> Result<Option<String>, String> {
     let vm_dir = work_dir()?;
     let unpacked = packages::unpack(&vm_dir)?;
@@ -70,10 +70,10 @@ pub fn prepare() -> Result<Option<String>, String> {
 }
 
 /// Runs `programs`, each with its arguments, one after the other in one boot of the machine, until
-/// one fails. Output comes as it is written; the answer is the last exit code.
+/// one fails. Output is shown as it is written; returns the last exit code.
 ///
 /// # Errors
-/// The machine did not run them to their end.
+/// If the machine did not run them to their end.
 pub fn run_in_vm(options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
     boot::run(&work_dir()?, options, programs)
 }
@@ -81,13 +81,13 @@ pub fn run_in_vm(options: &Options, programs: &[Vec<String>]) -> Result<i32, Str
 /// `cargo xtask vm`.
 ///
 /// # Errors
-/// The arguments are wrong, the machine cannot be had, or the program did not end with 0.
+/// If the arguments are wrong, the machine is not available, or the program did not exit with 0.
 pub fn run(args: &[String]) -> Result<(), String> {
     let mut options = Options::default();
     let mut rest = args;
     while let [name, value, more @ ..] = rest {
         let number =
-            || value.parse::<u32>().map_err(|_| format!("{name} {value}: no number\n{USAGE}"));
+            || value.parse::<u32>().map_err(|_| format!("{name} {value}: not a number\n{USAGE}"));
         match name.as_str() {
             "-machines" => options.machine_count = number()?.clamp(1, 2),
             "-smp" => options.processor_count = number()?,

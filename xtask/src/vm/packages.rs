@@ -1,5 +1,5 @@
-//! The packages that the machine is made of: downloaded and unpacked, not installed. Installing
-//! qemu would remove a newer qemu-utils, installing rdma-core would replace parts of systemd.
+//! The packages from which the machine is built: downloaded and unpacked, not installed. Installing
+//! qemu would remove a newer qemu-utils; installing rdma-core would replace parts of systemd.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::run;
 
-/// What runs inside, whatever this machine has of it.
+/// Packages for the machine, also if this system has them installed.
 const GUEST_PACKAGES: &[&str] = &[
     "busybox-static",
     "iproute2",
@@ -21,7 +21,7 @@ const GUEST_PACKAGES: &[&str] = &[
     "libelf1",
     "libcap2",
     "zlib1g",
-    // What others measure with, for `docs/verbs.md`.
+    // The other programs that `docs/verbs.md` compares with.
     "perftest",
     "libibumad3",
     "libpci3",
@@ -29,16 +29,16 @@ const GUEST_PACKAGES: &[&str] = &[
 const KERNEL: &str = "linux-image-amd64";
 const QEMU: &str = "qemu-system-x86";
 
-/// What was unpacked.
+/// The unpacked packages.
 pub struct Unpacked {
-    /// The folder that stands for `/` of the packages.
+    /// The folder that is `/` of the packages.
     pub root: PathBuf,
 }
 
-/// Downloads and unpacks where that was not done yet.
+/// Downloads and unpacks the packages unless that was done already.
 ///
 /// # Errors
-/// Why it cannot be.
+/// Why this is not possible.
 pub fn unpack(vm_dir: &Path) -> Result<Unpacked, String> {
     let root = vm_dir.join("root");
     let marker_path = vm_dir.join("unpacked");
@@ -47,11 +47,11 @@ pub fn unpack(vm_dir: &Path) -> Result<Unpacked, String> {
         return Ok(Unpacked { root });
     }
     if !cfg!(target_arch = "x86_64") {
-        return Err("only tried on x86_64".into());
+        return Err("only tested on x86_64".into());
     }
     for tool in ["apt-get", "apt-cache", "dpkg-deb", "ldd"] {
         if !run::is_installed(tool) {
-            return Err(format!("this is no Debian: there is no {tool}"));
+            return Err(format!("this system is not Debian: {tool} is missing"));
         }
     }
     println!("vm: downloading packages, once");
@@ -81,15 +81,15 @@ fn command_output(program: &str, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The package that the kernel's name stands for.
+/// The package to which the name of the kernel refers.
 fn kernel_package() -> Result<String, String> {
     let text = command_output("apt-cache", &["depends", KERNEL])?;
     let mut names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let newest = names.rfind(|name| name.starts_with("linux-image-"));
-    newest.map(String::from).ok_or_else(|| format!("apt knows no {KERNEL} (apt-get update)"))
+    newest.map(String::from).ok_or_else(|| format!("apt: {KERNEL} not found (run apt-get update)"))
 }
 
-/// A package, and those that it needs and this machine lacks: what apt would install.
+/// A package and its dependencies that this system lacks: the list that apt would install.
 fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
     let args = ["-s", "install", "--no-install-recommends", "-y", package];
     let text = command_output("apt-get", &args)?;
@@ -108,12 +108,12 @@ fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
 /// Downloads packages into a folder.
 ///
 /// # Errors
-/// They cannot be had.
+/// If a package is not available.
 pub fn download(folder: &Path, names: &[String]) -> Result<(), String> {
     let try_download = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq"]).args(names).current_dir(folder);
-        // It would say that it cannot become another user in this folder.
+        // Its error output would complain that apt cannot change to its own user in this folder.
         run::run_checked(command.stdin(Stdio::null()).stderr(Stdio::null()))
     };
     try_download()

@@ -1,5 +1,5 @@
-//! Soft iWARP. Debian's kernel is built without it: it is made from the kernel's source package,
-//! against the headers of the kernel that the machine boots.
+//! Soft iWARP. Debian's kernel is built without it, so it is built from the kernel's source
+//! package, against the headers of the kernel that the machine boots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::run;
 
 const SOURCE: &str = "linux-source-6.1";
 const KBUILD: &str = "linux-kbuild-6.1";
-/// What Debian builds its kernel with.
+/// The tools with which Debian builds its kernel.
 const TOOLS: [&str; 5] = ["gcc-12", "make", "strip", "tar", "xz"];
-/// All of it: unpacking ends with the last, and need not go through the rest of the kernel.
+/// All source files of siw: unpacking ends after the last, without reading the rest of the kernel.
 const FILES: [&str; 15] = [
     "Kconfig",
     "Makefile",
@@ -32,10 +32,10 @@ const FILES: [&str; 15] = [
 ];
 const IN_SOURCE: &str = "drivers/infiniband/sw/siw";
 
-/// The module, built where that was not done yet.
+/// The module; built unless that was done already.
 ///
 /// # Errors
-/// Why this machine cannot have it.
+/// Why this system cannot build it.
 pub fn build(vm_dir: &Path, root: &Path) -> Result<PathBuf, String> {
     let kernel_version = installed_kernel_version(root)?;
     let module = vm_dir.join(format!("siw-{kernel_version}.ko"));
@@ -43,7 +43,7 @@ pub fn build(vm_dir: &Path, root: &Path) -> Result<PathBuf, String> {
         return Ok(module);
     }
     if let Some(tool) = TOOLS.iter().find(|tool| !run::is_installed(tool)) {
-        return Err(format!("soft iWARP is not built: there is no {tool}"));
+        return Err(format!("soft iWARP is not built: {tool} is not installed"));
     }
     println!("vm: building soft iWARP for {kernel_version}, once");
     let folder = vm_dir.join(format!("siw-{}", std::process::id()));
@@ -54,7 +54,7 @@ pub fn build(vm_dir: &Path, root: &Path) -> Result<PathBuf, String> {
     built.map(|()| module).map_err(|reason| format!("soft iWARP is not built: {reason}"))
 }
 
-/// The version of the kernel whose modules are there.
+/// The version of the kernel whose modules are in `root`.
 fn installed_kernel_version(root: &Path) -> Result<String, String> {
     let folder = root.join("lib/modules");
     let entries =
@@ -88,7 +88,7 @@ fn build_in_folder(folder: &Path, kernel_version: &str) -> Result<PathBuf, Strin
             run::run_checked(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&headers))?;
         }
     }
-    // Each names what the packages would install at this place.
+    // Each file names the path at which the packages would be installed.
     let makefile = headers.join("usr/src").join(&headers_package).join("Makefile");
     let replacement = format!("include {}/usr/src/", headers.display());
     replace(&makefile, "include /usr/src/", &replacement)?;
@@ -108,13 +108,13 @@ fn replace(path: &Path, from: &str, to: &str) -> Result<(), String> {
     fs::write(path, text.replace(from, to)).map_err(io_error)
 }
 
-/// Takes the files of siw out of the kernel's source, which is an archive inside the package.
+/// Extracts the files of siw from the kernel's source, which is an archive inside the package.
 fn extract_sources(package: &Path, to: &Path) -> Result<(), String> {
     const SCRIPT: &str = r#"dpkg-deb --fsys-tarfile "$1" | tar xO "./usr/src/$2.tar.xz" |
         xz -dc -T2 | tar x -C "$3" --strip-components=5 --occurrence=1 "${@:4}""#;
     let members = FILES.iter().map(|name| format!("{SOURCE}/{IN_SOURCE}/{name}"));
     let mut command = Command::new("bash");
     command.args(["-c", SCRIPT, "siw"]).arg(package).arg(SOURCE).arg(to).args(members);
-    // Who writes to the last tar is told that it has enough.
+    // The programs that write to the last tar complain when it exits early.
     run::run_checked(command.stdin(Stdio::null()).stderr(Stdio::null()))
 }

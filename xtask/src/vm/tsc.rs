@@ -1,5 +1,5 @@
-//! How fast this processor's time stamp counter runs, which is the emulated one's, too. A kernel
-//! that measures it on a busy machine may be wrong by a factor of ten, and its clock with it.
+//! The frequency of this processor's time stamp counter, which the emulated processor shares. A
+//! kernel that measures it on a busy machine may be wrong by a factor of ten, and so may its clock.
 
 // UNSAFETY: reads the time stamp counter.
 #![expect(unsafe_code)]
@@ -8,7 +8,7 @@
 use std::arch::x86_64::_rdtsc;
 use std::time::{Duration, Instant};
 
-/// A tick of 1 us in so long is 20 ppm.
+/// An error of 1 us in this time is 20 ppm.
 const CALIBRATION_WINDOW: Duration = Duration::from_millis(50);
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -16,10 +16,10 @@ unsafe fn _rdtsc() -> u64 {
     0
 }
 
-/// The counter and the time, read as close to each other as several tries bring.
+/// The counter and the time, read in as short an interval as several tries give.
 fn sample() -> (u64, Instant) {
     let read_pair = || {
-        // SAFETY: every x86_64 has it, and Linux lets processes read it.
+        // SAFETY: every x86_64 has the counter, and Linux lets processes read it.
         let before = unsafe { _rdtsc() };
         let time = Instant::now();
         // SAFETY: as above.
@@ -31,7 +31,7 @@ fn sample() -> (u64, Instant) {
     (counter, time)
 }
 
-/// Its frequency in kHz; 0, which a kernel takes for no word, where there is none.
+/// The frequency in kHz. 0 if there is no counter: the kernel then ignores the option.
 pub fn khz() -> u64 {
     let (before, begin) = sample();
     std::thread::sleep(CALIBRATION_WINDOW);

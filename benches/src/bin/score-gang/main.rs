@@ -1,26 +1,26 @@
-//! Two jobs on the same two processors: how much of them is kept, and who gets it. For `cargo xtask
-//! bench gang`; by hand:
+//! Two jobs on the same two processors: how much of them is kept, and which job gets how much. For
+//! `cargo xtask bench gang`; by hand:
 //!
 //! ```text
 //! score-gang kept SLICE [ROUNDS SECONDS [PERCENT]]
-//!                                          progress of two jobs together by that of one alone,
-//!                                          with slices of so many ms; `plain`: as Linux does;
-//!                                          `bare-N`: N ms by signals alone, the floor
-//! score-gang shares SLICE SECONDS P...     what each of several jobs with these priorities gets
-//! score-gang switches SLICE SECONDS [1]    how long it takes from one job to the next, and how
-//!                                          much later one host of two does so; with 1, of two
-//!                                          processes on one host
-//! score-gang deadlock SLICE ROUNDS [alone] how long it takes to find a deadlock beside another job
+//!                                          throughput of two jobs together, divided by that of
+//!                                          one alone, with slices of so many ms; `plain`: under
+//!                                          plain Linux; `bare-N`: N ms by signals alone, the floor
+//! score-gang shares SLICE SECONDS P...     the share of each of several jobs with these priorities
+//! score-gang switches SLICE SECONDS [1]    switch time from one job to the next, and its skew
+//!                                          between two hosts; with 1, between two processes on
+//!                                          one host
+//! score-gang deadlock SLICE ROUNDS [alone] time to find a deadlock while another job runs
 //! score-gang turns FILE | gaps FILE | hang FILE
-//!                                          jobs themselves: the file has their progress, or times
-//! score-gang switch SLICE PID...           who sends the signals of `bare-N`
+//!                                          the jobs themselves: the file gets progress or times
+//! score-gang switch SLICE PID...           the process that sends the signals of `bare-N`
 //! ```
-//! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
-//! does not matter; at least ROUNDS (20) times, and on until the median's 95 % interval is within
-//! half a percent or SECONDS (150) are over. A line for each round, then `interval` and its ends.
-//! While others took more than PERCENT (3) of the processors a window is measured again; how often
-//! is said.
-//! Slices are those of a scored in multi-user mode that is started for it, which is for root; the
+//! `kept` measures in the order together, alone, alone, together, so that a machine whose speed
+//! changes does not matter. It measures at least ROUNDS (20) times, and goes on until the median's
+//! 95 % interval is within half a percent or SECONDS (150) are over. It prints a line for each
+//! round, then `interval` and its ends. If other processes took more than PERCENT (3) of the
+//! processors, a window is measured again; the number of such windows is printed. Slices are those
+//! of a scored in multi-user mode that is started for the measurement, which needs root. The
 //! processors are the first two that this process may use.
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The job: two processes that bounce a message, compute before they answer, and never sleep.
 //!
-//! What a message takes depends on how far apart the two processors are, and a hypervisor changes
-//! that by a factor of three from one second to the next. Computing is most of a round trip here,
-//! so that it shows what the scheduler takes and not where the processors were.
+//! The time of a message depends on the distance of the two processors, which a hypervisor changes
+//! by a factor of three from one second to the next. Here most of a round trip is computing, so
+//! that the result shows the scheduler's cost and not the processors' positions.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -13,13 +13,13 @@ use score_runtime::Net;
 
 use crate::BenchResult;
 
-/// Steps of a generator of random numbers before each answer: some 10 us.
+/// Steps of a random number generator before each answer: about 10 us.
 const COMPUTE_STEPS: u64 = 5_000;
-/// Time between two notes of the progress: short beside a slice.
+/// Interval between two updates of the progress: much shorter than a slice.
 const PROGRESS_INTERVAL: Duration = Duration::from_micros(500);
 const MESSAGE: [u8; 8] = [7; 8];
 
-/// Plays until it is killed; node 0 writes how many round trips there were.
+/// Plays until it is killed; node 0 writes the number of round trips.
 pub fn run(path: &str) -> BenchResult<()> {
     score_runtime::initialize();
     let net = Net::open(0).ok_or("turns needs two nodes: scrun -nodes=2 score-gang turns FILE")?;
@@ -46,7 +46,7 @@ pub fn run(path: &str) -> BenchResult<()> {
     }
 }
 
-/// The same amount each time, each step waiting for the one before.
+/// The same amount of work each time; each step depends on the one before.
 fn compute() {
     let mut value = black_box(1_u64);
     for _ in 0..COMPUTE_STEPS {

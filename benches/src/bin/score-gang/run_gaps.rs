@@ -1,4 +1,4 @@
-//! A job that notes when it does not run, and what two such jobs tell of switches.
+//! A job that records when it does not run, and the switch times that follow from two such jobs.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,17 +10,17 @@ use nix::time::{ClockId, clock_gettime};
 use crate::testbed::{GangTestbed, Job, Workload};
 use crate::{BenchResult, number};
 
-/// What is shorter is no slice of another.
+/// A shorter gap is not another job's slice.
 const MIN_GAP_INTERVAL_NS: u64 = 1_000_000;
 
-/// By the monotonic clock, in nanoseconds.
+/// The monotonic clock, in nanoseconds.
 pub fn now_ns() -> BenchResult<u64> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| format!("clock: {errno}"))?;
     Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
-/// The job: each node writes when it last ran before a gap, and when it ran again, to a file of its
-/// own. It begins with the time when it started, twice.
+/// The job: each node writes, to its own file, when it last ran before a gap and when it ran again.
+/// The first entry is the start time, twice.
 pub fn record(path: &str) -> BenchResult<()> {
     score_runtime::initialize();
     let path = format!("{path}.{}", score_runtime::self_node());
@@ -40,7 +40,7 @@ pub fn record(path: &str) -> BenchResult<()> {
     }
 }
 
-/// Has two jobs take turns on one host or two, and prints how long switches took.
+/// Lets two jobs take turns on one host or two, and prints how long switches took.
 pub fn run(slice: &str, seconds: u32, hosts: u32) -> BenchResult<()> {
     let half_slice_ns = u64::from(number(slice)?) * 500_000;
     let (testbed, workload) = match hosts {
@@ -49,7 +49,7 @@ pub fn run(slice: &str, seconds: u32, hosts: u32) -> BenchResult<()> {
     };
     let mut testbed = testbed?;
     let jobs = [testbed.start(workload, "8")?, testbed.start(workload, "8")?];
-    // Newcomers share their first slices.
+    // New jobs share their first slices.
     sleep(Duration::from_secs(1));
     let begin = now_ns()?;
     sleep(Duration::from_secs(seconds.into()));
@@ -73,7 +73,7 @@ pub fn run(slice: &str, seconds: u32, hosts: u32) -> BenchResult<()> {
         [(&first_job_gaps, &second_job_gaps), (&second_job_gaps, &first_job_gaps)]
     {
         for (node_gaps, next_gaps) in job_gaps.iter().zip(other_gaps) {
-            // Whoever goes on where this one stops.
+            // The other job's gap that ends when this one stops.
             let next_start =
                 |stop: u64| next_gaps.iter().find(|gap| gap.1.abs_diff(stop) < half_slice_ns);
             for (stop, start) in
@@ -89,12 +89,12 @@ pub fn run(slice: &str, seconds: u32, hosts: u32) -> BenchResult<()> {
     print_distribution("switch", switches);
     print_distribution("skew of stops", stops);
     print_distribution("skew of starts", starts);
-    // Never, unless other processes make gaps of their own.
+    // Always 0, unless other processes cause gaps.
     println!("two jobs at once on a processor: {overlap_count} times");
     Ok(())
 }
 
-/// Gaps of at least half a slice since then.
+/// Gaps since `begin_ns` that last at least `min_len_ns`.
 fn read_gaps(
     path: &std::path::Path,
     begin_ns: u64,
@@ -106,7 +106,7 @@ fn read_gaps(
     Ok(gaps.filter(|(from, to)| *from >= begin_ns && to - from >= min_len_ns).collect())
 }
 
-/// One line of figures, then how many there were of each size.
+/// Prints a line of percentiles, then a histogram.
 pub fn print_distribution(label: &str, mut times_ns: Vec<u64>) {
     times_ns.sort_unstable();
     let percentile = |part: usize| times_ns.get(times_ns.len() * part / 100).or(times_ns.last());

@@ -1,4 +1,4 @@
-//! What each of several jobs gets of the same processors.
+//! The share of the same processors that each of several jobs gets.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::testbed::{GangTestbed, Job, Workload};
 use crate::{BenchResult, number};
 
-/// Prints for each job its priority, its share, and what its share should be.
+/// Prints for each job its priority, its share, and its due share.
 pub fn run(slice: &str, seconds: u32, priorities: &[&str]) -> BenchResult<()> {
     let mut testbed = GangTestbed::new(slice, &[2])?;
     let jobs: Vec<Job> = priorities
@@ -18,7 +18,7 @@ pub fn run(slice: &str, seconds: u32, priorities: &[&str]) -> BenchResult<()> {
         one => number(one).map(|one| 0.5_f64.powf(f64::from(one) / 2.0)),
     };
     let weights: Vec<f64> = priorities.iter().map(weight).collect::<BenchResult<_>>()?;
-    // Newcomers share first slices that are no measure.
+    // New jobs share their first slices, which must not be measured.
     sleep(Duration::from_secs(1));
     let progress = || jobs.iter().map(Job::progress).collect::<Vec<_>>();
     let before = progress();

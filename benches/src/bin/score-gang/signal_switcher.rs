@@ -1,6 +1,6 @@
-//! The floor of a switch: two jobs that Linux alone would run, and one real-time process that does
-//! nothing but send signals. It does not even wait until anybody stands still, as whoever keeps
-//! two jobs off one processor has to.
+//! The floor of a gang switch: two jobs under plain Linux, and one real-time process that only
+//! sends signals. It does not even wait until the stopped processes stand still, although this is
+//! necessary to keep two jobs off one processor.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -18,18 +18,19 @@ use nix::unistd::{Pid, read};
 use crate::BenchResult;
 use crate::testbed::Job;
 
-/// What it is told, one byte each: one job alone, or both in turns.
+/// Its commands, one byte each: one job alone, or both in turns.
 const CMD_RUN_ONE: [u8; 2] = *b"01";
 const CMD_ALTERNATE: u8 = b'b';
 
-/// The process that switches, from outside.
+/// A handle of the process that switches.
 pub struct Switcher {
     child: Child,
     command_pipe: RefCell<Option<ChildStdin>>,
 }
 
 impl Switcher {
-    /// Has two jobs take turns of so many milliseconds, each process on a processor of its own.
+    /// Starts turns of so many milliseconds between two jobs, each process bound to its own
+    /// processor.
     pub fn start(slice: &str, jobs: [&Job; 2], processors: &[usize]) -> BenchResult<Self> {
         let error_text = |what: &str, errno: &dyn std::fmt::Display| format!("{what}: {errno}");
         for job in jobs {
@@ -41,7 +42,7 @@ impl Switcher {
             }
         }
         let program_path =
-            std::env::current_exe().map_err(|error| error_text("own path", &error))?;
+            std::env::current_exe().map_err(|error| error_text("path of this program", &error))?;
         let mut command = Command::new("chrt");
         command.args(["-r", "1", "taskset", "-c", &processors[0].to_string()]).arg(program_path);
         command.args(["switch", slice]);
@@ -54,12 +55,12 @@ impl Switcher {
         Ok(Self { child, command_pipe })
     }
 
-    /// One job runs, the other does not.
+    /// Only this job runs.
     pub fn run_one(&self, job: usize) -> BenchResult<()> {
         self.send_command(CMD_RUN_ONE[job])
     }
 
-    /// Both run in turns.
+    /// Both jobs run in turns.
     pub fn alternate(&self) -> BenchResult<()> {
         self.send_command(CMD_ALTERNATE)
     }
@@ -73,7 +74,7 @@ impl Switcher {
 
 impl Drop for Switcher {
     fn drop(&mut self) {
-        // The end of its input: all go on.
+        // At the end of its input the switcher continues all processes and exits.
         self.command_pipe.take();
         let _ = self.child.wait();
     }
@@ -83,7 +84,7 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number as i32)
 }
 
-/// That process: the players of one job, then as many of the other.
+/// The process that switches: the processes of one job, then as many of the other.
 pub fn run_switcher(slice: &str, process_ids: &[&str]) -> BenchResult<()> {
     let slice = Duration::from_millis(crate::number(slice)?.into());
     let process_ids: Vec<u32> =

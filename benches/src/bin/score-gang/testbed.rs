@@ -1,4 +1,4 @@
-//! A scored with time slices, or none, and jobs that can be suspended and read.
+//! A scored with or without time slices, and jobs that can be suspended and observed.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -17,11 +17,12 @@ use crate::{BenchResult, interference};
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn program_dir() -> BenchResult<PathBuf> {
-    let program_path = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    let program_path =
+        std::env::current_exe().map_err(|error| format!("path of this program: {error}"))?;
     Ok(program_path.parent().unwrap_or(Path::new("/")).to_path_buf())
 }
 
-/// Waits for something that does not take long.
+/// Polls until `check` returns a value; the time-out is short.
 fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchResult<T> {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -35,30 +36,30 @@ fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> BenchResul
     }
 }
 
-/// What a job does.
+/// The kinds of jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
     /// Two processes of one host bounce a message.
     PingPong,
-    /// One process on each of two hosts notes when it runs.
+    /// One process on each of two hosts records when it runs.
     Gaps,
-    /// Two processes of one host do.
+    /// Two processes of one host record when they run.
     GapsOnOneHost,
 }
 
-/// Where jobs run.
+/// The environment of jobs.
 pub struct GangTestbed {
     folder: PathBuf,
-    /// The server first; none where each job has a scored of its own.
+    /// The server first; empty if each job has its own scored.
     daemons: Vec<Child>,
     job_count: u32,
-    /// The two that are used.
+    /// The two processors that are used.
     pub processors: Vec<usize>,
 }
 
 impl GangTestbed {
-    /// With slices of so many milliseconds, or `plain`, on the first two processors: hosts with so
-    /// many of them.
+    /// With slices of so many milliseconds, or `plain`, on the first two processors. Each host has
+    /// the given number of them.
     pub fn new(slice: &str, hosts: &[u32]) -> BenchResult<Self> {
         let processors = use_two_processors()?;
         let folder = std::env::temp_dir().join(format!("score-gang-{}", std::process::id()));
@@ -106,12 +107,13 @@ impl GangTestbed {
         self.folder.join("socket-0")
     }
 
-    /// What the server has said.
+    /// The log of the server.
     fn server_log(&self) -> String {
         fs::read_to_string(self.folder.join("log-0")).unwrap_or_default()
     }
 
-    /// A job of this program with these options; its arguments are to follow.
+    /// An scrun command for a job of this program with these options; its arguments are to be
+    /// appended.
     fn scrun(&self, options: &str) -> BenchResult<Command> {
         let mut command = Command::new(program_dir()?.join("scrun"));
         match self.daemons.is_empty() {
@@ -123,8 +125,9 @@ impl GangTestbed {
         Ok(command)
     }
 
-    /// Starts a job of two processes that come to a deadlock, and waits until somebody says so:
-    /// the time by the monotonic clock, and the files in which nodes say when they became idle.
+    /// Starts a job of two processes that deadlock, and waits until the deadlock is reported.
+    /// Returns the time by the monotonic clock, and the files with the times at which the nodes
+    /// became idle.
     pub fn deadlock(&self) -> BenchResult<(u64, [PathBuf; 2])> {
         let path_prefix = self.folder.join("deadlock");
         let mut command = self.scrun("nodes=2")?;
@@ -182,7 +185,7 @@ impl Drop for GangTestbed {
     }
 }
 
-/// A job that plays.
+/// A running job.
 pub struct Job {
     scrun: Child,
     path_prefix: PathBuf,
@@ -199,7 +202,7 @@ impl Job {
         read.map_or(0, |()| u64::from_le_bytes(count))
     }
 
-    /// What a node that notes its gaps writes.
+    /// The file in which a node records its gaps.
     pub fn gaps_path(&self, node: u32) -> PathBuf {
         self.path_prefix.with_extension(node.to_string())
     }
@@ -208,7 +211,7 @@ impl Job {
         let _ = kill(Pid::from_raw(self.scrun.id() as i32), signal);
     }
 
-    /// Suspends it, as ^Z does, and waits until it makes no progress.
+    /// Suspends the job, as ^Z does, and waits until it makes no progress.
     pub fn suspend(&self) -> BenchResult<()> {
         self.signal(Signal::SIGTSTP);
         let (mut last, mut changed_at) = (self.progress(), Instant::now());
@@ -217,7 +220,7 @@ impl Job {
             if current != last {
                 (last, changed_at) = (current, Instant::now());
             }
-            // Longer than any slice that is measured.
+            // Longer than any measured slice.
             (changed_at.elapsed() > Duration::from_millis(100) && self.is_stopped()).then_some(())
         })
     }
@@ -228,7 +231,7 @@ impl Job {
         state.unwrap_or(false)
     }
 
-    /// Has it go on, as fg does, and waits until it does.
+    /// Continues the job, as fg does, and waits until it makes progress.
     pub fn resume(&self) -> BenchResult<()> {
         let before = self.progress();
         self.signal(Signal::SIGCONT);
@@ -252,7 +255,7 @@ impl Drop for Job {
     }
 }
 
-/// Keeps this process, and all that it starts, on the first two processors that it may use.
+/// Binds this process, and all its descendants, to the first two processors that it may use.
 fn use_two_processors() -> BenchResult<Vec<usize>> {
     let error_text = |errno| format!("processors: {errno}");
     let self_pid = Pid::from_raw(0);

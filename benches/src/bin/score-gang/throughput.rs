@@ -1,4 +1,4 @@
-//! How much two jobs do together of what one does alone in the same time.
+//! The throughput of two jobs together, divided by that of one job alone in the same time.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use crate::signal_switcher::Switcher;
 use crate::testbed::{GangTestbed, Job, Workload};
 
 const MEASURE_WINDOW: Duration = Duration::from_millis(400);
-/// The first slices after a change belong to nobody's window.
+/// The first slices after a change are not measured.
 const WARM_UP_WINDOW: Duration = Duration::from_millis(100);
-/// How far the ends of the interval may be from the median.
+/// Maximum distance of the interval's ends from the median, as a part of the median.
 const MAX_HALF_INTERVAL: f64 = 0.005;
 
 /// Measures and prints, with slices of so many milliseconds, `plain`, or `bare`-N.
@@ -23,7 +23,7 @@ pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> B
     let start_switcher = |slice| Switcher::start(slice, [&jobs[0], &jobs[1]], &testbed.processors);
     let switcher = signal_slice.map(start_switcher).transpose()?;
     let begin = Instant::now();
-    // Not even the rounds that are wanted are worth waiting for without end.
+    // The time limit applies even before the requested rounds are complete.
     let mut meter = ThroughputMeter {
         testbed: &testbed,
         deadline: begin + limit * 2,
@@ -32,7 +32,7 @@ pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> B
     };
     let mut ratios = Vec::new();
     loop {
-        // Neither job is the one alone more often.
+        // Both jobs run alone equally often.
         let index = ratios.len() % 2;
         let (running, suspended) = (&jobs[index], &jobs[1 - index]);
         let first = meter.rate(&[running, suspended])?;
@@ -63,14 +63,14 @@ pub fn run(slice: &str, rounds: u32, seconds: u32, max_others_percent: u32) -> B
 struct ThroughputMeter<'a> {
     testbed: &'a GangTestbed,
     deadline: Instant,
-    /// What others may have, in percent of the processors.
+    /// The processor time that other processes may use, in percent of the processors.
     max_others_percent: u32,
     /// Windows that were measured again.
     disturbed_windows: u32,
 }
 
 impl ThroughputMeter<'_> {
-    /// Round trips per second of all of these, while nothing else ran.
+    /// Round trips per second of all these jobs, in a window without interference.
     fn rate(&mut self, jobs: &[&Job]) -> BenchResult<f64> {
         let process_ids: Vec<u32> =
             jobs.iter().flat_map(|job| job.process_ids.iter().copied()).collect();
@@ -91,7 +91,7 @@ impl ThroughputMeter<'_> {
             self.disturbed_windows += 1;
         }
         Err(format!(
-            "other processes disturbed {} windows: there is no more time",
+            "other processes disturbed {} windows: the time limit is reached",
             self.disturbed_windows
         ))
     }

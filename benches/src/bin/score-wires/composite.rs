@@ -1,7 +1,7 @@
-//! What a composite context adds to a message over shared memory: to and fro between two threads,
-//! plain and composite by turns.
+//! The time that a composite context adds to a message over shared memory: round trips between two
+//! threads, alternating between plain and composite contexts.
 
-// UNSAFETY: writes and reads messages where PM says they lie.
+// UNSAFETY: writes and reads messages in buffers of PM.
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
@@ -11,11 +11,11 @@ use score_pm::{Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Round trips of one turn, and turns of each.
+/// Round trips of one turn, and turns of each kind.
 const ROUNDS: u32 = 2_000;
 const TURNS: u32 = 200;
 
-/// Node 0 and node 1, and what keeps them alive.
+/// The contexts of node 0 and node 1, and the objects that must outlive them.
 struct ContextPair {
     contexts: [ContextRef; 2],
     _opened: Vec<ContextRef>,
@@ -51,7 +51,7 @@ impl ContextPair {
         Ok(ContextPair { contexts, _opened, _devices })
     }
 
-    /// As one thread: what is sent is received at once.
+    /// In one thread: a message is received as soon as it is sent.
     fn step(&self) -> BenchResult<()> {
         send(&self.contexts[0], 1)?;
         receive(&self.contexts[1])
@@ -81,8 +81,8 @@ fn receive(context: &Context) -> BenchResult<()> {
     }
 }
 
-/// Says for plain and composite the ns one way (median, and what one turn in twenty is below), and
-/// the ns of sending and receiving in one thread.
+/// Prints for plain and composite contexts the ns one way (the median, and the 5 % quantile of
+/// turns), and the ns of sending and receiving in one thread.
 pub fn run(cores: [usize; 2]) -> BenchResult<()> {
     let pairs = [ContextPair::plain()?, ContextPair::composite()?];
     let remote_contexts = pairs.each_ref().map(|pair| pair.contexts[1].reference());

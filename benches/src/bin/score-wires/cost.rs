@@ -1,5 +1,5 @@
-//! What a message and an empty poll cost the processor, both ends in one thread: the thread's own
-//! time, which other programs on a busy machine hardly change.
+//! The processor time of a message and of an empty poll, with sender and receiver in one thread:
+//! the thread's own time, which other programs on a busy machine hardly change.
 
 use crate::hosts::{self, ADDRESSES, NetNsPair};
 use crate::node::{AREA, ConnectedNode, UnconnectedDevice};
@@ -14,10 +14,10 @@ use std::time::Instant;
 
 const BATCHES: usize = 60;
 const MESSAGES: u32 = 300;
-/// Bytes that are sent at once.
+/// Bytes that are sent in one call.
 const BULK: usize = 60_000;
 
-/// One line for each of these wires.
+/// Prints one line for each of these wires.
 pub fn run(hosts: &NetNsPair, wires: &[&str]) -> BenchResult<()> {
     for wire in wires {
         match wire.strip_prefix(DEVICE_PREFIX) {
@@ -67,9 +67,9 @@ fn packet_costs(hosts: &NetNsPair, wire: &str) -> BenchResult<()> {
     near.set_peer(&far.address())?;
     let message = min_time(|| {
         near.send(1, SIZE)?;
-        far.receive().ok_or("nothing came")?;
+        far.receive().ok_or("no message arrived")?;
         far.send(1, SIZE)?;
-        near.receive().map(drop).ok_or_else(|| "nothing came".into())
+        near.receive().map(drop).ok_or_else(|| "no message arrived".into())
     })? / 2.0;
     let poll = min_time(|| near.poll())?;
     let mut bytes = 0;
@@ -98,15 +98,15 @@ fn device_costs(hosts: &NetNsPair, name: &str, wire: &str) -> BenchResult<()> {
             while messages > 0 {
                 match node.try_receive()? {
                     Some(_) => messages -= 1,
-                    None if Instant::now() > deadline => return Err("nothing came".into()),
-                    // Its window may be shut: it has to hear of that.
+                    None if Instant::now() > deadline => return Err("no message arrived".into()),
+                    // Its window may be closed: it must receive the acknowledgement.
                     None => drop(other.try_receive()?),
                 }
             }
             Ok(())
         };
     let send_message = |node: &ConnectedNode, len: usize| -> BenchResult<()> {
-        if node.try_send(len)? { Ok(()) } else { Err("there is no room".into()) }
+        if node.try_send(len)? { Ok(()) } else { Err("no free buffer".into()) }
     };
     let message = min_time(|| {
         send_message(&near, SIZE)?;
@@ -124,7 +124,7 @@ fn device_costs(hosts: &NetNsPair, name: &str, wire: &str) -> BenchResult<()> {
         for _ in 0..count {
             send_message(&near, len)?;
         }
-        // What a stream leaves behind goes out with a poll.
+        // The rest of a stream is sent by a poll.
         near.try_receive()?;
         receive_all(&far, &near, count)
     })?;
@@ -136,7 +136,7 @@ fn device_costs(hosts: &NetNsPair, name: &str, wire: &str) -> BenchResult<()> {
     Ok(())
 }
 
-/// Processor ns of a KiB of pmWrite and of pmRead.
+/// Processor ns per KiB of pmWrite and of pmRead.
 fn rma_costs(
     near: &ConnectedNode,
     far: &ConnectedNode,
@@ -148,13 +148,13 @@ fn rma_costs(
         min_time(|| {
             offset = if offset + 2 * BULK > AREA { 0 } else { offset + BULK };
             if !near.begin_rma(is_write, areas, offset as u64, BULK)? {
-                return Err("there is no room".into());
+                return Err("no free buffer".into());
             }
             let deadline = Instant::now() + IDLE_TIMEOUT;
             while !near.is_rma_done(is_write)? {
                 far.try_receive()?;
                 if Instant::now() > deadline {
-                    return Err("nothing is done".into());
+                    return Err("no operation completes".into());
                 }
             }
             Ok(())
@@ -168,7 +168,7 @@ fn print_costs(name: &str, message: f64, poll: f64, ns_per_byte: f64) {
     println!("{name} message {message:.0} poll {poll:.0} KiB {ns_per_kib:.0}");
 }
 
-/// The least of many batches, in ns of this thread.
+/// The minimum of many batches, in ns of this thread.
 fn min_time(mut step: impl FnMut() -> BenchResult<()>) -> BenchResult<f64> {
     let mut min_ns = f64::INFINITY;
     for _ in 0..BATCHES {

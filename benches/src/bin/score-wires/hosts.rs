@@ -1,4 +1,4 @@
-//! Two network namespaces joined by veth; gone with this process and its children.
+//! Two network namespaces joined by veth; they end with this process and its children.
 
 use crate::BenchResult;
 use crate::raw_packets::IDLE_TIMEOUT;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// An interface's name on both.
+/// The name of an interface on both hosts.
 pub fn link(number: usize) -> String {
     format!("eth{number}")
 }
@@ -16,7 +16,7 @@ pub fn link(number: usize) -> String {
 /// The hosts' addresses on the first link.
 pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 
-/// Both of them.
+/// Both network namespaces.
 pub struct NetNsPair([File; 2]);
 
 /// Runs `ip` or `tc` on a host.
@@ -31,9 +31,9 @@ fn run_on_host(host: &str, words: &str) -> BenchResult<()> {
     Err(format!("{words}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Waits until a link that was set up carries packets: until the kernel's worker has seen its
-/// carrier, all are dropped without a word, and a worker may be kept waiting by processes that
-/// spin in a session of a high weight.
+/// Waits until a link that was set up carries packets. Until the kernel's worker has noticed the
+/// carrier, all packets are dropped silently. Processes that spin in a session of a high weight may
+/// delay that worker.
 fn wait_until_up(host: &str, link: &str) -> BenchResult<()> {
     let begin = Instant::now();
     let show_args = [&format!("--net={host}"), "ip", "link", "show", "dev", link];
@@ -50,7 +50,7 @@ fn wait_until_up(host: &str, link: &str) -> BenchResult<()> {
 }
 
 impl NetNsPair {
-    /// Makes them, joined by so many links, each limited to so many Mbit/s if that is not 0.
+    /// Creates both, joined by so many links, each limited to so many Mbit/s if that is not 0.
     pub fn new(mtu: usize, links: usize, rate_mbit: u32) -> BenchResult<NetNsPair> {
         let make_namespace = || {
             unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("namespace: {error}"))?;
@@ -71,7 +71,7 @@ impl NetNsPair {
                 )?;
                 run_on_host(host, &format!("ip link set {link} up"))?;
                 if rate_mbit > 0 {
-                    // A whole datagram of 64 KiB fits the bucket; the queue holds some 10 ms.
+                    // A whole datagram of 64 KiB fits the bucket; the queue holds about 10 ms.
                     let qdisc =
                         format!("tbf rate {rate_mbit}mbit burst 128kb limit {}", rate_mbit * 1250);
                     run_on_host(host, &format!("tc qdisc add dev {link} root {qdisc}"))?;
@@ -86,12 +86,12 @@ impl NetNsPair {
         Ok(hosts)
     }
 
-    /// A name of one for other processes.
+    /// The path of namespace `k`, for other processes.
     pub fn path(&self, k: usize) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0[k].as_raw_fd())
     }
 
-    /// Runs a program on both, the second one to its end.
+    /// Runs a program on both hosts, the second one to its end.
     pub fn run_on_both(
         &self,
         cores: &[usize; 2],
@@ -106,7 +106,7 @@ impl NetNsPair {
             command
         };
         let mut first = command(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        // It listens soon after, and says so nowhere that a program could read.
+        // It listens soon after, and prints nothing that a program could read.
         std::thread::sleep(Duration::from_millis(300));
         let status = command(1).stdin(Stdio::null()).status();
         let _ = first.kill();
@@ -116,7 +116,7 @@ impl NetNsPair {
     }
 }
 
-/// Enters a host and binds itself to a processor.
+/// Enters a host's network namespace and binds the thread to a processor.
 pub fn enter(path: &str, core: usize) -> BenchResult<()> {
     enter_net(path)?;
     pin(core)
@@ -129,7 +129,7 @@ pub fn pin(core: usize) -> BenchResult<()> {
     Ok(sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?)
 }
 
-/// Enters a host.
+/// Enters a host's network namespace.
 pub fn enter_net(path: &str) -> BenchResult<()> {
     Ok(setns(File::open(path)?.as_fd(), CloneFlags::CLONE_NEWNET)?)
 }

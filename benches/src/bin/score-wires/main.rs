@@ -1,23 +1,23 @@
-//! The wires of PM/Ethernet beside TCP: two processes in two network namespaces joined by veth,
-//! each spinning on a processor of its own. `cargo xtask bench ethernet` compares; by hand:
+//! The wires of PM/Ethernet compared with TCP: two processes in two network namespaces joined by
+//! veth, each spinning on its own processor. `cargo xtask bench ethernet` compares; by hand:
 //!
 //! ```text
 //! score-wires latency [OPTIONS] [WIRE...]     ns one way of 8 bytes: median, lowest 5 %
 //! score-wires bandwidth [OPTIONS] [WIRE...]   Gbit/s of payload
 //! score-wires write|read [OPTIONS] [WIRE...]  Gbit/s of remote memory of pmAlloc, over the device
-//! score-wires write-other|read-other ...      the same of any other memory
-//! score-wires beside-write|beside-read-other|...  any of these in turn with messages: its rate by
-//!                                             theirs, median and quarters; the medians of both
+//! score-wires write-other|read-other ...      the same with any other memory
+//! score-wires beside-write|beside-read-other|...  one of these and messages in turn: its rate
+//!                                             divided by theirs (median, quartiles); both medians
 //! score-wires cost [WIRE...]                  processor ns of a message, an empty poll and a KiB
 //! score-wires composite [-cores A,B]          ns of a message over plain and composite contexts:
 //!                                             one way (as above), and of one thread
 //! score-wires hosts [-mtu N] PROGRAM A B      runs any program, see below
 //! ```
 //! A WIRE is `tcp`, `udp`, `packet` or `xdp`, or the device over one of them: `pm-udp`,
-//! `pm-packet`, `pm-xdp`. All without a name. OPTIONS are `-mtu N`, `-cores A,B`, `-seconds S`; for
-//! the device also `-links N`, `-rate MBIT` of each link, and `-loss drop=P,seed=N`.
-//! `hosts` starts `PROGRAM A` on the first and `PROGRAM B` on the second host and shows what the
-//! second one says (iperf3, for one). Needs root.
+//! `pm-packet`, `pm-xdp`; the default is all. OPTIONS are `-mtu N`, `-cores A,B`, `-seconds S`; for
+//! the device also `-links N`, `-rate MBIT` of each link, and `-loss drop=P,seed=N`. `hosts` starts
+//! `PROGRAM A` on the first and `PROGRAM B` on the second host and shows the output of the second
+//! (for example of iperf3). Needs root.
 
 mod composite;
 mod cost;
@@ -33,7 +33,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// What is measured: TCP first, so that it warms up for the others.
+/// All contenders: TCP first, so that it warms up the machine for the others.
 const WIRES: [&str; 7] = ["tcp", "udp", "packet", "xdp", "pm-udp", "pm-packet", "pm-xdp"];
 
 type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -47,7 +47,8 @@ fn main() {
 }
 
 fn run(words: &[String]) -> BenchResult<()> {
-    let (command, mut rest) = words.split_first().ok_or("latency, bandwidth or hosts?")?;
+    let (command, mut rest) =
+        words.split_first().ok_or("no command (for example latency, bandwidth or hosts)")?;
     if command == "end" {
         return peer_process::run(rest);
     }
@@ -65,7 +66,7 @@ fn run(words: &[String]) -> BenchResult<()> {
                 let (first, second) = value.split_once(',').ok_or("-cores A,B")?;
                 options.cores = [first.parse()?, second.parse()?];
             }
-            name => return Err(format!("there is no option {name}").into()),
+            name => return Err(format!("unknown option {name}").into()),
         }
         rest = more;
     }
@@ -99,11 +100,11 @@ fn run(words: &[String]) -> BenchResult<()> {
         ("hosts", [program, first_args, second_args]) => {
             hosts.run_on_both(&options.cores, program, [first_args, second_args])
         }
-        _ => Err(format!("there is no {command} with these words").into()),
+        _ => Err(format!("unknown command {command}, or wrong arguments").into()),
     }
 }
 
-/// What the words said.
+/// The values of the options.
 struct Options {
     mtu: usize,
     cores: [usize; 2],
@@ -152,7 +153,7 @@ impl RemoteProcess {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         if line.is_empty() {
-            return Err("an end has died".into());
+            return Err("a process exited early".into());
         }
         Ok(line.trim().to_owned())
     }
@@ -160,13 +161,14 @@ impl RemoteProcess {
 
 impl Drop for RemoteProcess {
     fn drop(&mut self) {
-        // Ends by itself after its time; an error elsewhere must not leave it spinning.
+        // It ends by itself after its time, but after an error elsewhere it must not go on
+        // spinning.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// One figure: what the first host's process found.
+/// One result: the output of the first host's process.
 fn measure(
     hosts: &NetNsPair,
     options: &Options,

@@ -1,6 +1,6 @@
 //! The device: messages through a composite context, as a program sends them.
 
-// UNSAFETY: writes and reads messages where PM says they lie.
+// UNSAFETY: writes and reads messages in buffers of PM.
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
@@ -10,9 +10,9 @@ use score_pm::{AddrHandle, Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Empty polls between two looks at the clock.
+/// Empty polls between two readings of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 10_000;
-/// What the sink lets pass before it measures: windows open meanwhile.
+/// The time for which the sink receives before it measures: windows open meanwhile.
 const WARM_UP_WINDOW: Duration = Duration::from_millis(200);
 
 /// A device whose peer is not known yet.
@@ -46,7 +46,7 @@ impl UnconnectedDevice {
         Ok(UnconnectedDevice { self_node, device, context })
     }
 
-    /// For the other.
+    /// The addresses of this device, for the peer.
     pub fn addresses(&self) -> BenchResult<Vec<u8>> {
         Ok(self.device.addresses()?)
     }
@@ -70,7 +70,7 @@ impl UnconnectedDevice {
     }
 }
 
-/// One of two nodes, each on a host of its own. What it was made from lives as long.
+/// One of two nodes, each on its own host. It holds the objects from which it was made.
 pub struct ConnectedNode {
     composite_context: ContextRef,
     peer: u32,
@@ -79,7 +79,7 @@ pub struct ConnectedNode {
 }
 
 impl ConnectedNode {
-    /// Sends a message. False: there is no room.
+    /// Sends a message. Returns false if there is no free buffer.
     pub fn try_send(&self, len: usize) -> BenchResult<bool> {
         match self.composite_context.get_send_buffer(self.peer, len) {
             Ok(buffer) => {
@@ -103,10 +103,10 @@ impl ConnectedNode {
 
     #[cold]
     fn check_deadline(&self, deadline: &mut Instant) -> BenchResult<()> {
-        if Instant::now() > *deadline { Err("the other end is silent".into()) } else { Ok(()) }
+        if Instant::now() > *deadline { Err("the peer does not answer".into()) } else { Ok(()) }
     }
 
-    /// The length of a message that waits.
+    /// The length of the next message, if one has arrived.
     pub fn try_receive(&self) -> BenchResult<Option<usize>> {
         match self.composite_context.receive() {
             Ok((payload, len)) => {
@@ -120,7 +120,7 @@ impl ConnectedNode {
         }
     }
 
-    /// None: nothing comes for a long time.
+    /// `None` if no message arrives for a long time.
     pub fn receive(&self) -> BenchResult<Option<usize>> {
         let begin = Instant::now();
         loop {
@@ -138,10 +138,10 @@ impl ConnectedNode {
     fn ping(&self, time: Duration) -> BenchResult<String> {
         let round_trip = || {
             self.send(SIZE)?;
-            self.receive()?.ok_or("nothing came")?;
+            self.receive()?.ok_or("no message arrived")?;
             Ok(())
         };
-        // The first message looks the way up.
+        // The first message resolves the peer's address.
         round_trip()?;
         let mut timer = RoundTripTimer::new(time);
         while timer.has_time_left() {
@@ -157,9 +157,9 @@ impl ConnectedNode {
         Ok(())
     }
 
-    /// What the context knows, when nothing comes that should.
+    /// The state of the context, if an expected message does not arrive.
     fn receive_timeout_error(&self) -> Box<dyn std::error::Error> {
-        let mut text = b"nothing came\n".to_vec();
+        let mut text = b"no message arrived\n".to_vec();
         match self.composite_context.dump(&mut text) {
             Ok(()) => String::from_utf8_lossy(&text).into(),
             Err(error) => error.into(),
@@ -174,7 +174,7 @@ impl ConnectedNode {
         let bytes = self.receive_for(time)?;
         let rate = bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64;
         self.send(1)?;
-        // Until the source has heard that, its messages must find somebody.
+        // The source sends until it receives this: its messages must still be received.
         self.receive_for(Duration::from_millis(20))?;
         Ok(rate)
     }
@@ -189,12 +189,12 @@ impl ConnectedNode {
         Ok(bytes)
     }
 
-    /// The longest message.
+    /// The length of the longest message.
     pub fn mtu(&self) -> BenchResult<usize> {
         Ok(self.composite_context.mtu(self.peer)?)
     }
 
-    /// Whether all that was sent is there.
+    /// Whether everything that was sent has been received.
     pub fn is_send_done(&self) -> BenchResult<bool> {
         match self.composite_context.is_send_done() {
             Ok(()) => Ok(true),
@@ -203,7 +203,7 @@ impl ConnectedNode {
         }
     }
 
-    /// Sends the longest messages until the sink says that it has enough.
+    /// Sends the longest messages until the sink sends its end message.
     fn source(&self) -> BenchResult<()> {
         let len = self.mtu()?;
         let (mut idle_since, mut empty_rounds) = (Instant::now(), 0);
@@ -229,23 +229,24 @@ impl ConnectedNode {
     }
 }
 
-/// Remote memory: what is written and read goes round over this much, in pieces.
+/// Bytes of remote memory: writes and reads cycle through this area, in chunks.
 pub const AREA: usize = 4 << 20;
 const CHUNK_LEN: usize = 1 << 20;
 
 impl ConnectedNode {
-    /// Locks memory: of pmAlloc, or other.
+    /// Locks memory: of pmAlloc, or other memory.
     pub fn lock_area(&self, other_memory: bool) -> BenchResult<AddrHandle> {
         let area = match other_memory {
             false => self.composite_context.allocate_memory(AREA)?,
             true => Box::leak(vec![0; AREA].into_boxed_slice()).as_mut_ptr(),
         };
-        // SAFETY: as long, and stays. Now it is there.
+        // SAFETY: the area has this length and is never freed. Writing allocates its pages.
         unsafe { std::ptr::write_bytes(area, 7, AREA) };
         Ok(self.composite_context.lock_memory(None, area.addr(), AREA)?)
     }
 
-    /// Begins to move so many bytes, at the same place of both areas. False: there is no room.
+    /// Starts to move so many bytes, at the same offset of both areas. Returns false if the queue
+    /// is full.
     pub fn begin_rma(
         &self,
         is_write: bool,
@@ -265,7 +266,7 @@ impl ConnectedNode {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether no operation is in flight.
     pub fn is_rma_done(&self, is_write: bool) -> BenchResult<bool> {
         match if is_write {
             self.composite_context.is_write_done()
@@ -278,7 +279,7 @@ impl ConnectedNode {
         }
     }
 
-    /// Locks memory, and tells and hears handles: own, and the other's.
+    /// Locks memory, and exchanges handles: returns the local and the remote one.
     pub fn exchange_areas(&self, other_memory: bool) -> BenchResult<[AddrHandle; 2]> {
         let local_handle = self.lock_area(other_memory)?;
         let bytes = local_handle.bits().to_ne_bytes();
@@ -291,7 +292,7 @@ impl ConnectedNode {
         loop {
             match self.composite_context.receive() {
                 Ok((payload, _)) => {
-                    // SAFETY: the other says 8 bytes, aligned.
+                    // SAFETY: the peer sends 8 bytes, aligned.
                     let bits = unsafe { payload.cast::<u64>().read() };
                     self.composite_context.release_receive_buffer()?;
                     return Ok([local_handle, AddrHandle::from_bits(bits)]);
@@ -302,7 +303,7 @@ impl ConnectedNode {
         }
     }
 
-    /// Gbit/s of pmWrite or pmRead, by the one who calls it.
+    /// Gbit/s of pmWrite or pmRead, by the origin.
     fn rma_loop(&self, is_write: bool, other_memory: bool, time: Duration) -> BenchResult<f64> {
         let areas = self.exchange_areas(other_memory)?;
         self.rma_for(is_write, areas, WARM_UP_WINDOW)?;
@@ -327,7 +328,7 @@ impl ConnectedNode {
         Ok(offset)
     }
 
-    /// The other one, who only polls.
+    /// The target, which only polls.
     fn serve_rma(&self, other_memory: bool) -> BenchResult<()> {
         self.exchange_areas(other_memory)?;
         self.receive()?.ok_or_else(|| self.receive_timeout_error())?;

@@ -1,4 +1,5 @@
-//! One of the two processes: tells its address, learns the other's, and measures (0) or serves (1).
+//! One of the two processes: sends its address, receives the peer's, and measures (0) or serves
+//! (1).
 
 use crate::raw_packets::{self, RawEndpoint};
 use crate::{BenchResult, hosts, node, tcp};
@@ -6,17 +7,17 @@ use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference
 use std::io::{Write, stdin, stdout};
 use std::time::Duration;
 
-/// Before a wire's name: the device over it.
+/// Prefix of a wire's name: the device over that wire.
 pub const DEVICE_PREFIX: &str = "pm-";
 
-/// Says a line to the controller.
+/// Sends a line to the controller.
 pub fn write_line(line: &str) -> BenchResult<()> {
     let mut out = stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
 }
 
-/// Hears one.
+/// Receives a line from the controller.
 pub fn read_line() -> BenchResult<String> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
@@ -26,7 +27,7 @@ pub fn read_line() -> BenchResult<String> {
 /// `latency|bandwidth WIRE 0|1 HOST CORE SECONDS LINKS LOSS`.
 pub fn run(words: &[String]) -> BenchResult<()> {
     let [measurement, wire, role, host, core, seconds, links, loss] = words else {
-        return Err("end: wrong number of words".into());
+        return Err("peer: wrong number of arguments".into());
     };
     hosts::enter(host, core.parse()?)?;
     let time = Duration::from_secs_f64(seconds.parse()?);
@@ -51,11 +52,11 @@ pub fn run(words: &[String]) -> BenchResult<()> {
             write_line(&format!("{:.3}", raw_packets::sink(&mut wire_endpoint, time)?))
         }
         ("bandwidth", false) => raw_packets::source(&mut wire_endpoint),
-        _ => Err(format!("end: {measurement}?").into()),
+        _ => Err(format!("peer: unknown measurement {measurement}").into()),
     }
 }
 
-/// Tells the own address and answers the other's.
+/// Sends the local address and returns the peer's.
 pub fn exchange(local_address: &[u8]) -> BenchResult<Vec<u8>> {
     write_line(&hex(local_address))?;
     unhex(&read_line()?)

@@ -1,6 +1,6 @@
-//! Packets to and fro on a wire.
+//! Packets between two hosts, directly on a wire.
 
-// UNSAFETY: a send slab, and payloads read where they lie.
+// UNSAFETY: a send slab, and payloads that are read in place.
 #![expect(unsafe_code)]
 
 use crate::BenchResult;
@@ -13,23 +13,24 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the message.
 pub const SIZE: usize = 8;
-/// As many bytes as the machine's header has.
+/// The length of the machine's header.
 const HEADER: usize = 64;
-/// Packets that the source has under way at most, and how many the sink takes before it says so.
+/// The number of packets that the source may have in flight, and the number after which the sink
+/// acknowledges.
 const WINDOW: u64 = 512;
 const ACK_INTERVAL: u64 = 64;
-/// Empty polls that an end makes before it gives up.
+/// Empty polls after which an endpoint gives up.
 const MAX_EMPTY_POLLS: u32 = 200_000_000;
-/// What an idle end waits for the other.
+/// How long an idle endpoint waits for its peer.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes before the first payload, and how many payloads there are.
 const SLAB_OFFSET: usize = 128;
 const SLOTS: usize = 512;
-/// Room before each payload, as in the device's slab: for the header and UDP's length.
+/// Free bytes before each payload, as in the device's slab: for the header and UDP's length.
 const HEADROOM_LEN: usize = HEADER + 2;
 
-/// A wire with what it sends from.
+/// A wire with its send slab.
 pub struct RawEndpoint {
     wire: Wire,
     mtu: usize,
@@ -37,29 +38,29 @@ pub struct RawEndpoint {
 }
 
 impl RawEndpoint {
-    /// Takes an endpoint into use.
+    /// Starts to use an endpoint.
     pub fn attach(endpoint: WireEndpoint) -> BenchResult<RawEndpoint> {
         let len = SLAB_OFFSET + SLOTS * (endpoint.mtu() + HEADROOM_LEN).next_multiple_of(64);
         let slab: &'static mut [u8] = Box::leak(vec![7u8; len].into_boxed_slice());
-        // SAFETY: never freed; each payload has that room.
+        // SAFETY: the memory is never freed; each payload has that headroom.
         let slab = unsafe {
             SendMemory::new(NonNull::from(&mut slab[0]), slab.len()).with_headroom(HEADROOM_LEN)
         };
         Ok(RawEndpoint { wire: Wire::attach(endpoint, slab)?, mtu: 0, next_slot: 0 })
     }
 
-    /// For the other end.
+    /// The local address, for the peer.
     pub fn address(&self) -> Vec<u8> {
         self.wire.endpoint().address()
     }
 
-    /// The other end.
+    /// Sets the peer.
     pub fn set_peer(&mut self, address: &[u8]) -> BenchResult<()> {
         self.mtu = self.wire.add_peer(address)?.mtu;
         Ok(())
     }
 
-    /// Sends a packet with this word.
+    /// Sends a packet that contains this word.
     pub fn send(&mut self, word: u64, len: usize) -> BenchResult<()> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&word.to_le_bytes());
@@ -80,7 +81,7 @@ impl RawEndpoint {
         Ok(())
     }
 
-    /// Sends about so many bytes in the longest packets, and answers how many.
+    /// Sends about so many bytes in the longest packets, and returns how many.
     pub fn send_batch(&mut self, bytes: usize) -> BenchResult<usize> {
         let len = self.mtu - HEADER;
         let count = bytes / len;
@@ -90,8 +91,8 @@ impl RawEndpoint {
         Ok(count * len)
     }
 
-    /// Sends so many of the longest packets, from slots in turn as the device does; answers how
-    /// many there was room for.
+    /// Sends so many of the longest packets, from slots in turn as the device does; returns how
+    /// many were accepted.
     fn send_longest(&mut self, count: usize) -> usize {
         let header = [0; HEADER];
         let len = self.mtu - HEADER;
@@ -106,7 +107,7 @@ impl RawEndpoint {
         sent
     }
 
-    /// Takes so many bytes.
+    /// Receives so many bytes.
     pub fn receive_bytes(&mut self, mut bytes: usize) -> BenchResult<()> {
         let mut out = [Received::default(); 64];
         let mut polls = 0;
@@ -124,7 +125,7 @@ impl RawEndpoint {
         Ok(())
     }
 
-    /// Looks once, finding nothing.
+    /// Polls once; no packet is expected.
     pub fn poll(&mut self) -> BenchResult<()> {
         match self.wire.receive(&mut [Received::default(); 1]) {
             0 => Ok(()),
@@ -132,7 +133,7 @@ impl RawEndpoint {
         }
     }
 
-    /// The first word of the next packet; None when nothing came for a long time.
+    /// The first word of the next packet; `None` if no packet arrives for a long time.
     pub fn receive(&mut self) -> Option<u64> {
         let mut out = [Received::default(); 1];
         let mut polls = 0u32;
@@ -145,7 +146,7 @@ impl RawEndpoint {
             }
         }
         let word = self.wire.copy_prefix::<8>(out[0]).map(u64::from_le_bytes);
-        // The payload is read, as a program would.
+        // The payload is read, as a program would do.
         // SAFETY: the packet is not released yet, and has more bytes than a header.
         black_box(unsafe {
             self.wire.pointer(out[0]).add(HEADER.min(out[0].len as usize - 1)).read()
@@ -155,7 +156,7 @@ impl RawEndpoint {
     }
 }
 
-/// Round trips in small batches, so that what disturbs one does not count for all.
+/// Round trips in small batches, so that a disturbance affects only one batch.
 pub struct RoundTripTimer {
     deadline: Instant,
     batch_times_ns: Vec<f64>,
@@ -164,7 +165,7 @@ pub struct RoundTripTimer {
 const BATCH: u32 = 20;
 
 impl RoundTripTimer {
-    /// For so long.
+    /// Measures for this time.
     pub fn new(time: Duration) -> RoundTripTimer {
         RoundTripTimer { deadline: Instant::now() + time, batch_times_ns: Vec::new() }
     }
@@ -187,8 +188,8 @@ impl RoundTripTimer {
         Ok(())
     }
 
-    /// The median, and what one batch in twenty is below (for a look at a machine that is busy with
-    /// other things), in ns.
+    /// The median, and the 5 % quantile of batches (for a machine that is busy with other work), in
+    /// ns.
     pub fn one_way(&mut self) -> String {
         self.batch_times_ns.sort_by(f64::total_cmp);
         let percentile =
@@ -200,7 +201,7 @@ impl RoundTripTimer {
 
 /// Measures the time one way.
 pub fn ping(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<String> {
-    // The other is there once it answers; what was sent before that may be lost.
+    // The peer is ready when it answers; earlier packets may be lost.
     while {
         endpoint.send(1, SIZE)?;
         let mut out = [Received::default(); 1];
@@ -224,7 +225,7 @@ pub fn ping(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<String> {
     Ok(timer.one_way())
 }
 
-/// Sends back what comes.
+/// Sends every packet back.
 pub fn echo(endpoint: &mut RawEndpoint) -> BenchResult<()> {
     while endpoint.receive().is_some() {
         endpoint.send(1, SIZE)?;
@@ -232,7 +233,7 @@ pub fn echo(endpoint: &mut RawEndpoint) -> BenchResult<()> {
     Ok(())
 }
 
-/// Takes packets and answers Gbit/s of their payload.
+/// Receives packets and returns Gbit/s of their payload.
 pub fn sink(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<f64> {
     let mut out = [Received::default(); 64];
     let (mut bytes, mut packets, mut acknowledged) = (0u64, 0u64, 0u64);
@@ -249,7 +250,7 @@ pub fn sink(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<f64> {
         if packets - acknowledged >= ACK_INTERVAL
             || count == 0 && last_ack_at.elapsed() > Duration::from_millis(5)
         {
-            // Says again what may have been lost, or begins.
+            // Repeats an acknowledgement that may have been lost, or sends the first one.
             endpoint.send(packets, 0)?;
             (acknowledged, last_ack_at) = (packets, Instant::now());
         }
@@ -263,7 +264,7 @@ pub fn sink(endpoint: &mut RawEndpoint, time: Duration) -> BenchResult<f64> {
     }
 }
 
-/// Sends as much as the sink takes.
+/// Sends as much as the sink accepts.
 pub fn source(endpoint: &mut RawEndpoint) -> BenchResult<()> {
     let (mut sent, mut acknowledged) = (0u64, 0u64);
     let mut out = [Received::default(); 16];
@@ -282,7 +283,7 @@ pub fn source(endpoint: &mut RawEndpoint) -> BenchResult<()> {
             last_receive_at = Instant::now();
         }
         if last_receive_at.elapsed() > Duration::from_millis(10) {
-            // Packets were lost: their credit comes back.
+            // Packets were lost: their credit is restored.
             acknowledged = sent;
         }
         if last_receive_at.elapsed() > IDLE_TIMEOUT {

@@ -1,5 +1,6 @@
-//! Remote memory beside messages, in one pair of processes and in turns of milliseconds: where the
-//! host places two virtual processors changes within seconds, and makes a factor of two.
+//! Remote memory compared with messages, between the same two processes and alternating every few
+//! milliseconds. The reason is that the hypervisor moves the two virtual processors within seconds,
+//! which makes a factor of two.
 
 use crate::BenchResult;
 use crate::node::{AREA, ConnectedNode};
@@ -7,14 +8,14 @@ use score_pm::AddrHandle;
 use std::time::{Duration, Instant};
 
 const ALTERNATION_INTERVAL: Duration = Duration::from_millis(40);
-/// Messages of these lengths say something; others are full ones.
+/// Messages of these lengths are control messages; the others are full ones.
 const GO_LEN: usize = 2;
 const END_LEN: usize = 1;
 const CHUNK_LEN: usize = 1 << 20;
 
 impl ConnectedNode {
-    /// By the one who calls: the median of the ratios of all turns, what a quarter of them is below
-    /// and above, and the medians of both rates in Gbit/s.
+    /// On the measuring node. Returns the median of the ratios of all turns, their lower and upper
+    /// quartile, and the medians of both rates in Gbit/s.
     pub fn alternate(
         &self,
         is_write: bool,
@@ -43,11 +44,11 @@ impl ConnectedNode {
         Ok(format!("{ratio:.3} {low:.3} {high:.3} {message_median:.3} {rma_median:.3}"))
     }
 
-    /// By the other one.
+    /// On the other node.
     pub fn serve_alternation(&self, other_memory: bool) -> BenchResult<()> {
         self.exchange_areas(other_memory)?;
         loop {
-            match self.receive()?.ok_or("nothing came")? {
+            match self.receive()?.ok_or("no message arrived")? {
                 END_LEN => return Ok(()),
                 GO_LEN => {
                     self.send_for_interval()?;
@@ -58,7 +59,7 @@ impl ConnectedNode {
         }
     }
 
-    /// Sends full messages for a turn; Gbit/s until they are there.
+    /// Sends full messages for a turn; returns Gbit/s, including the time until they have arrived.
     fn send_for_interval(&self) -> BenchResult<f64> {
         let (len, begin, mut bytes) = (self.mtu()?, Instant::now(), 0);
         while begin.elapsed() < ALTERNATION_INTERVAL {
@@ -73,12 +74,12 @@ impl ConnectedNode {
         Ok(bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64)
     }
 
-    /// Has the other one send, and takes it.
+    /// Makes the peer send, and receives its messages.
     fn receive_for_interval(&self) -> BenchResult<f64> {
         self.send(GO_LEN)?;
         let (begin, mut bytes) = (Instant::now(), 0);
         loop {
-            match self.receive()?.ok_or("nothing came")? {
+            match self.receive()?.ok_or("no message arrived")? {
                 END_LEN => return Ok(bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64),
                 len => bytes += len,
             }

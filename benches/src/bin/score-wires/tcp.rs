@@ -1,5 +1,4 @@
-//! The peer of the latency: TCP with TCP_NODELAY, both sides spinning on a socket that does not
-//! block.
+//! The competitor in latency: TCP with TCP_NODELAY, both sides spinning on a non-blocking socket.
 
 use crate::BenchResult;
 use crate::hosts::ADDRESSES;
@@ -28,14 +27,14 @@ pub fn run(is_measuring: bool, time: Duration) -> BenchResult<()> {
     write_line(&listener.local_addr()?.port().to_string())?;
     read_line()?;
     let mut stream = set_up(listener.accept()?.0)?;
-    // Ends when the other closes.
+    // Ends when the peer closes the connection.
     while read(&mut stream).is_ok() {
         write(&mut stream)?;
     }
     Ok(())
 }
 
-/// A connection for spinning.
+/// Prepares a connection for spinning.
 pub fn set_up(stream: TcpStream) -> BenchResult<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
@@ -44,11 +43,11 @@ pub fn set_up(stream: TcpStream) -> BenchResult<TcpStream> {
 
 /// Sends the message.
 pub fn write(stream: &mut TcpStream) -> BenchResult<()> {
-    // A socket buffer has room for 8 bytes.
+    // A socket buffer always has space for 8 bytes.
     Ok(stream.write_all(&[1; SIZE])?)
 }
 
-/// Takes it.
+/// Receives the message.
 pub fn read(stream: &mut TcpStream) -> BenchResult<()> {
     let (mut buffer, mut received) = ([0; SIZE], 0);
     while received < SIZE {
@@ -62,7 +61,7 @@ pub fn read(stream: &mut TcpStream) -> BenchResult<()> {
     Ok(())
 }
 
-/// Looks once, finding nothing.
+/// Polls once; no data is expected.
 pub fn poll(stream: &mut TcpStream) -> BenchResult<()> {
     match stream.read(&mut [0; SIZE]) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),

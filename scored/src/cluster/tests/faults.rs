@@ -220,7 +220,11 @@ fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     let missing: Vec<_> = (1..75).filter(|host| !server.is_up(*host)).collect();
     assert_eq!(missing, [1, child]);
     let reason = "it did not dial again after c1, its parent, was lost";
-    assert!(sim.declared_down.contains(&format!("host c{child}: {reason}")), "{:?}", sim.declared_down);
+    assert!(
+        sim.declared_down.contains(&format!("host c{child}: {reason}")),
+        "{:?}",
+        sim.declared_down
+    );
 }
 
 /// Its parent, which hung in the meantime, took its beats for those of its predecessor. The server

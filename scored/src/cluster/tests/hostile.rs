@@ -5,8 +5,7 @@ use proptest::prelude::*;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    ChildJoined, ChildLost, DaemonInfo, Heartbeat, JoinRequest, ParentAssignment,
-    PeerMessage, User,
+    ChildJoined, ChildLost, DaemonInfo, Heartbeat, JoinRequest, ParentAssignment, PeerMessage, User,
 };
 
 use super::lifecycle::cluster_config;
@@ -43,13 +42,22 @@ fn membership_record() -> impl Strategy<Value = DaemonInfo> {
 fn message() -> impl Strategy<Value = PeerMessage> {
     let joined = (membership_record(), host())
         .prop_map(|(member, parent)| ChildJoined { daemon: member, parent });
-    let lost =
-        membership_record().prop_map(|DaemonInfo { host, incarnation, attach_seq: attach, .. }| {
-            ChildLost { host, incarnation, attach_seq: attach, reason: "why".to_owned() }
-        });
+    let lost = membership_record().prop_map(
+        |DaemonInfo { host, incarnation, attach_seq: attach, .. }| ChildLost {
+            host,
+            incarnation,
+            attach_seq: attach,
+            reason: "why".to_owned(),
+        },
+    );
     let join = (membership_record(), proptest::option::of(host())).prop_map(|(record, without)| {
         let DaemonInfo {
-            host, incarnation, address, server_incarnation: server, attach_seq: attach, ..
+            host,
+            incarnation,
+            address,
+            server_incarnation: server,
+            attach_seq: attach,
+            ..
         } = record;
         PeerMessage::Join(JoinRequest {
             name: format!("c{host}"),
@@ -143,8 +151,12 @@ fn request() -> impl Strategy<Value = JobRequest> {
 fn event() -> impl Strategy<Value = ClusterEvent> {
     let reason = || "why".to_owned();
     prop_oneof![
-        6 => (host(), message()).prop_map(|(from, message)| ClusterEvent::Received { from, message }),
-        3 => membership_record().prop_map(|card| ClusterEvent::Received { from: card.host, message: PeerMessage::AttachChild(card) }),
+        6 => (host(), message())
+            .prop_map(|(from, message)| ClusterEvent::Received { from, message }),
+        3 => membership_record().prop_map(|record| ClusterEvent::Received {
+            from: record.host,
+            message: PeerMessage::AttachChild(record)
+        }),
         1 => host().prop_map(move |host| ClusterEvent::LinkLost { host, reason: reason() }),
         2 => (session(), 0u32..4).prop_map(|(session, uid)| ClusterEvent::Login {
             session,
@@ -162,7 +174,8 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
             ClusterEvent::JobHostFailed { job, host, reason: reason() }
         }),
         1 => (0u32..4, 0u32..20).prop_map(|(uid, job)| ClusterEvent::KillJob { uid, job }),
-        1 => (host(), any::<bool>()).prop_map(|(host, defect)| ClusterEvent::SetDefective { host, defect }),
+        1 => (host(), any::<bool>())
+            .prop_map(|(host, defect)| ClusterEvent::SetDefective { host, defect }),
         1 => Just(ClusterEvent::Tick),
     ]
 }

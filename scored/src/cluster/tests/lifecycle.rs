@@ -88,7 +88,14 @@ fn user(uid: u32) -> User {
 }
 
 fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
-    JobRequest { allocation: shape, pools: Vec::new(), wait, priority: 8, memory: 0, spec_bytes: 100 }
+    JobRequest {
+        allocation: shape,
+        pools: Vec::new(),
+        wait,
+        priority: 8,
+        memory: 0,
+        spec_bytes: 100,
+    }
 }
 
 fn submit(number: u64, tag: u64, request: JobRequest) -> ClusterEvent {

@@ -18,6 +18,9 @@ use crate::cluster::{
 };
 
 mod driver;
+mod random;
+
+pub use random::Random;
 
 pub const TIMEOUTS: Timeouts = Timeouts {
     silence: Duration::from_secs(10),
@@ -31,30 +34,6 @@ pub const DETECTION_BOUND: MonotonicTime = MonotonicTime::from_secs(2 * 10 + 2 +
 pub const MEMORY: u64 = 100;
 /// The time after which a dial without an answer fails.
 const CONNECT_TIMEOUT: MonotonicTime = MonotonicTime::from_secs(3);
-
-/// Pseudo-random numbers that depend on the seed alone.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % limit.max(1)
-    }
-
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn time(&mut self, from_ms: u64, to_ms: u64) -> MonotonicTime {
-        MonotonicTime::from_millis(from_ms + self.below(to_ms - from_ms + 1))
-    }
-}
 
 #[derive(Debug, Clone)]
 pub enum Message {

@@ -54,7 +54,11 @@ impl Rotation {
     /// The action for a rotation that has ended after this many turns.
     fn ended_action(&self, turns: u64) -> GangAction {
         let turns = u32::try_from(turns).unwrap_or(u32::MAX);
-        GangAction::RotationEnded { jobs: self.jobs.clone(), turn_count: turns, since: self.began_at }
+        GangAction::RotationEnded {
+            jobs: self.jobs.clone(),
+            turn_count: turns,
+            since: self.began_at,
+        }
     }
 }
 

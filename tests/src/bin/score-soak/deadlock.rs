@@ -14,8 +14,8 @@ use crate::random::Random;
 const EXIT_DEADLOCK: i32 = 35;
 /// For a job that shares its processors with other work.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
-/// Names a variable of scored's environment: microseconds.
-const PACE_ENV: &str = "SCORE_TEST_PACE";
+/// Environment variable of scored: the interval between samples of the idle flags, in microseconds.
+const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
 
 /// Runs the plan.
 ///
@@ -45,7 +45,7 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
         let ending = if expects_deadlock { "dead" } else { "alive" };
         let args = [shape_option.as_str(), &program, &program_seed, &steps, ending];
         let started_at = Instant::now();
-        let outcome = env.scrun(&args).env(PACE_ENV, "1000").timeout(JOB_TIMEOUT).run();
+        let outcome = env.scrun(&args).env(POLL_INTERVAL_ENV, "1000").timeout(JOB_TIMEOUT).run();
         let expected_code = if expects_deadlock { EXIT_DEADLOCK } else { 0 };
         if outcome.code != expected_code {
             return Err(replay_error(format!("{args:?}: {outcome}")));
@@ -56,14 +56,12 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
         } else {
             completed += 1;
         }
-        print!(
-            "\rdeadlock: {completed} jobs came to their end, {deadlocked} deadlocks were found   "
-        );
+        print!("\rdeadlock: {completed} jobs ended, {deadlocked} deadlocks were found   ");
         let _ = std::io::stdout().flush();
     }
     println!(
-        "\rdeadlock: {completed} jobs came to their end and 0 were accused, {deadlocked} deadlocks were \
-         found, the last of them {:.1} s after the job's start",
+        "\rdeadlock: {completed} jobs ended without a false report, {deadlocked} deadlocks were \
+         found, the slowest of them {:.1} s after the job's start",
         slowest.as_secs_f64()
     );
     Ok(())

@@ -90,7 +90,7 @@ fn traffic(soak_options: &SoakOptions, switches: u64) -> Result<(), String> {
     // A busy machine makes fewer stops; no stops at all would be an error.
     match stop_count >= switches / 10 {
         true => Ok(()),
-        false => Err(format!("only {stop_count} stops instead of some {switches}")),
+        false => Err(format!("only {stop_count} stops instead of about {switches}")),
     }
 }
 
@@ -161,11 +161,11 @@ fn check_pattern(path: &Path, bytes: usize) -> Result<(), String> {
         }
         file.read_exact(&mut actual[..count]).map_err(io_error)?;
         if expected[..count] != actual[..count] {
-            return Err(format!("the pipeline has altered what it carried, from byte {offset} on"));
+            return Err(format!("the pipeline has altered its input, from byte {offset} on"));
         }
     }
     match file.read(&mut actual).map_err(io_error)? {
         0 => Ok(()),
-        _ => Err("the pipeline has given more than it was given".to_owned()),
+        _ => Err("the output of the pipeline is longer than its input".to_owned()),
     }
 }

@@ -66,7 +66,7 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
             return Ok(());
         }
         if started_at.elapsed() > CLEANUP_HARD_TIMEOUT {
-            return Err(format!("listening now and not before: {new:?}"));
+            return Err(format!("sockets that still listen: {new:?}"));
         }
         sleep(Duration::from_millis(50));
     }
@@ -136,7 +136,7 @@ fn kill_one_job(
     if elapsed > CLEANUP_TIMEOUT {
         stats.slow_count += 1;
         println!("\rslow: {elapsed:?} after SIGKILL of {name} of {line}");
-        println!("      there after a second: {late_leftovers:?}");
+        println!("      left after a second: {late_leftovers:?}");
     }
     if let Err(left) = cleanup {
         job.kill_all();

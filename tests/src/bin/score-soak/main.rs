@@ -22,17 +22,17 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
   kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
             short jobs of random shape; after each, nothing may be left (10,000 by default)
   messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
-  memory    regions that change under remote writes and reads, in short slices; what is around
-            them, or no longer locked, stays as it was (3 minutes; needs root)
-  deadlock  random patterns of communication: none that goes on is called deadlocked, each that does
-            not is (3 minutes)
+  memory    regions that change under remote writes and reads, in short slices; memory around
+            them, or no longer locked, stays unchanged (3 minutes; needs root)
+  deadlock  random patterns of communication: each deadlock is reported, and no other pattern
+            (3 minutes)
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
-  machines  alone: time slices on two virtual machines at once, and one that is lost
-  -count N  that many jobs, or stops        -minutes N  for so long
-  -quick    a taste, for every test run
-  -rdma     memory alone: over a soft RDMA adapter, in the virtual machine
-  -seed S   replays: job I of seed S is job 0 of seed S + I
+  machines  only by itself: time slices on two virtual machines at once, and a lost machine
+  -count N  number of jobs, or of stops     -minutes N  time limit
+  -quick    a short run, as in every test run
+  -rdma     only for memory: over a soft RDMA adapter, in the virtual machine
+  -seed S   repeats a run: job I of seed S is job 0 of seed S + I
 
 without a kind: all
 ";
@@ -113,7 +113,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions),
     while let Some(arg) = remaining.next() {
         let mut next_number = || -> Result<u64, String> {
             let text = remaining.next().ok_or(format!("{arg} needs a number"))?;
-            text.parse().map_err(|_| format!("{arg} {text}: no number"))
+            text.parse().map_err(|_| format!("{arg} {text}: not a number"))
         };
         match arg.as_str() {
             "kill" | "messages" | "memory" | "deadlock" | "gang" => kinds.push(arg.clone()),
@@ -122,11 +122,11 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions),
             "-seed" => seed = Some(next_number()?),
             "-quick" => quick = true,
             "-rdma" => rdma = true,
-            _ => return Err(format!("what is {arg:?}?")),
+            _ => return Err(format!("unknown argument {arg:?}")),
         }
     }
     if rdma && kinds != ["memory"] {
-        return Err("-rdma is for memory alone".to_owned());
+        return Err("-rdma: only memory can use it".to_owned());
     }
     if kinds.is_empty() {
         kinds = ["kill", "messages", "memory", "deadlock", "gang"].map(String::from).into();

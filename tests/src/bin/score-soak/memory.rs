@@ -62,15 +62,15 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
         job_count += 1;
         let OperationCounts { carried_out, failed, refused } = totals;
         print!(
-            "\rmemory: {job_count} jobs; of operations on what changes {carried_out} groups carried \
-             out, {failed} with a failure, {refused} operations refused   "
+            "\rmemory: {job_count} jobs; operations on changing regions: {carried_out} groups \
+             carried out, {failed} with a failure, {refused} operations refused   "
         );
         let _ = std::io::stdout().flush();
     }
     println!();
     match totals.carried_out > 0 && totals.failed > 0 {
         true => Ok(()),
-        false => Err("nothing has changed under an operation".to_owned()),
+        false => Err("no region has changed during an operation".to_owned()),
     }
 }
 

@@ -15,19 +15,107 @@ const NUMBERS: &[&str] = &["u8", "u16", "u32", "u64", "u128", "i32", "i64", "f64
 const EXIT_CODES: &str = "proto/src/exit_code.rs";
 /// What every Rust file knows without `use`.
 const PRELUDE: &[&str] = &[
-    "AsMut", "AsRef", "Box", "Clone", "Copy", "Default", "DoubleEndedIterator", "Drop", "Eq", "Err",
-    "ExactSizeIterator", "Extend", "Fn", "FnMut", "FnOnce", "From", "Future", "FromIterator", "Into",
-    "IntoIterator", "IntoFuture", "Iterator", "None", "Ok", "Option", "Ord", "PartialEq", "PartialOrd",
-    "Result", "Send", "Sized", "Some", "String", "Sync", "ToOwned", "ToString", "TryFrom", "TryInto",
-    "Unpin", "Vec",
+    "AsMut",
+    "AsRef",
+    "Box",
+    "Clone",
+    "Copy",
+    "Default",
+    "DoubleEndedIterator",
+    "Drop",
+    "Eq",
+    "Err",
+    "ExactSizeIterator",
+    "Extend",
+    "Fn",
+    "FnMut",
+    "FnOnce",
+    "From",
+    "Future",
+    "FromIterator",
+    "Into",
+    "IntoIterator",
+    "IntoFuture",
+    "Iterator",
+    "None",
+    "Ok",
+    "Option",
+    "Ord",
+    "PartialEq",
+    "PartialOrd",
+    "Result",
+    "Send",
+    "Sized",
+    "Some",
+    "String",
+    "Sync",
+    "ToOwned",
+    "ToString",
+    "TryFrom",
+    "TryInto",
+    "Unpin",
+    "Vec",
 ];
 /// Pronouns, question words, quantities and moods: no type is called so.
 const NO_TYPES: &[&str] = &[
-    "All", "Any", "Asked", "Both", "Each", "Everybody", "Everything", "Found", "Given", "Gone", "Her",
-    "Here", "Him", "How", "It", "Its", "Itself", "Many", "Mine", "Nobody", "None", "Nothing", "Now",
-    "One", "Other", "Others", "Ours", "Own", "Said", "Same", "Seen", "Some", "Somebody", "Something",
-    "Such", "That", "Their", "Them", "There", "These", "They", "Thing", "This", "Those", "Told", "Us",
-    "Wanted", "What", "When", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Why", "Wish", "Yours",
+    "All",
+    "Any",
+    "Asked",
+    "Both",
+    "Each",
+    "Everybody",
+    "Everything",
+    "Found",
+    "Given",
+    "Gone",
+    "Her",
+    "Here",
+    "Him",
+    "How",
+    "It",
+    "Its",
+    "Itself",
+    "Many",
+    "Mine",
+    "Nobody",
+    "None",
+    "Nothing",
+    "Now",
+    "One",
+    "Other",
+    "Others",
+    "Ours",
+    "Own",
+    "Said",
+    "Same",
+    "Seen",
+    "Some",
+    "Somebody",
+    "Something",
+    "Such",
+    "That",
+    "Their",
+    "Them",
+    "There",
+    "These",
+    "They",
+    "Thing",
+    "This",
+    "Those",
+    "Told",
+    "Us",
+    "Wanted",
+    "What",
+    "When",
+    "Where",
+    "Whether",
+    "Which",
+    "Who",
+    "Whom",
+    "Whose",
+    "Why",
+    "Wish",
+    "Yours",
 ];
 
 /// A word that no identifier contains, and what to say instead.
@@ -64,7 +152,8 @@ impl Rules {
         let mut known = HashSet::new();
         for (name, line) in &source.identifiers {
             if known.insert(name)
-                && let Some(word) = segments(name).into_iter().find(|part| self.words.contains_key(part))
+                && let Some(word) =
+                    segments(name).into_iter().find(|part| self.words.contains_key(part))
             {
                 let instead = &self.words[&word];
                 self.findings.push(format!("{path}:{line}: {name}: not \"{word}\" but {instead}"));
@@ -139,13 +228,16 @@ fn is_duration_name(name: &str) -> bool {
     parts.pop_if(|last| UNITS.contains(last));
     parts.pop_if(|last| *last == "RANGE");
     let last = parts.last().copied().unwrap_or_default();
-    parts.len() > 1 && DURATION_ENDINGS.iter().any(|end| last == *end || last.strip_suffix('S') == Some(end))
+    parts.len() > 1
+        && DURATION_ENDINGS.iter().any(|end| last == *end || last.strip_suffix('S') == Some(end))
 }
 
 /// Whether a text looks like the name of an environment variable of ours.
 fn is_variable(text: &str) -> bool {
     let own = ["SCORE", "SCBD", "PM_", "HARNESS_"].iter().any(|start| text.starts_with(start));
-    own && text.chars().all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_')
+    own && text
+        .chars()
+        .all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_')
 }
 
 /// The words of an identifier, in small letters: `told_networks`, `ToldNetworks`, `TOLD`.
@@ -171,7 +263,11 @@ fn crate_of(path: &str) -> String {
     let top = ["src", "tests", "benches", "scenarios", "fuzz_targets"];
     let at = parts.iter().position(|part| top.contains(part)).unwrap_or(0);
     // tests/ is a package, too.
-    let at = if parts.get(at + 1).is_some_and(|next| ["src", "scenarios"].contains(next)) { at + 1 } else { at };
+    let at = if parts.get(at + 1).is_some_and(|next| ["src", "scenarios"].contains(next)) {
+        at + 1
+    } else {
+        at
+    };
     let length = match (parts[at], parts.get(at + 1)) {
         ("src", Some(&"bin")) => at + 3,
         ("src" | "scenarios", _) => at + 1,
@@ -186,7 +282,11 @@ mod tests {
 
     /// What the rules say of these files.
     fn judge(files: &[(&str, &str)]) -> Vec<String> {
-        let words = word_list(&["| word | instead |".into(), "|---|---|".into(), "| muster | bring-up |".into()]);
+        let words = word_list(&[
+            "| word | instead |".into(),
+            "|---|---|".into(),
+            "| muster | bring-up |".into(),
+        ]);
         let mut rules = Rules::new(words);
         for (path, text) in files {
             rules.file(&Source::parse(path, text).expect("tokens"));
@@ -235,13 +335,17 @@ mod tests {
             let found = judge(&[("a/src/lib.rs", text)]);
             assert!(found.len() == 1 && found[0].contains(rule), "{text}: {found:?}");
         }
-        assert!(judge(&[("a/src/lib.rs", "const PACE_ENV: &str = \"SCORE_TEST_PACE\";")]).is_empty());
+        assert!(
+            judge(&[("a/src/lib.rs", "const PACE_ENV: &str = \"SCORE_TEST_PACE\";")]).is_empty()
+        );
         assert!(judge(&[(EXIT_CODES, "pub const EXIT_USAGE: u8 = 2;")]).is_empty());
     }
 
     #[test]
     fn a_type_is_a_noun_and_shadows_nothing() {
-        for text in ["struct Whose;", "enum Copy { A }", "pub type Result<T> = X<T>;", "struct Said;"] {
+        for text in
+            ["struct Whose;", "enum Copy { A }", "pub type Result<T> = X<T>;", "struct Said;"]
+        {
             assert_eq!(judge(&[("a/src/lib.rs", text)]).len(), 1, "{text}");
         }
         assert!(judge(&[("a/src/lib.rs", "impl Iterator for A { type Item = u8; }")]).is_empty());

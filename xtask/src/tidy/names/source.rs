@@ -60,7 +60,11 @@ impl Source {
     /// The text has no Rust tokens.
     pub fn parse(path: &str, text: &str) -> Result<Self, String> {
         // A first line of shell is no token.
-        let text = if text.starts_with("#!/") { text.split_once('\n').map_or("", |(_, rest)| rest) } else { text };
+        let text = if text.starts_with("#!/") {
+            text.split_once('\n').map_or("", |(_, rest)| rest)
+        } else {
+            text
+        };
         let tokens: TokenStream = text.parse().map_err(|error| format!("{error}"))?;
         let mut source =
             Self { path: path.into(), definitions: Vec::new(), identifiers: Vec::new() };
@@ -130,26 +134,44 @@ impl Source {
         }
         let after = tokens.get(index + 2).map(ToString::to_string).unwrap_or_default();
         let follows = match kind {
-            Kind::Type => ["<", "{", ":", ";", "=", "where"].iter().any(|mark| after.starts_with(mark)) || after.starts_with('('),
+            Kind::Type => {
+                ["<", "{", ":", ";", "=", "where"].iter().any(|mark| after.starts_with(mark))
+                    || after.starts_with('(')
+            }
             Kind::Constant => after == ":" || name_text == "mut" || after == name_text,
             Kind::Test => true,
         };
         let public = scope == Scope::Module && head.iter().any(|token| token.to_string() == "pub");
-        let (of, text) = if kind == Kind::Constant { value(&tokens[index + 2..]) } else { Default::default() };
-        follows.then(|| Definition { kind, name: name_text, public, line: name.span().start().line, of, text })
+        let (of, text) =
+            if kind == Kind::Constant { value(&tokens[index + 2..]) } else { Default::default() };
+        follows.then(|| Definition {
+            kind,
+            name: name_text,
+            public,
+            line: name.span().start().line,
+            of,
+            text,
+        })
     }
 }
 
 /// The identifiers between a constant's `:` and `=`, and its value if that is a string.
 fn value(tokens: &[TokenTree]) -> (Vec<String>, Option<String>) {
-    let is = |token: &TokenTree, mark: char| matches!(token, TokenTree::Punct(found) if found.as_char() == mark);
-    let Some(equals) = tokens.iter().position(|token| is(token, '=') || is(token, ';')) else {
+    let ends_type = |token: &TokenTree| match token {
+        TokenTree::Punct(mark) => ['=', ';'].contains(&mark.as_char()),
+        _ => false,
+    };
+    let Some(equals) = tokens.iter().position(ends_type) else {
         return Default::default();
     };
     let mut of = Vec::new();
     words_of(&tokens[..equals], &mut of);
     let text = match tokens.get(equals + 1) {
-        Some(TokenTree::Literal(literal)) => literal.to_string().strip_prefix('"').and_then(|text| text.strip_suffix('"')).map(String::from),
+        Some(TokenTree::Literal(literal)) => literal
+            .to_string()
+            .strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'))
+            .map(String::from),
         _ => None,
     };
     (of, text)
@@ -169,7 +191,11 @@ fn words_of(tokens: &[TokenTree], words: &mut Vec<String>) {
 
 /// What the braces behind these tokens hold.
 fn opens(head: &[TokenTree]) -> Scope {
-    let words: Vec<String> = head.iter().filter(|token| matches!(token, TokenTree::Ident(_))).map(ToString::to_string).collect();
+    let words: Vec<String> = head
+        .iter()
+        .filter(|token| matches!(token, TokenTree::Ident(_)))
+        .map(ToString::to_string)
+        .collect();
     let has = |word: &str| words.iter().any(|found| found == word);
     if has("fn") {
         Scope::Body
@@ -212,7 +238,8 @@ mod tests {
         );
         let found: Vec<(&str, bool)> =
             source.definitions.iter().map(|one| (one.name.as_str(), one.public)).collect();
-        let wanted = [("A", true), ("B", false), ("D", true), ("E", false), ("G", false), ("H", false)];
+        let wanted =
+            [("A", true), ("B", false), ("D", true), ("E", false), ("G", false), ("H", false)];
         assert_eq!(found, wanted);
     }
 
@@ -225,7 +252,8 @@ mod tests {
 
     #[test]
     fn comments_strings_and_names_of_tests_are_no_identifiers() {
-        let source = parse("// one\n/// two\n#[test]\nfn three() { four(\"five\"); }\nfn six() {}\n");
+        let source =
+            parse("// one\n/// two\n#[test]\nfn three() { four(\"five\"); }\nfn six() {}\n");
         let names: Vec<&str> = source.identifiers.iter().map(|(name, _)| name.as_str()).collect();
         for absent in ["one", "two", "three", "five"] {
             assert!(!names.contains(&absent), "{absent}: {names:?}");

@@ -267,7 +267,8 @@ impl Simulation {
         let wait = self.random.chance(70);
         let priority = self.random.below(16) as u8;
         let memory = if self.random.chance(30) { self.random.below(60) } else { 0 };
-        let request = JobRequest { allocation: shape, pools, wait, priority, memory, spec_bytes: 10 };
+        let request =
+            JobRequest { allocation: shape, pools, wait, priority, memory, spec_bytes: 10 };
         let could_run = !wait && self.could_run(&request);
         let submitted_at = self.now;
         self.submissions.insert((session, tag), Observed { submitted_at, ..Observed::default() });

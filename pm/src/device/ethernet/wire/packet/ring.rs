@@ -146,8 +146,7 @@ impl PacketRing {
         let frames = self.geometry.frames();
         let is_user_owned =
             |frame: usize| self.is_user_owned(self.geometry.frame_offset(frame % frames));
-        let oldest =
-            (0..frames).find(|&i| is_user_owned(i) && !is_user_owned(i + frames - 1));
+        let oldest = (0..frames).find(|&i| is_user_owned(i) && !is_user_owned(i + frames - 1));
         let all = || is_user_owned(0).then_some(0);
         if let Some(first) = oldest.or_else(all) {
             self.next_offset = self.geometry.frame_offset(first);
