@@ -187,8 +187,10 @@ fn virtual_hosts(
     let number = match number {
         Some(number) if number <= MAX_VIRTUAL => number,
         _ => {
-            let (word, most) = (printable(count), MAX_VIRTUAL);
-            return Err(error(format!("'{word}' is no number of virtual hosts from 1 to {most}")));
+            let (word, max_hosts) = (printable(count), MAX_VIRTUAL);
+            return Err(error(format!(
+                "'{word}' is no number of virtual hosts from 1 to {max_hosts}"
+            )));
         }
     };
     let processors_each = (machine.processors / number as u32).max(1);

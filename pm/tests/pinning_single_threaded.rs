@@ -41,7 +41,7 @@ fn main() {
         return;
     }
     println!("test threads_of_pm_are_told_apart_from_the_programs ...");
-    check_threads_are_told_apart();
+    check_threads_are_distinguished();
     println!("test the_same_beside_threads_of_pm ...");
     assert!(hits_without_system_calls(start_pm_thread), "the child called the kernel, or missed");
     check_changes();
@@ -60,7 +60,7 @@ fn start_pm_thread() {
     assert!(threads::is_only_app_thread(), "a thread of PM does not count");
 }
 
-fn check_threads_are_told_apart() {
+fn check_threads_are_distinguished() {
     assert!(threads::is_only_app_thread());
     start_pm_thread();
     start_pm_thread();

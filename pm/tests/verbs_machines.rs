@@ -267,9 +267,9 @@ fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
     });
 }
 
-/// This test is the last one, because only one machine is left.
+/// One machine is left afterwards, so this test is the last one by its name.
 #[test]
-fn operations_to_a_machine_that_was_switched_off_end_when_membership_reports_its_exit() {
+fn work_towards_a_machine_that_is_switched_off_ends_when_membership_reports_its_exit() {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
     let mut nodes: Vec<Node> = adapters().iter().map(|name| Node::new(machine, name)).collect();

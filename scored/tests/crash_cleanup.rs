@@ -31,9 +31,9 @@ fn children(pid: i32) -> Vec<i32> {
     list.split_whitespace().map(|child| child.parse().unwrap()).collect()
 }
 
-fn assert_gone_within(limit: Duration, what: &str, mut is_gone: impl FnMut() -> bool) {
+fn assert_removed_within(limit: Duration, what: &str, mut is_removed: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
-    while !is_gone() {
+    while !is_removed() {
         assert!(Instant::now() < end, "{what} is left after {limit:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -78,7 +78,7 @@ fn a_killed_scored_leaves_no_process_and_the_next_start_removes_its_directory() 
         let directory = driver.outcome.dir.clone();
         sigkill(driver.child.id() as i32);
         driver.child.wait().unwrap();
-        assert_gone_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
+        assert_removed_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
         // The start of another test may have removed it earlier.
         run(job(1, vec![sh("exit 0")]));
         assert!(!Path::new(&directory).exists());
@@ -91,9 +91,9 @@ fn all_processes_and_files_are_removed_when_scrun_disconnects() {
         let (mut driver, mark) = stubborn_driver(options);
         let directory = driver.outcome.dir.clone();
         driver.socket.shutdown(std::net::Shutdown::Both).unwrap();
-        assert_gone_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
-        assert_gone_within(CLEANUP_TIMEOUT, "the directory", || !Path::new(&directory).exists());
-        assert_gone_within(CLEANUP_TIMEOUT, "scored", || {
+        assert_removed_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
+        assert_removed_within(CLEANUP_TIMEOUT, "the directory", || !Path::new(&directory).exists());
+        assert_removed_within(CLEANUP_TIMEOUT, "scored", || {
             driver.child.try_wait().unwrap().is_some()
         });
     }
@@ -103,7 +103,7 @@ fn all_processes_and_files_are_removed_when_scrun_disconnects() {
 fn sigterm_ends_scored_as_cleanly_as_scrun_does() {
     let (mut driver, mark) = stubborn_driver(ScoredOptions::default());
     kill(Pid::from_raw(driver.child.id() as i32), Signal::SIGTERM).unwrap();
-    assert_gone_within(CLEANUP_TIMEOUT, "scored", || driver.child.try_wait().unwrap().is_some());
+    assert_removed_within(CLEANUP_TIMEOUT, "scored", || driver.child.try_wait().unwrap().is_some());
     assert_eq!(marked(&mark), []);
     assert!(!Path::new(&driver.outcome.dir).exists());
 }
@@ -153,8 +153,8 @@ fn a_job_can_be_cut_off_at_any_moment() {
                 children(scored).into_iter().for_each(sigkill);
             }
         }
-        assert_gone_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
-        assert_gone_within(CLEANUP_TIMEOUT, "scored", || {
+        assert_removed_within(CLEANUP_TIMEOUT, "a process", || marked(&mark).is_empty());
+        assert_removed_within(CLEANUP_TIMEOUT, "scored", || {
             driver.child.try_wait().unwrap().is_some()
         });
     }

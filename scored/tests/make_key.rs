@@ -25,8 +25,8 @@ fn a_key_is_made_for_its_owner_alone_and_never_overwritten() {
     assert!(line.contains("cluster.key already exists"), "{line}");
     assert!(key == score_tree::key::Key::load(&file).unwrap());
 
-    let nowhere = make(&folder.join("missing/key"));
-    let line = String::from_utf8(nowhere.stderr).unwrap();
+    let missing_folder = make(&folder.join("missing/key"));
+    let line = String::from_utf8(missing_folder.stderr).unwrap();
     assert!(line.contains("missing/key") && line.lines().count() == 1, "{line}");
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -95,9 +95,9 @@ fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
     let Some(cluster) = Cluster::start_with_options(&env, &names, &database, &options) else {
         return;
     };
-    let Some(built) = env.test_program("waves") else { return };
+    let Some(built) = env.test_program("load_waves") else { return };
     // In a folder where every user may run it, wherever the build is.
-    let program = env.dir().join("waves");
+    let program = env.dir().join("load_waves");
     std::fs::copy(built, &program).unwrap();
     let program = program.to_str().unwrap();
     let start = |uid: u32, shape: &str| {

@@ -21,7 +21,7 @@ const BYTES: u64 = 5050;
 #[test]
 fn the_monitor_draws_on_the_terminal_and_restores_it() {
     let env = TestEnv::new();
-    let Some(program) = env.test_program("figures") else { return };
+    let Some(program) = env.test_program("monitor_load") else { return };
     let line = format!(
         "stty rows 20 cols 100; scrun -nodes=2,monitor=ALL {} 60 > out; echo code $?",
         program.display()
@@ -42,7 +42,7 @@ fn the_monitor_draws_on_the_terminal_and_restores_it() {
 #[test]
 fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
     let env = TestEnv::new();
-    let Some(program) = env.test_program("figures") else { return };
+    let Some(program) = env.test_program("monitor_load") else { return };
     let folder = env.dir().join("bin");
     fs::create_dir(&folder).unwrap();
     // An xterm that needs no display: it keeps the output of its command.
@@ -70,7 +70,7 @@ fn count_pixels(pixels: &[[u8; 3]], is_counted: impl Fn([i32; 3]) -> bool) -> us
 fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
     let Some(virtual_display) = VirtualDisplay::open("monitor_in_an_xterm") else { return };
     let env = TestEnv::new();
-    let Some(program) = env.test_program("figures") else { return };
+    let Some(program) = env.test_program("monitor_load") else { return };
     let count_red = || {
         count_pixels(&virtual_display.screenshot(), |[red, green, blue]| red - green.max(blue) > 90)
     };
@@ -100,7 +100,7 @@ fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
 fn a_display_that_closes_ends_the_monitor_and_the_job_goes_on() {
     let Some(virtual_display) = VirtualDisplay::open("monitor_without_its_screen") else { return };
     let env = TestEnv::new();
-    let Some(program) = env.test_program("figures") else { return };
+    let Some(program) = env.test_program("monitor_load") else { return };
     let display = format!("DISPLAY={}", virtual_display.display);
     let job = ["scrun", "-nodes=2,monitor=load", program.to_str().unwrap(), "600"];
     let args = [&[display.as_str()][..], &job].concat();
@@ -124,7 +124,7 @@ fn a_display_that_closes_ends_the_monitor_and_the_job_goes_on() {
     sleep(Duration::from_secs(1));
     drop(virtual_display);
     wait_for("scmon", 0);
-    assert_eq!(count_running("figures"), 2);
+    assert_eq!(count_running("monitor_load"), 2);
     terminal.type_keys("\u{3}");
     assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT is what ends it");
 }
@@ -153,7 +153,7 @@ fn without_a_terminal_the_job_runs_and_one_line_says_that_no_monitor_is_started(
 #[test]
 fn the_messages_and_bytes_of_a_job_are_reported_exactly_at_its_end() {
     let env = TestEnv::new();
-    let Some(program) = env.test_program("figures") else { return };
+    let Some(program) = env.test_program("monitor_load") else { return };
     for (group, nodes) in [(None, 4), (Some("local:2"), 4)] {
         let mut options = format!("-nodes={nodes},stat=detail");
         options.extend(group.map(|group| format!(",group={group}")));
@@ -179,7 +179,7 @@ fn the_messages_and_bytes_of_a_job_are_reported_exactly_at_its_end() {
 #[test]
 fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
     let env = TestEnv::new();
-    let Some(program) = env.test_program("figures") else { return };
+    let Some(program) = env.test_program("monitor_load") else { return };
     let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
     let copy = env.dir().join("program");
     fs::copy(program, &copy).unwrap();

@@ -260,7 +260,7 @@ fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
     terminate(old);
     assert_refused("nodes=3.linux.old", "at most 2 on one");
     assert_refused("nodes=1.linux.odl", "did you mean 'old'");
-    // Whole hosts; hosts of other kinds only by hetero. The spare is not used.
+    // Whole hosts; hosts of other kinds only by hetero. The spare is not used yet.
     assert_eq!(count_lines("hosts=2"), 4);
     assert_refused("hosts=3", "3 whole hosts");
     assert_eq!(count_lines("hosts=3,hetero"), 6);

@@ -84,7 +84,7 @@ fn messages_of_all_sizes_arrive_in_order_at_sleeping_receivers_too_and_are_count
     let options = "-group=local:2,nodes=2x2,network=verbs";
     let outcome = run(&env, &[options, &traffic, "150", "4711", "block"]).expect_code(0);
     assert_eq!(outcome.text(), "all in order\n".repeat(4), "{outcome}");
-    let program = test_program_path(&env, "figures");
+    let program = test_program_path(&env, "monitor_load");
     let outcome = run(&env, &[PAIR, &program, "2"]).expect_code(0);
     let detailed = format!("{PAIR},stat=detail").replace(",message=quiet", "");
     let detailed = run(&env, &[&detailed, &program, "2"]).expect_code(0);

@@ -8,7 +8,7 @@ const LOSS: &str = "drop=0.1,duplicate=0.05,reorder=0.05,seed=";
 
 fn run(ending: &str, seed: u32) -> Option<Outcome> {
     let env = TestEnv::new();
-    let program = env.test_program("last_words")?;
+    let program = env.test_program("send_then_exit")?;
     let args = ["-group=local:4,nodes=4x1", program.to_str().unwrap(), "200", ending];
     let job = env.scrun(&args).env("SCORE_TEST_LOSS", &format!("{LOSS}{seed}"));
     Some(job.run())
@@ -40,7 +40,7 @@ fn everything_arrives_after_an_end_without_handlers() {
 #[test]
 fn an_invalid_packet_loss_is_refused() {
     let env = TestEnv::new();
-    let Some(program) = env.test_program("last_words") else { return };
+    let Some(program) = env.test_program("send_then_exit") else { return };
     let args = ["-group=local:2,nodes=2x1", program.to_str().unwrap(), "1", "exit"];
     let outcome = env.scrun(&args).env("SCORE_TEST_LOSS", "drop=2").run();
     assert_ne!(outcome.code, 0, "{outcome}");

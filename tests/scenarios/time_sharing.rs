@@ -25,8 +25,8 @@ fn start_cluster<'a>(env: &'a TestEnv, cores: u32, slice: &str) -> Option<Cluste
 
 /// The path of a copy of the helper program that every user may run.
 fn copy_turns_program(env: &TestEnv) -> Option<PathBuf> {
-    let built = env.test_program("turns")?;
-    let path = env.dir().join("turns");
+    let built = env.test_program("run_intervals")?;
+    let path = env.dir().join("run_intervals");
     std::fs::copy(built, &path).unwrap();
     Some(path)
 }
@@ -282,7 +282,7 @@ fn sc_sleep_stops_the_whole_job_for_its_time() {
     let Some(program) = copy_turns_program(&env) else { return };
     let job = env.scrun(&["-nodes=2", program.to_str().unwrap(), "3", "sleep"]).start();
     // The job is alone: only its sleep stops it.
-    wait_until_stopped(&env, 5, |process| process.program() == "turns");
+    wait_until_stopped(&env, 5, |process| process.program() == "run_intervals");
     let outcome = job.wait();
     assert_eq!(outcome.code, 0, "{outcome}");
     assert_eq!(outcome.text().matches("slept 0").count(), 2, "{outcome}");
@@ -466,7 +466,8 @@ fn a_traced_process_takes_turns_as_any_other() {
     let program = program.to_str().unwrap();
     let mut traced = start(&cluster, ALICE, "nodes=1", &[program, "6"]);
     traced.wait_for("up", 1);
-    let process = env.wait_for_process("turns", |process| process.program() == "turns");
+    let process =
+        env.wait_for_process("run_intervals", |process| process.program() == "run_intervals");
     let mut tracer = env.command(tracer).arg(&process.pid.to_string()).start();
     tracer.wait_for("attached", 1);
     let other = start(&cluster, BOB, "nodes=1", &[program, "3"]);

@@ -163,7 +163,7 @@ fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
     let seconds = std::env::var("HARNESS_SLICES_SECONDS").ok();
     let seconds: u64 = seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(6);
     run_on_both(DATABASE, &["-page", "off", "-ts", SLICE], |env, cluster, remote_machine| {
-        let [turns, traffic] = ["turns", "traffic"].map(|name| program(env, name));
+        let [turns, traffic] = ["run_intervals", "traffic"].map(|name| program(env, name));
         let mut clocks = ClockMap::default();
         let spinners = [(ALICE, RESULT_FILES[0]), (BOB, RESULT_FILES[1])].map(|(uid, file)| {
             let args = [&turns, &seconds.to_string(), "=:", file];

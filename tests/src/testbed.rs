@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 
 use crate::{Job, TestEnv, binaries, process, skip};
 
-/// The folder, in an ancestor of the programs' folder, into which packages are unpacked.
+/// The folder next to the programs' folder into which packages are unpacked.
 const PACKAGE_DIR: &str = "testbeds";
 
 /// A testbed, ready to be started.

@@ -153,7 +153,7 @@ mod tests {
         ) {
             let mut queue = CoalescingQueue::new(100);
             let (mut sent, mut received) = (vec![Vec::new(); 5], vec![Vec::new(); 5]);
-            let mut hear = |report: Option<TestReport>| match report {
+            let mut check_report = |report: Option<TestReport>| match report {
                 Some(TestReport::Step(step, nodes)) => {
                     nodes.iter().for_each(|node| received[node as usize].push((step, 0)));
                 }
@@ -174,11 +174,11 @@ mod tests {
                 };
                 queue.push(report).unwrap();
                 if taken[number] {
-                    hear(queue.pop());
+                    check_report(queue.pop());
                 }
             }
             while !queue.is_empty() {
-                hear(queue.pop());
+                check_report(queue.pop());
             }
             prop_assert_eq!(received, sent);
         }

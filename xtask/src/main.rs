@@ -20,7 +20,7 @@ usage: cargo xtask COMMAND
   bench [OPTIONS]          measures, together with other libraries if they are installed
   soak [KIND] [OPTIONS]    kills and floods for as long as you like (cargo xtask soak -help)
   vm PROGRAM [ARG...]      runs a program in a virtual machine that has an RDMA device
-  tidy                     the house rules that no compiler checks
+  tidy                     the rules that no compiler checks
   headers                  compares the C headers with what the libraries export
   install -prefix DIR      copies commands, libraries, headers and man pages below DIR
 ";

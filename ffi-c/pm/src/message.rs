@@ -129,13 +129,13 @@ unsafe extern "C" fn pmReceive(pmc: *mut Context, bufp: *mut *mut u8, lenp: *mut
             0
         }
         FastReceive::Empty => libc::ENOBUFS,
-        FastReceive::CheckOthers => look_aside(pmc, bufp, lenp),
+        FastReceive::CheckOthers => receive_slow(pmc, bufp, lenp),
         FastReceive::SlowPath => receive(pmc, bufp, lenp),
     }
 }
 
 #[inline(never)]
-extern "C" fn look_aside(
+extern "C" fn receive_slow(
     pmc: &LiveContext,
     bufp: &mut MaybeUninit<*mut u8>,
     lenp: &mut MaybeUninit<usize>,

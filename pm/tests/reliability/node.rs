@@ -118,8 +118,8 @@ impl Node {
     fn receive_packet(&mut self, flight: &InFlightPacket, now: u64) {
         let buffer = self.free_buffers.pop().expect("the machine keeps fewer than there are");
         self.buffers[buffer as usize].clone_from(&flight.bytes);
-        let fate = self.machine.receive(&flight.bytes, flight.link, buffer, now);
-        if fate == BufferDisposition::Free {
+        let disposition = self.machine.receive(&flight.bytes, flight.link, buffer, now);
+        if disposition == BufferDisposition::Free {
             self.free_buffers.push(buffer);
         }
         while let Some(event) = self.machine.next_event() {

@@ -63,8 +63,8 @@ fn every_length_arrives_whole_and_in_order_on_udp_over_loopback() {
         assert_eq!(one.wire.mtu(), PACKET_MAX, "loopback's MTU is larger than any buffer");
         let peer = one.wire.add_peer(&other.address()).unwrap();
         assert_eq!((peer.number, peer.mtu), (0, PACKET_MAX));
-        for elsewhere in [None, Some(payload.start())] {
-            one.user_addr = elsewhere;
+        for user_addr in [None, Some(payload.start())] {
+            one.user_addr = user_addr;
             check_transfer(&mut one, &mut other, &lengths(PACKET_MAX), &payload);
             let stats = one.wire.stats();
             assert!(stats.send_calls < stats.sent / 4, "batches need few calls: {stats:?}");

@@ -273,9 +273,9 @@ impl Model {
     }
 
     fn writes(&mut self, state: &ModelState) {
-        for (index, &(from, to, landed)) in state.writes.iter().enumerate() {
+        for (index, &(from, to, is_written)) in state.writes.iter().enumerate() {
             let mut next = state.clone();
-            if landed {
+            if is_written {
                 next.writes.remove(index);
                 next.processes[from].remote -= 1;
             } else {

@@ -11,7 +11,7 @@ const TICKS: u64 = 100;
 pub struct Process {
     /// Its id.
     pub pid: u32,
-    /// What it calls itself.
+    /// Its name (comm).
     pub name: String,
     /// Its arguments, as they were given.
     pub args: Vec<String>,

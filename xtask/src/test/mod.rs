@@ -17,7 +17,7 @@ type Step = (&'static str, fn(&mut TestSummary) -> Result<(), String>);
 const STEPS: &[Step] = &[
     ("what this machine lacks", set_up),
     ("format", format),
-    ("house rules", house_rules),
+    ("tidy", tidy_rules),
     ("clippy", clippy),
     ("release build of everything", release_build),
     ("tests of every package, C programs, corpora and whole-system scenarios", tests),
@@ -86,7 +86,7 @@ fn format(_: &mut TestSummary) -> Result<(), String> {
     run::run_checked(&mut run::cargo(&["fmt", "--all", "--check"]))
 }
 
-fn house_rules(summary: &mut TestSummary) -> Result<(), String> {
+fn tidy_rules(summary: &mut TestSummary) -> Result<(), String> {
     tidy::run(&[])?;
     if !run::is_installed("groff") {
         summary.add_skip("man pages render", "groff is not installed");

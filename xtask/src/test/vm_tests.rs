@@ -22,8 +22,16 @@ const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// programs, and programs of `tests/programs`.
 const SCENARIO_FILTER: &str = "rdma_jobs::";
 const USER_PROGRAMS: &[&str] = &["scored", "scrun", "scatter", "gather", "system", "pmtest"];
-const TEST_PROGRAMS: &[&str] =
-    &["deadlock", "figures", "pingpong", "regions", "remote", "traffic", "turns", "two_networks"];
+const TEST_PROGRAMS: &[&str] = &[
+    "deadlock",
+    "monitor_load",
+    "pingpong",
+    "regions",
+    "remote",
+    "traffic",
+    "run_intervals",
+    "two_networks",
+];
 /// The test that runs after them and removes the adapters, and the index of the test that runs
 /// again then.
 const ADAPTER_REMOVAL_TEST: &str = "verbs_removal";

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the house rules that no compiler checks. One file per subject: each has
+//! `cargo xtask tidy`: the rules that no compiler checks. One file per subject: each has
 //! functions that return the lines of the tree that break a rule. Also runs as a test of this
 //! package.
 

@@ -111,13 +111,14 @@ pub fn print_distribution(label: &str, mut times_ns: Vec<u64>) {
     times_ns.sort_unstable();
     let percentile = |part: usize| times_ns.get(times_ns.len() * part / 100).or(times_ns.last());
     let percentile_us = |part| percentile(part).map_or(0.0, |nanos| *nanos as f64 / 1e3);
-    let (count, max_us) = (times_ns.len(), times_ns.last().map_or(0.0, |most| *most as f64 / 1e3));
+    let (count, max_us) =
+        (times_ns.len(), times_ns.last().map_or(0.0, |max_ns| *max_ns as f64 / 1e3));
     let [p50, p90, p99] = [50, 90, 99].map(percentile_us);
     println!("{label}: {p50:.0} {p90:.0} {p99:.0} {max_us:.0} us (50, 90, 99, 100 %) of {count}");
     let mut rest = &times_ns[..];
     let mut bound_us = 8;
     while !rest.is_empty() {
-        let within_count = rest.partition_point(|figure| *figure <= bound_us * 1000);
+        let within_count = rest.partition_point(|time_ns| *time_ns <= bound_us * 1000);
         if within_count > 0 {
             println!(
                 "  <= {bound_us:>7} us {within_count:>7} {}",

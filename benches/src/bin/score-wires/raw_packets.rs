@@ -85,7 +85,7 @@ impl RawEndpoint {
     pub fn send_batch(&mut self, bytes: usize) -> BenchResult<usize> {
         let len = self.mtu - HEADER;
         let count = bytes / len;
-        if self.send_longest(count) < count {
+        if self.send_max_len(count) < count {
             return Err("the queue is full".into());
         }
         Ok(count * len)
@@ -93,7 +93,7 @@ impl RawEndpoint {
 
     /// Sends so many of the longest packets, from slots in turn as the device does; returns how
     /// many were accepted.
-    fn send_longest(&mut self, count: usize) -> usize {
+    fn send_max_len(&mut self, count: usize) -> usize {
         let header = [0; HEADER];
         let len = self.mtu - HEADER;
         let stride = (len + HEADROOM_LEN).next_multiple_of(64);
@@ -272,7 +272,7 @@ pub fn source(endpoint: &mut RawEndpoint) -> BenchResult<()> {
     loop {
         let free_window = (WINDOW - (sent - acknowledged).min(WINDOW)).min(64) as usize;
         if free_window >= 32 {
-            sent += endpoint.send_longest(free_window) as u64;
+            sent += endpoint.send_max_len(free_window) as u64;
         }
         let count = endpoint.wire.receive(&mut out);
         for packet in &out[..count] {

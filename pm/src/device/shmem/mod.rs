@@ -55,7 +55,7 @@ pub(crate) struct ShmemEndpoint {
     select: select::ShmemSelectState,
     rma: rma::RmaState,
     emulation: rma_emulation::RmaEmulation,
-    ringer: Arc<DoorbellSender>,
+    doorbell: Arc<DoorbellSender>,
     segment: Arc<Segment>,
 }
 
@@ -70,7 +70,7 @@ impl ShmemEndpoint {
         segment: Arc<Segment>,
         channel: u32,
         self_node: u32,
-        ringer: Arc<DoorbellSender>,
+        doorbell: Arc<DoorbellSender>,
         owner_pid: i32,
     ) -> PmResult<ShmemEndpoint> {
         let has_membarrier = membarrier::register();
@@ -97,7 +97,7 @@ impl ShmemEndpoint {
             select: select::ShmemSelectState::default(),
             rma: rma::RmaState::new(segment.geometry().nodes, owner_pid),
             emulation: rma_emulation::RmaEmulation::new(),
-            ringer,
+            doorbell,
             segment,
         })
     }

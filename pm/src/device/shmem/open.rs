@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct ShmemChannels {
     options: ShmemOptions,
     geometry: SegmentGeometry,
-    ringer: Arc<DoorbellSender>,
+    doorbell: Arc<DoorbellSender>,
     state: Mutex<State>,
 }
 
@@ -46,7 +46,7 @@ impl ShmemChannels {
         Ok(ShmemChannels {
             options,
             geometry: SegmentGeometry::for_nodes(options.nodes)?,
-            ringer: Arc::new(DoorbellSender::new()?),
+            doorbell: Arc::new(DoorbellSender::new()?),
             state: Mutex::new(state),
         })
     }
@@ -90,7 +90,7 @@ impl ShmemChannels {
             node.receiver_state.0.0.store(0, Ordering::SeqCst);
         }
         let pid = std::process::id() as i32;
-        let endpoint = ShmemEndpoint::new(segment, channel, self_node, self.ringer.clone(), pid)?;
+        let endpoint = ShmemEndpoint::new(segment, channel, self_node, self.doorbell.clone(), pid)?;
         state.bound_contexts.insert((channel, self_node));
         Ok(endpoint)
     }
@@ -181,9 +181,9 @@ pub(crate) fn attach(fd: OwnedFd) -> PmResult<Shmem> {
         return Err(Error::Invalid);
     };
     let segment = Arc::new(Segment::open(rings_fd, arena_fd, &attach)?);
-    let ringer = Arc::new(DoorbellSender::new()?);
+    let doorbell = Arc::new(DoorbellSender::new()?);
     let endpoint =
-        ShmemEndpoint::new(segment, attach.channel, attach.self_node, ringer, owner_pid)?;
+        ShmemEndpoint::new(segment, attach.channel, attach.self_node, doorbell, owner_pid)?;
     role::become_user();
     debug::log(debug::INFO, || {
         format!("shmem: attached as node {} of {}", attach.self_node, attach.geometry.nodes)

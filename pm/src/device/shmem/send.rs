@@ -466,7 +466,7 @@ impl ShmemEndpoint {
         let receiver_state = &target.record().receiver_state.0;
         if receiver_state.clear_sleeping() {
             let node = self.node_of(target);
-            if !self.ringer.ring(self.segment.nonce(), node) {
+            if !self.doorbell.ring(self.segment.nonce(), node) {
                 // The kernel has no memory: the next sender tries again.
                 receiver_state.set_sleeping(|| {});
             }

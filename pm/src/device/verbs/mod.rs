@@ -196,10 +196,10 @@ impl NetworkDevice for Verbs {
     /// Waits for the progress thread if that is running a pass.
     fn poll_blocking(endpoint: &VerbsEndpoint) {
         let mut engine = endpoint.progress_lock.lock();
-        let must_ring = engine.progress(&endpoint.queues, ProgressMode::All)
+        let must_wake = engine.progress(&endpoint.queues, ProgressMode::All)
             && endpoint.queues.wakeup_flag.take_wakeup();
         drop(engine);
-        if must_ring {
+        if must_wake {
             endpoint.select.notify();
         }
         // Serves requests of threads that found the engine locked.

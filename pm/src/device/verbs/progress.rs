@@ -69,14 +69,14 @@ impl VerbsEndpoint {
     /// a completion.
     fn service_once(&self, has_event: bool) -> Duration {
         let mut max_sleep = MAX_SLEEP_INTERVAL;
-        let mut must_ring = false;
+        let mut must_wake = false;
         drop(self.progress_lock.lock());
         let pass = |engine: &mut VerbsEngine| {
             if has_event {
                 engine.adapter.drain_channel();
             }
             engine.service(&self.queues);
-            must_ring |= engine.progress(&self.queues, ProgressMode::All)
+            must_wake |= engine.progress(&self.queues, ProgressMode::All)
                 && self.queues.wakeup_flag.take_wakeup();
             self.net.broken.store(u64::from(engine.is_broken), Ordering::Release);
             if !engine.is_idle() {
@@ -87,7 +87,7 @@ impl VerbsEndpoint {
             }
         };
         self.progress_lock.run_exclusive(pass, || true);
-        if must_ring {
+        if must_wake {
             self.select.notify();
         }
         max_sleep

@@ -355,10 +355,10 @@ mod tests {
     fn a_type_name_occurs_once_in_a_crate_unless_each_is_private() {
         let public = ("a/src/one.rs", "pub struct Peer;");
         let private = ("a/src/two.rs", "struct Peer;");
-        let elsewhere = ("b/src/two.rs", "pub struct Peer;");
+        let other_crate = ("b/src/two.rs", "pub struct Peer;");
         assert_eq!(judge(&[public, private]).len(), 1);
         assert!(judge(&[private, ("a/src/three.rs", "enum Peer { A }")]).is_empty());
-        assert!(judge(&[public, elsewhere]).is_empty());
+        assert!(judge(&[public, other_crate]).is_empty());
         assert!(judge(&[public, ("a/tests/x.rs", "struct Peer;")]).is_empty());
     }
 

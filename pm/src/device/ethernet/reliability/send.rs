@@ -231,10 +231,10 @@ impl PacketSender {
     /// that opened it may be lost.
     #[inline]
     pub(super) fn arm_window_probe(&mut self, shared: &CommonState, now: u64) {
-        let is_shut = self.next_unsent != self.next_sequence()
+        let is_window_closed = self.next_unsent != self.next_sequence()
             && !self.is_next_admitted()
             && self.in_flight == 0;
-        if is_shut && self.time_out_at == NO_DEADLINE {
+        if is_window_closed && self.time_out_at == NO_DEADLINE {
             self.time_out_at = now + self.rtt.timeout(&shared.config);
         }
     }

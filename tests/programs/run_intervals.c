@@ -3,14 +3,14 @@
  * as its own only if it is shorter than any slice. Prints "FROM TO" lines, in nanoseconds of a
  * clock that all processes of the host share.
  *
- *   turns SECONDS            one thread
- *   turns SECONDS stubborn   ignores what can be ignored; two threads, a child, and a grandchild in
- *                            a session of its own spin as well
- *   turns SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
- *   turns SECONDS sleep      calls sc_sleep
- *   turns SECONDS yield      gives its slices up
- *   turns SECONDS idle       computes for half a second, for another one goes to and fro between
- *                            busy and idle, then has nothing to do for so long
+ *   run_intervals SECONDS            one thread
+ *   run_intervals SECONDS stubborn   ignores what can be ignored; two threads, a child, and a
+ *                                    grandchild in a session of its own spin as well
+ *   run_intervals SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
+ *   run_intervals SECONDS sleep      calls sc_sleep
+ *   run_intervals SECONDS yield      gives its slices up
+ *   run_intervals SECONDS idle       computes for half a second, alternates between busy and idle
+ *                                    for another one, then has nothing to do for so long
  */
 #define _GNU_SOURCE
 #include <pthread.h>

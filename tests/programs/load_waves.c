@@ -1,6 +1,6 @@
 /*
  * A job with changing load, for monitors:
- *   waves SECONDS
+ *   load_waves SECONDS
  * The busy share of each node goes up and down, one node after the other, and so does the length of
  * its messages to the next node. User monitor 0 shows the share, user monitor 1 the node. The node
  * is busy by its flag, but leaves the processor to others. Node 0 prints a line when all nodes run.

@@ -1,6 +1,6 @@
 /*
  * Numbers for monitors to show:
- *   figures SECONDS
+ *   monitor_load SECONDS
  * Each even node sends 100 messages of 1 to 100 bytes to the odd node after it, which receives
  * them. Then the odd nodes wait for a message that does not come, until SECONDS after their start:
  * their idle flag is set. The even nodes compute for a second longer, because otherwise the odd

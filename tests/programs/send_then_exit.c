@@ -1,7 +1,7 @@
 /*
  * Odd nodes send messages to the node before them. The moment that the last pmSend has returned,
  * they exit in the way that the argument names. Even nodes wait for all messages:
- *   last_words MESSAGES return|exit|_exit
+ *   send_then_exit MESSAGES return|exit|_exit
  */
 #include <errno.h>
 #include <stdint.h>
