@@ -35,10 +35,10 @@ impl Macro {
                     "" => Vec::new(),
                     list => list.split(',').map(|name| name.trim().to_owned()).collect(),
                 };
-                if let Some(odd) = parameters.iter().find(|name| !is_name(name)) {
+                if let Some(invalid) = parameters.iter().find(|name| !is_name(name)) {
                     return Err(format!(
                         "'{}' is no name of a parameter",
-                        crate::error::printable(odd)
+                        crate::error::printable(invalid)
                     ));
                 }
                 (Some(parameters), text)

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::gather::COLLECTOR;
-use crate::gather::spool::{CHUNK, Spool};
+use crate::gather::spool::{CHUNK_LEN, Spool};
 use crate::node_protocol::Message;
 use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read};
 
@@ -107,7 +107,7 @@ impl<R: Read + AsFd> Contributor<R> {
                 progress
             }
             InputMode::Discard => {
-                let mut scratch = [0; CHUNK];
+                let mut scratch = [0; CHUNK_LEN];
                 try_read(&mut self.input, &mut scratch, &self.input_name)?
             }
         };

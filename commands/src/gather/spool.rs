@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use crate::transport::{IoProgress, NodeError, try_read};
 
 /// Bytes that each of the two ends keeps in memory.
-pub const CHUNK: usize = 64 * 1024;
+pub const CHUNK_LEN: usize = 64 * 1024;
 
 /// Creates the file when it is needed.
 pub type OpenSpoolFile = Box<dyn FnMut() -> io::Result<File>>;
@@ -56,7 +56,7 @@ impl Spool {
 
     /// Whether [`Spool::fill`] would read.
     pub fn can_fill(&self, spill: bool) -> bool {
-        self.tail.len() < CHUNK || (spill && !self.file_full)
+        self.tail.len() < CHUNK_LEN || (spill && !self.file_full)
     }
 
     /// Reads once from `input`. With `spill`, a full tail is first written to the file.
@@ -69,14 +69,14 @@ impl Spool {
         input_name: &str,
         spill: bool,
     ) -> Result<IoProgress, NodeError> {
-        if self.tail.len() >= CHUNK && spill && !self.file_full {
+        if self.tail.len() >= CHUNK_LEN && spill && !self.file_full {
             self.spill()?;
         }
         let tail_len = self.tail.len();
-        if tail_len >= CHUNK {
+        if tail_len >= CHUNK_LEN {
             return Ok(IoProgress::WouldBlock);
         }
-        self.tail.resize(CHUNK, 0);
+        self.tail.resize(CHUNK_LEN, 0);
         let progress = try_read(input, &mut self.tail[tail_len..], input_name);
         let count = if let Ok(IoProgress::Transferred(count)) = progress { count } else { 0 };
         self.tail.truncate(tail_len + count);
@@ -118,7 +118,7 @@ impl Spool {
             self.head.clear();
             match &self.file {
                 Some(file) if self.file_offset < self.file_end => {
-                    let count = (self.file_end - self.file_offset).min(CHUNK as u64);
+                    let count = (self.file_end - self.file_offset).min(CHUNK_LEN as u64);
                     self.head.resize(count as usize, 0);
                     file.read_exact_at(&mut self.head, self.file_offset).map_err(|error| {
                         NodeError::Io("reading back a temporary file".into(), error)
@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_the_input_waits() {
-        let all = vec![7; 10 * CHUNK];
+        let all = vec![7; 10 * CHUNK_LEN];
         let mut input = &all[..];
-        let mut spool = Spool::new(2 * CHUNK as u64, Box::new(nameless_file));
+        let mut spool = Spool::new(2 * CHUNK_LEN as u64, Box::new(nameless_file));
         for _ in 0..20 {
             spool.fill(&mut input, "test", true).unwrap();
         }
         assert!(spool.is_full() && !spool.can_fill(true));
-        assert_eq!(input.len(), 7 * CHUNK, "two chunks in the file, one in memory");
+        assert_eq!(input.len(), 7 * CHUNK_LEN, "two chunks in the file, one in memory");
     }
 }

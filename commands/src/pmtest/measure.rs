@@ -5,8 +5,8 @@
 use std::ffi::c_int;
 use std::time::Instant;
 
-use crate::pmtest::baseline::FloorProbe;
 use crate::pmtest::channel::{Channel, PmError};
+use crate::pmtest::floor::FloorProbe;
 use crate::pmtest::results::{Latency, Samples};
 
 /// Round trips between two reads of the clock, because reading it costs as much as a message.

@@ -1,8 +1,8 @@
 //! `pmtest` (pmtest(1)): latency, message rate and bandwidth between two nodes, compared with the
 //! floor of the machine.
 
-pub mod baseline;
 pub mod channel;
+pub mod floor;
 pub mod measure;
 pub mod options;
 pub mod pairs;
@@ -14,10 +14,11 @@ use std::ffi::c_int;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use score_proto::exit_code::{EXIT_FAILED, EXIT_USAGE};
 use score_runtime::{Net, sc};
 
-use crate::pmtest::baseline::FloorProbe;
 use crate::pmtest::channel::{Channel, open_loopback_pair};
+use crate::pmtest::floor::FloorProbe;
 use crate::pmtest::measure::MeasuringNode;
 use crate::pmtest::options::{IdleNodeMode, PmtestOptions};
 use crate::pmtest::results::SizeResult;
@@ -56,7 +57,7 @@ Measures between nodes 0 and 1; all of latency, bandwidth and rate by default.
 pub type PmtestError = (String, u8);
 
 fn pm_error(error: impl std::fmt::Display) -> PmtestError {
-    (error.to_string(), 1)
+    (error.to_string(), EXIT_FAILED)
 }
 
 /// `-alone`: one thread is sender and receiver.
@@ -71,7 +72,7 @@ pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
         sender.send(1, &bytes).map_err(pm_error)?;
         receiver.receive(&mut into).map_err(pm_error)?;
         if into != bytes {
-            return Err((format!("message {number} came back as {into:?}"), 1));
+            return Err((format!("message {number} came back as {into:?}"), EXIT_FAILED));
         }
     }
     println!("{messages} messages of 8 bytes");
@@ -84,7 +85,8 @@ pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
 /// A PM function failed.
 pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
     let ends = open_loopback_pair().map_err(pm_error)?;
-    rma::puts_single_node(&ends, puts).map_err(|error| (rma::explain("-rma", &error), 1))?;
+    rma::puts_single_node(&ends, puts)
+        .map_err(|error| (rma::explain("-rma", &error), EXIT_FAILED))?;
     println!("{puts} puts of 8 bytes");
     Ok(())
 }
@@ -95,7 +97,7 @@ pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
 /// A measurement that is not possible here, or a failure.
 pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, PmtestError> {
     let net = Net::open(0).filter(|_| identity.nodes >= 2);
-    let mut net = net.ok_or(("needs two nodes: scrun -nodes=2 pmtest".to_owned(), 2))?;
+    let mut net = net.ok_or(("needs two nodes: scrun -nodes=2 pmtest".to_owned(), EXIT_USAGE))?;
     let channel = Channel::from_net(&net);
     if options.pairs {
         let rates = pairs::run(&channel, identity).map_err(pm_error)?;
@@ -107,7 +109,10 @@ pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, Pm
     }
     let mtu = channel.mtu(c_int::from(identity.node == 0)).map_err(pm_error)?;
     let sizes = options.sizes_for_mtu(mtu).map_err(|size| {
-        (format!("-size {size}: a message has at most {mtu} bytes; -bandwidth alone splits"), 2)
+        (
+            format!("-size {size}: a message has at most {mtu} bytes; -bandwidth alone splits"),
+            EXIT_USAGE,
+        )
     })?;
     if options.rma {
         return bench_rma(&channel, identity, options);
@@ -137,15 +142,16 @@ fn bench_rma(
 ) -> Result<String, PmtestError> {
     let area = options.area_mib << 20;
     let max_size = area / 2;
-    let sizes = rma::sizes(&options.sizes, max_size)
-        .map_err(|size| (format!("-size {size}: {max_size} bytes at most with -rma"), 2))?;
+    let sizes = rma::sizes(&options.sizes, max_size).map_err(|size| {
+        (format!("-size {size}: {max_size} bytes at most with -rma"), EXIT_USAGE)
+    })?;
     if !options.unpinned {
         pin_to_core(identity.node as usize);
     }
     let is_first = identity.node == 0;
     let mut floor = sync_start(channel, identity, options)?;
-    let mut rma =
-        Rma::new(channel, is_first, area).map_err(|error| (rma::explain("-rma", &error), 1))?;
+    let mut rma = Rma::new(channel, is_first, area)
+        .map_err(|error| (rma::explain("-rma", &error), EXIT_FAILED))?;
     let mut results = Vec::new();
     for size in sizes {
         results.push(rma.measure(size, floor.as_mut(), options.rounds).map_err(pm_error)?);
@@ -168,7 +174,7 @@ fn bench_pin_cache(
     let is_first = identity.node == 0;
     sync_start(channel, identity, options)?;
     let results = pin_cache::run(channel, is_first, sizes, options.rounds);
-    let results = results.map_err(|error| (rma::explain("-pin", &error), 1))?;
+    let results = results.map_err(|error| (rma::explain("-pin", &error), EXIT_FAILED))?;
     release_idle_nodes(channel, identity, options)?;
     if options.json {
         let objects: Vec<_> = results.iter().map(pin_cache::json).collect();
@@ -218,7 +224,7 @@ fn sync_start(
     if options.bare && floor.is_none() {
         return Err((
             "-bare: nodes 0 and 1 are not on one host; -nodes=2 puts them there".to_owned(),
-            2,
+            EXIT_USAGE,
         ));
     }
     if options.idle_mode != IdleNodeMode::Never {

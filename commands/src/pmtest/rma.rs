@@ -16,8 +16,8 @@ use std::time::Instant;
 use score_runtime::pm_h::*;
 use serde_json::{Map, Value, json};
 
-use crate::pmtest::baseline::FloorProbe;
 use crate::pmtest::channel::{Channel, PmError, check};
+use crate::pmtest::floor::FloorProbe;
 use crate::pmtest::results::Samples;
 
 type RmaFn = unsafe extern "C" fn(*mut pmContext, c_int, u64, u64, usize) -> c_int;

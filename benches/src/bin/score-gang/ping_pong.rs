@@ -19,7 +19,7 @@ const COMPUTE_STEPS: u64 = 5_000;
 const PROGRESS_INTERVAL: Duration = Duration::from_micros(500);
 const MESSAGE: [u8; 8] = [7; 8];
 
-/// Plays until it is killed; node 0 writes the number of round trips.
+/// Runs until it is killed; node 0 writes the number of round trips.
 pub fn run(path: &str) -> BenchResult<()> {
     score_runtime::initialize();
     let net = Net::open(0).ok_or("turns needs two nodes: scrun -nodes=2 score-gang turns FILE")?;
@@ -33,15 +33,15 @@ pub fn run(path: &str) -> BenchResult<()> {
     }
     let file_error = |error: std::io::Error| format!("{path}: {error}");
     let file = File::options().write(true).open(path).map_err(file_error)?;
-    let (mut count, mut noted_at) = (0_u64, Instant::now());
+    let (mut count, mut reported_at) = (0_u64, Instant::now());
     loop {
         send(&net, 1).map_err(network_error)?;
         receive(&net).map_err(network_error)?;
         compute();
         count += 1;
-        if noted_at.elapsed() >= PROGRESS_INTERVAL {
+        if reported_at.elapsed() >= PROGRESS_INTERVAL {
             file.write_all_at(&count.to_le_bytes(), 0).map_err(file_error)?;
-            noted_at = Instant::now();
+            reported_at = Instant::now();
         }
     }
 }
