@@ -4,8 +4,17 @@
 
 mod driver;
 
-use driver::service::{ALICE, BOB, Client, Service, spec};
-use score_proto::message::{ClientMessage, HostKind, HostSpec, JobSpec};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use driver::service::{ALICE, BOB, Client, Service, encode, hello, login, run_as, spec};
+use driver::{TEST_TIMEOUT, bytes, sh};
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use score_proto::message::{
+    ClientMessage, ConsoleRequest, ElementSpec, FileDigest, HostKind, HostSpec, JobSpec, StageSpec,
+};
 
 /// A host of a job, as single-user mode names it.
 fn host(name: &str, address: &str, kind: HostKind) -> HostSpec {
@@ -63,5 +72,164 @@ fn a_scout_session_is_not_opened_by_a_service() {
     let children = format!("/proc/{0}/task/{0}/children", service.pid());
     assert_eq!(std::fs::read_to_string(children).unwrap(), "", "the server has started a process");
     assert!(service.is_alive(), "{}", service.log());
+    service.serves(BOB);
+}
+
+/// The longest time that a request of another user takes while `attack` runs on threads of its own.
+fn longest_wait(service: &Service, attack: impl FnOnce() + Send) -> Duration {
+    std::thread::scope(|scope| {
+        let attack = scope.spawn(attack);
+        let mut longest = Duration::ZERO;
+        loop {
+            let ended = attack.is_finished();
+            for host in ["hosta", "hostb"] {
+                let asked_at = Instant::now();
+                let mut client = Client::log_in(&service.socket_of(host), BOB);
+                client.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+                assert_eq!(client.until_ended(), 0, "{host}: {}", client.notices);
+                longest = longest.max(asked_at.elapsed());
+            }
+            if ended {
+                attack.join().unwrap();
+                return longest;
+            }
+        }
+    })
+}
+
+/// What an honest request may take beside an attack. The attacks made it take 8 to 25 s.
+const HONEST_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_process_traced_from_outside_does_not_hold_the_daemon_when_the_shepherd_is_killed() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    // A number of seconds that no other process has.
+    let command = format!("sleep 9{}", std::process::id());
+    client.request(ALICE, 1, spec(&format!("echo up; {command}"), &[]));
+    client.until_noticed("up");
+    let started_at = Instant::now();
+    let sleeper = loop {
+        match process_of(&command) {
+            Some(pid) => break pid,
+            None => assert!(started_at.elapsed() < TEST_TIMEOUT, "no process {command}"),
+        }
+    };
+    let mut shepherd = sleeper;
+    while status_field(shepherd, "Name:").as_deref() != Some("scored-shepherd") {
+        let parent = status_field(shepherd, "PPid:").and_then(|pid| pid.parse().ok());
+        shepherd = Pid::from_raw(parent.expect("a shepherd above the process"));
+    }
+    let wait = longest_wait(&service, || {
+        // A thread that becomes alice traces the process, kills the shepherd and stays for a while.
+        run_as(ALICE, || {
+            ptrace::seize(sleeper, ptrace::Options::empty()).unwrap();
+            kill(shepherd, Signal::SIGKILL).unwrap();
+            std::thread::sleep(Duration::from_secs(6));
+        });
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    // The tracer is gone, and so is the rest of the job.
+    assert_ne!(client.until_ended(), 0);
+    assert_eq!(process_of(&command), None);
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+/// The process with this command line.
+fn process_of(command: &str) -> Option<Pid> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let found = pids.find(|pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = line.strip_suffix(&[0]).unwrap_or_default().split(|byte| *byte == 0);
+        words.eq(command.split(' ').map(str::as_bytes))
+    });
+    found.map(Pid::from_raw)
+}
+
+fn status_field(pid: Pid, key: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(value.trim().to_owned())
+}
+
+#[test]
+fn a_job_of_very_many_programs_is_refused_at_once() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let travelling = |index: usize| ElementSpec {
+        path: bytes(&format!("/{index}")),
+        digest: Some(FileDigest { hash: [1; 32], size: 1 }),
+        ..sh("true")
+    };
+    let stages = |count: usize, per_stage: usize| -> Vec<StageSpec> {
+        let stage =
+            |stage| (0..per_stage).map(|index| travelling(stage * per_stage + index)).collect();
+        (0..count).map(|index| StageSpec { elements: stage(index) }).collect()
+    };
+    let wait = longest_wait(&service, || {
+        for (stages, limit) in [(stages(18_000, 1), "1024"), (stages(1, 100), "64")] {
+            let mut client = Client::connect_as(&service.socket_of("hosta"), ALICE);
+            client.request(ALICE, 2, JobSpec { stages, ..spec("true", &[]) });
+            assert_eq!(client.until_ended(), 2, "{}", client.notices);
+            assert!(client.notices.contains(limit), "{}", client.notices);
+        }
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_flood_of_messages_waits_and_loses_no_host() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut victim = Client::connect_as(&service.socket_of("hosta"), BOB);
+    victim.request(BOB, 4, spec("echo up; sleep 1000", &[]));
+    victim.until_noticed("up");
+    let memory_before = service.memory();
+    let flood = encode(&[ClientMessage::OutputAck(1)]).repeat(1 << 14);
+    let wait = longest_wait(&service, || {
+        let flood_once = || {
+            let mut client = Client::log_in(&service.socket_of("hosta"), ALICE);
+            client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+            let end = Instant::now() + Duration::from_secs(6);
+            while Instant::now() < end {
+                let _ = client.socket.write(&flood);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(flood_once)));
+        });
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert!(
+        !victim.receive(Duration::from_millis(50)) || victim.code.is_none(),
+        "{}",
+        victim.notices
+    );
+    assert_eq!(victim.code, None, "{}", victim.notices);
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 32 * 1024, "{grown} KiB more");
+    victim.send(&[ClientMessage::Kill]);
+    assert_ne!(victim.until_ended(), 0);
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn false_logins_and_requests_fill_no_log() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let lines_before = service.log().lines().count();
+    for _ in 0..500 {
+        let mut client = Client::connect_as(&service.socket(), ALICE);
+        client.send(&[hello(), login(BOB)]);
+        assert_eq!(client.until_ended(), 2);
+        let mut client = Client::log_in(&service.socket(), ALICE);
+        client.send(&[ClientMessage::Console(ConsoleRequest::Kill(1))]);
+        let _ = client.until_ended();
+    }
+    let lines = service.log().lines().count() - lines_before;
+    assert!(lines < 60, "{lines} lines: {}", service.log());
+    assert!(service.is_alive());
     service.serves(BOB);
 }

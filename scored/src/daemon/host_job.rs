@@ -1,6 +1,6 @@
 //! The part of a job on one host: its directory, its shepherd, and its node of the range tree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::DirBuilder;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_HOST_LOST, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::job_control::{JobStart, Order, Placement, Report, Status};
-use score_proto::message::{ContentHash, FileDigest, HostKind, Level, OsBytes};
+use score_proto::message::{ContentHash, HostKind, Level, OsBytes};
 
 use super::host_limits;
 use super::job_directory::JobDirectory;
@@ -201,7 +201,9 @@ impl HostJob {
 
     fn refuse_with(&mut self, code: u8, reason: &str) {
         if let Some(shepherd) = self.shepherd.take() {
-            shepherd.kill_and_reap();
+            // It was started a moment ago and has started nothing of the user's.
+            shepherd.kill();
+            shepherd.reap();
         }
         self.remove_resources();
         let reason = self.with_host_name(reason);
@@ -350,11 +352,6 @@ impl HostJob {
             }
         }
         if shepherd.control_link.is_closed() {
-            if shepherd.elapsed_ns.is_some() && !shepherd.has_ended() {
-                // The kernel is removing the namespace, which takes a millisecond. Meanwhile the
-                // daemon serves other jobs; SIGCHLD reports the shepherd's end.
-                return process::kill(shepherd.pid(), libc::SIGKILL);
-            }
             self.reap_shepherd();
         }
     }
@@ -372,11 +369,19 @@ impl HostJob {
         }
     }
 
-    /// The shepherd has ended, or is about to.
+    /// The shepherd has ended, or is of no use any more: it is killed and reaped at its SIGCHLD.
     fn reap_shepherd(&mut self) {
-        let Some(shepherd) = self.shepherd.take() else { return };
+        let Some(shepherd) = self.shepherd.take_if(|shepherd| {
+            let has_ended = shepherd.has_ended();
+            if !has_ended {
+                shepherd.kill();
+            }
+            has_ended
+        }) else {
+            return;
+        };
         let finished_ns = shepherd.elapsed_ns;
-        let status = shepherd.kill_and_reap();
+        let status = shepherd.reap();
         let killed_for_memory = self.group.as_ref().is_some_and(|group| group.oom_kills() > 0);
         self.remove_resources();
         match finished_ns {
@@ -404,12 +409,25 @@ impl HostJob {
         }
     }
 
-    /// Ends the job here without a report.
-    pub fn abort(&mut self) {
+    /// Ends the job here without a report. False: the shepherd is killed but has not ended yet;
+    /// call this again at the next SIGCHLD.
+    pub fn abort(&mut self) -> bool {
         if let Some(shepherd) = self.shepherd.take() {
-            process::kill(shepherd.pid(), libc::SIGKILL);
-            shepherd.kill_and_reap();
+            if !shepherd.has_ended() {
+                shepherd.kill();
+                self.shepherd = Some(shepherd);
+                return false;
+            }
+            shepherd.reap();
         }
+        self.remove_resources();
+        true
+    }
+
+    /// Removes what the job has here, whether its processes have been reaped or not. All of them
+    /// have been killed.
+    pub fn abandon(&mut self) {
+        self.shepherd = None;
         self.remove_resources();
     }
 
@@ -435,16 +453,22 @@ fn stage_programs(
     directory: &Path,
     program_cache: &ProgramCache<TreePosition>,
 ) -> Result<Vec<(ContentHash, PathBuf)>, String> {
-    let stage_program = |(content, relative_path): (FileDigest, PathBuf)| {
+    // One copy of each content. Further names of it are links: a user may give many names.
+    let mut copies: HashMap<ContentHash, PathBuf> = HashMap::new();
+    let mut staged = Vec::new();
+    for (content, relative_path) in program_paths::files(&begin.spec) {
         let path = directory.join(relative_path);
         let parent_dir = path.parent().unwrap_or(directory);
         let created = DirBuilder::new().recursive(true).mode(0o700).create(parent_dir);
-        created
-            .and_then(|()| program_cache.write_program(begin.job, &content.hash, &path))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok((content.hash, path))
-    };
-    program_paths::files(&begin.spec).into_iter().map(stage_program).collect()
+        let written = created.and_then(|()| match copies.get(&content.hash) {
+            Some(copy) => std::fs::hard_link(copy, &path),
+            None => program_cache.write_program(begin.job, &content.hash, &path),
+        });
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        copies.entry(content.hash).or_insert_with(|| path.clone());
+        staged.push((content.hash, path));
+    }
+    Ok(staged)
 }
 
 /// Exit code and a line for the user.

@@ -21,12 +21,11 @@ use super::peers::Peers;
 use super::program_cache::ChunkRequest;
 use super::session::ClientJob;
 use super::tree_node::{Outgoing, SHEPHERD_CHILD};
-use super::{
-    Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, random_u64, system_host_name,
-};
+use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, system_host_name};
 use crate::cluster::HostShare;
 use crate::job::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
 use crate::job::validate;
+use crate::sys::random::random_u64;
 
 /// A job that this daemon leads.
 #[derive(Debug)]
@@ -84,9 +83,9 @@ impl Daemon {
             (name, daemons.get(index).copied(), host.procs)
         };
         let hosts = spec.hosts.iter().map(|host| host.name.clone()).collect();
-        let job_incarnation = random_u64().unwrap_or_default();
+        let job_incarnation = random_u64();
         let placement = Placement::new(job_incarnation, spec.hosts.iter().enumerate().map(to_host));
-        let secret = random_u64().unwrap_or_default();
+        let secret = random_u64();
         let priority = validate::priority(&spec);
         let allocations = self.host_allocations(&spec);
         let begin = JobStart { job: job_id, secret, spec, owner };
@@ -554,7 +553,7 @@ impl Daemon {
     }
 
     fn abort_host_job(&mut self, tree_position: TreePosition) {
-        let Some(mut host_job) = self.host_jobs.remove(&tree_position) else { return };
+        let Some(host_job) = self.host_jobs.remove(&tree_position) else { return };
         let job_incarnation = host_job.job_incarnation();
         for link_id in host_job.child_links.values() {
             if let (Ok(body), Some(peers)) =
@@ -566,7 +565,14 @@ impl Daemon {
                 );
             }
         }
-        host_job.abort();
+        self.end_host_job(host_job);
+    }
+
+    /// Ends a job here without a report. It is kept until its shepherd has been reaped.
+    pub fn end_host_job(&mut self, mut host_job: HostJob) {
+        if !host_job.abort() {
+            self.ending_host_jobs.push(host_job);
+        }
     }
 
     /// In single-user mode every daemon has a link to the server. While a job runs, the links of

@@ -24,7 +24,7 @@ mod tree_node;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -215,6 +215,10 @@ struct Daemon {
     latency_hold: CpuLatencyHold,
     /// This daemon's positions in the range trees of jobs.
     host_jobs: HashMap<TreePosition, HostJob>,
+    /// Jobs of this host whose shepherds have been killed and are not reaped yet.
+    ending_host_jobs: Vec<HostJob>,
+    /// When a reset of this host is complete, even if a killed shepherd has not ended.
+    reset_deadline: Option<Instant>,
     known_children: KnownChildren,
     program_cache: ProgramCache<TreePosition>,
     next_job: u32,
@@ -260,6 +264,8 @@ impl Daemon {
             host_rotation: HostRotation::default(),
             latency_hold: CpuLatencyHold::default(),
             host_jobs: HashMap::new(),
+            ending_host_jobs: Vec::new(),
+            reset_deadline: None,
             known_children: KnownChildren::default(),
             program_cache: ProgramCache::default(),
             next_job: 1,
@@ -346,9 +352,9 @@ impl Daemon {
             self.gang_driver.set_timer();
         }
         self.close_scout();
-        for (_, mut host_job) in self.host_jobs.drain() {
-            host_job.abort();
-        }
+        let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
+        host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
+        self.wait_for_ending_jobs();
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // The daemons that were started from here are asked to exit, and are waited for.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
@@ -357,7 +363,22 @@ impl Daemon {
         // Remove what killed daemons could not remove, for jobs that a session has left.
         let job_ids: Vec<u32> = self.led_jobs.keys().copied().collect();
         job_ids.into_iter().for_each(|job| self.abort_job(job));
+        self.wait_for_ending_jobs();
         Ok(())
+    }
+
+    /// Waits, at the end of this daemon, until killed shepherds have ended.
+    fn wait_for_ending_jobs(&mut self) {
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+        while !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
+            self.reap_ending_jobs();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.ending_host_jobs.drain(..).for_each(|mut host_job| host_job.abandon());
+    }
+
+    fn reap_ending_jobs(&mut self) {
+        self.ending_host_jobs.retain_mut(|host_job| !host_job.abort());
     }
 
     /// Whether all events are the end of a slice or reports of switch threads.
@@ -383,6 +404,7 @@ impl Daemon {
         self.receive_from_sessions();
         self.advance_bringup();
         self.tick_cluster();
+        self.finish_reset();
         self.update_page_subscriptions();
     }
 
@@ -446,7 +468,10 @@ impl Daemon {
         let has_more = |host_job: &HostJob| {
             host_job.shepherd.as_ref().is_some_and(ShepherdHandle::may_have_more)
         };
-        if self.sessions.values().any(ClientSession::may_have_more)
+        let may_have_more = |(key, session): (&usize, &ClientSession)| {
+            session.may_have_more() && self.can_read_session(*key)
+        };
+        if self.sessions.iter().any(may_have_more)
             || self.host_jobs.values().any(has_more)
             || self.peers.as_ref().is_some_and(Peers::may_have_more)
             || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)
@@ -463,6 +488,8 @@ impl Daemon {
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(Instant::now()));
         // epoll counts milliseconds: round up, or the loop would spin until the deadline.
         let led_jobs_timeout = self.led_jobs_deadline();
+        let reset_timeout = self.reset_deadline;
+        let reset_timeout = reset_timeout.map(|due| due.saturating_duration_since(Instant::now()));
         let timeouts = [
             link_timeout,
             bringup_timeout,
@@ -470,6 +497,7 @@ impl Daemon {
             service_timeout,
             led_jobs_timeout,
             hold_timeout,
+            reset_timeout,
             self.login_deadline(),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
@@ -524,8 +552,15 @@ impl Daemon {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             self.is_ending |= signal.ssi_signo == libc::SIGTERM as u32;
         }
-        self.host_jobs.values_mut().for_each(HostJob::check_shepherd_exit);
-        while let Some(pid) = process::first_exited_child() {
+        loop {
+            self.host_jobs.values_mut().for_each(HostJob::check_shepherd_exit);
+            self.reap_ending_jobs();
+            self.finish_reset();
+            let Some(pid) = process::first_exited_child() else { return };
+            if self.is_shepherd(pid) {
+                // It has ended since the check.
+                continue;
+            }
             let WaitResult::Exited(reaped) = realtime::run_as_normal(|| process::reap_one(pid))
             else {
                 return;
@@ -573,6 +608,12 @@ impl Daemon {
 }
 
 impl Daemon {
+    /// Whether a child of this process is the shepherd of a job, or was.
+    fn is_shepherd(&self, pid: i32) -> bool {
+        let mut host_jobs = self.host_jobs.values().chain(&self.ending_host_jobs);
+        host_jobs.any(|host_job| host_job.shepherd.as_ref().is_some_and(|one| one.pid() == pid))
+    }
+
     /// Ends a job whose session has ended. A service waits for the job's end: only then are its
     /// hosts free for other jobs.
     fn drop_job(&mut self, job: u32) {
@@ -588,11 +629,4 @@ fn system_host_name() -> String {
         Ok(name) => name.nodename().to_string_lossy().into_owned(),
         Err(_) => "localhost".to_owned(),
     }
-}
-
-/// A random number that cannot be guessed.
-fn random_u64() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
 }

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::sys::random::random_u64;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
@@ -90,7 +91,7 @@ impl Peers {
     ) -> io::Result<Self> {
         let mut listener = TcpListener::bind(address)?;
         registry.register(&mut listener, token, Interest::READABLE)?;
-        let incarnation = super::random_u64()?;
+        let incarnation = random_u64();
         Ok(Self {
             key,
             hello: Hello { host: None, name, incarnation },

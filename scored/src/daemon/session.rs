@@ -361,6 +361,11 @@ impl ClientSession {
         self.is_closing
     }
 
+    /// Whether its scrun is on another host.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.transport, Transport::Remote { .. })
+    }
+
     /// Whether the scrun has closed the connection, or the session has sent its last message.
     pub fn is_closed(&self) -> bool {
         match &self.transport {

@@ -180,13 +180,15 @@ impl ShepherdHandle {
         !matches!(status, Ok(WaitStatus::StillAlive))
     }
 
-    /// Kills the shepherd and everything below it, unless it has ended by itself. Returns how it
-    /// ended.
-    pub fn kill_and_reap(self) -> Option<Status> {
-        if self.elapsed_ns.is_none() {
-            // The init of a namespace that has lost its socket can do nothing useful any more.
-            process::kill(self.pid, libc::SIGKILL);
-        }
+    /// Kills the shepherd, and with its PID namespace everything below it. The daemon learns of the
+    /// end by SIGCHLD and must not wait for it: the namespace stays as long as a process outside
+    /// traces one of its processes, and that is up to the user.
+    pub fn kill(&self) {
+        process::kill(self.pid, libc::SIGKILL);
+    }
+
+    /// Collects the status of a shepherd that has ended, or that has not become its user yet.
+    pub fn reap(self) -> Option<Status> {
         let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
         let status = reaped.map(|reaped| reaped.status);
         self.known_children.borrow_mut().remove(&self.pid);

@@ -7,13 +7,17 @@ use std::time::Instant;
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::message::{ClientMessage, HostKind, JobSpec, Level, ServerMessage};
-use score_proto::peer_message::JoinRequest;
+use score_proto::peer_message::{JoinRequest, SERVER};
 
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
-use super::session::{ClientJob, ClientRequest};
+use super::session::{ClientJob, ClientRequest, ClientSession};
 use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 use crate::job::master::MasterEvent;
 use crate::job::{exit_code, validate};
+
+/// The largest number of messages of one session that are handled in one turn of the loop. Other
+/// sessions wait for no more than these.
+const REQUESTS_PER_TICK: usize = 64;
 
 impl Daemon {
     /// Receives the requests of all sessions.
@@ -23,9 +27,16 @@ impl Daemon {
         session_keys.sort_unstable();
         let is_service = self.service.is_some();
         for session_key in session_keys {
-            while let Some(session) = self.sessions.get_mut(&session_key)
-                && let Some((job, request)) = session.next_request()
-            {
+            let is_remote = self.sessions.get(&session_key).is_some_and(ClientSession::is_remote);
+            // What another host has forwarded was bounded when the link was read.
+            let max_requests = if is_remote { usize::MAX } else { REQUESTS_PER_TICK };
+            for _ in 0..max_requests {
+                let can_read = self.can_read_session(session_key);
+                let Some(session) = self.sessions.get_mut(&session_key) else { break };
+                let Some((job, request)) = can_read.then(|| session.next_request()).flatten()
+                else {
+                    break;
+                };
                 let job_id = session.job_id(job);
                 let client_job = ClientJob { session_key, job };
                 match request {
@@ -69,6 +80,14 @@ impl Daemon {
                 }
             }
         }
+    }
+
+    /// Whether there is room for what a session's messages cause. A session whose messages go to
+    /// the server is not read while the link to the server is slow: then the client waits, and not
+    /// this daemon's memory.
+    pub(super) fn can_read_session(&self, session_key: usize) -> bool {
+        let session = self.sessions.get(&session_key);
+        !session.is_some_and(|session| session.is_forwarded) || !self.is_slow(SERVER)
     }
 
     /// A scrun submits a job.

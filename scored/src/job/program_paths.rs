@@ -1,6 +1,7 @@
 //! The paths of the copied programs of a job on its hosts: below the job's directory, by name.
 //! Programs of one name with different contents are distinguished by their hashes.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -24,22 +25,37 @@ pub fn relative_path(spec: &JobSpec, element: &ElementSpec) -> Option<PathBuf> {
             .digest
             .is_none_or(|other| other == content || file_name(other_element) != file_name(element))
     });
+    Some(path(element, content, is_name_unique))
+}
+
+fn path(element: &ElementSpec, content: FileDigest, is_name_unique: bool) -> PathBuf {
     let mut path = PathBuf::from(PROGRAM_DIR);
     if !is_name_unique {
         let digits = content.hash.iter().take(8).map(|byte| format!("{byte:02x}"));
         path.push(digits.collect::<String>());
     }
     path.push(file_name(element));
-    Some(path)
+    path
 }
 
-/// Every file that the job needs, once.
+/// Every file that the job needs, once. The time is proportional to the number of elements, which
+/// the user decides.
 pub fn files(spec: &JobSpec) -> Vec<(FileDigest, PathBuf)> {
+    let elements = || {
+        let elements = spec.stages.iter().flat_map(|stage| &stage.elements);
+        elements.filter_map(|element| Some((element, element.digest?)))
+    };
+    // None: programs with different contents have this name.
+    let mut content_by_name: HashMap<&OsStr, Option<FileDigest>> = HashMap::new();
+    for (element, content) in elements() {
+        let known = content_by_name.entry(file_name(element)).or_insert(Some(content));
+        *known = known.filter(|known| *known == content);
+    }
+    let mut listed = HashSet::new();
     let mut files = Vec::new();
-    for element in spec.stages.iter().flat_map(|stage| &stage.elements) {
-        if let (Some(content), Some(path)) = (element.digest, relative_path(spec, element))
-            && !files.iter().any(|(_, listed)| *listed == path)
-        {
+    for (element, content) in elements() {
+        let path = path(element, content, content_by_name[file_name(element)].is_some());
+        if listed.insert(path.clone()) {
             files.push((content, path));
         }
     }
@@ -88,5 +104,12 @@ mod tests {
         let expected = [".bin/0101010101010101/run", ".bin/0202020202020202/run", ".bin/other"];
         assert_eq!(paths, expected.map(PathBuf::from));
         assert_eq!(relative_path(&spec, &elements[4]), None);
+        for (content, path) in files(&spec) {
+            let same_path = |element: &&ElementSpec| {
+                element.digest == Some(content)
+                    && relative_path(&spec, element).as_ref() == Some(&path)
+            };
+            assert!(elements.iter().any(|element| same_path(&element)), "{path:?}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use score_proto::message::{Input, JobSpec, Output};
 use score_proto::network::MAX_SETS;
 
 use super::limits::JobLimits;
+use super::program_paths;
 
 /// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's.
 const DESCRIPTORS_PER_PROCESS: u64 = 4;
@@ -17,6 +18,12 @@ const BYTES_PER_PROCESS: u64 = 256 * 1024;
 
 /// The priority of a job that does not specify it (manual, scrun(1)).
 const DEFAULT_PRIORITY: u8 = 8;
+
+/// The largest number of parallel processes of a job, in all stages.
+const MAX_ELEMENTS: usize = 1024;
+
+/// The largest number of programs that are sent to the hosts of a job, counted by name.
+const MAX_SENT_PROGRAMS: usize = 64;
 
 /// Options are sent to every process in one datagram.
 const MAX_OPTION_LEN: usize = 64 * 1024;
@@ -55,6 +62,7 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
         return Err(format!("{} network sets: {MAX_SETS} are the most", spec.networks.len()));
     }
     JobLimits::from_options(&spec.options, true)?;
+    check_counts(spec)?;
     check_shape(spec)?;
     check_strings(spec)
 }
@@ -63,6 +71,24 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
 pub fn priority(spec: &JobSpec) -> u8 {
     let entry = spec.options.iter().find(|(key, _)| key == "priority");
     entry.and_then(|(_, value)| value.as_deref()?.parse().ok()).unwrap_or(DEFAULT_PRIORITY)
+}
+
+/// Every message about the job costs its daemons time in proportion to these counts.
+fn check_counts(spec: &JobSpec) -> Result<(), String> {
+    let elements = spec.stages.iter().map(|stage| stage.elements.len()).sum::<usize>();
+    if elements > MAX_ELEMENTS {
+        return Err(format!(
+            "the job has {elements} programs in its pipelines: at most {MAX_ELEMENTS} are possible"
+        ));
+    }
+    let programs = program_paths::files(spec).len();
+    if programs > MAX_SENT_PROGRAMS {
+        return Err(format!(
+            "{programs} programs have to be sent to the hosts: at most {MAX_SENT_PROGRAMS} are \
+             possible; install programs on the hosts"
+        ));
+    }
+    Ok(())
 }
 
 fn check_shape(spec: &JobSpec) -> Result<(), String> {

@@ -13,6 +13,7 @@ pub mod pdeathsig;
 pub mod probe;
 pub mod process;
 pub mod process_stop;
+pub mod random;
 pub mod realtime;
 pub mod remove;
 pub mod spawn;

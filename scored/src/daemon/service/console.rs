@@ -10,7 +10,7 @@ use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
 use super::super::Daemon;
 use super::super::gang_driver::GangDriver;
 use super::super::session::ClientJob;
-use super::{Role, Service, info, warn};
+use super::{Role, Service, info};
 use crate::cluster::{self, ServerState};
 
 impl Daemon {
@@ -74,7 +74,8 @@ impl Daemon {
             }
             ConsoleRequest::Kill(job) => match cluster.may_stop(owner.uid, job) {
                 Err(reason) => {
-                    warn(&format!("uid {} wants job {job} ended: {reason}", owner.uid));
+                    let text = format!("uid {} wants job {job} ended: {reason}", owner.uid);
+                    service.warn_rate_limited(true, &text);
                     return self.refuse(
                         ClientJob::session_itself(session_key),
                         reason,

@@ -12,7 +12,7 @@ use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
 use super::super::session::{ClientJob, ClientSession};
 use super::super::{Daemon, TokenOwner};
-use super::{Role, info, warn};
+use super::{Role, info};
 use crate::cluster::{self, SessionId};
 
 /// Clients without login at the same time. If there are more, the user with the most of them loses
@@ -121,7 +121,7 @@ impl Daemon {
 
     /// A client logs in.
     pub fn log_in(&mut self, session_key: usize, login: Login) {
-        let Some(service) = &self.service else {
+        let Some(service) = &mut self.service else {
             return self.refuse(
                 ClientJob::session_itself(session_key),
                 "this scored serves one user only".to_owned(),
@@ -133,7 +133,8 @@ impl Daemon {
             return;
         };
         let refusal = if login.uid != uid {
-            warn(&format!("uid {uid} has claimed to be uid {}: refused", login.uid));
+            let text = format!("uid {uid} has claimed to be uid {}: refused", login.uid);
+            service.warn_rate_limited(true, &text);
             Some(format!("login refused: the claimed uid differs from your uid {uid}"))
         } else if login.limits.len() > MAX_RLIMITS || login.name.0.len() > MAX_USER_NAME_LEN {
             Some("the login is too long".to_owned())

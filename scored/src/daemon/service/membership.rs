@@ -1,22 +1,28 @@
 //! Messages between daemons: from the links to the cluster state machines, and the actions of
 //! these.
 
+use std::time::{Duration, Instant};
+
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_SERVER_LOST;
 use score_proto::message::Level;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
-use super::super::{Daemon, TokenOwner, random_u64};
+use super::super::{Daemon, TokenOwner};
 use super::{Role, info, warn};
 use crate::cluster::{self, tree_member};
 use crate::job::master::MasterEvent;
+use crate::sys::random::random_u64;
 use score_proto::job_control::Report;
 use score_proto::message::ServerMessage;
+
+/// How long a reset of this host waits for killed shepherds to end.
+const RESET_GRACE: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// A message about the cluster has been received over a link.
     pub fn on_cluster_message(&mut self, link_id: usize, message: PeerMessage) {
-        let Some(service) = &self.service else { return };
+        let Some(service) = &mut self.service else { return };
         let name = self.peers.as_ref().and_then(|peers| peers.name_of(link_id));
         let from = name.and_then(|name| service.host_named(name));
         match message {
@@ -25,7 +31,12 @@ impl Daemon {
             | PeerMessage::SessionServerMessage { .. }
             | PeerMessage::SessionEnded { .. } => match from {
                 Some(from) => self.on_session_message(from, message),
-                None => warn("login message from a host that is not in the cluster"),
+                None => {
+                    service.warn_rate_limited(
+                        false,
+                        "login message from a host that is not in the cluster",
+                    );
+                }
             },
             PeerMessage::Hello(_) | PeerMessage::Order { .. } | PeerMessage::Report { .. } => {}
             message => {
@@ -142,14 +153,24 @@ impl Daemon {
     /// Ends everything that runs here, and continues with a new incarnation.
     fn reset_host(&mut self, reason: &str) {
         warn(&format!("every job of this host is ended: {reason}"));
-        for (_, mut host_job) in self.host_jobs.drain() {
-            host_job.abort();
-        }
+        let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
+        host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
         for session in self.sessions.values_mut().filter(|session| session.is_forwarded) {
             let reason = format!("the cluster was lost: {reason}");
             session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_SERVER_LOST });
         }
-        let incarnation: Incarnation = random_u64().unwrap_or_default();
+        self.reset_deadline = Some(Instant::now() + RESET_GRACE);
+        self.finish_reset();
+    }
+
+    /// Continues with a new incarnation once the jobs of the old one have ended.
+    pub(in super::super) fn finish_reset(&mut self) {
+        let Some(deadline) = self.reset_deadline else { return };
+        if !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
+            return;
+        }
+        self.reset_deadline = None;
+        let incarnation: Incarnation = random_u64();
         self.peers.iter_mut().for_each(|peers| peers.reset_incarnation(incarnation));
         self.step_member(tree_member::MemberEvent::ResetDone(incarnation));
     }
@@ -174,7 +195,7 @@ impl Daemon {
     }
 
     /// Whether messages wait for the link to a host.
-    pub(super) fn is_slow(&self, to: HostId) -> bool {
+    pub(in super::super) fn is_slow(&self, to: HostId) -> bool {
         let name = self.service.as_ref().and_then(|service| service.name(to));
         let peers = self.peers.as_ref();
         let link_id = peers.and_then(|peers| Some((peers, peers.link_to(name?)?)));

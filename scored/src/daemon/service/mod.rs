@@ -39,12 +39,12 @@ use score_proto::peer_message::{HostId, SERVER};
 use super::local_listener::LocalListener;
 use super::peers::Peers;
 use super::{
-    CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, random_u64,
-    setup_process,
+    CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, setup_process,
 };
 use crate::cluster::tree_member::{self, Member};
 use crate::cluster::{self, ClusterLimits, ServerState, Timeouts};
 use crate::sys::cgroup::Cgroups;
+use crate::sys::random::random_u64;
 use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
 use config::{Config, ServiceOptions};
@@ -194,7 +194,7 @@ fn initial_role(
     incarnation: u64,
     job_id_allocator: &Option<JobIdAllocator>,
 ) -> io::Result<Role> {
-    let incarnation = if incarnation == 0 { random_u64()? } else { incarnation };
+    let incarnation = if incarnation == 0 { random_u64() } else { incarnation };
     if let Some(job_id_allocator) = job_id_allocator {
         let server_config = cluster::ClusterConfig {
             server_incarnation: incarnation,

@@ -11,7 +11,7 @@ use score_proto::message::ServerMessage;
 use score_proto::peer_message::SERVER;
 
 use super::super::gang_driver::GangDriver;
-use super::super::{Daemon, HTTP_LISTENER, TokenOwner, random_u64};
+use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
 use super::{Role, Service};
@@ -19,6 +19,7 @@ use crate::cluster::{JobId, MonotonicTime};
 use crate::http::response::{self, ContentType, Status};
 use crate::http::status_json::{HostView, JobView, ProcessView, StatusView};
 use crate::http::{History, HttpRequest, Tokens};
+use crate::sys::random::random_u64;
 
 /// The files of the page.
 const HTML: &str = include_str!("../../http/files/index.html");
@@ -102,7 +103,7 @@ impl Service {
         let host = self.name(SERVER).unwrap_or_default().to_owned();
         let page = self.page.as_mut().ok_or("this cluster has no page (scored -page off)")?;
         let random_bytes = || {
-            let halves = [random_u64().ok()?, random_u64().ok()?];
+            let halves = [random_u64(), random_u64()];
             Some((u128::from(halves[0]) << 64 | u128::from(halves[1])).to_be_bytes())
         };
         let token = page.tokens.token_of(uid, random_bytes).ok_or("there are no tokens left")?;
