@@ -242,11 +242,11 @@ mod tests {
     #[test]
     fn an_inconsistent_welcome_is_refused_with_the_wrong_number() {
         let faulty = [
-            (Welcome { self_node: 4, ..welcome() }, 3, "node 4 of 4"),
-            (Welcome { num_node: 0, ..welcome() }, 3, "node 1 of 0"),
-            (Welcome { num_node: MAX_NODES + 1, ..welcome() }, 3, "node 1 of"),
-            (Welcome { self_proc: 9, ..welcome() }, 3, "proc 9 of 4"),
-            (Welcome { self_host: 1, ..welcome() }, 3, "host 1 of 1"),
+            (Welcome { self_node: 4, ..welcome() }, 3, "node: 4 of 4"),
+            (Welcome { num_node: 0, ..welcome() }, 3, "node: 1 of 0"),
+            (Welcome { num_node: MAX_NODES + 1, ..welcome() }, 3, "node: 1 of"),
+            (Welcome { self_proc: 9, ..welcome() }, 3, "proc: 9 of 4"),
+            (Welcome { self_host: 1, ..welcome() }, 3, "host: 1 of 1"),
             (Welcome { num_proc: 5, ..welcome() }, 3, "5 processes"),
             (Welcome { networks: Vec::new(), ..welcome() }, 2, "0 network sets"),
             (welcome(), 2, "2 descriptors"),

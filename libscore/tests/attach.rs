@@ -107,7 +107,7 @@ fn every_invalid_reply_is_named_and_ends_the_process_with_code_1() {
     let welcome = |s: &Shepherd| Reply::Welcome(Box::new(s.welcome_message(0)));
     let cases: [(&str, ReplyMutator); 8] = [
         ("no such job", |s, _| s.nodes[0].answer(&Reply::Refused("no such job".into()), &[])),
-        ("another SCore", |s, _| s.nodes[0].send(b"\xff\xff", &[])),
+        ("another version of SCore", |s, _| s.nodes[0].send(b"\xff\xff", &[])),
         ("unexpected answer", |s, _| s.nodes[0].answer(&Reply::Done { id: 1, error: 0 }, &[])),
         ("1 descriptors instead of 2", |s, w| s.nodes[0].answer(w, &[&s.board])),
         ("the board has 64 bytes", |s, w| {

@@ -211,6 +211,6 @@ fn job_number_zero_is_refused() {
     client.until("the refusal", |client| client.outcome_of(SESSION_JOB).refused.is_some());
     assert_eq!(
         client.outcome_of(SESSION_JOB).refused.as_ref().unwrap().0,
-        "0 is the number of no job"
+        "0 is not a job number"
     );
 }

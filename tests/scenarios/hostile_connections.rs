@@ -154,7 +154,7 @@ fn another_version_is_dropped_and_both_versions_are_reported() {
     attack_each_daemon("connections_of_another_version", |attacked| {
         let version = protocol_version(attacked);
         attacked
-            .wait_for_warning(&format!("version 0 of the protocol, this scored version {version}"));
+            .wait_for_warning(&format!("protocol version 0, this scored version {version}"));
     });
 }
 
