@@ -5,6 +5,7 @@
 mod driver;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use driver::service::{ALICE, BOB, Client, Service, encode, hello, login, run_as, spec};
@@ -108,18 +109,8 @@ fn a_process_traced_from_outside_does_not_hold_the_daemon_when_the_shepherd_is_k
     let command = format!("sleep 9{}", std::process::id());
     client.request(ALICE, 1, spec(&format!("echo up; {command}"), &[]));
     client.until_noticed("up");
-    let started_at = Instant::now();
-    let sleeper = loop {
-        match process_of(&command) {
-            Some(pid) => break pid,
-            None => assert!(started_at.elapsed() < TEST_TIMEOUT, "no process {command}"),
-        }
-    };
-    let mut shepherd = sleeper;
-    while status_field(shepherd, "Name:").as_deref() != Some("scored-shepherd") {
-        let parent = status_field(shepherd, "PPid:").and_then(|pid| pid.parse().ok());
-        shepherd = Pid::from_raw(parent.expect("a shepherd above the process"));
-    }
+    let sleeper = wait_for_process(&command);
+    let shepherd = shepherd_of(sleeper);
     let wait = longest_wait(&service, || {
         // A thread that becomes alice traces the process, kills the shepherd and stays for a while.
         run_as(ALICE, || {
@@ -134,6 +125,26 @@ fn a_process_traced_from_outside_does_not_hold_the_daemon_when_the_shepherd_is_k
     assert_eq!(process_of(&command), None);
     assert!(service.is_alive());
     service.serves(BOB);
+}
+
+fn wait_for_process(command: &str) -> Pid {
+    let started_at = Instant::now();
+    loop {
+        match process_of(command) {
+            Some(pid) => return pid,
+            None => assert!(started_at.elapsed() < TEST_TIMEOUT, "no process {command}"),
+        }
+    }
+}
+
+/// The shepherd that has started a process.
+fn shepherd_of(process: Pid) -> Pid {
+    let mut pid = process;
+    while status_field(pid, "Name:").as_deref() != Some("scored-shepherd") {
+        let parent = status_field(pid, "PPid:").and_then(|pid| pid.parse().ok());
+        pid = Pid::from_raw(parent.expect("a shepherd above the process"));
+    }
+    pid
 }
 
 /// The process with this command line.
@@ -232,4 +243,43 @@ fn false_logins_and_requests_fill_no_log() {
     assert!(lines < 60, "{lines} lines: {}", service.log());
     assert!(service.is_alive());
     service.serves(BOB);
+}
+
+#[test]
+fn the_files_of_a_killed_shepherd_are_removed_with_the_users_rights_while_others_are_served() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    // A tree of alice's in which a folder is root's: alice may move the tree, and not empty it.
+    let tree = service.file("tree");
+    std::fs::create_dir_all(tree.join("of-root")).unwrap();
+    std::fs::write(tree.join("of-root/keep"), "root's").unwrap();
+    for path in [service.file("."), tree.clone()] {
+        std::os::unix::fs::chown(path, Some(ALICE), Some(ALICE)).unwrap();
+    }
+    let command = format!("sleep 8{}", std::process::id());
+    let script = format!(
+        "mv {} . && seq 20000 | xargs -n 2000 touch && pwd && echo up && {command}",
+        tree.display()
+    );
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    client.request(ALICE, 1, spec(&script, &[]));
+    client.until_noticed("up");
+    let directory = PathBuf::from(client.out.lines().next().unwrap());
+    let shepherd = shepherd_of(wait_for_process(&command));
+    let wait = longest_wait(&service, || {
+        run_as(ALICE, || kill(shepherd, Signal::SIGKILL).unwrap());
+        std::thread::sleep(Duration::from_secs(4));
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert_ne!(client.until_ended(), 0);
+    let started_at = Instant::now();
+    let names = || std::fs::read_dir(&directory).unwrap().count();
+    while names() > 1 {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "{} files are left", names());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let kept = std::fs::read_to_string(directory.join("tree/of-root/keep"));
+    assert_eq!(kept.unwrap(), "root's");
+    assert!(service.is_alive());
+    service.serves(BOB);
+    std::fs::remove_dir_all(directory).unwrap();
 }

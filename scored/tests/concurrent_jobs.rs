@@ -209,8 +209,5 @@ fn job_number_zero_is_refused() {
     let mut client = MultiJobClient::new();
     client.submit(SESSION_JOB, job(1, vec![sh("echo no")]));
     client.until("the refusal", |client| client.outcome_of(SESSION_JOB).refused.is_some());
-    assert_eq!(
-        client.outcome_of(SESSION_JOB).refused.as_ref().unwrap().0,
-        "0 is not a job number"
-    );
+    assert_eq!(client.outcome_of(SESSION_JOB).refused.as_ref().unwrap().0, "0 is not a job number");
 }

@@ -52,6 +52,8 @@ pub struct HostJob {
     /// The shepherd, while it lives.
     pub shepherd: Option<ShepherdHandle>,
     directory: Option<JobDirectory>,
+    /// In multi-user mode: the user and group of the job, and the children of this daemon.
+    owner: Option<((u32, u32), KnownChildren)>,
     /// The start order of the job, while its programs are being fetched.
     pub pending_begin: Option<Box<JobStart>>,
     /// Whether all hosts of the job are virtual hosts: they share one disk.
@@ -110,6 +112,7 @@ impl HostJob {
             tree_node,
             shepherd: None,
             directory: None,
+            owner: None,
             pending_begin: None,
             shares_disk: false,
             path_requests: Vec::new(),
@@ -241,6 +244,7 @@ impl HostJob {
         if let Some(owner) = &begin.owner {
             // Only now: until here root alone could use the directory.
             directory.chown_to((owner.uid, owner.gid)).map_err(failed)?;
+            self.owner = Some(((owner.uid, owner.gid), context.known_children.clone()));
         }
         self.limits =
             JobLimits::from_options(&begin.spec.options, begin.owner.is_some()).map_err(failed)?;
@@ -441,7 +445,13 @@ impl HostJob {
         }
         let Some(directory) = self.directory.take() else { return };
         let path: PathBuf = directory.path().to_owned();
-        if let Err(error) = realtime::run_as_normal(|| directory.remove()) {
+        let removed = match self.owner.take() {
+            None => realtime::run_as_normal(|| directory.remove()),
+            Some((owner, known_children)) => directory.start_removal(owner).map(|pid| {
+                known_children.borrow_mut().extend(pid);
+            }),
+        };
+        if let Err(error) = removed {
             self.warn(format!("{} cannot be removed: {error}", path.display()));
         }
     }

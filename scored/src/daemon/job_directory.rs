@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
-use crate::sys::remove;
+use crate::sys::{remove, remove_as_user};
 
 /// The parent of all jobs' directories if SCore runs as root (manual, scatter(6)).
 const ROOT_BASE_DIR: &str = "/var/scored";
@@ -122,6 +122,18 @@ impl JobDirectory {
         remove_unlocked(&self.base)
     }
 
+    /// Removes the directory if it is empty, as it is unless the shepherd was killed. Else starts
+    /// to remove it with the rights of its user, and returns the child that does it.
+    ///
+    /// # Errors
+    /// As fork(2).
+    pub fn start_removal(self, owner: (u32, u32)) -> io::Result<Option<i32>> {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => Ok(None),
+            Err(_) => remove_as_user::start(&self.path, owner).map(Some),
+        }
+    }
+
     /// Removes the directory with everything in it. Removes the base directory, too, if it is
     /// empty.
     ///
@@ -178,10 +190,15 @@ fn remove_unlocked(base: &Path) -> Vec<String> {
         let has_job_prefix =
             entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         // The directory of a live job cannot be locked; nor can that of our own job.
-        if has_job_prefix
-            && let Some(_lock) = lock(&path)
-            && let Err(error) = remove_tree(&path)
-        {
+        let Some(lock) = has_job_prefix.then(|| lock(&path)).flatten() else { continue };
+        let removed = match lock.metadata() {
+            Ok(metadata) if metadata.uid() != geteuid().as_raw() && geteuid().is_root() => {
+                let owner = (metadata.uid(), metadata.gid());
+                remove_as_user::start(&path, owner).map(|_| ())
+            }
+            _ => remove_tree(&path),
+        };
+        if let Err(error) = removed {
             errors.push(format!("{}: {error}", path.display()));
         }
     }

@@ -16,5 +16,6 @@ pub mod process_stop;
 pub mod random;
 pub mod realtime;
 pub mod remove;
+pub mod remove_as_user;
 pub mod spawn;
 pub mod timer;

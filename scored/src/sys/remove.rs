@@ -58,10 +58,18 @@ pub fn empty(top: &OwnedFd) -> io::Result<()> {
         if names.is_empty() {
             return Ok(());
         }
+        let (name_count, mut error_count, mut first_error) = (names.len(), 0, None);
         let mut pending = names;
         while let Some(name) = pending.pop() {
-            remove_one(top, &name, &mut move_count, &mut pending)
-                .map_err(|error| io::Error::new(error.kind(), format!("{name:?}: {error}")))?;
+            // One entry that cannot be removed does not keep the others.
+            if let Err(error) = remove_one(top, &name, &mut move_count, &mut pending) {
+                error_count += 1;
+                first_error
+                    .get_or_insert(io::Error::new(error.kind(), format!("{name:?}: {error}")));
+            }
+        }
+        if error_count >= name_count {
+            return first_error.map_or(Ok(()), Err);
         }
     }
     Err(io::Error::other("a process keeps writing there"))

@@ -1,0 +1,81 @@
+//! Removal of a job's directory with the rights of its user, by processes of its own: the number of
+//! files is up to the user, so the daemon must not wait for it, and root must remove nothing that
+//! the user could not.
+
+// UNSAFETY: fork without exec.
+#![expect(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{ForkResult, Gid, Uid, fork, setgroups, setresgid, setresuid};
+
+use super::{descriptor, process, realtime, remove};
+
+/// Starts to remove a directory and everything in it. The directory that contains it must be
+/// root's. Returns the process that does it, a child of the caller; the caller must have one thread
+/// only. Files that the user may not remove stay, and so does the directory then.
+///
+/// # Errors
+/// As fork(2).
+pub fn start(path: &Path, (uid, gid): (u32, u32)) -> io::Result<i32> {
+    let work = || {
+        process::die_with_parent(libc::SIGKILL);
+        descriptor::close_all_but(&[]);
+        i32::from(remove(path, uid, gid).is_err())
+    };
+    realtime::run_as_normal(|| start_child(work))
+}
+
+fn remove(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let directory = File::options().read(true).custom_flags(flags).open(path)?;
+    // The caller still holds the lock for a moment. While this process has it, nothing else removes
+    // the directory as a leftover.
+    let directory = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+    // The user may stop or kill the process that has the user's rights: then this one waits or
+    // gives up, and the daemon goes on.
+    let pid = start_child(|| {
+        let emptied = become_user(uid, gid).and_then(|()| {
+            // A change of the user clears this, so it is set after it.
+            process::die_with_parent(libc::SIGKILL);
+            empty(&directory)
+        });
+        i32::from(emptied.is_err())
+    })?;
+    process::wait_for(pid);
+    fs::remove_dir(path)
+}
+
+fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(&[])?;
+    setresgid(gid, gid, gid)?;
+    Ok(setresuid(uid, uid, uid)?)
+}
+
+fn empty(directory: &File) -> io::Result<()> {
+    // A program may have removed the permissions of its own directory.
+    fchmod(directory, Mode::S_IRWXU)?;
+    remove::empty(&OwnedFd::from(directory.try_clone()?))
+}
+
+/// Forks a process that does this work and exits with its code.
+fn start_child(work: impl FnOnce() -> i32) -> io::Result<i32> {
+    // SAFETY: this process has one thread, so the child may use everything that it has.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(child.as_raw()),
+        ForkResult::Child => {
+            // A panic must not unwind into the parent's frames.
+            let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(1);
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(code) }
+        }
+    }
+}
