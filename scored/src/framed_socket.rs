@@ -8,7 +8,10 @@ use std::os::unix::net::UnixStream as StdStream;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use score_proto::frame::{self, Decoder, FrameError};
+use score_proto::job_control::Limit;
 use serde::{Serialize, de::DeserializeOwned};
+
+use crate::sys::credentials;
 
 /// Bytes read from a socket or a pipe at once.
 pub const READ_BYTES: usize = 64 * 1024;
@@ -103,6 +106,14 @@ impl FramedSocket {
     /// received.
     pub fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    /// The resource limits of the process that has connected the socket.
+    ///
+    /// # Errors
+    /// As [`credentials::peer_limits`].
+    pub fn peer_limits(&self) -> io::Result<Vec<Limit>> {
+        credentials::peer_limits(&self.stream)
     }
 
     /// Bytes that are queued and not yet accepted by the socket.

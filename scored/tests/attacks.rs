@@ -6,11 +6,13 @@ mod driver;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use driver::service::{ALICE, BOB, Client, Service, encode, hello, login, run_as, spec};
 use driver::{TEST_TIMEOUT, bytes, sh};
 use nix::sys::ptrace;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use score_proto::message::{
@@ -282,4 +284,37 @@ fn the_files_of_a_killed_shepherd_are_removed_with_the_users_rights_while_others
     assert!(service.is_alive());
     service.serves(BOB);
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// Environment variable for [`role`]: the socket of the service.
+const SOCKET_ENV: &str = "SCORE_TEST_SOCKET";
+
+/// Not a test of its own: a process of alice with limits of its own, which claims none.
+#[test]
+fn role() {
+    let Some(socket) = std::env::var_os(SOCKET_ENV) else { return };
+    setrlimit(Resource::RLIMIT_CORE, 4096, 8192).unwrap();
+    setrlimit(Resource::RLIMIT_MEMLOCK, 65_536, 65_536).unwrap();
+    let mut client = Client::connect_as(socket.as_ref(), ALICE);
+    let script = "ulimit -H -c; ulimit -H -l; ulimit -S -c";
+    client.request(ALICE, 1, spec(script, &["wait"]));
+    assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    println!("limits: {}", client.out.replace('\n', " "));
+}
+
+#[test]
+fn a_client_that_claims_no_limits_has_those_of_its_process() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    for host in ["hosta", "hostb"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "role", "--nocapture"])
+            .env(SOCKET_ENV, service.socket_of(host))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // Blocks of 512 bytes and KiB.
+        assert!(text.contains("limits: 16 64 8 "), "{host}: {text}");
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
 }

@@ -12,7 +12,7 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::FrameError;
-use score_proto::job_control::Owner;
+use score_proto::job_control::{Limit, Owner};
 use score_proto::message::{
     ClientMessage, ConsoleRequest, HostSpec, JobSpec, Level, Login, OUTPUT_WINDOW, ServerMessage,
 };
@@ -359,6 +359,17 @@ impl ClientSession {
     /// Whether the session's last message has been queued.
     pub fn is_closing(&self) -> bool {
         self.is_closing
+    }
+
+    /// The resource limits of the process on the other end of the socket.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn peer_limits(&self) -> io::Result<Vec<Limit>> {
+        match &self.transport {
+            Transport::Local(link) => link.peer_limits(),
+            Transport::Remote { .. } => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     /// Whether its scrun is on another host.

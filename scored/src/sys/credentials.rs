@@ -8,7 +8,7 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -205,6 +205,64 @@ fn read_until(mut pipe: File, deadline: Instant) -> Option<String> {
 pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
     let peer = getsockopt(socket, PeerCredentials)?;
     Ok((peer.uid(), peer.gid()))
+}
+
+/// The resource limits that a job inherits from its user.
+const INHERITED_LIMITS: [libc::__rlimit_resource_t; 11] = [
+    libc::RLIMIT_AS,
+    libc::RLIMIT_CORE,
+    libc::RLIMIT_CPU,
+    libc::RLIMIT_DATA,
+    libc::RLIMIT_FSIZE,
+    libc::RLIMIT_MEMLOCK,
+    libc::RLIMIT_MSGQUEUE,
+    libc::RLIMIT_NICE,
+    libc::RLIMIT_NPROC,
+    libc::RLIMIT_RTPRIO,
+    libc::RLIMIT_STACK,
+];
+
+/// The resource limits of the process that has connected a local socket, as the kernel has them.
+///
+/// # Errors
+/// As getsockopt(2) and prlimit(2); the process has ended.
+pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
+    let pid = getsockopt(socket, PeerCredentials)?.pid();
+    // Since Linux 6.5. It tells whether the number is still that of this process.
+    let pidfd = peer_pidfd(socket);
+    let mut limits = Vec::new();
+    for resource in INHERITED_LIMITS {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: writes the struct given.
+        if unsafe { libc::prlimit(pid, resource, std::ptr::null(), &mut limit) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        limits.push(Limit { resource, soft: limit.rlim_cur, hard: limit.rlim_max });
+    }
+    let has_ended = |pidfd: OwnedFd| {
+        let mut polled = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::ZERO) != Ok(0)
+    };
+    match pidfd.is_some_and(has_ended) {
+        true => Err(std::io::Error::other("the process has ended")),
+        false => Ok(limits),
+    }
+}
+
+fn peer_pidfd(socket: &impl AsFd) -> Option<OwnedFd> {
+    let (mut fd, mut len): (libc::c_int, libc::socklen_t) = (-1, 4);
+    // SAFETY: writes at most four bytes to the integer.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    // SAFETY: the kernel has just made this descriptor for us.
+    (result == 0 && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]

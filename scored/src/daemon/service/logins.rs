@@ -144,7 +144,15 @@ impl Daemon {
         if let Some(reason) = refusal {
             return self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
         }
-        let Login { name, limits, .. } = login;
+        // The kernel's word counts: whoever claimed no limits would get those of the service.
+        let limits = match session.peer_limits() {
+            Ok(limits) => limits,
+            Err(error) => {
+                let reason = format!("login refused: the limits of your process: {error}");
+                return self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+            }
+        };
+        let Login { name, .. } = login;
         session.owner =
             Some(job_control::Owner { uid, gid, name: name.clone(), limits: limits.clone() });
         let user = User { uid, gid, name };
