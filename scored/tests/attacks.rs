@@ -318,3 +318,17 @@ fn a_client_that_claims_no_limits_has_those_of_its_process() {
     assert!(service.is_alive());
     service.serves(BOB);
 }
+
+#[test]
+fn the_session_keyring_of_a_job_belongs_to_its_user() {
+    let Some(service) = Service::start_two_hosts() else { return };
+    if !std::path::Path::new("/proc/keys").exists() {
+        return eprintln!("SKIPPED session keyrings: the kernel has none");
+    }
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    client.request(ALICE, 1, spec("grep ' _ses' /proc/keys", &[]));
+    assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    let owners: Vec<&str> =
+        client.out.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
+    assert_eq!(owners, [ALICE.to_string()], "{}", client.out);
+}

@@ -63,14 +63,20 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
     setgroups(&groups).map_err(|error| failed("setgroups", &error))?;
     setresgid(gid, gid, gid).map_err(|error| failed("setresgid", &error))?;
     setresuid(uid, uid, uid).map_err(|error| failed("setresuid", &error))?;
+    join_session_keyring();
     verify_irrevocable(owner).map_err(|reason| failed("revocable", &reason))
 }
 
-/// Resets attributes of the service that the user must not inherit: keys, niceness, score for the
-/// OOM killer, limits.
-fn reset_inherited_state(limits: &[Limit]) {
+/// Leaves the service's session keyring for a new one. It belongs to the uid of this moment, so the
+/// user calls this, not root.
+fn join_session_keyring() {
     // SAFETY: no memory is passed; a kernel without keyrings answers ENOSYS.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) };
+}
+
+/// Resets attributes of the service that the user must not inherit: niceness, score for the OOM
+/// killer, limits.
+fn reset_inherited_state(limits: &[Limit]) {
     if fs::read_to_string("/proc/self/oom_score_adj").is_ok_and(|text| text.starts_with('-')) {
         let _ = fs::write("/proc/self/oom_score_adj", "0");
     }
