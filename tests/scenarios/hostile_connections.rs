@@ -153,8 +153,7 @@ fn garbage_is_dropped_and_reported() {
 fn another_version_is_dropped_and_both_versions_are_reported() {
     attack_each_daemon("connections_of_another_version", |attacked| {
         let version = protocol_version(attacked);
-        attacked
-            .wait_for_warning(&format!("protocol version 0, this scored version {version}"));
+        attacked.wait_for_warning(&format!("protocol version 0, this scored version {version}"));
     });
 }
 
