@@ -34,7 +34,7 @@ const FIRST_PORT: u32 = 1201;
 /// namespaces share, does not overflow.
 const MAX_STATIC_NEIGHBOURS: u32 = 128;
 
-const PREFIX_LENGTH: u8 = 16;
+const PREFIX_BITS: u8 = 16;
 
 /// Index of a host's NIC.
 pub fn nic(host: u32, link: u32) -> u32 {
@@ -187,7 +187,7 @@ fn address(host: u32, number: u32) -> Request {
     let [a, b, _, _] = addr.octets();
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet;
-    message.header.prefix_len = PREFIX_LENGTH;
+    message.header.prefix_len = PREFIX_BITS;
     message.header.index = nic(host, number);
     message.attributes = vec![
         AddressAttribute::Local(IpAddr::V4(addr)),

@@ -3,7 +3,7 @@
 
 use memmap2::MmapRaw;
 use score_proto::carea::{
-    AREA_BYTES, AREA_MAGIC, BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
+    AREA_LEN, AREA_MAGIC, BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
 };
 use score_proto::idle_notify;
 
@@ -19,7 +19,7 @@ pub(crate) struct Area {
 impl Area {
     /// `mapping` covers exactly one area; `notifier` notifies the shepherd.
     pub(crate) fn new(mapping: MmapRaw, notifier: ShepherdNotifier) -> Self {
-        debug_assert_eq!(mapping.len(), AREA_BYTES);
+        debug_assert_eq!(mapping.len(), AREA_LEN);
         Self { mapping: SharedMapping::new(mapping), notifier }
     }
 
@@ -74,7 +74,7 @@ impl Area {
 
     /// busy -> idle.
     pub(crate) fn become_idle(&self, number: usize, waiting_for: WaitingFor, now_ns: u64) {
-        let since_offset = area::SLOTS + number * area::SLOT_BYTES + slot::IDLE_SINCE_NS;
+        let since_offset = area::SLOTS + number * area::SLOT_LEN + slot::IDLE_SINCE_NS;
         self.mapping.u64(since_offset).store(now_ns, Ordering::Relaxed);
         self.set_waiting_for(number, waiting_for);
         self.idle_threads().fetch_add(1, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Area {
     }
 
     fn slot(&self, number: usize, field: usize) -> &AtomicU32 {
-        self.mapping.u32(area::SLOTS + number * area::SLOT_BYTES + field)
+        self.mapping.u32(area::SLOTS + number * area::SLOT_LEN + field)
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
 
     fn new_area() -> Area {
         Area::new(
-            MmapRaw::from(MmapMut::map_anon(AREA_BYTES).unwrap()),
+            MmapRaw::from(MmapMut::map_anon(AREA_LEN).unwrap()),
             ShepherdNotifier::new(b"").unwrap(),
         )
     }

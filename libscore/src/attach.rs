@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sockopt};
 use nix::sys::stat::fstat;
-use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
 use score_proto::message::{Call, Reply, Welcome};
 use score_proto::{MAX_NODES, PROTOCOL_VERSION, frame};
 
@@ -173,8 +173,8 @@ fn check_object(name: &str, fd: &OwnedFd, len: usize) -> Result<(), String> {
 }
 
 fn map_board(fd: &OwnedFd) -> Result<SharedMapping, String> {
-    check_object("the board", fd, BOARD_BYTES)?;
-    let mapping = MmapOptions::new().len(BOARD_BYTES).map_raw_read_only(fd);
+    check_object("the board", fd, BOARD_LEN)?;
+    let mapping = MmapOptions::new().len(BOARD_LEN).map_raw_read_only(fd);
     let board = SharedMapping::new(mapping.map_err(|e| format!("cannot map the board: {e}"))?);
     let version = board.u32(board::VERSION).load(Ordering::Relaxed);
     if board.u64(board::MAGIC).load(Ordering::Relaxed) != BOARD_MAGIC {
@@ -190,12 +190,12 @@ fn map_board(fd: &OwnedFd) -> Result<SharedMapping, String> {
 }
 
 fn map_area(fd: &OwnedFd, index: u32, notifier: ShepherdNotifier) -> Result<Area, String> {
-    let end = (u64::from(index) + 1) * AREA_BYTES as u64;
+    let end = (u64::from(index) + 1) * AREA_LEN as u64;
     let len = usize::try_from(end).map_err(|_| "the C-Area is too large".to_owned())?;
     check_object("the C-Area", fd, len)?;
-    let start = end - AREA_BYTES as u64;
+    let start = end - AREA_LEN as u64;
     let mapping: std::io::Result<MmapRaw> =
-        MmapOptions::new().offset(start).len(AREA_BYTES).map_raw(fd);
+        MmapOptions::new().offset(start).len(AREA_LEN).map_raw(fd);
     Ok(Area::new(mapping.map_err(|e| format!("cannot map the C-Area: {e}"))?, notifier))
 }
 
@@ -263,7 +263,7 @@ mod tests {
         let name = c"score-test";
         let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
         let object = nix::sys::memfd::memfd_create(name, flags).unwrap();
-        nix::unistd::ftruncate(&object, 2 * AREA_BYTES as i64).unwrap();
+        nix::unistd::ftruncate(&object, 2 * AREA_LEN as i64).unwrap();
         assert!(map(&object, 1).err().unwrap().contains("sealed"));
         fcntl(&object, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
         assert!(map(&object, 1).is_ok());

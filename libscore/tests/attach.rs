@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness::build::{self, Link};
 use harness::shepherd::{Shepherd, sealed};
-use score_proto::carea::{AREA_BYTES, AREA_MAGIC, BOARD_BYTES, area};
+use score_proto::carea::{AREA_LEN, AREA_MAGIC, BOARD_LEN, area};
 use score_proto::message::{Reply, Welcome};
 
 #[test]
@@ -114,7 +114,7 @@ fn every_invalid_reply_is_named_and_ends_the_process_with_code_1() {
             s.nodes[0].answer(w, &[&sealed(c"short", 64).into(), &s.area]);
         }),
         ("the board has no valid header", |s, w| {
-            s.nodes[0].answer(w, &[&sealed(c"zeros", BOARD_BYTES).into(), &s.area]);
+            s.nodes[0].answer(w, &[&sealed(c"zeros", BOARD_LEN).into(), &s.area]);
         }),
         ("the C-Area has 100 bytes", |s, w| {
             s.nodes[0].answer(w, &[&s.board, &sealed(c"short", 100).into()]);
@@ -149,7 +149,7 @@ fn an_area_that_could_be_shrunk_is_refused() {
     let line = refusal_line(|shepherd| {
         let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
         let unsealed = nix::sys::memfd::memfd_create(c"open", flags).unwrap();
-        nix::unistd::ftruncate(&unsealed, AREA_BYTES as i64).unwrap();
+        nix::unistd::ftruncate(&unsealed, AREA_LEN as i64).unwrap();
         let welcome = Reply::Welcome(Box::new(shepherd.welcome_message(0)));
         shepherd.nodes[0].answer(&welcome, &[&shepherd.board, &unsealed]);
     });

@@ -67,7 +67,7 @@ fn threads_have_a_slot_each_and_give_it_back_at_their_end() {
     assert_eq!(shepherd.nodes[0].process.request("threads 0"), "5");
     shepherd.await_word(0, area::IDLE_THREADS, 0);
     for number in 1..6 {
-        shepherd.await_word(0, area::SLOTS + number * area::SLOT_BYTES + slot::TID, 0);
+        shepherd.await_word(0, area::SLOTS + number * area::SLOT_LEN + slot::TID, 0);
         assert_eq!(shepherd.slot(0, number, slot::STATE), BUSY);
     }
     assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), 5, "an end counts as a change to busy");

@@ -4,7 +4,7 @@
 //! - the **board**, one per host and job, written by the shepherd alone (sealed against later
 //!   writable mappings) and read by every process;
 //! - the **C-Area**, one per host and parallel process, written by the processes except for one
-//!   word ([`area::IDLE_NOTIFY`]): one [`AREA_BYTES`] area each, indexed by process number on the
+//!   word ([`area::IDLE_NOTIFY`]): one [`AREA_LEN`] area each, indexed by process number on the
 //!   host.
 //!
 //! All fields are little-endian integers that are only ever read and written as one atomic load or
@@ -15,7 +15,7 @@
 /// First word of the board: "SCorBrd1".
 pub const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"SCorBrd1");
 /// Size of the board in bytes.
-pub const BOARD_BYTES: usize = 4096;
+pub const BOARD_LEN: usize = 4096;
 
 /// Byte offsets in the board.
 pub mod board {
@@ -39,7 +39,7 @@ pub mod board {
 /// First word of a process's area once it has attached: "SCorArea".
 pub const AREA_MAGIC: u64 = u64::from_le_bytes(*b"SCorArea");
 /// Size of one process's area in bytes.
-pub const AREA_BYTES: usize = 4096;
+pub const AREA_LEN: usize = 4096;
 /// Thread slots of a process. A thread without a slot keeps its process busy for ever, which is
 /// safe.
 pub const THREAD_SLOTS: usize = 56;
@@ -83,7 +83,7 @@ pub mod area {
     /// First thread slot.
     pub const SLOTS: usize = 512;
     /// Distance between thread slots.
-    pub const SLOT_BYTES: usize = 64;
+    pub const SLOT_LEN: usize = 64;
 
     /// Byte offsets in a thread slot.
     pub mod slot {
@@ -99,7 +99,7 @@ pub mod area {
     }
 }
 
-const _: () = assert!(area::SLOTS + THREAD_SLOTS * area::SLOT_BYTES <= AREA_BYTES);
+const _: () = assert!(area::SLOTS + THREAD_SLOTS * area::SLOT_LEN <= AREA_LEN);
 
 /// Thread state: has something to do.
 pub const BUSY: u32 = 0;

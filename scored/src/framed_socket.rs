@@ -14,15 +14,15 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::sys::credentials;
 
 /// Bytes read from a socket or a pipe at once.
-pub const READ_BYTES: usize = 64 * 1024;
+pub const READ_BUFFER_LEN: usize = 64 * 1024;
 
 thread_local! {
     /// One buffer for all links, because a daemon may have thousands. A shepherd reads everything
     /// into it, because it inherits the buffer's pages from its daemon.
-    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BUFFER_LEN]);
 }
 
-/// Calls `read` with a buffer of `READ_BYTES`. Must not be nested.
+/// Calls `read` with a buffer of `READ_BUFFER_LEN`. Must not be nested.
 pub fn with_read_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     READ_BUFFER.with_borrow_mut(|scratch| read(scratch))
 }

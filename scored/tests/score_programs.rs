@@ -10,7 +10,7 @@ use std::time::Duration;
 use driver::*;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
 use score_proto::frame;
 use score_proto::message::*;
 
@@ -111,9 +111,9 @@ fn welcome_role() {
     let (welcome, fds) = attach();
     assert_eq!((welcome.self_node, welcome.area, welcome.self_proc), (node(), node(), node()));
     assert_eq!(read_word(&fds[0], board::MAGIC), BOARD_MAGIC);
-    assert_eq!(nix::sys::stat::fstat(&fds[0]).unwrap().st_size, BOARD_BYTES as i64);
+    assert_eq!(nix::sys::stat::fstat(&fds[0]).unwrap().st_size, BOARD_LEN as i64);
     let size = nix::sys::stat::fstat(&fds[1]).unwrap().st_size;
-    assert_eq!(size, (AREA_BYTES as u32 * welcome.num_node) as i64);
+    assert_eq!(size, (AREA_LEN as u32 * welcome.num_node) as i64);
     print_line(&format!("{} {} {}", welcome.num_node, welcome.networks.len(), fds.len()));
 }
 

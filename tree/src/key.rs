@@ -12,17 +12,17 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// Length of a key in bytes.
-const LENGTH: usize = 32;
+const KEY_LEN: usize = 32;
 /// The prefix of a key's text.
 const PREFIX: &str = "scorekey1-";
 /// Length of the text: prefix, key and checksum.
-const TEXT_LEN: usize = PREFIX.len() + 2 * LENGTH + 8;
+const TEXT_LEN: usize = PREFIX.len() + 2 * KEY_LEN + 8;
 /// Only the owner may read and write.
 const FILE_MODE: u32 = 0o600;
 
 /// The cluster key. It is never shown: `Debug` hides it, and only [`Key::to_text`] writes it out.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; LENGTH]);
+pub struct Key([u8; KEY_LEN]);
 
 /// Why a text is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -72,18 +72,18 @@ impl Key {
     /// # Errors
     /// If the kernel provides no random bytes.
     pub fn generate() -> io::Result<Key> {
-        let mut bytes = [0; LENGTH];
+        let mut bytes = [0; KEY_LEN];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(Key(bytes))
     }
 
     /// The key of these bytes, for tests and simulations.
-    pub const fn from_bytes(bytes: [u8; LENGTH]) -> Key {
+    pub const fn from_bytes(bytes: [u8; KEY_LEN]) -> Key {
         Key(bytes)
     }
 
     /// The bytes, for the handshake.
-    pub(crate) fn bytes(&self) -> &[u8; LENGTH] {
+    pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 
@@ -176,13 +176,13 @@ impl FromStr for Key {
         if text.len() != TEXT_LEN {
             return Err(TextError::Length(text.chars().count()));
         }
-        let mut bytes = [0; LENGTH + 4];
+        let mut bytes = [0; KEY_LEN + 4];
         for (index, digit) in digits.chars().enumerate() {
             let error = TextError::Digit(PREFIX.len() + index + 1);
             let value = digit.to_digit(16).ok_or(error)? as u8;
             bytes[index / 2] = bytes[index / 2] << 4 | value;
         }
-        let (key, sum) = bytes.split_first_chunk::<LENGTH>().expect("LENGTH + 4 bytes");
+        let (key, sum) = bytes.split_first_chunk::<KEY_LEN>().expect("KEY_LEN + 4 bytes");
         if sum != checksum(key).to_be_bytes() {
             return Err(TextError::Checksum);
         }

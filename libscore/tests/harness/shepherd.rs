@@ -17,7 +17,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 use score_pm::{ContextRef, Device};
-use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, area, board};
+use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, area, board};
 use score_proto::message::{Call, NetworkSet, Reply, Welcome};
 use score_proto::{PROTOCOL_VERSION, frame};
 
@@ -91,10 +91,10 @@ impl Shepherd {
         static NEXT_ID: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let dir = super::build::scratch(&format!("job-{number}"));
-        let page = sealed(c"board", BOARD_BYTES);
+        let page = sealed(c"board", BOARD_LEN);
         page.write_all_at(&BOARD_MAGIC.to_le_bytes(), board::MAGIC as u64).unwrap();
         page.write_all_at(&PROTOCOL_VERSION.to_le_bytes(), board::VERSION as u64).unwrap();
-        let area = sealed(c"area", AREA_BYTES * nodes as usize);
+        let area = sealed(c"area", AREA_LEN * nodes as usize);
         let (device, contexts) = network(nodes);
         let nodes = (0..nodes).map(|_| start(program)).collect();
         let (notify_socket, notify_socket_name) = bind_notify_socket();
@@ -161,14 +161,14 @@ impl Shepherd {
     pub fn word(&self, node: usize, offset: usize) -> u32 {
         let mut bytes = [0; 4];
         let file = std::fs::File::from(self.area.try_clone().unwrap());
-        file.read_exact_at(&mut bytes, (node * AREA_BYTES + offset) as u64).unwrap();
+        file.read_exact_at(&mut bytes, (node * AREA_LEN + offset) as u64).unwrap();
         u32::from_le_bytes(bytes)
     }
 
     /// Writes a word of a node's area.
     pub fn set_word(&self, node: usize, offset: usize, value: u32) {
         let file = std::fs::File::from(self.area.try_clone().unwrap());
-        file.write_all_at(&value.to_le_bytes(), (node * AREA_BYTES + offset) as u64).unwrap();
+        file.write_all_at(&value.to_le_bytes(), (node * AREA_LEN + offset) as u64).unwrap();
     }
 
     /// Number of notifications since the last call of this function.
@@ -180,7 +180,7 @@ impl Shepherd {
 
     /// A word of a thread slot.
     pub fn slot(&self, node: usize, slot: usize, field: usize) -> u32 {
-        self.word(node, area::SLOTS + slot * area::SLOT_BYTES + field)
+        self.word(node, area::SLOTS + slot * area::SLOT_LEN + field)
     }
 
     /// Waits until a word has a value.

@@ -13,9 +13,9 @@ use crate::sync::SingleWriterU64;
 use std::time::{Duration, Instant};
 
 /// Polls without a message, or reservations without room, before the process yields its processor.
-const POLL_LIMIT: u64 = 10_000;
+const MAX_POLLS: u64 = 10_000;
 /// The same on a host that has more processes than processors.
-const POLL_LIMIT_OVERSUBSCRIBED: u64 = 100;
+const MAX_POLLS_OVERSUBSCRIBED: u64 = 100;
 /// On such a host, the empty polls that a series of messages counts as.
 const MESSAGE_POLL_COST: u64 = 16;
 /// A yield that returns within this time found no other process that wants the processor.
@@ -29,13 +29,13 @@ const MAX_RESCANS: u32 = 64;
 /// How long a context has polled without a message.
 #[derive(Default)]
 pub(super) struct PollBackoff {
-    /// Empty polls, consecutive or not; restarts from 0 after [`POLL_LIMIT_OVERSUBSCRIBED`] that
+    /// Empty polls, consecutive or not; restarts from 0 after [`MAX_POLLS_OVERSUBSCRIBED`] that
     /// were not consecutive.
     empty_count: SingleWriterU64,
     /// The value of `empty_count` at the last message. Below 0 (wrapping) if `empty_count` has
     /// restarted since.
     empty_at_last_message: SingleWriterU64,
-    /// Empty polls in addition to [`POLL_LIMIT_OVERSUBSCRIBED`] before the process tries whether
+    /// Empty polls in addition to [`MAX_POLLS_OVERSUBSCRIBED`] before the process tries whether
     /// another one wants the processor.
     extra_polls: SingleWriterU64,
     /// Consecutive yields that returned at once.
@@ -178,8 +178,8 @@ impl LiveContext {
         if error == Error::NoBuffers {
             let failed_reservations = self.poll_backoff.failed_reservations.get() + 1;
             self.poll_backoff.failed_reservations.set(failed_reservations);
-            if failed_reservations > POLL_LIMIT
-                || (failed_reservations > POLL_LIMIT_OVERSUBSCRIBED && self.is_oversubscribed())
+            if failed_reservations > MAX_POLLS
+                || (failed_reservations > MAX_POLLS_OVERSUBSCRIBED && self.is_oversubscribed())
             {
                 std::thread::yield_now();
             }
@@ -195,7 +195,7 @@ impl LiveContext {
     fn back_off(&self, empty_polls: u64) {
         let backoff = &self.poll_backoff;
         let consecutive = empty_polls.wrapping_sub(backoff.empty_at_last_message.get());
-        if consecutive <= POLL_LIMIT_OVERSUBSCRIBED {
+        if consecutive <= MAX_POLLS_OVERSUBSCRIBED {
             backoff
                 .empty_at_last_message
                 .set(backoff.empty_at_last_message.get().wrapping_sub(empty_polls));
@@ -209,14 +209,14 @@ impl LiveContext {
                 if returned_at_once { backoff.uncontended_yields.get() + 1 } else { 0 };
             backoff.uncontended_yields.set(uncontended_yields);
             let extra_polls = if uncontended_yields > MIN_UNCONTENDED_YIELDS {
-                backoff.poll_limit().min(POLL_LIMIT)
+                backoff.poll_limit().min(MAX_POLLS)
             } else {
                 0
             };
             backoff.extra_polls.set(extra_polls);
         } else {
-            backoff.extra_polls.set(POLL_LIMIT - POLL_LIMIT_OVERSUBSCRIBED);
-            if consecutive > POLL_LIMIT {
+            backoff.extra_polls.set(MAX_POLLS - MAX_POLLS_OVERSUBSCRIBED);
+            if consecutive > MAX_POLLS {
                 self.yield_cpu();
             }
         }
@@ -256,7 +256,7 @@ impl PollBackoff {
     /// Empty polls before the next `back_off`.
     #[inline(always)]
     pub(super) fn poll_limit(&self) -> u64 {
-        POLL_LIMIT_OVERSUBSCRIBED + self.extra_polls.get()
+        MAX_POLLS_OVERSUBSCRIBED + self.extra_polls.get()
     }
 
     /// Whether another process took the processor at the last yield, or there was none yet.

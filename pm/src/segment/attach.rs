@@ -8,7 +8,7 @@ use super::layout::{MAGIC, SegmentGeometry};
 use crate::error::{Error, PmResult};
 
 /// Bytes of the message.
-pub const ATTACH_BYTES: usize = 64;
+pub const ATTACH_LEN: usize = 64;
 
 /// A context that is passed to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct AttachMessage {
 
 impl AttachMessage {
     /// Writes the message.
-    pub fn encode(&self) -> [u8; ATTACH_BYTES] {
+    pub fn encode(&self) -> [u8; ATTACH_LEN] {
         let words = [
             MAGIC,
             u64::from(self.number) | u64::from(self.channel) << 32,
@@ -38,7 +38,7 @@ impl AttachMessage {
             self.nonce[1],
             0,
         ];
-        let mut bytes = [0; ATTACH_BYTES];
+        let mut bytes = [0; ATTACH_LEN];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
@@ -47,7 +47,7 @@ impl AttachMessage {
 
     /// Decodes and checks a message. Invalid: `encode` does not write such a message.
     pub fn decode(bytes: &[u8]) -> PmResult<AttachMessage> {
-        let bytes: &[u8; ATTACH_BYTES] = bytes.try_into().map_err(|_| Error::Invalid)?;
+        let bytes: &[u8; ATTACH_LEN] = bytes.try_into().map_err(|_| Error::Invalid)?;
         let word = |i: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
@@ -101,7 +101,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_accepted_message_has_a_valid_node_and_is_encoded_unchanged(
-            flips in prop::collection::vec((0..ATTACH_BYTES, any::<u8>()), 0..4)
+            flips in prop::collection::vec((0..ATTACH_LEN, any::<u8>()), 0..4)
         ) {
             let mut bytes = sample().encode();
             for (index, byte) in flips {

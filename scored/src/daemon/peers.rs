@@ -26,7 +26,7 @@ const MAX_UNAUTHENTICATED: usize = 128;
 /// number far below.
 const MAX_QUEUED_MESSAGES: usize = 16 * 1024;
 /// Bytes that are read from a socket at once, and the number of reads in one turn of the loop.
-const READ_BYTES: usize = 64 * 1024;
+const READ_BUFFER_LEN: usize = 64 * 1024;
 const READS_PER_TICK: usize = 4;
 
 /// A message of a peer, or the end of its link.
@@ -98,7 +98,7 @@ impl Peers {
             listener,
             connections: HashMap::new(),
             started_at: Instant::now(),
-            read_buffer: vec![0; READ_BYTES],
+            read_buffer: vec![0; READ_BUFFER_LEN],
         })
     }
 

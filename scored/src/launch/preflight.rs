@@ -21,7 +21,7 @@ use super::{local_name, position_of};
 use crate::sys::process::{self, WaitResult};
 
 /// Bytes of the secret, as of a cluster key.
-const SECRET_LENGTH: usize = 32;
+const SECRET_LEN: usize = 32;
 /// The time limit of a connection for sending its line.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_GREETING_LEN: u64 = 512;
@@ -158,7 +158,7 @@ fn hosts(host_list: &str) -> Result<Vec<HostSpec>, String> {
 }
 
 fn random_bytes() -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; SECRET_LENGTH];
+    let mut bytes = vec![0; SECRET_LEN];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
@@ -205,7 +205,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// # Errors
 /// One line with the address or file that failed.
 pub fn run_probe(options: &ProbeOptions) -> Result<(), String> {
-    let mut secret = [0; SECRET_LENGTH];
+    let mut secret = [0; SECRET_LEN];
     let key_on_stdin = options.key == SECRET_ON_STDIN;
     let result = if key_on_stdin {
         io::stdin().read_exact(&mut secret)

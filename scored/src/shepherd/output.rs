@@ -14,7 +14,7 @@ use score_proto::job_control::{HOP_WINDOW, Report};
 use score_proto::message::{MAX_IO_CHUNK, Stream};
 
 use super::reports::ScoredLink;
-use crate::framed_socket::{READ_BYTES, with_read_buffer};
+use crate::framed_socket::{READ_BUFFER_LEN, with_read_buffer};
 use crate::job::line_splitter::LineSplitter;
 use crate::sys::descriptor;
 
@@ -285,7 +285,7 @@ impl OutputMux {
             return;
         }
         let Some(output) = &mut self.pipes[index] else { return };
-        let read_len = READ_BYTES.min(window_left - pending_before);
+        let read_len = READ_BUFFER_LEN.min(window_left - pending_before);
         output.is_queued = false;
         let result = with_read_buffer(|scratch| {
             let count = nix::unistd::read(&output.pipe, &mut scratch[..read_len])?;

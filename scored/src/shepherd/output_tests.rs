@@ -33,7 +33,7 @@ fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
     while received_len < WRITERS * LINE_LEN {
         outputs.pump(&mut reports, now);
         assert!(
-            outputs.pending_len <= MAX_PENDING_BYTES + 2 * READ_BYTES,
+            outputs.pending_len <= MAX_PENDING_BYTES + 2 * READ_BUFFER_LEN,
             "{}",
             outputs.pending_len
         );

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mio::{Registry, Token};
 use score_pm::Counters;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, board};
 use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{NetworkSet, ProgramKind};
 use score_proto::nodeset::NodeSet;
@@ -76,7 +76,7 @@ impl SharedMemory {
     ) -> Result<NetworkReport, String> {
         let node_count = placement.self_placement().map_or(0, |local_host| local_host.nodes);
         if self.board.is_none() {
-            let page = PublishedMap::new(c"score-board", BOARD_BYTES)
+            let page = PublishedMap::new(c"score-board", BOARD_LEN)
                 .map_err(|error| format!("no memory for the board: {error}"))?;
             page.store_u32(board::VERSION, PROTOCOL_VERSION);
             page.store_u64(board::STARTED_NS, super::monotonic_ns());
@@ -87,7 +87,7 @@ impl SharedMemory {
             page.store_u32(board::FLAGS, if oversubscribed { board::OVERSUBSCRIBED } else { 0 });
             page.store_u64(board::MAGIC, BOARD_MAGIC);
         }
-        let area = sealed(c"score-area", AREA_BYTES as u64 * u64::from(node_count))
+        let area = sealed(c"score-area", AREA_LEN as u64 * u64::from(node_count))
             .map_err(|error| format!("no memory for the C-Area: {error}"))?;
         let memory = self.elements.get_mut(&element).ok_or("no node has attached")?;
         memory.area = Some(area);

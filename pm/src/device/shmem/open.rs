@@ -11,7 +11,7 @@ use crate::doorbell::DoorbellSender;
 use crate::error::{Error, PmResult};
 use crate::receiver_state::EXITED;
 use crate::rma::RegionEntry;
-use crate::segment::attach::{ATTACH_BYTES, AttachMessage};
+use crate::segment::attach::{ATTACH_LEN, AttachMessage};
 use crate::segment::layout::SegmentGeometry;
 use crate::segment::{RingKind, Segment};
 use crate::sync::Ordering;
@@ -174,7 +174,7 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmRes
 /// Creates a context from such a descriptor. Invalid: another content, or it was used already.
 pub(crate) fn attach(fd: OwnedFd) -> PmResult<Shmem> {
     let owner_pid = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
-    let (bytes, fds) = fd_passing::unpack(&fd, ATTACH_BYTES)?;
+    let (bytes, fds) = fd_passing::unpack(&fd, ATTACH_LEN)?;
     let attach = AttachMessage::decode(&bytes)?;
     let mut fds = fds.into_iter();
     let (Some(rings_fd), arena_fd, None) = (fds.next(), fds.next(), fds.next()) else {

@@ -4,9 +4,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use score_proto::carea::{
-    AREA_BYTES, AREA_MAGIC, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
-};
+use score_proto::carea::{AREA_LEN, AREA_MAGIC, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot};
 use score_proto::idle_notify;
 
 use crate::sys::memfd::UntrustedMap;
@@ -52,7 +50,7 @@ impl CAreas {
     /// # Errors
     /// As mmap(2).
     pub fn new(fd: BorrowedFd<'_>, process_count: u32) -> io::Result<Self> {
-        Ok(Self { map: UntrustedMap::new(fd, AREA_BYTES * process_count as usize)?, process_count })
+        Ok(Self { map: UntrustedMap::new(fd, AREA_LEN * process_count as usize)?, process_count })
     }
 
     /// Number of areas.
@@ -62,7 +60,7 @@ impl CAreas {
 
     /// The area of the process with this index on this host.
     pub fn area(&self, process: u32) -> Option<CArea<'_>> {
-        let offset = AREA_BYTES * process as usize;
+        let offset = AREA_LEN * process as usize;
         (process < self.process_count).then_some(CArea { map: &self.map, offset })
     }
 }
@@ -158,7 +156,7 @@ impl CArea<'_> {
         }
         let mut count = 0;
         for index in 0..used_slots {
-            let base = area::SLOTS + index * area::SLOT_BYTES;
+            let base = area::SLOTS + index * area::SLOT_LEN;
             // SYNC: thread-slot
             let tid = self.u32(base + slot::TID);
             if tid == 0 {
@@ -201,7 +199,7 @@ pub mod tests {
 
         /// The same, with a second mapping for the reader under test.
         pub fn with_second_mapping() -> (Self, CAreas) {
-            let fd = sealed(c"score-test", 2 * AREA_BYTES as u64).unwrap();
+            let fd = sealed(c"score-test", 2 * AREA_LEN as u64).unwrap();
             let [areas, second] = [(); 2].map(|()| CAreas::new(fd.as_fd(), 2).unwrap());
             let fixture = Self { areas, file: fd.into() };
             fixture.write_u64(0, area::MAGIC, AREA_MAGIC);
@@ -211,13 +209,13 @@ pub mod tests {
 
         /// Writes a word of 8 bytes of a process's area.
         pub fn write_u64(&self, process: u64, offset: usize, value: u64) {
-            let position = process * AREA_BYTES as u64 + offset as u64;
+            let position = process * AREA_LEN as u64 + offset as u64;
             self.file.write_all_at(&value.to_le_bytes(), position).unwrap();
         }
 
         /// Writes a word of 4 bytes.
         pub fn write_u32(&self, process: u64, offset: usize, value: u32) {
-            let position = process * AREA_BYTES as u64 + offset as u64;
+            let position = process * AREA_LEN as u64 + offset as u64;
             self.file.write_all_at(&value.to_le_bytes(), position).unwrap();
         }
 
@@ -235,7 +233,7 @@ pub mod tests {
             state: u32,
             waiting_for: u32,
         ) {
-            let base = area::SLOTS + index * area::SLOT_BYTES;
+            let base = area::SLOTS + index * area::SLOT_LEN;
             self.write_u32(process, base + slot::TID, tid);
             self.write_u32(process, base + slot::WAITING_FOR, waiting_for);
             self.write_u32(process, base + slot::STATE, state);
@@ -269,7 +267,7 @@ pub mod tests {
         assert_eq!(area.busy_slot(u64::MAX), None, "there is no thread");
         fixture.write_slot(0, 0, 70, IDLE, WaitingFor::Message as u32);
         fixture.write_slot(0, 1, 71, 0, 0);
-        fixture.write_u64(0, area::SLOTS + area::SLOT_BYTES + slot::IDLE_SINCE_NS, 1000);
+        fixture.write_u64(0, area::SLOTS + area::SLOT_LEN + slot::IDLE_SINCE_NS, 1000);
         assert_eq!((area.busy_slot(999), area.busy_slot(1000)), (None, Some(1)));
         assert!(area.is_slot_busy(1) && !area.is_slot_busy(0) && !area.is_slot_busy(2));
         assert_eq!(area.idle_since(), 1000);

@@ -210,6 +210,13 @@ fn constant_fault(path: &str, one: &Definition) -> Option<String> {
     if duration && !UNIT_CONSTANTS.contains(&name) && !is_duration_name(name) {
         return Some(format!("a duration ends in _{}", DURATION_ENDINGS.join(", _")));
     }
+    let number = has(NUMBERS) || has(&["usize"]);
+    if number && ends_in(name, "LIMIT") && name != "HOP_LIMIT" {
+        return Some("a limit begins with MAX_ or MIN_".into());
+    }
+    if number && ends_in(name, "LENGTH") {
+        return Some("a length ends in _LEN".into());
+    }
     let variable = one.text.as_deref().is_some_and(is_variable);
     if variable && has(&["str"]) && !name.ends_with("_ENV") {
         return Some("the name of an environment variable ends in _ENV".into());
@@ -220,6 +227,11 @@ fn constant_fault(path: &str, one: &Definition) -> Option<String> {
         return Some(format!("exit codes are named in {EXIT_CODES}"));
     }
     None
+}
+
+/// Whether the last word of a constant's name is this one.
+fn ends_in(name: &str, word: &str) -> bool {
+    name.rsplit('_').next() == Some(word)
 }
 
 /// Whether a constant's name says that it is a duration: `_TIMEOUT`, `_INTERVALS`, `_TTL_MS`.
@@ -324,6 +336,19 @@ mod tests {
         ] {
             assert_eq!(judge(&[("a/src/lib.rs", text)]), [] as [String; 0], "{text}");
         }
+    }
+
+    #[test]
+    fn limits_and_lengths_have_their_forms() {
+        for (text, rule) in [
+            ("const POLL_LIMIT: u64 = 5;", "MAX_"),
+            ("const LIMIT: usize = 5;", "MAX_"),
+            ("const LENGTH: usize = 5;", "_LEN"),
+        ] {
+            let found = judge(&[("a/src/lib.rs", text)]);
+            assert!(found.len() == 1 && found[0].contains(rule), "{text}: {found:?}");
+        }
+        assert!(judge(&[("a/src/lib.rs", "const MAX_POLLS: u64 = 5;")]).is_empty());
     }
 
     #[test]
