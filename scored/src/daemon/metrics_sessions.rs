@@ -27,7 +27,7 @@ impl Daemon {
         let period_ms = period_ms.max(1);
         self.step_master(
             Some(job),
-            MasterEvent::Watch(Subscriber::Session(session_key), period_ms),
+            MasterEvent::SubscribeMetrics(Subscriber::Session(session_key), period_ms),
         );
         Ok(())
     }
@@ -47,7 +47,10 @@ impl Daemon {
     /// A session has ended, or does not watch a job any more.
     pub fn unwatch(&mut self, session_key: usize) {
         if let Some(job) = self.metrics_sessions.remove(&session_key) {
-            self.step_master(Some(job), MasterEvent::Watch(Subscriber::Session(session_key), 0));
+            self.step_master(
+                Some(job),
+                MasterEvent::SubscribeMetrics(Subscriber::Session(session_key), 0),
+            );
         }
     }
 

@@ -49,7 +49,7 @@ pub enum MasterEvent {
     /// Time has passed.
     Tick,
     /// A subscriber wants metrics with this period in milliseconds; 0 unsubscribes.
-    Watch(Subscriber, u32),
+    SubscribeMetrics(Subscriber, u32),
 }
 
 /// An action for the daemon.
@@ -235,7 +235,9 @@ impl JobMaster {
                 (0..self.deadlock_responses.len() as u32)
                     .for_each(|number| self.update_response(number, DeadlockResponse::on_tick));
             }
-            MasterEvent::Watch(subscriber, period_ms) => self.on_subscribe(subscriber, period_ms),
+            MasterEvent::SubscribeMetrics(subscriber, period_ms) => {
+                self.on_subscribe(subscriber, period_ms)
+            }
         }
         self.advance_state();
         std::mem::take(&mut self.actions)

@@ -142,7 +142,10 @@ impl Daemon {
         let period_ms = u32::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(u32::MAX);
         for (jobs, period_ms) in [(added, period_ms), (removed, 0)] {
             for job in jobs {
-                self.step_master(Some(job), MasterEvent::Watch(Subscriber::Page, period_ms));
+                self.step_master(
+                    Some(job),
+                    MasterEvent::SubscribeMetrics(Subscriber::Page, period_ms),
+                );
             }
         }
     }
