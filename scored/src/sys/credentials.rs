@@ -213,38 +213,32 @@ pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
     Ok((peer.uid(), peer.gid()))
 }
 
-/// The resource limits that a job inherits from its user.
-const INHERITED_LIMITS: [libc::__rlimit_resource_t; 11] = [
-    libc::RLIMIT_AS,
-    libc::RLIMIT_CORE,
-    libc::RLIMIT_CPU,
-    libc::RLIMIT_DATA,
-    libc::RLIMIT_FSIZE,
-    libc::RLIMIT_MEMLOCK,
-    libc::RLIMIT_MSGQUEUE,
-    libc::RLIMIT_NICE,
-    libc::RLIMIT_NPROC,
-    libc::RLIMIT_RTPRIO,
-    libc::RLIMIT_STACK,
+/// The resource limits that a job inherits from its user, by their names in /proc/PID/limits.
+const INHERITED_LIMITS: [(libc::__rlimit_resource_t, &str); 11] = [
+    (libc::RLIMIT_AS, "Max address space"),
+    (libc::RLIMIT_CORE, "Max core file size"),
+    (libc::RLIMIT_CPU, "Max cpu time"),
+    (libc::RLIMIT_DATA, "Max data size"),
+    (libc::RLIMIT_FSIZE, "Max file size"),
+    (libc::RLIMIT_MEMLOCK, "Max locked memory"),
+    (libc::RLIMIT_MSGQUEUE, "Max msgqueue size"),
+    (libc::RLIMIT_NICE, "Max nice priority"),
+    (libc::RLIMIT_NPROC, "Max processes"),
+    (libc::RLIMIT_RTPRIO, "Max realtime priority"),
+    (libc::RLIMIT_STACK, "Max stack size"),
 ];
 
 /// The resource limits of the process that has connected a local socket, as the kernel has them.
 ///
 /// # Errors
-/// As getsockopt(2) and prlimit(2); the process has ended.
+/// As getsockopt(2) and open(2) of /proc/PID/limits; the process has ended.
 pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
     let pid = getsockopt(socket, PeerCredentials)?.pid();
     // Since Linux 6.5. It tells whether the number is still that of this process.
     let pidfd = peer_pidfd(socket);
-    let mut limits = Vec::new();
-    for resource in INHERITED_LIMITS {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: writes the struct given.
-        if unsafe { libc::prlimit(pid, resource, std::ptr::null(), &mut limit) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        limits.push(Limit { resource, soft: limit.rlim_cur, hard: limit.rlim_max });
-    }
+    // prlimit(2) of another user's process needs CAP_SYS_RESOURCE, which a container's root lacks.
+    let limits = parse_limits(&fs::read_to_string(format!("/proc/{pid}/limits"))?)
+        .ok_or_else(|| std::io::Error::other("/proc/PID/limits has another format"))?;
     let has_ended = |pidfd: OwnedFd| {
         let mut polled = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::ZERO) != Ok(0)
@@ -253,6 +247,20 @@ pub fn peer_limits(socket: &impl AsFd) -> std::io::Result<Vec<Limit>> {
         true => Err(std::io::Error::other("the process has ended")),
         false => Ok(limits),
     }
+}
+
+/// The limits in the text of /proc/PID/limits; None if one is missing.
+fn parse_limits(text: &str) -> Option<Vec<Limit>> {
+    let value = |word: &str| match word {
+        "unlimited" => Some(libc::RLIM_INFINITY),
+        number => number.parse().ok(),
+    };
+    let limit = |&(resource, name): &(libc::__rlimit_resource_t, &str)| {
+        let mut words = text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
+        let (soft, hard) = (value(words.next()?)?, value(words.next()?)?);
+        Some(Limit { resource, soft, hard })
+    };
+    INHERITED_LIMITS.iter().map(limit).collect()
 }
 
 fn peer_pidfd(socket: &impl AsFd) -> Option<OwnedFd> {
@@ -328,6 +336,19 @@ mod tests {
             let error = become_owner(&owner(1, "alice")).unwrap_err();
             error.contains("alice") && error.contains("daemon") && nix::unistd::geteuid().is_root()
         }));
+    }
+
+    #[test]
+    fn the_limits_of_a_process_are_read_from_proc() {
+        let text = fs::read_to_string("/proc/self/limits").unwrap();
+        let limits = parse_limits(&text).unwrap();
+        assert_eq!(limits.len(), INHERITED_LIMITS.len());
+        for limit in limits {
+            let own = process::resource_limit(limit.resource);
+            assert_eq!((limit.soft, limit.hard), (own.rlim_cur, own.rlim_max));
+        }
+        assert_eq!(parse_limits("Max cpu time  1 2 seconds\n"), None);
+        assert_eq!(parse_limits(&text.replace("Max cpu time", "Max cpu time  x")), None);
     }
 
     #[test]
