@@ -101,7 +101,7 @@ static void messages(void) {
 }
 
 static void blocking(void) {
-    struct timeval patience;
+    struct timeval timeout;
     caddr_t buf = NULL;
     fd_set readable;
     size_t len = 0;
@@ -112,11 +112,11 @@ static void blocking(void) {
     IS(PM_SUCCESS, pmBeforeSelect(net[1]));
     IS(ENOBUFS, pmReceive(net[1], &buf, &len));
     sent(net[0], 1, "wake up");
-    patience.tv_sec = 20;
-    patience.tv_usec = 0;
+    timeout.tv_sec = 20;
+    timeout.tv_usec = 0;
     FD_ZERO(&readable);
     FD_SET(fd, &readable);
-    HOLDS(select(fd + 1, &readable, NULL, NULL, &patience) == 1);
+    HOLDS(select(fd + 1, &readable, NULL, NULL, &timeout) == 1);
     IS(PM_SUCCESS, pmAfterSelect(net[1]));
     HOLDS(awaited(net[1], &buf) == 8 && strcmp(buf, "wake up") == 0);
     IS(PM_SUCCESS, pmReleaseReceiveBuffer(net[1]));

@@ -144,7 +144,7 @@ impl Daemon {
         if let Some(reason) = refusal {
             return self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
         }
-        // The kernel's word counts: whoever claimed no limits would get those of the service.
+        // What the client claims does not count: without limits it would get those of the service.
         let limits = match session.peer_limits() {
             Ok(limits) => limits,
             Err(error) => {
