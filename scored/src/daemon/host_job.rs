@@ -431,7 +431,7 @@ impl HostJob {
     /// Removes what the job has here, whether its processes have been reaped or not. All of them
     /// have been killed.
     pub fn abandon(&mut self) {
-        self.shepherd = None;
+        self.shepherd.take().into_iter().for_each(ShepherdHandle::forget);
         self.remove_resources();
     }
 

@@ -187,6 +187,11 @@ impl ShepherdHandle {
         process::kill(self.pid, libc::SIGKILL);
     }
 
+    /// Gives up a shepherd that was killed and does not end: this daemon ends without it.
+    pub fn forget(self) {
+        self.known_children.borrow_mut().remove(&self.pid);
+    }
+
     /// Collects the status of a shepherd that has ended, or that has not become its user yet.
     pub fn reap(self) -> Option<Status> {
         let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
