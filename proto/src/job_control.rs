@@ -194,6 +194,18 @@ pub enum Order {
     },
     /// End everything at once; no report is needed any more.
     Abort,
+    /// From a daemon to its own shepherd: a child host has sent [`Report::FileRequest`]. Answered by
+    /// [`Report::FileChunk`] or [`Report::SharedFile`].
+    SendFile {
+        /// The index of the child, repeated in the answer.
+        child: u32,
+        /// Hash of the program.
+        hash: ContentHash,
+        /// Offset of the first byte.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
 }
 
 impl Order {
@@ -496,6 +508,29 @@ pub enum Report {
     Finished {
         /// From the start of the first process to the end of the last.
         elapsed_ns: u64,
+    },
+    /// From a shepherd to its daemon: answer to [`Order::SendFile`], to be passed on as
+    /// [`Order::FileChunk`].
+    FileChunk {
+        /// The index of the child.
+        child: u32,
+        /// Hash of the program.
+        hash: ContentHash,
+        /// Offset of the piece in the file.
+        offset: u64,
+        /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// From a shepherd to its daemon: answer to [`Order::SendFile`], to be passed on as
+    /// [`Order::SharedFile`].
+    SharedFile {
+        /// The index of the child.
+        child: u32,
+        /// Hash of the program.
+        hash: ContentHash,
+        /// Absolute path.
+        path: OsBytes,
     },
 }
 

@@ -119,6 +119,7 @@ struct Args {
     key: Option<OsString>,
     new_key: PathBuf,
     owner: Option<OsString>,
+    programs: Option<PathBuf>,
     cpu_file: Option<PathBuf>,
     oom_file: Option<PathBuf>,
     service: service::ServiceOptions,
@@ -171,6 +172,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             switch_socket: args.gang_switch.ok_or("-switch is missing")?,
             raw_socket_helper: args.raw,
             directory: args.directory.ok_or("-directory is missing")?.into(),
+            program_folder: args.programs,
             outer_proc: args.proc_dir,
             owner: args.owner.as_deref().map(owner_arg::read).transpose()?,
             cgroup_counters: shepherd::CgroupCounters {
@@ -231,6 +233,7 @@ impl Args {
             "-raw" => self.raw = Some(number(&shown, value()?)?),
             "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
             "-directory" => self.directory = Some(value()?.clone()),
+            "-programs" => self.programs = Some(value()?.into()),
             "-owner" => self.owner = Some(value()?.clone()),
             "-cpufile" => self.cpu_file = Some(value()?.into()),
             "-oomfile" => self.oom_file = Some(value()?.into()),

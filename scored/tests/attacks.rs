@@ -16,7 +16,8 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use score_proto::message::{
-    ClientMessage, ConsoleRequest, ElementSpec, FileDigest, HostKind, HostSpec, JobSpec, StageSpec,
+    ClientMessage, ConsoleRequest, ElementSpec, FileDigest, HostKind, HostSpec, JobSpec,
+    MAX_IO_CHUNK, StageSpec,
 };
 
 /// A host of a job, as single-user mode names it.
@@ -357,4 +358,70 @@ fn a_traced_process_does_not_keep_the_daemons_from_stopping() {
     let wait = stopped_at.elapsed();
     assert!(wait < Duration::from_secs(6), "the daemons took {wait:?} to stop");
     tracer.join().unwrap();
+}
+
+/// A program of zeroes, and the answer to requests for its bytes.
+fn send_zeroes(client: &mut Client) -> u64 {
+    let mut sent_bytes = 0;
+    for (hash, offset, length) in std::mem::take(&mut client.file_requests) {
+        for start in (0..length).step_by(MAX_IO_CHUNK) {
+            let count = (length - start).min(MAX_IO_CHUNK as u64);
+            let bytes = vec![0; count as usize];
+            client.send(&[ClientMessage::FileChunk { hash, offset: offset + start, bytes }]);
+            sent_bytes += count;
+        }
+    }
+    sent_bytes
+}
+
+#[test]
+fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let memory_before = service.memory();
+    let element = ElementSpec {
+        path: bytes("/large"),
+        digest: Some(FileDigest { hash: [1; 32], size: 1 << 30 }),
+        ..sh("true")
+    };
+    let stages = vec![StageSpec { elements: vec![element] }];
+    let limited = |name: &str, mib: &str| JobSpec {
+        options: vec![(name.to_owned(), Some(mib.to_owned()))],
+        stages: stages.clone(),
+        ..spec("true", &[])
+    };
+    let wait = longest_wait(&service, || {
+        let mut client = Client::connect_as(&service.socket_of("hosta"), ALICE);
+        client.request(ALICE, 1, limited("memorylimit", "16"));
+        let mut sent_bytes = 0;
+        while sent_bytes < 64 << 20 {
+            assert!(client.receive(Duration::from_millis(50)), "{}", client.notices);
+            sent_bytes += send_zeroes(&mut client);
+        }
+        // What nobody has requested is dropped.
+        let mut flooder = Client::connect_as(&service.socket(), ALICE);
+        flooder.request(ALICE, 1, limited("memorylimit", "16"));
+        for offset in 0..2000 {
+            let bytes = vec![0; MAX_IO_CHUNK];
+            flooder.send(&[ClientMessage::FileChunk { hash: [2; 32], offset, bytes }]);
+        }
+        let grown = service.memory().saturating_sub(memory_before);
+        assert!(grown < 24 * 1024, "{grown} KiB more");
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.pid())).unwrap();
+        let names = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let names: Vec<_> = names.filter(|name| name.to_string_lossy().contains("memfd")).collect();
+        assert_eq!(names, Vec::<PathBuf>::new());
+        client.send(&[ClientMessage::Kill]);
+        client.until_ended();
+        let mut client = Client::connect_as(&service.socket(), ALICE);
+        client.request(ALICE, 1, limited("disklimit", "4"));
+        while client.code.is_none() {
+            assert!(client.receive(Duration::from_millis(50)), "{}", client.notices);
+            send_zeroes(&mut client);
+        }
+        assert_ne!(client.code, Some(0));
+        assert!(client.notices.contains("disklimit"), "{}", client.notices);
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert!(service.is_alive());
+    service.serves(BOB);
 }

@@ -32,8 +32,6 @@ pub struct DaemonBringup {
     pub client_job: ClientJob,
     /// The job, until it begins.
     pub spec: Option<JobSpec>,
-    /// Whether the daemon has tried to load the job's programs from local files.
-    pub has_preloaded_programs: bool,
     /// All hosts of the job, in order.
     names: Vec<String>,
     kinds: Vec<HostKind>,
@@ -90,15 +88,7 @@ impl DaemonBringup {
             endpoints[local_index] = Some((SocketAddr::new(*first, port), peers.incarnation()));
         }
         let spec = Some(spec);
-        let bringup = Self {
-            client_job,
-            spec,
-            has_preloaded_programs: false,
-            names,
-            kinds,
-            endpoints,
-            launcher,
-        };
+        let bringup = Self { client_job, spec, names, kinds, endpoints, launcher };
         Ok((bringup, peers, notice))
     }
 

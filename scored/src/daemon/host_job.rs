@@ -1,22 +1,18 @@
 //! The part of a job on one host: its directory, its shepherd, and its node of the range tree.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::DirBuilder;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_HOST_LOST, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::job_control::{JobStart, Order, Placement, Report, Status};
-use score_proto::message::{ContentHash, HostKind, Level, OsBytes};
+use score_proto::message::{HostKind, Level};
 
 use super::host_limits;
 use super::job_directory::JobDirectory;
-use super::jobs::TreePosition;
-use super::program_cache::ProgramCache;
+use super::program_folders::ProgramFolders;
 use super::shepherd_handle::{KnownChildren, ShepherdArgs, ShepherdHandle};
 use super::tree_node::{SHEPHERD_CHILD, TreeNode};
 use crate::job::limits::{JobLimits, LimitKind};
@@ -54,14 +50,8 @@ pub struct HostJob {
     directory: Option<JobDirectory>,
     /// In multi-user mode: the user and group of the job, and the children of this daemon.
     owner: Option<((u32, u32), KnownChildren)>,
-    /// The start order of the job, while its programs are being fetched.
+    /// The start order of the job, until the end of the turn in which it came.
     pub pending_begin: Option<Box<JobStart>>,
-    /// Whether all hosts of the job are virtual hosts: they share one disk.
-    pub shares_disk: bool,
-    /// Children that ask for the path of a program on that disk.
-    pub path_requests: Vec<(usize, ContentHash)>,
-    /// Paths of programs on that disk.
-    shared_paths: Vec<(ContentHash, PathBuf)>,
     group: Option<Group>,
     limits: JobLimits,
 }
@@ -82,8 +72,8 @@ pub struct StartContext<'a> {
     pub switch_token: Token,
     /// The other children of this process.
     pub known_children: KnownChildren,
-    /// The programs that are sent to the hosts.
-    pub program_cache: &'a ProgramCache<TreePosition>,
+    /// The programs of earlier jobs.
+    pub program_folders: &'a mut ProgramFolders,
     /// The cgroups of jobs, in multi-user mode.
     pub cgroups: &'a Cgroups,
     /// Whether it is time to remove the directories that earlier jobs have left.
@@ -114,9 +104,6 @@ impl HostJob {
             directory: None,
             owner: None,
             pending_begin: None,
-            shares_disk: false,
-            path_requests: Vec::new(),
-            shared_paths: Vec::new(),
             group: None,
             limits: JobLimits::default(),
         }
@@ -128,39 +115,6 @@ impl HostJob {
             .iter()
             .find(|(_, child_link)| **child_link == link_id)
             .map(|(child_index, _)| *child_index)
-    }
-
-    /// The job will begin as soon as its programs are here.
-    pub fn wait_for_programs(&mut self, begin: Box<JobStart>) {
-        let mut hosts = begin.spec.hosts.iter();
-        self.shares_disk =
-            begin.owner.is_none() && hosts.all(|host| host.kind == HostKind::Virtual);
-        self.pending_begin = Some(begin);
-    }
-
-    /// A program has this path, for all virtual hosts.
-    pub fn add_shared_path(&mut self, hash: ContentHash, path: &Path) {
-        if self.shares_disk {
-            self.shared_paths.push((hash, path.to_owned()));
-        }
-    }
-
-    /// Answers the children that have asked for programs which have a path by now.
-    pub fn answer_path_requests(&mut self) -> Vec<(usize, Order)> {
-        let shared_paths = &self.shared_paths;
-        let answer = |(child_index, hash): &mut (usize, ContentHash)| {
-            let (hash, path) = shared_paths.iter().find(|(shared_hash, _)| shared_hash == hash)?;
-            let path = OsBytes(path.as_os_str().as_bytes().to_vec());
-            Some((*child_index, Order::SharedFile { hash: *hash, path }))
-        };
-        let mut orders = Vec::new();
-        self.path_requests.retain_mut(|request| {
-            let order = answer(request);
-            let is_pending = order.is_none();
-            orders.extend(order);
-            is_pending
-        });
-        orders
     }
 
     /// Distinguishes the job from all other jobs that ever had its number.
@@ -180,12 +134,15 @@ impl HostJob {
         let sweep_due = context.sweep_due;
         match self.try_begin(begin, context) {
             Ok(()) => {
-                self.tree_node.on_report(SHEPHERD_CHILD, Report::Ready);
+                if program_paths::files(&begin.spec).is_empty() {
+                    // Otherwise the shepherd reports it, when it has the programs.
+                    self.tree_node.on_report(SHEPHERD_CHILD, Report::Ready);
+                }
                 // While the shepherd starts, remove what earlier jobs could not remove themselves.
                 // In multi-user mode this daemon did that when it started. If the hosts share one
                 // disk, the first host does it.
                 let is_swept_by_first_host =
-                    self.shares_disk && self.tree_node.placement().self_host != 0;
+                    shares_disk(begin) && self.tree_node.placement().self_host != 0;
                 let should_sweep = begin.owner.is_none() && !is_swept_by_first_host && sweep_due;
                 let sweep_directory = self.directory.as_ref().filter(|_| should_sweep);
                 let errors = sweep_directory.map(JobDirectory::remove_leftovers);
@@ -195,11 +152,6 @@ impl HostJob {
             }
             Err((code, reason)) => self.refuse_with(code, &reason),
         }
-    }
-
-    /// This host cannot do its part of the job.
-    pub fn refuse(&mut self, reason: String) {
-        self.refuse_with(EXIT_FAILED, &reason);
     }
 
     fn refuse_with(&mut self, code: u8, reason: &str) {
@@ -236,13 +188,7 @@ impl HostJob {
             }
         };
         let directory = self.directory.insert(directory.map_err(failed)?);
-        let staged =
-            stage_programs(begin, directory.path(), context.program_cache).map_err(failed)?;
-        if self.shares_disk {
-            self.shared_paths.extend(staged);
-        }
         if let Some(owner) = &begin.owner {
-            // Only now: until here root alone could use the directory.
             directory.chown_to((owner.uid, owner.gid)).map_err(failed)?;
             self.owner = Some(((owner.uid, owner.gid), context.known_children.clone()));
         }
@@ -253,8 +199,16 @@ impl HostJob {
             let group = group.map_err(|error| failed(format!("cgroup of the job: {error}")))?;
             self.group = Some(group);
         }
+        let has_programs = !program_paths::files(&begin.spec).is_empty();
+        let program_folder = if has_programs && !shares_disk(begin) {
+            let owner = begin.owner.as_ref().map(|owner| (owner.uid, owner.gid));
+            context.program_folders.folder_of(owner)
+        } else {
+            None
+        };
         let shepherd_args = ShepherdArgs {
             directory: &directory.path().to_string_lossy(),
+            program_folder: program_folder.as_deref(),
             owner: begin.owner.as_ref(),
             group: self.group.as_ref(),
             raw_socket_grant: raw_socket::RawSocketGrant::for_job(
@@ -457,28 +411,10 @@ impl HostJob {
     }
 }
 
-/// Writes the job's programs into its directory, and returns their paths.
-fn stage_programs(
-    begin: &JobStart,
-    directory: &Path,
-    program_cache: &ProgramCache<TreePosition>,
-) -> Result<Vec<(ContentHash, PathBuf)>, String> {
-    // One copy of each content. Further names of it are links: a user may give many names.
-    let mut copies: HashMap<ContentHash, PathBuf> = HashMap::new();
-    let mut staged = Vec::new();
-    for (content, relative_path) in program_paths::files(&begin.spec) {
-        let path = directory.join(relative_path);
-        let parent_dir = path.parent().unwrap_or(directory);
-        let created = DirBuilder::new().recursive(true).mode(0o700).create(parent_dir);
-        let written = created.and_then(|()| match copies.get(&content.hash) {
-            Some(copy) => std::fs::hard_link(copy, &path),
-            None => program_cache.write_program(begin.job, &content.hash, &path),
-        });
-        written.map_err(|error| format!("{}: {error}", path.display()))?;
-        copies.entry(content.hash).or_insert_with(|| path.clone());
-        staged.push((content.hash, path));
-    }
-    Ok(staged)
+/// Whether all hosts of a job are virtual hosts: they share one disk.
+fn shares_disk(begin: &JobStart) -> bool {
+    let mut hosts = begin.spec.hosts.iter();
+    begin.owner.is_none() && hosts.all(|host| host.kind == HostKind::Virtual)
 }
 
 /// Exit code and a line for the user.

@@ -2,9 +2,6 @@
 //! to both when a session, a link or a shepherd is lost.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
@@ -18,7 +15,6 @@ use score_proto::peer_message::PeerMessage;
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, NO_OWNER, Parent, StartContext};
 use super::peers::Peers;
-use super::program_cache::ChunkRequest;
 use super::session::ClientJob;
 use super::tree_node::{Outgoing, SHEPHERD_CHILD};
 use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, system_host_name};
@@ -93,12 +89,6 @@ impl Daemon {
         let directories = BTreeMap::new();
         self.led_jobs
             .insert(job_id, LedJob { job, client_job, hosts, allocations, priority, directories });
-        if let Some(Order::StartJob(begin)) = orders.last()
-            && let Err(reason) = self.fetch_programs(job_id, begin)
-        {
-            self.led_jobs.remove(&job_id);
-            return self.refuse(client_job, reason, EXIT_HOST_LOST);
-        }
         orders.into_iter().for_each(|order| self.on_master_order(job_id, order));
     }
 
@@ -273,16 +263,6 @@ impl Daemon {
                     HostJob::new(placement.clone(), Parent::Peer(link_id)),
                 );
             }
-            (Order::FileChunk { hash, offset, bytes }, Some(host_job))
-                if host_job.parent == Parent::Peer(link_id) =>
-            {
-                return self.on_program_chunk(job_id, hash, *offset, bytes);
-            }
-            (Order::SharedFile { hash, path }, Some(host_job))
-                if host_job.parent == Parent::Peer(link_id) =>
-            {
-                return self.on_shared_program(job_id, hash, Path::new(OsStr::from_bytes(&path.0)));
-            }
             (Order::Abort, Some(host_job)) if host_job.parent == Parent::Peer(link_id) => {
                 return self.abort_job(job_id);
             }
@@ -344,13 +324,6 @@ impl Daemon {
                 && let Some(child_index) = host_job.child_of_link(link_id)
             {
                 return match report {
-                    Report::FileRequest { hash, offset, length } => {
-                        self.on_chunk_request(
-                            tree_position,
-                            child_index,
-                            ChunkRequest { hash, offset, length },
-                        );
-                    }
                     Report::UnknownJob { reason } => host_job.fail_child(child_index, &reason),
                     report => host_job.tree_node.on_report(child_index, report),
                 };
@@ -429,11 +402,6 @@ impl Daemon {
             };
             self.token_owners.retain(|_, owner| !is_of_job(owner));
         }
-        if !is_active && !self.led_jobs.contains_key(&job_id) {
-            for (other_job, request) in self.program_cache.release_job(job_id) {
-                self.request_chunk(other_job, request);
-            }
-        }
     }
 
     fn send_to_parent(&mut self, job_id: u32, parent: Parent, report: Report) {
@@ -473,7 +441,12 @@ impl Daemon {
         match order {
             // The shepherd gets the placement when it starts.
             Order::SetPlacement(_) => {}
-            Order::StartJob(begin) => self.begin_when_ready(job_id, begin),
+            // The orders to the child hosts go first: beginning a job takes time.
+            Order::StartJob(begin) => {
+                if let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) {
+                    host_job.pending_begin = Some(begin);
+                }
+            }
             order => {
                 if let Order::Run {
                     stop_condition: StopCondition::After { .. } | StopCondition::LocalRotation(_),
@@ -491,8 +464,19 @@ impl Daemon {
         }
     }
 
-    /// Begins a job on this host. Everything that the job needs is here.
-    pub fn begin_locally(&mut self, job_id: u32, begin: &JobStart) {
+    /// Begins the jobs that this host has been ordered to begin. False if there were none. Must be
+    /// called after the orders to the child hosts have been sent.
+    pub fn begin_pending_jobs(&mut self) -> bool {
+        let pending = |((job, _), host_job): (&TreePosition, &mut HostJob)| {
+            Some((*job, host_job.pending_begin.take()?))
+        };
+        let pending: Vec<_> = self.host_jobs.iter_mut().filter_map(pending).collect();
+        pending.iter().for_each(|(job, begin)| self.begin_locally(*job, begin));
+        !pending.is_empty()
+    }
+
+    /// Begins a job on this host.
+    fn begin_locally(&mut self, job_id: u32, begin: &JobStart) {
         let [token, switch_token] =
             [TokenOwner::Shepherd(job_id), TokenOwner::SwitchThread(job_id)]
                 .map(|owner| self.allocate_token(owner));
@@ -532,7 +516,7 @@ impl Daemon {
             token,
             switch_token,
             known_children: self.known_children.clone(),
-            program_cache: &self.program_cache,
+            program_folders: &mut self.program_folders,
             cgroups: &self.cgroups,
             sweep_due,
             is_service: self.service.is_some(),

@@ -12,8 +12,7 @@ mod jobs;
 mod local_listener;
 mod metrics_sessions;
 mod peers;
-mod program_cache;
-mod program_transfer;
+mod program_folders;
 mod rejected_connections;
 mod scout;
 pub mod service;
@@ -50,7 +49,7 @@ use host_job::HostJob;
 use host_rotation::HostRotation;
 use jobs::{LedJob, TreePosition};
 use peers::{PeerEvent, Peers};
-use program_cache::ProgramCache;
+use program_folders::ProgramFolders;
 use scout::Scout;
 use service::Service;
 use session::ClientSession;
@@ -220,7 +219,7 @@ struct Daemon {
     /// When a reset of this host is complete, even if a killed shepherd has not ended.
     reset_deadline: Option<Instant>,
     known_children: KnownChildren,
-    program_cache: ProgramCache<TreePosition>,
+    program_folders: ProgramFolders,
     next_job: u32,
     /// The start of the job masters' clock.
     started_at: Instant,
@@ -267,7 +266,7 @@ impl Daemon {
             ending_host_jobs: Vec::new(),
             reset_deadline: None,
             known_children: KnownChildren::default(),
-            program_cache: ProgramCache::default(),
+            program_folders: ProgramFolders::default(),
             next_job: 1,
             started_at: Instant::now(),
             metrics_sessions: BTreeMap::new(),
@@ -331,6 +330,7 @@ impl Daemon {
             self.tick_gang();
             self.dispatch_pending();
             self.latency_hold.release_if_expired(Instant::now());
+            self.program_folders.remove_unused(&self.known_children, Instant::now());
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // Not while a job is being launched.
                 self.tune_heartbeats();
@@ -339,7 +339,7 @@ impl Daemon {
             loop {
                 self.send_outboxes();
                 let has_closed_sessions = self.flush();
-                if !self.begin_ready_jobs() && !has_closed_sessions {
+                if !self.begin_pending_jobs() && !has_closed_sessions {
                     break;
                 }
                 // The messages that this has caused must be moved before the next wait.
@@ -355,6 +355,7 @@ impl Daemon {
         let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
         host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
         self.wait_for_ending_jobs();
+        self.program_folders.remove_all(&self.known_children);
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // The daemons that were started from here are asked to exit, and are waited for.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
@@ -488,6 +489,9 @@ impl Daemon {
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(Instant::now()));
         // epoll counts milliseconds: round up, or the loop would spin until the deadline.
         let led_jobs_timeout = self.led_jobs_deadline();
+        let folder_timeout = self.program_folders.deadline();
+        let folder_timeout =
+            folder_timeout.map(|due| due.saturating_duration_since(Instant::now()));
         let reset_timeout = self.reset_deadline;
         let reset_timeout = reset_timeout.map(|due| due.saturating_duration_since(Instant::now()));
         let timeouts = [
@@ -498,6 +502,7 @@ impl Daemon {
             led_jobs_timeout,
             hold_timeout,
             reset_timeout,
+            folder_timeout,
             self.login_deadline(),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))

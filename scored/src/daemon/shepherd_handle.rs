@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ pub type KnownChildren = Rc<RefCell<HashSet<i32>>>;
 pub struct ShepherdArgs<'a> {
     /// The job's directory.
     pub directory: &'a str,
+    /// The programs of the user's earlier jobs.
+    pub program_folder: Option<&'a Path>,
     /// The user that the shepherd becomes.
     pub owner: Option<&'a Owner>,
     /// The job's cgroup, if the kernel counts its usage.
@@ -49,7 +52,9 @@ impl ShepherdArgs<'_> {
         let mut args: Vec<OsString> = vec!["-directory".into(), self.directory.into()];
         let cpu = self.group.and_then(|group| group.cpu_file.as_ref());
         let oom = self.group.and_then(|group| group.oom_file.as_ref());
+        let program_folder = self.program_folder;
         let pairs = [
+            ("-programs", program_folder.map(|path| path.as_os_str().to_owned())),
             ("-owner", self.owner.map(owner_arg::write)),
             ("-cpufile", cpu.map(|path| path.clone().into_os_string())),
             ("-oomfile", oom.map(|path| path.clone().into_os_string())),
@@ -240,6 +245,7 @@ fn run_forked(
             control,
             switch_socket: switch_fd,
             directory: shepherd_args.directory.into(),
+            program_folder: shepherd_args.program_folder.map(Path::to_owned),
             raw_socket_helper: None,
             outer_proc,
             owner: None,

@@ -56,9 +56,6 @@ impl Daemon {
                         self.submit(client_job, spec);
                     }
                     ClientRequest::Open(hosts) => self.open_scout(session_key, hosts),
-                    ClientRequest::ToJob(ClientMessage::FileChunk { hash, offset, bytes }) => {
-                        self.on_program_chunk(job_id.unwrap_or(0), &hash, offset, &bytes);
-                    }
                     ClientRequest::Login(login) => self.log_in(session_key, login),
                     ClientRequest::Request(allocation, spec) => {
                         self.request_job(client_job, allocation, *spec)
@@ -156,12 +153,7 @@ impl Daemon {
         let Some(bringup) = &mut self.bringup else { return };
         let progress = bringup.advance(Instant::now());
         self.known_children.borrow_mut().extend(bringup.processes());
-        // There is time to preload programs while the daemons come up.
-        let spec_to_preload =
-            bringup.spec.as_ref().filter(|_| !bringup.has_preloaded_programs).cloned();
-        bringup.has_preloaded_programs = true;
         self.report_bringup_progress(progress);
-        spec_to_preload.iter().for_each(|spec| self.preload_local_programs(spec));
     }
 
     pub(super) fn report_bringup_progress(&mut self, progress: BringupProgress) {

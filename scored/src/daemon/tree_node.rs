@@ -10,12 +10,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use score_proto::job_control::{
     HOP_WINDOW, LocalRotation, Order, Placement, Report, StopCondition,
 };
+use score_proto::message::ContentHash;
 use score_proto::observation::{ActivitySample, IdleSummary};
 use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
 
 /// The largest number of reports that wait for the end of a turn of the loop.
 const MAX_PENDING_REPORTS: usize = 4096;
+
+/// Bytes of programs that a child may have requested and not received, in all.
+const MAX_REQUESTED_FILE_BYTES: u64 = 64 << 20;
 
 /// The index of the host's own shepherd among the children. The others are the child hosts, in
 /// order.
@@ -38,6 +42,8 @@ struct Child {
     queue: VecDeque<Report>,
     /// Bytes of output that have gone on and for which no new credit has been granted yet.
     credit_to_grant: u64,
+    /// Bytes of programs that the child has requested and that have not been sent to it.
+    requested_file_bytes: u64,
     ready: bool,
     drained: bool,
     elapsed_ns: Option<u64>,
@@ -57,6 +63,7 @@ impl Child {
             hosts,
             queue: VecDeque::new(),
             credit_to_grant: 0,
+            requested_file_bytes: 0,
             ready: false,
             drained: false,
             elapsed_ns: None,
@@ -250,11 +257,17 @@ impl TreeNode {
             }
             _ => {}
         }
+        let only_child = match &order {
+            Order::FileChunk { .. } | Order::SharedFile { .. } => Some(self.program_child()),
+            _ => None,
+        };
         let target_host = order.host();
         for (child_index, child) in
             self.children.iter().enumerate().filter(|(_, child)| !child.is_closed)
         {
-            if target_host.is_some_and(|host| !child.hosts.contains(&host)) {
+            if target_host.is_some_and(|host| !child.hosts.contains(&host))
+                || only_child.is_some_and(|only_child| only_child != child_index)
+            {
                 continue;
             }
             let order = match &order {
@@ -275,6 +288,12 @@ impl TreeNode {
         let Some(child) = self.children.get_mut(child_index) else { return };
         match report {
             Report::Hello { .. } => {}
+            Report::FileRequest { hash, offset, length } => {
+                return self.on_file_request(child_index, hash, offset, length);
+            }
+            Report::FileChunk { .. } | Report::SharedFile { .. } => {
+                return self.on_file_answer(child_index, report);
+            }
             Report::Ready => child.ready = true,
             Report::Drained if self.killed => child.drained = true,
             Report::Output { .. } | Report::Flush { .. } | Report::Drained => {
@@ -292,6 +311,56 @@ impl TreeNode {
             other => self.queue_report(other),
         }
         self.forward_output();
+    }
+
+    /// The child through which the host gets programs from the parent: its own shepherd. The node
+    /// above the first host has none, and passes them on.
+    fn program_child(&self) -> usize {
+        let has_shepherd = self.children.first().is_some_and(|child| !child.hosts.is_empty());
+        if has_shepherd { SHEPHERD_CHILD } else { SHEPHERD_CHILD + 1 }
+    }
+
+    /// A child requests bytes of a program: the shepherd from the parent, a child host from the
+    /// shepherd.
+    fn on_file_request(&mut self, child_index: usize, hash: ContentHash, offset: u64, length: u64) {
+        let program_child = self.program_child();
+        if child_index == program_child {
+            let request = Report::FileRequest { hash, offset, length };
+            return self.outgoing.push(Outgoing::ToParent(request));
+        }
+        let child = &mut self.children[child_index];
+        let requested_file_bytes = child.requested_file_bytes.saturating_add(length);
+        child.requested_file_bytes = requested_file_bytes.min(MAX_REQUESTED_FILE_BYTES);
+        let child = u32::try_from(child_index).unwrap_or(u32::MAX);
+        let order = Order::SendFile { child, hash, offset, length };
+        self.outgoing.push(Outgoing::ToChild(program_child, order));
+    }
+
+    /// The shepherd answers the request of a child host. It must not send more than the child has
+    /// requested: the link to that host belongs to all users.
+    fn on_file_answer(&mut self, child_index: usize, report: Report) {
+        let (to, order) = match report {
+            Report::FileChunk { child, hash, offset, bytes } => {
+                (child, Order::FileChunk { hash, offset, bytes })
+            }
+            Report::SharedFile { child, hash, path } => (child, Order::SharedFile { hash, path }),
+            _ => return,
+        };
+        let to = to as usize;
+        let length = match &order {
+            Order::FileChunk { bytes, .. } => bytes.len().max(1) as u64,
+            _ => 1,
+        };
+        let Some(child) = self.children.get_mut(to).filter(|child| !child.is_closed) else {
+            return;
+        };
+        if child_index == SHEPHERD_CHILD
+            && to != SHEPHERD_CHILD
+            && let Some(left) = child.requested_file_bytes.checked_sub(length)
+        {
+            child.requested_file_bytes = left;
+            self.outgoing.push(Outgoing::ToChild(to, order));
+        }
     }
 
     /// A child is lost: nothing more comes from it. The loss is reported to the parent.

@@ -332,3 +332,34 @@ fn a_job_ends_even_when_hosts_are_lost() {
     tree_node.close_child(1);
     assert_eq!(reports_to_parent(&mut tree_node), [Report::Finished { elapsed_ns: 1 }]);
 }
+
+#[test]
+fn programs_go_from_the_parent_to_the_shepherd_and_from_there_to_child_hosts() {
+    let (hash, bytes) = ([7; 32], vec![1; 100]);
+    let request = |length| Report::FileRequest { hash, offset: 5, length };
+    let mut tree_node = root_node();
+    tree_node.on_report(SHEPHERD_CHILD, request(100));
+    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToParent(request(100))]);
+    tree_node.on_report(2, request(150));
+    let order = Order::SendFile { child: 2, hash, offset: 5, length: 150 };
+    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(SHEPHERD_CHILD, order)]);
+    let chunk = Order::FileChunk { hash, offset: 5, bytes: bytes.clone() };
+    tree_node.on_order(chunk.clone());
+    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(SHEPHERD_CHILD, chunk.clone())]);
+    // Neither another child's nor more than was requested, nor to nobody.
+    let answer = |child| Report::FileChunk { child, hash, offset: 5, bytes: bytes.clone() };
+    for (from, child) in [(1, 2), (0, 1), (0, 0), (0, 3), (0, u32::MAX)] {
+        tree_node.on_report(from, answer(child));
+        assert_eq!(tree_node.take_outgoing(), [], "{from} {child}");
+    }
+    tree_node.on_report(SHEPHERD_CHILD, answer(2));
+    tree_node.on_report(SHEPHERD_CHILD, answer(2));
+    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(2, chunk.clone())]);
+    // The node above the first host passes requests and answers on.
+    let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
+    let mut tree_node = TreeNode::at_master(Placement::new(0, hosts));
+    tree_node.on_report(1, request(100));
+    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToParent(request(100))]);
+    tree_node.on_order(chunk.clone());
+    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(1, chunk)]);
+}

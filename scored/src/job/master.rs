@@ -139,6 +139,8 @@ pub struct JobMaster {
     suspended: bool,
     /// The gang scheduler has it.
     in_gang: bool,
+    /// Bytes of programs that the hosts have requested and that scrun has not sent.
+    requested_file_bytes: u64,
     usage: Vec<NodeUsage>,
     subscribers: Subscribers,
     actions: Vec<MasterAction>,
@@ -185,6 +187,7 @@ impl JobMaster {
             stage_pending: false,
             suspended: false,
             in_gang: false,
+            requested_file_bytes: 0,
             usage: Vec::new(),
             subscribers: Subscribers::default(),
             actions: Vec::new(),
@@ -306,10 +309,12 @@ impl JobMaster {
             ClientMessage::Hello { .. }
             | ClientMessage::Submit(_)
             | ClientMessage::OpenScoutSession(_)
-            | ClientMessage::FileChunk { .. }
             | ClientMessage::Login(_)
             | ClientMessage::Request { .. }
             | ClientMessage::Console(_) => {}
+            ClientMessage::FileChunk { hash, offset, bytes } => {
+                self.on_file_chunk(Order::FileChunk { hash, offset, bytes });
+            }
             ClientMessage::Stdin(bytes) => self.send_order(Order::Stdin(bytes)),
             ClientMessage::StdinEof => self.send_order(Order::StdinEof),
             ClientMessage::OutputAck(bytes) => self.send_order(Order::OutputAck(bytes)),
@@ -339,6 +344,18 @@ impl JobMaster {
                 self.send_order(Order::Kill);
                 self.end_all(exit_code::of_signal(libc::SIGKILL));
             }
+        }
+    }
+
+    /// scrun sends a piece of a program, as far as the hosts have requested it.
+    fn on_file_chunk(&mut self, order: Order) {
+        let length = match &order {
+            Order::FileChunk { bytes, .. } => bytes.len().max(1) as u64,
+            _ => return,
+        };
+        if let Some(left) = self.requested_file_bytes.checked_sub(length) {
+            self.requested_file_bytes = left;
+            self.send_order(order);
         }
     }
 
@@ -374,6 +391,10 @@ impl JobMaster {
             }
             Report::Refused { code, reason } if self.state == State::Starting => {
                 self.finish(Some(reason), code);
+            }
+            Report::FileRequest { hash, offset, length } if self.state == State::Starting => {
+                self.requested_file_bytes = self.requested_file_bytes.saturating_add(length);
+                self.send_to_client(ServerMessage::FileRequest { hash, offset, length });
             }
             Report::JobFailed { code, reason } => self.on_lost(code, reason),
             Report::HostsLost { code, hosts, reason } => self.on_hosts_lost(code, hosts, reason),

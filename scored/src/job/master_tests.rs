@@ -451,3 +451,17 @@ fn an_element_that_ends_during_inspection_releases_the_job() {
     let actions = report(&mut job, Report::Ended { element: 0, nodes, status });
     assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
 }
+
+#[test]
+fn scrun_sends_no_more_of_a_program_than_the_hosts_have_requested() {
+    let mut job = job(&[1], ProgramKind::Plain);
+    let (hash, offset) = ([7; 32], 0);
+    let chunk = |len| ClientMessage::FileChunk { hash, offset, bytes: vec![1; len] };
+    assert_eq!(job.on(MasterEvent::FromClient(chunk(1))), []);
+    let request = Report::FileRequest { hash, offset, length: 100 };
+    let message = ServerMessage::FileRequest { hash, offset, length: 100 };
+    assert_eq!(report(&mut job, request), [MasterAction::ToClient(message)]);
+    let order = Order::FileChunk { hash, offset, bytes: vec![1; 70] };
+    assert_eq!(job.on(MasterEvent::FromClient(chunk(70))), [MasterAction::Order(order)]);
+    assert_eq!(job.on(MasterEvent::FromClient(chunk(31))), []);
+}

@@ -21,6 +21,7 @@ use super::inspection::ProcessInspector;
 use super::limit_enforcer::{CgroupCounters, LimitEnforcer};
 use super::metrics::MetricsCollector;
 use super::output::{DrainReason, OutputMux};
+use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{self, SpawnQueue, StartError};
@@ -51,6 +52,7 @@ pub struct ProcessKey {
 #[derive(Debug)]
 pub struct ShepherdContext {
     pub directory: PathBuf,
+    pub program_folder: Option<PathBuf>,
     pub outer_proc: Option<OwnedFd>,
     pub descriptor_limit: libc::rlimit,
     pub null: File,
@@ -93,6 +95,7 @@ pub struct JobRunner {
     pub outputs: OutputMux,
     pub input: Input,
     pub controls: ControlSockets,
+    pub(super) program_store: ProgramStore,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
     /// Inspects the processes from outside.
@@ -146,6 +149,7 @@ impl JobRunner {
             outputs: OutputMux::default(),
             input: Input::default(),
             controls: ControlSockets::default(),
+            program_store: ProgramStore::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
             inspector,
@@ -176,7 +180,10 @@ impl JobRunner {
     /// Whether there is something to do without waiting.
     pub fn is_runnable(&self) -> bool {
         let can_spawn = self.spawn_queue.is_pending() && !self.run_gate.is_stopped();
-        can_spawn || self.outputs.is_runnable() || self.controls.is_runnable()
+        can_spawn
+            || self.outputs.is_runnable()
+            || self.controls.is_runnable()
+            || self.program_store.is_runnable()
     }
 
     /// The earliest of all deadlines.
@@ -205,6 +212,7 @@ impl JobRunner {
             self.fail_job(format!("the networks cannot be watched: {error}"));
         }
         self.account_stopped_time();
+        self.copy_programs();
         self.spawn_pending(registry);
         self.outputs.pump(&mut self.reports, now);
         if !self.run_gate.is_stopped() {
@@ -227,6 +235,31 @@ impl JobRunner {
                 Some(purpose) => self.on_drained(purpose),
                 None => break,
             }
+        }
+    }
+
+    /// Goes on with copying the job's programs.
+    fn copy_programs(&mut self) {
+        let pumped = self.program_store.pump();
+        self.program_store.take_reports().iter().for_each(|report| self.reports.send(report));
+        self.refuse_if_failed(pumped);
+    }
+
+    /// Refuses the job if one of its programs cannot be had.
+    pub(super) fn refuse_if_failed(&mut self, copied: Result<(), String>) {
+        let Err(reason) = copied else { return };
+        self.program_store.close();
+        let reason = self.with_host_name(reason);
+        self.reports.add(Report::Refused { code: EXIT_FAILED, reason });
+    }
+
+    /// Prefixes a text with the name of this host if the job has several hosts.
+    fn with_host_name(&self, reason: String) -> String {
+        match &self.job_info {
+            Some(job_info) if job_info.placement.hosts.len() > 1 => {
+                format!("host {}: {reason}", job_info.local_host.name)
+            }
+            _ => reason,
         }
     }
 
@@ -259,6 +292,7 @@ impl JobRunner {
     /// Kills all remaining processes. The end of the job is reported after that.
     pub(super) fn begin_shutdown(&mut self) {
         self.input.close();
+        self.program_store.close();
         self.spawn_queue.cancel(None);
         self.shutdown_phase = ShutdownPhase::Killing(Instant::now() + KILL_TIMEOUT);
         reaper::kill_all();
@@ -275,6 +309,8 @@ impl JobRunner {
         let Some(job_info) = &mut self.job_info else { return };
         let Some(stage_spec) = job_info.job_start.spec.stages.get(stage) else { return };
         job_info.stage = stage;
+        self.started_at.get_or_insert_with(Instant::now);
+        self.program_store.close();
         if stage > 0 {
             self.input.close();
         }
@@ -358,12 +394,7 @@ impl JobRunner {
 
     /// The job cannot continue: reports the reason and starts no further process.
     pub(super) fn fail_job(&mut self, reason: String) {
-        let reason = match &self.job_info {
-            Some(job_info) if job_info.placement.hosts.len() > 1 => {
-                format!("host {}: {reason}", job_info.local_host.name)
-            }
-            _ => reason,
-        };
+        let reason = self.with_host_name(reason);
         self.reports.add(Report::JobFailed { code: EXIT_FAILED, reason });
         self.skip_unstarted(None);
     }

@@ -15,6 +15,7 @@ mod metrics;
 mod networks;
 mod orders;
 mod output;
+mod program_store;
 mod reaper;
 mod redirection;
 mod reports;
@@ -68,6 +69,8 @@ pub struct ShepherdOptions {
     pub switch_socket: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
+    /// The programs of the user's earlier jobs, if the job has programs that are copied.
+    pub program_folder: Option<PathBuf>,
     /// Socket to the helper that opens raw sockets for the job, if the job has any.
     pub raw_socket_helper: Option<OwnedFd>,
     /// /proc of the outer PID namespace, when this process is init of an inner one.
@@ -132,6 +135,7 @@ pub fn run(options: ShepherdOptions) -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let context = job_runner::ShepherdContext {
         directory: options.directory,
+        program_folder: options.program_folder,
         outer_proc: options.outer_proc,
         descriptor_limit,
         null,

@@ -1,7 +1,10 @@
 //! Carries out the orders of the job master, and those calls of a process that the shepherd can
 //! answer without the job master.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Instant;
 
 use score_proto::job_control::{HostNetworkAddress, JobStart, Order, Report};
@@ -13,6 +16,7 @@ use super::inspection::InspectedElement;
 use super::job_runner::{JobInfo, JobRunner, ProcessKey};
 use super::limit_enforcer::LimitEnforcer;
 use super::output::DrainReason;
+use super::program_store::{ProgramStore, StorePaths};
 use super::redirection;
 use super::spawn_queue;
 use crate::job::exit_code;
@@ -26,9 +30,20 @@ impl JobRunner {
     /// Carries out an order.
     pub fn on_order(&mut self, order: Order) {
         match order {
-            // For daemons only: a shepherd gets no order to abort, and the daemon stages the files.
+            // For daemons only.
             Order::Hello { .. } | Order::Abort => {}
-            Order::FileChunk { .. } | Order::SharedFile { .. } => {}
+            Order::FileChunk { hash, offset, bytes } => {
+                let copied = self.program_store.on_chunk(&hash, offset, &bytes);
+                self.refuse_if_failed(copied);
+            }
+            Order::SharedFile { hash, path } => {
+                let path = Path::new(OsStr::from_bytes(&path.0));
+                let copied = self.program_store.on_shared_file(&hash, path);
+                self.refuse_if_failed(copied);
+            }
+            Order::SendFile { child, hash, offset, length } => {
+                self.program_store.on_child_request(child, &hash, offset, length);
+            }
             Order::SetPlacement(placement) => {
                 self.outputs.host = placement.self_host;
                 self.placement = Some(placement);
@@ -141,8 +156,15 @@ impl JobRunner {
         ) {
             self.input.close();
         }
+        let paths = StorePaths {
+            job: &self.context.directory,
+            cache: self.context.program_folder.as_deref(),
+        };
+        let is_multi_user = self.context.multi_user;
+        let store = ProgramStore::begin(&job_start.spec, &placement, is_multi_user, paths);
         self.job_info = Some(JobInfo { job_start, placement, local_host, stage: 0 });
-        self.started_at = Some(Instant::now());
+        let begun = store.map(|store| self.program_store = store);
+        self.refuse_if_failed(begun);
     }
 
     /// Handles a call of a process.

@@ -185,6 +185,8 @@ pub struct Client {
     decoder: ServerMessageDecoder,
     pub out: String,
     pub notices: String,
+    /// Bytes of programs that the job's hosts have requested: hash, offset and length.
+    pub file_requests: Vec<(ContentHash, u64, u64)>,
     /// The exit code, once received.
     pub code: Option<u8>,
 }
@@ -224,7 +226,8 @@ impl Client {
     pub fn connect(path: &Path) -> Self {
         let socket = UnixStream::connect(path).unwrap();
         let (out, notices) = (String::new(), String::new());
-        Self { socket, decoder: ServerMessageDecoder::default(), out, notices, code: None }
+        let (decoder, file_requests) = (ServerMessageDecoder::default(), Vec::new());
+        Self { socket, decoder, out, notices, file_requests, code: None }
     }
 
     /// Connects as a user.
@@ -275,6 +278,9 @@ impl Client {
                     self.code = Some(code);
                 }
                 ServerMessage::Finished(end) => self.code = Some(end.code),
+                ServerMessage::FileRequest { hash, offset, length } => {
+                    self.file_requests.push((hash, offset, length));
+                }
                 _ => {}
             }
         }

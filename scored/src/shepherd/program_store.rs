@@ -1,0 +1,520 @@
+//! The programs of a job that are copied to this host. The shepherd writes them into the job's
+//! directory, with the rights and within the limits of the job's user. It passes them on to the
+//! child hosts of the range tree while they still arrive.
+//!
+//! Each user has a folder of programs of earlier jobs. A program that is there with the right hash
+//! gets a further name in the job's directory, and nobody is asked for it.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::futimens;
+use nix::sys::time::TimeSpec;
+use nix::unistd::geteuid;
+use score_proto::job_control::{Placement, Report};
+use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, OsBytes};
+
+use crate::job::program_paths;
+
+/// Bytes of a program that may be on their way without a further request.
+const PREFETCH_WINDOW: u64 = 1 << 20;
+/// Bytes of local files that one tick of the loop reads.
+const MAX_READ_PER_TICK: usize = 4 << 20;
+/// Bytes of programs that a user's folder keeps for later jobs.
+const MAX_CACHED_BYTES: u64 = 256 << 20;
+
+/// Why a program that the user has named was not received.
+const CHANGED: &str = "it could not be read completely, or changed meanwhile";
+
+/// Where a job's programs go.
+#[derive(Debug, Clone, Copy)]
+pub struct StorePaths<'a> {
+    /// The job's directory.
+    pub job: &'a Path,
+    /// The programs of the user's earlier jobs.
+    pub cache: Option<&'a Path>,
+}
+
+/// A file on this host that may have the content of a program.
+#[derive(Debug)]
+struct Candidate {
+    file: File,
+    kind: CandidateKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CandidateKind {
+    /// A program of an earlier job.
+    Cached,
+    /// The file that the user has named, or a file on the disk of virtual hosts.
+    Copied,
+}
+
+/// How far a program has come.
+#[derive(Debug)]
+enum ProgramState {
+    /// A file of this host is being read. A copy goes to the target.
+    Checking(Candidate, Option<File>),
+    /// The bytes come from the parent, up to `requested_len` without a further request.
+    Fetching { target: Option<File>, requested_len: u64 },
+    /// It is in the job's directory, and is open for reading.
+    Complete(File),
+}
+
+/// Bytes that a child host has requested and that it has not got yet.
+#[derive(Debug)]
+struct ChildRequest {
+    child: u32,
+    offset: u64,
+    end: u64,
+}
+
+/// One program.
+#[derive(Debug)]
+struct JobProgram {
+    content: FileDigest,
+    /// The file, and further names of it.
+    paths: Vec<PathBuf>,
+    /// The path of its copy for later jobs.
+    cache_path: Option<PathBuf>,
+    state: ProgramState,
+    /// Files to look at if the one that is being read has another content.
+    candidates: Vec<Candidate>,
+    received_len: u64,
+    hasher: blake3::Hasher,
+    requests: Vec<ChildRequest>,
+}
+
+/// All programs of the job.
+#[derive(Debug, Default)]
+pub struct ProgramStore {
+    programs: Vec<JobProgram>,
+    /// Whether all hosts of the job are virtual hosts: they share one disk.
+    shares_disk: bool,
+    /// Whether all programs are here, and that has been reported.
+    is_ready: bool,
+    reports: Vec<Report>,
+}
+
+impl ProgramStore {
+    /// Starts to get the programs of a job.
+    ///
+    /// # Errors
+    /// One line with the path at fault.
+    pub fn begin(
+        spec: &JobSpec,
+        placement: &Placement,
+        is_multi_user: bool,
+        paths: StorePaths<'_>,
+    ) -> Result<Self, String> {
+        let is_virtual = |index: usize| spec.hosts[index].kind == HostKind::Virtual;
+        let shares_disk = !is_multi_user && (0..spec.hosts.len()).all(is_virtual);
+        let self_host = placement.self_host as usize;
+        // Only there the paths of the user are known to mean the same files.
+        let is_submit_host = !is_multi_user
+            && self_host == 0
+            && spec.hosts.first().is_some_and(|host| host.kind != HostKind::Remote);
+        let mut store = Self { shares_disk, ..Self::default() };
+        for (content, relative_path) in program_paths::files(spec) {
+            let path = paths.job.join(relative_path);
+            let parent = path.parent().unwrap_or(paths.job);
+            let created = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+            created.map_err(|error| format!("{}: {error}", parent.display()))?;
+            match store.programs.iter_mut().find(|program| program.content == content) {
+                Some(program) => program.paths.push(path),
+                None => store.programs.push(JobProgram::new(content, path, paths.cache)),
+            }
+        }
+        if is_submit_host {
+            store.add_submitted_files(spec);
+        }
+        for program in &mut store.programs {
+            program.add_cached_file();
+            program.try_next_source(&mut store.reports).map_err(|error| program.failure(&error))?;
+        }
+        Ok(store)
+    }
+
+    /// The files that the user has named may be read here.
+    fn add_submitted_files(&mut self, spec: &JobSpec) {
+        let directory = Path::new(OsStr::from_bytes(&spec.directory.0));
+        for element in spec.stages.iter().flat_map(|stage| &stage.elements) {
+            let Some(content) = element.digest else { continue };
+            let program = self.programs.iter_mut().find(|program| program.content == content);
+            let path = directory.join(OsStr::from_bytes(&element.path.0));
+            if let Some(program) = program.filter(|program| program.candidates.is_empty()) {
+                program.add_candidate(&path, CandidateKind::Copied);
+            }
+        }
+    }
+
+    /// Whether there is something to do without waiting.
+    pub fn is_runnable(&self) -> bool {
+        let is_checking =
+            |program: &JobProgram| matches!(program.state, ProgramState::Checking(..));
+        self.programs.iter().any(is_checking)
+    }
+
+    /// A piece of a program has arrived from the parent.
+    ///
+    /// # Errors
+    /// One line: the program cannot be had, and the job cannot begin here.
+    pub fn on_chunk(
+        &mut self,
+        hash: &ContentHash,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        match self.programs.iter_mut().find(|program| program.content.hash == *hash) {
+            Some(program) => program
+                .on_chunk(offset, bytes, &mut self.reports)
+                .map_err(|error| program.failure(&error)),
+            None => Ok(()),
+        }
+    }
+
+    /// The parent, a virtual host, has the program in this file.
+    ///
+    /// # Errors
+    /// As [`ProgramStore::on_chunk`].
+    pub fn on_shared_file(&mut self, hash: &ContentHash, path: &Path) -> Result<(), String> {
+        let program = self.programs.iter_mut().find(|program| program.content.hash == *hash);
+        match program.filter(|_| self.shares_disk) {
+            Some(program) => program
+                .on_shared_file(path, &mut self.reports)
+                .map_err(|error| program.failure(&error)),
+            None => Ok(()),
+        }
+    }
+
+    /// A child host requests bytes. [`ProgramStore::take_reports`] returns the answers, now and as
+    /// more bytes arrive.
+    pub fn on_child_request(&mut self, child: u32, hash: &ContentHash, offset: u64, length: u64) {
+        let program = self.programs.iter_mut().find(|program| program.content.hash == *hash);
+        let size = program.as_ref().map_or(0, |program| program.content.size);
+        let end = offset.saturating_add(length.min(2 * PREFETCH_WINDOW)).min(size);
+        match program.filter(|_| offset < end) {
+            Some(program) => program.requests.push(ChildRequest { child, offset, end }),
+            None => {
+                let (hash, bytes) = (*hash, Vec::new());
+                self.reports.push(Report::FileChunk { child, hash, offset, bytes });
+            }
+        }
+    }
+
+    /// Reads on in the files of this host, and answers child hosts.
+    ///
+    /// # Errors
+    /// As [`ProgramStore::on_chunk`].
+    pub fn pump(&mut self) -> Result<(), String> {
+        let mut budget = MAX_READ_PER_TICK;
+        for program in &mut self.programs {
+            program
+                .check_candidate(&mut budget, &mut self.reports)
+                .and_then(|()| match self.shares_disk {
+                    true => program.answer_with_path(&mut self.reports),
+                    false => program.answer_with_bytes(&mut self.reports),
+                })
+                .map_err(|error| program.failure(&error))?;
+        }
+        let is_complete = |program: &JobProgram| matches!(program.state, ProgramState::Complete(_));
+        let has_programs = !self.programs.is_empty();
+        if has_programs && !self.is_ready && self.programs.iter().all(is_complete) {
+            self.is_ready = true;
+            self.reports.push(Report::Ready);
+        }
+        Ok(())
+    }
+
+    /// The reports that are to be sent.
+    pub fn take_reports(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.reports)
+    }
+
+    /// The first process is about to start, or the job ends: nobody needs the files any more.
+    pub fn close(&mut self) {
+        self.programs.clear();
+    }
+}
+
+impl JobProgram {
+    fn new(content: FileDigest, path: PathBuf, cache: Option<&Path>) -> Self {
+        let name: String = content.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self {
+            content,
+            paths: vec![path],
+            cache_path: cache.map(|folder| folder.join(name)),
+            state: ProgramState::Fetching { target: None, requested_len: 0 },
+            candidates: Vec::new(),
+            received_len: 0,
+            hasher: blake3::Hasher::new(),
+            requests: Vec::new(),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.paths[0]
+    }
+
+    fn failure(&self, error: &io::Error) -> String {
+        let name = self.path().file_name().unwrap_or_default().to_string_lossy();
+        format!("{name} cannot be copied to this host: {error}")
+    }
+
+    fn add_cached_file(&mut self) {
+        if let Some(path) = self.cache_path.clone() {
+            self.add_candidate(&path, CandidateKind::Cached);
+        }
+    }
+
+    /// Adds a file to the front of those that are looked at, if it is a file of the right size.
+    fn add_candidate(&mut self, path: &Path, kind: CandidateKind) {
+        // No file whose open waits for its other end.
+        let flags =
+            libc::O_NONBLOCK | if kind == CandidateKind::Cached { libc::O_NOFOLLOW } else { 0 };
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        if let Ok(file) = opened
+            && let Ok(metadata) = file.metadata()
+            && metadata.is_file()
+            && metadata.len() == self.content.size
+        {
+            self.candidates.push(Candidate { file, kind });
+        }
+    }
+
+    /// Goes on with the next file that may have the content, or else asks the parent.
+    fn try_next_source(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+        (self.received_len, self.hasher) = (0, blake3::Hasher::new());
+        if let ProgramState::Checking(Candidate { kind, .. }, target) = &self.state {
+            match (kind, target) {
+                // A job has changed its program.
+                (CandidateKind::Cached, _) => {
+                    self.cache_path.iter().for_each(|path| _ = fs::remove_file(path));
+                }
+                (CandidateKind::Copied, Some(_)) => fs::remove_file(self.path())?,
+                (CandidateKind::Copied, None) => {}
+            }
+        }
+        self.state = match self.candidates.pop() {
+            Some(candidate) if candidate.kind == CandidateKind::Copied => {
+                let target = create_target(self.path())?;
+                ProgramState::Checking(candidate, Some(target))
+            }
+            Some(candidate) => ProgramState::Checking(candidate, None),
+            None => ProgramState::Fetching { target: None, requested_len: 0 },
+        };
+        if self.content.size == 0 && matches!(self.state, ProgramState::Fetching { .. }) {
+            self.fetch_target()?;
+            return self.check_fetched();
+        }
+        self.request_more(reports);
+        Ok(())
+    }
+
+    /// Asks the parent for the next bytes, if few are on their way.
+    fn request_more(&mut self, reports: &mut Vec<Report>) {
+        let ProgramState::Fetching { requested_len, .. } = &mut self.state else { return };
+        let end = (self.received_len + PREFETCH_WINDOW).min(self.content.size);
+        if *requested_len < end && *requested_len - self.received_len <= PREFETCH_WINDOW / 2 {
+            let (hash, offset) = (self.content.hash, *requested_len);
+            reports.push(Report::FileRequest { hash, offset, length: end - offset });
+            *requested_len = end;
+        }
+    }
+
+    fn on_chunk(&mut self, offset: u64, bytes: &[u8], reports: &mut Vec<Report>) -> io::Result<()> {
+        let ProgramState::Fetching { requested_len, .. } = self.state else { return Ok(()) };
+        let new_len = self.received_len.saturating_add(bytes.len() as u64);
+        if offset != self.received_len || bytes.is_empty() || new_len > requested_len {
+            return Err(io::Error::other(CHANGED));
+        }
+        self.fetch_target()?.write_all_at(bytes, offset)?;
+        self.hasher.update(bytes);
+        self.received_len = new_len;
+        if new_len == self.content.size {
+            return self.check_fetched();
+        }
+        self.request_more(reports);
+        Ok(())
+    }
+
+    /// The file to which fetched bytes are written.
+    fn fetch_target(&mut self) -> io::Result<&mut File> {
+        if let ProgramState::Fetching { target: target @ None, .. } = &mut self.state {
+            *target = Some(create_target(&self.paths[0])?);
+        }
+        match &mut self.state {
+            ProgramState::Fetching { target: Some(target), .. } => Ok(target),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// All bytes have been fetched.
+    fn check_fetched(&mut self) -> io::Result<()> {
+        if !self.has_right_hash() {
+            return Err(io::Error::other(CHANGED));
+        }
+        self.keep_for_later_jobs();
+        self.finish()
+    }
+
+    fn keep_for_later_jobs(&self) {
+        self.cache_path.iter().for_each(|path| insert_into_cache(self.path(), path));
+    }
+
+    fn has_right_hash(&self) -> bool {
+        *self.hasher.finalize().as_bytes() == self.content.hash
+    }
+
+    /// The first name exists. A program that is open for writing could not be executed.
+    fn finish(&mut self) -> io::Result<()> {
+        self.state = ProgramState::Complete(File::open(self.path())?);
+        self.paths[1..].iter().try_for_each(|path| fs::hard_link(&self.paths[0], path))
+    }
+
+    /// Reads on in the file that may have the content.
+    fn check_candidate(&mut self, budget: &mut usize, reports: &mut Vec<Report>) -> io::Result<()> {
+        let mut bytes = [0; MAX_IO_CHUNK];
+        while *budget > 0 {
+            let ProgramState::Checking(candidate, target) = &mut self.state else { return Ok(()) };
+            let kind = candidate.kind;
+            let count = candidate.file.read(&mut bytes).unwrap_or(0);
+            *budget = budget.saturating_sub(count.max(1));
+            let read = &bytes[..count];
+            if let Some(target) = target {
+                target.write_all_at(read, self.received_len)?;
+            }
+            self.hasher.update(read);
+            self.received_len += count as u64;
+            if self.received_len < self.content.size && count > 0 {
+                continue;
+            }
+            if self.received_len != self.content.size || !self.has_right_hash() {
+                self.try_next_source(reports)?;
+                continue;
+            }
+            return match kind {
+                CandidateKind::Copied => {
+                    self.keep_for_later_jobs();
+                    self.finish()
+                }
+                CandidateKind::Cached => self.link_cached(reports),
+            };
+        }
+        Ok(())
+    }
+
+    /// The cached copy has the right content: it gets a name in the job's directory.
+    fn link_cached(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+        let cache_path = self.cache_path.clone().unwrap_or_default();
+        if fs::hard_link(&cache_path, self.path()).is_err() {
+            return self.try_next_source(reports);
+        }
+        if let ProgramState::Checking(candidate, _) = &self.state {
+            // The programs that were not used for the longest time go first.
+            let _ = futimens(&candidate.file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW);
+        }
+        self.finish()
+    }
+
+    fn on_shared_file(&mut self, path: &Path, reports: &mut Vec<Report>) -> io::Result<()> {
+        if !matches!(self.state, ProgramState::Fetching { target: None, .. }) {
+            return Ok(());
+        }
+        let metadata = fs::symlink_metadata(path)?;
+        let is_right = metadata.is_file()
+            && metadata.uid() == geteuid().as_raw()
+            && metadata.len() == self.content.size;
+        if !is_right {
+            return Err(io::Error::other("the first host has another file"));
+        }
+        // The parent has checked the hash, and the file is this user's until the job runs.
+        if fs::hard_link(path, self.path()).is_ok() {
+            return self.finish();
+        }
+        self.add_candidate(path, CandidateKind::Copied);
+        self.try_next_source(reports)
+    }
+
+    fn answer_with_path(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+        if matches!(self.state, ProgramState::Complete(_)) {
+            let path = OsBytes(self.path().as_os_str().as_bytes().to_vec());
+            let hash = self.content.hash;
+            let answer = |request: ChildRequest| Report::SharedFile {
+                child: request.child,
+                hash,
+                path: path.clone(),
+            };
+            reports.extend(self.requests.drain(..).map(answer));
+        }
+        Ok(())
+    }
+
+    fn answer_with_bytes(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+        let (file, available_len) = match &self.state {
+            ProgramState::Complete(file) => (file, self.content.size),
+            ProgramState::Fetching { target: Some(file), .. } => (file, self.received_len),
+            ProgramState::Fetching { target: None, .. } | ProgramState::Checking(..) => {
+                return Ok(());
+            }
+        };
+        let hash = self.content.hash;
+        for request in &mut self.requests {
+            let end = request.end.min(available_len);
+            while request.offset < end {
+                let count = (end - request.offset).min(MAX_IO_CHUNK as u64);
+                let mut bytes = vec![0; count as usize];
+                file.read_exact_at(&mut bytes, request.offset)?;
+                let (child, offset) = (request.child, request.offset);
+                reports.push(Report::FileChunk { child, hash, offset, bytes });
+                request.offset += count;
+            }
+        }
+        self.requests.retain(|request| request.offset < request.end);
+        Ok(())
+    }
+}
+
+/// A new file for a program that is being copied.
+fn create_target(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let target = options.read(true).write(true).create_new(true).mode(0o700).open(path)?;
+    // The umask of the user may have cleared permission bits.
+    target.set_permissions(Permissions::from_mode(0o700))?;
+    Ok(target)
+}
+
+/// Keeps a program for later jobs. If that fails, they fetch it again.
+fn insert_into_cache(program: &Path, cache_path: &Path) {
+    if fs::hard_link(program, cache_path).is_err() {
+        return;
+    }
+    let Some(entries) = cache_path.parent().and_then(|folder| fs::read_dir(folder).ok()) else {
+        return;
+    };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let metadata = entry.metadata().ok()?;
+            Some((metadata.modified().ok()?, metadata.len(), entry.path()))
+        })
+        .collect();
+    let mut cached_bytes: u64 = files.iter().map(|(_, len, _)| len).sum();
+    files.sort();
+    for (_, len, path) in files {
+        if cached_bytes <= MAX_CACHED_BYTES {
+            return;
+        }
+        if fs::remove_file(path).is_ok() {
+            cached_bytes -= len;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "program_store_tests.rs"]
+mod tests;

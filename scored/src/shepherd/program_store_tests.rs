@@ -1,0 +1,274 @@
+use super::*;
+use score_proto::message::{ElementSpec, HostSpec, Input, JobSpec, Output, ProgramKind, StageSpec};
+use std::fs::FileTimes;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// The folders of a test. They are removed with this value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("score-programs-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::create_dir(path.join("cache")).unwrap();
+        Self(path)
+    }
+
+    /// The directory of a job.
+    fn job(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn program(len: u32) -> Vec<u8> {
+    (0..len).map(|number| ((number * 31) >> 3) as u8).collect()
+}
+
+fn digest(bytes: &[u8]) -> FileDigest {
+    FileDigest { hash: *blake3::hash(bytes).as_bytes(), size: bytes.len() as u64 }
+}
+
+/// A job of two hosts whose programs have these paths.
+fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
+    let element = |(path, content): &(&str, FileDigest)| ElementSpec {
+        path: OsBytes(path.as_bytes().to_vec()),
+        args: Vec::new(),
+        input: Input::Default,
+        output: Output::Default,
+        kind: ProgramKind::Plain,
+        digest: Some(*content),
+    };
+    JobSpec {
+        hosts: vec![HostSpec { kind, ..HostSpec::local(1) }; 2],
+        stages: vec![StageSpec { elements: programs.iter().map(element).collect() }],
+        environment: Vec::new(),
+        directory: OsBytes(b"/".to_vec()),
+        umask: 0,
+        options: Vec::new(),
+        statistics: false,
+        reads_stdin: false,
+        independent_nodes: false,
+        networks: Vec::new(),
+        network_sets: 0,
+    }
+}
+
+fn placement(self_host: u32) -> Placement {
+    let hosts = (0..2).map(|host| (format!("h{host}"), None, 1));
+    Placement { self_host, ..Placement::new(0, hosts) }
+}
+
+fn begin(spec: &JobSpec, self_host: u32, job: &Path, cache: Option<&Path>) -> ProgramStore {
+    ProgramStore::begin(spec, &placement(self_host), false, StorePaths { job, cache }).unwrap()
+}
+
+/// Pumps the store until nothing more happens, and answers its requests from these bytes. Returns
+/// the other reports, and how many bytes were requested.
+fn serve(store: &mut ProgramStore, bytes: &[u8]) -> (Vec<Report>, u64) {
+    let (mut others, mut requested_bytes) = (Vec::new(), 0);
+    loop {
+        store.pump().unwrap();
+        let reports = store.take_reports();
+        if reports.is_empty() && !store.is_runnable() {
+            return (others, requested_bytes);
+        }
+        for report in reports {
+            let Report::FileRequest { hash, offset, length } = report else {
+                others.push(report);
+                continue;
+            };
+            requested_bytes += length;
+            let range = &bytes[offset as usize..(offset + length) as usize];
+            for (chunk, index) in range.chunks(MAX_IO_CHUNK).zip(0..) {
+                store.on_chunk(&hash, offset + index * MAX_IO_CHUNK as u64, chunk).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_is_fetched_once_and_linked_for_later_jobs() {
+    let (scratch, bytes) = (Scratch::new(), program(5_000_000));
+    let content = digest(&bytes);
+    let spec = spec(&[("/a/one", content), ("/a/two", content)], HostKind::Remote);
+    let cache = scratch.0.join("cache");
+    for (job, expected_bytes) in [("first", content.size), ("second", 0)] {
+        let directory = scratch.job(job);
+        let mut store = begin(&spec, 1, &directory, Some(&cache));
+        assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], expected_bytes));
+        for name in ["one", "two"] {
+            let path = directory.join(".bin").join(name);
+            assert_eq!(fs::read(&path).unwrap(), bytes);
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        }
+    }
+    // A job has written to its program, and so to the copy of later jobs.
+    fs::write(scratch.0.join("second/.bin/one"), "x".repeat(5_000_000)).unwrap();
+    let mut store = begin(&spec, 1, &scratch.job("third"), Some(&cache));
+    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], content.size));
+    let mut store = begin(&spec, 1, &scratch.job("fourth"), Some(&cache));
+    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], 0));
+}
+
+#[test]
+fn a_user_cannot_stop_the_shepherd_by_what_is_in_the_folder() {
+    let (scratch, bytes) = (Scratch::new(), program(100));
+    let content = digest(&bytes);
+    let spec = spec(&[("/a/one", content)], HostKind::Remote);
+    let cache = scratch.0.join("cache");
+    let name: String = content.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = cache.join(name);
+    let make: [&dyn Fn(); 3] = [
+        &|| nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        &|| std::os::unix::fs::symlink("/dev/zero", &path).unwrap(),
+        &|| fs::create_dir(&path).unwrap(),
+    ];
+    for (make, job) in make.into_iter().zip(["fifo", "link", "folder"]) {
+        make();
+        let mut store = begin(&spec, 1, &scratch.job(job), Some(&cache));
+        assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], 100));
+        fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+    }
+    // The folder itself may be gone.
+    let missing = cache.join("missing");
+    let mut store = begin(&spec, 1, &scratch.job("last"), Some(&missing));
+    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], 100));
+}
+
+#[test]
+fn a_child_host_gets_the_bytes_as_they_arrive() {
+    let (scratch, bytes) = (Scratch::new(), program(300_000));
+    let content = digest(&bytes);
+    let spec = spec(&[("/a/one", content)], HostKind::Remote);
+    let mut store = begin(&spec, 0, &scratch.job("job"), None);
+    store.on_child_request(7, &content.hash, 0, content.size);
+    // Neither an unknown program nor bytes after its end.
+    store.on_child_request(8, &[0; 32], 9, 1);
+    store.on_child_request(9, &content.hash, content.size, 1);
+    store.pump().unwrap();
+    let reports = store.take_reports();
+    let is_empty_chunk =
+        |report: &Report| matches!(report, Report::FileChunk { bytes, .. } if bytes.is_empty());
+    assert_eq!(reports.iter().filter(|report| is_empty_chunk(report)).count(), 2);
+    assert_eq!(reports.len(), 3, "{reports:?}");
+    let mut sent = Vec::new();
+    for (chunk, index) in bytes.chunks(MAX_IO_CHUNK).zip(0..) {
+        store.on_chunk(&content.hash, index * MAX_IO_CHUNK as u64, chunk).unwrap();
+        store.pump().unwrap();
+        for report in store.take_reports() {
+            match report {
+                Report::FileChunk { child: 7, offset, bytes, .. } => {
+                    assert_eq!(offset, sent.len() as u64);
+                    sent.extend(bytes);
+                }
+                Report::Ready => assert_eq!(sent.len(), bytes.len()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(sent, bytes);
+}
+
+#[test]
+fn the_submit_host_takes_the_users_file_only_if_size_and_hash_match() {
+    let (scratch, bytes) = (Scratch::new(), program(600_000));
+    let file = scratch.0.join("file");
+    let path = file.to_str().unwrap();
+    let content = digest(&bytes);
+    fs::write(&file, &bytes).unwrap();
+    for (job, kind, self_host, expected_bytes) in [
+        ("local", HostKind::Virtual, 0, 0),
+        ("remote", HostKind::Remote, 0, content.size),
+        ("second", HostKind::Local, 1, content.size),
+    ] {
+        let spec = spec(&[(path, content)], kind);
+        let mut store = begin(&spec, self_host, &scratch.job(job), None);
+        assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], expected_bytes), "{job}");
+    }
+    let changed = program(600_001)[1..].to_vec();
+    fs::write(&file, changed).unwrap();
+    let spec = spec(&[(path, content)], HostKind::Virtual);
+    let mut store = begin(&spec, 0, &scratch.job("changed"), None);
+    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], content.size));
+    assert_eq!(fs::read(scratch.0.join("changed/.bin/file")).unwrap(), bytes);
+}
+
+#[test]
+fn virtual_hosts_link_the_file_of_their_parent() {
+    let (scratch, bytes) = (Scratch::new(), program(300_000));
+    let content = digest(&bytes);
+    let spec = spec(&[("/a/one", content)], HostKind::Virtual);
+    let mut parent = begin(&spec, 0, &scratch.job("parent"), None);
+    parent.on_child_request(1, &content.hash, 0, content.size);
+    let (reports, _) = serve(&mut parent, &bytes);
+    let [Report::SharedFile { child: 1, hash, path }, Report::Ready] = &reports[..] else {
+        panic!("{reports:?}");
+    };
+    let path = Path::new(OsStr::from_bytes(&path.0));
+    let mut child = begin(&spec, 1, &scratch.job("child"), None);
+    child.pump().unwrap();
+    assert!(matches!(child.take_reports()[..], [Report::FileRequest { .. }]));
+    // A file of another size, and one that is none.
+    for wrong in ["/dev/null", "/proc/self/exe", "/nowhere/at/all"] {
+        let mut store = begin(&spec, 1, &scratch.job(&wrong.replace('/', "-")), None);
+        store.on_shared_file(hash, Path::new(wrong)).unwrap_err();
+    }
+    child.on_shared_file(hash, path).unwrap();
+    child.pump().unwrap();
+    assert_eq!(child.take_reports(), [Report::Ready]);
+    let inode = |job: &str| fs::metadata(scratch.0.join(job).join(".bin/one")).unwrap().ino();
+    assert_eq!(inode("parent"), inode("child"));
+}
+
+#[test]
+fn a_program_with_another_hash_or_size_is_refused() {
+    let (scratch, bytes) = (Scratch::new(), program(1000));
+    let content = digest(&bytes);
+    let spec = spec(&[("/a/one", content)], HostKind::Remote);
+    for (number, wrong) in [vec![8; 1000], vec![7; 1001], vec![]].iter().enumerate() {
+        let mut store = begin(&spec, 1, &scratch.job(&number.to_string()), None);
+        let reason = store.on_chunk(&content.hash, 0, wrong).unwrap_err();
+        assert!(reason.contains("one cannot be copied to this host: it could not be"), "{reason}");
+    }
+    // Nothing that was not requested is taken.
+    let mut store = begin(&spec, 1, &scratch.job("offset"), None);
+    store.on_chunk(&[0; 32], 0, &bytes).unwrap();
+    store.on_chunk(&content.hash, 1, &bytes[1..]).unwrap_err();
+}
+
+#[test]
+fn an_empty_program_needs_no_request() {
+    let scratch = Scratch::new();
+    let spec = spec(&[("/a/one", digest(&[]))], HostKind::Remote);
+    let mut store = begin(&spec, 1, &scratch.job("job"), None);
+    assert_eq!(serve(&mut store, &[]), (vec![Report::Ready], 0));
+}
+
+#[test]
+fn the_oldest_programs_go_when_the_folder_is_full() {
+    let (scratch, bytes) = (Scratch::new(), program(100));
+    let cache = scratch.0.join("cache");
+    for (name, seconds) in [("old", 1), ("new", 2)] {
+        let file = File::create(cache.join(name)).unwrap();
+        file.set_len(MAX_CACHED_BYTES / 2).unwrap();
+        file.set_times(FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(seconds)))
+            .unwrap();
+    }
+    let spec = spec(&[("/a/one", digest(&bytes))], HostKind::Remote);
+    let mut store = begin(&spec, 1, &scratch.job("job"), Some(&cache));
+    serve(&mut store, &bytes);
+    assert!(!cache.join("old").exists() && cache.join("new").exists());
+    assert_eq!(fs::read_dir(&cache).unwrap().count(), 2);
+}
