@@ -194,8 +194,8 @@ pub enum Order {
     },
     /// End everything at once; no report is needed any more.
     Abort,
-    /// From a daemon to its own shepherd: a child host has sent [`Report::FileRequest`]. Answered by
-    /// [`Report::FileChunk`] or [`Report::SharedFile`].
+    /// From a daemon to its own shepherd: a child host has sent [`Report::FileRequest`]. Answered
+    /// by [`Report::FileChunk`] or [`Report::SharedFile`].
     SendFile {
         /// The index of the child, repeated in the answer.
         child: u32,

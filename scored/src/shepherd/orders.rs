@@ -1,10 +1,7 @@
 //! Carries out the orders of the job master, and those calls of a process that the shepherd can
 //! answer without the job master.
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::Instant;
 
 use score_proto::job_control::{HostNetworkAddress, JobStart, Order, Report};
@@ -32,17 +29,9 @@ impl JobRunner {
         match order {
             // For daemons only.
             Order::Hello { .. } | Order::Abort => {}
-            Order::FileChunk { hash, offset, bytes } => {
-                let copied = self.program_store.on_chunk(&hash, offset, &bytes);
+            Order::FileChunk { .. } | Order::SharedFile { .. } | Order::SendFile { .. } => {
+                let copied = self.program_store.on_order(order);
                 self.refuse_if_failed(copied);
-            }
-            Order::SharedFile { hash, path } => {
-                let path = Path::new(OsStr::from_bytes(&path.0));
-                let copied = self.program_store.on_shared_file(&hash, path);
-                self.refuse_if_failed(copied);
-            }
-            Order::SendFile { child, hash, offset, length } => {
-                self.program_store.on_child_request(child, &hash, offset, length);
             }
             Order::SetPlacement(placement) => {
                 self.outputs.host = placement.self_host;

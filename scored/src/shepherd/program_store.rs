@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
-use score_proto::job_control::{Placement, Report};
+use score_proto::job_control::{Order, Placement, Report};
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, OsBytes};
 
 use crate::job::program_paths;
@@ -159,16 +159,27 @@ impl ProgramStore {
         self.programs.iter().any(is_checking)
     }
 
-    /// A piece of a program has arrived from the parent.
+    /// Carries out an order about programs. [`ProgramStore::take_reports`] returns the answers, now
+    /// and as more bytes arrive.
     ///
     /// # Errors
-    /// One line: the program cannot be had, and the job cannot begin here.
-    pub fn on_chunk(
-        &mut self,
-        hash: &ContentHash,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<(), String> {
+    /// One line: a program cannot be had, and the job cannot begin here.
+    pub fn on_order(&mut self, order: Order) -> Result<(), String> {
+        match order {
+            Order::FileChunk { hash, offset, bytes } => self.on_chunk(&hash, offset, &bytes),
+            Order::SharedFile { hash, path } => {
+                self.on_shared_file(&hash, Path::new(OsStr::from_bytes(&path.0)))
+            }
+            Order::SendFile { child, hash, offset, length } => {
+                self.on_child_request(child, &hash, offset, length);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A piece of a program has arrived from the parent.
+    fn on_chunk(&mut self, hash: &ContentHash, offset: u64, bytes: &[u8]) -> Result<(), String> {
         match self.programs.iter_mut().find(|program| program.content.hash == *hash) {
             Some(program) => program
                 .on_chunk(offset, bytes, &mut self.reports)
@@ -178,10 +189,7 @@ impl ProgramStore {
     }
 
     /// The parent, a virtual host, has the program in this file.
-    ///
-    /// # Errors
-    /// As [`ProgramStore::on_chunk`].
-    pub fn on_shared_file(&mut self, hash: &ContentHash, path: &Path) -> Result<(), String> {
+    fn on_shared_file(&mut self, hash: &ContentHash, path: &Path) -> Result<(), String> {
         let program = self.programs.iter_mut().find(|program| program.content.hash == *hash);
         match program.filter(|_| self.shares_disk) {
             Some(program) => program
@@ -191,9 +199,8 @@ impl ProgramStore {
         }
     }
 
-    /// A child host requests bytes. [`ProgramStore::take_reports`] returns the answers, now and as
-    /// more bytes arrive.
-    pub fn on_child_request(&mut self, child: u32, hash: &ContentHash, offset: u64, length: u64) {
+    /// A child host requests bytes.
+    fn on_child_request(&mut self, child: u32, hash: &ContentHash, offset: u64, length: u64) {
         let program = self.programs.iter_mut().find(|program| program.content.hash == *hash);
         let size = program.as_ref().map_or(0, |program| program.content.size);
         let end = offset.saturating_add(length.min(2 * PREFETCH_WINDOW)).min(size);
@@ -209,7 +216,7 @@ impl ProgramStore {
     /// Reads on in the files of this host, and answers child hosts.
     ///
     /// # Errors
-    /// As [`ProgramStore::on_chunk`].
+    /// As [`ProgramStore::on_order`].
     pub fn pump(&mut self) -> Result<(), String> {
         let mut budget = MAX_READ_PER_TICK;
         for program in &mut self.programs {
