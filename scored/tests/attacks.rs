@@ -231,6 +231,70 @@ fn a_flood_of_messages_waits_and_loses_no_host() {
 }
 
 #[test]
+fn a_flood_of_messages_to_all_hosts_of_a_job_loses_no_host() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut victim = Client::connect_as(&service.socket_of("hosta"), BOB);
+    victim.request(BOB, 4, spec("echo up; sleep 1000", &[]));
+    victim.until_noticed("up");
+    let memory_before = service.memory();
+    let wait = longest_wait(&service, || {
+        for host in ["hosta", "hostb"] {
+            let mut client = Client::connect_as(&service.socket_of(host), ALICE);
+            client.request(ALICE, 4, spec("trap '' USR1; echo up; sleep 1000", &[]));
+            client.until_noticed("up");
+            let flood = encode(&[ClientMessage::Signal(libc::SIGUSR1)]).repeat(1 << 14);
+            client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+            let end = Instant::now() + Duration::from_secs(3);
+            while Instant::now() < end {
+                let _ = client.socket.write(&flood);
+            }
+            // The client is killed: nobody waits until its messages have been handled.
+            drop(client);
+        }
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 32 * 1024, "{grown} KiB more");
+    let mut operator = Client::log_in(&service.socket(), ALICE);
+    operator.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+    assert_eq!(operator.until_ended(), 0);
+    assert_eq!(victim.code, None, "{}", victim.notices);
+    victim.send(&[ClientMessage::Kill]);
+    assert_ne!(victim.until_ended(), 0);
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_job_whose_shepherd_is_stopped_ends_when_its_flooding_client_is_killed() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    let command = format!("sleep 6{}", std::process::id());
+    let job = JobSpec { reads_stdin: true, ..spec(&format!("echo up; {command}"), &[]) };
+    client.request(ALICE, 1, job);
+    client.until_noticed("up");
+    let shepherd = shepherd_of(wait_for_process(&command));
+    run_as(ALICE, || kill(shepherd, Signal::SIGSTOP).unwrap());
+    let memory_before = service.memory();
+    let flood = encode(&[ClientMessage::Stdin(vec![0; MAX_IO_CHUNK])]).repeat(16);
+    client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        let _ = client.socket.write(&flood);
+    }
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 16 * 1024, "{grown} KiB more");
+    drop(client);
+    let killed_at = Instant::now();
+    while process_of(&command).is_some() {
+        assert!(killed_at.elapsed() < TEST_TIMEOUT, "the job does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
 fn false_logins_and_requests_fill_no_log() {
     let Some(mut service) = Service::start_two_hosts() else { return };
     let lines_before = service.log().lines().count();

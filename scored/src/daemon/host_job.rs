@@ -36,6 +36,9 @@ pub const NO_OWNER: &str = "a job of multi-user mode needs an owner";
 /// Bytes of orders that may wait for a shepherd. Input needs far fewer.
 const MAX_QUEUED_ORDER_BYTES: usize = 8 << 20;
 
+/// The largest number of reports of one shepherd that are taken in one turn of the loop.
+const REPORTS_PER_TURN: usize = 256;
+
 /// A job on this host.
 #[derive(Debug)]
 pub struct HostJob {
@@ -295,11 +298,42 @@ impl HostJob {
         }
     }
 
-    /// Takes the reports of the shepherd.
-    pub fn receive_reports(&mut self) {
+    /// The link to the parent, if the parent is another host.
+    pub fn parent_link(&self) -> Option<usize> {
+        match self.parent {
+            Parent::Peer(link_id) => Some(link_id),
+            Parent::Master => None,
+        }
+    }
+
+    /// Whether orders wait for the shepherd in a number that only a stopped shepherd explains.
+    pub fn has_order_backlog(&self) -> bool {
+        let backlog = |shepherd: &ShepherdHandle| shepherd.control_link.backlog();
+        self.shepherd.as_ref().map_or(0, backlog) > MAX_QUEUED_ORDER_BYTES / 4
+    }
+
+    /// Whether [`HostJob::receive_reports`] may find a report without a further report of mio.
+    pub fn may_have_more(&self, is_parent_slow: bool) -> bool {
+        self.shepherd.as_ref().is_some_and(|shepherd| match is_parent_slow {
+            true => shepherd.switch_link.may_have_more(),
+            false => shepherd.may_have_more(),
+        })
+    }
+
+    /// Takes reports of the shepherd, a bounded number. If the link to the parent is slow, the
+    /// shepherd waits: the link belongs to all users.
+    pub fn receive_reports(&mut self, is_parent_slow: bool) {
+        self.take_reports(is_parent_slow, REPORTS_PER_TURN);
+    }
+
+    fn take_reports(&mut self, is_parent_slow: bool, max_reports: usize) {
         let Some(shepherd) = &mut self.shepherd else { return };
-        loop {
-            match shepherd.next_report() {
+        for _ in 0..max_reports {
+            let report = match is_parent_slow {
+                true => shepherd.switch_link.receive(),
+                false => shepherd.next_report(),
+            };
+            match report {
                 Ok(Some(Report::Finished { elapsed_ns })) => shepherd.elapsed_ns = Some(elapsed_ns),
                 Ok(Some(report)) => self.tree_node.on_report(SHEPHERD_CHILD, report),
                 Ok(None) => break,
@@ -322,7 +356,7 @@ impl HostJob {
         {
             // The last reports may have come after mio's last report.
             shepherd.mark_readable();
-            self.receive_reports();
+            self.take_reports(false, usize::MAX);
             self.reap_shepherd();
         }
     }

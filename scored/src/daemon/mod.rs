@@ -13,6 +13,7 @@ mod local_listener;
 mod metrics_sessions;
 mod peers;
 mod program_folders;
+mod rate_limit;
 mod rejected_connections;
 mod scout;
 pub mod service;
@@ -53,7 +54,7 @@ use program_folders::ProgramFolders;
 use scout::Scout;
 use service::Service;
 use session::ClientSession;
-use shepherd_handle::{KnownChildren, ShepherdHandle};
+use shepherd_handle::KnownChildren;
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -321,7 +322,7 @@ impl Daemon {
                 self.poll_other_sources();
                 others_polled_at = Instant::now();
             }
-            self.host_jobs.values_mut().for_each(HostJob::receive_reports);
+            self.receive_reports();
             if signalled {
                 self.on_signals();
             }
@@ -427,10 +428,12 @@ impl Daemon {
                 }
                 (_, None) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
-                    self.sessions
-                        .get_mut(session_key)
-                        .into_iter()
-                        .for_each(ClientSession::mark_readable);
+                    if let Some(session) = self.sessions.get_mut(session_key) {
+                        session.mark_readable();
+                        if event.is_read_closed() {
+                            session.mark_hung_up();
+                        }
+                    }
                 }
                 (_, Some(TokenOwner::Shepherd(job))) => {
                     let host_job = self.host_jobs.get_mut(&(*job, false));
@@ -466,11 +469,13 @@ impl Daemon {
     }
 
     fn timeout(&self) -> Option<Duration> {
+        let now = Instant::now();
         let has_more = |host_job: &HostJob| {
-            host_job.shepherd.as_ref().is_some_and(ShepherdHandle::may_have_more)
+            let is_parent_slow = host_job.parent_link().is_some_and(|link| self.is_slow_link(link));
+            host_job.may_have_more(is_parent_slow)
         };
         let may_have_more = |(key, session): (&usize, &ClientSession)| {
-            session.may_have_more() && self.can_read_session(*key)
+            session.may_have_more() && self.can_read_session(*key, now)
         };
         if self.sessions.iter().any(may_have_more)
             || self.host_jobs.values().any(has_more)
@@ -503,9 +508,20 @@ impl Daemon {
             hold_timeout,
             reset_timeout,
             folder_timeout,
+            self.control_deadline(),
             self.login_deadline(),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
+    }
+
+    /// Takes the reports of all shepherds.
+    fn receive_reports(&mut self) {
+        let peers = self.peers.as_ref();
+        for host_job in self.host_jobs.values_mut() {
+            let parent_link = host_job.parent_link();
+            let is_slow = |link| peers.is_some_and(|peers| peers.is_slow(link));
+            host_job.receive_reports(parent_link.is_some_and(is_slow));
+        }
     }
 
     fn receive_from_peers(&mut self) {
@@ -589,10 +605,15 @@ impl Daemon {
             session.flush();
             session.update_interest(self.poll.registry());
         }
+        let now = Instant::now();
+        // A client that is gone must not be waited for until its last messages can be handled.
+        let is_gone = |session_key: usize, session: &ClientSession| {
+            session.has_hung_up() && !self.can_read_session(session_key, now)
+        };
         let closed_sessions: Vec<usize> = self
             .sessions
             .iter()
-            .filter(|(_, session)| session.is_closed())
+            .filter(|(session_key, session)| session.is_closed() || is_gone(**session_key, session))
             .map(|(session_key, _)| *session_key)
             .collect();
         let any_closed = !closed_sessions.is_empty();

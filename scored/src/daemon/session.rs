@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
@@ -17,6 +17,7 @@ use score_proto::message::{
     ClientMessage, ConsoleRequest, HostSpec, JobSpec, Level, Login, OUTPUT_WINDOW, ServerMessage,
 };
 
+use super::rate_limit::TokenBucket;
 use crate::cluster::SessionId;
 use crate::framed_socket::FramedSocket;
 
@@ -25,6 +26,11 @@ const MAX_SEND_QUEUE_BYTES: usize = 4 << 20;
 
 /// If more bytes than this wait for a scrun, it reads too slowly and gets no metrics.
 const SLOW_READER_BYTES: usize = 256 << 10;
+
+/// Messages of a session that go to all hosts of a job: so many at once, and then one in each
+/// interval. Otherwise a user could flood the links between hosts that run the job.
+const CONTROL_BURST: u32 = 64;
+const CONTROL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A job, identified by its session and the number that its scrun uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +67,25 @@ pub enum ClientRequest {
     Forward(ClientMessage),
     /// The scrun violates the protocol. The session has sent the refusal already.
     ProtocolError,
+}
+
+impl ClientRequest {
+    /// Whether the request causes an order to all hosts of a job.
+    fn goes_to_all_hosts(&self) -> bool {
+        let (ClientRequest::ToJob(message) | ClientRequest::Forward(message)) = self else {
+            return matches!(self, ClientRequest::Console(_));
+        };
+        matches!(
+            message,
+            ClientMessage::Signal(_)
+                | ClientMessage::Suspend
+                | ClientMessage::Resume
+                | ClientMessage::OutputClosed(_)
+                | ClientMessage::SubscribeMetrics(_)
+                | ClientMessage::Kill
+                | ClientMessage::Console(_)
+        )
+    }
 }
 
 #[derive(Debug)]
@@ -103,6 +128,10 @@ pub struct ClientSession {
     pub connected_at: Instant,
     /// Whether all messages of the session are forwarded to the server on another host.
     pub is_forwarded: bool,
+    /// Bounds the messages that go to all hosts of a job.
+    control_limit: TokenBucket,
+    /// The client has closed its side. Messages that it has sent before may wait in the socket.
+    has_hung_up: bool,
 }
 
 impl ClientSession {
@@ -135,7 +164,32 @@ impl ClientSession {
             id: None,
             connected_at: Instant::now(),
             is_forwarded: false,
+            control_limit: TokenBucket::new(CONTROL_BURST, CONTROL_INTERVAL, Instant::now()),
+            has_hung_up: false,
         }
+    }
+
+    /// The user at the other end, as the kernel or the daemon of the user's host has reported.
+    /// None in single-user mode.
+    pub fn uid(&self) -> Option<u32> {
+        let peer_uid = self.peer_credentials.map(|(uid, _)| uid);
+        self.owner.as_ref().map(|owner| owner.uid).or(peer_uid)
+    }
+
+    /// When the session may be read again, if its client has sent too many messages that go to all
+    /// hosts of a job.
+    pub fn next_control_at(&self, now: Instant) -> Option<Instant> {
+        self.control_limit.next_at(now)
+    }
+
+    /// mio has reported that the client has closed the connection.
+    pub fn mark_hung_up(&mut self) {
+        self.has_hung_up = true;
+    }
+
+    /// Whether the client has closed the connection. It may have sent messages before.
+    pub fn has_hung_up(&self) -> bool {
+        self.has_hung_up
     }
 
     /// mio has reported that the socket is readable.
@@ -197,7 +251,7 @@ impl ClientSession {
     }
 
     /// The next request, and the number of the job that it is about.
-    pub fn next_request(&mut self) -> Option<(u32, ClientRequest)> {
+    pub fn next_request(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
         while !self.is_closing {
             let JobMessage { job, message } = match self.receive()? {
                 Ok(received) => received,
@@ -207,6 +261,9 @@ impl ClientSession {
                 }
             };
             if let Some(request) = self.classify_request(job, message) {
+                if request.goes_to_all_hosts() {
+                    self.control_limit.take(now);
+                }
                 return Some((job, request));
             }
         }
@@ -370,11 +427,6 @@ impl ClientSession {
             Transport::Local(link) => link.peer_limits(),
             Transport::Remote { .. } => Err(io::ErrorKind::NotConnected.into()),
         }
-    }
-
-    /// Whether its scrun is on another host.
-    pub fn is_remote(&self) -> bool {
-        matches!(self.transport, Transport::Remote { .. })
     }
 
     /// Whether the scrun has closed the connection, or the session has sent its last message.

@@ -1,8 +1,9 @@
 //! Job requests of sessions: a request either starts a job or is refused with a reason. Requests
 //! come from scruns. The daemons that come up on a job's hosts are handled here, too.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
@@ -10,81 +11,130 @@ use score_proto::message::{ClientMessage, HostKind, JobSpec, Level, ServerMessag
 use score_proto::peer_message::{JoinRequest, SERVER};
 
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
+use super::host_job::Parent;
 use super::session::{ClientJob, ClientRequest, ClientSession};
 use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 use crate::job::master::MasterEvent;
 use crate::job::{exit_code, validate};
 
-/// The largest number of messages of one session that are handled in one turn of the loop. Other
-/// sessions wait for no more than these.
-const REQUESTS_PER_TICK: usize = 64;
+/// The largest number of messages of one session that are handled in one turn of the loop.
+const REQUESTS_PER_TURN: usize = 64;
+/// After this time no further message of a user is handled in the same turn of the loop.
+const USER_TIME_PER_TURN: Duration = Duration::from_millis(2);
 
 impl Daemon {
-    /// Receives the requests of all sessions.
+    /// Receives the requests of all sessions: of each session and of each user so many that nobody
+    /// else waits long.
     pub(super) fn receive_from_sessions(&mut self) {
-        let mut session_keys: Vec<usize> = self.sessions.keys().copied().collect();
+        let mut user_time_left: HashMap<u32, Duration> = HashMap::new();
+        let sessions = self.sessions.iter().filter(|(_, session)| session.may_have_more());
+        let mut session_keys: Vec<usize> = sessions.map(|(session_key, _)| *session_key).collect();
         // Sessions are served in the order in which they connected.
         session_keys.sort_unstable();
-        let is_service = self.service.is_some();
         for session_key in session_keys {
-            let is_remote = self.sessions.get(&session_key).is_some_and(ClientSession::is_remote);
-            // What another host has forwarded was bounded when the link was read.
-            let max_requests = if is_remote { usize::MAX } else { REQUESTS_PER_TICK };
-            for _ in 0..max_requests {
-                let can_read = self.can_read_session(session_key);
-                let Some(session) = self.sessions.get_mut(&session_key) else { break };
-                let Some((job, request)) = can_read.then(|| session.next_request()).flatten()
-                else {
+            let uid = self.sessions.get(&session_key).and_then(ClientSession::uid);
+            for _ in 0..REQUESTS_PER_TURN {
+                let started_at = Instant::now();
+                let time_left = uid.and_then(|uid| user_time_left.get(&uid));
+                let may_go_on = time_left.is_none_or(|left| !left.is_zero());
+                if !may_go_on || !self.receive_request(session_key, started_at) {
                     break;
-                };
-                let job_id = session.job_id(job);
-                let client_job = ClientJob { session_key, job };
-                match request {
-                    // Messages of single-user mode: here a job would run as the user of this
-                    // daemon, which is root. A service accepts them from no session, local or
-                    // forwarded, before or after a login.
-                    ClientRequest::Submit(_) | ClientRequest::Open(_) if is_service => {
-                        self.refuse(
-                            ClientJob::session_itself(session_key),
-                            "this scored runs in multi-user mode: log in first, and request jobs"
-                                .to_owned(),
-                            EXIT_REFUSED,
-                        );
-                    }
-                    ClientRequest::Submit(spec) => {
-                        session.add_job(job, None);
-                        self.submit(client_job, spec);
-                    }
-                    ClientRequest::Open(hosts) => self.open_scout(session_key, hosts),
-                    ClientRequest::Login(login) => self.log_in(session_key, login),
-                    ClientRequest::Request(allocation, spec) => {
-                        self.request_job(client_job, allocation, *spec)
-                    }
-                    ClientRequest::Console(console) => self.console(session_key, console),
-                    ClientRequest::Forward(message) => {
-                        self.forward_to_server(session_key, &JobMessage { job, message })
-                    }
-                    ClientRequest::ToJob(message) if job_id.is_none() => {
-                        self.cancel_before_start(client_job, &message)
-                    }
-                    ClientRequest::ToJob(message) => {
-                        self.step_master(job_id, MasterEvent::FromClient(message))
-                    }
-                    ClientRequest::ProtocolError => {
-                        let jobs = session.job_ids();
-                        jobs.into_iter().for_each(|job| self.drop_job(job));
-                    }
+                }
+                if let Some(uid) = uid {
+                    let time_left = user_time_left.entry(uid).or_insert(USER_TIME_PER_TURN);
+                    *time_left = time_left.saturating_sub(started_at.elapsed());
                 }
             }
         }
     }
 
-    /// Whether there is room for what a session's messages cause. A session whose messages go to
-    /// the server is not read while the link to the server is slow: then the client waits, and not
-    /// this daemon's memory.
-    pub(super) fn can_read_session(&self, session_key: usize) -> bool {
-        let session = self.sessions.get(&session_key);
-        !session.is_some_and(|session| session.is_forwarded) || !self.is_slow(SERVER)
+    /// Receives and handles the next request of a session. False if there is none, or if it has to
+    /// wait.
+    fn receive_request(&mut self, session_key: usize, now: Instant) -> bool {
+        if !self.can_read_session(session_key, now) {
+            return false;
+        }
+        let Some(session) = self.sessions.get_mut(&session_key) else { return false };
+        let Some((job, request)) = session.next_request(now) else { return false };
+        let job_id = session.job_id(job);
+        let client_job = ClientJob { session_key, job };
+        match request {
+            // Messages of single-user mode: here a job would run as the user of this daemon, which
+            // is root. A service accepts them from no session, local or forwarded, before or after
+            // a login.
+            ClientRequest::Submit(_) | ClientRequest::Open(_) if self.service.is_some() => {
+                self.refuse(
+                    ClientJob::session_itself(session_key),
+                    "this scored runs in multi-user mode: log in first, and request jobs"
+                        .to_owned(),
+                    EXIT_REFUSED,
+                );
+            }
+            ClientRequest::Submit(spec) => {
+                session.add_job(job, None);
+                self.submit(client_job, spec);
+            }
+            ClientRequest::Open(hosts) => self.open_scout(session_key, hosts),
+            ClientRequest::Login(login) => self.log_in(session_key, login),
+            ClientRequest::Request(allocation, spec) => {
+                self.request_job(client_job, allocation, *spec)
+            }
+            ClientRequest::Console(console) => self.console(session_key, console),
+            ClientRequest::Forward(message) => {
+                self.forward_to_server(session_key, &JobMessage { job, message })
+            }
+            ClientRequest::ToJob(message) if job_id.is_none() => {
+                self.cancel_before_start(client_job, &message)
+            }
+            ClientRequest::ToJob(message) => {
+                self.step_master(job_id, MasterEvent::FromClient(message))
+            }
+            ClientRequest::ProtocolError => {
+                let jobs = session.job_ids();
+                jobs.into_iter().for_each(|job| self.drop_job(job));
+            }
+        }
+        true
+    }
+
+    /// Whether there is room for what a session's messages cause. If there is not, the client
+    /// waits: neither does this daemon's memory grow, nor is a link given up that belongs to all
+    /// users.
+    pub(super) fn can_read_session(&self, session_key: usize, now: Instant) -> bool {
+        let Some(session) = self.sessions.get(&session_key) else { return false };
+        if session.next_control_at(now).is_some() {
+            return false;
+        }
+        // The message, or the login, may go to the server.
+        let may_go_to_server = session.is_forwarded || session.owner.is_none();
+        let is_blocked = may_go_to_server && self.is_slow(SERVER)
+            || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
+        !is_blocked
+    }
+
+    /// Whether orders for a job wait for a shepherd, or for a link to another host.
+    fn is_slow_to_take_orders(&self, job_id: u32) -> bool {
+        let tree_positions = [(job_id, true), (job_id, false)];
+        let host_jobs = tree_positions.iter().filter_map(|position| self.host_jobs.get(position));
+        host_jobs.into_iter().any(|host_job| {
+            let mut links = host_job.child_links.values();
+            host_job.parent == Parent::Master
+                && (host_job.has_order_backlog() || links.any(|link| self.is_slow_link(*link)))
+        })
+    }
+
+    /// Whether messages wait for a link.
+    pub(super) fn is_slow_link(&self, link_id: usize) -> bool {
+        self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id))
+    }
+
+    /// The time until a session may be read that has sent too many messages which go to all hosts
+    /// of a job.
+    pub(super) fn control_deadline(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let sessions = self.sessions.values().filter(|session| session.may_have_more());
+        let next_at = sessions.filter_map(|session| session.next_control_at(now)).min()?;
+        Some(next_at.saturating_duration_since(now))
     }
 
     /// A scrun submits a job.

@@ -1,0 +1,59 @@
+//! A limit on how often something may happen on average, with a burst.
+
+use std::time::{Duration, Instant};
+
+/// Tokens that come at a constant rate, up to a number.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenBucket {
+    capacity: u32,
+    interval: Duration,
+    /// The time at which the bucket has been full, or will be.
+    full_at: Instant,
+}
+
+impl TokenBucket {
+    /// A full bucket of `capacity` tokens, to which one is added in each `interval`.
+    pub fn new(capacity: u32, interval: Duration, now: Instant) -> Self {
+        Self { capacity, interval, full_at: now }
+    }
+
+    /// Takes one token, even if there is none: then it is owed.
+    pub fn take(&mut self, now: Instant) {
+        self.full_at = self.full_at.max(now) + self.interval;
+    }
+
+    /// The time at which there is a token again. None: there is one now.
+    pub fn next_at(&self, now: Instant) -> Option<Instant> {
+        let slack = self.interval * self.capacity.saturating_sub(1);
+        (self.full_at > now + slack).then(|| self.full_at - slack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_followed_by_the_rate() {
+        let (start, interval) = (Instant::now(), Duration::from_millis(10));
+        let mut bucket = TokenBucket::new(3, interval, start);
+        for _ in 0..3 {
+            assert_eq!(bucket.next_at(start), None);
+            bucket.take(start);
+        }
+        assert_eq!(bucket.next_at(start), Some(start + interval));
+        assert_eq!(bucket.next_at(start + interval), None);
+        bucket.take(start + interval);
+        assert_eq!(bucket.next_at(start + interval), Some(start + 2 * interval));
+        // A token that was owed comes first.
+        bucket.take(start + interval);
+        assert_eq!(bucket.next_at(start + interval), Some(start + 3 * interval));
+        // The bucket is full again, and no fuller.
+        let later = start + 100 * interval;
+        for _ in 0..3 {
+            assert_eq!(bucket.next_at(later), None);
+            bucket.take(later);
+        }
+        assert_eq!(bucket.next_at(later), Some(later + interval));
+    }
+}
