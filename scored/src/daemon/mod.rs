@@ -607,13 +607,13 @@ impl Daemon {
         }
         let now = Instant::now();
         // A client that is gone must not be waited for until its last messages can be handled.
-        let is_gone = |session_key: usize, session: &ClientSession| {
+        let is_lost = |session_key: usize, session: &ClientSession| {
             session.has_hung_up() && !self.can_read_session(session_key, now)
         };
         let closed_sessions: Vec<usize> = self
             .sessions
             .iter()
-            .filter(|(session_key, session)| session.is_closed() || is_gone(**session_key, session))
+            .filter(|(session_key, session)| session.is_closed() || is_lost(**session_key, session))
             .map(|(session_key, _)| *session_key)
             .collect();
         let any_closed = !closed_sessions.is_empty();

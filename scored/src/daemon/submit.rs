@@ -20,7 +20,7 @@ use crate::job::{exit_code, validate};
 /// The largest number of messages of one session that are handled in one turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;
 /// After this time no further message of a user is handled in the same turn of the loop.
-const USER_TIME_PER_TURN: Duration = Duration::from_millis(2);
+const USER_TURN_WINDOW: Duration = Duration::from_millis(2);
 
 impl Daemon {
     /// Receives the requests of all sessions: of each session and of each user so many that nobody
@@ -41,7 +41,7 @@ impl Daemon {
                     break;
                 }
                 if let Some(uid) = uid {
-                    let time_left = user_time_left.entry(uid).or_insert(USER_TIME_PER_TURN);
+                    let time_left = user_time_left.entry(uid).or_insert(USER_TURN_WINDOW);
                     *time_left = time_left.saturating_sub(started_at.elapsed());
                 }
             }
