@@ -4,15 +4,28 @@
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-/// The longest body that is accepted; the connection to a peer that announces more is closed.
+/// The longest body that is sent, and accepted unless a [`Decoder`] has a lower bound; the
+/// connection to a peer that announces more is closed.
 pub const MAX_BODY: usize = 1 << 20;
+
+/// Length of the length prefix.
+const PREFIX_LEN: usize = 4;
+
+/// Capacity that an empty [`Decoder`] keeps. Common messages fit, so that only a large one causes
+/// an allocation.
+const MAX_IDLE_CAPACITY: usize = 64 << 10;
 
 /// Why a stream of frames can no longer be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// The announced length is above [`MAX_BODY`].
-    #[error("a frame of {0} bytes exceeds the limit of {MAX_BODY}")]
-    TooLong(usize),
+    /// The announced length is above the bound: [`MAX_BODY`], or that of the [`Decoder`].
+    #[error("a frame of {len} bytes exceeds the limit of {max}")]
+    TooLong {
+        /// The length of the body.
+        len: usize,
+        /// The bound.
+        max: usize,
+    },
     /// The body is not a message of the expected type.
     #[error("a frame does not decode as the expected message")]
     Malformed,
@@ -34,7 +47,7 @@ pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameE
     if body_len > MAX_BODY {
         filled.truncate(start);
         *out = filled;
-        return Err(FrameError::TooLong(body_len));
+        return Err(FrameError::TooLong { len: body_len, max: MAX_BODY });
     }
     filled[start..start + 4].copy_from_slice(&(body_len as u32).to_le_bytes());
     *out = filled;
@@ -42,19 +55,32 @@ pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameE
 }
 
 /// Cuts a byte stream into messages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
     start: usize,
+    max_body: usize,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), start: 0, max_body: MAX_BODY }
+    }
 }
 
 impl Decoder {
+    /// Sets the longest body that is accepted, [`MAX_BODY`] at most. It applies to frames that have
+    /// not been returned yet.
+    pub fn set_max_body(&mut self, max_body: usize) {
+        self.max_body = max_body.min(MAX_BODY);
+    }
+
     /// Adds bytes as read from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start == self.bytes.len() {
             self.bytes.clear();
             self.start = 0;
-        } else if self.start > MAX_BODY {
+        } else if self.start > self.max_body {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
@@ -68,20 +94,36 @@ impl Decoder {
     #[expect(clippy::should_implement_trait, reason = "generic over the message")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         let rest = &self.bytes[self.start..];
-        let Some(prefix) = rest.first_chunk::<4>() else { return Ok(None) };
+        let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX_LEN>() else {
+            self.release_if_empty();
+            return Ok(None);
+        };
         let len = u32::from_le_bytes(*prefix) as usize;
-        if len > MAX_BODY {
-            return Err(FrameError::TooLong(len));
+        if len > self.max_body {
+            return Err(FrameError::TooLong { len, max: self.max_body });
         }
-        let Some(body) = rest.get(4..4 + len) else { return Ok(None) };
+        let Some(body) = rest.get(..len) else { return Ok(None) };
         let message = decode_datagram(body)?;
-        self.start += 4 + len;
+        self.start += PREFIX_LEN + len;
         Ok(Some(message))
+    }
+
+    /// A peer that is idle after a large message must not keep the memory of that message.
+    fn release_if_empty(&mut self) {
+        if self.bytes.capacity() > MAX_IDLE_CAPACITY && self.pending() == 0 {
+            *self = Self { max_body: self.max_body, ..Self::default() };
+        }
     }
 
     /// Bytes that have been added and not yet returned as messages.
     pub fn pending(&self) -> usize {
         self.bytes.len() - self.start
+    }
+
+    /// After [`Decoder::next`] has returned `None`: the number of bytes that the longest frame may
+    /// still lack. Whoever adds no more at once keeps little more than one frame in memory.
+    pub fn max_missing(&self) -> usize {
+        (PREFIX_LEN + self.max_body).saturating_sub(self.pending()).max(1)
     }
 }
 
@@ -91,7 +133,10 @@ impl Decoder {
 /// [`FrameError::TooLong`] when the body exceeds [`MAX_BODY`].
 pub fn encode_datagram<M: Serialize>(message: &M) -> Result<Vec<u8>, FrameError> {
     let body = postcard::to_stdvec(message).map_err(|_| FrameError::Malformed)?;
-    if body.len() > MAX_BODY { Err(FrameError::TooLong(body.len())) } else { Ok(body) }
+    match body.len() {
+        len if len > MAX_BODY => Err(FrameError::TooLong { len, max: MAX_BODY }),
+        _ => Ok(body),
+    }
 }
 
 /// Decodes one whole body; bytes left over are an error.
@@ -134,8 +179,8 @@ const EXIT_VARIANT: u32 = 4;
 const INSPECT_VARIANT: u32 = 5;
 
 fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o [u8], FrameError> {
-    let capacity = out.len();
-    postcard::to_slice(message, out).map(|used| &*used).map_err(|_| FrameError::TooLong(capacity))
+    let too_long = FrameError::TooLong { len: out.len() + 1, max: out.len() };
+    postcard::to_slice(message, out).map(|used| &*used).map_err(|_| too_long)
 }
 
 /// Fuzzing entry: any bytes, as each kind of peer may send them, in one piece and in two.
@@ -215,14 +260,60 @@ mod tests {
     fn an_announced_gigabyte_is_refused_before_it_is_received() {
         let mut decoder = Decoder::default();
         decoder.push(&(1u32 << 30).to_le_bytes());
-        assert_eq!(decoder.next::<ClientMessage>(), Err(FrameError::TooLong(1 << 30)));
+        assert_eq!(
+            decoder.next::<ClientMessage>(),
+            Err(FrameError::TooLong { len: 1 << 30, max: MAX_BODY })
+        );
+    }
+
+    #[test]
+    fn a_decoder_with_a_lower_bound_refuses_longer_frames_until_the_bound_is_raised() {
+        let mut stream = Vec::new();
+        encode(&ClientMessage::Stdin(vec![7; 90]), &mut stream).unwrap();
+        encode(&ClientMessage::Stdin(vec![7; 200]), &mut stream).unwrap();
+        let mut decoder = Decoder::default();
+        decoder.set_max_body(100);
+        assert_eq!(decoder.max_missing(), 104);
+        decoder.push(&stream);
+        assert!(decoder.next::<ClientMessage>().unwrap().is_some());
+        let error = decoder.next::<ClientMessage>().unwrap_err();
+        assert!(error.to_string().contains("exceeds the limit of 100"), "{error}");
+        decoder.set_max_body(usize::MAX);
+        assert!(decoder.next::<ClientMessage>().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_decoder_gives_back_the_memory_of_a_large_message() {
+        let mut stream = Vec::new();
+        encode(&ClientMessage::Stdin(vec![7; MAX_BODY - 100]), &mut stream).unwrap();
+        let mut decoder = Decoder::default();
+        stream.chunks(MAX_IDLE_CAPACITY).for_each(|chunk| decoder.push(chunk));
+        assert!(decoder.next::<ClientMessage>().unwrap().is_some());
+        assert_eq!(decoder.next::<ClientMessage>(), Ok(None));
+        assert!(decoder.bytes.capacity() <= MAX_IDLE_CAPACITY);
+    }
+
+    #[test]
+    fn a_stream_of_small_frames_with_a_rest_of_the_next_one_costs_no_more_than_the_bound() {
+        let mut frame = Vec::new();
+        encode(&ClientMessage::Stdin(vec![7; 50]), &mut frame).unwrap();
+        let mut decoder = Decoder::default();
+        decoder.set_max_body(100);
+        // The decoder is never empty.
+        decoder.push(&frame[..10]);
+        for _ in 0..1000 {
+            decoder.push(&frame[10..]);
+            decoder.push(&frame[..10]);
+            while decoder.next::<ClientMessage>().unwrap().is_some() {}
+        }
+        assert!(decoder.bytes.capacity() < 1024, "{}", decoder.bytes.capacity());
     }
 
     #[test]
     fn a_message_above_the_limit_is_not_sent_and_leaves_the_stream_whole() {
         let mut stream = vec![1, 2, 3];
         let long = ClientMessage::Stdin(vec![0; MAX_BODY + 1]);
-        assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong(_))));
+        assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong { .. })));
         assert_eq!(stream, [1, 2, 3]);
     }
 

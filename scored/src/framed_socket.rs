@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::time::Instant;
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
@@ -12,6 +13,9 @@ use score_proto::job_control::Limit;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::sys::credentials;
+
+/// Capacity that an empty queue of messages to send keeps.
+const MAX_IDLE_CAPACITY: usize = 64 * 1024;
 
 /// Bytes read from a socket or a pipe at once.
 pub const READ_BUFFER_LEN: usize = 64 * 1024;
@@ -36,6 +40,8 @@ pub struct FramedSocket {
     sent_len: usize,
     /// The socket may hold more: mio reports each arrival once only.
     readable: bool,
+    /// The time of the first attempt to read that has found a frame begun and not finished.
+    frame_begun_at: Option<Instant>,
     /// The peer has closed the connection, and everything it has sent has been read.
     closed: bool,
     /// The peer does not read any more. Data that it has sent earlier may still be in the socket.
@@ -61,6 +67,7 @@ impl FramedSocket {
             out: Vec::new(),
             sent_len: 0,
             readable: true,
+            frame_begun_at: None,
             closed: false,
             write_failed: false,
             token: Token(0),
@@ -108,6 +115,24 @@ impl FramedSocket {
         self.closed
     }
 
+    /// Sets the longest message that is accepted, in bytes.
+    pub fn set_max_message_len(&mut self, len: usize) {
+        self.decoder.set_max_body(len);
+    }
+
+    /// Since when the peer owes the rest of a message. None: it does not, as far as its data has
+    /// been read.
+    pub fn frame_begun_at(&self) -> Option<Instant> {
+        self.frame_begun_at
+    }
+
+    /// The owner does not read now, so the peer may not be able to send the rest of a message.
+    pub fn pause_reading(&mut self) {
+        if self.frame_begun_at.is_some() {
+            self.frame_begun_at = Some(Instant::now());
+        }
+    }
+
     /// The resource limits of the process that has connected the socket.
     ///
     /// # Errors
@@ -148,9 +173,12 @@ impl FramedSocket {
                 }
             }
         }
-        if self.write_failed {
+        if self.write_failed || self.sent_len == self.out.len() {
             self.out.clear();
             self.sent_len = 0;
+            if self.out.capacity() > MAX_IDLE_CAPACITY {
+                self.out = Vec::new();
+            }
         }
     }
 
@@ -161,14 +189,19 @@ impl FramedSocket {
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         loop {
             if let Some(message) = self.decoder.next()? {
+                self.frame_begun_at = None;
                 return Ok(Some(message));
             }
             if !self.may_have_more() {
+                self.update_frame_begun_at();
                 return Ok(None);
             }
             let (stream, decoder) = (&mut self.stream, &mut self.decoder);
             let read = with_read_buffer(|scratch| {
-                let count = stream.read(scratch)?;
+                // What follows the longest frame stays in the socket: the bound on a frame then is
+                // one on memory.
+                let len = scratch.len().min(decoder.max_missing());
+                let count = stream.read(&mut scratch[..len])?;
                 decoder.push(&scratch[..count]);
                 Ok::<usize, io::Error>(count)
             });
@@ -179,6 +212,14 @@ impl FramedSocket {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
                 Err(_) => self.closed = true,
             }
+        }
+    }
+
+    fn update_frame_begun_at(&mut self) {
+        if self.decoder.pending() == 0 {
+            self.frame_begun_at = None;
+        } else if self.frame_begun_at.is_none() {
+            self.frame_begun_at = Some(Instant::now());
         }
     }
 }

@@ -5,6 +5,7 @@
 mod driver;
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use driver::service::{ALICE, BOB, Client, Service, encode, hello, login, run_as, spec};
 use driver::{TEST_TIMEOUT, bytes, sh};
 use nix::sys::ptrace;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use score_proto::message::{
@@ -486,6 +487,63 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
         assert!(client.notices.contains("disklimit"), "{}", client.notices);
     });
     assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn silent_clients_of_one_user_do_not_delay_the_login_of_another() {
+    const CLIENTS: usize = 3000;
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let memory_before = service.memory();
+    let wait = longest_wait(&service, || {
+        let connect = || UnixStream::connect(service.socket()).unwrap();
+        let clients: Vec<_> =
+            run_as(ALICE, || std::iter::repeat_with(connect).take(CLIENTS).collect());
+        std::thread::sleep(Duration::from_secs(1));
+        drop(clients);
+    });
+    assert!(wait < Duration::from_secs(2), "another user waited {wait:?}");
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 16 * 1024, "{grown} KiB more");
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_client_without_login_sends_no_long_message() {
+    const CLIENTS: usize = 200;
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let memory_before = service.memory();
+    let long = ClientMessage::Stdin(vec![0; 1_000_000]);
+    let long = encode(&[hello(), long]);
+    let mut clients: Vec<Client> =
+        (0..CLIENTS).map(|_| Client::connect_as(&service.socket(), ALICE)).collect();
+    for client in &mut clients {
+        client.socket.set_nonblocking(true).unwrap();
+        let start = Instant::now();
+        let mut sent = 0;
+        // All but the last byte.
+        while sent < long.len() - 1 && start.elapsed() < Duration::from_millis(20) {
+            match client.socket.write(&long[sent..long.len() - 1]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                // The connection is closed.
+                Err(_) => break,
+            }
+        }
+        client.socket.set_nonblocking(false).unwrap();
+    }
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 16 * 1024, "{grown} KiB more");
+    for client in &mut clients {
+        assert_eq!(client.until_ended(), 1, "{}", client.notices);
+        assert!(client.notices.contains("exceeds the limit of 8192"), "{}", client.notices);
+    }
     assert!(service.is_alive());
     service.serves(BOB);
 }

@@ -118,6 +118,22 @@ fn five_hundred_logins_at_once_are_all_served() {
 }
 
 #[test]
+fn a_thousand_clients_that_connect_at_once_and_log_in_late_are_all_served() {
+    let Some(service) = Service::start(1) else { return };
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let mut clients: Vec<Client> = (0..1000).map(|_| Client::connect(&service.socket())).collect();
+    // A scrun that the kernel interrupts between the two.
+    std::thread::sleep(Duration::from_millis(500));
+    for client in &mut clients {
+        client.send(&[hello(), login(0), ClientMessage::Console(ConsoleRequest::List)]);
+    }
+    for client in &mut clients {
+        assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    }
+}
+
+#[test]
 fn ten_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
     const JOBS: usize = 10_000;
     let Some(service) = Service::start_with(1, &["-rows", "1"]) else { return };

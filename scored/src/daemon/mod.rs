@@ -404,6 +404,7 @@ impl Daemon {
         self.accept_local_clients();
         self.receive_from_peers();
         self.receive_from_sessions();
+        self.drop_unauthenticated_clients();
         self.advance_bringup();
         self.tick_cluster();
         self.finish_reset();
@@ -499,6 +500,9 @@ impl Daemon {
             folder_timeout.map(|due| due.saturating_duration_since(Instant::now()));
         let reset_timeout = self.reset_deadline;
         let reset_timeout = reset_timeout.map(|due| due.saturating_duration_since(Instant::now()));
+        let frame_deadlines = self.sessions.values().filter_map(ClientSession::frame_deadline);
+        let frame_timeout = frame_deadlines.min();
+        let frame_timeout = frame_timeout.map(|due| due.saturating_duration_since(Instant::now()));
         let timeouts = [
             link_timeout,
             bringup_timeout,
@@ -510,6 +514,7 @@ impl Daemon {
             folder_timeout,
             self.control_deadline(),
             self.login_deadline(),
+            frame_timeout,
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }
@@ -625,9 +630,8 @@ impl Daemon {
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
-            self.token_owners.retain(
-                |_, owner| !matches!(owner, TokenOwner::Session(one) if *one == session_key),
-            );
+            // The key of a session with a socket is its token.
+            self.token_owners.remove(&Token(session_key));
         }
         any_closed
     }

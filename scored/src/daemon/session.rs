@@ -11,7 +11,7 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
-use score_proto::frame::FrameError;
+use score_proto::frame::{self, FrameError};
 use score_proto::job_control::{Limit, Owner};
 use score_proto::message::{
     ClientMessage, ConsoleRequest, HostSpec, JobSpec, Level, Login, OUTPUT_WINDOW, ServerMessage,
@@ -23,6 +23,17 @@ use crate::framed_socket::FramedSocket;
 
 /// Bytes that may wait for a scrun that does not read, in addition to the windows of its jobs.
 const MAX_SEND_QUEUE_BYTES: usize = 4 << 20;
+
+/// The longest message of a client that has not logged in, in bytes. A login has a user's name, a
+/// host expression and some numbers.
+const MAX_UNAUTHENTICATED_MESSAGE_LEN: usize = 8 << 10;
+
+/// While this many bytes wait for a client that has not logged in, its messages are not read.
+const MAX_UNAUTHENTICATED_QUEUE_BYTES: usize = 4 << 10;
+
+/// How long a user may take to finish a message that has been begun. A scrun sends a message at
+/// once, as far as the session reads; its memory is held meanwhile.
+const UNFINISHED_FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// If more bytes than this wait for a scrun, it reads too slowly and gets no metrics.
 const SLOW_READER_BYTES: usize = 256 << 10;
@@ -109,6 +120,17 @@ struct SessionJob {
     pending_spec: Option<Box<JobSpec>>,
 }
 
+/// Whether the user of a session is known.
+#[derive(Debug)]
+enum Authentication {
+    /// Single-user mode: there is one user only.
+    NotRequired,
+    /// The process at the other end of the socket, which has this uid and gid, has not logged in.
+    Awaited { uid: u32, gid: u32 },
+    /// The user has logged in.
+    LoggedIn(Owner),
+}
+
 /// The session of one scrun.
 #[derive(Debug)]
 pub struct ClientSession {
@@ -118,10 +140,7 @@ pub struct ClientSession {
     jobs: BTreeMap<u32, SessionJob>,
     /// The hosts of a scout session. The session sends them after its `Hello`.
     pub hosts: Option<Vec<HostSpec>>,
-    /// The uid and gid of the process at the other end of the socket, if it has to log in.
-    pub peer_credentials: Option<(u32, u32)>,
-    /// The user who has logged in.
-    pub owner: Option<Owner>,
+    authentication: Authentication,
     /// The cluster's number for the login.
     pub id: Option<SessionId>,
     /// The time at which the session began.
@@ -145,11 +164,29 @@ impl ClientSession {
         Ok(Self::with_transport(Transport::Local(link)))
     }
 
-    /// The session of a scrun on another host. The daemon there has exchanged the `Hello` messages.
-    pub fn remote() -> Self {
+    /// The session of a client that has to log in and whose process has this uid and gid.
+    ///
+    /// # Errors
+    /// As fcntl(2), epoll_ctl(2).
+    pub fn unauthenticated(
+        socket: OwnedFd,
+        (uid, gid): (u32, u32),
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<Self> {
+        let mut session = Self::new(socket, registry, token)?;
+        session.authentication = Authentication::Awaited { uid, gid };
+        session.set_max_message_len(MAX_UNAUTHENTICATED_MESSAGE_LEN);
+        Ok(session)
+    }
+
+    /// The session of a user's scrun on another host. The daemon there has exchanged the `Hello`
+    /// messages.
+    pub fn remote(owner: Owner) -> Self {
         let transport =
             Transport::Remote { inbox: VecDeque::new(), outbox: Vec::new(), is_closed: false };
-        Self { has_greeted: true, ..Self::with_transport(transport) }
+        let authentication = Authentication::LoggedIn(owner);
+        Self { has_greeted: true, authentication, ..Self::with_transport(transport) }
     }
 
     fn with_transport(transport: Transport) -> Self {
@@ -159,8 +196,7 @@ impl ClientSession {
             is_closing: false,
             jobs: BTreeMap::new(),
             hosts: None,
-            peer_credentials: None,
-            owner: None,
+            authentication: Authentication::NotRequired,
             id: None,
             connected_at: Instant::now(),
             is_forwarded: false,
@@ -172,8 +208,8 @@ impl ClientSession {
     /// The user at the other end, as the kernel or the daemon of the user's host has reported.
     /// None in single-user mode.
     pub fn uid(&self) -> Option<u32> {
-        let peer_uid = self.peer_credentials.map(|(uid, _)| uid);
-        self.owner.as_ref().map(|owner| owner.uid).or(peer_uid)
+        let unauthenticated_uid = self.unauthenticated_ids().map(|(uid, _)| uid);
+        self.owner().map(|owner| owner.uid).or(unauthenticated_uid)
     }
 
     /// When the session may be read again, if its client has sent too many messages that go to all
@@ -190,6 +226,34 @@ impl ClientSession {
     /// Whether the client has closed the connection. It may have sent messages before.
     pub fn has_hung_up(&self) -> bool {
         self.has_hung_up
+    }
+
+    fn set_max_message_len(&mut self, len: usize) {
+        if let Transport::Local(link) = &mut self.transport {
+            link.set_max_message_len(len);
+        }
+    }
+
+    /// The user who has logged in.
+    pub fn owner(&self) -> Option<&Owner> {
+        match &self.authentication {
+            Authentication::LoggedIn(owner) => Some(owner),
+            Authentication::NotRequired | Authentication::Awaited { .. } => None,
+        }
+    }
+
+    /// The user has logged in.
+    pub fn set_owner(&mut self, owner: Owner) {
+        self.authentication = Authentication::LoggedIn(owner);
+        self.set_max_message_len(frame::MAX_BODY);
+    }
+
+    /// The uid and gid of a client that has to log in and has not.
+    pub fn unauthenticated_ids(&self) -> Option<(u32, u32)> {
+        match self.authentication {
+            Authentication::Awaited { uid, gid } => Some((uid, gid)),
+            Authentication::NotRequired | Authentication::LoggedIn(_) => None,
+        }
     }
 
     /// mio has reported that the socket is readable.
@@ -232,13 +296,19 @@ impl ClientSession {
 
     /// While this many bytes wait for the scrun, the session reads no requests.
     fn max_backlog(&self) -> usize {
+        if self.unauthenticated_ids().is_some() {
+            return MAX_UNAUTHENTICATED_QUEUE_BYTES;
+        }
         MAX_SEND_QUEUE_BYTES + self.jobs.len() * OUTPUT_WINDOW as usize
     }
 
     fn receive(&mut self) -> Option<Result<JobMessage<ClientMessage>, FrameError>> {
         let max_backlog = self.max_backlog();
         match &mut self.transport {
-            Transport::Local(link) if link.backlog() >= max_backlog => None,
+            Transport::Local(link) if link.backlog() >= max_backlog => {
+                link.pause_reading();
+                None
+            }
             Transport::Local(link) if self.has_greeted => link.receive().transpose(),
             Transport::Local(link) => {
                 let without_job = |message| JobMessage { job: SESSION_JOB, message };
@@ -253,9 +323,10 @@ impl ClientSession {
     /// The next request, and the number of the job that it is about.
     pub fn next_request(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
         while !self.is_closing {
-            let JobMessage { job, message } = match self.receive()? {
-                Ok(received) => received,
-                Err(error) => {
+            let JobMessage { job, message } = match self.receive() {
+                None => return self.refuse_overdue_frame(now),
+                Some(Ok(received)) => received,
+                Some(Err(error)) => {
                     self.refuse(format!("from scrun: {error}"));
                     return Some((SESSION_JOB, ClientRequest::ProtocolError));
                 }
@@ -268,6 +339,32 @@ impl ClientSession {
             }
         }
         None
+    }
+
+    /// The time at which a message must be finished that a user has begun.
+    pub fn frame_deadline(&self) -> Option<Instant> {
+        match &self.transport {
+            // Before the login its time-out is shorter. In single-user mode nobody else is served.
+            Transport::Local(link) if self.owner().is_some() && !self.is_closing => {
+                Some(link.frame_begun_at()? + UNFINISHED_FRAME_TIMEOUT)
+            }
+            Transport::Local(_) | Transport::Remote { .. } => None,
+        }
+    }
+
+    /// To be called after all that has arrived has been read.
+    fn refuse_overdue_frame(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
+        self.frame_deadline().filter(|deadline| *deadline <= now)?;
+        let seconds = UNFINISHED_FRAME_TIMEOUT.as_secs();
+        self.refuse(format!("from scrun: a message was not finished within {seconds} s"));
+        Some((SESSION_JOB, ClientRequest::ProtocolError))
+    }
+
+    /// The daemon does not read this session now.
+    pub fn pause_reading(&mut self) {
+        if let Transport::Local(link) = &mut self.transport {
+            link.pause_reading();
+        }
     }
 
     /// Handles messages that the session can answer alone; returns the others as requests.
@@ -434,7 +531,9 @@ impl ClientSession {
         match &self.transport {
             Transport::Local(link) => {
                 let overflows = link.backlog() > 2 * self.max_backlog() + 2 * MAX_SEND_QUEUE_BYTES;
-                link.is_closed() || overflows || (self.is_closing && link.backlog() == 0)
+                // For a client without login the daemon does not keep the last message.
+                let is_last_sent = link.backlog() == 0 || self.unauthenticated_ids().is_some();
+                link.is_closed() || overflows || (self.is_closing && is_last_sent)
             }
             Transport::Remote { outbox, is_closed, .. } => {
                 *is_closed || (self.is_closing && outbox.is_empty())
@@ -447,7 +546,9 @@ impl ClientSession {
 mod tests {
     use super::*;
     use mio::Poll;
+    use score_proto::message::OsBytes;
     use score_proto::observation::{Metrics, NodeMetrics};
+    use std::io::Write;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -470,5 +571,69 @@ mod tests {
         session.send(1, &ServerMessage::StdinClosed);
         assert!(backlog(&session) > before);
         drop(remote);
+    }
+
+    fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) {
+        let (local, remote) = UnixStream::pair().unwrap();
+        let poll = Poll::new().unwrap();
+        let (registry, token) = (poll.registry(), Token(9));
+        let mut session =
+            ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
+        owner.into_iter().for_each(|owner| session.set_owner(owner));
+        (session, poll, remote)
+    }
+
+    fn owner() -> Owner {
+        Owner { uid: 7, gid: 7, name: OsBytes(Vec::new()), limits: Vec::new() }
+    }
+
+    fn hello() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        frame::encode(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
+        let (mut session, _poll, mut remote) = connected_session(Some(owner()));
+        let hello = hello();
+        remote.write_all(&hello[..3]).unwrap();
+        assert!(session.next_request(Instant::now()).is_none());
+        let begun_at = session.frame_deadline().unwrap() - UNFINISHED_FRAME_TIMEOUT;
+        let later = |seconds| begun_at + Duration::from_secs(seconds);
+        assert!(session.refuse_overdue_frame(later(59)).is_none());
+        // The rest in time: the next message has a minute of its own.
+        remote.write_all(&hello[3..]).unwrap();
+        session.mark_readable();
+        assert!(session.next_request(Instant::now()).is_none());
+        assert_eq!(session.frame_deadline(), None);
+        assert!(session.refuse_overdue_frame(later(61)).is_none());
+        remote.write_all(&[1]).unwrap();
+        session.mark_readable();
+        assert!(session.next_request(Instant::now()).is_none());
+        let deadline = session.frame_deadline().unwrap();
+        // While the daemon does not read, the time does not run.
+        session.pause_reading();
+        assert!(session.refuse_overdue_frame(deadline).is_none());
+        let deadline = session.frame_deadline().unwrap();
+        let refused = session.refuse_overdue_frame(deadline);
+        assert!(matches!(refused, Some((SESSION_JOB, ClientRequest::ProtocolError))));
+        assert!(session.is_closing());
+    }
+
+    #[test]
+    fn a_message_may_be_long_after_the_login_only() {
+        let long = ClientMessage::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
+        let mut bytes = hello();
+        frame::encode(&JobMessage { job: 1, message: long }, &mut bytes).unwrap();
+        for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
+            let (mut session, _poll, mut remote) = connected_session(owner);
+            remote.write_all(&bytes).unwrap();
+            let refused = matches!(
+                session.next_request(Instant::now()),
+                Some((_, ClientRequest::ProtocolError))
+            );
+            assert_eq!((refused, session.is_closing()), (is_refused, is_refused));
+        }
     }
 }

@@ -27,7 +27,11 @@ impl Daemon {
     /// else waits long.
     pub(super) fn receive_from_sessions(&mut self) {
         let mut user_time_left: HashMap<u32, Duration> = HashMap::new();
-        let sessions = self.sessions.iter().filter(|(_, session)| session.may_have_more());
+        let now = Instant::now();
+        let has_work = |session: &ClientSession| {
+            session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
+        };
+        let sessions = self.sessions.iter().filter(|(_, session)| has_work(session));
         let mut session_keys: Vec<usize> = sessions.map(|(session_key, _)| *session_key).collect();
         // Sessions are served in the order in which they connected.
         session_keys.sort_unstable();
@@ -51,10 +55,12 @@ impl Daemon {
     /// Receives and handles the next request of a session. False if there is none, or if it has to
     /// wait.
     fn receive_request(&mut self, session_key: usize, now: Instant) -> bool {
-        if !self.can_read_session(session_key, now) {
+        let can_read = self.can_read_session(session_key, now);
+        let Some(session) = self.sessions.get_mut(&session_key) else { return false };
+        if !can_read {
+            session.pause_reading();
             return false;
         }
-        let Some(session) = self.sessions.get_mut(&session_key) else { return false };
         let Some((job, request)) = session.next_request(now) else { return false };
         let job_id = session.job_id(job);
         let client_job = ClientJob { session_key, job };
@@ -106,7 +112,7 @@ impl Daemon {
             return false;
         }
         // The message, or the login, may go to the server.
-        let may_go_to_server = session.is_forwarded || session.owner.is_none();
+        let may_go_to_server = session.is_forwarded || session.owner().is_none();
         let is_blocked = may_go_to_server && self.is_slow(SERVER)
             || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
         !is_blocked

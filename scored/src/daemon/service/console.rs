@@ -9,14 +9,15 @@ use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
 
 use super::super::Daemon;
 use super::super::gang_driver::GangDriver;
-use super::super::session::ClientJob;
+use super::super::session::{ClientJob, ClientSession};
 use super::{Role, Service, info};
 use crate::cluster::{self, ServerState};
 
 impl Daemon {
     /// Handles a request about jobs.
     pub fn console(&mut self, session_key: usize, console: ConsoleRequest) {
-        let Some(owner) = self.sessions.get(&session_key).and_then(|one| one.owner.clone()) else {
+        let owner = self.sessions.get(&session_key).and_then(ClientSession::owner);
+        let Some(uid) = owner.map(|owner| owner.uid) else {
             return self.refuse(
                 ClientJob::session_itself(session_key),
                 "log in first".to_owned(),
@@ -40,14 +41,14 @@ impl Daemon {
         };
         match console {
             ConsoleRequest::List => {
-                let lines = service.job_lines(owner.uid, &self.gang_driver);
+                let lines = service.job_lines(uid, &self.gang_driver);
                 let Some(session) = self.sessions.get_mut(&session_key) else { return };
                 for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {
                     session.send(SESSION_JOB, &ServerMessage::Jobs(chunk.to_vec()));
                 }
             }
             ConsoleRequest::Page => {
-                let reply = match service.page_address(owner.uid) {
+                let reply = match service.page_address(uid) {
                     Ok(reply) => reply,
                     Err(reason) => {
                         return self.refuse(
@@ -63,7 +64,7 @@ impl Daemon {
                     .for_each(|one| one.send(SESSION_JOB, &reply));
             }
             ConsoleRequest::SubscribeMetrics { job, period_ms } => {
-                let allowed = cluster.may_stop(owner.uid, job);
+                let allowed = cluster.may_stop(uid, job);
                 if let Err(reason) =
                     allowed.and_then(|()| self.watch_job(session_key, job, period_ms))
                 {
@@ -72,9 +73,9 @@ impl Daemon {
                 // The subscription lasts until the job or the session ends.
                 return;
             }
-            ConsoleRequest::Kill(job) => match cluster.may_stop(owner.uid, job) {
+            ConsoleRequest::Kill(job) => match cluster.may_stop(uid, job) {
                 Err(reason) => {
-                    let text = format!("uid {} wants job {job} ended: {reason}", owner.uid);
+                    let text = format!("uid {uid} wants job {job} ended: {reason}");
                     service.warn_rate_limited(true, &text);
                     return self.refuse(
                         ClientJob::session_itself(session_key),
@@ -83,8 +84,8 @@ impl Daemon {
                     );
                 }
                 Ok(()) => {
-                    info(&format!("uid {} has job {job} ended", owner.uid));
-                    self.step_server(cluster::ClusterEvent::KillJob { uid: owner.uid, job });
+                    info(&format!("uid {uid} has job {job} ended"));
+                    self.step_server(cluster::ClusterEvent::KillJob { uid, job });
                 }
             },
         }

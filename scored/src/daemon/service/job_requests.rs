@@ -93,7 +93,7 @@ impl Daemon {
     ) {
         let pending = client_job.and_then(|client_job| {
             let session = self.sessions.get_mut(&client_job.session_key)?;
-            Some((client_job, session.take_pending_spec(client_job.job)?, session.owner.clone()?))
+            Some((client_job, session.take_pending_spec(client_job.job)?, session.owner()?.clone()))
         });
         let (Some(service), Some((client_job, mut spec, owner))) = (&mut self.service, pending)
         else {

@@ -15,11 +15,21 @@ use super::super::{Daemon, TokenOwner};
 use super::{Role, info};
 use crate::cluster::{self, SessionId};
 
-/// Clients without login at the same time. If there are more, the user with the most of them loses
-/// the oldest.
-const MAX_UNAUTHENTICATED: usize = 256;
-/// A client is not dropped earlier than this.
-const EVICTION_GRACE: Duration = Duration::from_secs(1);
+/// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
+/// descriptor and some KiB. A burst of as many scruns of one user loses none, however late they are
+/// scheduled.
+const MAX_UNAUTHENTICATED: usize = 1024;
+/// Clients without login have this share of the descriptors at most. The others are for jobs.
+const UNAUTHENTICATED_FD_SHARE: u64 = 4;
+/// If there are more clients without login, the user with the most of them loses the oldest, but
+/// none that is younger than this. A scrun sends its login as soon as it has connected. It is read
+/// in the same turn of the loop in which the client is accepted, so that only a scrun that the
+/// kernel has interrupted just there needs the time. A silent flood of 4,096 clients, which is
+/// the length of the listen queue, delays another user by four times this.
+const EVICTION_GRACE: Duration = Duration::from_millis(100);
+/// Clients that are dropped in one turn of the loop to make room, at most: other work goes on, and
+/// if few clients wait, few are dropped for them.
+const MAX_EVICTED_PER_TICK: usize = 128;
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest number of resource limits in a login.
@@ -27,77 +37,102 @@ const MAX_RLIMITS: usize = 32;
 /// The longest user name, in bytes.
 const MAX_USER_NAME_LEN: usize = 256;
 
+/// A client that has not logged in. Older clients come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct UnauthenticatedClient {
+    connected_at: Instant,
+    session_key: usize,
+    uid: u32,
+}
+
+/// The largest number of clients without login in a process that may have this many descriptors.
+pub fn max_unauthenticated(descriptor_limit: u64) -> usize {
+    let share = usize::try_from(descriptor_limit / UNAUTHENTICATED_FD_SHARE);
+    share.unwrap_or(usize::MAX).clamp(1, MAX_UNAUTHENTICATED)
+}
+
+/// The clients to drop for others: repeatedly the oldest one of the user with the most, unless that
+/// one has connected after `old_enough`.
+fn evicted(
+    mut clients: Vec<UnauthenticatedClient>,
+    old_enough: Instant,
+) -> Vec<UnauthenticatedClient> {
+    clients.sort_unstable_by(|one, other| other.cmp(one));
+    let mut by_uid: HashMap<u32, Vec<UnauthenticatedClient>> = HashMap::new();
+    clients.into_iter().for_each(|client| by_uid.entry(client.uid).or_default().push(client));
+    let next = || {
+        let largest_group = by_uid.values_mut().max_by_key(|group| group.len())?;
+        largest_group.pop_if(|oldest| oldest.connected_at <= old_enough)
+    };
+    std::iter::from_fn(next).take(MAX_EVICTED_PER_TICK).collect()
+}
+
 impl Daemon {
-    /// Accepts clients of the local socket, within [`MAX_UNAUTHENTICATED`].
+    /// Accepts clients of the local socket, as long as there is room.
     pub fn accept_local_clients(&mut self) {
-        if self.service.is_none() {
-            return;
-        }
-        let is_timed_out = |session: &ClientSession| session.connected_at.elapsed() > LOGIN_TIMEOUT;
-        let timed_out: Vec<usize> = self
-            .unauthenticated()
-            .filter(|(_, session)| is_timed_out(session))
-            .map(|(session_key, _)| session_key)
-            .collect();
-        timed_out.into_iter().for_each(|session_key| self.drop_unauthenticated(session_key));
-        let mut unauthenticated_count = self.unauthenticated().count();
-        while unauthenticated_count < MAX_UNAUTHENTICATED || self.evict_unauthenticated() {
+        let room = self.service.as_ref().map_or(0, |service| service.max_unauthenticated);
+        for _ in self.unauthenticated().count()..room {
             let Some(service) = &mut self.service else { return };
             let Some(client) = service.listener.accept() else { return };
             let session_key = self.next_token;
             let token = self.allocate_token(TokenOwner::Session(session_key));
-            let Ok(mut session) = ClientSession::new(client.socket, self.poll.registry(), token)
-            else {
-                self.token_owners.remove(&token);
-                continue;
-            };
-            session.peer_credentials = Some(client.credentials);
-            self.sessions.insert(session_key, session);
-            unauthenticated_count += 1;
+            let (socket, ids) = (client.socket, client.credentials);
+            match ClientSession::unauthenticated(socket, ids, self.poll.registry(), token) {
+                Ok(session) => _ = self.sessions.insert(session_key, session),
+                Err(_) => _ = self.token_owners.remove(&token),
+            }
+        }
+    }
+
+    /// Drops clients that have not logged in in time, and others if there is no room for the next
+    /// one. To be called after the messages that have arrived have been read.
+    pub fn drop_unauthenticated_clients(&mut self) {
+        if self.service.is_none() {
+            return;
+        }
+        let is_timed_out =
+            |client: &UnauthenticatedClient| client.connected_at.elapsed() > LOGIN_TIMEOUT;
+        let timed_out: Vec<_> = self.unauthenticated().filter(is_timed_out).collect();
+        timed_out.into_iter().for_each(|client| self.drop_unauthenticated(client));
+        if self.lacks_room() {
+            let old_enough = Instant::now().checked_sub(EVICTION_GRACE);
+            let clients = self.unauthenticated().collect();
+            for client in old_enough.map(|time| evicted(clients, time)).unwrap_or_default() {
+                self.drop_unauthenticated(client);
+            }
         }
     }
 
     /// Clients that have not logged in and whose session is not closing.
-    fn unauthenticated(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
-        let is_unauthenticated =
-            |session: &&ClientSession| session.owner.is_none() && !session.is_closing();
-        let sessions = self.sessions.iter().map(|(session_key, session)| (*session_key, session));
-        sessions.filter(move |(_, session)| {
-            session.peer_credentials.is_some() && is_unauthenticated(session)
+    fn unauthenticated(&self) -> impl Iterator<Item = UnauthenticatedClient> {
+        self.sessions.iter().filter(|(_, session)| !session.is_closing()).filter_map(
+            |(session_key, session)| {
+                let (uid, _) = session.unauthenticated_ids()?;
+                let (connected_at, session_key) = (session.connected_at, *session_key);
+                Some(UnauthenticatedClient { connected_at, session_key, uid })
+            },
+        )
+    }
+
+    /// Whether a client waits that can only be accepted if another one is dropped.
+    fn lacks_room(&self) -> bool {
+        self.service.as_ref().is_some_and(|service| {
+            let listener = &service.listener;
+            listener.may_accept
+                && (!listener.can_accept_now()
+                    || self.unauthenticated().count() >= service.max_unauthenticated)
         })
     }
 
-    /// Drops a client to make room for another one. False if no client is old enough for that.
-    fn evict_unauthenticated(&mut self) -> bool {
-        if !self.service.as_ref().is_some_and(|service| service.listener.may_accept) {
-            return false;
-        }
-        let mut by_uid: HashMap<u32, Vec<(Instant, usize)>> = HashMap::new();
-        for (session_key, session) in self.unauthenticated() {
-            let uid = session.peer_credentials.map_or(0, |(uid, _)| uid);
-            by_uid.entry(uid).or_default().push((session.connected_at, session_key));
-        }
-        let largest_group = by_uid.into_values().max_by_key(Vec::len);
-        let oldest = largest_group.and_then(|group| group.into_iter().min());
-        match oldest.filter(|(since, _)| since.elapsed() > EVICTION_GRACE) {
-            Some((_, session_key)) => {
-                self.drop_unauthenticated(session_key);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn drop_unauthenticated(&mut self, session_key: usize) {
+    fn drop_unauthenticated(&mut self, client: UnauthenticatedClient) {
         let (Some(session), Some(service)) =
-            (self.sessions.get_mut(&session_key), &mut self.service)
+            (self.sessions.get_mut(&client.session_key), &mut self.service)
         else {
             return;
         };
-        let uid = session.peer_credentials.map_or(0, |(uid, _)| uid);
         let reason = "no login before the time-out".to_owned();
         session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED });
-        let text = format!("uid {uid}: no login before the time-out: connection closed");
+        let text = format!("uid {}: no login before the time-out: connection closed", client.uid);
         service.warn_rate_limited(true, &text);
     }
 
@@ -106,17 +141,15 @@ impl Daemon {
         let service = self.service.as_ref()?;
         // Not at once: if descriptors have run out, nothing can be done now.
         let retry_delay = Duration::from_millis(20);
-        if service.listener.may_accept && self.unauthenticated().count() < MAX_UNAUTHENTICATED {
-            // Some clients have logged in since the limit was reached.
-            return Some(if service.listener.can_accept_now() {
-                Duration::ZERO
-            } else {
-                retry_delay
-            });
+        if service.listener.may_accept && !self.lacks_room() {
+            // Some clients have logged in, or were dropped, since there was no room.
+            return Some(Duration::ZERO);
         }
-        let since = self.unauthenticated().map(|(_, session)| session.connected_at).min()?;
+        let connected_at = self.unauthenticated().map(|client| client.connected_at).min();
         let timeout = if service.listener.may_accept { EVICTION_GRACE } else { LOGIN_TIMEOUT };
-        Some((since + timeout).saturating_duration_since(Instant::now()).max(retry_delay))
+        let left = connected_at.map(|at| (at + timeout).saturating_duration_since(Instant::now()));
+        let retry = service.listener.may_accept.then_some(retry_delay);
+        left.map(|left| left.max(retry_delay)).into_iter().chain(retry).min()
     }
 
     /// A client logs in.
@@ -129,9 +162,7 @@ impl Daemon {
             );
         };
         let Some(session) = self.sessions.get_mut(&session_key) else { return };
-        let Some((uid, gid)) = session.peer_credentials.filter(|_| session.owner.is_none()) else {
-            return;
-        };
+        let Some((uid, gid)) = session.unauthenticated_ids() else { return };
         let refusal = if login.uid != uid {
             let text = format!("uid {uid} has claimed to be uid {}: refused", login.uid);
             service.warn_rate_limited(true, &text);
@@ -153,8 +184,12 @@ impl Daemon {
             }
         };
         let Login { name, .. } = login;
-        session.owner =
-            Some(job_control::Owner { uid, gid, name: name.clone(), limits: limits.clone() });
+        session.set_owner(job_control::Owner {
+            uid,
+            gid,
+            name: name.clone(),
+            limits: limits.clone(),
+        });
         let user = User { uid, gid, name };
         if service.verbose {
             info(&format!("uid {uid} has logged in"));
@@ -254,8 +289,7 @@ impl Daemon {
         let Some(incarnation) = cluster.incarnation_of(from) else { return };
         let id = SessionId { host: from, incarnation, number: session };
         let User { uid, gid, name } = user.clone();
-        let mut remote = ClientSession::remote();
-        remote.owner = Some(job_control::Owner { uid, gid, name, limits });
+        let mut remote = ClientSession::remote(job_control::Owner { uid, gid, name, limits });
         remote.id = Some(id);
         service.remote_sessions.insert((from, session), session_key);
         self.sessions.insert(session_key, remote);
@@ -313,5 +347,39 @@ impl Daemon {
         if let Some(client_job) = self.client_job(id, tag) {
             self.refuse(client_job, reason.to_owned(), code);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_with_the_most_clients_loses_the_oldest_ones_that_are_old_enough() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let client =
+            |uid, ms| UnauthenticatedClient { connected_at: at(ms), session_key: ms as usize, uid };
+        let mut clients: Vec<_> = (0..5).map(|ms| client(1, ms)).collect();
+        clients.push(client(2, 0));
+        let keys = |old_enough| -> Vec<(u32, usize)> {
+            let evicted = evicted(clients.clone(), old_enough);
+            evicted.iter().map(|client| (client.uid, client.session_key)).collect()
+        };
+        assert_eq!(keys(at(2)), [(1, 0), (1, 1), (1, 2)]);
+        let Some(before) = start.checked_sub(Duration::from_millis(1)) else { return };
+        assert_eq!(keys(before), []);
+        clients.extend((10..1000).map(|ms| client(3, ms)));
+        let evicted = evicted(clients, at(1000));
+        assert_eq!(evicted.len(), MAX_EVICTED_PER_TICK);
+        assert!(evicted.iter().all(|client| client.uid == 3 && client.session_key < 200));
+    }
+
+    #[test]
+    fn clients_without_login_leave_most_descriptors_to_jobs() {
+        assert_eq!(max_unauthenticated(u64::MAX), MAX_UNAUTHENTICATED);
+        assert_eq!(max_unauthenticated(20_000), MAX_UNAUTHENTICATED);
+        assert_eq!(max_unauthenticated(1024), 256);
+        assert_eq!(max_unauthenticated(0), 1);
     }
 }

@@ -76,6 +76,8 @@ enum Role {
 pub struct Service {
     config: Config,
     listener: LocalListener,
+    /// The largest number of clients without login.
+    max_unauthenticated: usize,
     role: Role,
     started_at: Instant,
     /// The addresses of the daemons of other hosts, as far as they are known.
@@ -117,7 +119,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     descriptor::reserve_low()?;
     process::set_umask(0o022);
     let config = Config::read(options).map_err(to_error)?;
-    process::raise_descriptor_limit();
+    let descriptor_limit = process::raise_descriptor_limit().rlim_max;
     let mut daemon = Daemon::new(CommonOptions {
         no_namespace: options.no_namespace,
         gang: gang_settings::choose(options.slice, probe::may_use_realtime()),
@@ -170,6 +172,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     daemon.service = Some(Service {
         config,
         listener,
+        max_unauthenticated: logins::max_unauthenticated(descriptor_limit),
         role,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
