@@ -239,8 +239,8 @@ pub struct Owner {
     pub uid: u32,
     /// The user's group, also verified.
     pub gid: u32,
-    /// The user's name on the login host, as scrun reports it; empty if unknown. A host on which
-    /// the uid has another name refuses the job.
+    /// The user's name on the login host, as its name services know it; empty if they do not know
+    /// the uid. A host on which the uid has another name refuses the job.
     pub name: OsBytes,
     /// scrun's own limits. No host exceeds its own limits.
     pub limits: Vec<Limit>,

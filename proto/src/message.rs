@@ -102,7 +102,7 @@ pub enum ClientMessage {
 pub struct Login {
     /// The user's uid.
     pub uid: u32,
-    /// The user's name on this host; empty if the uid has none.
+    /// The user's name on this host, or empty. scored looks the name up and refuses another one.
     pub name: OsBytes,
     /// A host expression that names the cluster; empty for the cluster of this host.
     pub cluster: String,

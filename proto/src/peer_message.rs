@@ -225,6 +225,6 @@ pub struct User {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// The user's name on the login host.
+    /// The user's name on the login host, as its name services know it.
     pub name: OsBytes,
 }

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use driver::service::{ALICE, BOB, Client, Service, encode, hello, login, run_as, spec};
+use driver::service::{
+    ALICE, BOB, Client, Service, encode, hello, login, login_named, run_as, spec,
+};
 use driver::{TEST_TIMEOUT, bytes, sh};
 use nix::sys::ptrace;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -543,6 +545,37 @@ fn a_client_without_login_sends_no_long_message() {
     for client in &mut clients {
         assert_eq!(client.until_ended(), 1, "{}", client.notices);
         assert!(client.notices.contains("exceeds the limit of 8192"), "{}", client.notices);
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn the_name_of_a_user_is_looked_up_and_not_believed() {
+    /// The user of this uid is called `daemon` on every system.
+    const DAEMON: u32 = 1;
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    for host in ["hosta", "hostb"] {
+        let log_in = |uid, name: &str| {
+            let mut client = Client::connect_as(&service.socket_of(host), uid);
+            let console = ClientMessage::Console(ConsoleRequest::List);
+            client.send(&[hello(), login_named(uid, name), console]);
+            (client.until_ended(), client.notices)
+        };
+        for (uid, claimed) in [(DAEMON, "root"), (ALICE, "root"), (DAEMON, "daemon ")] {
+            let (code, notices) = log_in(uid, claimed);
+            assert_eq!(code, 2, "{host}: uid {uid} as {claimed}: {notices}");
+            assert!(notices.contains("differs from your name"), "{notices}");
+        }
+        for (uid, claimed) in [(DAEMON, "daemon"), (DAEMON, ""), (ALICE, "")] {
+            let (code, notices) = log_in(uid, claimed);
+            assert_eq!(code, 0, "{host}: uid {uid} as {claimed}: {notices}");
+        }
+        // A job of a user with a name, who claims none: the shepherds compare the real name.
+        let mut client = Client::connect_as(&service.socket_of(host), DAEMON);
+        client.request(DAEMON, 4, spec("id -un", &["wait"]));
+        assert_eq!(client.until_ended(), 0, "{host}: {}", client.notices);
+        assert_eq!(client.out, "daemon\n".repeat(4));
     }
     assert!(service.is_alive());
     service.serves(BOB);

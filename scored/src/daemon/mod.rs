@@ -188,6 +188,8 @@ enum TokenOwner {
     Peer,
     /// A client of the status page.
     HttpConnection,
+    /// A process that looks up the name of a user.
+    NameLookup,
 }
 
 struct Daemon {
@@ -360,6 +362,9 @@ impl Daemon {
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // The daemons that were started from here are asked to exit, and are waited for.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
+        // A name service may be stuck in the kernel, so nobody waits for its process.
+        let helpers = self.service.iter_mut().flat_map(Service::kill_helpers).collect::<Vec<_>>();
+        self.known_children.borrow_mut().retain(|pid| !helpers.contains(pid));
         let child_pids: Vec<i32> = self.known_children.borrow_mut().drain().collect();
         process::wait_or_kill(&child_pids, SHUTDOWN_TIMEOUT);
         // Remove what killed daemons could not remove, for jobs that a session has left.
@@ -403,6 +408,7 @@ impl Daemon {
         self.accept_clients();
         self.accept_local_clients();
         self.receive_from_peers();
+        self.finish_name_lookups();
         self.receive_from_sessions();
         self.drop_unauthenticated_clients();
         self.advance_bringup();
@@ -427,7 +433,8 @@ impl Daemon {
                 (SERVICE_LISTENER, _) => {
                     self.service.iter_mut().for_each(Service::on_listener_ready)
                 }
-                (_, None) => {}
+                // Look-ups are checked whenever there are events.
+                (_, None | Some(TokenOwner::NameLookup)) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
                     if let Some(session) = self.sessions.get_mut(session_key) {
                         session.mark_readable();
@@ -592,6 +599,7 @@ impl Daemon {
                 return;
             };
             self.known_children.borrow_mut().remove(&pid);
+            self.service.iter_mut().for_each(|service| service.on_child_reaped(pid));
             let progress =
                 self.bringup.as_mut().and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
             self.report_bringup_progress(progress.unwrap_or_default());

@@ -127,6 +127,8 @@ enum Authentication {
     NotRequired,
     /// The process at the other end of the socket, which has this uid and gid, has not logged in.
     Awaited { uid: u32, gid: u32 },
+    /// The name of the user is being looked up. The name given here is what the client claims.
+    NameLookup(Owner),
     /// The user has logged in.
     LoggedIn(Owner),
 }
@@ -238,7 +240,9 @@ impl ClientSession {
     pub fn owner(&self) -> Option<&Owner> {
         match &self.authentication {
             Authentication::LoggedIn(owner) => Some(owner),
-            Authentication::NotRequired | Authentication::Awaited { .. } => None,
+            Authentication::NotRequired
+            | Authentication::Awaited { .. }
+            | Authentication::NameLookup(_) => None,
         }
     }
 
@@ -252,8 +256,31 @@ impl ClientSession {
     pub fn unauthenticated_ids(&self) -> Option<(u32, u32)> {
         match self.authentication {
             Authentication::Awaited { uid, gid } => Some((uid, gid)),
-            Authentication::NotRequired | Authentication::LoggedIn(_) => None,
+            Authentication::NotRequired
+            | Authentication::NameLookup(_)
+            | Authentication::LoggedIn(_) => None,
         }
+    }
+
+    /// The client claims to be this user. Until the name has been looked up, the session is not
+    /// read, and the look-up has a deadline of its own.
+    pub fn set_claim(&mut self, owner: Owner) {
+        self.authentication = Authentication::NameLookup(owner);
+    }
+
+    /// The user that the client claims to be. The session waits for a login again.
+    pub fn take_claim(&mut self) -> Option<Owner> {
+        let Authentication::NameLookup(owner) = &self.authentication else { return None };
+        let awaited = Authentication::Awaited { uid: owner.uid, gid: owner.gid };
+        match std::mem::replace(&mut self.authentication, awaited) {
+            Authentication::NameLookup(owner) => Some(owner),
+            _ => None,
+        }
+    }
+
+    /// Whether the session reads requests.
+    fn is_reading(&self) -> bool {
+        !self.is_closing && !matches!(self.authentication, Authentication::NameLookup(_))
     }
 
     /// mio has reported that the socket is readable.
@@ -269,7 +296,7 @@ impl ClientSession {
             Transport::Local(link) => link.may_have_more() && link.backlog() < self.max_backlog(),
             Transport::Remote { inbox, .. } => !inbox.is_empty(),
         };
-        !self.is_closing && more
+        self.is_reading() && more
     }
 
     /// The scrun on another host has sent this message.
@@ -322,7 +349,7 @@ impl ClientSession {
 
     /// The next request, and the number of the job that it is about.
     pub fn next_request(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
-        while !self.is_closing {
+        while self.is_reading() {
             let JobMessage { job, message } = match self.receive() {
                 None => return self.refuse_overdue_frame(now),
                 Some(Ok(received)) => received,

@@ -1,38 +1,23 @@
 //! Changes this process to the user of a job: irrevocably, and before any file of the user is
-//! touched. A child process with a deadline looks up names, because a name service may never
-//! answer.
+//! touched. Also what the kernel tells about the peer of a local socket.
 
-// UNSAFETY: fork for the look-up, the session keyring, limits: no safe wrapper.
+// UNSAFETY: the session keyring, limits, and a process of a socket: no safe wrapper.
 #![expect(unsafe_code)]
 
-use std::ffi::CString;
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::time::{Duration, Instant};
 
-use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::unistd::{Gid, Uid, User, getgrouplist, pipe2, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use score_proto::job_control::{Limit, Owner};
 
+use super::name_lookup::{LookupScope, UserLookup};
 use super::process;
 
-/// How long the name services may take.
-const NSS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer of a look-up in bytes: the kernel accepts 65,536 groups.
-const MAX_NSS_ANSWER_LEN: usize = 1 << 20;
 /// KEYCTL_JOIN_SESSION_KEYRING
 const JOIN_SESSION_KEYRING: libc::c_int = 1;
-
-/// Entry of the name services of this host for a uid.
-#[derive(Debug, PartialEq, Eq)]
-struct UserEntry {
-    name: String,
-    groups: Vec<u32>,
-}
 
 /// Changes this process, which has one thread and runs as root, to the owner's user and groups.
 /// After that, neither it nor any process that it starts can regain root privileges.
@@ -40,12 +25,16 @@ struct UserEntry {
 /// # Errors
 /// One line. The process must then exit and do nothing for the user.
 pub fn become_owner(owner: &Owner) -> Result<(), String> {
-    let entry = look_up(owner.uid, owner.gid)?;
+    let scope = LookupScope::NameAndGroups(Gid::from_raw(owner.gid));
+    let entry = UserLookup::start(owner.uid, scope)?.wait()?;
     let name = String::from_utf8_lossy(&owner.name.0).into_owned();
     let groups = match entry {
         // A uid that the name services do not know has no further groups.
         None => vec![owner.gid],
-        Some(entry) if !name.is_empty() && entry.name != name => {
+        // The daemon of the login has looked the name up: if it is empty, that host has no user of
+        // this uid, so the one of this host is another user.
+        Some(entry) if entry.name != name => {
+            let name = if name.is_empty() { "nobody" } else { &name };
             return Err(format!(
                 "uid {} is {name} where the job was submitted, and {} here: its users are not \
                  those of this host",
@@ -124,84 +113,6 @@ fn verify_irrevocable(owner: &Owner) -> Result<(), String> {
 
 fn is_zero(digits: &str) -> bool {
     digits.bytes().all(|digit| digit == b'0')
-}
-
-/// Asks the name services, with a time limit. None: they do not know this uid.
-fn look_up(uid: u32, gid: u32) -> Result<Option<UserEntry>, String> {
-    let timeout_error = || {
-        format!("uid {uid}: the name services did not answer within {} s", NSS_TIMEOUT.as_secs())
-    };
-    let failed = |error: nix::errno::Errno| format!("uid {uid}: no look-up can be made: {error}");
-    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
-    // SAFETY: as fork; we have one thread, so that the child may run any code.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
-    if pid < 0 {
-        return Err(failed(nix::errno::Errno::last()));
-    }
-    if pid == 0 {
-        let text = query_name_services(uid, gid);
-        let written = File::from(writer).write_all(text.as_bytes());
-        // SAFETY: ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(i32::from(written.is_err())) }
-    }
-    drop(writer);
-    let text = read_until(File::from(reader), Instant::now() + NSS_TIMEOUT);
-    process::kill(pid, libc::SIGKILL);
-    process::wait_for(pid);
-    parse_answer(&text.ok_or_else(timeout_error)?).map_err(|reason| format!("uid {uid}: {reason}"))
-}
-
-/// In the child: the answer as text.
-fn query_name_services(uid: u32, gid: u32) -> String {
-    match User::from_uid(Uid::from_raw(uid)) {
-        Err(error) => format!("failed\n{error}"),
-        Ok(None) => "nobody\n".to_owned(),
-        Ok(Some(user)) => {
-            let name = CString::new(user.name.clone()).unwrap_or_default();
-            match getgrouplist(&name, Gid::from_raw(gid)) {
-                Err(error) => format!("failed\n{error}"),
-                Ok(groups) => {
-                    let groups: Vec<String> = groups.iter().map(Gid::to_string).collect();
-                    format!("known\n{}\n{}", user.name, groups.join(" "))
-                }
-            }
-        }
-    }
-}
-
-fn parse_answer(text: &str) -> Result<Option<UserEntry>, String> {
-    let mut lines = text.lines();
-    match (lines.next(), lines.next(), lines.next()) {
-        (Some("nobody"), ..) => Ok(None),
-        (Some("known"), Some(name), Some(groups)) => {
-            let groups: Result<_, _> = groups.split(' ').map(str::parse).collect();
-            let groups = groups.map_err(|_| "malformed list of groups")?;
-            Ok(Some(UserEntry { name: name.to_owned(), groups }))
-        }
-        (Some("failed"), Some(reason), _) => Err(format!("the name services failed: {reason}")),
-        _ => Err("the process that looked up its name has failed".to_owned()),
-    }
-}
-
-/// Reads up to the end of the pipe. None if the end is not reached before the deadline.
-fn read_until(mut pipe: File, deadline: Instant) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut chunk = [0; 4096];
-    while bytes.len() < MAX_NSS_ANSWER_LEN {
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
-        let mut poll_fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut poll_fds, timeout) {
-            Ok(0) => return None,
-            Ok(_) => match pipe.read(&mut chunk) {
-                Ok(0) | Err(_) => break,
-                Ok(count) => bytes.extend_from_slice(&chunk[..count]),
-            },
-            Err(nix::errno::Errno::EINTR) => {}
-            Err(_) => break,
-        }
-    }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Uid and gid of the peer of a local socket, as the kernel recorded them at the connection.
@@ -339,6 +250,18 @@ mod tests {
     }
 
     #[test]
+    fn a_uid_without_name_where_the_job_was_submitted_is_not_the_user_of_this_host() {
+        if !is_root() {
+            return;
+        }
+        assert!(in_child(|| {
+            let error = become_owner(&owner(1, "")).unwrap_err();
+            error.contains("is nobody where") && nix::unistd::geteuid().is_root()
+        }));
+        assert!(in_child(|| become_owner(&owner(1, "daemon")) == Ok(())));
+    }
+
+    #[test]
     fn the_limits_of_a_process_are_read_from_proc() {
         let text = fs::read_to_string("/proc/self/limits").unwrap();
         let limits = parse_limits(&text).unwrap();
@@ -363,16 +286,6 @@ mod tests {
             let lowered = process::resource_limit(libc::RLIMIT_NOFILE);
             unchanged && (lowered.rlim_cur, lowered.rlim_max) == (40, 50)
         }));
-    }
-
-    #[test]
-    fn malformed_answers_of_the_name_services_are_errors() {
-        let entry = UserEntry { name: "a".to_owned(), groups: vec![1, 2] };
-        assert_eq!(parse_answer("known\na\n1 2"), Ok(Some(entry)));
-        assert_eq!(parse_answer("nobody\n"), Ok(None));
-        for wrong in ["", "known\na", "known\na\nx", "failed\nEIO", "what"] {
-            assert!(parse_answer(wrong).is_err(), "{wrong:?}");
-        }
     }
 
     #[test]

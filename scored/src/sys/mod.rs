@@ -8,6 +8,7 @@ pub mod credentials;
 pub mod descriptor;
 pub mod fd_passing;
 pub mod memfd;
+pub mod name_lookup;
 pub mod namespace;
 pub mod pdeathsig;
 pub mod probe;

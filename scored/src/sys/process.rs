@@ -1,6 +1,6 @@
 //! Existing processes: reaping, signals, limits, and their relations to each other.
 
-// UNSAFETY: wait4, prctl and signal dispositions have no safe wrapper.
+// UNSAFETY: fork without exec, wait4, prctl and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
 
 use std::collections::HashSet;
@@ -8,9 +8,11 @@ use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::unistd::{ForkResult, fork};
 use score_proto::job_control::Status;
 
 /// Status and resource usage of a child that has exited.
@@ -70,6 +72,24 @@ fn wait(pid: i32, options: i32) -> WaitResult {
                     max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
                 });
             }
+        }
+    }
+}
+
+/// Forks a process that does this work and exits with its code. The caller must have one thread
+/// only.
+///
+/// # Errors
+/// As fork(2).
+pub fn start_child(work: impl FnOnce() -> i32) -> io::Result<i32> {
+    // SAFETY: this process has one thread, so the child may use everything that it has.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(child.as_raw()),
+        ForkResult::Child => {
+            // A panic must not unwind into the parent's frames.
+            let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(1);
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(code) }
         }
     }
 }

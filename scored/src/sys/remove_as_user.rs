@@ -2,19 +2,15 @@
 //! files is up to the user, so the daemon must not wait for it, and root must remove nothing that
 //! the user could not.
 
-// UNSAFETY: fork without exec.
-#![expect(unsafe_code)]
-
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{Mode, fchmod};
-use nix::unistd::{ForkResult, Gid, Uid, fork, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
 use super::{descriptor, process, realtime, remove};
 
@@ -30,7 +26,7 @@ pub fn start(path: &Path, (uid, gid): (u32, u32)) -> io::Result<i32> {
         descriptor::close_all_but(&[]);
         i32::from(remove(path, uid, gid).is_err())
     };
-    realtime::run_as_normal(|| start_child(work))
+    realtime::run_as_normal(|| process::start_child(work))
 }
 
 fn remove(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
@@ -41,7 +37,7 @@ fn remove(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
     let directory = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
     // The user may stop or kill the process that has the user's rights: then this one waits or
     // gives up, and the daemon goes on.
-    let pid = start_child(|| {
+    let pid = process::start_child(|| {
         let emptied = become_user(uid, gid).and_then(|()| {
             // A change of the user clears this, so it is set after it.
             process::die_with_parent(libc::SIGKILL);
@@ -64,18 +60,4 @@ fn empty(directory: &File) -> io::Result<()> {
     // A program may have removed the permissions of its own directory.
     fchmod(directory, Mode::S_IRWXU)?;
     remove::empty(&OwnedFd::from(directory.try_clone()?))
-}
-
-/// Forks a process that does this work and exits with its code.
-fn start_child(work: impl FnOnce() -> i32) -> io::Result<i32> {
-    // SAFETY: this process has one thread, so the child may use everything that it has.
-    match unsafe { fork() }? {
-        ForkResult::Parent { child } => Ok(child.as_raw()),
-        ForkResult::Child => {
-            // A panic must not unwind into the parent's frames.
-            let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(1);
-            // SAFETY: ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(code) }
-        }
-    }
 }

@@ -196,7 +196,12 @@ pub fn hello() -> ClientMessage {
 }
 
 pub fn login(uid: u32) -> ClientMessage {
-    let (name, cluster) = (bytes(""), String::new());
+    login_named(uid, "")
+}
+
+/// A login that claims a name.
+pub fn login_named(uid: u32, name: &str) -> ClientMessage {
+    let (name, cluster) = (bytes(name), String::new());
     ClientMessage::Login(Login { uid, name, cluster, limits: Vec::new() })
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
-use score_proto::job_control::{self, Limit};
+use score_proto::job_control::{Limit, Owner};
 use score_proto::message::{ClientMessage, Login, ServerMessage};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
@@ -179,17 +179,20 @@ impl Daemon {
         let limits = match session.peer_limits() {
             Ok(limits) => limits,
             Err(error) => {
-                let reason = format!("login refused: the limits of your process: {error}");
-                return self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+                let reason = format!("the limits of your process: {error}");
+                return self.refuse_login(session_key, &reason, EXIT_REFUSED);
             }
         };
-        let Login { name, .. } = login;
-        session.set_owner(job_control::Owner {
-            uid,
-            gid,
-            name: name.clone(),
-            limits: limits.clone(),
-        });
+        session.set_claim(Owner { uid, gid, name: login.name, limits });
+        self.complete_login_with_name(session_key, uid);
+    }
+
+    /// The user of a session has been verified.
+    pub(super) fn accept_login(&mut self, session_key: usize, owner: Owner) {
+        let Some(service) = &mut self.service else { return };
+        let Some(session) = self.sessions.get_mut(&session_key) else { return };
+        let Owner { uid, gid, name, limits } = owner.clone();
+        session.set_owner(owner);
         let user = User { uid, gid, name };
         if service.verbose {
             info(&format!("uid {uid} has logged in"));
@@ -289,7 +292,7 @@ impl Daemon {
         let Some(incarnation) = cluster.incarnation_of(from) else { return };
         let id = SessionId { host: from, incarnation, number: session };
         let User { uid, gid, name } = user.clone();
-        let mut remote = ClientSession::remote(job_control::Owner { uid, gid, name, limits });
+        let mut remote = ClientSession::remote(Owner { uid, gid, name, limits });
         remote.id = Some(id);
         service.remote_sessions.insert((from, session), session_key);
         self.sessions.insert(session_key, remote);

@@ -9,6 +9,7 @@
 //! | `logins.rs` | logins, and their messages to and from the server |
 //! | `membership.rs` | messages between daemons, to and from the cluster state machines |
 //! | `status_page.rs` | the status page of the cluster, and what each user sees of it |
+//! | `user_names.rs` | the names of the users who log in |
 //! | `job_requests.rs` | jobs: from a request to the hosts |
 //! | `job_ids.rs` | job numbers that outlive a server |
 //! | `gang_settings.rs` | the gang scheduler's configuration on this machine |
@@ -26,6 +27,7 @@ mod logins;
 mod membership;
 mod page_metrics;
 mod status_page;
+mod user_names;
 
 use std::collections::HashMap;
 use std::fs::DirBuilder;
@@ -51,6 +53,7 @@ use config::{Config, ServiceOptions};
 use job_ids::JobIdAllocator;
 pub use log::{info, warn};
 use status_page::Page;
+use user_names::UserNames;
 
 /// Time-outs of the cluster for its daemons. The links have the same limit of silence.
 const TIMEOUTS: Timeouts = Timeouts {
@@ -78,6 +81,7 @@ pub struct Service {
     listener: LocalListener,
     /// The largest number of clients without login.
     max_unauthenticated: usize,
+    user_names: UserNames,
     role: Role,
     started_at: Instant,
     /// The addresses of the daemons of other hosts, as far as they are known.
@@ -173,6 +177,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         config,
         listener,
         max_unauthenticated: logins::max_unauthenticated(descriptor_limit),
+        user_names: UserNames::default(),
         role,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
@@ -263,7 +268,9 @@ impl Service {
             Role::Host(member) => member.deadline(),
         };
         let page = self.page.as_ref().and_then(|page| page.deadline(now));
-        page.into_iter().fold(deadline.saturating_sub(now), Duration::min)
+        let lookup = self.user_names.deadline();
+        let lookup = lookup.map(|due| due.saturating_duration_since(Instant::now()));
+        page.into_iter().chain(lookup).fold(deadline.saturating_sub(now), Duration::min)
     }
 
     /// mio has reported an event of the page: of its listener, or of this connection.
@@ -273,6 +280,17 @@ impl Service {
             Some(connection_id) => page.mark_readable(connection_id),
             None => page.on_listener_ready(),
         }
+    }
+
+    /// A child of this process has been reaped.
+    pub fn on_child_reaped(&mut self, pid: i32) {
+        self.user_names.on_child_reaped(pid);
+    }
+
+    /// Kills the processes that need not be waited for when this daemon ends, and returns their
+    /// numbers.
+    pub fn kill_helpers(&mut self) -> Vec<i32> {
+        self.user_names.abandon_lookups()
     }
 
     /// mio has reported a connection to the local socket.

@@ -1,0 +1,237 @@
+//! Look-ups of a user in the name services of this host. A child process makes each one, because a
+//! name service may never answer.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{Gid, Uid, User, getgrouplist, pipe2};
+
+use super::{descriptor, process, realtime};
+
+/// How long the name services may take.
+const NSS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer of a look-up in bytes: the kernel accepts 65,536 groups.
+const MAX_NSS_ANSWER_LEN: usize = 1 << 20;
+
+/// Entry of the name services of this host for a uid.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UserEntry {
+    /// The user's name.
+    pub name: String,
+    /// The user's groups, as far as they have been asked for.
+    pub groups: Vec<u32>,
+}
+
+/// What a look-up asks for.
+#[derive(Debug, Clone, Copy)]
+pub enum LookupScope {
+    /// The user's name. `groups` then is the group of the entry.
+    Name,
+    /// The user's name and groups. This group is one of them.
+    NameAndGroups(Gid),
+}
+
+/// The result of a look-up. None: the name services do not know the uid. The error is one line.
+pub type LookupResult = Result<Option<UserEntry>, String>;
+
+/// A look-up that is being made.
+#[derive(Debug)]
+pub struct UserLookup {
+    uid: u32,
+    /// None: it has been reaped.
+    child_pid: Option<i32>,
+    pipe: File,
+    answer: Vec<u8>,
+    deadline: Instant,
+}
+
+impl UserLookup {
+    /// Starts a look-up in a child process. The caller must have one thread only. It must reap the
+    /// child and then call [`UserLookup::on_child_reaped`], unless it calls [`UserLookup::wait`].
+    ///
+    /// # Errors
+    /// One line: as pipe(2), fork(2).
+    pub fn start(uid: u32, scope: LookupScope) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("uid {uid}: no look-up can be made: {error}");
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        descriptor::set_nonblocking(reader.as_fd()).map_err(failed)?;
+        let child = process::start_child(|| run_child(uid, scope, writer)).map_err(failed)?;
+        Ok(Self {
+            uid,
+            child_pid: Some(child),
+            pipe: File::from(reader),
+            answer: Vec::new(),
+            deadline: Instant::now() + NSS_TIMEOUT,
+        })
+    }
+
+    /// The process that makes the look-up, unless it has been reaped.
+    pub fn child_pid(&self) -> Option<i32> {
+        self.child_pid
+    }
+
+    /// The process has been reaped: its number may belong to another one from now on.
+    pub fn on_child_reaped(&mut self) {
+        self.child_pid = None;
+    }
+
+    /// When the look-up fails if there is no answer.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// The descriptor that is readable when [`UserLookup::try_result`] may have the result.
+    pub fn pipe(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+
+    /// The result, if the child has answered or the time is over. Does not wait.
+    pub fn try_result(&mut self) -> Option<LookupResult> {
+        let uid = self.uid;
+        let result = match self.read_answer() {
+            Ok(()) => parse_answer(&String::from_utf8_lossy(&self.answer)),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.to_string()),
+            Err(_) if Instant::now() < self.deadline => return None,
+            Err(_) => {
+                Err(format!("the name services did not answer within {} s", NSS_TIMEOUT.as_secs()))
+            }
+        };
+        Some(result.map_err(|reason| format!("uid {uid}: {reason}")))
+    }
+
+    /// Reads up to the end of the answer.
+    fn read_answer(&mut self) -> io::Result<()> {
+        let mut chunk = [0; 4096];
+        while self.answer.len() < MAX_NSS_ANSWER_LEN {
+            match self.pipe.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(count) => self.answer.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other("the answer of the name services is too long"))
+    }
+
+    /// Waits for the result, and reaps the child.
+    ///
+    /// # Errors
+    /// See [`LookupResult`].
+    pub fn wait(mut self) -> LookupResult {
+        let result = loop {
+            if let Some(result) = self.try_result() {
+                break result;
+            }
+            let remaining = self.deadline.saturating_duration_since(Instant::now());
+            // Rounded up, or the last millisecond would be spent in a busy loop.
+            let timeout = PollTimeout::try_from(remaining + Duration::from_millis(1));
+            let mut poll_fds = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
+            // An error, EINTR too, is the same as an early end of the time: look again.
+            let _ = poll(&mut poll_fds, timeout.unwrap_or(PollTimeout::MAX));
+        };
+        if let Some(pid) = self.child_pid.take() {
+            process::kill(pid, libc::SIGKILL);
+            process::wait_for(pid);
+        }
+        result
+    }
+}
+
+impl Drop for UserLookup {
+    /// Kills the child. Whoever has started the look-up reaps it.
+    fn drop(&mut self) {
+        self.child_pid.into_iter().for_each(|pid| process::kill(pid, libc::SIGKILL));
+    }
+}
+
+/// In the child: writes the answer. Returns its exit code.
+fn run_child(uid: u32, scope: LookupScope, writer: OwnedFd) -> i32 {
+    process::die_with_parent(libc::SIGKILL);
+    descriptor::close_all_but(&[&writer]);
+    // A name service may compute for long, and the parent's processor is that of gang switches.
+    realtime::leave();
+    let text = realtime::run_unpinned(|| query_name_services(uid, scope));
+    i32::from(File::from(writer).write_all(text.as_bytes()).is_err())
+}
+
+/// In the child: the answer as text.
+fn query_name_services(uid: u32, scope: LookupScope) -> String {
+    let user = match User::from_uid(Uid::from_raw(uid)) {
+        Err(error) => return format!("failed\n{error}"),
+        Ok(None) => return "nobody\n".to_owned(),
+        Ok(Some(user)) => user,
+    };
+    let groups = match scope {
+        LookupScope::Name => Ok(vec![user.gid]),
+        LookupScope::NameAndGroups(gid) => {
+            let name = CString::new(user.name.clone()).unwrap_or_default();
+            getgrouplist(&name, gid)
+        }
+    };
+    match groups {
+        Err(error) => format!("failed\n{error}"),
+        Ok(groups) => {
+            let groups: Vec<String> = groups.iter().map(Gid::to_string).collect();
+            format!("known\n{}\n{}", user.name, groups.join(" "))
+        }
+    }
+}
+
+fn parse_answer(text: &str) -> LookupResult {
+    let mut lines = text.lines();
+    match (lines.next(), lines.next(), lines.next()) {
+        (Some("nobody"), ..) => Ok(None),
+        (Some("known"), Some(name), Some(groups)) => {
+            let groups: Result<_, _> = groups.split(' ').map(str::parse).collect();
+            let groups = groups.map_err(|_| "malformed list of groups")?;
+            Ok(Some(UserEntry { name: name.to_owned(), groups }))
+        }
+        (Some("failed"), Some(reason), _) => Err(format!("the name services failed: {reason}")),
+        _ => Err("the process that looked up its name has failed".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_answers_of_the_name_services_are_errors() {
+        let entry = UserEntry { name: "a".to_owned(), groups: vec![1, 2] };
+        assert_eq!(parse_answer("known\na\n1 2"), Ok(Some(entry)));
+        assert_eq!(parse_answer("nobody\n"), Ok(None));
+        for wrong in ["", "known\na", "known\na\nx", "failed\nEIO", "what"] {
+            assert!(parse_answer(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    /// A look-up whose child has this as its answer so far.
+    fn lookup_with(answer: &str, deadline: Instant) -> (UserLookup, File) {
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        let mut writer = File::from(writer);
+        writer.write_all(answer.as_bytes()).unwrap();
+        let (pipe, answer) = (File::from(reader), Vec::new());
+        (UserLookup { uid: 7, child_pid: None, pipe, answer, deadline }, writer)
+    }
+
+    #[test]
+    fn a_result_is_there_once_the_child_has_closed_the_pipe() {
+        let (mut lookup, writer) = lookup_with("known\na\n1", Instant::now() + NSS_TIMEOUT);
+        assert_eq!(lookup.try_result(), None);
+        drop(writer);
+        let entry = UserEntry { name: "a".to_owned(), groups: vec![1] };
+        assert_eq!(lookup.try_result(), Some(Ok(Some(entry))));
+    }
+
+    #[test]
+    fn a_name_service_that_does_not_answer_in_time_is_an_error() {
+        let (mut lookup, _writer) = lookup_with("known\na\n1", Instant::now());
+        let reason = lookup.try_result().unwrap().unwrap_err();
+        assert_eq!(reason, "uid 7: the name services did not answer within 10 s");
+    }
+}
