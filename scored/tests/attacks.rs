@@ -17,7 +17,8 @@ use driver::{TEST_TIMEOUT, bytes, sh};
 use nix::sys::ptrace;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use score_proto::message::{
     ClientMessage, ConsoleRequest, ElementSpec, FileDigest, HostKind, HostSpec, JobSpec,
     MAX_IO_CHUNK, StageSpec,
@@ -579,4 +580,59 @@ fn the_name_of_a_user_is_looked_up_and_not_believed() {
     }
     assert!(service.is_alive());
     service.serves(BOB);
+}
+
+#[test]
+fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
+    const LOGINS: usize = 3;
+    let folder = std::env::temp_dir().join(format!("score-names-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    // Whoever opens a FIFO waits for the other end.
+    let passwd = folder.join("passwd");
+    mkfifo(&passwd, Mode::S_IRWXU).unwrap();
+    let Some(mut service) = Service::start_with_passwd(&passwd) else {
+        return std::fs::remove_dir_all(folder).unwrap();
+    };
+    let list = |client: &mut Client| client.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+    let mut bob = Client::log_in(&service.socket(), BOB);
+    list(&mut bob);
+    // The look-up of bob's name ends: it finds none.
+    std::fs::write(&passwd, "").unwrap();
+    assert_eq!(bob.until_ended(), 0, "{}", bob.notices);
+    let started_at = Instant::now();
+    let mut waiting: Vec<Client> =
+        (0..LOGINS).map(|_| Client::log_in(&service.socket(), ALICE)).collect();
+    let children = format!("/proc/{0}/task/{0}/children", service.pid());
+    let children = || std::fs::read_to_string(&children).unwrap();
+    // The answer about bob is known. That about alice is not, and one process asks for it.
+    for _ in 0..5 {
+        let mut bob = Client::log_in(&service.socket(), BOB);
+        list(&mut bob);
+        assert_eq!(bob.until_ended(), 0, "{}", bob.notices);
+    }
+    // That of bob may not have been reaped at once.
+    while children().split_whitespace().count() != 1 {
+        assert!(started_at.elapsed() < HONEST_WAIT_TIMEOUT, "{}", children());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(started_at.elapsed() < HONEST_WAIT_TIMEOUT, "{:?}", started_at.elapsed());
+    for client in &mut waiting {
+        assert_eq!(client.until_ended(), 1, "{}", client.notices);
+        assert!(client.notices.contains("did not answer within 10 s"), "{}", client.notices);
+    }
+    assert!(service.is_alive(), "{}", service.log());
+    while !children().is_empty() {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "not reaped: {}", children());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The daemon ends while a look-up hangs.
+    let _client = Client::log_in(&service.socket(), ALICE);
+    while children().is_empty() {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "no look-up");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let stopped_at = Instant::now();
+    drop(service);
+    assert!(stopped_at.elapsed() < HONEST_WAIT_TIMEOUT, "{:?}", stopped_at.elapsed());
+    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -5,11 +5,14 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use score_proto::PROTOCOL_VERSION;
@@ -43,19 +46,29 @@ impl Service {
         let database = format!(
             "here address=127.0.0.1 cores={cores}\nabsent address=127.0.0.9 cores=1 group=g\n"
         );
-        Self::start_hosts(&database, &["here"], extra_args)
+        Self::start_hosts(&database, &["here"], extra_args, None)
+    }
+
+    /// Starts a service of one host on which this file takes the place of /etc/passwd.
+    pub fn start_with_passwd(passwd: &Path) -> Option<Self> {
+        Self::start_hosts("here address=127.0.0.1 cores=1\n", &["here"], &[], Some(passwd))
     }
 
     /// Starts a service of two hosts with two processors each: `hosta`, and the server, `hostb`.
     pub fn start_two_hosts() -> Option<Self> {
         let database = "hosta address=127.0.0.1 cores=2\nhostb address=127.0.0.2 cores=2\n";
-        let service = Self::start_hosts(database, &["hosta", "hostb"], &[])?;
+        let service = Self::start_hosts(database, &["hosta", "hostb"], &[], None)?;
         service.until_logged("host hosta is up");
         Some(service)
     }
 
     /// The last host is the server.
-    fn start_hosts(database: &str, hosts: &[&str], extra_args: &[&str]) -> Option<Self> {
+    fn start_hosts(
+        database: &str,
+        hosts: &[&str],
+        extra_args: &[&str],
+        passwd: Option<&Path>,
+    ) -> Option<Self> {
         if !geteuid().is_root() {
             eprintln!("SKIPPED multi-user mode: it needs root");
             return None;
@@ -76,7 +89,10 @@ impl Service {
         for host in hosts {
             let folder = &service.folder;
             let log = std::fs::File::create(folder.join(format!("log-{host}"))).unwrap();
-            let child = scored(&["-host", host, "-server", server, "-port", &port.to_string()])
+            let port = port.to_string();
+            let mut command = scored(&["-host", host, "-server", server, "-port", &port]);
+            passwd.into_iter().for_each(|passwd| replace_passwd(&mut command, passwd));
+            let child = command
                 .arg("-file")
                 .arg(folder.join("db"))
                 .arg("-key")
@@ -177,6 +193,19 @@ fn scored(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
     command.args(words).stdin(Stdio::null()).env_remove("JOURNAL_STREAM");
     command
+}
+
+/// Mounts a file over /etc/passwd, for this program only.
+fn replace_passwd(command: &mut Command, passwd: &Path) {
+    let passwd = passwd.to_owned();
+    let mount_passwd = move || {
+        let none = None::<&str>;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        Ok(mount(Some(&passwd), "/etc/passwd", none, MsFlags::MS_BIND, none)?)
+    };
+    // SAFETY: system calls on paths; no lock is taken.
+    unsafe { command.pre_exec(mount_passwd) };
 }
 
 /// A client of the service.

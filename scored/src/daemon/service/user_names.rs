@@ -18,12 +18,22 @@ use crate::sys::name_lookup::{LookupResult, LookupScope, UserLookup};
 
 /// How long a name is not looked up again.
 const USER_NAME_TTL: Duration = Duration::from_secs(60);
+/// The same for a uid without name: it may get one soon, or a name service was out of order.
+const UNKNOWN_USER_TTL: Duration = Duration::from_secs(5);
 /// Names that are kept at most. A user may have many uids (subuid(5)).
 const MAX_CACHED_NAMES: usize = 8192;
 /// Look-ups at the same time: each is a process.
 const MAX_LOOKUPS: usize = 256;
 /// Logins that wait for the same look-up.
 const MAX_WAITING_LOGINS: usize = 1024;
+
+/// The answer of an earlier look-up.
+#[derive(Debug)]
+struct KnownName {
+    /// The name, empty if the name services do not know the uid.
+    name: OsBytes,
+    expires_at: Instant,
+}
 
 /// A look-up, and the sessions that wait for it.
 #[derive(Debug)]
@@ -36,8 +46,8 @@ struct PendingLookup {
 /// Names of users of this host: those that are known, and those that are being looked up.
 #[derive(Debug, Default)]
 pub struct UserNames {
-    /// By uid. The name is empty if the name services do not know the uid.
-    known: HashMap<u32, (Instant, OsBytes)>,
+    /// By uid.
+    known: HashMap<u32, KnownName>,
     lookups: HashMap<u32, PendingLookup>,
 }
 
@@ -53,16 +63,16 @@ struct FinishedLookup {
 impl UserNames {
     /// The name of a user, if it was looked up a short time ago.
     fn known(&self, uid: u32, now: Instant) -> Option<OsBytes> {
-        let (looked_up_at, name) = self.known.get(&uid)?;
-        (now.saturating_duration_since(*looked_up_at) < USER_NAME_TTL).then(|| name.clone())
+        self.known.get(&uid).filter(|known| now < known.expires_at).map(|known| known.name.clone())
     }
 
     fn remember(&mut self, uid: u32, name: OsBytes, now: Instant) {
         if self.known.len() >= MAX_CACHED_NAMES {
-            self.known.retain(|_, (at, _)| now.saturating_duration_since(*at) < USER_NAME_TTL);
+            self.known.retain(|_, known| now < known.expires_at);
         }
         if self.known.len() < MAX_CACHED_NAMES {
-            self.known.insert(uid, (now, name));
+            let ttl = if name.0.is_empty() { UNKNOWN_USER_TTL } else { USER_NAME_TTL };
+            self.known.insert(uid, KnownName { name, expires_at: now + ttl });
         }
     }
 
@@ -213,5 +223,36 @@ impl Daemon {
         session.map(|session| session.take_claim());
         let reason = format!("login refused: {reason}");
         self.refuse(ClientJob::session_itself(session_key), reason, code);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> OsBytes {
+        OsBytes(text.into())
+    }
+
+    #[test]
+    fn a_name_is_kept_for_a_minute_and_its_absence_for_some_seconds() {
+        let mut names = UserNames::default();
+        let start = Instant::now();
+        names.remember(1, name("daemon"), start);
+        names.remember(2, name(""), start);
+        let known = |uid, seconds| names.known(uid, start + Duration::from_secs(seconds));
+        assert_eq!((known(1, 0), known(2, 0)), (Some(name("daemon")), Some(name(""))));
+        assert_eq!((known(1, 59), known(2, 6)), (Some(name("daemon")), None));
+        assert_eq!((known(1, 60), known(3, 0)), (None, None));
+    }
+
+    #[test]
+    fn the_uids_of_one_user_do_not_fill_the_memory() {
+        let mut names = UserNames::default();
+        let start = Instant::now();
+        (0..20_000).for_each(|uid| names.remember(uid, name(""), start));
+        assert_eq!(names.known.len(), MAX_CACHED_NAMES);
+        names.remember(20_000, name("late"), start + USER_NAME_TTL);
+        assert_eq!(names.known.len(), 1);
     }
 }
