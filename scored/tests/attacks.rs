@@ -4,7 +4,9 @@
 
 mod driver;
 
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -597,7 +599,12 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
     let mut bob = Client::log_in(&service.socket(), BOB);
     list(&mut bob);
     // The look-up of bob's name ends: it finds none.
-    std::fs::write(&passwd, "").unwrap();
+    let open = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&passwd);
+    let opened_at = Instant::now();
+    while open().is_err() {
+        assert!(opened_at.elapsed() < TEST_TIMEOUT, "nobody looks the name up");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(bob.until_ended(), 0, "{}", bob.notices);
     let started_at = Instant::now();
     let mut waiting: Vec<Client> =
