@@ -96,7 +96,7 @@ impl Daemon {
         timed_out.into_iter().for_each(|client| self.drop_unauthenticated(client));
         if self.lacks_room() {
             let old_enough = Instant::now().checked_sub(EVICTION_GRACE);
-            let clients = self.unauthenticated().collect();
+            let clients = self.unauthenticated().filter(|client| self.is_silent(client)).collect();
             for client in old_enough.map(|time| evicted(clients, time)).unwrap_or_default() {
                 self.drop_unauthenticated(client);
             }
@@ -112,6 +112,13 @@ impl Daemon {
                 Some(UnauthenticatedClient { connected_at, session_key, uid })
             },
         )
+    }
+
+    /// Whether everything that a client has sent has been read. What it has sent may wait in its
+    /// socket, because the daemon gives each user a part of its time only.
+    fn is_silent(&self, client: &UnauthenticatedClient) -> bool {
+        let session = self.sessions.get(&client.session_key);
+        session.is_none_or(|session| !session.may_have_more())
     }
 
     /// Whether a client waits that can only be accepted if another one is dropped.
