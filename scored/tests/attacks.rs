@@ -648,3 +648,55 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
     assert!(stopped_at.elapsed() < HONEST_WAIT_TIMEOUT, "{:?}", stopped_at.elapsed());
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// Processor time of a process, in ticks.
+fn ticks(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+/// Sends a signal to a process, as its user, again and again for some time.
+fn signal_repeatedly(user: u32, pid: Pid, signal: Signal, duration: Duration) {
+    run_as(user, || {
+        let end = Instant::now() + duration;
+        while Instant::now() < end {
+            let _ = kill(pid, signal);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+#[test]
+fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
+    const PHASE: Duration = Duration::from_secs(4);
+    let Some(mut service) = Service::start_with(1, &["-ts", "100"]) else { return };
+    let mut clients = Vec::new();
+    // Numbers that no other process has.
+    let [attacker, honest] = [(ALICE, 3), (BOB, 4)].map(|(user, digit)| {
+        let command = format!("yes {digit}{}", std::process::id());
+        let mut client = Client::connect_as(&service.socket(), user);
+        client.request(user, 1, spec(&format!("echo up; exec {command} > /dev/null"), &[]));
+        client.until_noticed("up");
+        clients.push(client);
+        wait_for_process(&command)
+    });
+    let ticks_in = |phase: &dyn Fn()| {
+        let before = ticks(honest);
+        phase();
+        ticks(honest) - before
+    };
+    let beside_honest = ticks_in(&|| std::thread::sleep(PHASE));
+    let shepherd = shepherd_of(attacker);
+    let beside_attacker = ticks_in(&|| signal_repeatedly(ALICE, shepherd, Signal::SIGSTOP, PHASE));
+    println!("ticks in {PHASE:?}: {beside_attacker} beside an attacker, else {beside_honest}");
+    assert!(beside_attacker * 4 >= beside_honest, "{beside_attacker} of {beside_honest} ticks");
+    // The attacker's job has survived, and ends when it is killed.
+    for client in &mut clients {
+        assert_eq!(client.code, None, "{}", client.notices);
+        client.send(&[ClientMessage::Kill]);
+        assert_eq!(client.until_ended(), 137, "{}", client.notices);
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}

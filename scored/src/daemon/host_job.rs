@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
@@ -14,6 +15,7 @@ use super::host_limits;
 use super::job_directory::JobDirectory;
 use super::program_folders::ProgramFolders;
 use super::shepherd_handle::{KnownChildren, ShepherdArgs, ShepherdHandle};
+use super::stop_enforcer::{Enforcement, KillReason, OrderEffect, StopEnforcer};
 use super::tree_node::{SHEPHERD_CHILD, TreeNode};
 use crate::job::limits::{JobLimits, LimitKind};
 use crate::job::{exit_code, program_paths, validate};
@@ -56,6 +58,8 @@ pub struct HostJob {
     /// The start order of the job, until the end of the turn in which it came.
     pub pending_begin: Option<Box<JobStart>>,
     group: Option<Group>,
+    /// Enforces the stops of the group.
+    stop_enforcer: StopEnforcer,
     limits: JobLimits,
 }
 
@@ -108,6 +112,7 @@ impl HostJob {
             owner: None,
             pending_begin: None,
             group: None,
+            stop_enforcer: StopEnforcer::new(),
             limits: JobLimits::default(),
         }
     }
@@ -252,6 +257,7 @@ impl HostJob {
 
     /// An order for the shepherd.
     pub fn on_order(&mut self, order: &Order) {
+        self.prepare_for_order(order);
         match (&mut self.shepherd, order) {
             (Some(shepherd), order) => {
                 if matches!(order, Order::Stop { .. } | Order::Kill) {
@@ -261,7 +267,7 @@ impl HostJob {
                 shepherd.queue_order(order);
                 if shepherd.control_link.backlog() > MAX_QUEUED_ORDER_BYTES {
                     // The user has stopped the shepherd and keeps sending orders to it.
-                    process::kill(shepherd.pid(), libc::SIGKILL);
+                    self.kill_shepherd();
                 }
             }
             // The job still waits for its programs, or has lost its shepherd.
@@ -270,6 +276,76 @@ impl HostJob {
                 self.tree_node.close_child(SHEPHERD_CHILD);
             }
             (None, _) => {}
+        }
+    }
+
+    /// Sends the shepherd the order to run for a turn of a rotation. False if it has ended.
+    pub fn start_turn(&mut self, order: &Order, registry: &Registry) -> bool {
+        self.prepare_for_order(order);
+        let Some(shepherd) = &mut self.shepherd else { return false };
+        shepherd.queue_order(order);
+        shepherd.flush(registry);
+        true
+    }
+
+    /// Does what an order requires in addition to the shepherd's part.
+    fn prepare_for_order(&mut self, order: &Order) {
+        if self.group.is_none() || self.shepherd.is_none() {
+            return;
+        }
+        match self.stop_enforcer.on_order(order, Instant::now()) {
+            OrderEffect::None => {}
+            OrderEffect::Thaw => self.thaw(),
+            OrderEffect::ReportStopped { switch_seq } => {
+                self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq });
+            }
+        }
+    }
+
+    fn thaw(&mut self) {
+        if let Some(Err(error)) = self.group.as_ref().map(Group::thaw) {
+            self.warn(format!("the job stays frozen: {error}"));
+        }
+    }
+
+    /// When [`HostJob::enforce_stop`] has to be called.
+    pub fn stop_deadline(&self) -> Option<Instant> {
+        self.group.as_ref().and(self.shepherd.as_ref()).and(self.stop_enforcer.deadline())
+    }
+
+    /// Stops or ends the job if the shepherd is late with that. Returns a line for the log.
+    pub fn enforce_stop(&mut self, now: Instant) -> Option<String> {
+        self.stop_deadline().filter(|deadline| *deadline <= now)?;
+        let group = self.group.as_ref()?;
+        match self.stop_enforcer.enforce(now)? {
+            Enforcement::Freeze { switch_seq } => {
+                if let Err(error) = group.freeze() {
+                    self.stop_enforcer.on_freeze_failed(now);
+                    return Some(format!(
+                        "its shepherd has not stopped it in time, and it cannot be frozen: {error}"
+                    ));
+                }
+                self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq });
+                Some("its shepherd has not stopped it in time: it is frozen".to_owned())
+            }
+            Enforcement::KillRemaining { switch_seq } => {
+                group.kill();
+                self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq });
+                Some("its killed shepherd has not ended: other jobs get its processors".to_owned())
+            }
+            Enforcement::Kill => {
+                self.kill_shepherd();
+                self.stop_enforcer.kill_reason().map(KillReason::text)
+            }
+        }
+    }
+
+    /// Kills the shepherd, and with it the job.
+    fn kill_shepherd(&mut self) {
+        self.shepherd.iter().for_each(ShepherdHandle::kill);
+        if self.stop_enforcer.on_killed() == OrderEffect::Thaw {
+            // A frozen process may get SIGKILL only later.
+            self.thaw();
         }
     }
 
@@ -283,15 +359,17 @@ impl HostJob {
                 Ok(Some(Report::Stopped { switch_seq: stopped_seq }))
                     if stopped_seq == switch_seq =>
                 {
+                    self.stop_enforcer.on_stopped(switch_seq);
                     has_stopped = true
                 }
                 Ok(Some(report)) => {
                     is_only_report = false;
+                    self.stop_enforcer.on_report(&report);
                     self.tree_node.on_report(SHEPHERD_CHILD, report);
                 }
                 Ok(None) => return has_stopped.then_some(IsOnlyReport(is_only_report)),
                 Err(_) => {
-                    process::kill(shepherd.pid(), libc::SIGKILL);
+                    self.kill_shepherd();
                     return None;
                 }
             }
@@ -335,15 +413,18 @@ impl HostJob {
             };
             match report {
                 Ok(Some(Report::Finished { elapsed_ns })) => shepherd.elapsed_ns = Some(elapsed_ns),
-                Ok(Some(report)) => self.tree_node.on_report(SHEPHERD_CHILD, report),
+                Ok(Some(report)) => {
+                    self.stop_enforcer.on_report(&report);
+                    self.tree_node.on_report(SHEPHERD_CHILD, report);
+                }
                 Ok(None) => break,
                 Err(_) => {
-                    process::kill(shepherd.pid(), libc::SIGKILL);
+                    self.kill_shepherd();
                     break;
                 }
             }
         }
-        if shepherd.control_link.is_closed() {
+        if self.shepherd.as_ref().is_some_and(|shepherd| shepherd.control_link.is_closed()) {
             self.reap_shepherd();
         }
     }
@@ -363,14 +444,8 @@ impl HostJob {
 
     /// The shepherd has ended, or is of no use any more: it is killed and reaped at its SIGCHLD.
     fn reap_shepherd(&mut self) {
-        let Some(shepherd) = self.shepherd.take_if(|shepherd| {
-            let has_ended = shepherd.has_ended();
-            if !has_ended {
-                shepherd.kill();
-            }
-            has_ended
-        }) else {
-            return;
+        let Some(shepherd) = self.shepherd.take_if(|shepherd| shepherd.has_ended()) else {
+            return self.kill_shepherd();
         };
         let finished_ns = shepherd.elapsed_ns;
         let status = shepherd.reap();
@@ -394,7 +469,7 @@ impl HostJob {
                 self.tree_node.on_child_lost(SHEPHERD_CHILD, code, reason);
             }
             None => {
-                let (code, reason) = describe_exit(status);
+                let (code, reason) = describe_exit(status, self.stop_enforcer.kill_reason());
                 let reason = self.with_host_name(&reason);
                 self.tree_node.on_child_lost(SHEPHERD_CHILD, code, reason);
             }
@@ -404,13 +479,11 @@ impl HostJob {
     /// Ends the job here without a report. False: the shepherd is killed but has not ended yet;
     /// call this again at the next SIGCHLD.
     pub fn abort(&mut self) -> bool {
-        if let Some(shepherd) = self.shepherd.take() {
-            if !shepherd.has_ended() {
-                shepherd.kill();
-                self.shepherd = Some(shepherd);
-                return false;
-            }
-            shepherd.reap();
+        let ended_shepherd = self.shepherd.take_if(|shepherd| shepherd.has_ended());
+        ended_shepherd.map(ShepherdHandle::reap);
+        if self.shepherd.is_some() {
+            self.kill_shepherd();
+            return false;
         }
         self.remove_resources();
         true
@@ -452,14 +525,18 @@ fn shares_disk(begin: &JobStart) -> bool {
 }
 
 /// Exit code and a line for the user.
-fn describe_exit(status: Option<Status>) -> (u8, String) {
+fn describe_exit(status: Option<Status>, kill_reason: Option<KillReason>) -> (u8, String) {
+    let code = status.map_or(EXIT_FAILED, exit_code::of_status).max(1);
+    if let Some(kill_reason) = kill_reason {
+        return (code, kill_reason.text());
+    }
     let cause = match status {
         Some(Status::Signaled(signal)) => format!("killed by {}", exit_code::signal_name(signal)),
         Some(Status::Exited(code)) => format!("exit code {code}"),
         None => "unknown cause".to_owned(),
     };
     let text = format!("the job's shepherd has died ({cause}): every process has been killed");
-    (status.map_or(EXIT_FAILED, exit_code::of_status).max(1), text)
+    (code, text)
 }
 
 /// The line for the user when hosts are lost. The link to the first of them broke.

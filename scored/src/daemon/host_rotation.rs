@@ -63,11 +63,16 @@ impl HostRotation {
             } => self.join(job, idle_check_interval_us, params),
             Order::Run { stop_condition: StopCondition::Unchanged, .. } => Some((job, order)),
             Order::Run { .. } | Order::Stop { .. } => {
-                self.rotation.take_if(|rotation| rotation.jobs.contains(&Some(job)));
+                self.end_with(job);
                 Some((job, order))
             }
             order => Some((job, order)),
         }
+    }
+
+    /// The daemon itself has stopped a job. If it was one of the rotation, the rotation ends.
+    pub fn end_with(&mut self, job: u32) {
+        self.rotation.take_if(|rotation| rotation.jobs.contains(&Some(job)));
     }
 
     fn join(
@@ -142,10 +147,8 @@ impl Daemon {
         let registry = self.poll.registry();
         if let Some((next, order)) = next
             && let Some(host_job) = self.host_jobs.get_mut(&(next, false))
-            && let Some(shepherd) = &mut host_job.shepherd
+            && host_job.start_turn(&order, registry)
         {
-            shepherd.queue_order(&order);
-            shepherd.flush(registry);
             return is_only_report;
         }
         self.host_rotation.rotation = None;

@@ -19,6 +19,7 @@ mod scout;
 pub mod service;
 mod session;
 mod shepherd_handle;
+mod stop_enforcer;
 mod submit;
 mod tree_node;
 
@@ -328,6 +329,7 @@ impl Daemon {
             if signalled {
                 self.on_signals();
             }
+            self.enforce_stops();
             self.tick_led_jobs();
             self.dispatch_pending();
             self.tick_gang();
@@ -520,6 +522,7 @@ impl Daemon {
             reset_timeout,
             folder_timeout,
             self.control_deadline(),
+            self.stop_enforcement_timeout(),
             self.login_deadline(),
             frame_timeout,
         ];

@@ -1,13 +1,16 @@
-//! The control group of a job on a host: it limits and counts resources, and ends all processes of
-//! the job. Version 2 is used if it has the controller, otherwise version 1. If neither has it, the
-//! shepherd samples the processes instead.
+//! The control group of a job on a host: it limits and counts resources, and freezes or ends all
+//! processes of the job. Version 2 is used if it has the controller, otherwise version 1. If
+//! neither can limit and count, the shepherd samples the processes instead.
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use super::pidfd::PidFd;
 use super::process;
 
 /// Names of the groups of jobs: this prefix, and the name of the job's directory.
@@ -16,6 +19,9 @@ const JOB_CGROUP_PREFIX: &str = "scored-";
 const DAEMON_CGROUP: &str = "scored.daemon";
 /// How long killed processes may take to leave their group.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Processes that are killed one by one are held by descriptors, so many at a time.
+const KILL_BATCH_LEN: usize = 64;
 
 /// Version of the cgroup interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +41,7 @@ struct ControllerPath {
 pub struct Cgroups {
     memory: Option<ControllerPath>,
     cpu: Option<ControllerPath>,
+    freezer: Option<ControllerPath>,
     /// Version 2 can kill a whole group at once.
     kill_base: Option<PathBuf>,
 }
@@ -44,10 +51,54 @@ pub struct Cgroups {
 pub struct Group {
     dirs: Vec<PathBuf>,
     kill_dir: Option<PathBuf>,
+    freezer: Option<Freezer>,
     /// `cpu.stat` or `cpuacct.usage`: see [`cpu_ns`].
     pub cpu_file: Option<PathBuf>,
     /// `memory.events` or `memory.oom_control`: see [`oom_kills`].
     pub oom_file: Option<PathBuf>,
+}
+
+/// What freezes a group.
+#[derive(Debug)]
+struct Freezer {
+    version: Version,
+    file: PathBuf,
+}
+
+impl Freezer {
+    /// The freezer of the group `dir`.
+    fn new(version: Version, dir: &Path) -> Self {
+        Self { version, file: dir.join(version.freezer_file()) }
+    }
+
+    fn write(&self, state: FreezerState) -> io::Result<()> {
+        fs::write(&self.file, self.version.freezer_text(state))
+    }
+}
+
+/// The state of a group that is requested of its freezer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FreezerState {
+    Frozen,
+    Thawed,
+}
+
+impl Version {
+    fn freezer_file(self) -> &'static str {
+        match self {
+            Self::One => "freezer.state",
+            Self::Two => "cgroup.freeze",
+        }
+    }
+
+    fn freezer_text(self, state: FreezerState) -> &'static str {
+        match (self, state) {
+            (Self::One, FreezerState::Frozen) => "FROZEN",
+            (Self::One, FreezerState::Thawed) => "THAWED",
+            (Self::Two, FreezerState::Frozen) => "1",
+            (Self::Two, FreezerState::Thawed) => "0",
+        }
+    }
 }
 
 /// This process's own group in a hierarchy: version 2 (no controller), or that of version 1 with
@@ -92,15 +143,19 @@ impl Cgroups {
                 cgroups.memory = v2.probe(&[("memory.max", "1073741824")], "memory.events");
             }
             cgroups.cpu = v2.probe(&[], "cpu.stat");
+            cgroups.freezer = v2.probe_freezer();
             cgroups.kill_base = v2.probe(&[("cgroup.kill", "1")], "cgroup.procs").map(|_| base);
         }
+        let v1_path = |controller: &str| {
+            Some(ControllerPath { version: Version::One, base: self_group(controller).ok()? })
+        };
         let v1 = |controller: &str, writes: &[(&str, &str)], file: &str| {
-            ControllerPath { version: Version::One, base: self_group(controller).ok()? }
-                .probe(writes, file)
+            v1_path(controller)?.probe(writes, file)
         };
         let limit = [("memory.limit_in_bytes", "1073741824")];
         cgroups.memory = cgroups.memory.or_else(|| v1("memory", &limit, "memory.oom_control"));
         cgroups.cpu = cgroups.cpu.or_else(|| v1("cpuacct", &[], "cpuacct.usage"));
+        cgroups.freezer = cgroups.freezer.or_else(|| v1_path("freezer")?.probe_freezer());
         cgroups
     }
 
@@ -114,8 +169,13 @@ impl Cgroups {
         describe(self.cpu.as_ref())
     }
 
+    /// How a job is frozen, for the user.
+    pub fn freezer(&self) -> Result<String, String> {
+        describe(self.freezer.as_ref())
+    }
+
     fn bases(&self) -> Vec<PathBuf> {
-        let controllers = [self.memory.as_ref(), self.cpu.as_ref()].into_iter().flatten();
+        let controllers = [&self.memory, &self.cpu, &self.freezer].into_iter().flatten();
         let mut bases: Vec<_> = controllers.map(|controller| controller.base.clone()).collect();
         bases.extend(self.kill_base.clone());
         bases.sort();
@@ -129,7 +189,7 @@ impl Cgroups {
     /// As mkdir(2), or the limit cannot be set.
     pub fn make(&self, name: &str, memory: Option<u64>) -> io::Result<Group> {
         let name = format!("{JOB_CGROUP_PREFIX}{name}");
-        let mut group = Group { dirs: Vec::new(), kill_dir: None, cpu_file: None, oom_file: None };
+        let mut group = self.group(&name, Vec::new());
         for base in self.bases() {
             let dir = base.join(&name);
             match fs::create_dir(&dir) {
@@ -140,7 +200,6 @@ impl Cgroups {
                 _ => group.dirs.push(dir),
             }
         }
-        group.kill_dir = self.kill_base.as_ref().map(|base| base.join(&name));
         group.cpu_file = self.cpu.as_ref().map(|controller| {
             let file =
                 if controller.version == Version::Two { "cpu.stat" } else { "cpuacct.usage" };
@@ -160,29 +219,36 @@ impl Cgroups {
         Ok(group)
     }
 
+    /// The group with this name, if it exists in these directories.
+    fn group(&self, name: &str, dirs: Vec<PathBuf>) -> Group {
+        let freezer = self.freezer.as_ref();
+        Group {
+            dirs,
+            kill_dir: self.kill_base.as_ref().map(|base| base.join(name)),
+            freezer: freezer.map(|freezer| Freezer::new(freezer.version, &freezer.base.join(name))),
+            cpu_file: None,
+            oom_file: None,
+        }
+    }
+
     /// Kills the remaining processes in the groups of dead jobs, and removes these groups.
     /// `is_dead` is called with the name of the job's directory. Returns an error for each group
     /// that cannot be removed.
     pub fn sweep(&self, is_dead: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let mut errors = Vec::new();
-        for base in self.bases() {
-            let Ok(entries) = fs::read_dir(&base) else { continue };
-            for entry in entries.flatten() {
-                let name = entry.file_name();
-                let job = name.to_str().and_then(|name| name.strip_prefix(JOB_CGROUP_PREFIX));
-                if !job.is_some_and(is_dead) {
-                    continue;
-                }
-                let dir = entry.path();
-                let kill_dir = Some(dir.clone());
-                let group = Group { dirs: vec![dir], kill_dir, cpu_file: None, oom_file: None };
-                group.kill();
-                if let Err(error) = group.remove() {
-                    errors.push(format!("{}: {error}", entry.path().display()));
-                }
-            }
-        }
-        errors
+        let bases = self.bases();
+        let entries = bases.iter().flat_map(fs::read_dir).flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let is_of_dead_job =
+            |name: &String| name.strip_prefix(JOB_CGROUP_PREFIX).is_some_and(is_dead);
+        // A group is thawed and killed in all hierarchies before it is removed from one.
+        let names: BTreeSet<String> = names.filter(is_of_dead_job).collect();
+        let remove = |name: String| {
+            let dirs = bases.iter().map(|base| base.join(&name)).filter(|dir| dir.exists());
+            let group = self.group(&name, dirs.collect());
+            group.kill();
+            group.remove().err().map(|error| format!("{name}: {error}"))
+        };
+        names.into_iter().filter_map(remove).collect()
     }
 }
 
@@ -242,12 +308,20 @@ fn limit_memory(version: Version, dir: &Path, bytes: u64) -> io::Result<()> {
 impl ControllerPath {
     /// Whether a group can be created here, accepts these writes and has this file.
     fn probe(&self, writes: &[(&str, &str)], file: &str) -> Option<ControllerPath> {
-        let dir = self.base.join(format!("scored.probe-{}", std::process::id()));
+        static NEXT_PROBE: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_PROBE.fetch_add(1, Ordering::Relaxed);
+        let dir = self.base.join(format!("scored.probe-{}-{number}", std::process::id()));
         fs::create_dir(&dir).ok()?;
         let written = writes.iter().all(|(file, text)| fs::write(dir.join(file), text).is_ok());
         let readable = fs::read(dir.join(file)).is_ok();
         let removed = fs::remove_dir(&dir).is_ok();
         (written && readable && removed).then(|| self.clone())
+    }
+
+    fn probe_freezer(&self) -> Option<ControllerPath> {
+        let file = self.version.freezer_file();
+        let states = [FreezerState::Frozen, FreezerState::Thawed];
+        self.probe(&states.map(|state| (file, self.version.freezer_text(state))), file)
     }
 }
 
@@ -265,25 +339,62 @@ impl Group {
         self.oom_file.as_deref().and_then(oom_kills).unwrap_or(0)
     }
 
+    /// Asks the kernel to freeze the processes of the group, and those that they start. Returns
+    /// before all of them are frozen: each one is as soon as it enters or leaves the kernel, or at
+    /// the next interrupt of its processor.
+    ///
+    /// # Errors
+    /// There is no freezer, or as write(2) on the file of the freezer.
+    pub fn freeze(&self) -> io::Result<()> {
+        let freezer = self.freezer.as_ref();
+        freezer.ok_or(io::ErrorKind::Unsupported)?.write(FreezerState::Frozen)
+    }
+
+    /// Lets the processes of the group continue.
+    ///
+    /// # Errors
+    /// As write(2) on the file of the freezer.
+    pub fn thaw(&self) -> io::Result<()> {
+        self.freezer.as_ref().map_or(Ok(()), |freezer| freezer.write(FreezerState::Thawed))
+    }
+
     /// Kills every process in the group.
     pub fn kill(&self) {
-        if let Some(dir) = &self.kill_dir
-            && fs::write(dir.join("cgroup.kill"), "1").is_ok()
-        {
-            return;
+        let at_once = self.kill_dir.as_ref().map(|dir| fs::write(dir.join("cgroup.kill"), "1"));
+        if !matches!(at_once, Some(Ok(()))) {
+            self.kill_one_by_one();
         }
-        for pid in self.processes() {
-            process::kill(pid, libc::SIGKILL);
+        // A frozen group of version 1 holds SIGKILL back. This fails only if there is no group.
+        let _ = self.thaw();
+    }
+
+    /// Kills the processes that are listed in the group. A number in the list may be another
+    /// process's a moment later. Therefore each process is held by a descriptor, and killed if the
+    /// number is still listed then.
+    fn kill_one_by_one(&self) {
+        for pids in self.processes().into_iter().collect::<Vec<_>>().chunks(KILL_BATCH_LEN) {
+            let held: Vec<_> = pids.iter().map(|pid| (*pid, PidFd::open(*pid))).collect();
+            let listed = self.processes();
+            for (pid, pid_fd) in held.into_iter().filter(|(pid, _)| listed.contains(pid)) {
+                match pid_fd {
+                    Ok(pid_fd) => _ = pid_fd.send_signal(libc::SIGKILL),
+                    // A kernel without such descriptors.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                        process::kill(pid, libc::SIGKILL)
+                    }
+                    // It has exited.
+                    Err(_) => {}
+                }
+            }
         }
     }
 
-    fn processes(&self) -> Vec<i32> {
+    fn processes(&self) -> HashSet<i32> {
         let lists = self.dirs.iter().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
-        let pids: Vec<i32> = lists
+        lists
             .flatten()
             .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
-            .collect();
-        pids
+            .collect()
     }
 
     /// Removes the group. Its processes must have exited or been killed.
@@ -367,5 +478,144 @@ mod tests {
         assert_eq!(cgroups.sweep(&|job| job == name), Vec::<String>::new());
         assert!(!child.wait().unwrap().success());
         assert!(group.dirs.iter().all(|dir| !dir.exists()));
+    }
+
+    /// A child that computes for ever, in the group.
+    fn busy_child(group: &Group) -> std::process::Child {
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", "read go; while :; do :; done"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        group.enter(child.id() as i32).unwrap();
+        drop(child.stdin.take());
+        child
+    }
+
+    /// Processor time of a process, in ticks.
+    fn ticks(child: &std::process::Child) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    }
+
+    fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !holds() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn wait_until_computing(child: &std::process::Child) {
+        let before = ticks(child);
+        wait_until("the child does not compute", || ticks(child) > before + 2);
+    }
+
+    fn wait_until_frozen(child: &std::process::Child) {
+        wait_until("the child is not frozen", || {
+            let before = ticks(child);
+            std::thread::sleep(Duration::from_millis(100));
+            ticks(child) == before
+        });
+    }
+
+    /// A group for the groups of a test: the sweep of a daemon that starts does not find them.
+    struct TestBase(PathBuf);
+
+    impl TestBase {
+        fn create(controller: &str) -> Option<Self> {
+            static NEXT_BASE: AtomicU32 = AtomicU32::new(0);
+            let number = NEXT_BASE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("scored.test-{}-{number}", std::process::id());
+            let path = self_group(controller).ok()?.join(name);
+            fs::create_dir(&path).ok().map(|()| Self(path))
+        }
+    }
+
+    impl Drop for TestBase {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir(&self.0);
+        }
+    }
+
+    /// For each kind of freezer: groups that are made in that hierarchy, and a base for them.
+    fn freezers() -> Vec<(Cgroups, TestBase)> {
+        let kinds = [(Version::Two, ""), (Version::One, "freezer")];
+        let found = kinds.into_iter().filter_map(|(version, controller)| {
+            let base = TestBase::create(controller)?;
+            let freezer = ControllerPath { version, base: base.0.clone() }.probe_freezer();
+            if freezer.is_none() {
+                eprintln!("skipped: no freezer of version {version:?} can be used here");
+            }
+            Some((Cgroups { freezer: Some(freezer?), ..Cgroups::default() }, base))
+        });
+        found.collect()
+    }
+
+    #[test]
+    fn a_group_is_frozen_thawed_and_killed_while_it_is_frozen() {
+        for (cgroups, _base) in freezers() {
+            let group = cgroups.make("job-freeze", None).unwrap();
+            let mut child = busy_child(&group);
+            wait_until_computing(&child);
+            for _ in 0..2 {
+                group.freeze().unwrap();
+                wait_until_frozen(&child);
+                group.thaw().unwrap();
+                wait_until_computing(&child);
+            }
+            group.freeze().unwrap();
+            wait_until_frozen(&child);
+            group.kill();
+            wait_until("the child survives", || child.try_wait().unwrap().is_some());
+            group.remove().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_frozen_group_of_a_dead_job_is_swept() {
+        for (cgroups, _base) in freezers() {
+            // A hierarchy that comes earlier has the same group.
+            let cpu_base = TestBase::create("cpuacct");
+            let cpu = cpu_base
+                .as_ref()
+                .map(|base| ControllerPath { version: Version::One, base: base.0.clone() });
+            let cgroups = Cgroups { cpu, ..cgroups };
+            let group = cgroups.make("job-sweep", None).unwrap();
+            let mut child = busy_child(&group);
+            group.freeze().unwrap();
+            wait_until_frozen(&child);
+            assert_eq!(cgroups.sweep(&|job| job == "job-sweep"), Vec::<String>::new());
+            wait_until("the child survives", || child.try_wait().unwrap().is_some());
+            assert!(group.dirs.iter().all(|dir| !dir.exists()));
+        }
+    }
+
+    #[test]
+    fn a_group_without_a_freezer_is_not_frozen() {
+        let group = Cgroups::default().make("job-none", None).unwrap();
+        assert_eq!(group.freeze().unwrap_err().kind(), io::ErrorKind::Unsupported);
+        group.thaw().unwrap();
+    }
+
+    #[test]
+    fn every_process_of_a_group_is_killed_one_by_one() {
+        let Some((cgroups, _base)) = freezers().pop() else { return };
+        let group = cgroups.make("job-kill", None).unwrap();
+        let mut children: Vec<_> = (0..2 * KILL_BATCH_LEN + 1)
+            .map(|_| std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap())
+            .collect();
+        let mut bystander = children.pop().unwrap();
+        children.iter().for_each(|child| group.enter(child.id() as i32).unwrap());
+        group.kill_one_by_one();
+        for child in &mut children {
+            wait_until("a child survives", || child.try_wait().unwrap().is_some());
+        }
+        assert_eq!(group.processes(), HashSet::new());
+        group.remove().unwrap();
+        assert!(bystander.try_wait().unwrap().is_none());
+        bystander.kill().unwrap();
+        bystander.wait().unwrap();
     }
 }

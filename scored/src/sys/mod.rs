@@ -11,6 +11,7 @@ pub mod memfd;
 pub mod name_lookup;
 pub mod namespace;
 pub mod pdeathsig;
+pub mod pidfd;
 pub mod probe;
 pub mod process;
 pub mod process_stop;

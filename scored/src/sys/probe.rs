@@ -45,11 +45,16 @@ const PROBES: &[Probe] = &[
          and its shepherd are killed at the same instant",
     ),
     (
-        "cgroup v2 freezer and kill",
-        cgroup2,
-        "long suspends are by SIGSTOP, which a program can see",
+        "cgroup v2 kill",
+        cgroup2_kill,
+        "what a dead job has left is killed process by process, if there is anything",
     ),
-    ("cgroup v1 freezer", cgroup1, "nothing, where cgroup v2 is there"),
+    (
+        "freezing of a job",
+        || Cgroups::find(false).freezer().map_err(io::Error::other),
+        "multi-user mode: a job whose user keeps it from being stopped at the end of a time slice \
+         is killed, and holds its processors for some seconds",
+    ),
     (
         "memory of a job",
         || Cgroups::find(false).memory().map_err(io::Error::other),
@@ -108,28 +113,12 @@ fn probe_containment(containment: Containment) -> io::Result<String> {
     namespace::try_containment(containment).map(|()| "with its own /proc".to_owned())
 }
 
-/// Path of a new subgroup of this process's group in a hierarchy.
-fn probe_group_path(controller: &str) -> io::Result<String> {
-    let self_group = cgroup::self_group(controller)?;
-    Ok(format!("{}/scored.probe-{}", self_group.display(), std::process::id()))
-}
-
-fn try_group(path: &str, writes: &[(&str, &str)]) -> io::Result<String> {
-    fs::create_dir(path)?;
-    let written =
-        writes.iter().try_for_each(|(file, text)| fs::write(format!("{path}/{file}"), text));
-    let removed = fs::remove_dir(path);
-    written.and(removed).map(|()| "can be made and used".to_owned())
-}
-
-fn cgroup2() -> io::Result<String> {
-    let path = probe_group_path("")?;
-    try_group(&path, &[("cgroup.freeze", "1"), ("cgroup.freeze", "0"), ("cgroup.kill", "1")])
-}
-
-fn cgroup1() -> io::Result<String> {
-    let path = probe_group_path("freezer")?;
-    try_group(&path, &[("freezer.state", "FROZEN"), ("freezer.state", "THAWED")])
+fn cgroup2_kill() -> io::Result<String> {
+    let group = cgroup::self_group("")?.join(format!("scored.probe-{}", std::process::id()));
+    fs::create_dir(&group)?;
+    let killed = fs::write(group.join("cgroup.kill"), "1");
+    let removed = fs::remove_dir(&group);
+    killed.and(removed).map(|()| "can be made and used".to_owned())
 }
 
 /// Whether a thread of this process may use the realtime class.

@@ -247,7 +247,7 @@ impl Service {
     }
 
     /// Logs a line about an unauthenticated client or peer. Such lines must not fill the log.
-    fn warn_rate_limited(&mut self, is_local: bool, text: &str) {
+    pub(super) fn warn_rate_limited(&mut self, is_local: bool, text: &str) {
         let (window_start, count) = &mut self.log_windows[usize::from(is_local)];
         if window_start.elapsed() > LOG_RATE_INTERVAL {
             (*window_start, *count) = (Instant::now(), 0);

@@ -1,0 +1,400 @@
+//! Stops of a job that its shepherd does not carry out in time. The shepherd is a process of the
+//! job's user, who can stop it again and again. The processors of the job would not be free for the
+//! jobs of others then. Therefore the daemon of the host freezes the job's cgroup itself, and
+//! reports the stop. A frozen shepherd notices nothing: it carries out the stop and the next order
+//! to run one after the other when it continues.
+//!
+//! [`StopEnforcer`] decides; [`HostJob`] carries the decisions out. In single-user mode there is no
+//! cgroup, and there are no others.
+
+use std::time::{Duration, Instant};
+
+use score_proto::job_control::{Order, Report, StopCondition};
+
+use super::Daemon;
+use super::host_job::HostJob;
+
+/// How late the shepherd may report a stop before the job is frozen.
+const STOP_GRACE: Duration = Duration::from_millis(200);
+/// The same after the job was frozen for the first time. To be frozen does an honest job no harm.
+const REPEATED_STOP_GRACE: Duration = Duration::from_millis(20);
+/// How long a job that cannot be frozen may hold its processors before it is killed.
+const UNSTOPPED_GRACE: Duration = Duration::from_secs(5);
+/// How long the shepherd may take to end a job that its user has killed.
+const KILL_GRACE: Duration = Duration::from_secs(30);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct StopEnforcer {
+    stop: StopState,
+    shepherd: ShepherdState,
+    /// How late the shepherd may report a stop now.
+    stop_grace: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopState {
+    /// The job may run, or has been stopped by its shepherd.
+    NotDue,
+    /// The shepherd has to report this stop before the deadline.
+    Due { switch_seq: u64, deadline: Instant },
+    /// The job has been frozen instead of this stop.
+    Frozen { switch_seq: u64 },
+    /// The job could not be frozen. At the deadline it is killed.
+    Overdue { switch_seq: u64, deadline: Instant },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShepherdState {
+    Serving,
+    /// The shepherd has the order to kill the job. At the deadline it is killed.
+    Ending {
+        deadline: Instant,
+    },
+    /// It has been killed, for this reason if it was late.
+    Killed(Option<KillReason>),
+}
+
+/// Why the daemon has killed a shepherd that was late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KillReason {
+    /// It did not stop the job, and the job could not be frozen.
+    NotStopped,
+    /// It did not end a job that its user had killed.
+    NotEnded,
+}
+
+impl KillReason {
+    /// The line for the user.
+    pub fn text(self) -> String {
+        let cause = match self {
+            Self::NotStopped => format!(
+                "has not stopped the job within {} s of the end of its time slice, and this host \
+                 cannot freeze the job",
+                (STOP_GRACE + UNSTOPPED_GRACE).as_secs()
+            ),
+            Self::NotEnded => {
+                format!("has not ended the killed job within {} s", KILL_GRACE.as_secs())
+            }
+        };
+        format!("the job's shepherd {cause}: every process has been killed")
+    }
+}
+
+/// What an order requires of the daemon, in addition to the shepherd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrderEffect {
+    /// Nothing.
+    None,
+    /// The job has to continue.
+    Thaw,
+    /// The job is frozen already: the stop is reported.
+    ReportStopped {
+        /// The number of the stop.
+        switch_seq: u64,
+    },
+}
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enforcement {
+    /// Freeze the job and report the stop.
+    Freeze {
+        /// The number of the stop.
+        switch_seq: u64,
+    },
+    /// Kill what may still run of a job that has been killed, and report the stop.
+    KillRemaining {
+        /// The number of the stop.
+        switch_seq: u64,
+    },
+    /// Kill the shepherd.
+    Kill,
+}
+
+impl StopEnforcer {
+    /// A job that runs until it is ordered to stop.
+    pub fn new() -> Self {
+        Self { stop: StopState::NotDue, shepherd: ShepherdState::Serving, stop_grace: STOP_GRACE }
+    }
+
+    /// The shepherd is about to get an order.
+    pub fn on_order(&mut self, order: &Order, now: Instant) -> OrderEffect {
+        let grace_end = now + self.stop_grace;
+        match (order, self.stop) {
+            (Order::Stop { switch_seq, .. }, StopState::Frozen { .. }) => {
+                self.stop = StopState::Frozen { switch_seq: *switch_seq };
+                OrderEffect::ReportStopped { switch_seq: *switch_seq }
+            }
+            (Order::Stop { switch_seq, .. }, stop) => {
+                let switch_seq = *switch_seq;
+                self.stop = match stop {
+                    StopState::Overdue { deadline, .. } => {
+                        StopState::Overdue { switch_seq, deadline }
+                    }
+                    StopState::Due { deadline, .. } => {
+                        StopState::Due { switch_seq, deadline: deadline.min(grace_end) }
+                    }
+                    _ => StopState::Due { switch_seq, deadline: grace_end },
+                };
+                OrderEffect::None
+            }
+            (Order::Run { stop_condition: StopCondition::Unchanged, .. }, _) => OrderEffect::None,
+            (Order::Run { stop_condition, .. }, _) => {
+                let next = match *stop_condition {
+                    StopCondition::After { run_us, switch_seq } => {
+                        let deadline = grace_end + Duration::from_micros(run_us.into());
+                        StopState::Due { switch_seq, deadline }
+                    }
+                    _ => StopState::NotDue,
+                };
+                self.leave_frozen_for(next)
+            }
+            // Only the first one: its user can repeat it.
+            (Order::Kill, _) if self.shepherd == ShepherdState::Serving => {
+                self.shepherd = ShepherdState::Ending { deadline: now + KILL_GRACE };
+                self.thaw_for_order(now)
+            }
+            // The master of the job waits for the shepherd, also while the job is stopped.
+            (Order::Finish | Order::Sample { stopped: true, .. }, _) => self.thaw_for_order(now),
+            _ => OrderEffect::None,
+        }
+    }
+
+    fn leave_frozen_for(&mut self, next: StopState) -> OrderEffect {
+        match std::mem::replace(&mut self.stop, next) {
+            StopState::Frozen { .. } => OrderEffect::Thaw,
+            _ => OrderEffect::None,
+        }
+    }
+
+    /// The shepherd of a frozen job gets time for an order, and has to stop the job again.
+    fn thaw_for_order(&mut self, now: Instant) -> OrderEffect {
+        match self.stop {
+            StopState::Frozen { switch_seq } => {
+                let deadline = now + STOP_GRACE;
+                self.leave_frozen_for(StopState::Due { switch_seq, deadline })
+            }
+            _ => OrderEffect::None,
+        }
+    }
+
+    /// The shepherd has reported something, perhaps a stop.
+    pub fn on_report(&mut self, report: &Report) {
+        if let Report::Stopped { switch_seq } = report {
+            self.on_stopped(*switch_seq);
+        }
+    }
+
+    /// The shepherd has reported this stop.
+    pub fn on_stopped(&mut self, stopped_seq: u64) {
+        if let StopState::Due { switch_seq, .. } | StopState::Overdue { switch_seq, .. } = self.stop
+            && stopped_seq >= switch_seq
+        {
+            self.stop = StopState::NotDue;
+        }
+    }
+
+    /// The job could not be frozen.
+    pub fn on_freeze_failed(&mut self, now: Instant) {
+        if let StopState::Frozen { switch_seq } = self.stop {
+            self.stop = StopState::Overdue { switch_seq, deadline: now + UNSTOPPED_GRACE };
+        }
+    }
+
+    /// The shepherd has been killed, and with it the job.
+    pub fn on_killed(&mut self) -> OrderEffect {
+        if !matches!(self.shepherd, ShepherdState::Killed(_)) {
+            self.shepherd = ShepherdState::Killed(None);
+        }
+        match self.stop {
+            StopState::Frozen { .. } => self.leave_frozen_for(StopState::NotDue),
+            _ => OrderEffect::None,
+        }
+    }
+
+    /// Why the shepherd was killed, if it was late.
+    pub fn kill_reason(&self) -> Option<KillReason> {
+        match self.shepherd {
+            ShepherdState::Killed(reason) => reason,
+            _ => None,
+        }
+    }
+
+    /// When [`StopEnforcer::enforce`] has to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        let stop_deadline = match self.stop {
+            StopState::Due { deadline, .. } | StopState::Overdue { deadline, .. } => Some(deadline),
+            _ => None,
+        };
+        let end_deadline = match self.shepherd {
+            ShepherdState::Ending { deadline } => Some(deadline),
+            _ => None,
+        };
+        stop_deadline.into_iter().chain(end_deadline).min()
+    }
+
+    /// What is due by now.
+    pub fn enforce(&mut self, now: Instant) -> Option<Enforcement> {
+        if let ShepherdState::Ending { deadline } = self.shepherd
+            && deadline <= now
+        {
+            self.shepherd = ShepherdState::Killed(Some(KillReason::NotEnded));
+            return Some(Enforcement::Kill);
+        }
+        match (self.stop, self.shepherd) {
+            (StopState::Due { switch_seq, deadline }, ShepherdState::Killed(_))
+                if deadline <= now =>
+            {
+                self.stop = StopState::NotDue;
+                Some(Enforcement::KillRemaining { switch_seq })
+            }
+            (StopState::Due { switch_seq, deadline }, _) if deadline <= now => {
+                self.stop = StopState::Frozen { switch_seq };
+                self.stop_grace = REPEATED_STOP_GRACE;
+                Some(Enforcement::Freeze { switch_seq })
+            }
+            (StopState::Overdue { switch_seq, deadline }, _) if deadline <= now => {
+                self.stop = StopState::Due { switch_seq, deadline: now + STOP_GRACE };
+                self.shepherd = ShepherdState::Killed(Some(KillReason::NotStopped));
+                Some(Enforcement::Kill)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Daemon {
+    /// Carries out the stops for which shepherds are late.
+    pub fn enforce_stops(&mut self) {
+        let now = Instant::now();
+        for ((job, _), host_job) in &mut self.host_jobs {
+            let Some(text) = host_job.enforce_stop(now) else { continue };
+            self.host_rotation.end_with(*job);
+            if let Some(service) = &mut self.service {
+                service.warn_rate_limited(true, &format!("job {job}: {text}"));
+            }
+        }
+    }
+
+    /// The time until the next stop is enforced.
+    pub fn stop_enforcement_timeout(&self) -> Option<Duration> {
+        let due = self.host_jobs.values().filter_map(HostJob::stop_deadline).min()?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(switch_seq: u64) -> Order {
+        Order::Stop { switch_seq, is_lasting: false }
+    }
+
+    fn run(stop_condition: StopCondition) -> Order {
+        Order::Run { switch_seq: 1, idle_check_interval_us: 0, stop_condition }
+    }
+
+    fn run_for(run_us: u32, switch_seq: u64) -> Order {
+        run(StopCondition::After { run_us, switch_seq })
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A job that has been frozen instead of stop 5, and the time of that.
+    fn frozen() -> (StopEnforcer, Instant) {
+        let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
+        assert_eq!(enforcer.on_order(&run_for(10_000, 5), now), OrderEffect::None);
+        let due = now + 10 * MS + STOP_GRACE;
+        assert_eq!((enforcer.deadline(), enforcer.enforce(due - MS)), (Some(due), None));
+        assert_eq!(enforcer.enforce(due), Some(Enforcement::Freeze { switch_seq: 5 }));
+        assert_eq!(enforcer.deadline(), None);
+        (enforcer, due)
+    }
+
+    #[test]
+    fn a_stop_that_is_reported_in_time_is_not_enforced() {
+        let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
+        for (order, reported) in [(run_for(10_000, 5), 5), (stop(6), 6), (stop(7), 9)] {
+            enforcer.on_order(&order, now);
+            // The report of an earlier stop is late.
+            enforcer.on_report(&Report::Stopped { switch_seq: 4 });
+            assert!(enforcer.deadline().is_some());
+            enforcer.on_report(&Report::Stopped { switch_seq: reported });
+            assert_eq!(enforcer.deadline(), None);
+        }
+        enforcer.on_order(&run_for(10_000, 10), now);
+        enforcer.on_order(&run(StopCondition::Unchanged), now);
+        assert!(enforcer.deadline().is_some());
+        enforcer.on_order(&run(StopCondition::OnOrder), now);
+        assert_eq!(enforcer.deadline(), None);
+    }
+
+    #[test]
+    fn a_frozen_job_continues_at_the_next_order_to_run_and_has_less_grace_then() {
+        let (mut enforcer, now) = frozen();
+        assert_eq!(enforcer.on_order(&run(StopCondition::Unchanged), now), OrderEffect::None);
+        assert_eq!(enforcer.on_order(&stop(6), now), OrderEffect::ReportStopped { switch_seq: 6 });
+        assert_eq!(enforcer.on_order(&run_for(10_000, 7), now), OrderEffect::Thaw);
+        // The shepherd carries out what it has missed.
+        enforcer.on_report(&Report::Stopped { switch_seq: 6 });
+        assert_eq!(enforcer.deadline(), Some(now + 10 * MS + REPEATED_STOP_GRACE));
+    }
+
+    #[test]
+    fn repeated_orders_to_stop_extend_no_deadline() {
+        let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
+        for number in 0..5_u8 {
+            enforcer.on_order(&stop(number.into()), now + STOP_GRACE / 5 * number.into());
+        }
+        assert_eq!(enforcer.deadline(), Some(now + STOP_GRACE));
+        let (mut enforcer, now) = frozen();
+        enforcer.on_freeze_failed(now);
+        enforcer.on_order(&stop(9), now + MS);
+        assert_eq!(enforcer.deadline(), Some(now + UNSTOPPED_GRACE));
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_frozen_is_killed_unless_it_stops() {
+        for stops in [false, true] {
+            let (mut enforcer, now) = frozen();
+            enforcer.on_freeze_failed(now);
+            let due = now + UNSTOPPED_GRACE;
+            assert_eq!(enforcer.enforce(due - MS), None);
+            if stops {
+                enforcer.on_stopped(5);
+            }
+            assert_eq!(enforcer.enforce(due), (!stops).then_some(Enforcement::Kill));
+            let reason = enforcer.kill_reason();
+            assert_eq!(reason, (!stops).then_some(KillReason::NotStopped));
+            // A process outside that traces the job keeps it from ending.
+            let remaining = enforcer.enforce(due + STOP_GRACE);
+            let expected = Enforcement::KillRemaining { switch_seq: 5 };
+            assert_eq!(remaining, (!stops).then_some(expected));
+        }
+    }
+
+    #[test]
+    fn a_killed_job_is_thawed_once_and_has_to_end() {
+        let (mut enforcer, now) = frozen();
+        assert_eq!(enforcer.on_order(&Order::Kill, now), OrderEffect::Thaw);
+        let due = now + STOP_GRACE;
+        assert_eq!(enforcer.enforce(due), Some(Enforcement::Freeze { switch_seq: 5 }));
+        assert_eq!(enforcer.on_order(&Order::Kill, due), OrderEffect::None);
+        assert_eq!(enforcer.enforce(now + KILL_GRACE), Some(Enforcement::Kill));
+        assert_eq!(enforcer.on_killed(), OrderEffect::Thaw);
+        assert_eq!(enforcer.kill_reason(), Some(KillReason::NotEnded));
+        assert_eq!((enforcer.on_killed(), enforcer.deadline()), (OrderEffect::None, None));
+    }
+
+    #[test]
+    fn a_frozen_job_answers_the_master() {
+        for order in [Order::Finish, Order::Sample { element: 1, round: 1, stopped: true }] {
+            let (mut enforcer, now) = frozen();
+            assert_eq!(enforcer.on_order(&order, now), OrderEffect::Thaw);
+            assert_eq!(enforcer.on_order(&order, now), OrderEffect::None);
+            assert_eq!(enforcer.deadline(), Some(now + STOP_GRACE));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Signals to a process by a descriptor. A process id can be assigned to another process at any
+//! time; a descriptor always refers to the process for which it was opened.
+
+// UNSAFETY: pidfd_open(2) and pidfd_send_signal(2) have no safe wrapper.
+#![expect(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A process, running or exited.
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// The process that has this id now.
+    ///
+    /// # Errors
+    /// As pidfd_open(2): ENOSYS before Linux 5.3.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        match i32::try_from(fd) {
+            // SAFETY: the kernel has just made this descriptor for us.
+            Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sends a signal to the process.
+    ///
+    /// # Errors
+    /// As pidfd_send_signal(2): ESRCH if the process has exited.
+    pub fn send_signal(&self, signal: i32) -> io::Result<()> {
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: without an info the kernel reads no memory of ours.
+        let result = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, no_info, 0)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exited_process_gets_no_signal() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let pid_fd = PidFd::open(child.id() as i32).unwrap();
+        pid_fd.send_signal(libc::SIGKILL).unwrap();
+        child.wait().unwrap();
+        let error = pid_fd.send_signal(libc::SIGKILL).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+        assert!(PidFd::open(child.id() as i32).is_err());
+    }
+}
