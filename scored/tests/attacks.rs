@@ -669,7 +669,7 @@ fn signal_repeatedly(user: u32, pid: Pid, signal: Signal, duration: Duration) {
 
 #[test]
 fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
-    const PHASE: Duration = Duration::from_secs(4);
+    const PHASE_WINDOW: Duration = Duration::from_secs(4);
     let Some(mut service) = Service::start_with(1, &["-ts", "100"]) else { return };
     let mut clients = Vec::new();
     // Numbers that no other process has.
@@ -686,10 +686,13 @@ fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
         phase();
         ticks(honest) - before
     };
-    let beside_honest = ticks_in(&|| std::thread::sleep(PHASE));
+    let beside_honest = ticks_in(&|| std::thread::sleep(PHASE_WINDOW));
     let shepherd = shepherd_of(attacker);
-    let beside_attacker = ticks_in(&|| signal_repeatedly(ALICE, shepherd, Signal::SIGSTOP, PHASE));
-    println!("ticks in {PHASE:?}: {beside_attacker} beside an attacker, else {beside_honest}");
+    let beside_attacker =
+        ticks_in(&|| signal_repeatedly(ALICE, shepherd, Signal::SIGSTOP, PHASE_WINDOW));
+    println!(
+        "ticks in {PHASE_WINDOW:?}: {beside_attacker} beside an attacker, else {beside_honest}"
+    );
     assert!(beside_attacker * 4 >= beside_honest, "{beside_attacker} of {beside_honest} ticks");
     // The attacker's job has survived, and ends when it is killed.
     for client in &mut clients {

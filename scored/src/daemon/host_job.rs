@@ -313,31 +313,23 @@ impl HostJob {
         self.group.as_ref().and(self.shepherd.as_ref()).and(self.stop_enforcer.deadline())
     }
 
-    /// Stops or ends the job if the shepherd is late with that. Returns a line for the log.
-    pub fn enforce_stop(&mut self, now: Instant) -> Option<String> {
+    /// Stops or ends the job if the shepherd is late with that. Returns what was due.
+    pub fn enforce_stop(&mut self, now: Instant) -> Option<Enforcement> {
         self.stop_deadline().filter(|deadline| *deadline <= now)?;
         let group = self.group.as_ref()?;
-        match self.stop_enforcer.enforce(now)? {
-            Enforcement::Freeze { switch_seq } => {
-                if let Err(error) = group.freeze() {
-                    self.stop_enforcer.on_freeze_failed(now);
-                    return Some(format!(
-                        "its shepherd has not stopped it in time, and it cannot be frozen: {error}"
-                    ));
-                }
-                self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq });
-                Some("its shepherd has not stopped it in time: it is frozen".to_owned())
-            }
+        let enforcement = self.stop_enforcer.enforce(now)?;
+        match enforcement {
+            Enforcement::Freeze { switch_seq, .. } => match group.freeze() {
+                Ok(()) => self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq }),
+                Err(_) => self.stop_enforcer.on_freeze_failed(now),
+            },
             Enforcement::KillRemaining { switch_seq } => {
                 group.kill();
                 self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq });
-                Some("its killed shepherd has not ended: other jobs get its processors".to_owned())
             }
-            Enforcement::Kill => {
-                self.kill_shepherd();
-                self.stop_enforcer.kill_reason().map(KillReason::text)
-            }
+            Enforcement::Kill(_) => self.kill_shepherd(),
         }
+        Some(enforcement)
     }
 
     /// Kills the shepherd, and with it the job.

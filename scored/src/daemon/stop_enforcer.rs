@@ -28,8 +28,8 @@ const KILL_GRACE: Duration = Duration::from_secs(30);
 pub struct StopEnforcer {
     stop: StopState,
     shepherd: ShepherdState,
-    /// How late the shepherd may report a stop now.
-    stop_grace: Duration,
+    /// The next time that the job is frozen.
+    next_freeze: Occurrence,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,15 @@ pub enum OrderEffect {
     },
 }
 
+/// Whether something happens to a job for the first time: then it is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occurrence {
+    /// For the first time.
+    First,
+    /// Again.
+    Repeated,
+}
+
 /// What is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforcement {
@@ -102,6 +111,8 @@ pub enum Enforcement {
     Freeze {
         /// The number of the stop.
         switch_seq: u64,
+        /// Whether that is new for the job.
+        occurrence: Occurrence,
     },
     /// Kill what may still run of a job that has been killed, and report the stop.
     KillRemaining {
@@ -109,18 +120,48 @@ pub enum Enforcement {
         switch_seq: u64,
     },
     /// Kill the shepherd.
-    Kill,
+    Kill(KillReason),
+}
+
+impl Enforcement {
+    /// The line for the log, if there is one.
+    fn log_text(self) -> Option<String> {
+        match self {
+            Self::Freeze { occurrence: Occurrence::First, .. } => Some(format!(
+                "its shepherd has not stopped it within {} ms: it is frozen, or killed where it \
+                 cannot be frozen",
+                STOP_GRACE.as_millis()
+            )),
+            Self::Freeze { occurrence: Occurrence::Repeated, .. } => None,
+            Self::KillRemaining { .. } => {
+                Some("its killed shepherd has not ended: others get its processors".to_owned())
+            }
+            Self::Kill(reason) => Some(reason.text()),
+        }
+    }
 }
 
 impl StopEnforcer {
     /// A job that runs until it is ordered to stop.
     pub fn new() -> Self {
-        Self { stop: StopState::NotDue, shepherd: ShepherdState::Serving, stop_grace: STOP_GRACE }
+        Self {
+            stop: StopState::NotDue,
+            shepherd: ShepherdState::Serving,
+            next_freeze: Occurrence::First,
+        }
+    }
+
+    /// How late the shepherd may report a stop now.
+    fn stop_grace(&self) -> Duration {
+        match self.next_freeze {
+            Occurrence::First => STOP_GRACE,
+            Occurrence::Repeated => REPEATED_STOP_GRACE,
+        }
     }
 
     /// The shepherd is about to get an order.
     pub fn on_order(&mut self, order: &Order, now: Instant) -> OrderEffect {
-        let grace_end = now + self.stop_grace;
+        let grace_end = now + self.stop_grace();
         match (order, self.stop) {
             (Order::Stop { switch_seq, .. }, StopState::Frozen { .. }) => {
                 self.stop = StopState::Frozen { switch_seq: *switch_seq };
@@ -240,7 +281,7 @@ impl StopEnforcer {
             && deadline <= now
         {
             self.shepherd = ShepherdState::Killed(Some(KillReason::NotEnded));
-            return Some(Enforcement::Kill);
+            return Some(Enforcement::Kill(KillReason::NotEnded));
         }
         match (self.stop, self.shepherd) {
             (StopState::Due { switch_seq, deadline }, ShepherdState::Killed(_))
@@ -251,13 +292,13 @@ impl StopEnforcer {
             }
             (StopState::Due { switch_seq, deadline }, _) if deadline <= now => {
                 self.stop = StopState::Frozen { switch_seq };
-                self.stop_grace = REPEATED_STOP_GRACE;
-                Some(Enforcement::Freeze { switch_seq })
+                let occurrence = std::mem::replace(&mut self.next_freeze, Occurrence::Repeated);
+                Some(Enforcement::Freeze { switch_seq, occurrence })
             }
             (StopState::Overdue { switch_seq, deadline }, _) if deadline <= now => {
                 self.stop = StopState::Due { switch_seq, deadline: now + STOP_GRACE };
                 self.shepherd = ShepherdState::Killed(Some(KillReason::NotStopped));
-                Some(Enforcement::Kill)
+                Some(Enforcement::Kill(KillReason::NotStopped))
             }
             _ => None,
         }
@@ -265,13 +306,13 @@ impl StopEnforcer {
 }
 
 impl Daemon {
-    /// Carries out the stops for which shepherds are late.
+    /// Carries out the stops for which shepherds are late. Logs a line when that begins for a job.
     pub fn enforce_stops(&mut self) {
         let now = Instant::now();
         for ((job, _), host_job) in &mut self.host_jobs {
-            let Some(text) = host_job.enforce_stop(now) else { continue };
+            let Some(enforcement) = host_job.enforce_stop(now) else { continue };
             self.host_rotation.end_with(*job);
-            if let Some(service) = &mut self.service {
+            if let (Some(service), Some(text)) = (&mut self.service, enforcement.log_text()) {
                 service.warn_rate_limited(true, &format!("job {job}: {text}"));
             }
         }
@@ -300,6 +341,10 @@ mod tests {
         run(StopCondition::After { run_us, switch_seq })
     }
 
+    fn freeze(occurrence: Occurrence) -> Option<Enforcement> {
+        Some(Enforcement::Freeze { switch_seq: 5, occurrence })
+    }
+
     const MS: Duration = Duration::from_millis(1);
 
     /// A job that has been frozen instead of stop 5, and the time of that.
@@ -308,7 +353,7 @@ mod tests {
         assert_eq!(enforcer.on_order(&run_for(10_000, 5), now), OrderEffect::None);
         let due = now + 10 * MS + STOP_GRACE;
         assert_eq!((enforcer.deadline(), enforcer.enforce(due - MS)), (Some(due), None));
-        assert_eq!(enforcer.enforce(due), Some(Enforcement::Freeze { switch_seq: 5 }));
+        assert_eq!(enforcer.enforce(due), freeze(Occurrence::First));
         assert_eq!(enforcer.deadline(), None);
         (enforcer, due)
     }
@@ -365,7 +410,10 @@ mod tests {
             if stops {
                 enforcer.on_stopped(5);
             }
-            assert_eq!(enforcer.enforce(due), (!stops).then_some(Enforcement::Kill));
+            assert_eq!(
+                enforcer.enforce(due),
+                (!stops).then_some(Enforcement::Kill(KillReason::NotStopped))
+            );
             let reason = enforcer.kill_reason();
             assert_eq!(reason, (!stops).then_some(KillReason::NotStopped));
             // A process outside that traces the job keeps it from ending.
@@ -380,9 +428,12 @@ mod tests {
         let (mut enforcer, now) = frozen();
         assert_eq!(enforcer.on_order(&Order::Kill, now), OrderEffect::Thaw);
         let due = now + STOP_GRACE;
-        assert_eq!(enforcer.enforce(due), Some(Enforcement::Freeze { switch_seq: 5 }));
+        assert_eq!(enforcer.enforce(due), freeze(Occurrence::Repeated));
         assert_eq!(enforcer.on_order(&Order::Kill, due), OrderEffect::None);
-        assert_eq!(enforcer.enforce(now + KILL_GRACE), Some(Enforcement::Kill));
+        assert_eq!(
+            enforcer.enforce(now + KILL_GRACE),
+            Some(Enforcement::Kill(KillReason::NotEnded))
+        );
         assert_eq!(enforcer.on_killed(), OrderEffect::Thaw);
         assert_eq!(enforcer.kill_reason(), Some(KillReason::NotEnded));
         assert_eq!((enforcer.on_killed(), enforcer.deadline()), (OrderEffect::None, None));
