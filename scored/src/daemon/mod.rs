@@ -553,6 +553,7 @@ impl Daemon {
                     self.on_join(link_id, &join);
                 }
                 PeerEvent::Message(message) => self.on_cluster_message(link_id, message),
+                PeerEvent::WrongHost(reason) => self.warn_of_peer(&reason),
                 PeerEvent::Lost(name, reason) => {
                     self.token_owners.remove(&Token(link_id));
                     self.on_link_lost(link_id, name, &reason);

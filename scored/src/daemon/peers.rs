@@ -34,8 +34,22 @@ const READS_PER_TICK: usize = 4;
 pub enum PeerEvent {
     /// A message after the peer's `Hello`.
     Message(PeerMessage),
+    /// The daemon that was dialled is not that of the host that was meant: one line that names
+    /// both. The end of the link follows.
+    WrongHost(String),
     /// The link is lost: the peer's name if it is known, and the reason.
     Lost(Option<String>, String),
+}
+
+/// Which name a daemon that was dialled may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DialledName {
+    /// The name of the host that was meant. Who can redirect a connection must not lead it to
+    /// another daemon of the cluster.
+    MustMatch,
+    /// Any name: this daemon has started the other one and names hosts as the user does. The host
+    /// may know itself by another name.
+    MayDiffer,
 }
 
 #[derive(Debug)]
@@ -63,6 +77,7 @@ struct PeerConnection {
 pub struct Peers {
     key: Key,
     hello: Hello,
+    dialled_name: DialledName,
     listener: TcpListener,
     connections: HashMap<usize, PeerConnection>,
     started_at: Instant,
@@ -70,15 +85,19 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// A daemon of this name that accepts links at any port.
+    /// A daemon of single-user mode: it accepts links at any port, and calls a host that it dials
+    /// by the name that it dials, whatever the host's own name is.
     ///
     /// # Errors
     /// As bind(2), epoll_ctl(2).
     pub fn new(key: Key, name: String, registry: &Registry, token: Token) -> io::Result<Self> {
-        Self::bind(SocketAddr::from(([0, 0, 0, 0], 0)), key, name, registry, token)
+        let any_port = SocketAddr::from(([0, 0, 0, 0], 0));
+        let peers = Self::bind(any_port, key, name, registry, token)?;
+        Ok(Self { dialled_name: DialledName::MayDiffer, ..peers })
     }
 
-    /// A daemon of this name that accepts links at this address.
+    /// A daemon of multi-user mode: it accepts links at this address, and refuses a daemon that has
+    /// another name than the host that it has dialled.
     ///
     /// # Errors
     /// As bind(2), epoll_ctl(2).
@@ -95,6 +114,7 @@ impl Peers {
         Ok(Self {
             key,
             hello: Hello { host: None, name, incarnation },
+            dialled_name: DialledName::MustMatch,
             listener,
             connections: HashMap::new(),
             started_at: Instant::now(),
@@ -313,6 +333,11 @@ impl Peers {
             loop {
                 match connection.link.next::<PeerMessage>() {
                     Ok(Some(PeerMessage::Hello(hello))) if !connection.has_greeted => {
+                        if let Some(reason) = connection.refusal(self.dialled_name, &hello.name) {
+                            events.push((*link_id, PeerEvent::WrongHost(reason.clone())));
+                            connection.close_reason.get_or_insert(reason);
+                            break;
+                        }
                         connection.has_greeted = true;
                         connection.incarnation = hello.incarnation;
                         let name = connection.name.get_or_insert(hello.name);
@@ -405,6 +430,17 @@ impl Peers {
 }
 
 impl PeerConnection {
+    /// Why the daemon with this name is not the one that was dialled.
+    fn refusal(&self, dialled_name: DialledName, name: &str) -> Option<String> {
+        let meant = self.name.as_deref().filter(|meant| *meant != name)?;
+        match dialled_name {
+            DialledName::MayDiffer => None,
+            DialledName::MustMatch => Some(format!(
+                "host {meant} was dialled, and the daemon of host {name} has answered"
+            )),
+        }
+    }
+
     fn read(&mut self, read_buffer: &mut [u8], now: Duration) {
         for _ in 0..READS_PER_TICK {
             match self.stream.read(read_buffer) {
@@ -465,4 +501,60 @@ impl PeerConnection {
 /// Whether the error is harmless: not yet connected, nothing to read, or no space to write.
 fn is_would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events of a daemon that has dialled the host `meant`, until it has received a message or
+    /// has lost the link. A daemon with the name "b" answers.
+    fn events_of_dial(dialled_name: DialledName, meant: &str) -> Vec<PeerEvent> {
+        let poll = mio::Poll::new().unwrap();
+        let (registry, key) = (poll.registry(), Key::from_bytes([7; 32]));
+        let peers = |name: &str, token| {
+            let address = SocketAddr::from(([127, 0, 0, 1], 0));
+            Peers::bind(address, key.clone(), name.to_owned(), registry, Token(token)).unwrap()
+        };
+        let (mut dialler, mut listener) = (peers("a", 0), peers("b", 1));
+        dialler.dialled_name = dialled_name;
+        let address = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
+        dialler.dial(address, Some(meant.to_owned()), registry, Token(2)).unwrap();
+        let end = Instant::now() + LINK_TIMEOUTS.handshake_timeout;
+        let mut events = Vec::new();
+        while events.is_empty() {
+            assert!(Instant::now() < end, "no event");
+            if listener.accept(registry, Token(3)) {
+                let order = PeerMessage::Order { job: 1, job_incarnation: 1, body: Vec::new() };
+                assert!(listener.send(3, order));
+            }
+            dialler.mark_ready(2);
+            listener.mark_ready(3);
+            listener.receive_events();
+            events.extend(dialler.receive_events().into_iter().map(|(_, event)| event));
+            dialler.flush();
+            listener.flush();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        events
+    }
+
+    #[test]
+    fn a_dialled_daemon_of_another_host_is_refused_in_multi_user_mode() {
+        let events = events_of_dial(DialledName::MustMatch, "c");
+        let [PeerEvent::WrongHost(line), PeerEvent::Lost(Some(name), reason)] = &events[..] else {
+            panic!("{events:?}");
+        };
+        let expected = "host c was dialled, and the daemon of host b has answered";
+        assert_eq!((line.as_str(), reason.as_str(), name.as_str()), (expected, expected, "c"));
+    }
+
+    #[test]
+    fn a_dialled_daemon_may_have_the_name_that_was_dialled_or_any_in_single_user_mode() {
+        for (dialled_name, meant) in [(DialledName::MustMatch, "b"), (DialledName::MayDiffer, "c")]
+        {
+            let events = events_of_dial(dialled_name, meant);
+            assert!(matches!(events[..], [PeerEvent::Message(_)]), "{events:?}");
+        }
+    }
 }

@@ -87,6 +87,13 @@ impl Daemon {
         }
     }
 
+    /// Logs a line about the daemon of another host.
+    pub fn warn_of_peer(&mut self, reason: &str) {
+        if let Some(service) = &mut self.service {
+            service.warn_rate_limited(false, &format!("a connection was refused: {reason}"));
+        }
+    }
+
     /// Passes an event to the server's state machine, and carries out its actions.
     pub fn step_server(&mut self, event: cluster::ClusterEvent) {
         let Some(service) = &mut self.service else { return };
