@@ -14,6 +14,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation_request::AllocationRequest;
+use crate::daemon_statistics::DaemonStatistics;
 use crate::job_control::Limit;
 use crate::job_list::JobEntry;
 use crate::nodeset::NodeSet;
@@ -113,7 +114,8 @@ pub struct Login {
 /// What a user or an operator requests about jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleRequest {
-    /// List the jobs: [`ServerMessage::Jobs`], until [`ServerMessage::Finished`].
+    /// List the jobs: [`ServerMessage::Jobs`], and for operators [`ServerMessage::Statistics`],
+    /// until [`ServerMessage::Finished`].
     List,
     /// The address of the cluster's page, for this user: [`ServerMessage::Page`].
     Page,
@@ -214,6 +216,8 @@ pub enum ServerMessage {
     /// Answer to a message about a job that the session does not have, or no longer has.
     /// [`ClientMessage::OutputAck`] and [`ClientMessage::Flushed`] are not answered in this way.
     UnknownJob,
+    /// Facts about the server, for operators.
+    Statistics(DaemonStatistics),
 }
 
 /// One of the two output streams.

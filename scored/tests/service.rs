@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use driver::TEST_TIMEOUT;
-use driver::service::{Client, Service, hello, login, spec};
+use driver::service::{ALICE, Client, Service, hello, login, spec};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::message::{ClientMessage, ConsoleRequest};
@@ -97,6 +97,24 @@ fn the_log_goes_to_a_syslog_receiver_too() {
     assert!(second.starts_with("<30>1 - ") && second.contains("ready: server of 2"), "{second}");
     // The output on standard error does not change.
     service.until_logged("scored: ready: server of 2");
+}
+
+#[test]
+fn operators_see_how_long_the_turns_of_the_loop_were_and_other_users_do_not() {
+    let Some(service) = Service::start(2) else { return };
+    let statistics_of = |uid| {
+        let mut client = Client::log_in(&service.socket(), uid);
+        client.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+        assert_eq!(client.until_ended(), 0, "{}", client.notices);
+        client.statistics
+    };
+    let first = statistics_of(0).unwrap();
+    assert!(first.turns > 0 && first.longest_turn_us > 0, "{first:?}");
+    assert_eq!(first.longest_recent_turn_us, first.longest_turn_us);
+    assert_eq!(statistics_of(ALICE), None);
+    let second = statistics_of(0).unwrap();
+    assert!(second.turns > first.turns, "{second:?} after {first:?}");
+    assert!(second.longest_turn_us >= first.longest_turn_us, "{second:?} after {first:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use nix::unistd::{Uid, User};
+use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::job_list::{JobDetail, JobEntry};
 use serde_json::{Value, json};
 
@@ -102,11 +103,11 @@ fn format_duration(ms: u64) -> String {
     }
 }
 
-/// The jobs as JSON.
-pub fn json(jobs: &[JobEntry]) -> String {
+/// The jobs as JSON, and the statistics of the server if this user may see them.
+pub fn json(jobs: &[JobEntry], statistics: Option<&DaemonStatistics>) -> String {
     let mut users = Users::default();
     let jobs: Vec<Value> = jobs.iter().map(|job| job_json(job, &mut users)).collect();
-    format!("{:#}\n", json!({ "jobs": jobs }))
+    format!("{:#}\n", json!({ "jobs": jobs, "server": statistics }))
 }
 
 fn job_json(job: &JobEntry, users: &mut Users) -> Value {
@@ -180,14 +181,18 @@ JOB  USER     STATE                 PRIO  NODES  SINCE  SHARE  HOSTS
 
     #[test]
     fn unknown_values_are_null_in_json() {
-        let shown: Value =
-            serde_json::from_str(&json(&[job(9, Some(detail(JobState::Suspended))), job(1, None)]))
-                .unwrap();
+        let jobs = [job(9, Some(detail(JobState::Suspended))), job(1, None)];
+        let statistics = DaemonStatistics { turns: 7, ..DaemonStatistics::default() };
+        let shown: Value = serde_json::from_str(&json(&jobs, Some(&statistics))).unwrap();
         assert_eq!(shown["jobs"][0]["state"], "suspended");
         assert_eq!(shown["jobs"][0]["share_permille"], 496);
         assert_eq!(shown["jobs"][0]["hosts"].as_array().unwrap().len(), 6);
         assert!(shown["jobs"][1]["nodes"].is_null() && shown["jobs"][1]["user"].is_null());
-        assert_eq!(json(&[]), "{\n  \"jobs\": []\n}\n");
+        assert_eq!(
+            (&shown["server"]["turns"], &shown["server"]["longest_turn_us"]),
+            (&json!(7), &json!(0))
+        );
+        assert_eq!(json(&[], None), "{\n  \"jobs\": [],\n  \"server\": null\n}\n");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod format;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::job_list::JobEntry;
 use score_proto::message::{ConsoleRequest, ServerMessage};
 
@@ -79,10 +80,12 @@ pub fn execute(options: ScpsOptions) -> Result<String, String> {
     let request = if options.page { ConsoleRequest::Page } else { ConsoleRequest::List };
     let mut query = QueryStream::open(request, options.socket)?;
     let mut jobs: Vec<JobEntry> = Vec::new();
+    let mut statistics: Option<DaemonStatistics> = None;
     let mut page = None;
     while let Some(reply) = query.next_reply()? {
         match reply {
             ServerMessage::Jobs(listed) => jobs.extend(listed),
+            ServerMessage::Statistics(of_server) => statistics = Some(of_server),
             ServerMessage::Page { host, url: address } => {
                 page = Some(format::page(&host, &address))
             }
@@ -96,7 +99,7 @@ pub fn execute(options: ScpsOptions) -> Result<String, String> {
         let uid = nix::unistd::getuid().as_raw();
         jobs.retain(|job| job.uid == uid);
     }
-    Ok(if options.json { format::json(&jobs) } else { format::table(&jobs) })
+    Ok(if options.json { format::json(&jobs, statistics.as_ref()) } else { format::table(&jobs) })
 }
 
 #[cfg(test)]

@@ -146,9 +146,9 @@ impl Daemon {
     }
 
     /// The time until the next deadline of a job master.
-    pub fn led_jobs_deadline(&self) -> Option<Duration> {
+    pub fn led_jobs_deadline(&self, now: Instant) -> Option<Duration> {
         let due = self.led_jobs.values().filter_map(|led_job| led_job.job.deadline()).min()?;
-        Some(due.saturating_sub(self.started_at.elapsed()))
+        Some(due.saturating_sub(now.saturating_duration_since(self.started_at)))
     }
 
     /// Passes a tick to the job masters whose deadline has passed.

@@ -22,6 +22,7 @@ mod shepherd_handle;
 mod stop_enforcer;
 mod submit;
 mod tree_node;
+mod turn_times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -56,6 +57,7 @@ use scout::Scout;
 use service::Service;
 use session::ClientSession;
 use shepherd_handle::KnownChildren;
+use turn_times::{Phase, TurnClock};
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -237,6 +239,8 @@ struct Daemon {
     cgroups: Cgroups,
     /// The state of multi-user mode.
     service: Option<Service>,
+    /// Measures the loop, in multi-user mode.
+    turn_clock: Option<TurnClock>,
 }
 
 impl Daemon {
@@ -279,6 +283,7 @@ impl Daemon {
             last_sweep_at: None,
             cgroups: Cgroups::default(),
             service: None,
+            turn_clock: None,
         })
     }
 
@@ -309,14 +314,21 @@ impl Daemon {
         while !self.is_ending
             && (self.server_link.is_some() || self.service.is_some() || !self.sessions.is_empty())
         {
-            match self.poll.poll(&mut events, self.timeout()) {
+            // The last time that is known saves the hot path a look at the clock.
+            let turn_clock = self.turn_clock.as_ref();
+            let timeout =
+                self.timeout(turn_clock.map_or_else(Instant::now, TurnClock::phase_started_at));
+            self.end_turn();
+            match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => other?,
             }
+            self.turn_clock.iter_mut().for_each(|clock| clock.start_turn(Instant::now()));
             let signalled = self.mark_ready(&events);
             if self.advance_rotation() && self.is_only_switch_threads(&events) {
                 continue;
             }
+            self.end_phase(Phase::Events);
             // A gang switch is urgent: other sources are polled when they have events, and at
             // intervals.
             let has_other_events = !self.is_only_slice_or_switch(&events)
@@ -324,10 +336,13 @@ impl Daemon {
             if has_other_events {
                 self.poll_other_sources();
                 others_polled_at = Instant::now();
+                self.end_phase(Phase::Messages);
             }
             self.receive_reports();
+            self.end_phase(Phase::Reports);
             if signalled {
                 self.on_signals();
+                self.end_phase(Phase::Signals);
             }
             self.enforce_stops();
             self.tick_led_jobs();
@@ -341,6 +356,7 @@ impl Daemon {
                 self.tune_heartbeats();
                 heartbeats_tuned_at = Instant::now();
             }
+            self.end_phase(Phase::Jobs);
             loop {
                 self.send_outboxes();
                 let has_closed_sessions = self.flush();
@@ -350,9 +366,11 @@ impl Daemon {
                 // The messages that this has caused must be moved before the next wait.
                 self.dispatch_pending();
             }
+            self.end_phase(Phase::Sending);
             if has_other_events {
                 // All orders have been sent by now.
                 self.serve_http();
+                self.end_phase(Phase::Page);
             }
             self.gang_driver.set_timer();
         }
@@ -478,8 +496,8 @@ impl Daemon {
         }
     }
 
-    fn timeout(&self) -> Option<Duration> {
-        let now = Instant::now();
+    /// How long poll may wait.
+    fn timeout(&self, now: Instant) -> Option<Duration> {
         let has_more = |host_job: &HostJob| {
             let is_parent_slow = host_job.parent_link().is_some_and(|link| self.is_slow_link(link));
             host_job.may_have_more(is_parent_slow)
@@ -495,23 +513,19 @@ impl Daemon {
             return Some(Duration::ZERO);
         }
         let accept_retry = self.has_pending_clients().then_some(ACCEPT_RETRY_INTERVAL);
-        let link_timeout = self.peers.as_ref().and_then(Peers::deadline);
+        let link_timeout = self.peers.as_ref().and_then(|peers| peers.deadline(now));
         let bringup_timeout = self.bringup.as_ref().and_then(DaemonBringup::deadline);
-        let bringup_timeout =
-            bringup_timeout.map(|due| due.saturating_duration_since(Instant::now()));
-        let service_timeout = self.service.as_ref().map(Service::deadline);
+        let bringup_timeout = bringup_timeout.map(|due| due.saturating_duration_since(now));
+        let service_timeout = self.service.as_ref().map(|service| service.deadline(now));
         let hold_timeout = self.latency_hold.deadline();
-        let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(Instant::now()));
+        let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
         // epoll counts milliseconds: round up, or the loop would spin until the deadline.
-        let led_jobs_timeout = self.led_jobs_deadline();
-        let folder_timeout = self.program_folders.deadline();
-        let folder_timeout =
-            folder_timeout.map(|due| due.saturating_duration_since(Instant::now()));
-        let reset_timeout = self.reset_deadline;
-        let reset_timeout = reset_timeout.map(|due| due.saturating_duration_since(Instant::now()));
+        let led_jobs_timeout = self.led_jobs_deadline(now);
         let frame_deadlines = self.sessions.values().filter_map(ClientSession::frame_deadline);
-        let frame_timeout = frame_deadlines.min();
-        let frame_timeout = frame_timeout.map(|due| due.saturating_duration_since(Instant::now()));
+        let deadlines =
+            [self.program_folders.deadline(), self.reset_deadline, frame_deadlines.min()];
+        let deadline = deadlines.into_iter().flatten().min();
+        let deadline_timeout = deadline.map(|due| due.saturating_duration_since(now));
         let timeouts = [
             link_timeout,
             bringup_timeout,
@@ -519,12 +533,10 @@ impl Daemon {
             service_timeout,
             led_jobs_timeout,
             hold_timeout,
-            reset_timeout,
-            folder_timeout,
-            self.control_deadline(),
+            deadline_timeout,
+            self.control_deadline(now),
             self.stop_enforcement_timeout(),
-            self.login_deadline(),
-            frame_timeout,
+            self.login_deadline(now),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }

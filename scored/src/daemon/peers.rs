@@ -414,8 +414,8 @@ impl Peers {
     }
 
     /// When [`Peers::receive_events`] has to be called, even if nothing is received.
-    pub fn deadline(&self) -> Option<Duration> {
-        let now = self.now();
+    pub fn deadline(&self, now: Instant) -> Option<Duration> {
+        let now = now.saturating_duration_since(self.started_at);
         let due = self.connections.values().map(|connection| connection.link.deadline()).min()?;
         Some(due.saturating_sub(now))
     }

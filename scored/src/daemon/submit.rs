@@ -136,8 +136,7 @@ impl Daemon {
 
     /// The time until a session may be read that has sent too many messages which go to all hosts
     /// of a job.
-    pub(super) fn control_deadline(&self) -> Option<Duration> {
-        let now = Instant::now();
+    pub(super) fn control_deadline(&self, now: Instant) -> Option<Duration> {
         let sessions = self.sessions.values().filter(|session| session.may_have_more());
         let next_at = sessions.filter_map(|session| session.next_control_at(now)).min()?;
         Some(next_at.saturating_duration_since(now))

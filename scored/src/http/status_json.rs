@@ -27,6 +27,8 @@ pub struct StatusView<'a> {
     pub uid: u32,
     /// Whether the user sees all jobs.
     pub operator: bool,
+    /// The longest turn of the server's loop in the last minute, for operators.
+    pub longest_turn: Option<Duration>,
     /// The length of a slice.
     pub slice: Duration,
     /// All hosts.
@@ -94,6 +96,7 @@ impl StatusView<'_> {
             "server": self.server,
             "uid": self.uid,
             "operator": self.operator,
+            "longest_turn_us": self.longest_turn.map(micros),
             "slice_ms": u64::try_from(self.slice.as_millis()).unwrap_or(u64::MAX),
             "switches": self.history.switches,
             "hosts": hosts,
@@ -184,6 +187,7 @@ pub mod tests {
             server: "a",
             uid: 1000,
             operator: false,
+            longest_turn: None,
             slice: Duration::from_millis(500),
             hosts: vec![host("a", true), host("b\"\\\n<", false)],
             jobs: vec![visible, other],
@@ -198,6 +202,7 @@ pub mod tests {
         history.record([4].into_iter(), Duration::from_secs(9));
         let shown: Value = serde_json::from_str(&view(&history).json()).unwrap();
         assert_eq!(shown["hosts"][1], json!(["b\"\\\n<", 2, false]));
+        assert!(shown["longest_turn_us"].is_null(), "{shown}");
         assert_eq!(shown["rows"], json!([[1_000_000, [3]], [9_000_000, [4]]]));
         let (visible, other) = (&shown["jobs"][0], &shown["jobs"][1]);
         assert_eq!(visible["processes"]["node"], json!([0, 1]));

@@ -300,6 +300,7 @@ impl Driver {
             ServerMessage::Metrics(_)
             | ServerMessage::Jobs(_)
             | ServerMessage::Page { .. }
+            | ServerMessage::Statistics(_)
             | ServerMessage::UnknownJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }

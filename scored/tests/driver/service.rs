@@ -18,6 +18,7 @@ use nix::unistd::{Pid, geteuid};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::message::*;
 
 use super::{TEST_TIMEOUT, bytes, job, sh};
@@ -216,6 +217,7 @@ pub struct Client {
     pub notices: String,
     /// Bytes of programs that the job's hosts have requested: hash, offset and length.
     pub file_requests: Vec<(ContentHash, u64, u64)>,
+    pub statistics: Option<DaemonStatistics>,
     /// The exit code, once received.
     pub code: Option<u8>,
 }
@@ -261,7 +263,7 @@ impl Client {
         let socket = UnixStream::connect(path).unwrap();
         let (out, notices) = (String::new(), String::new());
         let (decoder, file_requests) = (ServerMessageDecoder::default(), Vec::new());
-        Self { socket, decoder, out, notices, file_requests, code: None }
+        Self { socket, decoder, out, notices, file_requests, statistics: None, code: None }
     }
 
     /// Connects as a user.
@@ -311,6 +313,7 @@ impl Client {
                     self.notices += &format!("{reason}\n");
                     self.code = Some(code);
                 }
+                ServerMessage::Statistics(statistics) => self.statistics = Some(statistics),
                 ServerMessage::Finished(end) => self.code = Some(end.code),
                 ServerMessage::FileRequest { hash, offset, length } => {
                     self.file_requests.push((hash, offset, length));

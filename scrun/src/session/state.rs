@@ -178,6 +178,7 @@ impl SessionState {
             ServerMessage::Metrics(_)
             | ServerMessage::Jobs(_)
             | ServerMessage::Page { .. }
+            | ServerMessage::Statistics(_)
             | ServerMessage::UnknownJob => {}
         }
     }

@@ -1,6 +1,7 @@
 //! Requests of users and operators about jobs.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_REFUSED;
@@ -42,9 +43,14 @@ impl Daemon {
         match console {
             ConsoleRequest::List => {
                 let lines = service.job_lines(uid, &self.gang_driver);
+                let clock = self.turn_clock.as_ref().filter(|_| cluster.is_operator(uid));
+                let statistics = clock.map(|clock| clock.statistics(Instant::now()));
                 let Some(session) = self.sessions.get_mut(&session_key) else { return };
                 for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {
                     session.send(SESSION_JOB, &ServerMessage::Jobs(chunk.to_vec()));
+                }
+                if let Some(statistics) = statistics {
+                    session.send(SESSION_JOB, &ServerMessage::Statistics(statistics));
                 }
             }
             ConsoleRequest::Page => {

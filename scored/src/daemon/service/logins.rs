@@ -144,7 +144,7 @@ impl Daemon {
     }
 
     /// The time until a client's login times out or the next client can be accepted, if any.
-    pub fn login_deadline(&self) -> Option<Duration> {
+    pub fn login_deadline(&self, now: Instant) -> Option<Duration> {
         let service = self.service.as_ref()?;
         // Not at once: if descriptors have run out, nothing can be done now.
         let retry_delay = Duration::from_millis(20);
@@ -154,7 +154,7 @@ impl Daemon {
         }
         let connected_at = self.unauthenticated().map(|client| client.connected_at).min();
         let timeout = if service.listener.may_accept { EVICTION_GRACE } else { LOGIN_TIMEOUT };
-        let left = connected_at.map(|at| (at + timeout).saturating_duration_since(Instant::now()));
+        let left = connected_at.map(|at| (at + timeout).saturating_duration_since(now));
         let retry = service.listener.may_accept.then_some(retry_delay);
         left.map(|left| left.max(retry_delay)).into_iter().chain(retry).min()
     }

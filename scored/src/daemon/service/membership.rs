@@ -53,7 +53,7 @@ impl Daemon {
     pub fn tick_cluster(&mut self) {
         let Some(service) = &mut self.service else { return };
         let is_server = service.is_server();
-        let is_due = service.deadline().is_zero();
+        let is_due = service.deadline(Instant::now()).is_zero();
         for (host, reason) in std::mem::take(&mut service.unreachable_hosts) {
             match is_server {
                 true => self.step_server(cluster::ClusterEvent::LinkLost { host, reason }),

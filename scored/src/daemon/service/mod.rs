@@ -40,6 +40,7 @@ use score_proto::peer_message::{HostId, SERVER};
 
 use super::local_listener::LocalListener;
 use super::peers::Peers;
+use super::turn_times::{Phase, TurnClock};
 use super::{
     CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, setup_process,
 };
@@ -63,7 +64,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     merge: Duration::from_millis(3),
 };
 
-/// The number of lines about unauthenticated clients and peers that are logged in an interval.
+/// The number of lines of a kind that are logged in an interval.
 const LOG_RATE_BURST: u32 = 10;
 const LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -72,6 +73,22 @@ const LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 enum Role {
     Server(Box<ServerState>),
     Host(Box<Member>),
+}
+
+/// What rate-limited lines of the log are about. The lines of one topic do not suppress those of
+/// another.
+#[derive(Debug, Clone, Copy)]
+enum LogTopic {
+    /// Peers of the daemons' port.
+    DaemonPort,
+    /// Clients of this host.
+    LocalClients,
+    /// The daemon itself.
+    Daemon,
+}
+
+impl LogTopic {
+    const COUNT: usize = Self::Daemon as usize + 1;
 }
 
 /// A daemon in multi-user mode.
@@ -97,9 +114,8 @@ pub struct Service {
     verbose: bool,
     /// In the server, unless the page is disabled.
     page: Option<Page>,
-    /// Start of the interval and number of lines in it: for peers of the daemons' port, and for
-    /// clients of this host.
-    log_windows: [(Instant, u32); 2],
+    /// Start of the interval and number of lines in it, by [`LogTopic`].
+    log_windows: [(Instant, u32); LogTopic::COUNT],
 }
 
 /// Runs as a service, in the foreground, until SIGTERM.
@@ -187,8 +203,9 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         job_id_allocator,
         verbose: options.verbose,
         page,
-        log_windows: [(Instant::now(), 0); 2],
+        log_windows: [(Instant::now(), 0); LogTopic::COUNT],
     });
+    daemon.turn_clock = Some(TurnClock::new(Instant::now()));
     notify_ready();
     let result = daemon.run_loop();
     if options.verbose && daemon.gang_driver.switch_latency.count() > 0 {
@@ -228,6 +245,22 @@ fn initial_role(
     Ok(Role::Host(Box::new(Member::new(member_config, Duration::ZERO))))
 }
 
+impl Daemon {
+    /// A phase of the loop's turn has ended.
+    pub fn end_phase(&mut self, phase: Phase) {
+        if let Some(clock) = &mut self.turn_clock {
+            clock.end_phase(phase, Instant::now());
+        }
+    }
+
+    /// A turn of the loop ends, poll follows.
+    pub fn end_turn(&mut self) {
+        let Some(clock) = &mut self.turn_clock else { return };
+        let Some(line) = clock.end_turn(Instant::now()) else { return };
+        self.service.iter_mut().for_each(|service| service.warn_about(LogTopic::Daemon, &line));
+    }
+}
+
 impl Service {
     fn now(&self) -> Duration {
         self.started_at.elapsed()
@@ -248,7 +281,13 @@ impl Service {
 
     /// Logs a line about an unauthenticated client or peer. Such lines must not fill the log.
     pub(super) fn warn_rate_limited(&mut self, is_local: bool, text: &str) {
-        let (window_start, count) = &mut self.log_windows[usize::from(is_local)];
+        let topic = if is_local { LogTopic::LocalClients } else { LogTopic::DaemonPort };
+        self.warn_about(topic, text);
+    }
+
+    /// Logs a line, unless there have been too many on the same topic.
+    fn warn_about(&mut self, topic: LogTopic, text: &str) {
+        let (window_start, count) = &mut self.log_windows[topic as usize];
         if window_start.elapsed() > LOG_RATE_INTERVAL {
             (*window_start, *count) = (Instant::now(), 0);
         }
@@ -261,8 +300,8 @@ impl Service {
     }
 
     /// The time until something has to be done without an event.
-    pub fn deadline(&self) -> Duration {
-        let now = self.now();
+    pub fn deadline(&self, now: Instant) -> Duration {
+        let now = now.saturating_duration_since(self.started_at);
         let deadline = match &self.role {
             Role::Server(cluster) => cluster.deadline(),
             Role::Host(member) => member.deadline(),

@@ -11,6 +11,7 @@ use score_proto::message::ServerMessage;
 use score_proto::peer_message::SERVER;
 
 use super::super::gang_driver::GangDriver;
+use super::super::turn_times::TurnClock;
 use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
@@ -123,6 +124,7 @@ impl Service {
         uid: u32,
         request: &HttpRequest,
         gang_driver: &GangDriver,
+        clock: Option<&TurnClock>,
     ) -> Result<Vec<u8>, Status> {
         let (name, kind, subscription_ttl) = match request.path.as_str() {
             "" => return Ok(response::ok(ContentType::Html, HTML.as_bytes(), request.close)),
@@ -141,7 +143,7 @@ impl Service {
         page.metrics.on_page_request(uid, now, subscription_ttl);
         page.responses.retain(|_, (cached_at, _)| *cached_at + RESPONSE_TTL > now);
         if !page.responses.contains_key(&(uid, name)) {
-            let view = self.view(uid, gang_driver).ok_or(Status::NotFound)?;
+            let view = self.view(uid, gang_driver, clock).ok_or(Status::NotFound)?;
             let text = if name == "data" { view.json() } else { view.metrics() };
             let page = self.page.as_mut().ok_or(Status::NotFound)?;
             page.responses.insert((uid, name), (now, text.into_bytes()));
@@ -152,7 +154,12 @@ impl Service {
     }
 
     /// The state of the cluster, as this user may see it.
-    fn view(&self, uid: u32, gang_driver: &GangDriver) -> Option<StatusView<'_>> {
+    fn view(
+        &self,
+        uid: u32,
+        gang_driver: &GangDriver,
+        clock: Option<&TurnClock>,
+    ) -> Option<StatusView<'_>> {
         let (Role::Server(cluster), Some(page)) = (&self.role, &self.page) else { return None };
         let hosts = (0..).zip(&self.config.hosts).map(|(host_id, host)| HostView {
             name: &host.name,
@@ -182,6 +189,7 @@ impl Service {
             server: cluster.name(SERVER),
             uid,
             operator: cluster.is_operator(uid),
+            longest_turn: clock.filter(|_| cluster.is_operator(uid)).map(longest_recent_turn),
             slice: page.slice,
             hosts: hosts.collect(),
             jobs: self.job_lines(uid, gang_driver).into_iter().map(job).collect(),
@@ -228,7 +236,9 @@ impl Daemon {
                 let page = service.page.as_ref().ok_or(Status::NotFound)?;
                 let token = request.token.as_deref().ok_or(Status::Forbidden)?;
                 let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
-                Ok((service.respond(uid, &request, &self.gang_driver)?, request.close, uid))
+                let clock = self.turn_clock.as_ref();
+                let response = service.respond(uid, &request, &self.gang_driver, clock)?;
+                Ok((response, request.close, uid))
             });
             let Some(page) = &mut service.page else { return };
             match result {
@@ -244,6 +254,10 @@ impl Daemon {
             .into_iter()
             .for_each(|connection_id| _ = self.token_owners.remove(&Token(connection_id)));
     }
+}
+
+fn longest_recent_turn(clock: &TurnClock) -> Duration {
+    Duration::from_micros(clock.statistics(Instant::now()).longest_recent_turn_us)
 }
 
 /// The processes of a job on these hosts.

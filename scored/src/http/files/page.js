@@ -339,9 +339,11 @@ function draw() {
   const waiting = last.jobs.filter((job) => job.state === "waiting").length;
   const up = last.hosts.filter(([, , isUp]) => isUp).length;
   const access = last.operator ? "operator, sees all" : "sees own jobs in full";
+  // Only operators get this number.
+  const turn = last.longest_turn_us == null ? "" : ` · longest turn of scored in a minute ${(last.longest_turn_us / 1000).toFixed(1)} ms`;
   byId("summary").textContent =
     `server ${last.server} · ${up} of ${plural(last.hosts.length, "host")} · ` +
-    `${running} running, ${waiting} waiting · user ${last.uid} (${access})`;
+    `${running} running, ${waiting} waiting · user ${last.uid} (${access})${turn}`;
   drawJobs();
   drawMatrix();
   drawHosts();
