@@ -5,7 +5,7 @@ mod driver;
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
 use driver::TEST_TIMEOUT;
@@ -115,6 +115,36 @@ fn operators_see_how_long_the_turns_of_the_loop_were_and_other_users_do_not() {
     let second = statistics_of(0).unwrap();
     assert!(second.turns > first.turns, "{second:?} after {first:?}");
     assert!(second.longest_turn_us >= first.longest_turn_us, "{second:?} after {first:?}");
+}
+
+#[test]
+fn systemd_is_notified_that_the_service_is_up_and_then_that_its_loop_runs() {
+    let folder = std::env::temp_dir();
+    let path = folder.join(format!("score-notify-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let variables = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let Some(mut service) = Service::start_with_variables(2, &variables) else { return };
+    let message = || {
+        let mut packet = [0; 1024];
+        let count = socket.recv(&mut packet).unwrap();
+        String::from_utf8_lossy(&packet[..count]).into_owned()
+    };
+    let (first, started_at) = (message(), Instant::now());
+    assert_eq!(first, "READY=1\nSTATUS=server: 1 of 2 hosts up, jobs: 0");
+    let mut job = Client::submit(&service.socket(), 1, spec("echo up; sleep 1000", &[]));
+    job.until_noticed("up");
+    let mut last = String::new();
+    for _ in 0..10 {
+        last = message();
+        assert!(last.starts_with("WATCHDOG=1\nSTATUS=server: 1 of 2 hosts up, jobs: "), "{last}");
+    }
+    assert!(last.ends_with("jobs: 1"), "{last}");
+    // Ten messages of 100 ms each: not more often than that.
+    assert!(started_at.elapsed() > Duration::from_millis(900), "{:?}", started_at.elapsed());
+    assert!(service.is_alive());
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -21,6 +21,11 @@ impl ServerState {
         self.pending.len()
     }
 
+    /// The number of jobs of all users, those that wait included.
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// Whether this user may see all jobs of other users, and end them.
     pub fn is_operator(&self, uid: u32) -> bool {
         uid == 0 || self.config.operators.contains(&uid)

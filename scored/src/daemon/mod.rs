@@ -435,6 +435,7 @@ impl Daemon {
         self.tick_cluster();
         self.finish_reset();
         self.update_page_subscriptions();
+        self.notify_watchdog();
     }
 
     /// Marks the sources of mio's events as ready. True if there are signals.
@@ -537,6 +538,7 @@ impl Daemon {
             self.control_deadline(now),
             self.stop_enforcement_timeout(),
             self.login_deadline(now),
+            self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }

@@ -29,6 +29,14 @@ pub const BOB: u32 = 61_002;
 
 static NEXT_TEST_ID: AtomicU32 = AtomicU32::new(0);
 
+/// How the daemons of a service are started.
+#[derive(Clone, Copy, Default)]
+struct DaemonSetup<'a> {
+    extra_args: &'a [&'a str],
+    variables: &'a [(&'a str, &'a str)],
+    passwd: Option<&'a Path>,
+}
+
 /// A service; its daemons end when this value is dropped.
 pub struct Service {
     daemons: Vec<(String, Child)>,
@@ -44,32 +52,42 @@ impl Service {
     }
 
     pub fn start_with(cores: u32, extra_args: &[&str]) -> Option<Self> {
-        let database = format!(
-            "here address=127.0.0.1 cores={cores}\nabsent address=127.0.0.9 cores=1 group=g\n"
-        );
-        Self::start_hosts(&database, &["here"], extra_args, None)
+        Self::start_one_host(cores, DaemonSetup { extra_args, ..DaemonSetup::default() })
     }
 
     /// Starts a service of one host on which this file takes the place of /etc/passwd.
     pub fn start_with_passwd(passwd: &Path) -> Option<Self> {
-        Self::start_hosts("here address=127.0.0.1 cores=1\n", &["here"], &[], Some(passwd))
+        let setup = DaemonSetup { passwd: Some(passwd), ..DaemonSetup::default() };
+        Self::start_one_host(1, setup)
+    }
+
+    /// Starts a service of one host whose daemon has these environment variables.
+    pub fn start_with_variables(cores: u32, variables: &[(&str, &str)]) -> Option<Self> {
+        Self::start_one_host(cores, DaemonSetup { variables, ..DaemonSetup::default() })
+    }
+
+    fn start_one_host(cores: u32, setup: DaemonSetup<'_>) -> Option<Self> {
+        let database = format!(
+            "here address=127.0.0.1 cores={cores}\nabsent address=127.0.0.9 cores=1 group=g\n"
+        );
+        Self::start_hosts(&database, &["here"], setup)
     }
 
     /// Starts a service of two hosts with two processors each: `hosta`, and the server, `hostb`.
     pub fn start_two_hosts() -> Option<Self> {
+        Self::start_two_hosts_with_variables(&[])
+    }
+
+    pub fn start_two_hosts_with_variables(variables: &[(&str, &str)]) -> Option<Self> {
         let database = "hosta address=127.0.0.1 cores=2\nhostb address=127.0.0.2 cores=2\n";
-        let service = Self::start_hosts(database, &["hosta", "hostb"], &[], None)?;
+        let setup = DaemonSetup { variables, ..DaemonSetup::default() };
+        let service = Self::start_hosts(database, &["hosta", "hostb"], setup)?;
         service.until_logged("host hosta is up");
         Some(service)
     }
 
     /// The last host is the server.
-    fn start_hosts(
-        database: &str,
-        hosts: &[&str],
-        extra_args: &[&str],
-        passwd: Option<&Path>,
-    ) -> Option<Self> {
+    fn start_hosts(database: &str, hosts: &[&str], setup: DaemonSetup<'_>) -> Option<Self> {
         if !geteuid().is_root() {
             eprintln!("SKIPPED multi-user mode: it needs root");
             return None;
@@ -92,7 +110,7 @@ impl Service {
             let log = std::fs::File::create(folder.join(format!("log-{host}"))).unwrap();
             let port = port.to_string();
             let mut command = scored(&["-host", host, "-server", server, "-port", &port]);
-            passwd.into_iter().for_each(|passwd| replace_passwd(&mut command, passwd));
+            setup.passwd.into_iter().for_each(|passwd| replace_passwd(&mut command, passwd));
             let child = command
                 .arg("-file")
                 .arg(folder.join("db"))
@@ -100,7 +118,8 @@ impl Service {
                 .arg(folder.join("key"))
                 .arg("-socket")
                 .arg(folder.join(format!("socket-{host}")))
-                .args(extra_args)
+                .args(setup.extra_args)
+                .envs(setup.variables.iter().copied())
                 .stderr(log)
                 .spawn()
                 .unwrap();

@@ -15,6 +15,7 @@
 //! | `gang_settings.rs` | the gang scheduler's configuration on this machine |
 //! | `http_connections.rs` | the connections of the status page |
 //! | `page_metrics.rs` | metrics of jobs for the status page |
+//! | `systemd.rs` | messages to systemd |
 
 pub mod config;
 mod console;
@@ -27,6 +28,7 @@ mod logins;
 mod membership;
 mod page_metrics;
 mod status_page;
+mod systemd;
 mod user_names;
 
 use std::collections::HashMap;
@@ -54,6 +56,7 @@ use config::{Config, ServiceOptions};
 use job_ids::JobIdAllocator;
 pub use log::{info, warn};
 use status_page::Page;
+use systemd::SystemdNotifier;
 use user_names::UserNames;
 
 /// Time-outs of the cluster for its daemons. The links have the same limit of silence.
@@ -112,6 +115,7 @@ pub struct Service {
     /// In the server only.
     job_id_allocator: Option<JobIdAllocator>,
     verbose: bool,
+    systemd: Option<SystemdNotifier>,
     /// In the server, unless the page is disabled.
     page: Option<Page>,
     /// Start of the interval and number of lines in it, by [`LogTopic`].
@@ -202,11 +206,12 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         unreachable_hosts: Vec::new(),
         job_id_allocator,
         verbose: options.verbose,
+        systemd: None,
         page,
         log_windows: [(Instant::now(), 0); LogTopic::COUNT],
     });
     daemon.turn_clock = Some(TurnClock::new(Instant::now()));
-    notify_ready();
+    daemon.service.iter_mut().for_each(Service::notify_ready);
     let result = daemon.run_loop();
     if options.verbose && daemon.gang_driver.switch_latency.count() > 0 {
         info(&daemon.gang_driver.switch_latency.to_string());
@@ -335,21 +340,5 @@ impl Service {
     /// mio has reported a connection to the local socket.
     pub fn on_listener_ready(&mut self) {
         self.listener.may_accept = true;
-    }
-}
-
-/// Notifies systemd that the service is up, if systemd has asked for that.
-fn notify_ready() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else { return };
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::ffi::OsStrExt;
-    let result = match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => std::os::unix::net::SocketAddr::from_abstract_name(name)
-            .and_then(|address| socket.send_to_addr(b"READY=1", &address)),
-        None => socket.send_to(b"READY=1", path),
-    };
-    if let Err(error) = result {
-        warn(&format!("cannot notify systemd that scored is ready: {error}"));
     }
 }
