@@ -4,11 +4,12 @@
 
 mod driver;
 
+use std::fs::File;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -350,6 +351,7 @@ fn the_files_of_a_killed_shepherd_are_removed_with_the_users_rights_while_others
     assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
     assert_ne!(client.until_ended(), 0);
     let started_at = Instant::now();
+    let directory = leftover_of(&directory);
     let names = || std::fs::read_dir(&directory).unwrap().count();
     while names() > 1 {
         assert!(started_at.elapsed() < TEST_TIMEOUT, "{} files are left", names());
@@ -700,6 +702,74 @@ fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
         client.send(&[ClientMessage::Kill]);
         assert_eq!(client.until_ended(), 137, "{}", client.notices);
     }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+/// Where the rest of a job's directory is after the job.
+fn leftover_of(directory: &Path) -> PathBuf {
+    Path::new("/var/scored/leftovers").join(directory.file_name().unwrap())
+}
+
+/// Creates files in a directory until `end`, and returns their number.
+fn create_files(directory: &File, end: Instant) -> u32 {
+    let mut count = 0;
+    while Instant::now() < end {
+        let name = format!("{:?}-{count}", std::thread::current().id());
+        let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        match openat(directory, name.as_str(), flags, Mode::S_IRWXU) {
+            Ok(_) => count += 1,
+            Err(error) => panic!("alice cannot go on writing: {error}"),
+        }
+    }
+    count
+}
+
+#[test]
+fn a_directory_in_which_its_user_goes_on_writing_is_removed_when_the_user_stops() {
+    let interval = [("SCORE_TEST_SWEEP_MS", "300")];
+    let Some(mut service) = Service::start_two_hosts_with_variables(&interval) else { return };
+    let command = format!("sleep 6{}", std::process::id());
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    client.request(ALICE, 1, spec(&format!("pwd && echo up && {command}"), &[]));
+    client.until_noticed("up");
+    let path = PathBuf::from(client.out.lines().next().unwrap());
+    let shepherd = shepherd_of(wait_for_process(&command));
+    // A tree that alice may move, on the same file system, and not remove: while it is in the job's
+    // directory, that cannot be removed.
+    let outside = path.with_file_name(format!("test-{}", std::process::id()));
+    std::fs::create_dir_all(outside.join("tree/of-root/keep")).unwrap();
+    for path in [outside.clone(), outside.join("tree")] {
+        std::os::unix::fs::chown(path, Some(ALICE), Some(ALICE)).unwrap();
+    }
+    let (directory, outside_dir) =
+        run_as(ALICE, || (File::open(&path).unwrap(), File::open(&outside).unwrap()));
+    let mut file_count = 0;
+    let attack_duration = Duration::from_secs(3);
+    let wait = longest_wait(&service, || {
+        let end = Instant::now() + attack_duration;
+        run_as(ALICE, || renameat(&outside_dir, "tree", &directory, "tree").unwrap());
+        std::thread::scope(|scope| {
+            let writers: [_; 3] = std::array::from_fn(|_| {
+                scope.spawn(|| run_as(ALICE, || create_files(&directory, end)))
+            });
+            run_as(ALICE, || kill(shepherd, Signal::SIGKILL).unwrap());
+            file_count = writers.into_iter().map(|one| one.join().unwrap()).sum();
+        });
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert_ne!(client.until_ended(), 0);
+    eprintln!("{file_count} files, another user waited {wait:?}");
+    let is_reachable = |path: &Path| run_as(ALICE, || std::fs::symlink_metadata(path).is_ok());
+    assert!(!is_reachable(&path) && !is_reachable(&leftover_of(&path)));
+    let stopped_at = Instant::now();
+    run_as(ALICE, || renameat(&directory, "tree", &outside_dir, "tree").unwrap());
+    while leftover_of(&path).exists() {
+        assert!(stopped_at.elapsed() < TEST_TIMEOUT, "{} is left", leftover_of(&path).display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    eprintln!("removed {:?} after the last file", stopped_at.elapsed());
+    std::fs::remove_dir_all(outside).unwrap();
     assert!(service.is_alive());
     service.serves(BOB);
 }

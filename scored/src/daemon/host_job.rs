@@ -13,6 +13,7 @@ use score_proto::message::{HostKind, Level};
 
 use super::host_limits;
 use super::job_directory::JobDirectory;
+use super::leftovers::SharedLeftovers;
 use super::program_folders::ProgramFolders;
 use super::shepherd_handle::{KnownChildren, ShepherdArgs, ShepherdHandle};
 use super::stop_enforcer::{Enforcement, KillReason, OrderEffect, StopEnforcer};
@@ -53,8 +54,8 @@ pub struct HostJob {
     /// The shepherd, while it lives.
     pub shepherd: Option<ShepherdHandle>,
     directory: Option<JobDirectory>,
-    /// In multi-user mode: the user and group of the job, and the children of this daemon.
-    owner: Option<((u32, u32), KnownChildren)>,
+    /// In multi-user mode: the user and group of the job, and what remains of such jobs.
+    owner: Option<((u32, u32), SharedLeftovers)>,
     /// The start order of the job, until the end of the turn in which it came.
     pub pending_begin: Option<Box<JobStart>>,
     group: Option<Group>,
@@ -79,6 +80,8 @@ pub struct StartContext<'a> {
     pub switch_token: Token,
     /// The other children of this process.
     pub known_children: KnownChildren,
+    /// What ended jobs have left.
+    pub leftovers: SharedLeftovers,
     /// The programs of earlier jobs.
     pub program_folders: &'a mut ProgramFolders,
     /// The cgroups of jobs, in multi-user mode.
@@ -198,7 +201,7 @@ impl HostJob {
         let directory = self.directory.insert(directory.map_err(failed)?);
         if let Some(owner) = &begin.owner {
             directory.chown_to((owner.uid, owner.gid)).map_err(failed)?;
-            self.owner = Some(((owner.uid, owner.gid), context.known_children.clone()));
+            self.owner = Some(((owner.uid, owner.gid), context.leftovers.clone()));
         }
         self.limits =
             JobLimits::from_options(&begin.spec.options, begin.owner.is_some()).map_err(failed)?;
@@ -500,9 +503,7 @@ impl HostJob {
         let path: PathBuf = directory.path().to_owned();
         let removed = match self.owner.take() {
             None => realtime::run_as_normal(|| directory.remove()),
-            Some((owner, known_children)) => directory.start_removal(owner).map(|pid| {
-                known_children.borrow_mut().extend(pid);
-            }),
+            Some((owner, leftovers)) => leftovers.borrow_mut().remove(directory, owner),
         };
         if let Err(error) = removed {
             self.warn(format!("{} cannot be removed: {error}", path.display()));

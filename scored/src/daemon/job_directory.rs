@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
-use crate::sys::{remove, remove_as_user};
+use crate::sys::remove;
 
 /// The parent of all jobs' directories if SCore runs as root (manual, scatter(6)).
 const ROOT_BASE_DIR: &str = "/var/scored";
+/// Directories of users that their jobs have not emptied are moved into this folder, which is
+/// root's. It exists while it is not empty.
+pub const LEFTOVERS_DIR: &str = "/var/scored/leftovers";
 const PREFIX: &str = "job-";
 /// How long scored tries to remove the directory of a dead daemon.
 const ORPHAN_REMOVAL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -122,16 +125,20 @@ impl JobDirectory {
         remove_unlocked(&self.base)
     }
 
-    /// Removes the directory if it is empty, as it is unless the shepherd was killed. Else starts
-    /// to remove it with the rights of its user, and returns the child that does it.
+    /// Removes the directory if it is empty, as it is unless the shepherd was killed.
     ///
     /// # Errors
-    /// As fork(2).
-    pub fn start_removal(self, owner: (u32, u32)) -> io::Result<Option<i32>> {
-        match fs::remove_dir(&self.path) {
-            Ok(()) => Ok(None),
-            Err(_) => remove_as_user::start(&self.path, owner).map(Some),
-        }
+    /// As rmdir(2).
+    pub fn remove_if_empty(&self) -> io::Result<()> {
+        fs::remove_dir(&self.path)
+    }
+
+    /// Moves the directory into [`LEFTOVERS_DIR`], where its user cannot reach it by a path.
+    ///
+    /// # Errors
+    /// As rename(2).
+    pub fn set_aside(&self) -> io::Result<()> {
+        set_aside(&self.path)
     }
 
     /// Removes the directory with everything in it. Removes the base directory, too, if it is
@@ -153,8 +160,7 @@ impl JobDirectory {
 /// job's processes are being killed, so the removal is tried for [`ORPHAN_REMOVAL_TIMEOUT`].
 pub fn remove_orphaned(path: &str) {
     let path = Path::new(path);
-    let has_job_prefix =
-        path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(PREFIX));
+    let has_job_prefix = path.file_name().is_some_and(has_job_prefix);
     let deadline = Instant::now() + ORPHAN_REMOVAL_TIMEOUT;
     while has_job_prefix && path.is_dir() && Instant::now() < deadline {
         if let Some(_lock) = lock(path)
@@ -170,8 +176,9 @@ pub fn remove_orphaned(path: &str) {
     }
 }
 
-/// Removes the directories that jobs of dead daemons have left in root's base directory. Returns a
-/// line for each directory that could not be removed.
+/// Removes the directories that jobs of dead daemons have left in root's base directory, and moves
+/// those of users into [`LEFTOVERS_DIR`]. Returns a line for each directory that could not be removed
+/// or moved.
 pub fn remove_leftovers_of_root() -> Vec<String> {
     remove_unlocked(Path::new(ROOT_BASE_DIR))
 }
@@ -187,14 +194,13 @@ fn remove_unlocked(base: &Path) -> Vec<String> {
     let mut errors = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
-        let has_job_prefix =
-            entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let has_job_prefix = has_job_prefix(&entry.file_name());
         // The directory of a live job cannot be locked; nor can that of our own job.
         let Some(lock) = has_job_prefix.then(|| lock(&path)).flatten() else { continue };
         let removed = match lock.metadata() {
             Ok(metadata) if metadata.uid() != geteuid().as_raw() && geteuid().is_root() => {
-                let owner = (metadata.uid(), metadata.gid());
-                remove_as_user::start(&path, owner).map(|_| ())
+                // Root's scored in single-user mode moves it, too; the next service removes it.
+                set_aside(&path)
             }
             _ => remove_tree(&path),
         };
@@ -254,6 +260,25 @@ fn try_prepare_base(base: &Path) -> io::Result<()> {
         fs::set_permissions(base, Permissions::from_mode(mode))?;
     }
     Ok(())
+}
+
+/// Whether a directory of this name is that of a job.
+pub fn has_job_prefix(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with(PREFIX))
+}
+
+/// Moves a directory, which the caller has locked, into [`LEFTOVERS_DIR`].
+fn set_aside(path: &Path) -> io::Result<()> {
+    let target = Path::new(LEFTOVERS_DIR).join(path.file_name().unwrap_or_default());
+    for _ in 0..16 {
+        prepare_base(Path::new(LEFTOVERS_DIR))?;
+        match fs::rename(path, &target) {
+            // Another daemon has just removed the folder, because it was empty.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path.exists() => {}
+            result => return result,
+        }
+    }
+    Err(io::Error::other(format!("{LEFTOVERS_DIR} disappears again and again")))
 }
 
 /// Locks a directory if no other process has locked it and its path still exists.

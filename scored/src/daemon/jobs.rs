@@ -516,6 +516,7 @@ impl Daemon {
             token,
             switch_token,
             known_children: self.known_children.clone(),
+            leftovers: self.leftovers.clone(),
             program_folders: &mut self.program_folders,
             cgroups: &self.cgroups,
             sweep_due,

@@ -9,6 +9,7 @@ mod host_limits;
 mod host_rotation;
 mod job_directory;
 mod jobs;
+mod leftovers;
 mod local_listener;
 mod metrics_sessions;
 mod peers;
@@ -24,11 +25,13 @@ mod submit;
 mod tree_node;
 mod turn_times;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
@@ -51,6 +54,7 @@ use gang_driver::GangDriver;
 use host_job::HostJob;
 use host_rotation::HostRotation;
 use jobs::{LedJob, TreePosition};
+use leftovers::{Leftovers, SharedLeftovers};
 use peers::{PeerEvent, Peers};
 use program_folders::ProgramFolders;
 use scout::Scout;
@@ -225,6 +229,8 @@ struct Daemon {
     /// When a reset of this host is complete, even if a killed shepherd has not ended.
     reset_deadline: Option<Instant>,
     known_children: KnownChildren,
+    /// What jobs of users have left on this host.
+    leftovers: SharedLeftovers,
     program_folders: ProgramFolders,
     next_job: u32,
     /// The start of the job masters' clock.
@@ -255,6 +261,7 @@ impl Daemon {
         let mut source = SourceFd(&signals.as_raw_fd());
         poll.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
         let gang_driver = GangDriver::new(poll.registry(), SLICE_TIMER)?;
+        let known_children = KnownChildren::default();
         Ok(Self {
             poll,
             signals,
@@ -273,7 +280,8 @@ impl Daemon {
             host_jobs: HashMap::new(),
             ending_host_jobs: Vec::new(),
             reset_deadline: None,
-            known_children: KnownChildren::default(),
+            leftovers: Rc::new(RefCell::new(Leftovers::new(known_children.clone()))),
+            known_children,
             program_folders: ProgramFolders::default(),
             next_job: 1,
             started_at: Instant::now(),
@@ -349,8 +357,11 @@ impl Daemon {
             self.dispatch_pending();
             self.tick_gang();
             self.dispatch_pending();
+            self.advance_leftovers();
             self.latency_hold.release_if_expired(Instant::now());
-            self.program_folders.remove_unused(&self.known_children, Instant::now());
+            let mut leftovers = self.leftovers.borrow_mut();
+            self.program_folders.remove_unused(&mut leftovers, Instant::now());
+            drop(leftovers);
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // Not while a job is being launched.
                 self.tune_heartbeats();
@@ -378,7 +389,8 @@ impl Daemon {
         let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
         host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
         self.wait_for_ending_jobs();
-        self.program_folders.remove_all(&self.known_children);
+        self.program_folders.remove_all(&mut self.leftovers.borrow_mut());
+        self.leftovers.borrow_mut().finish(SHUTDOWN_TIMEOUT);
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // The daemons that were started from here are asked to exit, and are waited for.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
@@ -539,6 +551,7 @@ impl Daemon {
             self.stop_enforcement_timeout(),
             self.login_deadline(now),
             self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
+            self.leftovers.borrow().deadline(now),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }
@@ -618,6 +631,8 @@ impl Daemon {
             };
             self.known_children.borrow_mut().remove(&pid);
             self.service.iter_mut().for_each(|service| service.on_child_reaped(pid));
+            let line = self.leftovers.borrow_mut().on_child_exit(pid, Some(reaped.status));
+            line.iter().for_each(|line| self.warn_rate_limited(line));
             let progress =
                 self.bringup.as_mut().and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
             self.report_bringup_progress(progress.unwrap_or_default());

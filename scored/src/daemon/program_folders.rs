@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::job_directory::JobDirectory;
-use super::shepherd_handle::KnownChildren;
+use super::leftovers::Leftovers;
 
 /// How long a folder stays after the last job of its user has begun.
 const FOLDER_TTL: Duration = Duration::from_secs(15 * 60);
@@ -48,20 +48,20 @@ impl ProgramFolders {
 
     /// Removes the folders that have not been used for [`FOLDER_TTL`]. A job that still uses one
     /// has its programs in its own directory, too.
-    pub fn remove_unused(&mut self, known_children: &KnownChildren, now: Instant) {
+    pub fn remove_unused(&mut self, leftovers: &mut Leftovers, now: Instant) {
         let is_unused = |_: &FolderOwner, folder: &mut ProgramFolder| {
             now.saturating_duration_since(folder.last_used_at) >= FOLDER_TTL
         };
         let unused: Vec<_> = self.folders.extract_if(is_unused).collect();
         for (owner, folder) in unused {
-            folder.remove(owner, known_children);
+            folder.remove(owner, leftovers);
         }
     }
 
     /// Removes all folders: the daemon ends.
-    pub fn remove_all(&mut self, known_children: &KnownChildren) {
+    pub fn remove_all(&mut self, leftovers: &mut Leftovers) {
         for (owner, folder) in self.folders.drain() {
-            folder.remove(owner, known_children);
+            folder.remove(owner, leftovers);
         }
     }
 }
@@ -78,11 +78,10 @@ fn create(owner: FolderOwner) -> Result<JobDirectory, String> {
 
 impl ProgramFolder {
     /// What cannot be removed now is removed by the next daemon.
-    fn remove(self, owner: FolderOwner, known_children: &KnownChildren) {
-        let removal = match owner {
-            Some(owner) => self.directory.start_removal(owner),
-            None => self.directory.remove().map(|()| None),
+    fn remove(self, owner: FolderOwner, leftovers: &mut Leftovers) {
+        let _ = match owner {
+            Some(owner) => leftovers.remove(self.directory, owner),
+            None => self.directory.remove(),
         };
-        known_children.borrow_mut().extend(removal.ok().flatten());
     }
 }

@@ -8,15 +8,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
 use super::{descriptor, process, realtime, remove};
 
 /// Starts to remove a directory and everything in it. The directory that contains it must be
-/// root's. Returns the process that does it, a child of the caller; the caller must have one thread
-/// only. Files that the user may not remove stay, and so does the directory then.
+/// root's, and no other user's. Returns the process that does it, a child of the caller; the caller
+/// must have one thread only. Files that the user may not remove stay, and so does the directory then.
 ///
 /// # Errors
 /// As fork(2).
@@ -31,10 +30,11 @@ pub fn start(path: &Path, (uid, gid): (u32, u32)) -> io::Result<i32> {
 
 fn remove(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let directory = File::options().read(true).custom_flags(flags).open(path)?;
-    // The caller still holds the lock for a moment. While this process has it, nothing else removes
-    // the directory as a leftover.
-    let directory = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+    // No lock is taken: the user might hold one for ever.
+    let directory = match File::options().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        result => result?,
+    };
     // The user may stop or kill the process that has the user's rights: then this one waits or
     // gives up, and the daemon goes on.
     let pid = process::start_child(|| {
@@ -46,7 +46,11 @@ fn remove(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
         i32::from(emptied.is_err())
     })?;
     process::wait_for(pid);
-    fs::remove_dir(path)
+    match fs::remove_dir(path) {
+        // Another daemon has removed it at the same time.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 fn become_user(uid: u32, gid: u32) -> io::Result<()> {

@@ -153,6 +153,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     // Before jobs run here, the leftovers of earlier daemons must be removed.
     let mut errors = daemon.cgroups.sweep(&job_directory::is_dead);
     errors.extend(job_directory::remove_leftovers_of_root());
+    daemon.leftovers.borrow_mut().sweep_soon(Instant::now());
     errors.iter().for_each(|error| warn(&format!("left by an earlier scored: {error}")));
     let path = options.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET_PATH.into());
     if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
@@ -262,7 +263,12 @@ impl Daemon {
     pub fn end_turn(&mut self) {
         let Some(clock) = &mut self.turn_clock else { return };
         let Some(line) = clock.end_turn(Instant::now()) else { return };
-        self.service.iter_mut().for_each(|service| service.warn_about(LogTopic::Daemon, &line));
+        self.warn_rate_limited(&line);
+    }
+
+    /// Logs a line about this daemon, in multi-user mode.
+    pub fn warn_rate_limited(&mut self, line: &str) {
+        self.service.iter_mut().for_each(|service| service.warn_about(LogTopic::Daemon, line));
     }
 }
 

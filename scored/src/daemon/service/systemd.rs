@@ -46,7 +46,7 @@ impl SystemdNotifier {
             socket.set_nonblocking(true)?;
             Ok(Self { socket, address, watchdog })
         });
-        connected.inspect_err(|error| warn_of_failure(error)).ok()
+        connected.inspect_err(warn_of_failure).ok()
     }
 
     fn send(&self, text: &str) -> io::Result<()> {

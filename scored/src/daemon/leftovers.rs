@@ -1,0 +1,342 @@
+//! What is left of jobs of a service whose shepherds were killed. Each directory is in root's folder
+//! of leftovers, where no user can reach it by its path, and is removed there with the rights of its
+//! user by a process of its own. A user who goes on writing through an open descriptor, or whose
+//! directory holds files that the user may not remove, can keep it there: then it is tried again
+//! later. Neither takes much time of the daemon's loop.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs::{self, ReadDir};
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use score_proto::job_control::Status;
+
+use super::Daemon;
+use super::job_directory::{JobDirectory, LEFTOVERS_DIR, has_job_prefix};
+use super::shepherd_handle::KnownChildren;
+use crate::sys::{process, remove_as_user};
+
+/// How often the folder is searched while it is not empty.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+/// Environment variable of scored, for tests: another interval in milliseconds.
+const SWEEP_INTERVAL_ENV: &str = "SCORE_TEST_SWEEP_MS";
+/// A process that removes a directory is killed after this time. The user may have stopped it.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The number of directories that are removed at the same time, each of another user.
+const MAX_REMOVERS: usize = 16;
+/// The number of entries of the folder that are read in a turn of the loop.
+const MAX_ENTRIES_PER_TURN: usize = 64;
+/// A directory that is left after so many attempts is logged.
+const LOGGED_ATTEMPTS: u32 = 10;
+/// The interval between two looks at the removers when the daemon ends.
+const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The leftovers, which are shared by the daemon and its jobs.
+pub type SharedLeftovers = Rc<RefCell<Leftovers>>;
+
+/// A directory in the folder of leftovers.
+#[derive(Debug)]
+struct Leftover {
+    owner: (u32, u32),
+    failed_attempts: u32,
+    state: LeftoverState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeftoverState {
+    /// It will be tried again by the next sweep.
+    Failed,
+    /// It will be removed as soon as a process may be started for that.
+    Queued,
+    /// A process removes it.
+    Removing,
+}
+
+/// A process that removes a directory.
+#[derive(Debug)]
+struct Remover {
+    uid: u32,
+    name: String,
+    deadline: Instant,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Leftovers {
+    interval: Duration,
+    by_name: HashMap<String, Leftover>,
+    /// The names of those that are queued, by the uid of their owners.
+    queues: BTreeMap<u32, VecDeque<String>>,
+    removers: HashMap<i32, Remover>,
+    /// The owner of the last remover: users take turns.
+    last_uid: u32,
+    next_sweep_at: Option<Instant>,
+    /// The rest of the folder, during a sweep.
+    sweep: Option<ReadDir>,
+    known_children: KnownChildren,
+}
+
+impl Leftovers {
+    /// Knows no leftovers yet.
+    pub fn new(known_children: KnownChildren) -> Self {
+        let from_test = std::env::var(SWEEP_INTERVAL_ENV).ok().and_then(|text| text.parse().ok());
+        Self {
+            interval: from_test.map_or(SWEEP_INTERVAL, Duration::from_millis),
+            by_name: HashMap::new(),
+            queues: BTreeMap::new(),
+            removers: HashMap::new(),
+            last_uid: 0,
+            next_sweep_at: None,
+            sweep: None,
+            known_children,
+        }
+    }
+
+    /// Searches the folder for what earlier daemons have left.
+    pub fn sweep_soon(&mut self, now: Instant) {
+        self.next_sweep_at = Some(now);
+    }
+
+    /// Removes the directory of a job that has ended. What the job's shepherd has left is removed
+    /// later, by another process.
+    ///
+    /// # Errors
+    /// It stays where it is.
+    pub fn remove(&mut self, directory: JobDirectory, owner: (u32, u32)) -> io::Result<()> {
+        if directory.remove_if_empty().is_ok() {
+            return Ok(());
+        }
+        directory.set_aside()?;
+        self.enqueue(directory.name().to_owned(), owner);
+        self.next_sweep_at.get_or_insert_with(|| Instant::now() + self.interval);
+        Ok(())
+    }
+
+    fn enqueue(&mut self, name: String, owner: (u32, u32)) {
+        let new = Leftover { owner, failed_attempts: 0, state: LeftoverState::Failed };
+        let leftover = self.by_name.entry(name.clone()).or_insert(new);
+        if leftover.state == LeftoverState::Failed {
+            leftover.state = LeftoverState::Queued;
+            self.queues.entry(owner.0).or_default().push_back(name);
+        }
+    }
+
+    /// The time until [`Leftovers::advance`] has to be called.
+    pub fn deadline(&self, now: Instant) -> Option<Duration> {
+        if self.sweep.is_some() || self.next_uid().is_some() {
+            return Some(Duration::ZERO);
+        }
+        let removers = self.removers.values().map(|remover| remover.deadline);
+        let due = removers.chain(self.next_sweep_at).min()?;
+        Some(due.saturating_duration_since(now))
+    }
+
+    /// Whether [`Leftovers::advance`] may have anything to do.
+    fn has_work(&self) -> bool {
+        self.next_sweep_at.is_some() || self.sweep.is_some() || !self.by_name.is_empty()
+    }
+
+    /// Does what is due.
+    pub fn advance(&mut self, now: Instant) {
+        for (pid, remover) in &mut self.removers {
+            if remover.deadline <= now {
+                process::kill(*pid, libc::SIGKILL);
+                // Its end is reported by SIGCHLD.
+                remover.deadline = now + REMOVAL_TIMEOUT;
+            }
+        }
+        if self.sweep.is_none() && self.next_sweep_at.is_some_and(|due| due <= now) {
+            self.begin_sweep(now);
+        }
+        self.advance_sweep();
+        // One in each turn: a fork takes its time if this process has much memory.
+        if let Some(uid) = self.next_uid() {
+            self.start_remover(uid, now);
+        }
+    }
+
+    fn begin_sweep(&mut self, now: Instant) {
+        self.next_sweep_at = Some(now + self.interval);
+        match fs::read_dir(LEFTOVERS_DIR) {
+            Ok(entries) => self.sweep = Some(entries),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.end_sweep(),
+            // Descriptors have run out: the next sweep comes.
+            Err(_) => {}
+        }
+    }
+
+    fn advance_sweep(&mut self) {
+        let Some(mut sweep) = self.sweep.take() else { return };
+        for _ in 0..MAX_ENTRIES_PER_TURN {
+            let Some(entry) = sweep.next() else { return self.end_sweep() };
+            let Ok(entry) = entry else { continue };
+            let (Ok(name), Ok(metadata)) = (entry.file_name().into_string(), entry.metadata())
+            else {
+                continue;
+            };
+            if metadata.is_dir() && has_job_prefix(name.as_ref()) {
+                self.enqueue(name, (metadata.uid(), metadata.gid()));
+            }
+        }
+        self.sweep = Some(sweep);
+    }
+
+    fn end_sweep(&mut self) {
+        // The sweep has queued what is there. The rest was removed by another daemon.
+        self.by_name.retain(|_, leftover| leftover.state != LeftoverState::Failed);
+        self.remove_folder_if_empty();
+    }
+
+    /// Ends the sweeps if nothing is left, not even by another daemon.
+    fn remove_folder_if_empty(&mut self) {
+        if !self.by_name.is_empty() || self.sweep.is_some() {
+            return;
+        }
+        match fs::remove_dir(LEFTOVERS_DIR) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+            _ => self.next_sweep_at = None,
+        }
+    }
+
+    /// The next user for whom a remover may be started.
+    fn next_uid(&self) -> Option<u32> {
+        if self.removers.len() >= MAX_REMOVERS {
+            return None;
+        }
+        let after_last = self.queues.range((Bound::Excluded(self.last_uid), Bound::Unbounded));
+        let mut uids = after_last.chain(self.queues.range(..=self.last_uid)).map(|(uid, _)| *uid);
+        uids.find(|uid| self.removers.values().all(|remover| remover.uid != *uid))
+    }
+
+    fn dequeue(&mut self, uid: u32) -> Option<String> {
+        self.last_uid = uid;
+        let queue = self.queues.get_mut(&uid)?;
+        let name = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&uid);
+        }
+        name
+    }
+
+    fn start_remover(&mut self, uid: u32, now: Instant) {
+        let Some(name) = self.dequeue(uid) else { return };
+        let Some(leftover) = self.by_name.get_mut(&name) else { return };
+        match remove_as_user::start(&Path::new(LEFTOVERS_DIR).join(&name), leftover.owner) {
+            Ok(pid) => {
+                leftover.state = LeftoverState::Removing;
+                self.known_children.borrow_mut().insert(pid);
+                self.removers.insert(pid, Remover { uid, name, deadline: now + REMOVAL_TIMEOUT });
+            }
+            // The next sweep tries it again.
+            Err(_) => leftover.state = LeftoverState::Failed,
+        }
+    }
+
+    /// A child of the daemon has ended. Returns a line for the log.
+    pub fn on_child_exit(&mut self, pid: i32, status: Option<Status>) -> Option<String> {
+        let remover = self.removers.remove(&pid)?;
+        let leftover = self.by_name.get_mut(&remover.name)?;
+        if status == Some(Status::Exited(0)) {
+            self.by_name.remove(&remover.name);
+            self.remove_folder_if_empty();
+            return None;
+        }
+        leftover.state = LeftoverState::Failed;
+        leftover.failed_attempts += 1;
+        (leftover.failed_attempts == LOGGED_ATTEMPTS).then(|| {
+            format!(
+                "{LEFTOVERS_DIR}/{} cannot be removed: uid {} still writes there, or may not \
+                 remove what is in it",
+                remover.name, remover.uid
+            )
+        })
+    }
+
+    /// When the daemon ends: removes as much as this time allows. The next daemon does the rest.
+    pub fn finish(&mut self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        while !(self.queues.is_empty() && self.removers.is_empty()) && Instant::now() < deadline {
+            self.advance(Instant::now());
+            let pids: Vec<i32> = self.removers.keys().copied().collect();
+            for pid in pids {
+                let status = match process::reap_one(pid) {
+                    process::WaitResult::AllRunning => continue,
+                    process::WaitResult::Exited(reaped) => Some(reaped.status),
+                    process::WaitResult::NoChildren => None,
+                };
+                self.known_children.borrow_mut().remove(&pid);
+                self.on_child_exit(pid, status);
+            }
+            std::thread::sleep(SHUTDOWN_CHECK_INTERVAL);
+        }
+    }
+}
+
+impl Daemon {
+    /// Removes what is left of jobs.
+    pub fn advance_leftovers(&mut self) {
+        let mut leftovers = self.leftovers.borrow_mut();
+        // Mostly there are none, and the clock is not read.
+        if leftovers.has_work() {
+            leftovers.advance(Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leftovers_of(owners: &[u32]) -> Leftovers {
+        let mut leftovers = Leftovers::new(KnownChildren::default());
+        for (index, uid) in owners.iter().enumerate() {
+            leftovers.enqueue(format!("job-{index}"), (*uid, *uid));
+        }
+        leftovers
+    }
+
+    /// Starts the next remover, without a process.
+    fn start(leftovers: &mut Leftovers, pid: i32) -> Option<u32> {
+        let uid = leftovers.next_uid()?;
+        let name = leftovers.dequeue(uid)?;
+        leftovers.by_name.get_mut(&name)?.state = LeftoverState::Removing;
+        leftovers.removers.insert(pid, Remover { uid, name, deadline: Instant::now() });
+        Some(uid)
+    }
+
+    #[test]
+    fn users_take_turns_and_each_has_one_remover_at_a_time() {
+        let mut leftovers = leftovers_of(&[7, 7, 7, 9, 8]);
+        let started: Vec<_> = (1..=4).map(|pid| start(&mut leftovers, pid)).collect();
+        assert_eq!(started, [Some(7), Some(8), Some(9), None]);
+        assert_eq!(leftovers.on_child_exit(1, Some(Status::Signaled(9))), None);
+        assert_eq!(start(&mut leftovers, 5), Some(7));
+        assert_eq!(leftovers.on_child_exit(99, None), None, "no remover");
+    }
+
+    #[test]
+    fn the_number_of_removers_is_limited() {
+        let mut leftovers = leftovers_of(&(1..100).collect::<Vec<_>>());
+        let started = (1..).map_while(|pid| start(&mut leftovers, pid)).count();
+        assert_eq!(started, MAX_REMOVERS);
+    }
+
+    #[test]
+    fn a_directory_that_stays_is_tried_again_and_logged_once() {
+        let mut leftovers = leftovers_of(&[7]);
+        let mut lines = Vec::new();
+        for attempt in 0..30 {
+            assert_eq!(start(&mut leftovers, attempt), Some(7));
+            assert_eq!(start(&mut leftovers, 1000), None, "not before the next sweep");
+            lines.extend(leftovers.on_child_exit(attempt, Some(Status::Exited(1))));
+            assert_eq!(lines.len(), usize::from(attempt >= 9), "attempt {attempt}");
+            leftovers.enqueue("job-0".to_owned(), (7, 7));
+        }
+        assert!(lines[0].contains("leftovers/job-0 cannot be removed: uid 7"), "{lines:?}");
+    }
+}
