@@ -17,6 +17,7 @@ use driver::service::{
     ALICE, BOB, Client, Service, encode, hello, login, login_named, run_as, spec,
 };
 use driver::{TEST_TIMEOUT, bytes, sh};
+use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::ptrace;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};

@@ -177,8 +177,8 @@ pub fn remove_orphaned(path: &str) {
 }
 
 /// Removes the directories that jobs of dead daemons have left in root's base directory, and moves
-/// those of users into [`LEFTOVERS_DIR`]. Returns a line for each directory that could not be removed
-/// or moved.
+/// those of users into [`LEFTOVERS_DIR`]. Returns a line for each directory that could not be
+/// removed or moved.
 pub fn remove_leftovers_of_root() -> Vec<String> {
     remove_unlocked(Path::new(ROOT_BASE_DIR))
 }

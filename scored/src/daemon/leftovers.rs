@@ -1,8 +1,7 @@
-//! What is left of jobs of a service whose shepherds were killed. Each directory is in root's folder
-//! of leftovers, where no user can reach it by its path, and is removed there with the rights of its
-//! user by a process of its own. A user who goes on writing through an open descriptor, or whose
-//! directory holds files that the user may not remove, can keep it there: then it is tried again
-//! later. Neither takes much time of the daemon's loop.
+//! What is left of jobs of a service whose shepherds were killed. Each directory is in root's
+//! folder of leftovers, where no user can reach it by its path. A process with the rights of its
+//! user removes it there. A user can keep it by writing through an open descriptor, or by files
+//! that the user may not remove: then it is tried again later. The daemon's loop does not wait.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -3,6 +3,7 @@
 //! this module moves the messages.
 
 mod daemon_bringup;
+mod deadlines;
 pub mod gang_driver;
 mod host_job;
 mod host_limits;
@@ -61,7 +62,7 @@ use scout::Scout;
 use service::Service;
 use session::ClientSession;
 use shepherd_handle::KnownChildren;
-use turn_times::{Phase, TurnClock};
+use turn_times::{TurnClock, TurnPhase};
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -88,9 +89,6 @@ const STALE_SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const FULL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long daemons of other hosts may take to exit.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
-
-/// The delay before the next accept, if descriptors have run out.
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The options that scrun gives on the command line.
 #[derive(Debug)]
@@ -336,7 +334,7 @@ impl Daemon {
             if self.advance_rotation() && self.is_only_switch_threads(&events) {
                 continue;
             }
-            self.end_phase(Phase::Events);
+            self.end_phase(TurnPhase::Events);
             // A gang switch is urgent: other sources are polled when they have events, and at
             // intervals.
             let has_other_events = !self.is_only_slice_or_switch(&events)
@@ -344,13 +342,13 @@ impl Daemon {
             if has_other_events {
                 self.poll_other_sources();
                 others_polled_at = Instant::now();
-                self.end_phase(Phase::Messages);
+                self.end_phase(TurnPhase::Messages);
             }
             self.receive_reports();
-            self.end_phase(Phase::Reports);
+            self.end_phase(TurnPhase::Reports);
             if signalled {
                 self.on_signals();
-                self.end_phase(Phase::Signals);
+                self.end_phase(TurnPhase::Signals);
             }
             self.enforce_stops();
             self.tick_led_jobs();
@@ -367,7 +365,7 @@ impl Daemon {
                 self.tune_heartbeats();
                 heartbeats_tuned_at = Instant::now();
             }
-            self.end_phase(Phase::Jobs);
+            self.end_phase(TurnPhase::Jobs);
             loop {
                 self.send_outboxes();
                 let has_closed_sessions = self.flush();
@@ -377,11 +375,11 @@ impl Daemon {
                 // The messages that this has caused must be moved before the next wait.
                 self.dispatch_pending();
             }
-            self.end_phase(Phase::Sending);
+            self.end_phase(TurnPhase::Sending);
             if has_other_events {
                 // All orders have been sent by now.
                 self.serve_http();
-                self.end_phase(Phase::Page);
+                self.end_phase(TurnPhase::Page);
             }
             self.gang_driver.set_timer();
         }
@@ -507,53 +505,6 @@ impl Daemon {
                 return;
             }
         }
-    }
-
-    /// How long poll may wait.
-    fn timeout(&self, now: Instant) -> Option<Duration> {
-        let has_more = |host_job: &HostJob| {
-            let is_parent_slow = host_job.parent_link().is_some_and(|link| self.is_slow_link(link));
-            host_job.may_have_more(is_parent_slow)
-        };
-        let may_have_more = |(key, session): (&usize, &ClientSession)| {
-            session.may_have_more() && self.can_read_session(*key, now)
-        };
-        if self.sessions.iter().any(may_have_more)
-            || self.host_jobs.values().any(has_more)
-            || self.peers.as_ref().is_some_and(Peers::may_have_more)
-            || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)
-        {
-            return Some(Duration::ZERO);
-        }
-        let accept_retry = self.has_pending_clients().then_some(ACCEPT_RETRY_INTERVAL);
-        let link_timeout = self.peers.as_ref().and_then(|peers| peers.deadline(now));
-        let bringup_timeout = self.bringup.as_ref().and_then(DaemonBringup::deadline);
-        let bringup_timeout = bringup_timeout.map(|due| due.saturating_duration_since(now));
-        let service_timeout = self.service.as_ref().map(|service| service.deadline(now));
-        let hold_timeout = self.latency_hold.deadline();
-        let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
-        // epoll counts milliseconds: round up, or the loop would spin until the deadline.
-        let led_jobs_timeout = self.led_jobs_deadline(now);
-        let frame_deadlines = self.sessions.values().filter_map(ClientSession::frame_deadline);
-        let deadlines =
-            [self.program_folders.deadline(), self.reset_deadline, frame_deadlines.min()];
-        let deadline = deadlines.into_iter().flatten().min();
-        let deadline_timeout = deadline.map(|due| due.saturating_duration_since(now));
-        let timeouts = [
-            link_timeout,
-            bringup_timeout,
-            accept_retry,
-            service_timeout,
-            led_jobs_timeout,
-            hold_timeout,
-            deadline_timeout,
-            self.control_deadline(now),
-            self.stop_enforcement_timeout(),
-            self.login_deadline(now),
-            self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
-            self.leftovers.borrow().deadline(now),
-        ];
-        timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }
 
     /// Takes the reports of all shepherds.

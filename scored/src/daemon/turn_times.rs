@@ -1,5 +1,5 @@
-//! The durations of the turns of the daemon's loop. A turn lasts from the return of poll to the next
-//! poll. Nobody is served during a turn, so a long one is an error of this program or an attack.
+//! The durations of the turns of the daemon's loop. A turn lasts from the return of poll to the
+//! next poll. Nobody else is served meanwhile: a long turn is an error or an attack.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const RECENT_SECONDS: usize = 60;
 
 /// The parts of a turn, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum TurnPhase {
     /// Events of poll, and switches between jobs of this host.
     Events,
     /// Messages of clients and of other daemons.
@@ -31,7 +31,7 @@ pub enum Phase {
     Deadlines,
 }
 
-impl Phase {
+impl TurnPhase {
     fn label(self) -> &'static str {
         match self {
             Self::Events => "events and switches",
@@ -52,7 +52,7 @@ pub struct TurnClock {
     created_at: Instant,
     turn_started_at: Instant,
     phase_started_at: Instant,
-    longest_phase: (Phase, Duration),
+    longest_phase: (TurnPhase, Duration),
     /// The turns that have ended.
     times: TurnTimes,
 }
@@ -64,7 +64,7 @@ impl TurnClock {
             created_at: now,
             turn_started_at: now,
             phase_started_at: now,
-            longest_phase: (Phase::Events, Duration::ZERO),
+            longest_phase: (TurnPhase::Events, Duration::ZERO),
             times: TurnTimes::default(),
         }
     }
@@ -72,11 +72,11 @@ impl TurnClock {
     /// Poll has returned.
     pub fn start_turn(&mut self, now: Instant) {
         (self.turn_started_at, self.phase_started_at) = (now, now);
-        self.longest_phase = (Phase::Events, Duration::ZERO);
+        self.longest_phase = (TurnPhase::Events, Duration::ZERO);
     }
 
     /// A phase ends, and the next one begins.
-    pub fn end_phase(&mut self, phase: Phase, now: Instant) {
+    pub fn end_phase(&mut self, phase: TurnPhase, now: Instant) {
         let duration = now.saturating_duration_since(self.phase_started_at);
         if duration > self.longest_phase.1 {
             self.longest_phase = (phase, duration);
@@ -91,7 +91,7 @@ impl TurnClock {
 
     /// The turn ends with its last phase. Returns a line for the log if it was a long one.
     pub fn end_turn(&mut self, now: Instant) -> Option<String> {
-        self.end_phase(Phase::Deadlines, now);
+        self.end_phase(TurnPhase::Deadlines, now);
         let duration = now.saturating_duration_since(self.turn_started_at);
         self.times.record(duration, now.saturating_duration_since(self.created_at));
         let (phase, phase_duration) = self.longest_phase;
@@ -210,8 +210,8 @@ mod tests {
         let start = Instant::now();
         let mut clock = TurnClock::new(start);
         clock.start_turn(start + ms(1_000));
-        clock.end_phase(Phase::Messages, start + ms(1_010));
-        clock.end_phase(Phase::Signals, start + ms(1_050));
+        clock.end_phase(TurnPhase::Messages, start + ms(1_010));
+        clock.end_phase(TurnPhase::Signals, start + ms(1_050));
         assert_eq!(clock.phase_started_at(), start + ms(1_050));
         let line = clock.end_turn(start + ms(1_060)).unwrap();
         let expected = "a turn of the loop took 60 ms, of which 40 ms: children that have ended";

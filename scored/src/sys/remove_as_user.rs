@@ -13,9 +13,9 @@ use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
 use super::{descriptor, process, realtime, remove};
 
-/// Starts to remove a directory and everything in it. The directory that contains it must be
-/// root's, and no other user's. Returns the process that does it, a child of the caller; the caller
-/// must have one thread only. Files that the user may not remove stay, and so does the directory then.
+/// Starts to remove a directory and everything in it. Only root may be able to write to the
+/// directory that contains it. Returns the process that does it, a child of the caller; the caller
+/// must have one thread only. Files that the user may not remove stay, and so does the directory.
 ///
 /// # Errors
 /// As fork(2).

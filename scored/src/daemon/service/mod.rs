@@ -42,7 +42,7 @@ use score_proto::peer_message::{HostId, SERVER};
 
 use super::local_listener::LocalListener;
 use super::peers::Peers;
-use super::turn_times::{Phase, TurnClock};
+use super::turn_times::{TurnClock, TurnPhase};
 use super::{
     CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, setup_process,
 };
@@ -253,7 +253,7 @@ fn initial_role(
 
 impl Daemon {
     /// A phase of the loop's turn has ended.
-    pub fn end_phase(&mut self, phase: Phase) {
+    pub fn end_phase(&mut self, phase: TurnPhase) {
         if let Some(clock) = &mut self.turn_clock {
             clock.end_phase(phase, Instant::now());
         }

@@ -1,0 +1,61 @@
+//! How long the loop may wait for events: until the earliest deadline of all parts of the daemon.
+
+use std::time::{Duration, Instant};
+
+use super::Daemon;
+use super::daemon_bringup::DaemonBringup;
+use super::host_job::HostJob;
+use super::peers::Peers;
+use super::session::ClientSession;
+
+/// The delay before the next accept, if descriptors have run out.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Daemon {
+    /// How long poll may wait.
+    pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
+        let has_more = |host_job: &HostJob| {
+            let is_parent_slow = host_job.parent_link().is_some_and(|link| self.is_slow_link(link));
+            host_job.may_have_more(is_parent_slow)
+        };
+        let may_have_more = |(key, session): (&usize, &ClientSession)| {
+            session.may_have_more() && self.can_read_session(*key, now)
+        };
+        if self.sessions.iter().any(may_have_more)
+            || self.host_jobs.values().any(has_more)
+            || self.peers.as_ref().is_some_and(Peers::may_have_more)
+            || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)
+        {
+            return Some(Duration::ZERO);
+        }
+        let accept_retry = self.has_pending_clients().then_some(ACCEPT_RETRY_INTERVAL);
+        let link_timeout = self.peers.as_ref().and_then(|peers| peers.deadline(now));
+        let bringup_timeout = self.bringup.as_ref().and_then(DaemonBringup::deadline);
+        let bringup_timeout = bringup_timeout.map(|due| due.saturating_duration_since(now));
+        let service_timeout = self.service.as_ref().map(|service| service.deadline(now));
+        let hold_timeout = self.latency_hold.deadline();
+        let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
+        // epoll counts milliseconds: round up, or the loop would spin until the deadline.
+        let led_jobs_timeout = self.led_jobs_deadline(now);
+        let frame_deadlines = self.sessions.values().filter_map(ClientSession::frame_deadline);
+        let deadlines =
+            [self.program_folders.deadline(), self.reset_deadline, frame_deadlines.min()];
+        let deadline = deadlines.into_iter().flatten().min();
+        let deadline_timeout = deadline.map(|due| due.saturating_duration_since(now));
+        let timeouts = [
+            link_timeout,
+            bringup_timeout,
+            accept_retry,
+            service_timeout,
+            led_jobs_timeout,
+            hold_timeout,
+            deadline_timeout,
+            self.control_deadline(now),
+            self.stop_enforcement_timeout(),
+            self.login_deadline(now),
+            self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
+            self.leftovers.borrow().deadline(now),
+        ];
+        timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
+    }
+}
