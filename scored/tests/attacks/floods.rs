@@ -1,0 +1,206 @@
+//! Attacks by many messages, or by large ones.
+
+use super::driver::service::{ALICE, BOB, Client, Service, encode, run_as, spec};
+use super::driver::{TEST_TIMEOUT, bytes, sh};
+use super::support::{
+    HONEST_WAIT_TIMEOUT, longest_wait, process_of, shepherd_of, wait_for_process,
+};
+use nix::sys::signal::{Signal, kill};
+use score_proto::message::{
+    ClientMessage, ConsoleRequest, ElementSpec, FileDigest, JobSpec, MAX_IO_CHUNK, StageSpec,
+};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_job_of_very_many_programs_is_refused_at_once() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let travelling = |index: usize| ElementSpec {
+        path: bytes(&format!("/{index}")),
+        digest: Some(FileDigest { hash: [1; 32], size: 1 }),
+        ..sh("true")
+    };
+    let stages = |count: usize, per_stage: usize| -> Vec<StageSpec> {
+        let stage =
+            |stage| (0..per_stage).map(|index| travelling(stage * per_stage + index)).collect();
+        (0..count).map(|index| StageSpec { elements: stage(index) }).collect()
+    };
+    let wait = longest_wait(&service, || {
+        for (stages, limit) in [(stages(18_000, 1), "1024"), (stages(1, 100), "64")] {
+            let mut client = Client::connect_as(&service.socket_of("hosta"), ALICE);
+            client.request(ALICE, 2, JobSpec { stages, ..spec("true", &[]) });
+            assert_eq!(client.until_ended(), 2, "{}", client.notices);
+            assert!(client.notices.contains(limit), "{}", client.notices);
+        }
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_flood_of_messages_waits_and_loses_no_host() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut victim = Client::connect_as(&service.socket_of("hosta"), BOB);
+    victim.request(BOB, 4, spec("echo up; sleep 1000", &[]));
+    victim.until_noticed("up");
+    let memory_before = service.memory();
+    let flood = encode(&[ClientMessage::OutputAck(1)]).repeat(1 << 14);
+    let wait = longest_wait(&service, || {
+        let flood_once = || {
+            let mut client = Client::log_in(&service.socket_of("hosta"), ALICE);
+            client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+            let end = Instant::now() + Duration::from_secs(6);
+            while Instant::now() < end {
+                let _ = client.socket.write(&flood);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(flood_once)));
+        });
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert!(
+        !victim.receive(Duration::from_millis(50)) || victim.code.is_none(),
+        "{}",
+        victim.notices
+    );
+    assert_eq!(victim.code, None, "{}", victim.notices);
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 32 * 1024, "{grown} KiB more");
+    victim.send(&[ClientMessage::Kill]);
+    assert_ne!(victim.until_ended(), 0);
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_flood_of_messages_to_all_hosts_of_a_job_loses_no_host() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut victim = Client::connect_as(&service.socket_of("hosta"), BOB);
+    victim.request(BOB, 4, spec("echo up; sleep 1000", &[]));
+    victim.until_noticed("up");
+    let memory_before = service.memory();
+    let wait = longest_wait(&service, || {
+        for host in ["hosta", "hostb"] {
+            let mut client = Client::connect_as(&service.socket_of(host), ALICE);
+            client.request(ALICE, 4, spec("trap '' USR1; echo up; sleep 1000", &[]));
+            client.until_noticed("up");
+            let flood = encode(&[ClientMessage::Signal(libc::SIGUSR1)]).repeat(1 << 14);
+            client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+            let end = Instant::now() + Duration::from_secs(3);
+            while Instant::now() < end {
+                let _ = client.socket.write(&flood);
+            }
+            // The client is killed: nobody waits until its messages have been handled.
+            drop(client);
+        }
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 32 * 1024, "{grown} KiB more");
+    let mut operator = Client::log_in(&service.socket(), ALICE);
+    operator.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+    assert_eq!(operator.until_ended(), 0);
+    assert_eq!(victim.code, None, "{}", victim.notices);
+    victim.send(&[ClientMessage::Kill]);
+    assert_ne!(victim.until_ended(), 0);
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_job_whose_shepherd_is_stopped_ends_when_its_flooding_client_is_killed() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    let command = format!("sleep 6{}", std::process::id());
+    let job = JobSpec { reads_stdin: true, ..spec(&format!("echo up; {command}"), &[]) };
+    client.request(ALICE, 1, job);
+    client.until_noticed("up");
+    let shepherd = shepherd_of(wait_for_process(&command));
+    run_as(ALICE, || kill(shepherd, Signal::SIGSTOP).unwrap());
+    let memory_before = service.memory();
+    let flood = encode(&[ClientMessage::Stdin(vec![0; MAX_IO_CHUNK])]).repeat(16);
+    client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        let _ = client.socket.write(&flood);
+    }
+    let grown = service.memory().saturating_sub(memory_before);
+    assert!(grown < 16 * 1024, "{grown} KiB more");
+    drop(client);
+    let killed_at = Instant::now();
+    while process_of(&command).is_some() {
+        assert!(killed_at.elapsed() < TEST_TIMEOUT, "the job does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+/// A program of zeroes, and the answer to requests for its bytes.
+fn send_zeroes(client: &mut Client) -> u64 {
+    let mut sent_bytes = 0;
+    for (hash, offset, length) in std::mem::take(&mut client.file_requests) {
+        for start in (0..length).step_by(MAX_IO_CHUNK) {
+            let count = (length - start).min(MAX_IO_CHUNK as u64);
+            let bytes = vec![0; count as usize];
+            client.send(&[ClientMessage::FileChunk { hash, offset: offset + start, bytes }]);
+            sent_bytes += count;
+        }
+    }
+    sent_bytes
+}
+
+#[test]
+fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let memory_before = service.memory();
+    let element = ElementSpec {
+        path: bytes("/large"),
+        digest: Some(FileDigest { hash: [1; 32], size: 1 << 30 }),
+        ..sh("true")
+    };
+    let stages = vec![StageSpec { elements: vec![element] }];
+    let limited = |name: &str, mib: &str| JobSpec {
+        options: vec![(name.to_owned(), Some(mib.to_owned()))],
+        stages: stages.clone(),
+        ..spec("true", &[])
+    };
+    let wait = longest_wait(&service, || {
+        let mut client = Client::connect_as(&service.socket_of("hosta"), ALICE);
+        client.request(ALICE, 1, limited("memorylimit", "16"));
+        let mut sent_bytes = 0;
+        while sent_bytes < 64 << 20 {
+            assert!(client.receive(Duration::from_millis(50)), "{}", client.notices);
+            sent_bytes += send_zeroes(&mut client);
+        }
+        // What nobody has requested is dropped.
+        let mut flooder = Client::connect_as(&service.socket(), ALICE);
+        flooder.request(ALICE, 1, limited("memorylimit", "16"));
+        for offset in 0..2000 {
+            let bytes = vec![0; MAX_IO_CHUNK];
+            flooder.send(&[ClientMessage::FileChunk { hash: [2; 32], offset, bytes }]);
+        }
+        let grown = service.memory().saturating_sub(memory_before);
+        assert!(grown < 24 * 1024, "{grown} KiB more");
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.pid())).unwrap();
+        let names = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let names: Vec<_> = names.filter(|name| name.to_string_lossy().contains("memfd")).collect();
+        assert_eq!(names, Vec::<PathBuf>::new());
+        client.send(&[ClientMessage::Kill]);
+        client.until_ended();
+        let mut client = Client::connect_as(&service.socket(), ALICE);
+        client.request(ALICE, 1, limited("disklimit", "4"));
+        while client.code.is_none() {
+            assert!(client.receive(Duration::from_millis(50)), "{}", client.notices);
+            send_zeroes(&mut client);
+        }
+        assert_ne!(client.code, Some(0));
+        assert!(client.notices.contains("disklimit"), "{}", client.notices);
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert!(service.is_alive());
+    service.serves(BOB);
+}

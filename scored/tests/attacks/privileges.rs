@@ -1,0 +1,170 @@
+//! Attempts to get rights, or to keep what the job must give back.
+
+use super::driver::TEST_TIMEOUT;
+use super::driver::service::{ALICE, BOB, Client, Service, run_as, spec};
+use super::support::{HONEST_WAIT_TIMEOUT, longest_wait, shepherd_of, wait_for_process};
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Environment variable for [`role`]: the socket of the service.
+const SOCKET_ENV: &str = "SCORE_TEST_SOCKET";
+
+/// Not a test of its own: a process of alice with limits of its own, which claims none.
+#[test]
+fn role() {
+    let Some(socket) = std::env::var_os(SOCKET_ENV) else { return };
+    setrlimit(Resource::RLIMIT_CORE, 4096, 8192).unwrap();
+    setrlimit(Resource::RLIMIT_MEMLOCK, 65_536, 65_536).unwrap();
+    let mut client = Client::connect_as(socket.as_ref(), ALICE);
+    let script = "ulimit -H -c; ulimit -H -l; ulimit -S -c";
+    client.request(ALICE, 1, spec(script, &["wait"]));
+    assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    println!("limits: {}", client.out.replace('\n', " "));
+}
+
+#[test]
+fn a_client_that_claims_no_limits_has_those_of_its_process() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    for host in ["hosta", "hostb"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "privileges::role", "--nocapture"])
+            .env(SOCKET_ENV, service.socket_of(host))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // Blocks of 512 bytes and KiB.
+        assert!(text.contains("limits: 16 64 8 "), "{host}: {text}");
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn the_session_keyring_of_a_job_belongs_to_its_user() {
+    let Some(service) = Service::start_two_hosts() else { return };
+    if !std::path::Path::new("/proc/keys").exists() {
+        return eprintln!("SKIPPED session keyrings: the kernel has none");
+    }
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    client.request(ALICE, 1, spec("grep ' _ses' /proc/keys", &[]));
+    assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    let owners: Vec<&str> =
+        client.out.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
+    // Other jobs of alice may run: their keyrings are listed, too.
+    let are_alices = owners.iter().all(|owner| *owner == ALICE.to_string());
+    assert!(are_alices && !owners.is_empty(), "{}", client.out);
+}
+
+#[test]
+fn the_files_of_a_killed_shepherd_are_removed_with_the_users_rights_while_others_are_served() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    // A tree of alice's in which a folder is root's: alice may move the tree, and not empty it.
+    let tree = service.file("tree");
+    std::fs::create_dir_all(tree.join("of-root")).unwrap();
+    std::fs::write(tree.join("of-root/keep"), "root's").unwrap();
+    for path in [service.file("."), tree.clone()] {
+        std::os::unix::fs::chown(path, Some(ALICE), Some(ALICE)).unwrap();
+    }
+    let command = format!("sleep 8{}", std::process::id());
+    let script = format!(
+        "mv {} . && seq 20000 | xargs -n 2000 touch && pwd && echo up && {command}",
+        tree.display()
+    );
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    client.request(ALICE, 1, spec(&script, &[]));
+    client.until_noticed("up");
+    let directory = PathBuf::from(client.out.lines().next().unwrap());
+    let shepherd = shepherd_of(wait_for_process(&command));
+    let wait = longest_wait(&service, || {
+        run_as(ALICE, || kill(shepherd, Signal::SIGKILL).unwrap());
+        std::thread::sleep(Duration::from_secs(4));
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert_ne!(client.until_ended(), 0);
+    let started_at = Instant::now();
+    let directory = leftover_of(&directory);
+    let names = || std::fs::read_dir(&directory).unwrap().count();
+    while names() > 1 {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "{} files are left", names());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let kept = std::fs::read_to_string(directory.join("tree/of-root/keep"));
+    assert_eq!(kept.unwrap(), "root's");
+    assert!(service.is_alive());
+    service.serves(BOB);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// Where the rest of a job's directory is after the job.
+fn leftover_of(directory: &Path) -> PathBuf {
+    Path::new("/var/scored/leftovers").join(directory.file_name().unwrap())
+}
+
+/// Creates files in a directory until `end`, and returns their number.
+fn create_files(directory: &File, end: Instant) -> u32 {
+    let mut count = 0;
+    while Instant::now() < end {
+        let name = format!("{:?}-{count}", std::thread::current().id());
+        let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        match openat(directory, name.as_str(), flags, Mode::S_IRWXU) {
+            Ok(_) => count += 1,
+            Err(error) => panic!("alice cannot go on writing: {error}"),
+        }
+    }
+    count
+}
+
+#[test]
+fn a_directory_in_which_its_user_goes_on_writing_is_removed_when_the_user_stops() {
+    let interval = [("SCORE_TEST_SWEEP_MS", "300")];
+    let Some(mut service) = Service::start_two_hosts_with_variables(&interval) else { return };
+    let command = format!("sleep 6{}", std::process::id());
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    client.request(ALICE, 1, spec(&format!("pwd && echo up && {command}"), &[]));
+    client.until_noticed("up");
+    let path = PathBuf::from(client.out.lines().next().unwrap());
+    let shepherd = shepherd_of(wait_for_process(&command));
+    // A tree that alice may move, on the same file system, and not remove: while it is in the job's
+    // directory, that cannot be removed.
+    let outside = path.with_file_name(format!("test-{}", std::process::id()));
+    std::fs::create_dir_all(outside.join("tree/of-root/keep")).unwrap();
+    for path in [outside.clone(), outside.join("tree")] {
+        std::os::unix::fs::chown(path, Some(ALICE), Some(ALICE)).unwrap();
+    }
+    let (directory, outside_dir) =
+        run_as(ALICE, || (File::open(&path).unwrap(), File::open(&outside).unwrap()));
+    let mut file_count = 0;
+    let attack_duration = Duration::from_secs(3);
+    let wait = longest_wait(&service, || {
+        let end = Instant::now() + attack_duration;
+        run_as(ALICE, || renameat(&outside_dir, "tree", &directory, "tree").unwrap());
+        std::thread::scope(|scope| {
+            let writers: [_; 3] = std::array::from_fn(|_| {
+                scope.spawn(|| run_as(ALICE, || create_files(&directory, end)))
+            });
+            run_as(ALICE, || kill(shepherd, Signal::SIGKILL).unwrap());
+            file_count = writers.into_iter().map(|one| one.join().unwrap()).sum();
+        });
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    assert_ne!(client.until_ended(), 0);
+    eprintln!("{file_count} files, another user waited {wait:?}");
+    let is_reachable = |path: &Path| run_as(ALICE, || std::fs::symlink_metadata(path).is_ok());
+    assert!(!is_reachable(&path) && !is_reachable(&leftover_of(&path)));
+    let stopped_at = Instant::now();
+    run_as(ALICE, || renameat(&directory, "tree", &outside_dir, "tree").unwrap());
+    while leftover_of(&path).exists() {
+        assert!(stopped_at.elapsed() < TEST_TIMEOUT, "{} is left", leftover_of(&path).display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    eprintln!("removed {:?} after the last file", stopped_at.elapsed());
+    std::fs::remove_dir_all(outside).unwrap();
+    assert!(service.is_alive());
+    service.serves(BOB);
+}

@@ -1,0 +1,116 @@
+//! Attacks by stopping, tracing or killing the own shepherd.
+
+use super::driver::service::{ALICE, BOB, Client, Service, run_as, spec};
+use super::support::{
+    HONEST_WAIT_TIMEOUT, longest_wait, process_of, shepherd_of, wait_for_process,
+};
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use score_proto::message::ClientMessage;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_process_traced_from_outside_does_not_hold_the_daemon_when_the_shepherd_is_killed() {
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    // A number of seconds that no other process has.
+    let command = format!("sleep 9{}", std::process::id());
+    client.request(ALICE, 1, spec(&format!("echo up; {command}"), &[]));
+    client.until_noticed("up");
+    let sleeper = wait_for_process(&command);
+    let shepherd = shepherd_of(sleeper);
+    let wait = longest_wait(&service, || {
+        // A thread that becomes alice traces the process, kills the shepherd and stays for a while.
+        run_as(ALICE, || {
+            ptrace::seize(sleeper, ptrace::Options::empty()).unwrap();
+            kill(shepherd, Signal::SIGKILL).unwrap();
+            std::thread::sleep(Duration::from_secs(6));
+        });
+    });
+    assert!(wait < HONEST_WAIT_TIMEOUT, "another user waited {wait:?}");
+    // The tracer is gone, and so is the rest of the job.
+    assert_ne!(client.until_ended(), 0);
+    assert_eq!(process_of(&command), None);
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
+
+#[test]
+fn a_traced_process_does_not_keep_the_daemons_from_stopping() {
+    let Some(service) = Service::start_two_hosts() else { return };
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    let command = format!("sleep 7{}", std::process::id());
+    client.request(ALICE, 1, spec(&format!("echo up; {command}"), &[]));
+    client.until_noticed("up");
+    let sleeper = wait_for_process(&command);
+    let (is_traced, wait_until_traced) = std::sync::mpsc::channel();
+    let tracer = std::thread::spawn(move || {
+        run_as(ALICE, || {
+            ptrace::seize(sleeper, ptrace::Options::empty()).unwrap();
+            is_traced.send(()).unwrap();
+            std::thread::sleep(Duration::from_secs(10));
+        });
+    });
+    wait_until_traced.recv().unwrap();
+    let stopped_at = Instant::now();
+    drop(service);
+    let wait = stopped_at.elapsed();
+    assert!(wait < Duration::from_secs(6), "the daemons took {wait:?} to stop");
+    tracer.join().unwrap();
+}
+
+/// Processor time of a process, in ticks.
+fn ticks(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+/// Sends a signal to a process, as its user, again and again for some time.
+fn signal_repeatedly(user: u32, pid: Pid, signal: Signal, duration: Duration) {
+    run_as(user, || {
+        let end = Instant::now() + duration;
+        while Instant::now() < end {
+            let _ = kill(pid, signal);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+#[test]
+fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
+    const PHASE_WINDOW: Duration = Duration::from_secs(4);
+    let Some(mut service) = Service::start_with(1, &["-ts", "100"]) else { return };
+    let mut clients = Vec::new();
+    // Numbers that no other process has.
+    let [attacker, honest] = [(ALICE, 3), (BOB, 4)].map(|(user, digit)| {
+        let command = format!("yes {digit}{}", std::process::id());
+        let mut client = Client::connect_as(&service.socket(), user);
+        client.request(user, 1, spec(&format!("echo up; exec {command} > /dev/null"), &[]));
+        client.until_noticed("up");
+        clients.push(client);
+        wait_for_process(&command)
+    });
+    let ticks_in = |phase: &dyn Fn()| {
+        let before = ticks(honest);
+        phase();
+        ticks(honest) - before
+    };
+    let beside_honest = ticks_in(&|| std::thread::sleep(PHASE_WINDOW));
+    let shepherd = shepherd_of(attacker);
+    let beside_attacker =
+        ticks_in(&|| signal_repeatedly(ALICE, shepherd, Signal::SIGSTOP, PHASE_WINDOW));
+    println!(
+        "ticks in {PHASE_WINDOW:?}: {beside_attacker} beside an attacker, else {beside_honest}"
+    );
+    assert!(beside_attacker * 4 >= beside_honest, "{beside_attacker} of {beside_honest} ticks");
+    // The attacker's job has survived, and ends when it is killed.
+    for client in &mut clients {
+        assert_eq!(client.code, None, "{}", client.notices);
+        client.send(&[ClientMessage::Kill]);
+        assert_eq!(client.until_ended(), 137, "{}", client.notices);
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}
