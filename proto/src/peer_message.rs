@@ -3,7 +3,8 @@
 //!
 //! Both sides begin every link with [`PeerMessage::Hello`]. Three groups of messages follow, in any
 //! order: membership ([`PeerMessage::Join`] to [`PeerMessage::Refused`]), sessions of scrun
-//! ([`PeerMessage::Login`] to [`PeerMessage::SessionEnded`]) and jobs ([`PeerMessage::Order`],
+//! ([`PeerMessage::Login`] to [`PeerMessage::SessionEnded`], and
+//! [`PeerMessage::ForwardCredit`]) and jobs ([`PeerMessage::Order`],
 //! [`PeerMessage::Report`]).
 //!
 //! docs/ARCHITECTURE.md, "Many hosts", defines which message may be sent when.
@@ -119,6 +120,14 @@ pub enum PeerMessage {
         /// The encoded report.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
+    },
+    /// From the server: it has handled messages of a session that the receiver has forwarded. Only
+    /// so many of one user may be on their way (`scored/src/daemon/usage.rs`).
+    ForwardCredit {
+        /// The receiver's number of the session.
+        session: u64,
+        /// The cost of the messages, in bytes.
+        cost: u64,
     },
 }
 

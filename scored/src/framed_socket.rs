@@ -141,6 +141,11 @@ impl FramedSocket {
         credentials::peer_limits(&self.stream)
     }
 
+    /// Bytes that have been received and not returned as messages.
+    pub fn pending(&self) -> usize {
+        self.decoder.pending()
+    }
+
     /// Bytes that are queued and not yet accepted by the socket.
     pub fn backlog(&self) -> usize {
         self.out.len() - self.sent_len

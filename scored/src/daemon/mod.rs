@@ -25,6 +25,7 @@ mod stop_enforcer;
 mod submit;
 mod tree_node;
 mod turn_times;
+mod usage;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -63,6 +64,7 @@ use service::Service;
 use session::ClientSession;
 use shepherd_handle::KnownChildren;
 use turn_times::{TurnClock, TurnPhase};
+use usage::Usage;
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -235,6 +237,8 @@ struct Daemon {
     started_at: Instant,
     /// Sessions that watch a job, and the job.
     metrics_sessions: BTreeMap<usize, u32>,
+    /// What users use of this daemon.
+    usage: Usage,
     /// Connections that were dropped before the peer had authenticated.
     rejected_count: u64,
     is_ending: bool,
@@ -284,6 +288,7 @@ impl Daemon {
             next_job: 1,
             started_at: Instant::now(),
             metrics_sessions: BTreeMap::new(),
+            usage: Usage::default(),
             rejected_count: 0,
             is_ending: false,
             last_sweep_at: None,
@@ -601,6 +606,9 @@ impl Daemon {
         for session in self.sessions.values_mut() {
             session.flush();
             session.update_interest(self.poll.registry());
+            if let Some((uid, before, now)) = session.take_usage_change() {
+                self.usage.change_session_bytes(uid, before, now);
+            }
         }
         let now = Instant::now();
         // A client that is gone must not be waited for until its last messages can be handled.
@@ -618,7 +626,10 @@ impl Daemon {
             self.is_ending |=
                 self.scout.as_ref().is_some_and(|scout| scout.control_session == session_key);
             self.unwatch(session_key);
-            let session = self.sessions.remove(&session_key);
+            let mut session = self.sessions.remove(&session_key);
+            if let Some(session) = &mut session {
+                self.release_usage(session);
+            }
             let jobs = session.as_ref().map(ClientSession::job_ids).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
@@ -634,6 +645,16 @@ impl Daemon {
     fn is_shepherd(&self, pid: i32) -> bool {
         let mut host_jobs = self.host_jobs.values().chain(&self.ending_host_jobs);
         host_jobs.any(|host_job| host_job.shepherd.as_ref().is_some_and(|one| one.pid() == pid))
+    }
+
+    /// A session ends: what its user has used by it is free again.
+    fn release_usage(&mut self, session: &mut ClientSession) {
+        if let Some((uid, before, now)) = session.take_last_usage_change() {
+            self.usage.change_session_bytes(uid, before, now);
+        }
+        if let Some(uid) = session.uid() {
+            self.usage.on_forwarded_handled(uid, session.take_forwarded_cost(u64::MAX));
+        }
     }
 
     /// Ends a job whose session has ended. A service waits for the job's end: only then are its

@@ -105,8 +105,14 @@ enum Transport {
     Local(FramedSocket),
     /// The scrun is on another host.
     Remote {
-        inbox: VecDeque<JobMessage<ClientMessage>>,
-        outbox: Vec<JobMessage<ServerMessage>>,
+        /// Messages of scrun, and what each costs of the user's window.
+        inbox: VecDeque<(JobMessage<ClientMessage>, u64)>,
+        inbox_cost: u64,
+        /// The cost of the messages that were taken from the inbox and not credited yet.
+        handled_cost: u64,
+        /// Encoded messages for scrun.
+        outbox: VecDeque<Vec<u8>>,
+        outbox_bytes: usize,
         is_closed: bool,
     },
 }
@@ -151,6 +157,10 @@ pub struct ClientSession {
     pub is_forwarded: bool,
     /// Bounds the messages that go to all hosts of a job.
     control_limit: TokenBucket,
+    /// Bytes of the session's messages that are counted as its user's.
+    charged_bytes: u64,
+    /// The cost of the forwarded messages that the server has not handled.
+    forwarded_cost: u64,
     /// The client has closed its side. Messages that it has sent before may wait in the socket.
     has_hung_up: bool,
 }
@@ -185,8 +195,14 @@ impl ClientSession {
     /// The session of a user's scrun on another host. The daemon there has exchanged the `Hello`
     /// messages.
     pub fn remote(owner: Owner) -> Self {
-        let transport =
-            Transport::Remote { inbox: VecDeque::new(), outbox: Vec::new(), is_closed: false };
+        let transport = Transport::Remote {
+            inbox: VecDeque::new(),
+            inbox_cost: 0,
+            handled_cost: 0,
+            outbox: VecDeque::new(),
+            outbox_bytes: 0,
+            is_closed: false,
+        };
         let authentication = Authentication::LoggedIn(owner);
         Self { has_greeted: true, authentication, ..Self::with_transport(transport) }
     }
@@ -203,6 +219,8 @@ impl ClientSession {
             connected_at: Instant::now(),
             is_forwarded: false,
             control_limit: TokenBucket::new(CONTROL_BURST, CONTROL_INTERVAL, Instant::now()),
+            charged_bytes: 0,
+            forwarded_cost: 0,
             has_hung_up: false,
         }
     }
@@ -210,8 +228,11 @@ impl ClientSession {
     /// The user at the other end, as the kernel or the daemon of the user's host has reported.
     /// None in single-user mode.
     pub fn uid(&self) -> Option<u32> {
-        let unauthenticated_uid = self.unauthenticated_ids().map(|(uid, _)| uid);
-        self.owner().map(|owner| owner.uid).or(unauthenticated_uid)
+        match &self.authentication {
+            Authentication::LoggedIn(owner) | Authentication::NameLookup(owner) => Some(owner.uid),
+            Authentication::Awaited { uid, .. } => Some(*uid),
+            Authentication::NotRequired => None,
+        }
     }
 
     /// When the session may be read again, if its client has sent too many messages that go to all
@@ -294,16 +315,63 @@ impl ClientSession {
     pub fn may_have_more(&self) -> bool {
         let more = match &self.transport {
             Transport::Local(link) => link.may_have_more() && link.backlog() < self.max_backlog(),
-            Transport::Remote { inbox, .. } => !inbox.is_empty(),
+            Transport::Remote { inbox, outbox_bytes, .. } => {
+                !inbox.is_empty() && *outbox_bytes < self.max_backlog()
+            }
         };
         self.is_reading() && more
     }
 
-    /// The scrun on another host has sent this message.
-    pub fn deliver(&mut self, message: JobMessage<ClientMessage>) {
-        if let Transport::Remote { inbox, .. } = &mut self.transport {
-            inbox.push_back(message);
+    /// The scrun on another host has sent this message, which costs so much of its user's window.
+    pub fn deliver(&mut self, message: JobMessage<ClientMessage>, cost: u64) {
+        if let Transport::Remote { inbox, inbox_cost, .. } = &mut self.transport {
+            inbox.push_back((message, cost));
+            *inbox_cost += cost;
         }
+    }
+
+    /// The cost of messages of a scrun on another host that were handled since the last call.
+    pub fn take_handled_cost(&mut self) -> u64 {
+        match &mut self.transport {
+            Transport::Local(_) => 0,
+            Transport::Remote { handled_cost, .. } => std::mem::take(handled_cost),
+        }
+    }
+
+    /// A message of this cost was forwarded to the server.
+    pub fn on_forwarded(&mut self, cost: u64) {
+        self.forwarded_cost += cost;
+    }
+
+    /// The server has handled forwarded messages. Returns how much of this cost was outstanding.
+    pub fn take_forwarded_cost(&mut self, cost: u64) -> u64 {
+        let taken = self.forwarded_cost.min(cost);
+        self.forwarded_cost -= taken;
+        taken
+    }
+
+    /// Bytes that the session's messages take since the last call, if that has changed: the user,
+    /// the bytes then and now.
+    pub fn take_usage_change(&mut self) -> Option<(u32, u64, u64)> {
+        let now = match &self.transport {
+            Transport::Local(link) => link.pending() + link.backlog(),
+            Transport::Remote { inbox_cost, outbox_bytes, .. } => {
+                *inbox_cost as usize + *outbox_bytes
+            }
+        };
+        self.set_charged_bytes(now as u64)
+    }
+
+    /// The session ends. As [`ClientSession::take_usage_change`].
+    pub fn take_last_usage_change(&mut self) -> Option<(u32, u64, u64)> {
+        self.set_charged_bytes(0)
+    }
+
+    fn set_charged_bytes(&mut self, now: u64) -> Option<(u32, u64, u64)> {
+        let before = self.charged_bytes;
+        let uid = self.uid().filter(|_| before != now)?;
+        self.charged_bytes = now;
+        Some((uid, before, now))
     }
 
     /// The scrun on another host has closed its connection.
@@ -313,12 +381,14 @@ impl ClientSession {
         }
     }
 
-    /// The messages that are to be sent to a scrun on another host.
-    pub fn take_outbox(&mut self) -> Vec<JobMessage<ServerMessage>> {
-        match &mut self.transport {
-            Transport::Local(_) => Vec::new(),
-            Transport::Remote { outbox, .. } => std::mem::take(outbox),
-        }
+    /// The next message that is to be sent to a scrun on another host, encoded.
+    pub fn pop_outbox(&mut self) -> Option<Vec<u8>> {
+        let Transport::Remote { outbox, outbox_bytes, .. } = &mut self.transport else {
+            return None;
+        };
+        let body = outbox.pop_front()?;
+        *outbox_bytes -= body.len();
+        Some(body)
     }
 
     /// While this many bytes wait for the scrun, the session reads no requests.
@@ -343,7 +413,12 @@ impl ClientSession {
                     .map(|received| received.map(without_job))
                     .transpose()
             }
-            Transport::Remote { inbox, .. } => inbox.pop_front().map(Ok),
+            Transport::Remote { inbox, inbox_cost, handled_cost, .. } => {
+                let (message, cost) = inbox.pop_front()?;
+                *inbox_cost -= cost;
+                *handled_cost += cost;
+                Some(Ok(message))
+            }
         }
     }
 
@@ -505,8 +580,12 @@ impl ClientSession {
         match &mut self.transport {
             Transport::Local(link) if self.has_greeted => link.queue(&JobMessage { job, message }),
             Transport::Local(link) => link.queue(message),
-            Transport::Remote { outbox, .. } => {
-                outbox.push(JobMessage { job, message: message.clone() })
+            Transport::Remote { outbox, outbox_bytes, .. } => {
+                // No message of a server exceeds the limit of a frame.
+                if let Ok(body) = frame::encode_datagram(&JobMessage { job, message }) {
+                    *outbox_bytes += body.len();
+                    outbox.push_back(body);
+                }
             }
         }
         if matches!(message, ServerMessage::Refused { .. } | ServerMessage::Finished(_)) {
@@ -518,8 +597,7 @@ impl ClientSession {
     fn is_slow(&self) -> bool {
         match &self.transport {
             Transport::Local(link) => link.backlog() > SLOW_READER_BYTES,
-            // A remote scrun is slow if the link to its host is slow: see `send_outboxes`.
-            Transport::Remote { .. } => false,
+            Transport::Remote { outbox_bytes, .. } => *outbox_bytes > SLOW_READER_BYTES,
         }
     }
 
@@ -562,105 +640,14 @@ impl ClientSession {
                 let is_last_sent = link.backlog() == 0 || self.unauthenticated_ids().is_some();
                 link.is_closed() || overflows || (self.is_closing && is_last_sent)
             }
-            Transport::Remote { outbox, is_closed, .. } => {
-                *is_closed || (self.is_closing && outbox.is_empty())
+            Transport::Remote { outbox, outbox_bytes, is_closed, .. } => {
+                let overflows = *outbox_bytes > 2 * self.max_backlog() + 2 * MAX_SEND_QUEUE_BYTES;
+                *is_closed || overflows || (self.is_closing && outbox.is_empty())
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use mio::Poll;
-    use score_proto::message::OsBytes;
-    use score_proto::observation::{Metrics, NodeMetrics};
-    use std::io::Write;
-    use std::os::unix::net::UnixStream;
-
-    #[test]
-    fn a_slow_reader_gets_no_more_metrics_but_everything_else() {
-        let (local, remote) = UnixStream::pair().unwrap();
-        local.set_nonblocking(true).unwrap();
-        let poll = Poll::new().unwrap();
-        let mut session = ClientSession::new(local.into(), poll.registry(), Token(9)).unwrap();
-        let metrics = Metrics { hosts: Vec::new(), nodes: vec![NodeMetrics::default(); 100] };
-        let backlog = |session: &ClientSession| match &session.transport {
-            Transport::Local(link) => link.backlog(),
-            Transport::Remote { .. } => 0,
-        };
-        for _ in 0..10_000 {
-            session.send(1, &ServerMessage::Metrics(metrics.clone()));
-            session.flush();
-        }
-        assert!(backlog(&session) < SLOW_READER_BYTES + 4096, "{}", backlog(&session));
-        let before = backlog(&session);
-        session.send(1, &ServerMessage::StdinClosed);
-        assert!(backlog(&session) > before);
-        drop(remote);
-    }
-
-    fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) {
-        let (local, remote) = UnixStream::pair().unwrap();
-        let poll = Poll::new().unwrap();
-        let (registry, token) = (poll.registry(), Token(9));
-        let mut session =
-            ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
-        owner.into_iter().for_each(|owner| session.set_owner(owner));
-        (session, poll, remote)
-    }
-
-    fn owner() -> Owner {
-        Owner { uid: 7, gid: 7, name: OsBytes(Vec::new()), limits: Vec::new() }
-    }
-
-    fn hello() -> Vec<u8> {
-        let mut bytes = Vec::new();
-        frame::encode(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &mut bytes).unwrap();
-        bytes
-    }
-
-    #[test]
-    fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
-        let (mut session, _poll, mut remote) = connected_session(Some(owner()));
-        let hello = hello();
-        remote.write_all(&hello[..3]).unwrap();
-        assert!(session.next_request(Instant::now()).is_none());
-        let begun_at = session.frame_deadline().unwrap() - UNFINISHED_FRAME_TIMEOUT;
-        let later = |seconds| begun_at + Duration::from_secs(seconds);
-        assert!(session.refuse_overdue_frame(later(59)).is_none());
-        // The rest in time: the next message has a minute of its own.
-        remote.write_all(&hello[3..]).unwrap();
-        session.mark_readable();
-        assert!(session.next_request(Instant::now()).is_none());
-        assert_eq!(session.frame_deadline(), None);
-        assert!(session.refuse_overdue_frame(later(61)).is_none());
-        remote.write_all(&[1]).unwrap();
-        session.mark_readable();
-        assert!(session.next_request(Instant::now()).is_none());
-        let deadline = session.frame_deadline().unwrap();
-        // While the daemon does not read, the time does not run.
-        session.pause_reading();
-        assert!(session.refuse_overdue_frame(deadline).is_none());
-        let deadline = session.frame_deadline().unwrap();
-        let refused = session.refuse_overdue_frame(deadline);
-        assert!(matches!(refused, Some((SESSION_JOB, ClientRequest::ProtocolError))));
-        assert!(session.is_closing());
-    }
-
-    #[test]
-    fn a_message_may_be_long_after_the_login_only() {
-        let long = ClientMessage::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
-        let mut bytes = hello();
-        frame::encode(&JobMessage { job: 1, message: long }, &mut bytes).unwrap();
-        for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
-            let (mut session, _poll, mut remote) = connected_session(owner);
-            remote.write_all(&bytes).unwrap();
-            let refused = matches!(
-                session.next_request(Instant::now()),
-                Some((_, ClientRequest::ProtocolError))
-            );
-            assert_eq!((refused, session.is_closing()), (is_refused, is_refused));
-        }
-    }
-}
+#[path = "session_tests.rs"]
+mod tests;

@@ -40,13 +40,16 @@ impl Daemon {
             for _ in 0..REQUESTS_PER_TURN {
                 let started_at = Instant::now();
                 let time_left = uid.and_then(|uid| user_time_left.get(&uid));
-                let may_go_on = time_left.is_none_or(|left| !left.is_zero());
-                if !may_go_on || !self.receive_request(session_key, started_at) {
+                if time_left.is_some_and(Duration::is_zero) {
                     break;
                 }
+                let has_received = self.receive_request(session_key, started_at);
                 if let Some(uid) = uid {
                     let time_left = user_time_left.entry(uid).or_insert(USER_TURN_WINDOW);
                     *time_left = time_left.saturating_sub(started_at.elapsed());
+                }
+                if !has_received {
+                    break;
                 }
             }
         }
@@ -58,10 +61,19 @@ impl Daemon {
         let can_read = self.can_read_session(session_key, now);
         let Some(session) = self.sessions.get_mut(&session_key) else { return false };
         if !can_read {
-            session.pause_reading();
+            // A user who waits for the own sessions has to finish messages in time all the same.
+            if session.uid().is_none_or(|uid| self.usage.has_session_room(uid)) {
+                session.pause_reading();
+            }
             return false;
         }
-        let Some((job, request)) = session.next_request(now) else { return false };
+        let request = session.next_request(now);
+        let handled_cost = session.take_handled_cost();
+        if let (Some(service), Some(id)) = (&mut self.service, session.id) {
+            service.add_forward_credit(id, handled_cost);
+        }
+        let Some((job, request)) = request else { return false };
+        let Some(session) = self.sessions.get_mut(&session_key) else { return false };
         let job_id = session.job_id(job);
         let client_job = ClientJob { session_key, job };
         match request {
@@ -108,7 +120,10 @@ impl Daemon {
     /// users.
     pub(super) fn can_read_session(&self, session_key: usize, now: Instant) -> bool {
         let Some(session) = self.sessions.get(&session_key) else { return false };
-        if session.next_control_at(now).is_some() {
+        let uid = session.uid();
+        let may_forward = |uid| !session.is_forwarded || self.usage.has_forward_room(uid);
+        let has_room = |uid| self.usage.has_session_room(uid) && may_forward(uid);
+        if session.next_control_at(now).is_some() || uid.is_some_and(|uid| !has_room(uid)) {
             return false;
         }
         // The message, or the login, may go to the server.

@@ -204,3 +204,33 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
     assert!(service.is_alive());
     service.serves(BOB);
 }
+
+#[test]
+fn unfinished_messages_of_many_logins_take_a_bounded_amount_of_memory() {
+    const LOGINS: usize = 300;
+    let Some(mut service) = Service::start_two_hosts() else { return };
+    for host in ["hosta", "hostb"] {
+        let memory_before = service.memory_of(host);
+        let unfinished = encode(&[ClientMessage::Stdin(vec![0; 1_000_000])]);
+        let mut clients = Vec::new();
+        let wait = longest_wait(&service, || {
+            for _ in 0..LOGINS {
+                let mut client = Client::log_in(&service.socket_of(host), ALICE);
+                client.socket.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+                // All but the last byte, as far as the daemon takes it.
+                let _ = client.socket.write_all(&unfinished[..unfinished.len() - 1]);
+                clients.push(client);
+            }
+        });
+        assert!(wait < HONEST_WAIT_TIMEOUT, "{host}: another user waited {wait:?}");
+        let grown = service.memory_of(host).saturating_sub(memory_before);
+        assert!(grown < 128 * 1024, "{host}: {grown} KiB more");
+        drop(clients);
+        // The user has room again.
+        let mut client = Client::connect_as(&service.socket_of(host), ALICE);
+        client.request(ALICE, 1, spec("echo room", &["wait"]));
+        assert_eq!((client.until_ended(), client.out.as_str()), (0, "room\n"));
+    }
+    assert!(service.is_alive());
+    service.serves(BOB);
+}

@@ -183,10 +183,14 @@ impl Service {
         self.status("VmRSS:")
     }
 
+    /// Resident memory of a host's daemon, KiB.
+    pub fn memory_of(&self, host: &str) -> u64 {
+        let (_, child) = self.daemons.iter().find(|(name, _)| name == host).unwrap();
+        status_of(child.id(), "VmRSS:")
+    }
+
     pub fn status(&self, what: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
-        line.split_whitespace().next().unwrap().parse().unwrap()
+        status_of(self.pid(), what)
     }
 
     /// Asks as another user, on every host, and runs a job: an attack must not be felt.
@@ -207,6 +211,12 @@ impl Drop for Service {
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+fn status_of(pid: u32, what: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn scored(words: &[&str]) -> Command {

@@ -11,8 +11,9 @@ use score_proto::message::{ClientMessage, Login, ServerMessage};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
 use super::super::session::{ClientJob, ClientSession};
+use super::super::usage::forward_cost;
 use super::super::{Daemon, TokenOwner};
-use super::{Role, info};
+use super::{Role, Service, info};
 use crate::cluster::{self, SessionId};
 
 /// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
@@ -230,6 +231,13 @@ impl Daemon {
     pub fn forward_to_server(&mut self, session_key: usize, message: &JobMessage<ClientMessage>) {
         match frame::encode_datagram(message) {
             Ok(body) => {
+                let cost = forward_cost(body.len());
+                if let Some(session) = self.sessions.get_mut(&session_key)
+                    && let Some(uid) = session.uid()
+                {
+                    session.on_forwarded(cost);
+                    self.usage.on_forwarded(uid, cost);
+                }
                 let session = session_key as u64;
                 self.send_to_host(SERVER, PeerMessage::SessionClientMessage { session, body });
             }
@@ -246,9 +254,10 @@ impl Daemon {
                 self.log_in_remote(from, session, user, limits)
             }
             PeerMessage::SessionClientMessage { session, body } => {
+                let cost = forward_cost(body.len());
                 let remote = self.remote_session(from, session);
                 match (remote, frame::decode_datagram(&body)) {
-                    (Some(remote), Ok(message)) => remote.deliver(message),
+                    (Some(remote), Ok(message)) => remote.deliver(message, cost),
                     (Some(remote), Err(error)) => {
                         let reason = format!("from scrun: {error}");
                         remote.send(
@@ -256,7 +265,17 @@ impl Daemon {
                             &ServerMessage::Refused { reason, code: EXIT_FAILED },
                         );
                     }
+                    // The session has ended, and its window with it.
                     (None, _) => {}
+                }
+            }
+            PeerMessage::ForwardCredit { session, cost } if from == SERVER => {
+                let local_key = usize::try_from(session).ok();
+                if let Some(session) = local_key.and_then(|key| self.sessions.get_mut(&key))
+                    && let Some(uid) = session.uid()
+                {
+                    let cost = session.take_forwarded_cost(cost);
+                    self.usage.on_forwarded_handled(uid, cost);
                 }
             }
             PeerMessage::SessionServerMessage { session, body } if from == SERVER => {
@@ -312,16 +331,17 @@ impl Daemon {
         let remote_sessions: Vec<_> =
             service.remote_sessions.iter().map(|(key, session_key)| (*key, *session_key)).collect();
         for ((host, session), session_key) in remote_sessions {
-            let messages = self.sessions.get_mut(&session_key).map(ClientSession::take_outbox);
-            for message in messages.unwrap_or_default() {
-                let is_droppable =
-                    matches!(message.message, ServerMessage::Metrics(_)) && self.is_slow(host);
-                if let Ok(body) = frame::encode_datagram(&message)
-                    && !is_droppable
-                {
-                    self.send_to_host(host, PeerMessage::SessionServerMessage { session, body });
-                }
+            // The link belongs to all users: what it does not take waits with its session.
+            while !self.is_slow(host)
+                && let Some(session_of_host) = self.sessions.get_mut(&session_key)
+                && let Some(body) = session_of_host.pop_outbox()
+            {
+                self.send_to_host(host, PeerMessage::SessionServerMessage { session, body });
             }
+        }
+        let credits = self.service.as_mut().map(Service::take_forward_credits);
+        for ((host, session), cost) in credits.unwrap_or_default() {
+            self.send_to_host(host, PeerMessage::ForwardCredit { session, cost });
         }
     }
 

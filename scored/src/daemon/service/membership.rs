@@ -29,6 +29,7 @@ impl Daemon {
             PeerMessage::Login { .. }
             | PeerMessage::SessionClientMessage { .. }
             | PeerMessage::SessionServerMessage { .. }
+            | PeerMessage::ForwardCredit { .. }
             | PeerMessage::SessionEnded { .. } => match from {
                 Some(from) => self.on_session_message(from, message),
                 None => {

@@ -47,7 +47,7 @@ use super::{
     CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, setup_process,
 };
 use crate::cluster::tree_member::{self, Member};
-use crate::cluster::{self, ClusterLimits, ServerState, Timeouts};
+use crate::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use crate::sys::cgroup::Cgroups;
 use crate::sys::random::random_u64;
 use crate::sys::realtime::{self, Inherit};
@@ -108,6 +108,9 @@ pub struct Service {
     host_addresses: HashMap<HostId, SocketAddr>,
     /// In the server: sessions of other hosts, by host and number there, with their key here.
     remote_sessions: HashMap<(HostId, u64), usize>,
+    /// In the server: the cost of handled messages, by the host that has forwarded them and its
+    /// number of the session.
+    forward_credits: HashMap<(HostId, u64), u64>,
     /// The number of hosts of each job that was placed.
     placed_host_counts: HashMap<u32, u32>,
     /// Hosts that could not be reached and that have to be reported to the cluster state machine.
@@ -203,6 +206,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
         remote_sessions: HashMap::new(),
+        forward_credits: HashMap::new(),
         placed_host_counts: HashMap::new(),
         unreachable_hosts: Vec::new(),
         job_id_allocator,
@@ -284,6 +288,18 @@ impl Service {
     pub fn host_named(&self, name: &str) -> Option<HostId> {
         let index = self.config.hosts.iter().position(|host| host.name == name)?;
         HostId::try_from(index).ok()
+    }
+
+    /// Messages of a session were handled that its host has forwarded.
+    pub fn add_forward_credit(&mut self, id: SessionId, cost: u64) {
+        if cost > 0 {
+            *self.forward_credits.entry((id.host, id.number)).or_default() += cost;
+        }
+    }
+
+    /// What the hosts may forward again.
+    pub fn take_forward_credits(&mut self) -> HashMap<(HostId, u64), u64> {
+        std::mem::take(&mut self.forward_credits)
     }
 
     fn is_server(&self) -> bool {

@@ -1,0 +1,90 @@
+use super::*;
+use mio::Poll;
+use score_proto::message::OsBytes;
+use score_proto::observation::{Metrics, NodeMetrics};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+#[test]
+fn a_slow_reader_gets_no_more_metrics_but_everything_else() {
+    let (local, remote) = UnixStream::pair().unwrap();
+    local.set_nonblocking(true).unwrap();
+    let poll = Poll::new().unwrap();
+    let mut session = ClientSession::new(local.into(), poll.registry(), Token(9)).unwrap();
+    let metrics = Metrics { hosts: Vec::new(), nodes: vec![NodeMetrics::default(); 100] };
+    let backlog = |session: &ClientSession| match &session.transport {
+        Transport::Local(link) => link.backlog(),
+        Transport::Remote { .. } => 0,
+    };
+    for _ in 0..10_000 {
+        session.send(1, &ServerMessage::Metrics(metrics.clone()));
+        session.flush();
+    }
+    assert!(backlog(&session) < SLOW_READER_BYTES + 4096, "{}", backlog(&session));
+    let before = backlog(&session);
+    session.send(1, &ServerMessage::StdinClosed);
+    assert!(backlog(&session) > before);
+    drop(remote);
+}
+
+fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) {
+    let (local, remote) = UnixStream::pair().unwrap();
+    let poll = Poll::new().unwrap();
+    let (registry, token) = (poll.registry(), Token(9));
+    let mut session =
+        ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
+    owner.into_iter().for_each(|owner| session.set_owner(owner));
+    (session, poll, remote)
+}
+
+fn owner() -> Owner {
+    Owner { uid: 7, gid: 7, name: OsBytes(Vec::new()), limits: Vec::new() }
+}
+
+fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::encode(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
+    let (mut session, _poll, mut remote) = connected_session(Some(owner()));
+    let hello = hello();
+    remote.write_all(&hello[..3]).unwrap();
+    assert!(session.next_request(Instant::now()).is_none());
+    let begun_at = session.frame_deadline().unwrap() - UNFINISHED_FRAME_TIMEOUT;
+    let later = |seconds| begun_at + Duration::from_secs(seconds);
+    assert!(session.refuse_overdue_frame(later(59)).is_none());
+    // The rest in time: the next message has a minute of its own.
+    remote.write_all(&hello[3..]).unwrap();
+    session.mark_readable();
+    assert!(session.next_request(Instant::now()).is_none());
+    assert_eq!(session.frame_deadline(), None);
+    assert!(session.refuse_overdue_frame(later(61)).is_none());
+    remote.write_all(&[1]).unwrap();
+    session.mark_readable();
+    assert!(session.next_request(Instant::now()).is_none());
+    let deadline = session.frame_deadline().unwrap();
+    // While the daemon does not read, the time does not run.
+    session.pause_reading();
+    assert!(session.refuse_overdue_frame(deadline).is_none());
+    let deadline = session.frame_deadline().unwrap();
+    let refused = session.refuse_overdue_frame(deadline);
+    assert!(matches!(refused, Some((SESSION_JOB, ClientRequest::ProtocolError))));
+    assert!(session.is_closing());
+}
+
+#[test]
+fn a_message_may_be_long_after_the_login_only() {
+    let long = ClientMessage::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
+    let mut bytes = hello();
+    frame::encode(&JobMessage { job: 1, message: long }, &mut bytes).unwrap();
+    for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
+        let (mut session, _poll, mut remote) = connected_session(owner);
+        remote.write_all(&bytes).unwrap();
+        let refused =
+            matches!(session.next_request(Instant::now()), Some((_, ClientRequest::ProtocolError)));
+        assert_eq!((refused, session.is_closing()), (is_refused, is_refused));
+    }
+}
