@@ -10,10 +10,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{User, getuid};
-use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
-use score_proto::message::{ClientMessage, ConsoleRequest, Login, OsBytes, ServerMessage};
+use score_proto::message::{ConsoleRequest, Login, OsBytes, ServerMessage, UserRequest};
 
 /// The time in which a reply must arrive.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -74,16 +73,12 @@ impl QueryStream {
             cluster: String::new(),
             limits: Vec::new(),
         };
-        let messages = [
-            ClientMessage::Hello { version: PROTOCOL_VERSION },
-            ClientMessage::Login(login),
-            ClientMessage::Console(request),
-        ];
+        let request = UserRequest::Console(request);
         let mut out = Vec::new();
-        for message in &messages {
-            client_session::encode(SESSION_JOB, message, &mut out)
-                .map_err(|error| error.to_string())?;
-        }
+        client_session::encode_greeting(&mut out)
+            .and_then(|()| client_session::encode(SESSION_JOB, &login, &mut out))
+            .and_then(|()| client_session::encode(SESSION_JOB, &request, &mut out))
+            .map_err(|error| error.to_string())?;
         socket.write_all(&out).map_err(failed)?;
         Ok(Self {
             socket,

@@ -1,14 +1,15 @@
 //! The jobs of one session: a connection between scrun and scored carries several at the same time.
 //!
-//! The first frame of each side is the plain greeting ([`ClientMessage::Hello`],
+//! The first frame of each side is the plain greeting ([`Greeting::Hello`],
 //! [`ServerMessage::Hello`]). Its form never changes, so that different versions can refuse each
 //! other with a clear message. Messages of scored before its greeting are also plain. All later
 //! frames are [`JobMessage`].
 
 use serde::{Deserialize, Serialize};
 
+use crate::PROTOCOL_VERSION;
 use crate::frame::{self, Decoder, FrameError};
-use crate::message::{ClientMessage, ServerMessage};
+use crate::message::{Greeting, JobRequest, ServerMessage, SingleUserRequest, UserRequest};
 
 /// The session itself, in place of a job number: a message with it is about all jobs of the
 /// session. [`ServerMessage::Refused`] or [`ServerMessage::Finished`] with it is the last message.
@@ -28,15 +29,48 @@ pub struct JobMessage<M> {
     pub message: M,
 }
 
-/// Appends a client's message about a job to `out`, as one frame.
+/// What the requests of a session are: the daemon accepts no other ones in its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionKind {
+    /// [`SingleUserRequest`].
+    SingleUser,
+    /// [`UserRequest`], after [`crate::message::Login`].
+    MultiUser,
+}
+
+impl SessionKind {
+    /// Appends a request to a job to `out`, as one frame.
+    ///
+    /// # Errors
+    /// As [`frame::encode`].
+    pub fn encode_job_request(
+        self,
+        job: u32,
+        request: JobRequest,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FrameError> {
+        match self {
+            SessionKind::SingleUser => encode(job, &SingleUserRequest::Job(request), out),
+            SessionKind::MultiUser => encode(job, &UserRequest::Job(request), out),
+        }
+    }
+}
+
+/// Appends the greeting of this version to `out`, as one frame.
 ///
 /// # Errors
 /// As [`frame::encode`].
-pub fn encode(job: u32, message: &ClientMessage, out: &mut Vec<u8>) -> Result<(), FrameError> {
-    match message {
-        ClientMessage::Hello { .. } => frame::encode(message, out),
-        message => frame::encode(&JobMessage { job, message }, out),
-    }
+pub fn encode_greeting(out: &mut Vec<u8>) -> Result<(), FrameError> {
+    frame::encode(&Greeting::Hello { version: PROTOCOL_VERSION }, out)
+}
+
+/// Appends a client's message to `out`, as one frame: [`SingleUserRequest`], [`UserRequest`] or
+/// [`crate::message::Login`].
+///
+/// # Errors
+/// As [`frame::encode`].
+pub fn encode<M: Serialize>(job: u32, message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    frame::encode(&JobMessage { job, message }, out)
 }
 
 /// The client's side: cuts the byte stream of scored into messages.
@@ -70,19 +104,18 @@ impl ServerMessageDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PROTOCOL_VERSION;
     use crate::message::Level;
 
     #[test]
     fn the_greeting_is_plain_and_everything_else_names_its_job() {
         let mut stream = Vec::new();
-        encode(7, &ClientMessage::Hello { version: 9 }, &mut stream).unwrap();
-        encode(7, &ClientMessage::Kill, &mut stream).unwrap();
+        encode_greeting(&mut stream).unwrap();
+        encode(7, &JobRequest::Kill, &mut stream).unwrap();
         let mut decoder = Decoder::default();
         decoder.push(&stream);
-        assert_eq!(decoder.next(), Ok(Some(ClientMessage::Hello { version: 9 })));
-        assert_eq!(decoder.next(), Ok(Some(JobMessage { job: 7, message: ClientMessage::Kill })));
-        assert_eq!(decoder.next::<ClientMessage>(), Ok(None));
+        assert_eq!(decoder.next(), Ok(Some(Greeting::Hello { version: PROTOCOL_VERSION })));
+        assert_eq!(decoder.next(), Ok(Some(JobMessage { job: 7, message: JobRequest::Kill })));
+        assert_eq!(decoder.next::<JobMessage<JobRequest>>(), Ok(None));
     }
 
     #[test]
@@ -113,7 +146,7 @@ mod tests {
     #[test]
     fn the_greeting_has_the_same_form_in_every_version() {
         let mut stream = Vec::new();
-        encode(SESSION_JOB, &ClientMessage::Hello { version: 2 }, &mut stream).unwrap();
+        frame::encode(&Greeting::Hello { version: 2 }, &mut stream).unwrap();
         frame::encode(&ServerMessage::Hello { version: 2 }, &mut stream).unwrap();
         assert_eq!(stream, [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 2]);
     }

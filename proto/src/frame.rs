@@ -4,6 +4,8 @@
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
+use crate::client_session::JobMessage;
+
 /// The longest body that is sent, and accepted unless a [`Decoder`] has a lower bound; the
 /// connection to a peer that announces more is closed.
 pub const MAX_BODY: usize = 1 << 20;
@@ -188,10 +190,12 @@ fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o 
 /// # Panics
 /// If an accepted message reads differently after it has been written out again.
 pub fn fuzz(bytes: &[u8]) {
-    check_stream::<crate::message::ClientMessage>(bytes);
+    check_stream::<crate::message::Greeting>(bytes);
     check_stream::<crate::message::ServerMessage>(bytes);
-    check_stream::<crate::client_session::JobMessage<crate::message::ClientMessage>>(bytes);
-    check_stream::<crate::client_session::JobMessage<crate::message::ServerMessage>>(bytes);
+    check_stream::<JobMessage<crate::message::SingleUserRequest>>(bytes);
+    check_stream::<JobMessage<crate::message::Login>>(bytes);
+    check_stream::<JobMessage<crate::message::UserRequest>>(bytes);
+    check_stream::<JobMessage<crate::message::ServerMessage>>(bytes);
     check_stream::<crate::job_control::Order>(bytes);
     check_stream::<crate::job_control::Report>(bytes);
     check_datagram::<crate::message::Call>(bytes);
@@ -229,16 +233,13 @@ fn check_datagram<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Call, ClientMessage, ServerMessage};
+    use crate::message::{Call, JobRequest, ServerMessage};
     use proptest::prelude::*;
 
     #[test]
     fn messages_survive_any_cutting_of_the_stream() {
-        let sent = vec![
-            ClientMessage::Signal(2),
-            ClientMessage::Stdin(vec![7; 70_000]),
-            ClientMessage::StdinEof,
-        ];
+        let sent =
+            vec![JobRequest::Signal(2), JobRequest::Stdin(vec![7; 70_000]), JobRequest::StdinEof];
         let mut stream = Vec::new();
         for message in &sent {
             encode(message, &mut stream).unwrap();
@@ -247,7 +248,7 @@ mod tests {
             let (mut decoder, mut received) = (Decoder::default(), Vec::new());
             for chunk in stream.chunks(step) {
                 decoder.push(chunk);
-                while let Some(message) = decoder.next::<ClientMessage>().unwrap() {
+                while let Some(message) = decoder.next::<JobRequest>().unwrap() {
                     received.push(message);
                 }
             }
@@ -261,7 +262,7 @@ mod tests {
         let mut decoder = Decoder::default();
         decoder.push(&(1u32 << 30).to_le_bytes());
         assert_eq!(
-            decoder.next::<ClientMessage>(),
+            decoder.next::<JobRequest>(),
             Err(FrameError::TooLong { len: 1 << 30, max: MAX_BODY })
         );
     }
@@ -269,34 +270,34 @@ mod tests {
     #[test]
     fn a_decoder_with_a_lower_bound_refuses_longer_frames_until_the_bound_is_raised() {
         let mut stream = Vec::new();
-        encode(&ClientMessage::Stdin(vec![7; 90]), &mut stream).unwrap();
-        encode(&ClientMessage::Stdin(vec![7; 200]), &mut stream).unwrap();
+        encode(&JobRequest::Stdin(vec![7; 90]), &mut stream).unwrap();
+        encode(&JobRequest::Stdin(vec![7; 200]), &mut stream).unwrap();
         let mut decoder = Decoder::default();
         decoder.set_max_body(100);
         assert_eq!(decoder.max_missing(), 104);
         decoder.push(&stream);
-        assert!(decoder.next::<ClientMessage>().unwrap().is_some());
-        let error = decoder.next::<ClientMessage>().unwrap_err();
+        assert!(decoder.next::<JobRequest>().unwrap().is_some());
+        let error = decoder.next::<JobRequest>().unwrap_err();
         assert!(error.to_string().contains("exceeds the limit of 100"), "{error}");
         decoder.set_max_body(usize::MAX);
-        assert!(decoder.next::<ClientMessage>().unwrap().is_some());
+        assert!(decoder.next::<JobRequest>().unwrap().is_some());
     }
 
     #[test]
     fn a_decoder_gives_back_the_memory_of_a_large_message() {
         let mut stream = Vec::new();
-        encode(&ClientMessage::Stdin(vec![7; MAX_BODY - 100]), &mut stream).unwrap();
+        encode(&JobRequest::Stdin(vec![7; MAX_BODY - 100]), &mut stream).unwrap();
         let mut decoder = Decoder::default();
         stream.chunks(MAX_IDLE_CAPACITY).for_each(|chunk| decoder.push(chunk));
-        assert!(decoder.next::<ClientMessage>().unwrap().is_some());
-        assert_eq!(decoder.next::<ClientMessage>(), Ok(None));
+        assert!(decoder.next::<JobRequest>().unwrap().is_some());
+        assert_eq!(decoder.next::<JobRequest>(), Ok(None));
         assert!(decoder.bytes.capacity() <= MAX_IDLE_CAPACITY);
     }
 
     #[test]
     fn a_stream_of_small_frames_with_a_rest_of_the_next_one_costs_no_more_than_the_bound() {
         let mut frame = Vec::new();
-        encode(&ClientMessage::Stdin(vec![7; 50]), &mut frame).unwrap();
+        encode(&JobRequest::Stdin(vec![7; 50]), &mut frame).unwrap();
         let mut decoder = Decoder::default();
         decoder.set_max_body(100);
         // The decoder is never empty.
@@ -304,7 +305,7 @@ mod tests {
         for _ in 0..1000 {
             decoder.push(&frame[10..]);
             decoder.push(&frame[..10]);
-            while decoder.next::<ClientMessage>().unwrap().is_some() {}
+            while decoder.next::<JobRequest>().unwrap().is_some() {}
         }
         assert!(decoder.bytes.capacity() < 1024, "{}", decoder.bytes.capacity());
     }
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn a_message_above_the_limit_is_not_sent_and_leaves_the_stream_whole() {
         let mut stream = vec![1, 2, 3];
-        let long = ClientMessage::Stdin(vec![0; MAX_BODY + 1]);
+        let long = JobRequest::Stdin(vec![0; MAX_BODY + 1]);
         assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong { .. })));
         assert_eq!(stream, [1, 2, 3]);
     }
@@ -337,7 +338,7 @@ mod tests {
         ) {
             let mut decoder = Decoder::default();
             decoder.push(&bytes);
-            while let Ok(Some(_)) = decoder.next::<ClientMessage>() {}
+            while let Ok(Some(_)) = decoder.next::<JobRequest>() {}
             let _ = decode_datagram::<ServerMessage>(&bytes);
         }
     }

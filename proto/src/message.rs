@@ -1,5 +1,6 @@
 //! The control messages between scrun and scored and between a process and its shepherd.
-//! [`ClientMessage`] goes from the user to the job, [`ServerMessage`] to the user;
+//! [`SingleUserRequest`], [`Login`], [`UserRequest`] and [`JobRequest`] go from the user's program
+//! to scored, each in another state of the session; [`ServerMessage`] goes to the user;
 //! [`crate::client_session`] adds the number of the job. [`Call`] goes from a process to its
 //! shepherd, [`Reply`] back. The messages between scored and the shepherds are in
 //! [`crate::job_control`].
@@ -33,14 +34,20 @@ pub const STDIN_WINDOW: u64 = 256 * 1024;
 /// Output that may be on its way to scrun without its acknowledgement, in bytes.
 pub const OUTPUT_WINDOW: u64 = 1024 * 1024;
 
-/// From scrun to scored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ClientMessage {
-    /// The first message on every stream: [`crate::PROTOCOL_VERSION`].
+/// The first message on every stream, in both directions: the sender's protocol version. Its form
+/// never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Greeting {
+    /// [`crate::PROTOCOL_VERSION`].
     Hello {
         /// The sender's protocol version.
         version: u32,
     },
+}
+
+/// From scrun to its own scored, in single-user mode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SingleUserRequest {
     /// The job, under a number that no other job of the session has.
     Submit(JobSpec),
     /// About the session, instead of jobs: start daemons on these hosts, and open a socket at which
@@ -48,6 +55,31 @@ pub enum ClientMessage {
     /// [`ServerMessage::ScoutSessionOpened`] or [`ServerMessage::Refused`]. [`HostSpec::procs`] of
     /// the hosts is ignored.
     OpenScoutSession(Vec<HostSpec>),
+    /// To a job of the session.
+    Job(JobRequest),
+}
+
+/// From a client that has logged in to a multi-user scored. Before that it may send nothing but
+/// [`Login`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserRequest {
+    /// A job, under a number that no other job of the session has. The scored chooses the hosts.
+    SubmitJob {
+        /// How many nodes the job requests, and how they are to be distributed.
+        allocation: AllocationRequest,
+        /// The job; its list of hosts is replaced.
+        spec: JobSpec,
+    },
+    /// About the session, instead of jobs. Answered by the message that the request names, and
+    /// [`ServerMessage::Finished`].
+    Console(ConsoleRequest),
+    /// To a job of the session.
+    Job(JobRequest),
+}
+
+/// From scrun to a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobRequest {
     /// The next bytes of scrun's standard input, at most [`MAX_IO_CHUNK`]. They must fit into the
     /// window that [`ServerMessage::StdinWindow`] has opened.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -83,18 +115,6 @@ pub enum ClientMessage {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// About the session, to a multi-user scored, after [`ClientMessage::Hello`]: the user.
-    Login(Login),
-    /// To a multi-user scored, instead of [`ClientMessage::Submit`]: the scored chooses the hosts.
-    Request {
-        /// How many nodes the job requests, and how they are to be distributed.
-        allocation: AllocationRequest,
-        /// The job; its list of hosts is replaced.
-        spec: JobSpec,
-    },
-    /// About the session, to a multi-user scored, instead of jobs. Answered by the message that the
-    /// request names, and [`ServerMessage::Finished`].
-    Console(ConsoleRequest),
 }
 
 /// The user, as scrun claims it. scored compares the uid with the one that the kernel reports for
@@ -133,14 +153,14 @@ pub enum ConsoleRequest {
 /// From scored to scrun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerMessage {
-    /// Answer to [`ClientMessage::Hello`].
+    /// Answer to [`Greeting::Hello`].
     Hello {
         /// The sender's protocol version.
         version: u32,
     },
     /// After the greeting, if the hosts of jobs are those of a scout session: these hosts.
     Hosts(Vec<HostSpec>),
-    /// Answer to [`ClientMessage::OpenScoutSession`]: every host's daemon is up.
+    /// Answer to [`SingleUserRequest::OpenScoutSession`]: every host's daemon is up.
     ScoutSessionOpened {
         /// Path of the socket.
         socket: String,
@@ -177,7 +197,7 @@ pub enum ServerMessage {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Answer with [`ClientMessage::Flushed`] once all earlier output has been written.
+    /// Answer with [`JobRequest::Flushed`] once all earlier output has been written.
     Flush(u64),
     /// A line for the user, without newline.
     Notice {
@@ -192,7 +212,7 @@ pub enum ServerMessage {
     /// The path at which the job's directory on this host is about to be made. Sent before it is
     /// made, so that scrun can remove it even if scored dies at any moment.
     Directory(String),
-    /// A request for bytes of this program, to be sent as [`ClientMessage::FileChunk`].
+    /// A request for bytes of this program, to be sent as [`JobRequest::FileChunk`].
     FileRequest {
         /// Hash of the program.
         hash: ContentHash,
@@ -201,7 +221,7 @@ pub enum ServerMessage {
         /// Number of bytes.
         length: u64,
     },
-    /// Answer to [`ClientMessage::SubscribeMetrics`]: one message covers some of the hosts and
+    /// Answer to [`JobRequest::SubscribeMetrics`]: one message covers some of the hosts and
     /// processes.
     Metrics(Metrics),
     /// Some of the cluster's jobs, at most [`crate::job_list::MAX_JOBS_PER_MESSAGE`].
@@ -214,7 +234,7 @@ pub enum ServerMessage {
         url: String,
     },
     /// Answer to a message about a job that the session does not have, or no longer has.
-    /// [`ClientMessage::OutputAck`] and [`ClientMessage::Flushed`] are not answered in this way.
+    /// [`JobRequest::OutputAck`] and [`JobRequest::Flushed`] are not answered in this way.
     UnknownJob,
     /// Facts about the server, for operators.
     Statistics(DaemonStatistics),

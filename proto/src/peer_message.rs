@@ -77,7 +77,7 @@ pub enum PeerMessage {
         /// The resource limits of the user's scrun.
         limits: Vec<Limit>,
     },
-    /// To the server: a message of scrun ([`crate::message::ClientMessage`]).
+    /// To the server: a message of scrun ([`crate::message::UserRequest`]).
     SessionClientMessage {
         /// The sender's number of the session.
         session: u64,

@@ -8,11 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::unistd::{User, getuid};
-use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
 use score_proto::job_list::{JobEntry, JobState};
-use score_proto::message::{ClientMessage, ConsoleRequest, Login, OsBytes, ServerMessage};
+use score_proto::message::{ConsoleRequest, Login, OsBytes, ServerMessage, UserRequest};
 
 /// How long an answer may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -45,15 +44,13 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
         limits: Vec::new(),
     };
     let mut out = Vec::new();
-    let messages = [
-        ClientMessage::Hello { version: PROTOCOL_VERSION },
-        ClientMessage::Login(login),
-        ClientMessage::Console(options.console),
-    ];
-    for message in &messages {
-        client_session::encode(SESSION_JOB, message, &mut out)
-            .map_err(|error| error.to_string())?;
-    }
+    client_session::encode_greeting(&mut out)
+        .and_then(|()| client_session::encode(SESSION_JOB, &login, &mut out))
+        .and_then(|()| {
+            let request = UserRequest::Console(options.console);
+            client_session::encode(SESSION_JOB, &request, &mut out)
+        })
+        .map_err(|error| error.to_string())?;
     socket.write_all(&out).map_err(connection_error)?;
     let mut decoder = ServerMessageDecoder::default();
     let mut chunk = [0; 4096];

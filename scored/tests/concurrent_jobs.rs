@@ -8,7 +8,6 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use driver::*;
-use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, MAX_JOBS, SESSION_JOB, ServerMessageDecoder};
 use score_proto::message::*;
 
@@ -36,18 +35,24 @@ impl MultiJobClient {
             jobs,
             unknown,
         };
-        client.send(SESSION_JOB, &ClientMessage::Hello { version: PROTOCOL_VERSION });
+        let mut frame = Vec::new();
+        client_session::encode_greeting(&mut frame).unwrap();
+        client.socket.write_all(&frame).unwrap();
         client
     }
 
-    fn send(&mut self, job: u32, message: &ClientMessage) {
+    fn request(&mut self, job: u32, request: &SingleUserRequest) {
         let mut frame = Vec::new();
-        client_session::encode(job, message, &mut frame).unwrap();
+        client_session::encode(job, request, &mut frame).unwrap();
         self.socket.write_all(&frame).unwrap();
     }
 
+    fn send(&mut self, job: u32, request: &JobRequest) {
+        self.request(job, &SingleUserRequest::Job(request.clone()));
+    }
+
     fn submit(&mut self, job: u32, spec: JobSpec) {
-        self.send(job, &ClientMessage::Submit(spec));
+        self.request(job, &SingleUserRequest::Submit(spec));
     }
 
     fn outcome_of(&mut self, job: u32) -> &mut Outcome {
@@ -76,13 +81,13 @@ impl MultiJobClient {
         );
         match message {
             ServerMessage::Output { stream: Stream::Stdout, bytes, .. } => {
-                self.send(job, &ClientMessage::OutputAck(bytes.len() as u64));
+                self.send(job, &JobRequest::OutputAck(bytes.len() as u64));
                 self.outcome_of(job).out.extend(bytes);
             }
             ServerMessage::Output { bytes, .. } => {
-                self.send(job, &ClientMessage::OutputAck(bytes.len() as u64))
+                self.send(job, &JobRequest::OutputAck(bytes.len() as u64))
             }
-            ServerMessage::Flush(token) => self.send(job, &ClientMessage::Flushed(token)),
+            ServerMessage::Flush(token) => self.send(job, &JobRequest::Flushed(token)),
             ServerMessage::Notice { level, text } => {
                 self.outcome_of(job).notices.push((level, text))
             }
@@ -129,13 +134,13 @@ fn jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end() {
     let mut expected: Vec<String> = expected.collect();
     expected.sort();
     assert_eq!(client.outcome_of(3).lines(), expected);
-    client.send(70_000, &ClientMessage::Stdin(b"for the fourth\n".to_vec()));
-    client.send(70_000, &ClientMessage::StdinEof);
+    client.send(70_000, &JobRequest::Stdin(b"for the fourth\n".to_vec()));
+    client.send(70_000, &JobRequest::StdinEof);
     assert_eq!(client.until_ended(70_000), 0);
     assert_eq!(client.outcome_of(70_000).text(), "for the fourth\n");
     // All other jobs have ended; this one still runs.
     assert!(client.outcome_of(1).end.is_none());
-    client.send(1, &ClientMessage::Signal(libc::SIGINT));
+    client.send(1, &JobRequest::Signal(libc::SIGINT));
     assert_eq!(client.until_ended(1), 128 + libc::SIGINT as u8);
     assert_eq!(client.outcome_of(1).text(), "up\nup\n");
     // Its number is free again.
@@ -153,20 +158,20 @@ fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
     client
         .until("the notice", |client| client.outcome_of(5).notices().contains("a job of number 5"));
     for message in [
-        ClientMessage::Kill,
-        ClientMessage::Stdin(vec![1; 1000]),
-        ClientMessage::StdinEof,
-        ClientMessage::Suspend,
+        JobRequest::Kill,
+        JobRequest::Stdin(vec![1; 1000]),
+        JobRequest::StdinEof,
+        JobRequest::Suspend,
     ] {
         client.send(6, &message);
     }
     // Such messages are often in flight when a job ends.
-    client.send(6, &ClientMessage::OutputAck(7));
+    client.send(6, &JobRequest::OutputAck(7));
     client.submit(7, job(1, vec![sh("exit 9")]));
     assert_eq!(client.until_ended(7), 9);
     assert_eq!(client.unknown, [6; 4]);
-    client.send(7, &ClientMessage::Kill);
-    client.send(5, &ClientMessage::Kill);
+    client.send(7, &JobRequest::Kill);
+    client.send(5, &JobRequest::Kill);
     assert_eq!(client.until_ended(5), 128 + libc::SIGKILL as u8);
     assert_eq!(client.unknown, [6, 6, 6, 6, 7]);
     assert_eq!(client.outcome_of(5).text(), "up\n");
@@ -184,7 +189,7 @@ fn a_login_has_a_bounded_number_of_jobs_and_ends_them_all_with_it() {
     let (reason, _) = client.outcome_of(last + 1).refused.take().unwrap();
     assert!(reason.contains(&format!("{MAX_JOBS} jobs")), "{reason}");
     (1..=last).for_each(|job| client.until_started(job));
-    client.send(3, &ClientMessage::Kill);
+    client.send(3, &JobRequest::Kill);
     client.until_ended(3);
     client.submit(last + 1, spec);
     client.until_started(last + 1);

@@ -118,7 +118,7 @@ fn kill_ends_a_job_whose_output_is_not_read() {
         driver.taking = false;
         driver
             .until("a full window", |driver| driver.untaken + MAX_IO_CHUNK as u64 > OUTPUT_WINDOW);
-        driver.send(&ClientMessage::Kill);
+        driver.send(&JobRequest::Kill);
         let start = Instant::now();
         assert_eq!(driver.finish().code(), 137);
         assert!(start.elapsed() < CLEANUP_TIMEOUT);
@@ -192,7 +192,7 @@ fn resident_kib(pid: i32) -> u64 {
 fn writers_see_sigpipe_when_scruns_output_is_closed() {
     let mut driver = Driver::start(job(2, vec![system(&["yes"])]));
     driver.until("output", |driver| driver.outcome.out.len() > 1000);
-    driver.send(&ClientMessage::OutputClosed(Stream::Stdout));
+    driver.send(&JobRequest::OutputClosed(Stream::Stdout));
     let outcome = driver.finish();
     assert_eq!((outcome.code(), outcome.notices().as_str()), (128 + 13, ""));
 }
@@ -202,7 +202,7 @@ fn signals_reach_every_process_and_their_groups() {
     let script = "trap 'echo caught; exit 4' INT; echo up; while :; do sleep 0.01; done";
     let mut driver = Driver::start(job(3, vec![sh(script)]));
     driver.until("three lines", |driver| driver.outcome.text().matches("up").count() == 3);
-    driver.send(&ClientMessage::Signal(libc::SIGINT));
+    driver.send(&JobRequest::Signal(libc::SIGINT));
     let outcome = driver.finish();
     assert_eq!((outcome.text().matches("caught").count(), outcome.code()), (3, 4));
 }

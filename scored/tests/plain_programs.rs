@@ -217,7 +217,7 @@ fn a_process_inherits_four_descriptors_default_signals_and_its_own_session() {
 fn a_prompt_without_newline_arrives_while_the_program_waits() {
     let mut driver = Driver::start(job(1, vec![sh("printf 'name? '; sleep 30; echo")]));
     driver.until("the prompt", |driver| driver.outcome.text() == "name? ");
-    driver.send(&ClientMessage::Kill);
+    driver.send(&JobRequest::Kill);
     assert_eq!(driver.finish().code(), 137);
 }
 

@@ -392,12 +392,12 @@ fn a_library_of_another_version_is_refused_by_both_numbers() {
 fn a_suspended_job_is_stopped_and_its_stopped_time_is_published() {
     let mut driver = start_client(1, ProgramKind::Score, "stopped");
     driver.until("ready", |driver| role_output(&driver.outcome) == ["> 0 ready"]);
-    driver.send(&ClientMessage::Suspend);
+    driver.send(&JobRequest::Suspend);
     for _ in 0..15 {
         driver.step();
     }
     assert_eq!(role_output(&driver.outcome).len(), 1);
-    driver.send(&ClientMessage::Resume);
+    driver.send(&JobRequest::Resume);
     let outcome = driver.finish();
     assert_eq!(role_output(&outcome), ["> 0 ready", "> 0 resumed"], "{:?}", outcome.notices);
 }

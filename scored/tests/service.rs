@@ -9,10 +9,10 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
 use driver::TEST_TIMEOUT;
-use driver::service::{ALICE, Client, Service, hello, login, spec};
+use driver::service::{ALICE, Client, Sent, Service, hello, login, spec};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::message::{ClientMessage, ConsoleRequest};
+use score_proto::message::{ConsoleRequest, JobRequest, SingleUserRequest, UserRequest};
 
 #[test]
 fn a_login_with_a_wrong_uid_is_refused_and_logged() {
@@ -31,13 +31,15 @@ fn requests_before_login_are_refused() {
     let Some(service) = Service::start(2) else { return };
     let spec = || spec("echo no", &[]);
     for message in [
-        ClientMessage::Submit(spec()),
-        ClientMessage::Request { allocation: AllocationRequest::FewestHosts(1), spec: spec() },
-        ClientMessage::Console(ConsoleRequest::Kill(1)),
+        Sent::from(SingleUserRequest::Submit(spec())),
+        UserRequest::SubmitJob { allocation: AllocationRequest::FewestHosts(1), spec: spec() }
+            .into(),
+        ConsoleRequest::Kill(1).into(),
+        JobRequest::Kill.into(),
     ] {
         let mut client = Client::connect(&service.socket());
         client.send(&[hello(), message]);
-        assert_eq!(client.until_ended(), 2);
+        assert_eq!(client.until_ended(), 1, "{}", client.notices);
         assert!(client.notices.contains("log in first"), "{}", client.notices);
     }
 }
@@ -104,7 +106,7 @@ fn operators_see_how_long_the_turns_of_the_loop_were_and_other_users_do_not() {
     let Some(service) = Service::start(2) else { return };
     let statistics_of = |uid| {
         let mut client = Client::log_in(&service.socket(), uid);
-        client.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+        client.send(&[ConsoleRequest::List]);
         assert_eq!(client.until_ended(), 0, "{}", client.notices);
         client.statistics
     };
@@ -174,7 +176,7 @@ fn a_thousand_clients_that_connect_at_once_and_log_in_late_are_all_served() {
     // A scrun that the kernel interrupts between the two.
     std::thread::sleep(Duration::from_millis(500));
     for client in &mut clients {
-        client.send(&[hello(), login(0), ClientMessage::Console(ConsoleRequest::List)]);
+        client.send(&[hello(), login(0), ConsoleRequest::List.into()]);
     }
     for client in &mut clients {
         assert_eq!(client.until_ended(), 0, "{}", client.notices);
@@ -202,7 +204,7 @@ fn ten_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
     let grown = service.memory().saturating_sub(memory_before) / JOBS as u64;
     assert!(grown < 32, "{grown} KiB a job");
     // Free slots: the first jobs run, in their order.
-    holder.send(&[ClientMessage::Kill]);
+    holder.send(&[JobRequest::Kill]);
     for client in &mut clients[..20] {
         assert_eq!(client.until_ended(), 0, "{}", client.notices);
         assert_eq!(client.out, "ran\n");

@@ -28,7 +28,7 @@ fn stop_and_continue(name: &str, no_namespace: bool) {
     let mut driver = Driver::start_as(job(1, vec![sh(&script)]), options);
     driver.until("all write", |_| sizes().iter().all(|size| *size > 20));
     for _ in 0..3 {
-        driver.send(&ClientMessage::Suspend);
+        driver.send(&JobRequest::Suspend);
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
             let old_sizes = sizes();
@@ -39,13 +39,13 @@ fn stop_and_continue(name: &str, no_namespace: bool) {
             assert!(Instant::now() < end, "a process still writes: {:?}", sizes());
         }
         let old_sizes = sizes();
-        driver.send(&ClientMessage::Resume);
+        driver.send(&JobRequest::Resume);
         let grown =
             |now: [u64; 3]| now.iter().zip(old_sizes).all(|(now, earlier)| *now > earlier + 20);
         driver.until("all go on", |_| grown(sizes()));
     }
     assert!(!fs::exists(scratch.path("woken")).unwrap(), "who had stopped itself was continued");
-    driver.send(&ClientMessage::Kill);
+    driver.send(&JobRequest::Kill);
     assert_eq!(driver.finish().code(), 137);
 }
 
@@ -63,10 +63,10 @@ fn every_descendant_is_stopped_and_continued_without_a_namespace() {
 fn a_job_that_is_killed_while_it_is_stopped_ends() {
     let mut driver = Driver::start(job(2, vec![sh("echo up; while :; do :; done")]));
     driver.until("both are up", |driver| driver.outcome.lines().len() == 2);
-    driver.send(&ClientMessage::Suspend);
+    driver.send(&JobRequest::Suspend);
     for _ in 0..10 {
         driver.step();
     }
-    driver.send(&ClientMessage::Kill);
+    driver.send(&JobRequest::Kill);
     assert_eq!(driver.finish().code(), 137);
 }

@@ -2,11 +2,10 @@
 
 use crate::usage::StartError;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::client_session::ServerMessageDecoder;
+use score_proto::client_session::{self, ServerMessageDecoder};
 use score_proto::env::SCOUT_ENV;
 use score_proto::exit_code::EXIT_USAGE;
-use score_proto::frame;
-use score_proto::message::{ClientMessage, HostSpec, ServerMessage};
+use score_proto::message::{HostSpec, ServerMessage};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -75,8 +74,7 @@ fn handshake(mut stream: &UnixStream) -> io::Result<(Vec<HostSpec>, ServerMessag
     stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
     stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let mut hello = Vec::new();
-    frame::encode(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &mut hello)
-        .map_err(io::Error::other)?;
+    client_session::encode_greeting(&mut hello).map_err(io::Error::other)?;
     stream.write_all(&hello)?;
     let mut decoder = ServerMessageDecoder::default();
     let mut chunk = [0; 4096];

@@ -425,7 +425,7 @@ fn recycle_buffer(buffer: &mut Vec<u8>, consumed: &mut usize) {
 /// # Panics
 /// If an unauthenticated sender makes a link buffer more than its first flight.
 pub fn fuzz(bytes: &[u8]) {
-    type Message = score_proto::message::ClientMessage;
+    type Message = score_proto::message::JobRequest;
     let key = Key::from_bytes([7; 32]);
     let timeouts = LinkTimeouts {
         handshake_timeout: MonotonicTime::from_secs(1),

@@ -16,11 +16,10 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use score_proto::PROTOCOL_VERSION;
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, ServerMessageDecoder};
 use score_proto::message::{
-    ClientMessage, ElementSpec, HostSpec, Input, JobSpec, OsBytes, Output, ProgramKind,
-    ServerMessage, StageSpec,
+    ElementSpec, HostSpec, Input, JobRequest, JobSpec, OsBytes, Output, ProgramKind, ServerMessage,
+    SingleUserRequest, StageSpec,
 };
 
 /// No job of `true` takes longer unless something hangs.
@@ -70,12 +69,12 @@ fn run_in_flight(max_in_flight: &str, count: &str) -> Result<u32, String> {
     let spec = true_job_spec()?;
     let mut submitted = max_in_flight.min(count);
     (1..=submitted)
-        .try_for_each(|job_id| client.send(job_id, &ClientMessage::Submit(spec.clone())))?;
+        .try_for_each(|job_id| client.send(job_id, &SingleUserRequest::Submit(spec.clone())))?;
     for _ in 0..count {
         let job_id = client.wait_for_job_end()?;
         if submitted < count {
             submitted += 1;
-            client.send(job_id, &ClientMessage::Submit(spec.clone()))?;
+            client.send(job_id, &SingleUserRequest::Submit(spec.clone()))?;
         }
     }
     client.close()?;
@@ -111,11 +110,13 @@ impl ScoredClient {
             decoder: ServerMessageDecoder::default(),
             read_buffer: vec![0; 4096],
         };
-        client.send(SESSION_JOB, &ClientMessage::Hello { version: PROTOCOL_VERSION })?;
+        let mut greeting = Vec::new();
+        client_session::encode_greeting(&mut greeting).map_err(|error| error.to_string())?;
+        client.socket.write_all(&greeting).map_err(io_error)?;
         Ok(client)
     }
 
-    fn send(&mut self, job_id: u32, request: &ClientMessage) -> Result<(), String> {
+    fn send(&mut self, job_id: u32, request: &SingleUserRequest) -> Result<(), String> {
         let mut bytes = Vec::new();
         client_session::encode(job_id, request, &mut bytes).map_err(|error| error.to_string())?;
         self.socket.write_all(&bytes).map_err(io_error)
@@ -132,7 +133,8 @@ impl ScoredClient {
                     }
                     ServerMessage::Refused { reason, .. } => return Err(reason),
                     ServerMessage::Flush(token) => {
-                        self.send(received.job, &ClientMessage::Flushed(token))?
+                        let request = SingleUserRequest::Job(JobRequest::Flushed(token));
+                        self.send(received.job, &request)?
                     }
                     _ => {}
                 }

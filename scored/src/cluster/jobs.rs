@@ -9,7 +9,7 @@ use score_proto::peer_message::{HostId, SERVER, User};
 use super::host_selection::HostScope;
 use super::placement::HostShare;
 use super::server::ServerState;
-use super::{ClusterAction, JobId, JobRequest, MonotonicTime, SessionId};
+use super::{ClusterAction, JobId, JobPermit, JobRequest, MonotonicTime, SessionId};
 
 /// The largest priority (manual, scrun(1), `priority`).
 const LOWEST_PRIORITY: u8 = 15;
@@ -432,12 +432,10 @@ impl ServerState {
         }
     }
 
-    pub(super) fn on_kill_job(&mut self, uid: u32, number: JobId, now: MonotonicTime) {
+    pub(super) fn on_kill_job(&mut self, permit: &JobPermit, now: MonotonicTime) {
+        let number = permit.job();
         let Some(job) = self.jobs.get(&number) else { return };
-        let killed_by = if job.uid == uid { "its user" } else { "an operator" };
-        if job.uid != uid && !self.is_operator(uid) {
-            return self.log(format!("uid {uid} may not end job {number} of uid {}", job.uid));
-        }
+        let killed_by = if job.uid == permit.uid() { "its user" } else { "an operator" };
         self.end_job(number, &format!("{killed_by} has ended it"), now);
     }
 

@@ -41,6 +41,7 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, User};
 
+pub mod authorization;
 mod host_selection;
 mod jobs;
 mod membership;
@@ -52,6 +53,7 @@ mod server;
 mod tests;
 pub mod tree_member;
 
+pub use authorization::{JobAction, JobPermit};
 pub use jobs::Summary;
 pub use placement::HostShare;
 pub use server::ServerState;
@@ -194,7 +196,8 @@ impl JobRequest {
 }
 
 /// An event of the cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Clone))]
 pub enum ClusterEvent {
     /// A daemon has sent a membership message. Other messages do not concern this state machine.
     Received {
@@ -265,13 +268,8 @@ pub enum ClusterEvent {
         /// The reason.
         reason: String,
     },
-    /// A user wants a job ended.
-    KillJob {
-        /// The user, as the scored of its host vouches for it.
-        uid: u32,
-        /// The job.
-        job: JobId,
-    },
+    /// A user ends a job.
+    KillJob(JobPermit),
     /// The operator marks a host as defect or as repaired.
     #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     SetDefective {

@@ -69,7 +69,7 @@ impl ServerState {
             ClusterEvent::JobHostFailed { job, host, reason } => {
                 self.on_job_host_failed(job, host, &reason, now)
             }
-            ClusterEvent::KillJob { uid, job } => self.on_kill_job(uid, job, now),
+            ClusterEvent::KillJob(permit) => self.on_kill_job(&permit, now),
             ClusterEvent::SetDefective { host, defect } => self.mark_defect(host, defect),
             ClusterEvent::Tick => {
                 self.tick_hosts(now);

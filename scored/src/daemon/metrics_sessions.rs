@@ -5,6 +5,7 @@ use score_proto::message::{JobEnd, ServerMessage};
 use score_proto::observation::Metrics;
 
 use super::Daemon;
+use crate::cluster::JobPermit;
 use crate::job::master::MasterEvent;
 use crate::job::metrics_subscribers::Subscriber;
 
@@ -16,9 +17,10 @@ impl Daemon {
     pub fn watch_job(
         &mut self,
         session_key: usize,
-        job: u32,
+        permit: &JobPermit,
         period_ms: u32,
     ) -> Result<(), String> {
+        let job = permit.job();
         if !self.led_jobs.contains_key(&job) {
             return Err(format!("job {job} is still queued; no metrics are available yet"));
         }

@@ -2,6 +2,8 @@
 //! its part in the jobs that run on its host. [`crate::job`] and [`tree_node`] make the decisions;
 //! this module moves the messages.
 
+#[cfg(test)]
+mod authorization_tests;
 mod daemon_bringup;
 mod deadlines;
 pub mod gang_driver;
@@ -20,6 +22,7 @@ mod rejected_connections;
 mod scout;
 pub mod service;
 mod session;
+mod session_state;
 mod shepherd_handle;
 mod stop_enforcer;
 mod submit;
@@ -41,7 +44,7 @@ use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_proto::exit_code::EXIT_FAILED;
-use score_proto::message::ClientMessage;
+use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
 use crate::gang;
@@ -661,7 +664,7 @@ impl Daemon {
     /// hosts free for other jobs.
     fn drop_job(&mut self, job: u32) {
         match self.service {
-            Some(_) => self.step_master(Some(job), MasterEvent::FromClient(ClientMessage::Kill)),
+            Some(_) => self.step_master(Some(job), MasterEvent::FromClient(JobRequest::Kill)),
             None => self.abort_job(job),
         }
     }

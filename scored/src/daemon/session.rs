@@ -14,10 +14,12 @@ use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::{self, FrameError};
 use score_proto::job_control::{Limit, Owner};
 use score_proto::message::{
-    ClientMessage, ConsoleRequest, HostSpec, JobSpec, Level, Login, OUTPUT_WINDOW, ServerMessage,
+    ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, Login, OUTPUT_WINDOW,
+    ServerMessage, SingleUserRequest, UserRequest,
 };
 
 use super::rate_limit::TokenBucket;
+use super::session_state::{self, ClientMessage, LoggedInUser, SessionState};
 use crate::cluster::SessionId;
 use crate::framed_socket::FramedSocket;
 
@@ -73,9 +75,9 @@ pub enum ClientRequest {
     /// A command about jobs.
     Console(ConsoleRequest),
     /// A message to a job of the session.
-    ToJob(ClientMessage),
+    ToJob(JobRequest),
     /// A message to the server on another host.
-    Forward(ClientMessage),
+    Forward(UserRequest),
     /// The scrun violates the protocol. The session has sent the refusal already.
     ProtocolError,
 }
@@ -83,18 +85,23 @@ pub enum ClientRequest {
 impl ClientRequest {
     /// Whether the request causes an order to all hosts of a job.
     fn goes_to_all_hosts(&self) -> bool {
-        let (ClientRequest::ToJob(message) | ClientRequest::Forward(message)) = self else {
-            return matches!(self, ClientRequest::Console(_));
+        let request = match self {
+            ClientRequest::ToJob(request) | ClientRequest::Forward(UserRequest::Job(request)) => {
+                request
+            }
+            ClientRequest::Console(_) | ClientRequest::Forward(UserRequest::Console(_)) => {
+                return true;
+            }
+            _ => return false,
         };
         matches!(
-            message,
-            ClientMessage::Signal(_)
-                | ClientMessage::Suspend
-                | ClientMessage::Resume
-                | ClientMessage::OutputClosed(_)
-                | ClientMessage::SubscribeMetrics(_)
-                | ClientMessage::Kill
-                | ClientMessage::Console(_)
+            request,
+            JobRequest::Signal(_)
+                | JobRequest::Suspend
+                | JobRequest::Resume
+                | JobRequest::OutputClosed(_)
+                | JobRequest::SubscribeMetrics(_)
+                | JobRequest::Kill
         )
     }
 }
@@ -106,7 +113,7 @@ enum Transport {
     /// The scrun is on another host.
     Remote {
         /// Messages of scrun, and what each costs of the user's window.
-        inbox: VecDeque<(JobMessage<ClientMessage>, u64)>,
+        inbox: VecDeque<(JobMessage<UserRequest>, u64)>,
         inbox_cost: u64,
         /// The cost of the messages that were taken from the inbox and not credited yet.
         handled_cost: u64,
@@ -126,19 +133,6 @@ struct SessionJob {
     pending_spec: Option<Box<JobSpec>>,
 }
 
-/// Whether the user of a session is known.
-#[derive(Debug)]
-enum Authentication {
-    /// Single-user mode: there is one user only.
-    NotRequired,
-    /// The process at the other end of the socket, which has this uid and gid, has not logged in.
-    Awaited { uid: u32, gid: u32 },
-    /// The name of the user is being looked up. The name given here is what the client claims.
-    NameLookup(Owner),
-    /// The user has logged in.
-    LoggedIn(Owner),
-}
-
 /// The session of one scrun.
 #[derive(Debug)]
 pub struct ClientSession {
@@ -148,13 +142,9 @@ pub struct ClientSession {
     jobs: BTreeMap<u32, SessionJob>,
     /// The hosts of a scout session. The session sends them after its `Hello`.
     pub hosts: Option<Vec<HostSpec>>,
-    authentication: Authentication,
-    /// The cluster's number for the login.
-    pub id: Option<SessionId>,
+    state: SessionState,
     /// The time at which the session began.
     pub connected_at: Instant,
-    /// Whether all messages of the session are forwarded to the server on another host.
-    pub is_forwarded: bool,
     /// Bounds the messages that go to all hosts of a job.
     control_limit: TokenBucket,
     /// Bytes of the session's messages that are counted as its user's.
@@ -187,14 +177,14 @@ impl ClientSession {
         token: Token,
     ) -> io::Result<Self> {
         let mut session = Self::new(socket, registry, token)?;
-        session.authentication = Authentication::Awaited { uid, gid };
+        session.state = SessionState::Unauthenticated { uid, gid };
         session.set_max_message_len(MAX_UNAUTHENTICATED_MESSAGE_LEN);
         Ok(session)
     }
 
     /// The session of a user's scrun on another host. The daemon there has exchanged the `Hello`
     /// messages.
-    pub fn remote(owner: Owner) -> Self {
+    pub fn remote(user: LoggedInUser) -> Self {
         let transport = Transport::Remote {
             inbox: VecDeque::new(),
             inbox_cost: 0,
@@ -203,8 +193,8 @@ impl ClientSession {
             outbox_bytes: 0,
             is_closed: false,
         };
-        let authentication = Authentication::LoggedIn(owner);
-        Self { has_greeted: true, authentication, ..Self::with_transport(transport) }
+        let state = SessionState::User(user);
+        Self { has_greeted: true, state, ..Self::with_transport(transport) }
     }
 
     fn with_transport(transport: Transport) -> Self {
@@ -214,10 +204,8 @@ impl ClientSession {
             is_closing: false,
             jobs: BTreeMap::new(),
             hosts: None,
-            authentication: Authentication::NotRequired,
-            id: None,
+            state: SessionState::SingleUser,
             connected_at: Instant::now(),
-            is_forwarded: false,
             control_limit: TokenBucket::new(CONTROL_BURST, CONTROL_INTERVAL, Instant::now()),
             charged_bytes: 0,
             forwarded_cost: 0,
@@ -225,14 +213,19 @@ impl ClientSession {
         }
     }
 
-    /// The user at the other end, as the kernel or the daemon of the user's host has reported.
-    /// None in single-user mode.
+    /// The user at the other end. None in single-user mode.
     pub fn uid(&self) -> Option<u32> {
-        match &self.authentication {
-            Authentication::LoggedIn(owner) | Authentication::NameLookup(owner) => Some(owner.uid),
-            Authentication::Awaited { uid, .. } => Some(*uid),
-            Authentication::NotRequired => None,
-        }
+        self.state.uid()
+    }
+
+    /// The cluster's number for the login.
+    pub fn id(&self) -> Option<SessionId> {
+        Some(self.state.user()?.id)
+    }
+
+    /// Whether all requests of the session are forwarded to the server on another host.
+    pub fn is_forwarded(&self) -> bool {
+        matches!(self.state, SessionState::Forwarded(_))
     }
 
     /// When the session may be read again, if its client has sent too many messages that go to all
@@ -259,49 +252,42 @@ impl ClientSession {
 
     /// The user who has logged in.
     pub fn owner(&self) -> Option<&Owner> {
-        match &self.authentication {
-            Authentication::LoggedIn(owner) => Some(owner),
-            Authentication::NotRequired
-            | Authentication::Awaited { .. }
-            | Authentication::NameLookup(_) => None,
-        }
+        Some(&self.state.user()?.owner)
     }
 
-    /// The user has logged in.
-    pub fn set_owner(&mut self, owner: Owner) {
-        self.authentication = Authentication::LoggedIn(owner);
+    /// The user has logged in, and is handled here or by the server on another host.
+    pub fn log_in(&mut self, state: SessionState) {
+        self.state = state;
         self.set_max_message_len(frame::MAX_BODY);
     }
 
     /// The uid and gid of a client that has to log in and has not.
     pub fn unauthenticated_ids(&self) -> Option<(u32, u32)> {
-        match self.authentication {
-            Authentication::Awaited { uid, gid } => Some((uid, gid)),
-            Authentication::NotRequired
-            | Authentication::NameLookup(_)
-            | Authentication::LoggedIn(_) => None,
+        match self.state {
+            SessionState::Unauthenticated { uid, gid } => Some((uid, gid)),
+            _ => None,
         }
     }
 
     /// The client claims to be this user. Until the name has been looked up, the session is not
     /// read, and the look-up has a deadline of its own.
     pub fn set_claim(&mut self, owner: Owner) {
-        self.authentication = Authentication::NameLookup(owner);
+        self.state = SessionState::NameLookup(owner);
     }
 
     /// The user that the client claims to be. The session waits for a login again.
     pub fn take_claim(&mut self) -> Option<Owner> {
-        let Authentication::NameLookup(owner) = &self.authentication else { return None };
-        let awaited = Authentication::Awaited { uid: owner.uid, gid: owner.gid };
-        match std::mem::replace(&mut self.authentication, awaited) {
-            Authentication::NameLookup(owner) => Some(owner),
+        let SessionState::NameLookup(owner) = &self.state else { return None };
+        let unauthenticated = SessionState::Unauthenticated { uid: owner.uid, gid: owner.gid };
+        match std::mem::replace(&mut self.state, unauthenticated) {
+            SessionState::NameLookup(owner) => Some(owner),
             _ => None,
         }
     }
 
     /// Whether the session reads requests.
     fn is_reading(&self) -> bool {
-        !self.is_closing && !matches!(self.authentication, Authentication::NameLookup(_))
+        !self.is_closing && !matches!(self.state, SessionState::NameLookup(_))
     }
 
     /// mio has reported that the socket is readable.
@@ -323,7 +309,7 @@ impl ClientSession {
     }
 
     /// The scrun on another host has sent this message, which costs so much of its user's window.
-    pub fn deliver(&mut self, message: JobMessage<ClientMessage>, cost: u64) {
+    pub fn deliver(&mut self, message: JobMessage<UserRequest>, cost: u64) {
         if let Transport::Remote { inbox, inbox_cost, .. } = &mut self.transport {
             inbox.push_back((message, cost));
             *inbox_cost += cost;
@@ -399,25 +385,20 @@ impl ClientSession {
         MAX_SEND_QUEUE_BYTES + self.jobs.len() * OUTPUT_WINDOW as usize
     }
 
-    fn receive(&mut self) -> Option<Result<JobMessage<ClientMessage>, FrameError>> {
+    fn receive(&mut self) -> Option<Result<(u32, ClientMessage), FrameError>> {
         let max_backlog = self.max_backlog();
         match &mut self.transport {
             Transport::Local(link) if link.backlog() >= max_backlog => {
                 link.pause_reading();
                 None
             }
-            Transport::Local(link) if self.has_greeted => link.receive().transpose(),
-            Transport::Local(link) => {
-                let without_job = |message| JobMessage { job: SESSION_JOB, message };
-                link.receive::<ClientMessage>()
-                    .map(|received| received.map(without_job))
-                    .transpose()
-            }
+            Transport::Local(link) if self.has_greeted => self.state.receive(link).transpose(),
+            Transport::Local(link) => session_state::receive_greeting(link).transpose(),
             Transport::Remote { inbox, inbox_cost, handled_cost, .. } => {
-                let (message, cost) = inbox.pop_front()?;
+                let (JobMessage { job, message }, cost) = inbox.pop_front()?;
                 *inbox_cost -= cost;
                 *handled_cost += cost;
-                Some(Ok(message))
+                Some(Ok((job, ClientMessage::User(message))))
             }
         }
     }
@@ -425,11 +406,15 @@ impl ClientSession {
     /// The next request, and the number of the job that it is about.
     pub fn next_request(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
         while self.is_reading() {
-            let JobMessage { job, message } = match self.receive() {
+            let (job, message) = match self.receive() {
                 None => return self.refuse_overdue_frame(now),
                 Some(Ok(received)) => received,
                 Some(Err(error)) => {
-                    self.refuse(format!("from scrun: {error}"));
+                    let remedy = match self.state {
+                        SessionState::Unauthenticated { .. } => ": log in first",
+                        _ => "",
+                    };
+                    self.refuse(format!("from scrun: {error}{remedy}"));
                     return Some((SESSION_JOB, ClientRequest::ProtocolError));
                 }
             };
@@ -471,40 +456,46 @@ impl ClientSession {
 
     /// Handles messages that the session can answer alone; returns the others as requests.
     fn classify_request(&mut self, job: u32, message: ClientMessage) -> Option<ClientRequest> {
-        Some(match message {
-            ClientMessage::Hello { version } => {
+        match message {
+            ClientMessage::Greeting(Greeting::Hello { version }) => {
                 self.on_hello(version);
-                return None;
+                None
             }
-            _ if !self.has_greeted => {
-                self.refuse("scrun has sent no Hello message".to_owned());
-                return None;
+            ClientMessage::Login(login) => Some(ClientRequest::Login(login)),
+            ClientMessage::User(request) if self.is_forwarded() => {
+                Some(ClientRequest::Forward(request))
             }
-            message if self.is_forwarded => ClientRequest::Forward(message),
-            ClientMessage::OpenScoutSession(hosts) => ClientRequest::Open(hosts),
-            ClientMessage::Login(login) => ClientRequest::Login(login),
-            ClientMessage::Console(console) => ClientRequest::Console(console),
-            ClientMessage::Submit(_) | ClientMessage::Request { .. } if !self.accepts_job(job) => {
-                return None;
+            ClientMessage::SingleUser(SingleUserRequest::OpenScoutSession(hosts)) => {
+                Some(ClientRequest::Open(hosts))
             }
-            ClientMessage::Submit(spec) => ClientRequest::Submit(spec),
-            ClientMessage::Request { allocation, spec } => {
-                ClientRequest::Request(allocation, Box::new(spec))
+            ClientMessage::SingleUser(SingleUserRequest::Submit(spec)) => {
+                self.accepts_job(job).then_some(ClientRequest::Submit(spec))
             }
-            message if self.jobs.contains_key(&job) => ClientRequest::ToJob(message),
-            // These messages may have been on their way when the job ended.
-            ClientMessage::OutputAck(_) | ClientMessage::Flushed(_) => return None,
-            _ => {
-                self.send(job, &ServerMessage::UnknownJob);
-                return None;
+            ClientMessage::User(UserRequest::SubmitJob { allocation, spec }) => {
+                self.accepts_job(job).then(|| ClientRequest::Request(allocation, Box::new(spec)))
             }
-        })
+            ClientMessage::User(UserRequest::Console(request)) => {
+                Some(ClientRequest::Console(request))
+            }
+            ClientMessage::SingleUser(SingleUserRequest::Job(request))
+            | ClientMessage::User(UserRequest::Job(request)) => {
+                self.classify_job_request(job, request)
+            }
+        }
+    }
+
+    fn classify_job_request(&mut self, job: u32, request: JobRequest) -> Option<ClientRequest> {
+        if self.jobs.contains_key(&job) {
+            return Some(ClientRequest::ToJob(request));
+        }
+        // These messages may have been on their way when the job ended.
+        if !matches!(request, JobRequest::OutputAck(_) | JobRequest::Flushed(_)) {
+            self.send(job, &ServerMessage::UnknownJob);
+        }
+        None
     }
 
     fn on_hello(&mut self, version: u32) {
-        if self.has_greeted {
-            return self.refuse("scrun has sent Hello twice".to_owned());
-        }
         self.send(SESSION_JOB, &ServerMessage::Hello { version: PROTOCOL_VERSION });
         if version != PROTOCOL_VERSION {
             return self.refuse(format!(

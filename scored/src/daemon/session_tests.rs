@@ -33,7 +33,10 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
     let (registry, token) = (poll.registry(), Token(9));
     let mut session =
         ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
-    owner.into_iter().for_each(|owner| session.set_owner(owner));
+    if let Some(owner) = owner {
+        let id = SessionId { host: 0, incarnation: 1, number: 9 };
+        session.log_in(SessionState::User(LoggedInUser { owner, id }));
+    }
     (session, poll, remote)
 }
 
@@ -43,7 +46,7 @@ fn owner() -> Owner {
 
 fn hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    frame::encode(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &mut bytes).unwrap();
+    frame::encode(&Greeting::Hello { version: PROTOCOL_VERSION }, &mut bytes).unwrap();
     bytes
 }
 
@@ -77,9 +80,9 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
 
 #[test]
 fn a_message_may_be_long_after_the_login_only() {
-    let long = ClientMessage::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
+    let long = JobRequest::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
     let mut bytes = hello();
-    frame::encode(&JobMessage { job: 1, message: long }, &mut bytes).unwrap();
+    frame::encode(&JobMessage { job: 1, message: UserRequest::Job(long) }, &mut bytes).unwrap();
     for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
         let (mut session, _poll, mut remote) = connected_session(owner);
         remote.write_all(&bytes).unwrap();

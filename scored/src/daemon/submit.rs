@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
-use score_proto::message::{ClientMessage, HostKind, JobSpec, Level, ServerMessage};
+use score_proto::message::{HostKind, JobRequest, JobSpec, Level, ServerMessage};
 use score_proto::peer_message::{JoinRequest, SERVER};
 
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
@@ -69,7 +69,7 @@ impl Daemon {
         }
         let request = session.next_request(now);
         let handled_cost = session.take_handled_cost();
-        if let (Some(service), Some(id)) = (&mut self.service, session.id) {
+        if let (Some(service), Some(id)) = (&mut self.service, session.id()) {
             service.add_forward_credit(id, handled_cost);
         }
         let Some((job, request)) = request else { return false };
@@ -77,17 +77,6 @@ impl Daemon {
         let job_id = session.job_id(job);
         let client_job = ClientJob { session_key, job };
         match request {
-            // Messages of single-user mode: here a job would run as the user of this daemon, which
-            // is root. A service accepts them from no session, local or forwarded, before or after
-            // a login.
-            ClientRequest::Submit(_) | ClientRequest::Open(_) if self.service.is_some() => {
-                self.refuse(
-                    ClientJob::session_itself(session_key),
-                    "this scored runs in multi-user mode: log in first, and request jobs"
-                        .to_owned(),
-                    EXIT_REFUSED,
-                );
-            }
             ClientRequest::Submit(spec) => {
                 session.add_job(job, None);
                 self.submit(client_job, spec);
@@ -121,13 +110,13 @@ impl Daemon {
     pub(super) fn can_read_session(&self, session_key: usize, now: Instant) -> bool {
         let Some(session) = self.sessions.get(&session_key) else { return false };
         let uid = session.uid();
-        let may_forward = |uid| !session.is_forwarded || self.usage.has_forward_room(uid);
+        let may_forward = |uid| !session.is_forwarded() || self.usage.has_forward_room(uid);
         let has_room = |uid| self.usage.has_session_room(uid) && may_forward(uid);
         if session.next_control_at(now).is_some() || uid.is_some_and(|uid| !has_room(uid)) {
             return false;
         }
         // The message, or the login, may go to the server.
-        let may_go_to_server = session.is_forwarded || session.owner().is_none();
+        let may_go_to_server = session.is_forwarded() || session.owner().is_none();
         let is_blocked = may_go_to_server && self.is_slow(SERVER)
             || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
         !is_blocked
@@ -197,17 +186,15 @@ impl Daemon {
     }
 
     /// The user cancels the job while it waits for its hosts.
-    pub(super) fn cancel_before_start(&mut self, client_job: ClientJob, message: &ClientMessage) {
+    pub(super) fn cancel_before_start(&mut self, client_job: ClientJob, message: &JobRequest) {
         let signal = match message {
-            ClientMessage::Kill => libc::SIGKILL,
-            ClientMessage::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => {
-                *signal
-            }
+            JobRequest::Kill => libc::SIGKILL,
+            JobRequest::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => *signal,
             _ => return,
         };
         let session = self.sessions.get_mut(&client_job.session_key);
         let (is_pending, session_id) =
-            session.map_or((false, None), |one| (one.is_pending(client_job.job), one.id));
+            session.map_or((false, None), |one| (one.is_pending(client_job.job), one.id()));
         let reason = match is_pending {
             true => "cancelled while the job waited for hosts",
             false => "cancelled before all hosts were up",

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use score_proto::daemon_statistics::DaemonStatistics;
 
+use crate::cluster::authorization::StatisticsPermit;
+
 /// A longer turn is logged.
 const LONG_TURN_LATENCY: Duration = Duration::from_millis(50);
 /// The seconds in which the longest recent turn is searched.
@@ -106,7 +108,7 @@ impl TurnClock {
     }
 
     /// The numbers for operators.
-    pub fn statistics(&self, now: Instant) -> DaemonStatistics {
+    pub fn statistics(&self, _: &StatisticsPermit, now: Instant) -> DaemonStatistics {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let longest_recent =
             self.times.longest_recent(now.saturating_duration_since(self.created_at));
@@ -172,6 +174,7 @@ fn slot(second: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::authorization::{Requester, authorize_statistics};
 
     fn ms(count: u64) -> Duration {
         Duration::from_millis(count)
@@ -220,6 +223,8 @@ mod tests {
         assert_eq!(clock.end_turn(start + ms(2_050)), None);
         let expected =
             DaemonStatistics { turns: 2, longest_turn_us: 60_000, longest_recent_turn_us: 50_000 };
-        assert_eq!(clock.statistics(start + ms(61_000)), expected);
+        let root = Requester { uid: 0, is_operator: true };
+        let permit = authorize_statistics(root).unwrap();
+        assert_eq!(clock.statistics(&permit, start + ms(61_000)), expected);
     }
 }

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::job_control::{JobStart, Order, Placement, Report, StopCondition};
 use score_proto::message::{
-    ClientMessage, JobEnd, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ServerMessage,
-    StageSpec,
+    JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ServerMessage, StageSpec,
 };
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
@@ -23,7 +22,7 @@ use crate::gang::HoldReason;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterEvent {
     /// A message of scrun.
-    FromClient(ClientMessage),
+    FromClient(JobRequest),
     /// A report of the hosts.
     Report(Report),
     /// The gang scheduler runs the job: at its start, and after each stop; also to set the poll
@@ -218,7 +217,7 @@ impl JobMaster {
     pub fn on(&mut self, event: MasterEvent) -> Vec<MasterAction> {
         match event {
             _ if self.is_done() => {}
-            MasterEvent::FromClient(down) => self.on_client_message(down),
+            MasterEvent::FromClient(request) => self.on_client_request(request),
             MasterEvent::Report(report) => self.on_report(report),
             MasterEvent::Run { switch_seq, idle_check_interval_us: poll_interval_us, until } => {
                 self.on_run(switch_seq, poll_interval_us, until)
@@ -303,31 +302,24 @@ impl JobMaster {
         }
     }
 
-    fn on_client_message(&mut self, down: ClientMessage) {
-        match down {
-            // Messages of the session, from the time before the job.
-            ClientMessage::Hello { .. }
-            | ClientMessage::Submit(_)
-            | ClientMessage::OpenScoutSession(_)
-            | ClientMessage::Login(_)
-            | ClientMessage::Request { .. }
-            | ClientMessage::Console(_) => {}
-            ClientMessage::FileChunk { hash, offset, bytes } => {
+    fn on_client_request(&mut self, request: JobRequest) {
+        match request {
+            JobRequest::FileChunk { hash, offset, bytes } => {
                 self.on_file_chunk(Order::FileChunk { hash, offset, bytes });
             }
-            ClientMessage::Stdin(bytes) => self.send_order(Order::Stdin(bytes)),
-            ClientMessage::StdinEof => self.send_order(Order::StdinEof),
-            ClientMessage::OutputAck(bytes) => self.send_order(Order::OutputAck(bytes)),
-            ClientMessage::Flushed(token) => {
+            JobRequest::Stdin(bytes) => self.send_order(Order::Stdin(bytes)),
+            JobRequest::StdinEof => self.send_order(Order::StdinEof),
+            JobRequest::OutputAck(bytes) => self.send_order(Order::OutputAck(bytes)),
+            JobRequest::Flushed(token) => {
                 if let Some((host, token)) = self.pending_flushes.remove(&token) {
                     self.send_order(Order::Flushed { host, token });
                 }
             }
-            ClientMessage::OutputClosed(stream) => {
+            JobRequest::OutputClosed(stream) => {
                 self.expected_signals.push(libc::SIGPIPE);
                 self.send_order(Order::OutputClosed(stream));
             }
-            ClientMessage::Signal(signal) => {
+            JobRequest::Signal(signal) => {
                 self.expected_signals.push(signal);
                 self.send_order(Order::Signal(signal));
                 // The job must be able to handle the signal, whether its output is read or not.
@@ -335,12 +327,12 @@ impl JobMaster {
                     self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
                 }
             }
-            ClientMessage::Suspend => self.suspend(),
-            ClientMessage::Resume => self.resume(),
-            ClientMessage::SubscribeMetrics(period_ms) => {
+            JobRequest::Suspend => self.suspend(),
+            JobRequest::Resume => self.resume(),
+            JobRequest::SubscribeMetrics(period_ms) => {
                 self.on_subscribe(Subscriber::Scrun, period_ms)
             }
-            ClientMessage::Kill => {
+            JobRequest::Kill => {
                 self.send_order(Order::Kill);
                 self.end_all(exit_code::of_signal(libc::SIGKILL));
             }

@@ -91,7 +91,7 @@ fn stages_follow_each_other_and_the_last_code_counts() {
     assert_eq!(report(&mut job, ended(0, 0..1, 6)), [MasterAction::Order(Order::Drain)]);
     assert_eq!(report(&mut job, Report::Drained), leave_and_finish());
     assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(6)]);
-    assert_eq!(job.on(MasterEvent::FromClient(ClientMessage::Kill)), []);
+    assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Kill)), []);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_failed_stage_is_the_last() {
 #[test]
 fn a_kill_before_anything_runs_finishes_at_once() {
     let mut job = job(&[1], ProgramKind::Plain);
-    let actions = job.on(MasterEvent::FromClient(ClientMessage::Kill));
+    let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
     assert_eq!(actions, [Order::Kill, Order::Finish].map(MasterAction::Order));
     assert_eq!(report(&mut job, Report::Ready), []);
     assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
@@ -151,9 +151,9 @@ fn flushes_are_answered_where_they_came_from() {
         let actions = report(&mut job, Report::Flush { host, token });
         assert_eq!(actions, [MasterAction::ToClient(ServerMessage::Flush(ours))]);
     }
-    let answer = job.on(MasterEvent::FromClient(ClientMessage::Flushed(0)));
+    let answer = job.on(MasterEvent::FromClient(JobRequest::Flushed(0)));
     assert_eq!(answer, [MasterAction::Order(Order::Flushed { host: 1, token: 8 })]);
-    assert_eq!(job.on(MasterEvent::FromClient(ClientMessage::Flushed(0))), []);
+    assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Flushed(0))), []);
 }
 
 #[test]
@@ -174,15 +174,15 @@ fn processes_are_started_in_a_slice_of_their_job_only() {
 #[test]
 fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
     let mut job = job(&[1], ProgramKind::Plain);
-    assert_eq!(job.on(MasterEvent::FromClient(ClientMessage::Suspend)), []);
+    assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Suspend)), []);
     assert_eq!(report(&mut job, Report::Ready).len(), 1);
     assert_eq!(
-        job.on(MasterEvent::FromClient(ClientMessage::Resume)),
+        job.on(MasterEvent::FromClient(JobRequest::Resume)),
         [MasterAction::Gang(GangRequest::Enter)]
     );
-    let hold = job.on(MasterEvent::FromClient(ClientMessage::Suspend));
+    let hold = job.on(MasterEvent::FromClient(JobRequest::Suspend));
     assert_eq!(hold, [MasterAction::Gang(GangRequest::Hold(HoldReason::User))]);
-    let resumed = job.on(MasterEvent::FromClient(ClientMessage::Resume));
+    let resumed = job.on(MasterEvent::FromClient(JobRequest::Resume));
     assert_eq!(resumed, [MasterAction::Gang(GangRequest::Release(HoldReason::User))]);
 }
 
@@ -190,7 +190,7 @@ fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
 fn a_job_that_is_killed_before_its_first_slice_has_nothing_to_wait_for() {
     let mut job = job(&[2], ProgramKind::Plain);
     report(&mut job, Report::Ready);
-    let actions = job.on(MasterEvent::FromClient(ClientMessage::Kill));
+    let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
     assert_eq!(actions[0], MasterAction::Order(Order::Kill));
     assert_eq!(actions[1..], leave_and_finish());
     assert_eq!(run(&mut job, 1), [MasterAction::Order(ordered_run(1))]);
@@ -207,7 +207,7 @@ fn slice_requests_of_processes_reach_the_scheduler() {
         [MasterAction::Gang(GangRequest::Yield)]
     );
     // A job that is to handle a signal must run, even if its output is not read.
-    let signal = job.on(MasterEvent::FromClient(ClientMessage::Signal(15)));
+    let signal = job.on(MasterEvent::FromClient(JobRequest::Signal(15)));
     assert_eq!(signal[1..], [MasterAction::Gang(GangRequest::Release(HoldReason::OutputBlocked))]);
 }
 
@@ -243,11 +243,11 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
         1 => Just(Report::Refused { code: 2, reason: text() }),
     ];
     let down = prop_oneof![
-        (1..65i32).prop_map(ClientMessage::Signal),
-        Just(ClientMessage::Kill),
-        Just(ClientMessage::Suspend),
-        Just(ClientMessage::Resume),
-        (0..3u64).prop_map(ClientMessage::Flushed),
+        (1..65i32).prop_map(JobRequest::Signal),
+        Just(JobRequest::Kill),
+        Just(JobRequest::Suspend),
+        Just(JobRequest::Resume),
+        (0..3u64).prop_map(JobRequest::Flushed),
     ];
     let gang = prop_oneof![
         any::<u64>().prop_map(|switch_seq| MasterEvent::Run {
@@ -456,7 +456,7 @@ fn an_element_that_ends_during_inspection_releases_the_job() {
 fn scrun_sends_no_more_of_a_program_than_the_hosts_have_requested() {
     let mut job = job(&[1], ProgramKind::Plain);
     let (hash, offset) = ([7; 32], 0);
-    let chunk = |len| ClientMessage::FileChunk { hash, offset, bytes: vec![1; len] };
+    let chunk = |len| JobRequest::FileChunk { hash, offset, bytes: vec![1; len] };
     assert_eq!(job.on(MasterEvent::FromClient(chunk(1))), []);
     let request = Report::FileRequest { hash, offset, length: 100 };
     let message = ServerMessage::FileRequest { hash, offset, length: 100 };

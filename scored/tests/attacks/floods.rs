@@ -7,7 +7,7 @@ use super::support::{
 };
 use nix::sys::signal::{Signal, kill};
 use score_proto::message::{
-    ClientMessage, ConsoleRequest, ElementSpec, FileDigest, JobSpec, MAX_IO_CHUNK, StageSpec,
+    ConsoleRequest, ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, StageSpec,
 };
 use std::io::Write;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ fn a_flood_of_messages_waits_and_loses_no_host() {
     victim.request(BOB, 4, spec("echo up; sleep 1000", &[]));
     victim.until_noticed("up");
     let memory_before = service.memory();
-    let flood = encode(&[ClientMessage::OutputAck(1)]).repeat(1 << 14);
+    let flood = encode(&[JobRequest::OutputAck(1)]).repeat(1 << 14);
     let wait = longest_wait(&service, || {
         let flood_once = || {
             let mut client = Client::log_in(&service.socket_of("hosta"), ALICE);
@@ -69,7 +69,7 @@ fn a_flood_of_messages_waits_and_loses_no_host() {
     assert_eq!(victim.code, None, "{}", victim.notices);
     let grown = service.memory().saturating_sub(memory_before);
     assert!(grown < 32 * 1024, "{grown} KiB more");
-    victim.send(&[ClientMessage::Kill]);
+    victim.send(&[JobRequest::Kill]);
     assert_ne!(victim.until_ended(), 0);
     assert!(service.is_alive());
     service.serves(BOB);
@@ -87,7 +87,7 @@ fn a_flood_of_messages_to_all_hosts_of_a_job_loses_no_host() {
             let mut client = Client::connect_as(&service.socket_of(host), ALICE);
             client.request(ALICE, 4, spec("trap '' USR1; echo up; sleep 1000", &[]));
             client.until_noticed("up");
-            let flood = encode(&[ClientMessage::Signal(libc::SIGUSR1)]).repeat(1 << 14);
+            let flood = encode(&[JobRequest::Signal(libc::SIGUSR1)]).repeat(1 << 14);
             client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
             let end = Instant::now() + Duration::from_secs(3);
             while Instant::now() < end {
@@ -101,10 +101,10 @@ fn a_flood_of_messages_to_all_hosts_of_a_job_loses_no_host() {
     let grown = service.memory().saturating_sub(memory_before);
     assert!(grown < 32 * 1024, "{grown} KiB more");
     let mut operator = Client::log_in(&service.socket(), ALICE);
-    operator.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+    operator.send(&[ConsoleRequest::List]);
     assert_eq!(operator.until_ended(), 0);
     assert_eq!(victim.code, None, "{}", victim.notices);
-    victim.send(&[ClientMessage::Kill]);
+    victim.send(&[JobRequest::Kill]);
     assert_ne!(victim.until_ended(), 0);
     assert!(service.is_alive());
     service.serves(BOB);
@@ -121,7 +121,7 @@ fn a_job_whose_shepherd_is_stopped_ends_when_its_flooding_client_is_killed() {
     let shepherd = shepherd_of(wait_for_process(&command));
     run_as(ALICE, || kill(shepherd, Signal::SIGSTOP).unwrap());
     let memory_before = service.memory();
-    let flood = encode(&[ClientMessage::Stdin(vec![0; MAX_IO_CHUNK])]).repeat(16);
+    let flood = encode(&[JobRequest::Stdin(vec![0; MAX_IO_CHUNK])]).repeat(16);
     client.socket.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
@@ -146,7 +146,7 @@ fn send_zeroes(client: &mut Client) -> u64 {
         for start in (0..length).step_by(MAX_IO_CHUNK) {
             let count = (length - start).min(MAX_IO_CHUNK as u64);
             let bytes = vec![0; count as usize];
-            client.send(&[ClientMessage::FileChunk { hash, offset: offset + start, bytes }]);
+            client.send(&[JobRequest::FileChunk { hash, offset: offset + start, bytes }]);
             sent_bytes += count;
         }
     }
@@ -181,7 +181,7 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
         flooder.request(ALICE, 1, limited("memorylimit", "16"));
         for offset in 0..2000 {
             let bytes = vec![0; MAX_IO_CHUNK];
-            flooder.send(&[ClientMessage::FileChunk { hash: [2; 32], offset, bytes }]);
+            flooder.send(&[JobRequest::FileChunk { hash: [2; 32], offset, bytes }]);
         }
         let grown = service.memory().saturating_sub(memory_before);
         assert!(grown < 24 * 1024, "{grown} KiB more");
@@ -189,7 +189,7 @@ fn a_large_program_is_written_by_its_user_within_the_limits_of_the_job() {
         let names = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
         let names: Vec<_> = names.filter(|name| name.to_string_lossy().contains("memfd")).collect();
         assert_eq!(names, Vec::<PathBuf>::new());
-        client.send(&[ClientMessage::Kill]);
+        client.send(&[JobRequest::Kill]);
         client.until_ended();
         let mut client = Client::connect_as(&service.socket(), ALICE);
         client.request(ALICE, 1, limited("disklimit", "4"));
@@ -211,7 +211,7 @@ fn unfinished_messages_of_many_logins_take_a_bounded_amount_of_memory() {
     let Some(mut service) = Service::start_two_hosts() else { return };
     for host in ["hosta", "hostb"] {
         let memory_before = service.memory_of(host);
-        let unfinished = encode(&[ClientMessage::Stdin(vec![0; 1_000_000])]);
+        let unfinished = encode(&[JobRequest::Stdin(vec![0; 1_000_000])]);
         let mut clients = Vec::new();
         let wait = longest_wait(&service, || {
             for _ in 0..LOGINS {

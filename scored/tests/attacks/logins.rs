@@ -8,7 +8,9 @@ use super::support::{HONEST_WAIT_TIMEOUT, longest_wait};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use score_proto::message::{ClientMessage, ConsoleRequest, HostKind, HostSpec, JobSpec};
+use score_proto::message::{
+    ConsoleRequest, HostKind, HostSpec, JobRequest, JobSpec, SingleUserRequest,
+};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -30,9 +32,9 @@ fn a_message_of_single_user_mode_starts_no_job() {
     for login_host in ["hosta", "hostb"] {
         for name in ["hosta", "hostb", ""] {
             let mut client = Client::log_in(&service.socket_of(login_host), ALICE);
-            client.send(&[ClientMessage::Submit(spec(name))]);
-            assert_eq!(client.until_ended(), 2, "{}", client.notices);
-            assert!(client.notices.contains("multi-user mode"), "{}", client.notices);
+            client.send(&[SingleUserRequest::Submit(spec(name))]);
+            assert_eq!(client.until_ended(), 1, "{}", client.notices);
+            assert!(client.notices.contains("does not decode"), "{}", client.notices);
             client.until_closed();
         }
     }
@@ -59,10 +61,10 @@ fn a_scout_session_is_not_opened_by_a_service() {
                     false => Client::connect_as(&socket, ALICE),
                 };
                 let greeting = (!logged_in).then(hello);
-                let open = ClientMessage::OpenScoutSession(hosts.clone());
-                let messages: Vec<_> = greeting.into_iter().chain([open]).collect();
+                let open = SingleUserRequest::OpenScoutSession(hosts.clone());
+                let messages: Vec<_> = greeting.into_iter().chain([open.into()]).collect();
                 client.send(&messages);
-                assert_eq!(client.until_ended(), 2, "{}", client.notices);
+                assert_eq!(client.until_ended(), 1, "{}", client.notices);
                 client.until_closed();
             }
         }
@@ -88,7 +90,7 @@ fn false_logins_and_requests_fill_no_log() {
         client.send(&[hello(), login(BOB)]);
         assert_eq!(client.until_ended(), 2);
         let mut client = Client::log_in(&service.socket(), ALICE);
-        client.send(&[ClientMessage::Console(ConsoleRequest::Kill(1))]);
+        client.send(&[ConsoleRequest::Kill(1)]);
         let _ = client.until_ended();
     }
     let lines = service.log().lines().count() - lines_before;
@@ -123,8 +125,8 @@ fn a_client_without_login_sends_no_long_message() {
     const CLIENTS: usize = 200;
     let Some(mut service) = Service::start_two_hosts() else { return };
     let memory_before = service.memory();
-    let long = ClientMessage::Stdin(vec![0; 1_000_000]);
-    let long = encode(&[hello(), long]);
+    let long = JobRequest::Stdin(vec![0; 1_000_000]);
+    let long = encode(&[hello(), long.into()]);
     let mut clients: Vec<Client> =
         (0..CLIENTS).map(|_| Client::connect_as(&service.socket(), ALICE)).collect();
     for client in &mut clients {
@@ -162,8 +164,8 @@ fn the_name_of_a_user_is_looked_up_and_not_believed() {
     for host in ["hosta", "hostb"] {
         let log_in = |uid, name: &str| {
             let mut client = Client::connect_as(&service.socket_of(host), uid);
-            let console = ClientMessage::Console(ConsoleRequest::List);
-            client.send(&[hello(), login_named(uid, name), console]);
+            let console = ConsoleRequest::List;
+            client.send(&[hello(), login_named(uid, name), console.into()]);
             (client.until_ended(), client.notices)
         };
         for (uid, claimed) in [(DAEMON, "root"), (ALICE, "root"), (DAEMON, "daemon ")] {
@@ -196,7 +198,7 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
     let Some(mut service) = Service::start_with_passwd(&passwd) else {
         return std::fs::remove_dir_all(folder).unwrap();
     };
-    let list = |client: &mut Client| client.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+    let list = |client: &mut Client| client.send(&[ConsoleRequest::List]);
     let mut bob = Client::log_in(&service.socket(), BOB);
     list(&mut bob);
     // The look-up of bob's name ends: it finds none.

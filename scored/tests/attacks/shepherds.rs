@@ -7,7 +7,7 @@ use super::support::{
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use score_proto::message::ClientMessage;
+use score_proto::message::JobRequest;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -108,7 +108,7 @@ fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
     // The attacker's job has survived, and ends when it is killed.
     for client in &mut clients {
         assert_eq!(client.code, None, "{}", client.notices);
-        client.send(&[ClientMessage::Kill]);
+        client.send(&[JobRequest::Kill]);
         assert_eq!(client.until_ended(), 137, "{}", client.notices);
     }
     assert!(service.is_alive());

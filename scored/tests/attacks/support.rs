@@ -3,7 +3,7 @@
 use super::driver::TEST_TIMEOUT;
 use super::driver::service::{BOB, Client, Service};
 use nix::unistd::Pid;
-use score_proto::message::{ClientMessage, ConsoleRequest};
+use score_proto::message::ConsoleRequest;
 use std::time::{Duration, Instant};
 
 /// The longest time that a request of another user takes while `attack` runs on threads of its own.
@@ -16,7 +16,7 @@ pub fn longest_wait(service: &Service, attack: impl FnOnce() + Send) -> Duration
             for host in ["hosta", "hostb"] {
                 let asked_at = Instant::now();
                 let mut client = Client::log_in(&service.socket_of(host), BOB);
-                client.send(&[ClientMessage::Console(ConsoleRequest::List)]);
+                client.send(&[ConsoleRequest::List]);
                 assert_eq!(client.until_ended(), 0, "{host}: {}", client.notices);
                 longest = longest.max(asked_at.elapsed());
             }

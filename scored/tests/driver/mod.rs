@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use score_proto::PROTOCOL_VERSION;
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, ServerMessageDecoder};
 use score_proto::message::*;
 
 /// Held while a child could inherit a socket.
@@ -160,8 +160,8 @@ impl Driver {
 
     pub fn start_as(spec: JobSpec, options: ScoredOptions) -> Self {
         let mut driver = Self::connect(options);
-        driver.send(&ClientMessage::Hello { version: PROTOCOL_VERSION });
-        driver.send(&ClientMessage::Submit(spec));
+        driver.greet();
+        driver.request(JOB, &SingleUserRequest::Submit(spec));
         driver
     }
 
@@ -213,18 +213,28 @@ impl Driver {
         }
     }
 
-    pub fn send(&mut self, message: &ClientMessage) {
-        let job =
-            if matches!(message, ClientMessage::OpenScoutSession(_)) { SESSION_JOB } else { JOB };
+    pub fn greet(&mut self) {
         let mut frame = Vec::new();
-        client_session::encode(job, message, &mut frame).unwrap();
+        client_session::encode_greeting(&mut frame).unwrap();
+        let _ = self.socket.write_all(&frame);
+    }
+
+    /// Sends a request about this job, or about the session.
+    pub fn request(&mut self, job: u32, request: &SingleUserRequest) {
+        let mut frame = Vec::new();
+        client_session::encode(job, request, &mut frame).unwrap();
         // Some tests kill scored: the write may fail.
         let _ = self.socket.write_all(&frame);
     }
 
+    /// Sends a request to the job.
+    pub fn send(&mut self, request: &JobRequest) {
+        self.request(JOB, &SingleUserRequest::Job(request.clone()));
+    }
+
     pub fn take_all(&mut self) {
         if self.untaken > 0 {
-            let taken = ClientMessage::OutputAck(self.untaken);
+            let taken = JobRequest::OutputAck(self.untaken);
             self.untaken = 0;
             self.send(&taken);
         }
@@ -255,11 +265,11 @@ impl Driver {
             let remaining = self.input.split_off(count);
             let chunk = std::mem::replace(&mut self.input, remaining);
             self.stdin_window -= count as u64;
-            self.send(&ClientMessage::Stdin(chunk));
+            self.send(&JobRequest::Stdin(chunk));
         }
         if self.stdin_window > 0 && self.input.is_empty() && !self.stdin_ended {
             self.stdin_ended = true;
-            self.send(&ClientMessage::StdinEof);
+            self.send(&JobRequest::StdinEof);
         }
     }
 
@@ -291,7 +301,7 @@ impl Driver {
             ServerMessage::Flush(_) if !self.flushing => {}
             ServerMessage::Flush(token) => {
                 self.take_all();
-                self.send(&ClientMessage::Flushed(token));
+                self.send(&JobRequest::Flushed(token));
             }
             ServerMessage::Notice { level, text } => self.outcome.notices.push((level, text)),
             ServerMessage::Finished(end) => self.outcome.end = Some(end),

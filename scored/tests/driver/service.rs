@@ -15,7 +15,6 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::daemon_statistics::DaemonStatistics;
@@ -251,18 +250,51 @@ pub struct Client {
     pub code: Option<u8>,
 }
 
-pub fn hello() -> ClientMessage {
-    ClientMessage::Hello { version: PROTOCOL_VERSION }
+/// A message as a client of any kind may send it, in any state of its session.
+#[derive(Clone)]
+pub enum Sent {
+    Hello,
+    Login(Login),
+    User(UserRequest),
+    SingleUser(SingleUserRequest),
 }
 
-pub fn login(uid: u32) -> ClientMessage {
+impl From<UserRequest> for Sent {
+    fn from(request: UserRequest) -> Self {
+        Sent::User(request)
+    }
+}
+
+impl From<ConsoleRequest> for Sent {
+    fn from(request: ConsoleRequest) -> Self {
+        Sent::User(UserRequest::Console(request))
+    }
+}
+
+impl From<JobRequest> for Sent {
+    fn from(request: JobRequest) -> Self {
+        Sent::User(UserRequest::Job(request))
+    }
+}
+
+impl From<SingleUserRequest> for Sent {
+    fn from(request: SingleUserRequest) -> Self {
+        Sent::SingleUser(request)
+    }
+}
+
+pub fn hello() -> Sent {
+    Sent::Hello
+}
+
+pub fn login(uid: u32) -> Sent {
     login_named(uid, "")
 }
 
 /// A login that claims a name.
-pub fn login_named(uid: u32, name: &str) -> ClientMessage {
+pub fn login_named(uid: u32, name: &str) -> Sent {
     let (name, cluster) = (bytes(name), String::new());
-    ClientMessage::Login(Login { uid, name, cluster, limits: Vec::new() })
+    Sent::Login(Login { uid, name, cluster, limits: Vec::new() })
 }
 
 pub fn spec(script: &str, options: &[&str]) -> JobSpec {
@@ -317,10 +349,10 @@ impl Client {
     /// Greets, logs in and requests a job.
     pub fn request(&mut self, uid: u32, nodes: u32, spec: JobSpec) {
         let allocation = AllocationRequest::FewestHosts(nodes);
-        self.send(&[hello(), login(uid), ClientMessage::Request { allocation, spec }]);
+        self.send(&[hello(), login(uid), UserRequest::SubmitJob { allocation, spec }.into()]);
     }
 
-    pub fn send(&mut self, messages: &[ClientMessage]) {
+    pub fn send(&mut self, messages: &[impl Clone + Into<Sent>]) {
         self.socket.write_all(&encode(messages)).unwrap();
     }
 
@@ -382,17 +414,22 @@ impl Client {
 }
 
 /// Messages as a client sends them: those of a job belong to job 1.
-pub fn encode(messages: &[ClientMessage]) -> Vec<u8> {
+pub fn encode(messages: &[impl Clone + Into<Sent>]) -> Vec<u8> {
     let mut out = Vec::new();
     for message in messages {
-        let of_session = matches!(
-            message,
-            ClientMessage::Login(_)
-                | ClientMessage::Console(_)
-                | ClientMessage::OpenScoutSession(_)
-        );
-        let job = if of_session { SESSION_JOB } else { 1 };
-        client_session::encode(job, message, &mut out).unwrap();
+        let encoded = match message.clone().into() {
+            Sent::Hello => client_session::encode_greeting(&mut out),
+            Sent::Login(login) => client_session::encode(SESSION_JOB, &login, &mut out),
+            Sent::User(request @ UserRequest::Console(_)) => {
+                client_session::encode(SESSION_JOB, &request, &mut out)
+            }
+            Sent::User(request) => client_session::encode(1, &request, &mut out),
+            Sent::SingleUser(request @ SingleUserRequest::OpenScoutSession(_)) => {
+                client_session::encode(SESSION_JOB, &request, &mut out)
+            }
+            Sent::SingleUser(request) => client_session::encode(1, &request, &mut out),
+        };
+        encoded.unwrap();
     }
     out
 }

@@ -23,7 +23,7 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{REMOTE_SHELL_ENV, SCOUT_ENV};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
-use score_proto::message::{ClientMessage, HostSpec, Level, ServerMessage};
+use score_proto::message::{HostSpec, Level, ServerMessage, SingleUserRequest};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -187,10 +187,10 @@ impl ScoutSession {
 
     fn request_session(&mut self, hosts: &[HostSpec]) -> Result<(), SessionError> {
         let mut bytes = Vec::new();
-        let hello = ClientMessage::Hello { version: PROTOCOL_VERSION };
-        for message in [hello, ClientMessage::OpenScoutSession(hosts.to_vec())] {
-            client_session::encode(SESSION_JOB, &message, &mut bytes).map_err(io::Error::other)?;
-        }
+        let request = SingleUserRequest::OpenScoutSession(hosts.to_vec());
+        client_session::encode_greeting(&mut bytes)
+            .and_then(|()| client_session::encode(SESSION_JOB, &request, &mut bytes))
+            .map_err(io::Error::other)?;
         match &mut self.socket {
             Some(socket) => Ok(socket.write_all(&bytes)?),
             None => Ok(()),

@@ -22,11 +22,12 @@ use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::OutputWriter;
-use score_proto::PROTOCOL_VERSION;
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder, SessionKind};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
+use score_proto::frame::FrameError;
 use score_proto::message::{
-    ClientMessage, ContentHash, JobEnd, JobSpec, Level, ServerMessage, Stream,
+    ContentHash, JobEnd, JobRequest, JobSpec, Level, ServerMessage, SingleUserRequest, Stream,
+    UserRequest,
 };
 use state::{Action, Event, SessionState};
 use std::io::{self, ErrorKind, Read, Write};
@@ -81,6 +82,8 @@ pub enum DaemonSource {
 
 struct EventLoop {
     state: SessionState,
+    /// What the daemon accepts as requests.
+    session_kind: SessionKind,
     reporter: Reporter,
     program_store: ProgramStore,
     socket: mio::net::UnixStream,
@@ -106,6 +109,40 @@ struct EventLoop {
     output_deadline: Option<Instant>,
 }
 
+impl DaemonSource {
+    /// What the daemon accepts as requests.
+    fn session_kind(&self) -> SessionKind {
+        match self {
+            DaemonSource::Private(_) | DaemonSource::ScoutSession(..) => SessionKind::SingleUser,
+            DaemonSource::MultiUser(_) => SessionKind::MultiUser,
+        }
+    }
+}
+
+/// Appends the messages that submit a job.
+fn encode_submission(
+    spec: JobSpec,
+    daemon_source: &DaemonSource,
+    out: &mut Vec<u8>,
+) -> Result<(), FrameError> {
+    match daemon_source {
+        // The greeting has been sent already.
+        DaemonSource::ScoutSession(..) => {
+            client_session::encode(JOB_ID, &SingleUserRequest::Submit(spec), out)
+        }
+        DaemonSource::Private(_) => {
+            client_session::encode_greeting(out)?;
+            client_session::encode(JOB_ID, &SingleUserRequest::Submit(spec), out)
+        }
+        DaemonSource::MultiUser(ClusterRequest { login, shape }) => {
+            client_session::encode_greeting(out)?;
+            client_session::encode(SESSION_JOB, login, out)?;
+            let request = UserRequest::SubmitJob { allocation: *shape, spec };
+            client_session::encode(JOB_ID, &request, out)
+        }
+    }
+}
+
 /// Runs the job and gives scrun's exit code.
 ///
 /// # Errors
@@ -115,25 +152,11 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
     let state = SessionState::new(config.statistics, config.program_names);
     let daemon_error =
         |error: &dyn std::fmt::Display| StartError::plain(EXIT_DAEMON_LOST, error.to_string());
-    let hello = ClientMessage::Hello { version: PROTOCOL_VERSION };
-    let messages = match &config.daemon_source {
-        DaemonSource::Private(_) => vec![hello, ClientMessage::Submit(spec)],
-        DaemonSource::ScoutSession(..) => vec![ClientMessage::Submit(spec)],
-        DaemonSource::MultiUser(ClusterRequest { login, shape }) => {
-            vec![
-                hello,
-                ClientMessage::Login(login.clone()),
-                ClientMessage::Request { allocation: *shape, spec },
-            ]
-        }
-    };
-    for message in &messages {
-        let job = if matches!(message, ClientMessage::Login(_)) { SESSION_JOB } else { JOB_ID };
-        client_session::encode(job, message, &mut unsent).map_err(|error| {
-            let reason = "arguments and environment are too long to be sent";
-            StartError::plain(EXIT_USAGE, format!("{reason}: {error}"))
-        })?;
-    }
+    let session_kind = config.daemon_source.session_kind();
+    encode_submission(spec, &config.daemon_source, &mut unsent).map_err(|error| {
+        let reason = "arguments and environment are too long to be sent";
+        StartError::plain(EXIT_USAGE, format!("{reason}: {error}"))
+    })?;
     let signals = signals::open_signalfd().map_err(|errno| daemon_error(&errno))?;
     let (daemon, socket, decoder) = match config.daemon_source {
         DaemonSource::ScoutSession(stream, decoder) => {
@@ -165,6 +188,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
             poll,
             EventLoop {
                 state,
+                session_kind,
                 reporter: config.reporter,
                 program_store: config.program_store,
                 socket,
@@ -253,7 +277,7 @@ impl EventLoop {
         match action {
             Action::Send(message) => {
                 // Every message is far below the limit of a frame.
-                let _ = client_session::encode(JOB_ID, &message, &mut self.unsent);
+                let _ = self.session_kind.encode_job_request(JOB_ID, message, &mut self.unsent);
             }
             Action::Write(host, stream, bytes) => self.write_output(host, stream, bytes),
             Action::Notice(level, text) => {
@@ -279,9 +303,9 @@ impl EventLoop {
     fn send_file_chunks(&mut self, hash: ContentHash, offset: u64, length: u64) {
         for (offset, length) in ProgramStore::chunk_ranges(offset, length) {
             let bytes = self.program_store.read(&hash, offset, length);
-            let message = ClientMessage::FileChunk { hash, offset, bytes };
+            let message = JobRequest::FileChunk { hash, offset, bytes };
             // A chunk is far below the limit of a frame.
-            let _ = client_session::encode(JOB_ID, &message, &mut self.unsent);
+            let _ = self.session_kind.encode_job_request(JOB_ID, message, &mut self.unsent);
         }
     }
 
@@ -318,13 +342,13 @@ impl EventLoop {
                     Ok(monitor) => self.monitor = Some(monitor),
                     Err(reason) => return self.apply(Action::Notice(Level::Warning, reason)),
                 }
-                self.apply(Action::Send(ClientMessage::SubscribeMetrics(REPORT_INTERVAL_MS)));
+                self.apply(Action::Send(JobRequest::SubscribeMetrics(REPORT_INTERVAL_MS)));
             }
             ServerMessage::Metrics(_)
                 if self.monitor.as_mut().is_some_and(|monitor| !monitor.send_metrics(message)) =>
             {
                 self.close_monitor();
-                self.apply(Action::Send(ClientMessage::SubscribeMetrics(0)));
+                self.apply(Action::Send(JobRequest::SubscribeMetrics(0)));
             }
             ServerMessage::Finished(_) | ServerMessage::Refused { .. } => self.close_monitor(),
             _ => {}

@@ -6,7 +6,7 @@ use crate::statistics;
 use nix::libc;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
-use score_proto::message::{ClientMessage, ContentHash, JobEnd, Level, ServerMessage, Stream};
+use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, ServerMessage, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub enum Event {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a message to the daemon.
-    Send(ClientMessage),
+    Send(JobRequest),
     /// Write bytes of the job that this host has sent.
     Write(u32, Stream, Vec<u8>),
     /// Show a line of scrun's own.
@@ -121,12 +121,12 @@ impl SessionState {
             Event::Signal(signal) => self.on_signal(signal, now, out),
             Event::OutputWritten(written) => self.on_output_written(written, out),
             Event::OutputFailed(stream, errno) => self.on_output_failed(stream, errno, out),
-            Event::Stdin(bytes) => out.push(Action::Send(ClientMessage::Stdin(bytes))),
+            Event::Stdin(bytes) => out.push(Action::Send(JobRequest::Stdin(bytes))),
             Event::StdinEnd(reason) => {
                 if let Some(reason) = reason {
                     out.push(Action::Notice(Level::Warning, format!("standard input: {reason}")));
                 }
-                out.push(Action::Send(ClientMessage::StdinEof));
+                out.push(Action::Send(JobRequest::StdinEof));
             }
             Event::DaemonLost(description) => self.on_daemon_lost(&description, out),
         }
@@ -217,7 +217,7 @@ impl SessionState {
         let new_len: u64 = (0..2).map(|stream| written[stream] - self.written_len[stream]).sum();
         self.written_len = written;
         if new_len > 0 {
-            out.push(Action::Send(ClientMessage::OutputAck(new_len)));
+            out.push(Action::Send(JobRequest::OutputAck(new_len)));
         }
         self.send_due_flushes(out);
     }
@@ -226,7 +226,7 @@ impl SessionState {
         while let Some((token, target)) = self.pending_flushes.front()
             && (0..2).all(|stream| self.written_len[stream] >= target[stream])
         {
-            out.push(Action::Send(ClientMessage::Flushed(*token)));
+            out.push(Action::Send(JobRequest::Flushed(*token)));
             self.pending_flushes.pop_front();
         }
     }
@@ -238,7 +238,7 @@ impl SessionState {
             return;
         }
         if errno == libc::EPIPE {
-            out.push(Action::Send(ClientMessage::OutputClosed(stream)));
+            out.push(Action::Send(JobRequest::OutputClosed(stream)));
             return;
         }
         let name = match stream {
@@ -250,7 +250,7 @@ impl SessionState {
         out.push(Action::Notice(Level::Error, line));
         self.forced_code = Some(EXIT_IO_ERROR);
         match self.exit_code {
-            None => out.push(Action::Send(ClientMessage::Kill)),
+            None => out.push(Action::Send(JobRequest::Kill)),
             Some(_) => self.finish(EXIT_IO_ERROR, out),
         }
     }
@@ -264,18 +264,18 @@ impl SessionState {
             libc::SIGTERM if self.terminated => out.push(Action::Abandon(128 + signal as u8)),
             libc::SIGTERM => {
                 self.terminated = true;
-                out.push(Action::Send(ClientMessage::Kill));
+                out.push(Action::Send(JobRequest::Kill));
             }
             libc::SIGINT => self.on_interrupt(now, out),
-            libc::SIGTSTP => out.extend([Action::Send(ClientMessage::Suspend), Action::StopSelf]),
+            libc::SIGTSTP => out.extend([Action::Send(JobRequest::Suspend), Action::StopSelf]),
             libc::SIGCONT => {
-                out.extend([Action::RecheckForeground, Action::Send(ClientMessage::Resume)])
+                out.extend([Action::RecheckForeground, Action::Send(JobRequest::Resume)])
             }
             libc::SIGQUIT => {
                 let line = "SIGQUIT: checkpoints are not built yet, nothing is done";
                 out.push(Action::Notice(Level::Warning, line.into()));
             }
-            other => out.push(Action::Send(ClientMessage::Signal(other))),
+            other => out.push(Action::Send(JobRequest::Signal(other))),
         }
     }
 
@@ -294,16 +294,16 @@ impl SessionState {
         self.interrupts.push_back(now);
         self.interrupted = true;
         match self.interrupts.len() {
-            1 => out.push(Action::Send(ClientMessage::Signal(libc::SIGINT))),
+            1 => out.push(Action::Send(JobRequest::Signal(libc::SIGINT))),
             2 => {
-                out.push(Action::Send(ClientMessage::Signal(libc::SIGINT)));
+                out.push(Action::Send(JobRequest::Signal(libc::SIGINT)));
                 let line = "interrupt once more to kill the job";
                 out.push(Action::Notice(Level::Info, line.into()));
             }
             _ => {
                 self.interrupts.clear();
                 out.push(Action::Notice(Level::Warning, "the job is being killed".into()));
-                out.push(Action::Send(ClientMessage::Kill));
+                out.push(Action::Send(JobRequest::Kill));
             }
         }
     }

@@ -28,28 +28,22 @@ fn accepted() -> Event {
     Event::Message(ServerMessage::Accepted { job: 3, nodes: 4, hosts: 1 })
 }
 
-fn send(message: ClientMessage) -> Action {
+fn send(message: JobRequest) -> Action {
     Action::Send(message)
 }
 
 #[test]
 fn signals_are_treated_as_table_3_1_says() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGABRT, libc::SIGUSR1, libc::SIGUSR2] {
-        assert_eq!(
-            step(&mut session(), Event::Signal(signal)),
-            [send(ClientMessage::Signal(signal))]
-        );
+        assert_eq!(step(&mut session(), Event::Signal(signal)), [send(JobRequest::Signal(signal))]);
     }
     for signal in [libc::SIGURG, libc::SIGWINCH] {
-        assert_eq!(
-            step(&mut session(), Event::Signal(signal)),
-            [send(ClientMessage::Signal(signal))]
-        );
+        assert_eq!(step(&mut session(), Event::Signal(signal)), [send(JobRequest::Signal(signal))]);
     }
-    assert_eq!(step(&mut session(), Event::Signal(libc::SIGTERM)), [send(ClientMessage::Kill)]);
-    let stop = [send(ClientMessage::Suspend), Action::StopSelf];
+    assert_eq!(step(&mut session(), Event::Signal(libc::SIGTERM)), [send(JobRequest::Kill)]);
+    let stop = [send(JobRequest::Suspend), Action::StopSelf];
     assert_eq!(step(&mut session(), Event::Signal(libc::SIGTSTP)), stop);
-    let resume = [Action::RecheckForeground, send(ClientMessage::Resume)];
+    let resume = [Action::RecheckForeground, send(JobRequest::Resume)];
     assert_eq!(step(&mut session(), Event::Signal(libc::SIGCONT)), resume);
 }
 
@@ -65,7 +59,7 @@ fn the_third_interrupt_within_two_seconds_kills_and_a_slow_one_does_not() {
     let mut interrupt = |ms| {
         let now = start + Duration::from_millis(ms);
         let actions = step_at(&mut session, Event::Signal(libc::SIGINT), now);
-        actions.contains(&send(ClientMessage::Kill))
+        actions.contains(&send(JobRequest::Kill))
     };
     assert_eq!([0, 500, 3000, 3500, 4000].map(&mut interrupt), [false, false, false, false, true]);
 }
@@ -84,15 +78,12 @@ fn a_flush_is_answered_after_all_that_came_before_it_is_written() {
     step(&mut session, output(Stream::Stderr, b"123"));
     assert_eq!(step(&mut session, Event::Message(ServerMessage::Flush(9))), []);
     step(&mut session, output(Stream::Stdout, b"later"));
-    assert_eq!(
-        step(&mut session, Event::OutputWritten([5, 0])),
-        [send(ClientMessage::OutputAck(5))]
-    );
-    let both = [send(ClientMessage::OutputAck(3)), send(ClientMessage::Flushed(9))];
+    assert_eq!(step(&mut session, Event::OutputWritten([5, 0])), [send(JobRequest::OutputAck(5))]);
+    let both = [send(JobRequest::OutputAck(3)), send(JobRequest::Flushed(9))];
     assert_eq!(step(&mut session, Event::OutputWritten([5, 3])), both);
     assert_eq!(step(&mut session, Event::OutputWritten([5, 3])), []);
     assert_eq!(step(&mut session, Event::Message(ServerMessage::Flush(10))), []);
-    let both = [send(ClientMessage::OutputAck(5)), send(ClientMessage::Flushed(10))];
+    let both = [send(JobRequest::OutputAck(5)), send(JobRequest::Flushed(10))];
     assert_eq!(step(&mut session, Event::OutputWritten([10, 3])), both);
 }
 
@@ -100,10 +91,7 @@ fn a_flush_is_answered_after_all_that_came_before_it_is_written() {
 fn a_broken_pipe_closes_the_stream_once() {
     let mut session = session();
     let broken_pipe = || Event::OutputFailed(Stream::Stdout, libc::EPIPE);
-    assert_eq!(
-        step(&mut session, broken_pipe()),
-        [send(ClientMessage::OutputClosed(Stream::Stdout))]
-    );
+    assert_eq!(step(&mut session, broken_pipe()), [send(JobRequest::OutputClosed(Stream::Stdout))]);
     assert_eq!(step(&mut session, broken_pipe()), []);
     assert_eq!(step(&mut session, finished(141)), [Action::Finish(141)]);
 }
@@ -112,8 +100,7 @@ fn a_broken_pipe_closes_the_stream_once() {
 fn a_full_disk_ends_the_job_with_one_line_and_its_own_code() {
     let mut session = session();
     let actions = step(&mut session, Event::OutputFailed(Stream::Stdout, libc::ENOSPC));
-    let [Action::Notice(Level::Error, line), Action::Send(ClientMessage::Kill)] = &actions[..]
-    else {
+    let [Action::Notice(Level::Error, line), Action::Send(JobRequest::Kill)] = &actions[..] else {
         panic!("{actions:?}")
     };
     assert!(line.contains("standard output") && line.contains("No space left"), "{line}");
@@ -193,8 +180,8 @@ fn input_flows_in_the_granted_window_and_its_end_is_passed_on() {
         step(&mut session, Event::Message(ServerMessage::StdinWindow(7))),
         [Action::GrantInput(7)]
     );
-    assert_eq!(step(&mut session, Event::Stdin(vec![1])), [send(ClientMessage::Stdin(vec![1]))]);
-    assert_eq!(step(&mut session, Event::StdinEnd(None)), [send(ClientMessage::StdinEof)]);
+    assert_eq!(step(&mut session, Event::Stdin(vec![1])), [send(JobRequest::Stdin(vec![1]))]);
+    assert_eq!(step(&mut session, Event::StdinEnd(None)), [send(JobRequest::StdinEof)]);
     assert_eq!(
         step(&mut session, Event::Message(ServerMessage::StdinClosed)),
         [Action::StopReading]

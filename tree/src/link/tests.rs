@@ -1,6 +1,6 @@
 use super::*;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{ClientMessage, ServerMessage};
+use score_proto::message::{JobRequest, ServerMessage};
 
 const TIMEOUTS: LinkTimeouts = LinkTimeouts {
     handshake_timeout: MonotonicTime::from_secs(2),
@@ -58,7 +58,7 @@ fn messages_of_every_size_arrive_in_order_however_the_stream_is_cut() {
             200_000,
         ];
         for size in sizes {
-            dialled.send(&ClientMessage::Stdin(vec![size as u8; size]), secs(0)).unwrap();
+            dialled.send(&JobRequest::Stdin(vec![size as u8; size]), secs(0)).unwrap();
         }
         if step > 1 {
             transfer(&mut dialled, &mut accepted, step, secs(0)).unwrap();
@@ -70,17 +70,17 @@ fn messages_of_every_size_arrive_in_order_however_the_stream_is_cut() {
                 if accepted.received.len() < 3 {
                     continue;
                 }
-                while let Some(message) = accepted.next::<ClientMessage>().unwrap() {
-                    assert!(matches!(message, ClientMessage::Stdin(_)));
+                while let Some(message) = accepted.next::<JobRequest>().unwrap() {
+                    assert!(matches!(message, JobRequest::Stdin(_)));
                 }
             }
             continue;
         }
         for size in sizes {
-            let message = accepted.next::<ClientMessage>().unwrap().unwrap();
-            assert_eq!(message, ClientMessage::Stdin(vec![size as u8; size]));
+            let message = accepted.next::<JobRequest>().unwrap().unwrap();
+            assert_eq!(message, JobRequest::Stdin(vec![size as u8; size]));
         }
-        assert_eq!(accepted.next::<ClientMessage>().unwrap(), None);
+        assert_eq!(accepted.next::<JobRequest>().unwrap(), None);
         accepted.send(&ServerMessage::Flush(3), secs(0)).unwrap();
         transfer(&mut accepted, &mut dialled, step, secs(0)).unwrap();
         assert_eq!(dialled.next::<ServerMessage>().unwrap(), Some(ServerMessage::Flush(3)));
@@ -91,13 +91,13 @@ fn messages_of_every_size_arrive_in_order_however_the_stream_is_cut() {
 fn messages_sent_before_the_link_opens_arrive_after_it() {
     let mut dialled = Link::dial(&key(1), TIMEOUTS, secs(0)).unwrap();
     let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
-    dialled.send(&ClientMessage::Signal(7), secs(0)).unwrap();
+    dialled.send(&JobRequest::Signal(7), secs(0)).unwrap();
     accepted.send(&ServerMessage::Flush(8), secs(0)).unwrap();
     for _ in 0..2 {
         transfer(&mut dialled, &mut accepted, 5, secs(0)).unwrap();
         transfer(&mut accepted, &mut dialled, 5, secs(0)).unwrap();
     }
-    assert_eq!(accepted.next::<ClientMessage>().unwrap(), Some(ClientMessage::Signal(7)));
+    assert_eq!(accepted.next::<JobRequest>().unwrap(), Some(JobRequest::Signal(7)));
     assert_eq!(dialled.next::<ServerMessage>().unwrap(), Some(ServerMessage::Flush(8)));
 }
 
@@ -107,7 +107,7 @@ fn records_are_unreadable_on_the_wire_and_never_repeat() {
     let secret = b"a secret that is long enough to be found";
     let mut outputs = Vec::new();
     for _ in 0..2 {
-        dialled.send(&ClientMessage::Stdin(secret.to_vec()), secs(0)).unwrap();
+        dialled.send(&JobRequest::Stdin(secret.to_vec()), secs(0)).unwrap();
         outputs.push(dialled.outgoing().to_vec());
         dialled.mark_written(usize::MAX);
     }
@@ -122,7 +122,7 @@ fn another_key_is_refused_before_anything_is_answered() {
     assert_eq!(transfer(&mut dialled, &mut accepted, 9, secs(0)), Err(LinkError::WrongKey));
     assert_eq!(accepted.outgoing(), []);
     assert_eq!(dialled.on_eof(), LinkError::HandshakeEof);
-    assert_eq!(dialled.send(&ClientMessage::StdinEof, secs(0)), Err(SendError::Closed));
+    assert_eq!(dialled.send(&JobRequest::StdinEof, secs(0)), Err(SendError::Closed));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_slow_handshake_times_out_however_many_bytes_trickle_in() {
 fn a_record_that_was_changed_cut_or_repeated_ends_the_link() {
     for change in 0..3 {
         let (mut dialled, mut accepted) = pair(100);
-        dialled.send(&ClientMessage::Signal(1), secs(0)).unwrap();
+        dialled.send(&JobRequest::Signal(1), secs(0)).unwrap();
         let mut bytes = dialled.outgoing().to_vec();
         match change {
             0 => *bytes.last_mut().unwrap() ^= 1,
@@ -190,10 +190,10 @@ fn a_record_that_was_changed_cut_or_repeated_ends_the_link() {
         }
         accepted.push(&bytes, secs(0)).unwrap();
         if change == 2 {
-            assert_eq!(accepted.next::<ClientMessage>(), Ok(Some(ClientMessage::Signal(1))));
+            assert_eq!(accepted.next::<JobRequest>(), Ok(Some(JobRequest::Signal(1))));
         }
-        assert_eq!(accepted.next::<ClientMessage>(), Err(LinkError::BadRecord));
-        assert_eq!(accepted.next::<ClientMessage>(), Err(LinkError::BadRecord));
+        assert_eq!(accepted.next::<JobRequest>(), Err(LinkError::BadRecord));
+        assert_eq!(accepted.next::<JobRequest>(), Err(LinkError::BadRecord));
     }
 }
 
@@ -204,7 +204,7 @@ fn a_peer_that_violates_the_protocol_costs_bounded_memory() {
     let error = loop {
         seal(&mut dialled, record::FRAGMENT, &[0; record::MAX_CONTENT_LEN]);
         transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();
-        match accepted.next::<ClientMessage>() {
+        match accepted.next::<JobRequest>() {
             Ok(none) => assert_eq!(none, None),
             Err(error) => break error,
         }
@@ -220,14 +220,14 @@ fn a_peer_that_violates_the_protocol_costs_bounded_memory() {
         let (mut dialled, mut accepted) = pair(100);
         seal(&mut dialled, kind, content);
         transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();
-        assert_eq!(accepted.next::<ClientMessage>(), Err(expected));
+        assert_eq!(accepted.next::<JobRequest>(), Err(expected));
     }
 }
 
 #[test]
 fn a_peer_that_does_not_read_fills_a_bounded_queue() {
     let (mut dialled, _) = pair(100);
-    let message = ClientMessage::Stdin(vec![0; MAX_BODY / 2]);
+    let message = JobRequest::Stdin(vec![0; MAX_BODY / 2]);
     let taken = (0..100).take_while(|_| dialled.send(&message, secs(0)).is_ok()).count();
     assert!((7..=8).contains(&taken), "{taken}");
     assert_eq!(dialled.send(&message, secs(0)), Err(SendError::Full));
@@ -236,7 +236,7 @@ fn a_peer_that_does_not_read_fills_a_bounded_queue() {
     assert_eq!(dialled.out.capacity(), 0);
     dialled.send(&message, secs(0)).unwrap();
     assert_eq!(
-        dialled.send(&ClientMessage::Stdin(vec![0; MAX_BODY]), secs(0)),
+        dialled.send(&JobRequest::Stdin(vec![0; MAX_BODY]), secs(0)),
         Err(SendError::TooLong)
     );
 }
@@ -254,7 +254,7 @@ fn an_idle_link_is_kept_alive_by_a_few_bytes_and_no_more() {
             both[one].mark_written(sent.len());
             bytes += sent.len();
             both[other].push(&sent, secs(second)).unwrap();
-            assert_eq!(both[other].next::<ClientMessage>(), Ok(None));
+            assert_eq!(both[other].next::<JobRequest>(), Ok(None));
         }
     }
     assert_eq!(bytes, 2 * 30 * record::EMPTY_RECORD_LEN);
@@ -267,7 +267,7 @@ fn a_silent_peer_is_dead_after_the_limit_and_not_before() {
     for second in 1..9 {
         dialled.tick(secs(second)).unwrap();
         // Sending does not keep the peer alive.
-        dialled.send(&ClientMessage::StdinEof, secs(second)).unwrap();
+        dialled.send(&JobRequest::StdinEof, secs(second)).unwrap();
     }
     assert!(dialled.deadline() <= secs(9));
     assert_eq!(dialled.tick(secs(9)), Err(LinkError::IdleTimeout(TIMEOUTS.silence_timeout)));
@@ -279,7 +279,7 @@ fn constant_sending_does_not_hide_a_silent_peer() {
     let mut now = secs(0);
     while now < dialled.deadline() {
         now += MonotonicTime::from_secs(1);
-        dialled.send(&ClientMessage::StdinEof, now).unwrap();
+        dialled.send(&JobRequest::StdinEof, now).unwrap();
         dialled.mark_written(usize::MAX);
         assert!(now < secs(20));
     }
@@ -314,7 +314,7 @@ fn a_slow_heartbeat_is_announced_and_extends_the_peers_timeout() {
     let (mut dialled, mut accepted) = pair(100);
     dialled.set_slow_heartbeat(true, secs(0)).unwrap();
     transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
-    assert_eq!(accepted.next::<ClientMessage>(), Ok(None));
+    assert_eq!(accepted.next::<JobRequest>(), Ok(None));
     // The other direction is unchanged.
     assert_eq!((dialled.deadline(), accepted.deadline()), (secs(9), secs(3)));
     for second in 1..45 {
@@ -333,7 +333,7 @@ fn a_slow_heartbeat_is_announced_and_extends_the_peers_timeout() {
         "announced when it changes"
     );
     transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
-    assert_eq!(accepted.next::<ClientMessage>(), Ok(None));
+    assert_eq!(accepted.next::<JobRequest>(), Ok(None));
     (1..9).for_each(|second| accepted.tick(secs(second)).unwrap());
     assert_eq!(accepted.tick(secs(9)), Err(LinkError::IdleTimeout(TIMEOUTS.silence_timeout)));
 }
@@ -344,31 +344,31 @@ fn a_heartbeat_factor_out_of_range_is_refused() {
         let (mut dialled, mut accepted) = pair(100);
         seal(&mut dialled, record::KEEPALIVE, content);
         transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
-        assert_eq!(accepted.next::<ClientMessage>(), Err(LinkError::BadRecord));
+        assert_eq!(accepted.next::<JobRequest>(), Err(LinkError::BadRecord));
     }
 }
 
 #[test]
 fn a_close_carries_its_reason() {
     let (mut dialled, mut accepted) = pair(100);
-    dialled.send(&ClientMessage::Signal(1), secs(0)).unwrap();
+    dialled.send(&JobRequest::Signal(1), secs(0)).unwrap();
     dialled.close(&"é".repeat(MAX_REASON_LEN));
     transfer(&mut dialled, &mut accepted, 100, secs(0)).unwrap();
-    assert_eq!(accepted.next::<ClientMessage>(), Ok(Some(ClientMessage::Signal(1))));
-    let Err(LinkError::PeerClosed(reason)) = accepted.next::<ClientMessage>() else {
+    assert_eq!(accepted.next::<JobRequest>(), Ok(Some(JobRequest::Signal(1))));
+    let Err(LinkError::PeerClosed(reason)) = accepted.next::<JobRequest>() else {
         panic!("it has not closed the link")
     };
     assert_eq!(reason, "é".repeat(MAX_REASON_LEN / 2));
-    assert_eq!(dialled.send(&ClientMessage::StdinEof, secs(0)), Err(SendError::Closed));
+    assert_eq!(dialled.send(&JobRequest::StdinEof, secs(0)), Err(SendError::Closed));
 }
 
 #[test]
 fn keys_change_again_and_again_and_both_sides_stay_together() {
     let (mut dialled, mut accepted) = pair(100);
     for number in 0..(2 * record::REKEY_INTERVAL + 10) as i32 {
-        dialled.send(&ClientMessage::Signal(number), secs(0)).unwrap();
+        dialled.send(&JobRequest::Signal(number), secs(0)).unwrap();
         transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();
-        assert_eq!(accepted.next::<ClientMessage>(), Ok(Some(ClientMessage::Signal(number))));
+        assert_eq!(accepted.next::<JobRequest>(), Ok(Some(JobRequest::Signal(number))));
     }
     // The other direction has its own count.
     accepted.send(&ServerMessage::StdinClosed, secs(0)).unwrap();
@@ -379,10 +379,10 @@ fn keys_change_again_and_again_and_both_sides_stay_together() {
 #[test]
 fn an_idle_link_holds_little_memory() {
     let (mut dialled, mut accepted) = pair(100);
-    dialled.send(&ClientMessage::Stdin(vec![0; MAX_BODY / 2]), secs(0)).unwrap();
+    dialled.send(&JobRequest::Stdin(vec![0; MAX_BODY / 2]), secs(0)).unwrap();
     transfer(&mut dialled, &mut accepted, usize::MAX, secs(0)).unwrap();
-    assert!(accepted.next::<ClientMessage>().unwrap().is_some());
-    assert_eq!(accepted.next::<ClientMessage>().unwrap(), None);
+    assert!(accepted.next::<JobRequest>().unwrap().is_some());
+    assert_eq!(accepted.next::<JobRequest>().unwrap(), None);
     for link in [&dialled, &accepted] {
         let capacity =
             link.received.capacity() + link.out.capacity() + link.partial_message.capacity();

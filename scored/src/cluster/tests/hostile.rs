@@ -9,6 +9,7 @@ use score_proto::peer_message::{
 };
 
 use super::lifecycle::cluster_config;
+use crate::cluster::JobPermit;
 use crate::cluster::tree_member::{self, Member};
 use score_proto::allocation_request::AllocationRequest;
 
@@ -173,7 +174,8 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
         1 => (0u32..20, host()).prop_map(move |(job, host)| {
             ClusterEvent::JobHostFailed { job, host, reason: reason() }
         }),
-        1 => (0u32..4, 0u32..20).prop_map(|(uid, job)| ClusterEvent::KillJob { uid, job }),
+        1 => (0u32..4, 0u32..20)
+            .prop_map(|(uid, job)| ClusterEvent::KillJob(JobPermit::forged(uid, job))),
         1 => (host(), any::<bool>())
             .prop_map(|(host, defect)| ClusterEvent::SetDefective { host, defect }),
         1 => Just(ClusterEvent::Tick),

@@ -10,6 +10,7 @@ use score_proto::peer_message::{
     DaemonInfo, Heartbeat, JoinRequest, ParentAssignment, PeerMessage, SERVER, User,
 };
 
+use crate::cluster::JobAction;
 use crate::cluster::{
     ClusterAction, ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, JobRequest,
     MonotonicTime, ServerState, SessionId, Timeouts,
@@ -509,16 +510,16 @@ fn only_its_user_root_and_operators_end_a_job() {
     for tag in 0..4 {
         cluster.on(submit(1, tag, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
     }
-    let stop = |uid, job| ClusterEvent::KillJob { uid, job };
-    assert!(matches!(&cluster.on(stop(1001, 1), at_second(0))[..], [ClusterAction::Log(line)]
-        if line == "uid 1001 may not end job 1 of uid 1000"));
+    let refused = cluster.authorize(1001, JobAction::Kill, 1);
+    assert_eq!(refused, Err("job 1 is another user's, and you are no operator".to_owned()));
     for (uid, job) in [(1000, 1), (0, 2), (50, 3)] {
+        let permit = cluster.authorize(uid, JobAction::Kill, job).unwrap();
         assert!(matches!(
-            cluster.on(stop(uid, job), at_second(0))[..],
+            cluster.on(ClusterEvent::KillJob(permit), at_second(0))[..],
             [ClusterAction::End { .. }]
         ));
     }
-    assert_eq!(cluster.on(stop(0, 99), at_second(0)), []);
+    assert_eq!(cluster.authorize(0, JobAction::Kill, 99), Err("there is no job 99".to_owned()));
 }
 
 #[test]

@@ -12,39 +12,26 @@ use super::super::Daemon;
 use super::super::gang_driver::GangDriver;
 use super::super::session::{ClientJob, ClientSession};
 use super::{Role, Service, info};
-use crate::cluster::{self, ServerState};
+use crate::cluster::authorization::{authorize, authorize_statistics};
+use crate::cluster::{self, JobAction, ServerState};
 
 impl Daemon {
     /// Handles a request about jobs.
     pub fn console(&mut self, session_key: usize, console: ConsoleRequest) {
-        let owner = self.sessions.get(&session_key).and_then(ClientSession::owner);
-        let Some(uid) = owner.map(|owner| owner.uid) else {
-            return self.refuse(
-                ClientJob::session_itself(session_key),
-                "log in first".to_owned(),
-                EXIT_REFUSED,
-            );
+        let Some(uid) = self.sessions.get(&session_key).and_then(ClientSession::uid) else {
+            return;
         };
-        let single_user_error = || "this scored serves one user only".to_owned();
-        let Some(service) = &mut self.service else {
-            return self.refuse(
-                ClientJob::session_itself(session_key),
-                single_user_error(),
-                EXIT_REFUSED,
-            );
-        };
-        let Role::Server(cluster) = &service.role else {
-            return self.refuse(
-                ClientJob::session_itself(session_key),
-                single_user_error(),
-                EXIT_REFUSED,
-            );
-        };
+        // The session of a user exists in a service only, and its requests are handled by the
+        // server.
+        let Some(service) = &mut self.service else { return };
+        let Role::Server(cluster) = &service.role else { return };
         match console {
             ConsoleRequest::List => {
                 let lines = service.job_lines(uid, &self.gang_driver);
-                let clock = self.turn_clock.as_ref().filter(|_| cluster.is_operator(uid));
-                let statistics = clock.map(|clock| clock.statistics(Instant::now()));
+                let permit = authorize_statistics(cluster.requester(uid));
+                let clock = self.turn_clock.as_ref();
+                let statistics =
+                    permit.and_then(|permit| Some(clock?.statistics(&permit, Instant::now())));
                 let Some(session) = self.sessions.get_mut(&session_key) else { return };
                 for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {
                     session.send(SESSION_JOB, &ServerMessage::Jobs(chunk.to_vec()));
@@ -70,16 +57,16 @@ impl Daemon {
                     .for_each(|one| one.send(SESSION_JOB, &reply));
             }
             ConsoleRequest::SubscribeMetrics { job, period_ms } => {
-                let allowed = cluster.may_stop(uid, job);
-                if let Err(reason) =
-                    allowed.and_then(|()| self.watch_job(session_key, job, period_ms))
-                {
+                let permit = cluster.authorize(uid, JobAction::Watch, job);
+                let watched =
+                    permit.and_then(|permit| self.watch_job(session_key, &permit, period_ms));
+                if let Err(reason) = watched {
                     self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
                 }
                 // The subscription lasts until the job or the session ends.
                 return;
             }
-            ConsoleRequest::Kill(job) => match cluster.may_stop(uid, job) {
+            ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");
                     service.warn_rate_limited(true, &text);
@@ -89,9 +76,9 @@ impl Daemon {
                         EXIT_REFUSED,
                     );
                 }
-                Ok(()) => {
+                Ok(permit) => {
                     info(&format!("uid {uid} has job {job} ended"));
-                    self.step_server(cluster::ClusterEvent::KillJob { uid, job });
+                    self.step_server(cluster::ClusterEvent::KillJob(permit));
                 }
             },
         }
@@ -107,7 +94,7 @@ impl Service {
     /// their own jobs only; an operator sees those of all jobs.
     pub fn job_lines(&self, uid: u32, gang_driver: &GangDriver) -> Vec<JobEntry> {
         let Role::Server(cluster) = &self.role else { return Vec::new() };
-        let sees_all = cluster.is_operator(uid);
+        let requester = cluster.requester(uid);
         let jobs: Vec<_> = cluster.list().collect();
         let started_at: HashMap<_, _> = jobs.iter().map(|job| (job.job, job.state_since)).collect();
         let shares = self
@@ -118,8 +105,9 @@ impl Service {
         let to_line = |job: cluster::Summary| {
             let host_names =
                 job.shares.iter().take(MAX_HOST_NAMES).map(|share| cluster.name(share.host));
-            let visible_detail = (sees_all || job.uid == uid)
-                .then(|| detail(&job, cluster, self.now(), gang_driver));
+            let permit = authorize(requester, JobAction::SeeDetails, job.job, job.uid);
+            let visible_detail =
+                permit.ok().map(|_| detail(&job, cluster, self.now(), gang_driver));
             let share = shares.get(&job.job).copied();
             let detail = visible_detail.map(|detail| JobDetail { share_permille: share, ..detail });
             JobEntry {

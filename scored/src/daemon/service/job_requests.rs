@@ -23,13 +23,7 @@ impl Daemon {
         mut spec: JobSpec,
     ) {
         let Some(session) = self.sessions.get_mut(&client_job.session_key) else { return };
-        let Some(id) = session.id else {
-            return self.refuse(
-                ClientJob::session_itself(client_job.session_key),
-                "log in first".to_owned(),
-                EXIT_REFUSED,
-            );
-        };
+        let Some(id) = session.id() else { return };
         // The hosts of the job are not known yet; everything else must be valid.
         spec.hosts = vec![HostSpec::local(1)];
         let checked = validate::check(&spec).and_then(|()| self.check_networks(&spec.networks));

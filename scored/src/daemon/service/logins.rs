@@ -7,10 +7,11 @@ use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::job_control::{Limit, Owner};
-use score_proto::message::{ClientMessage, Login, ServerMessage};
+use score_proto::message::{Login, ServerMessage, UserRequest};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
 use super::super::session::{ClientJob, ClientSession};
+use super::super::session_state::{LoggedInUser, SessionState};
 use super::super::usage::forward_cost;
 use super::super::{Daemon, TokenOwner};
 use super::{Role, Service, info};
@@ -200,7 +201,6 @@ impl Daemon {
         let Some(service) = &mut self.service else { return };
         let Some(session) = self.sessions.get_mut(&session_key) else { return };
         let Owner { uid, gid, name, limits } = owner.clone();
-        session.set_owner(owner);
         let user = User { uid, gid, name };
         if service.verbose {
             info(&format!("uid {uid} has logged in"));
@@ -209,7 +209,7 @@ impl Daemon {
         match &service.role {
             Role::Server(cluster) => {
                 let id = id(SERVER, cluster.server_incarnation());
-                session.id = Some(id);
+                session.log_in(SessionState::User(LoggedInUser { owner, id }));
                 self.step_server(cluster::ClusterEvent::Login { session: id, user });
             }
             Role::Host(member) if member.parent().is_none() => {
@@ -219,8 +219,8 @@ impl Daemon {
                 self.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
             }
             Role::Host(member) => {
-                session.id = Some(id(member.host().unwrap_or(SERVER), member.incarnation()));
-                session.is_forwarded = true;
+                let id = id(member.host().unwrap_or(SERVER), member.incarnation());
+                session.log_in(SessionState::Forwarded(LoggedInUser { owner, id }));
                 let session = session_key as u64;
                 self.send_to_host(SERVER, PeerMessage::Login { session, user, limits });
             }
@@ -228,7 +228,7 @@ impl Daemon {
     }
 
     /// Forwards a message to the server.
-    pub fn forward_to_server(&mut self, session_key: usize, message: &JobMessage<ClientMessage>) {
+    pub fn forward_to_server(&mut self, session_key: usize, message: &JobMessage<UserRequest>) {
         match frame::encode_datagram(message) {
             Ok(body) => {
                 let cost = forward_cost(body.len());
@@ -284,7 +284,7 @@ impl Daemon {
                     local_key.and_then(|session_key| self.sessions.get_mut(&session_key));
                 if let (Some(local_session), Ok(message)) =
                     (local_session, frame::decode_datagram::<JobMessage<ServerMessage>>(&body))
-                    && local_session.is_forwarded
+                    && local_session.is_forwarded()
                 {
                     local_session.send(message.job, &message.message);
                 }
@@ -295,7 +295,7 @@ impl Daemon {
                 Some(remote) => remote.mark_closed(),
                 None if from == SERVER => {
                     let session_key = usize::try_from(session).unwrap_or(usize::MAX);
-                    if self.sessions.get(&session_key).is_some_and(|session| session.is_forwarded) {
+                    if self.sessions.get(&session_key).is_some_and(ClientSession::is_forwarded) {
                         self.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
                     }
                 }
@@ -318,8 +318,8 @@ impl Daemon {
         let Some(incarnation) = cluster.incarnation_of(from) else { return };
         let id = SessionId { host: from, incarnation, number: session };
         let User { uid, gid, name } = user.clone();
-        let mut remote = ClientSession::remote(Owner { uid, gid, name, limits });
-        remote.id = Some(id);
+        let owner = Owner { uid, gid, name, limits };
+        let remote = ClientSession::remote(LoggedInUser { owner, id });
         service.remote_sessions.insert((from, session), session_key);
         self.sessions.insert(session_key, remote);
         self.step_server(cluster::ClusterEvent::Login { session: id, user });
@@ -348,9 +348,9 @@ impl Daemon {
     /// A session has ended, for whatever reason.
     pub fn on_session_end(&mut self, session: &ClientSession) {
         let Some(service) = &mut self.service else { return };
-        let Some(id) = session.id else { return };
+        let Some(id) = session.id() else { return };
         service.remote_sessions.remove(&(id.host, id.number));
-        if session.is_forwarded {
+        if session.is_forwarded() {
             let reason = "its scrun has gone".to_owned();
             self.send_to_host(SERVER, PeerMessage::SessionEnded { session: id.number, reason });
         } else {

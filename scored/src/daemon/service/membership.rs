@@ -163,7 +163,7 @@ impl Daemon {
         warn(&format!("every job of this host is ended: {reason}"));
         let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
         host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
-        for session in self.sessions.values_mut().filter(|session| session.is_forwarded) {
+        for session in self.sessions.values_mut().filter(|session| session.is_forwarded()) {
             let reason = format!("the cluster was lost: {reason}");
             session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_SERVER_LOST });
         }
@@ -189,7 +189,7 @@ impl Daemon {
         let name = service.name(SERVER).unwrap_or_default();
         let text = format!("the scored of {name}, the server, is lost: {reason}");
         warn(&text);
-        for session in self.sessions.values_mut().filter(|session| session.is_forwarded) {
+        for session in self.sessions.values_mut().filter(|session| session.is_forwarded()) {
             let code = EXIT_SERVER_LOST;
             session.send(
                 SESSION_JOB,

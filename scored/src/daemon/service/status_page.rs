@@ -16,6 +16,7 @@ use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
 use super::{Role, Service};
+use crate::cluster::authorization::{StatisticsPermit, authorize_statistics};
 use crate::cluster::{JobId, MonotonicTime};
 use crate::http::response::{self, ContentType, Status};
 use crate::http::status_json::{HostView, JobView, ProcessView, StatusView};
@@ -189,7 +190,8 @@ impl Service {
             server: cluster.name(SERVER),
             uid,
             operator: cluster.is_operator(uid),
-            longest_turn: clock.filter(|_| cluster.is_operator(uid)).map(longest_recent_turn),
+            longest_turn: authorize_statistics(cluster.requester(uid))
+                .and_then(|permit| Some(longest_recent_turn(&permit, clock?))),
             slice: page.slice,
             hosts: hosts.collect(),
             jobs: self.job_lines(uid, gang_driver).into_iter().map(job).collect(),
@@ -256,8 +258,8 @@ impl Daemon {
     }
 }
 
-fn longest_recent_turn(clock: &TurnClock) -> Duration {
-    Duration::from_micros(clock.statistics(Instant::now()).longest_recent_turn_us)
+fn longest_recent_turn(permit: &StatisticsPermit, clock: &TurnClock) -> Duration {
+    Duration::from_micros(clock.statistics(permit, Instant::now()).longest_recent_turn_us)
 }
 
 /// The processes of a job on these hosts.

@@ -1,0 +1,111 @@
+//! What a session is. The state is set when there is evidence of the kernel or of a link for it,
+//! and decides which messages exist: what a client may not say in its state cannot be decoded.
+
+use score_proto::client_session::{JobMessage, SESSION_JOB};
+use score_proto::frame::FrameError;
+use score_proto::job_control::Owner;
+use score_proto::message::{Greeting, Login, SingleUserRequest, UserRequest};
+
+use crate::cluster::SessionId;
+use crate::framed_socket::FramedSocket;
+
+/// A user who has logged in.
+#[derive(Debug)]
+pub struct LoggedInUser {
+    /// The user, as the kernel and the name services of the login host have reported.
+    pub owner: Owner,
+    /// The cluster's number for the login.
+    pub id: SessionId,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub enum SessionState {
+    /// The front end of the user who has started this daemon.
+    SingleUser,
+    /// A client of a service that has not logged in. The kernel has reported uid and gid.
+    Unauthenticated {
+        /// The user id.
+        uid: u32,
+        /// The group id.
+        gid: u32,
+    },
+    /// The name of the user is being looked up, and the session is not read. The name given here
+    /// is what the client claims.
+    NameLookup(Owner),
+    /// A user whose requests are handled here. The client is on this host or, in the server, on
+    /// another one.
+    User(LoggedInUser),
+    /// A user whose requests are handled by the server on another host.
+    Forwarded(LoggedInUser),
+}
+
+/// A message that a client may send in its state.
+#[derive(Debug)]
+pub enum ClientMessage {
+    /// The first message.
+    Greeting(Greeting),
+    /// In [`SessionState::SingleUser`].
+    SingleUser(SingleUserRequest),
+    /// In [`SessionState::Unauthenticated`].
+    Login(Login),
+    /// In [`SessionState::User`] and [`SessionState::Forwarded`].
+    User(UserRequest),
+}
+
+impl SessionState {
+    /// The user, as the kernel or the daemon of the user's host has reported. None in single-user
+    /// mode.
+    pub fn uid(&self) -> Option<u32> {
+        match self {
+            SessionState::SingleUser => None,
+            SessionState::Unauthenticated { uid, .. } => Some(*uid),
+            SessionState::NameLookup(owner) => Some(owner.uid),
+            SessionState::User(user) | SessionState::Forwarded(user) => Some(user.owner.uid),
+        }
+    }
+
+    /// The user who has logged in.
+    pub fn user(&self) -> Option<&LoggedInUser> {
+        match self {
+            SessionState::User(user) | SessionState::Forwarded(user) => Some(user),
+            SessionState::SingleUser
+            | SessionState::Unauthenticated { .. }
+            | SessionState::NameLookup(_) => None,
+        }
+    }
+
+    /// Receives the next message of a client that has greeted, and the number of the job that it
+    /// is about.
+    ///
+    /// # Errors
+    /// The client has sent something that it may not send in this state.
+    pub fn receive(
+        &self,
+        link: &mut FramedSocket,
+    ) -> Result<Option<(u32, ClientMessage)>, FrameError> {
+        Ok(match self {
+            SessionState::SingleUser => link
+                .receive::<JobMessage<_>>()?
+                .map(|received| (received.job, ClientMessage::SingleUser(received.message))),
+            SessionState::Unauthenticated { .. } => link
+                .receive::<JobMessage<_>>()?
+                .map(|received| (received.job, ClientMessage::Login(received.message))),
+            SessionState::NameLookup(_) => None,
+            SessionState::User(_) | SessionState::Forwarded(_) => link
+                .receive::<JobMessage<_>>()?
+                .map(|received| (received.job, ClientMessage::User(received.message))),
+        })
+    }
+}
+
+/// Receives the first message of a client.
+///
+/// # Errors
+/// It is not a greeting.
+pub fn receive_greeting(
+    link: &mut FramedSocket,
+) -> Result<Option<(u32, ClientMessage)>, FrameError> {
+    let greeting = link.receive()?;
+    Ok(greeting.map(|greeting| (SESSION_JOB, ClientMessage::Greeting(greeting))))
+}
