@@ -71,7 +71,6 @@ impl QueryStream {
             uid: getuid().as_raw(),
             name: OsBytes(name.unwrap_or_default().into_bytes()),
             cluster: String::new(),
-            limits: Vec::new(),
         };
         let request = UserRequest::Console(request);
         let mut out = Vec::new();

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation_request::AllocationRequest;
 use crate::daemon_statistics::DaemonStatistics;
-use crate::job_control::Limit;
 use crate::job_list::JobEntry;
 use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
@@ -127,8 +126,6 @@ pub struct Login {
     pub name: OsBytes,
     /// A host expression that names the cluster; empty for the cluster of this host.
     pub cluster: String,
-    /// scrun's own resource limits.
-    pub limits: Vec<Limit>,
 }
 
 /// What a user or an operator requests about jobs.

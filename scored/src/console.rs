@@ -37,12 +37,8 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
     let mut socket = UnixStream::connect(&path).map_err(connection_error)?;
     socket.set_read_timeout(Some(REPLY_TIMEOUT)).map_err(connection_error)?;
     let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name).unwrap_or_default();
-    let login = Login {
-        uid: getuid().as_raw(),
-        name: OsBytes(name.into_bytes()),
-        cluster: String::new(),
-        limits: Vec::new(),
-    };
+    let login =
+        Login { uid: getuid().as_raw(), name: OsBytes(name.into_bytes()), cluster: String::new() };
     let mut out = Vec::new();
     client_session::encode_greeting(&mut out)
         .and_then(|()| client_session::encode(SESSION_JOB, &login, &mut out))

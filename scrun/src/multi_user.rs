@@ -4,7 +4,6 @@
 use crate::nodes::HostAssignment;
 use crate::options::{OptionArg, ScrunOptions};
 use crate::usage::StartError;
-use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{User, getuid};
 use score_hosts::node_request::parse_hosts;
 use score_hosts::{Shape, parse_nodes};
@@ -12,25 +11,9 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::elf_note::Request;
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
 use score_proto::exit_code::EXIT_USAGE;
-use score_proto::job_control::Limit;
 use score_proto::message::{HostSpec, Login, OsBytes};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-
-/// The resource limits that a job inherits from its user.
-const INHERITED_LIMITS: [Resource; 11] = [
-    Resource::RLIMIT_AS,
-    Resource::RLIMIT_CORE,
-    Resource::RLIMIT_CPU,
-    Resource::RLIMIT_DATA,
-    Resource::RLIMIT_FSIZE,
-    Resource::RLIMIT_MEMLOCK,
-    Resource::RLIMIT_MSGQUEUE,
-    Resource::RLIMIT_NICE,
-    Resource::RLIMIT_NPROC,
-    Resource::RLIMIT_RTPRIO,
-    Resource::RLIMIT_STACK,
-];
 
 /// A login, and the nodes that the job requests from the cluster.
 #[derive(Debug)]
@@ -61,14 +44,8 @@ pub fn from_options(
         uid: getuid().as_raw(),
         name: OsBytes(name.into_bytes()),
         cluster: given.value.clone().unwrap_or_default(),
-        limits: INHERITED_LIMITS.iter().filter_map(|resource| current_limit(*resource)).collect(),
     };
     Ok(Some(ClusterRequest { login, shape }))
-}
-
-fn current_limit(resource: Resource) -> Option<Limit> {
-    let (soft, hard) = getrlimit(resource).ok()?;
-    Some(Limit { resource: resource as u32, soft, hard })
 }
 
 fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest, StartError> {

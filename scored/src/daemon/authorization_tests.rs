@@ -133,7 +133,7 @@ fn messages(row: &str) -> Vec<TestMessage> {
     match row {
         "`Login`" => {
             let (name, cluster) = (OsBytes(Vec::new()), String::new());
-            let login = Login { uid: UID, name, cluster, limits: Vec::new() };
+            let login = Login { uid: UID, name, cluster };
             let encode = move |_| frame(SESSION_JOB, &login);
             vec![TestMessage::new(encode, |decoded| matches!(decoded, ClientRequest::Login(_)))]
         }

@@ -294,7 +294,7 @@ pub fn login(uid: u32) -> Sent {
 /// A login that claims a name.
 pub fn login_named(uid: u32, name: &str) -> Sent {
     let (name, cluster) = (bytes(name), String::new());
-    Sent::Login(Login { uid, name, cluster, limits: Vec::new() })
+    Sent::Login(Login { uid, name, cluster })
 }
 
 pub fn spec(script: &str, options: &[&str]) -> JobSpec {

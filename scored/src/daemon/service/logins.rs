@@ -34,8 +34,6 @@ const EVICTION_GRACE: Duration = Duration::from_millis(100);
 const MAX_EVICTED_PER_TICK: usize = 128;
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest number of resource limits in a login.
-const MAX_RLIMITS: usize = 32;
 /// The longest user name, in bytes.
 const MAX_USER_NAME_LEN: usize = 256;
 
@@ -176,7 +174,7 @@ impl Daemon {
             let text = format!("uid {uid} has claimed to be uid {}: refused", login.uid);
             service.warn_rate_limited(true, &text);
             Some(format!("login refused: the claimed uid differs from your uid {uid}"))
-        } else if login.limits.len() > MAX_RLIMITS || login.name.0.len() > MAX_USER_NAME_LEN {
+        } else if login.name.0.len() > MAX_USER_NAME_LEN {
             Some("the login is too long".to_owned())
         } else {
             service.config.check(&login.cluster).err()
