@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use driver::*;
 use score_proto::frame;
-use score_proto::job_control::{JobStart, Order, Placement, Report};
+use score_proto::job_control::{
+    ElementReport, HopOrder, HopReport, JobOrder, JobReport, JobStart, Order, OutputReport,
+    Placement, Report,
+};
 use score_proto::peer_message::{Hello, Incarnation, JoinRequest, PeerMessage};
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts};
@@ -76,7 +79,11 @@ impl Server {
         self.link.mark_written(out.len());
     }
 
-    fn send_order(&mut self, job_incarnation: u64, order: &Order) {
+    fn send_job_order(&mut self, job_incarnation: u64, order: JobOrder) {
+        self.send_order(job_incarnation, &HopOrder::Tree(Order::Job(order)));
+    }
+
+    fn send_order(&mut self, job_incarnation: u64, order: &HopOrder) {
         let body = frame::encode_datagram(order).unwrap();
         self.send(&PeerMessage::Order { job: JOB, job_incarnation, body });
     }
@@ -84,15 +91,13 @@ impl Server {
     fn send_placement(&mut self, job_incarnation: u64, incarnation: Incarnation) {
         let daemon = Some((self.join.address, incarnation));
         let placement = Placement::new(job_incarnation, [("h".to_owned(), daemon, 1)]);
-        self.send_order(job_incarnation, &Order::SetPlacement(placement));
+        self.send_order(job_incarnation, &HopOrder::SetPlacement(placement));
     }
 
     fn send_begin(&mut self, job_incarnation: u64, script: &str) {
         let spec = job(1, vec![sh(script)]);
-        self.send_order(
-            job_incarnation,
-            &Order::StartJob(Box::new(JobStart { job: JOB, secret: 1, spec, owner: None })),
-        );
+        let start = JobStart { job: JOB, secret: 1, spec, owner: None };
+        self.send_job_order(job_incarnation, JobOrder::StartJob(Box::new(start)));
     }
 
     /// The first received message that `select` accepts.
@@ -121,7 +126,7 @@ impl Server {
         &mut self,
         what: &str,
         job_incarnation: u64,
-        select: impl Fn(Report) -> Option<T>,
+        select: impl Fn(HopReport) -> Option<T>,
     ) -> T {
         self.until(what, |message| match message {
             PeerMessage::Report { job: JOB, job_incarnation: reported, body }
@@ -135,10 +140,13 @@ impl Server {
 
     /// Starts the job's processes and waits for their output.
     fn run(&mut self, job_incarnation: u64, line: &str) {
-        self.report("ready", job_incarnation, |report| (report == Report::Ready).then_some(()));
-        self.send_order(job_incarnation, &Order::StartStage(0));
+        let ready = HopReport::Tree(Report::Job(JobReport::Ready));
+        self.report("ready", job_incarnation, |report| (report == ready).then_some(()));
+        self.send_job_order(job_incarnation, JobOrder::StartStage(0));
         self.report(line, job_incarnation, |report| match report {
-            Report::Output { bytes, .. } => (bytes == format!("{line}\n").as_bytes()).then_some(()),
+            HopReport::Tree(Report::Output(OutputReport::Text { bytes, .. })) => {
+                (bytes == format!("{line}\n").as_bytes()).then_some(())
+            }
             _ => None,
         });
     }
@@ -151,8 +159,11 @@ impl Drop for Server {
     }
 }
 
-fn is_end(report: Report) -> Option<()> {
-    matches!(report, Report::Ended { .. }).then_some(())
+fn is_end(report: HopReport) -> Option<()> {
+    match report {
+        HopReport::Tree(Report::Element { report: ElementReport::Ended { .. }, .. }) => Some(()),
+        _ => None,
+    }
 }
 
 #[test]
@@ -161,7 +172,7 @@ fn a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started() {
     let incarnation = server.join.incarnation;
     server.send_placement(1, incarnation + 1);
     let reason = server.report("a refusal", 1, |report| match report {
-        Report::UnknownJob { reason } => Some(reason),
+        HopReport::UnknownJob { reason } => Some(reason),
         _ => None,
     });
     assert!(reason.contains("has restarted since"), "{reason}");
@@ -178,9 +189,10 @@ fn a_late_order_of_an_earlier_job_does_not_affect_the_job_that_reuses_its_number
     server.send_placement(2, incarnation);
     server.send_begin(2, "echo up; exec sleep 300");
     server.run(2, "up");
-    for late in [Order::Kill, Order::Finish, Order::Abort] {
-        server.send_order(1, &late);
+    for late in [JobOrder::Kill, JobOrder::Finish] {
+        server.send_job_order(1, late);
     }
+    server.send_order(1, &HopOrder::Abort);
     // A new job ends the rest of its predecessor, whichever server leads that one.
     let mark = mark();
     server.send_placement(3, incarnation);
@@ -192,8 +204,8 @@ fn a_late_order_of_an_earlier_job_does_not_affect_the_job_that_reuses_its_number
         assert!(Instant::now() < end, "{:?}", marked(&mark));
         std::thread::sleep(Duration::from_millis(5));
     }
-    server.send_order(2, &Order::Kill);
-    server.send_order(3, &Order::Signal(10));
+    server.send_job_order(2, JobOrder::Kill);
+    server.send_job_order(3, JobOrder::Signal(10));
     server.report("the end of the right one", 3, is_end);
     assert_eq!(marked(&mark).len(), 0);
 }

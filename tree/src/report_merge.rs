@@ -1,7 +1,7 @@
 //! How the reports of a job merge on their way up: equal reports about different nodes become one
 //! report.
 
-use score_proto::job_control::Report;
+use score_proto::job_control::{ElementReport, JobReport, Report, ShepherdReport, SwitchReport};
 use score_proto::nodeset::NodeSet;
 
 use crate::report_queue;
@@ -9,120 +9,195 @@ use crate::report_queue;
 /// Most statistics of processes in one report.
 const MAX_USAGES: usize = 4096;
 
-/// Element and nodes of a report that can be counted.
-fn mergeable_nodes(report: &Report) -> Option<(u32, &NodeSet)> {
-    match report {
-        Report::Attached { element, nodes, .. }
-        | Report::InBarrier { element, nodes }
-        | Report::Ended { element, nodes, .. }
-        | Report::Skipped { element, nodes }
-        | Report::Sent { element, nodes, .. }
-        | Report::NotStarted { element, nodes, .. } => Some((*element, nodes)),
-        _ => None,
+/// Which other reports a report must not change places with.
+enum Scope<'a> {
+    /// Those about the same nodes of the element.
+    Nodes(u32, &'a NodeSet),
+    /// None.
+    Independent,
+    /// All but the independent ones.
+    Whole,
+}
+
+impl Scope<'_> {
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nodes(element, nodes), Self::Nodes(other_element, other_nodes)) => {
+                element == other_element && nodes.intersects(other_nodes)
+            }
+            (Self::Independent, _) | (_, Self::Independent) => false,
+            (Self::Whole, _) | (_, Self::Whole) => true,
+        }
     }
 }
 
-/// Whether the report may change its position among reports about nodes.
-fn is_order_independent(report: &Report) -> bool {
-    matches!(
-        report,
-        Report::Usage(_)
-            | Report::StdinWindow(_)
-            | Report::StdinClosed
-            | Report::Metrics(_)
-            | Report::WaitStates { .. }
-            | Report::IdleSummary { .. }
-            | Report::Sleep { .. }
-            | Report::Yield { .. }
-    )
+fn job_scope(report: &JobReport) -> Scope<'_> {
+    match report {
+        JobReport::Usage(_)
+        | JobReport::StdinWindow(_)
+        | JobReport::StdinClosed
+        | JobReport::Metrics(_) => Scope::Independent,
+        JobReport::Ready
+        | JobReport::Refused { .. }
+        | JobReport::JobFailed { .. }
+        | JobReport::Notice { .. }
+        | JobReport::Finished { .. } => Scope::Whole,
+    }
+}
+
+fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
+    match report {
+        ElementReport::Attached { nodes, .. }
+        | ElementReport::InBarrier { nodes }
+        | ElementReport::Ended { nodes, .. }
+        | ElementReport::Skipped { nodes }
+        | ElementReport::Sent { nodes, .. }
+        | ElementReport::NotStarted { nodes, .. } => Scope::Nodes(element, nodes),
+        ElementReport::WaitStates { .. } | ElementReport::Sleep { .. } | ElementReport::Yield => {
+            Scope::Independent
+        }
+        ElementReport::Exit { .. }
+        | ElementReport::Broadcast { .. }
+        | ElementReport::Inspect { .. }
+        | ElementReport::SampleResult { .. }
+        | ElementReport::ProtocolViolation { .. }
+        | ElementReport::Failed { .. } => Scope::Whole,
+    }
+}
+
+/// Appends statistics, if the result is not too long.
+fn extend<T: Clone>(ours: &mut Vec<T>, theirs: &[T]) -> bool {
+    let fits = ours.len() + theirs.len() <= MAX_USAGES;
+    if fits {
+        ours.extend_from_slice(theirs);
+    }
+    fits
+}
+
+fn merge_job(ours: &mut JobReport, theirs: &JobReport) -> bool {
+    match (ours, theirs) {
+        (JobReport::Usage(ours), JobReport::Usage(theirs)) => extend(ours, theirs),
+        (JobReport::Metrics(ours), JobReport::Metrics(theirs)) => {
+            let fits = extend(&mut ours.nodes, &theirs.nodes);
+            if fits {
+                ours.hosts.extend_from_slice(&theirs.hosts);
+            }
+            fits
+        }
+        _ => false,
+    }
+}
+
+/// Both are about the same element.
+fn merge_element(ours: &mut ElementReport, theirs: &ElementReport) -> bool {
+    let (nodes, other_nodes) = match (ours, theirs) {
+        (ElementReport::WaitStates { waits }, ElementReport::WaitStates { waits: other_waits }) => {
+            return extend(waits, other_waits);
+        }
+        (ElementReport::Yield, ElementReport::Yield) => return true,
+        // Equal sleep times merge.
+        (ElementReport::Sleep { seconds }, ElementReport::Sleep { seconds: other_seconds }) => {
+            return seconds == other_seconds;
+        }
+        (
+            ElementReport::Attached { nodes, addresses },
+            ElementReport::Attached { nodes: other_nodes, addresses: other_addresses },
+        ) if nodes.union_fits(other_nodes) => {
+            addresses.extend_from_slice(other_addresses);
+            (nodes, other_nodes)
+        }
+        (ElementReport::InBarrier { nodes }, ElementReport::InBarrier { nodes: other_nodes })
+        | (ElementReport::Skipped { nodes }, ElementReport::Skipped { nodes: other_nodes }) => {
+            (nodes, other_nodes)
+        }
+        (
+            ElementReport::Ended { nodes, status },
+            ElementReport::Ended { nodes: other_nodes, status: other_status },
+        ) if status == other_status => (nodes, other_nodes),
+        (
+            ElementReport::Sent { serial, nodes },
+            ElementReport::Sent { serial: other_serial, nodes: other_nodes },
+        ) if serial == other_serial => (nodes, other_nodes),
+        (
+            ElementReport::NotStarted { nodes, code, reason: why },
+            ElementReport::NotStarted { nodes: other_nodes, code: other_code, reason },
+        ) if code == other_code && why == reason => (nodes, other_nodes),
+        _ => return false,
+    };
+    let fits = nodes.union_fits(other_nodes);
+    if fits {
+        nodes.union(other_nodes);
+    }
+    fits
+}
+
+fn merge_switch(ours: &mut SwitchReport, theirs: &SwitchReport) -> bool {
+    match (ours, theirs) {
+        (
+            SwitchReport::IdleSummary { element, summary },
+            SwitchReport::IdleSummary { element: other, summary: newer },
+        ) if element == other => {
+            *summary = *newer;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn scope_of(report: &Report) -> Scope<'_> {
+    match report {
+        Report::Job(report) => job_scope(report),
+        Report::Element { element, report } => element_scope(*element, report),
+        Report::Switch(SwitchReport::IdleSummary { .. }) => Scope::Independent,
+        Report::Switch(SwitchReport::Stopped { .. })
+        | Report::FileRequest(_)
+        | Report::HostsLost { .. }
+        | Report::Output(_) => Scope::Whole,
+    }
+}
+
+fn scope_of_shepherds(report: &ShepherdReport) -> Scope<'_> {
+    match report {
+        ShepherdReport::Job(report) => job_scope(report),
+        ShepherdReport::Element { element, report } => element_scope(*element, report),
+        ShepherdReport::FileRequest(_)
+        | ShepherdReport::Program { .. }
+        | ShepherdReport::Output(_) => Scope::Whole,
+    }
 }
 
 impl report_queue::Mergeable for Report {
     fn merge(&mut self, other: &Self) -> bool {
-        let (ours, theirs) = match (self, other) {
-            (Report::Usage(ours), Report::Usage(theirs)) => {
-                let fits = ours.len() + theirs.len() <= MAX_USAGES;
-                if fits {
-                    ours.extend_from_slice(theirs);
-                }
-                return fits;
-            }
-            (Report::Metrics(ours), Report::Metrics(theirs)) => {
-                let fits = ours.nodes.len() + theirs.nodes.len() <= MAX_USAGES;
-                if fits {
-                    ours.hosts.extend_from_slice(&theirs.hosts);
-                    ours.nodes.extend_from_slice(&theirs.nodes);
-                }
-                return fits;
-            }
+        match (self, other) {
+            (Report::Job(ours), Report::Job(theirs)) => merge_job(ours, theirs),
             (
-                Report::WaitStates { element, waits },
-                Report::WaitStates { element: other, waits: other_waits },
-            ) if element == other => {
-                let fits = waits.len() + other_waits.len() <= MAX_USAGES;
-                if fits {
-                    waits.extend_from_slice(other_waits);
-                }
-                return fits;
-            }
-            (
-                Report::IdleSummary { element, summary },
-                Report::IdleSummary { element: other, summary: newer },
-            ) if element == other => {
-                *summary = *newer;
-                return true;
-            }
-            (Report::Yield { element }, Report::Yield { element: other }) => {
-                return element == other;
-            }
-            // Equal sleep times merge.
-            (
-                Report::Sleep { element, seconds },
-                Report::Sleep { element: other, seconds: other_seconds },
-            ) => return element == other && seconds == other_seconds,
-            (
-                Report::Attached { element, nodes, addresses },
-                Report::Attached { element: other, nodes: other_nodes, addresses: other_addresses },
-            ) if element == other && nodes.union_fits(other_nodes) => {
-                addresses.extend_from_slice(other_addresses);
-                (nodes, other_nodes)
-            }
-            (
-                Report::InBarrier { element, nodes },
-                Report::InBarrier { element: other, nodes: other_nodes },
-            )
-            | (
-                Report::Skipped { element, nodes },
-                Report::Skipped { element: other, nodes: other_nodes },
-            ) if element == other => (nodes, other_nodes),
-            (
-                Report::Ended { element, nodes, status },
-                Report::Ended { element: other, nodes: other_nodes, status: other_status },
-            ) if element == other && status == other_status => (nodes, other_nodes),
-            (
-                Report::Sent { element, serial, nodes },
-                Report::Sent { element: other, serial: other_serial, nodes: other_nodes },
-            ) if element == other && serial == other_serial => (nodes, other_nodes),
-            (
-                Report::NotStarted { element, nodes, code, reason: why },
-                Report::NotStarted { element: other, nodes: other_nodes, code: other_code, reason },
-            ) if element == other && code == other_code && why == reason => (nodes, other_nodes),
-            _ => return false,
-        };
-        let fits = ours.union_fits(theirs);
-        if fits {
-            ours.union(theirs);
+                Report::Element { element, report },
+                Report::Element { element: other, report: theirs },
+            ) => element == other && merge_element(report, theirs),
+            (Report::Switch(ours), Report::Switch(theirs)) => merge_switch(ours, theirs),
+            _ => false,
         }
-        fits
     }
 
     fn concerns(&self, other: &Self) -> bool {
-        match (mergeable_nodes(self), mergeable_nodes(other)) {
-            (Some((element, nodes)), Some((other_element, other_nodes))) => {
-                element == other_element && nodes.intersects(other_nodes)
-            }
-            _ => !is_order_independent(self) && !is_order_independent(other),
+        scope_of(self).overlaps(&scope_of(other))
+    }
+}
+
+impl report_queue::Mergeable for ShepherdReport {
+    fn merge(&mut self, other: &Self) -> bool {
+        match (self, other) {
+            (ShepherdReport::Job(ours), ShepherdReport::Job(theirs)) => merge_job(ours, theirs),
+            (
+                ShepherdReport::Element { element, report },
+                ShepherdReport::Element { element: other, report: theirs },
+            ) => element == other && merge_element(report, theirs),
+            _ => false,
         }
+    }
+
+    fn concerns(&self, other: &Self) -> bool {
+        scope_of_shepherds(self).overlaps(&scope_of_shepherds(other))
     }
 }
 
@@ -134,11 +209,11 @@ mod tests {
     use score_proto::message::NodeUsage;
 
     fn ended(node: u32, code: u8) -> Report {
-        Report::Ended { element: 0, nodes: NodeSet::one(node), status: Status::Exited(code) }
+        ElementReport::Ended { nodes: NodeSet::one(node), status: Status::Exited(code) }.of(0)
     }
 
     fn in_barrier(node: u32) -> Report {
-        Report::InBarrier { element: 0, nodes: NodeSet::one(node) }
+        ElementReport::InBarrier { nodes: NodeSet::one(node) }.of(0)
     }
 
     fn merged(reports: &[Report]) -> Vec<Report> {
@@ -151,18 +226,18 @@ mod tests {
 
     #[test]
     fn equal_reports_of_many_nodes_become_one() {
-        let all = Report::Ended { element: 0, nodes: (0..3).into(), status: Status::Exited(0) };
+        let all = ElementReport::Ended { nodes: (0..3).into(), status: Status::Exited(0) }.of(0);
         assert_eq!(merged(&[ended(0, 0), ended(2, 0), ended(1, 0)]), [all]);
         assert_eq!(merged(&[ended(0, 0), ended(1, 1), ended(2, 0)]).len(), 2);
     }
 
     #[test]
     fn no_report_overtakes_one_about_the_same_node_or_the_whole_element() {
-        let two = Report::Ended { element: 0, nodes: (0..2).into(), status: Status::Exited(0) };
+        let two = ElementReport::Ended { nodes: (0..2).into(), status: Status::Exited(0) }.of(0);
         assert_eq!(merged(&[in_barrier(1), ended(0, 0), ended(1, 0)]), [in_barrier(1), two]);
         let order = [ended(0, 0), in_barrier(1), ended(1, 0)];
         assert_eq!(merged(&order), order);
-        let exit = Report::Exit { element: 0, code: 1 };
+        let exit = ElementReport::Exit { code: 1 }.of(0);
         let order = [ended(0, 0), exit, ended(1, 0)];
         assert_eq!(merged(&order), order);
     }
@@ -180,9 +255,9 @@ mod tests {
             ..NodeUsage::default()
         };
         let reports = [
-            Report::Usage(vec![usage(0)]),
+            Report::Job(JobReport::Usage(vec![usage(0)])),
             ended(0, 0),
-            Report::Usage(vec![usage(1)]),
+            Report::Job(JobReport::Usage(vec![usage(1)])),
             ended(1, 0),
         ];
         assert_eq!(merged(&reports).len(), 2);

@@ -8,7 +8,11 @@ use std::time::Instant;
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_HOST_LOST, EXIT_REFUSED, EXIT_SETUID_FAILED};
-use score_proto::job_control::{JobStart, Order, Placement, Report, Status};
+use score_proto::frame::FrameError;
+use score_proto::job_control::{
+    JobOrder, JobReport, JobStart, Placement, Report, ShepherdOrder, ShepherdReport, Status,
+    SwitchOrder, SwitchReport,
+};
 use score_proto::message::{HostKind, Level};
 
 use super::host_limits;
@@ -67,6 +71,13 @@ pub struct HostJob {
 /// Whether the stop report came without other reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IsOnlyReport(pub bool);
+
+/// What an attempt to take a report has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Report,
+    Nothing,
+}
 
 /// What [`HostJob::begin`] needs of the daemon.
 pub struct StartContext<'a> {
@@ -147,7 +158,7 @@ impl HostJob {
             Ok(()) => {
                 if program_paths::files(&begin.spec).is_empty() {
                     // Otherwise the shepherd reports it, when it has the programs.
-                    self.tree_node.on_report(SHEPHERD_CHILD, Report::Ready);
+                    self.report_job(JobReport::Ready);
                 }
                 // While the shepherd starts, remove what earlier jobs could not remove themselves.
                 // In multi-user mode this daemon did that when it started. If the hosts share one
@@ -173,7 +184,7 @@ impl HostJob {
         }
         self.remove_resources();
         let reason = self.with_host_name(reason);
-        self.tree_node.on_report(SHEPHERD_CHILD, Report::Refused { code, reason });
+        self.report_job(JobReport::Refused { code, reason });
         self.tree_node.close_child(SHEPHERD_CHILD);
     }
 
@@ -235,9 +246,10 @@ impl HostJob {
             let entered = group.enter(shepherd.pid());
             entered.map_err(|error| failed(format!("cgroup of the job: {error}")))?;
         }
-        shepherd.control_link.queue(&Order::Hello { version: PROTOCOL_VERSION });
-        shepherd.control_link.queue(&Order::SetPlacement(placement.clone()));
-        shepherd.control_link.queue(&Order::StartJob(Box::new(begin.clone())));
+        shepherd.control_link.queue(&ShepherdOrder::Hello { version: PROTOCOL_VERSION });
+        shepherd.control_link.queue(&ShepherdOrder::SetPlacement(placement.clone()));
+        let start = JobOrder::StartJob(Box::new(begin.clone()));
+        shepherd.control_link.queue(&ShepherdOrder::Job(start));
         shepherd.control_link.flush();
         Ok(())
     }
@@ -255,26 +267,40 @@ impl HostJob {
 
     fn warn(&mut self, text: String) {
         let text = self.with_host_name(&text);
-        self.tree_node.on_report(SHEPHERD_CHILD, Report::Notice { level: Level::Warning, text });
+        self.report_job(JobReport::Notice { level: Level::Warning, text });
+    }
+
+    /// Reports in the place of the shepherd.
+    fn report_job(&mut self, report: JobReport) {
+        self.tree_node.on_report(SHEPHERD_CHILD, Report::Job(report));
+    }
+
+    /// Reports in the place of the shepherd's switch thread.
+    fn report_stopped(&mut self, switch_seq: u64) {
+        let report = SwitchReport::Stopped { switch_seq };
+        self.tree_node.on_report(SHEPHERD_CHILD, Report::Switch(report));
     }
 
     /// An order for the shepherd.
-    pub fn on_order(&mut self, order: &Order) {
-        self.prepare_for_order(order);
+    pub fn on_order(&mut self, order: &ShepherdOrder) {
+        if self.is_enforced() {
+            let effect = self.stop_enforcer.on_order(order, Instant::now());
+            self.apply(effect);
+        }
         match (&mut self.shepherd, order) {
             (Some(shepherd), order) => {
-                if matches!(order, Order::Stop { .. } | Order::Kill) {
+                if matches!(order, ShepherdOrder::Job(JobOrder::Kill)) {
                     // The user may have stopped the shepherd from outside.
                     process::kill(shepherd.pid(), libc::SIGCONT);
                 }
-                shepherd.queue_order(order);
+                shepherd.control_link.queue(order);
                 if shepherd.control_link.backlog() > MAX_QUEUED_ORDER_BYTES {
                     // The user has stopped the shepherd and keeps sending orders to it.
                     self.kill_shepherd();
                 }
             }
             // The job still waits for its programs, or has lost its shepherd.
-            (None, Order::Finish) => {
+            (None, ShepherdOrder::Job(JobOrder::Finish)) => {
                 self.pending_begin = None;
                 self.tree_node.close_child(SHEPHERD_CHILD);
             }
@@ -282,26 +308,44 @@ impl HostJob {
         }
     }
 
+    /// An order for the switch thread of the shepherd.
+    pub fn on_switch_order(&mut self, order: SwitchOrder) {
+        self.prepare_for_switch(order);
+        let Some(shepherd) = &mut self.shepherd else { return };
+        if matches!(order, SwitchOrder::Stop { .. }) {
+            // The user may have stopped the shepherd from outside.
+            process::kill(shepherd.pid(), libc::SIGCONT);
+        }
+        shepherd.switch_link.queue(&order);
+    }
+
     /// Sends the shepherd the order to run for a turn of a rotation. False if it has ended.
-    pub fn start_turn(&mut self, order: &Order, registry: &Registry) -> bool {
-        self.prepare_for_order(order);
+    pub fn start_turn(&mut self, order: SwitchOrder, registry: &Registry) -> bool {
+        self.prepare_for_switch(order);
         let Some(shepherd) = &mut self.shepherd else { return false };
-        shepherd.queue_order(order);
+        shepherd.switch_link.queue(&order);
         shepherd.flush(registry);
         true
     }
 
-    /// Does what an order requires in addition to the shepherd's part.
-    fn prepare_for_order(&mut self, order: &Order) {
-        if self.group.is_none() || self.shepherd.is_none() {
-            return;
+    /// Does what the order requires in addition to the switch thread's part.
+    fn prepare_for_switch(&mut self, order: SwitchOrder) {
+        if self.is_enforced() {
+            let effect = self.stop_enforcer.on_switch_order(order, Instant::now());
+            self.apply(effect);
         }
-        match self.stop_enforcer.on_order(order, Instant::now()) {
+    }
+
+    /// Whether this daemon can enforce the stops of the job.
+    fn is_enforced(&self) -> bool {
+        self.group.is_some() && self.shepherd.is_some()
+    }
+
+    fn apply(&mut self, effect: OrderEffect) {
+        match effect {
             OrderEffect::None => {}
             OrderEffect::Thaw => self.thaw(),
-            OrderEffect::ReportStopped { switch_seq } => {
-                self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq });
-            }
+            OrderEffect::ReportStopped { switch_seq } => self.report_stopped(switch_seq),
         }
     }
 
@@ -323,12 +367,12 @@ impl HostJob {
         let enforcement = self.stop_enforcer.enforce(now)?;
         match enforcement {
             Enforcement::Freeze { switch_seq, .. } => match group.freeze() {
-                Ok(()) => self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq }),
+                Ok(()) => self.report_stopped(switch_seq),
                 Err(_) => self.stop_enforcer.on_freeze_failed(now),
             },
             Enforcement::KillRemaining { switch_seq } => {
                 group.kill();
-                self.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq });
+                self.report_stopped(switch_seq);
             }
             Enforcement::Kill(_) => self.kill_shepherd(),
         }
@@ -351,7 +395,7 @@ impl HostJob {
         let (mut has_stopped, mut is_only_report) = (false, true);
         loop {
             match shepherd.switch_link.receive() {
-                Ok(Some(Report::Stopped { switch_seq: stopped_seq }))
+                Ok(Some(SwitchReport::Stopped { switch_seq: stopped_seq }))
                     if stopped_seq == switch_seq =>
                 {
                     self.stop_enforcer.on_stopped(switch_seq);
@@ -359,8 +403,8 @@ impl HostJob {
                 }
                 Ok(Some(report)) => {
                     is_only_report = false;
-                    self.stop_enforcer.on_report(&report);
-                    self.tree_node.on_report(SHEPHERD_CHILD, report);
+                    self.stop_enforcer.on_switch_report(report);
+                    self.tree_node.on_report(SHEPHERD_CHILD, Report::Switch(report));
                 }
                 Ok(None) => return has_stopped.then_some(IsOnlyReport(is_only_report)),
                 Err(_) => {
@@ -400,19 +444,10 @@ impl HostJob {
     }
 
     fn take_reports(&mut self, is_parent_slow: bool, max_reports: usize) {
-        let Some(shepherd) = &mut self.shepherd else { return };
         for _ in 0..max_reports {
-            let report = match is_parent_slow {
-                true => shepherd.switch_link.receive(),
-                false => shepherd.next_report(),
-            };
-            match report {
-                Ok(Some(Report::Finished { elapsed_ns })) => shepherd.elapsed_ns = Some(elapsed_ns),
-                Ok(Some(report)) => {
-                    self.stop_enforcer.on_report(&report);
-                    self.tree_node.on_report(SHEPHERD_CHILD, report);
-                }
-                Ok(None) => break,
+            match self.take_report(is_parent_slow) {
+                Ok(Taken::Report) => {}
+                Ok(Taken::Nothing) => break,
                 Err(_) => {
                     self.kill_shepherd();
                     break;
@@ -422,6 +457,27 @@ impl HostJob {
         if self.shepherd.as_ref().is_some_and(|shepherd| shepherd.control_link.is_closed()) {
             self.reap_shepherd();
         }
+    }
+
+    /// Takes one report, of the switch thread first.
+    fn take_report(&mut self, is_parent_slow: bool) -> Result<Taken, FrameError> {
+        let Some(shepherd) = &mut self.shepherd else { return Ok(Taken::Nothing) };
+        if let Some(report) = shepherd.switch_link.receive()? {
+            self.stop_enforcer.on_switch_report(report);
+            self.tree_node.on_report(SHEPHERD_CHILD, Report::Switch(report));
+            return Ok(Taken::Report);
+        }
+        if is_parent_slow {
+            return Ok(Taken::Nothing);
+        }
+        match shepherd.control_link.receive()? {
+            None => return Ok(Taken::Nothing),
+            Some(ShepherdReport::Job(JobReport::Finished { elapsed_ns })) => {
+                shepherd.elapsed_ns = Some(elapsed_ns);
+            }
+            Some(report) => self.tree_node.on_shepherd_report(report),
+        }
+        Ok(Taken::Report)
     }
 
     /// A child of this process has ended. A killed shepherd usually closes its socket, too, but not
@@ -447,9 +503,7 @@ impl HostJob {
         let killed_for_memory = self.group.as_ref().is_some_and(|group| group.oom_kills() > 0);
         self.remove_resources();
         match finished_ns {
-            Some(elapsed_ns) => {
-                self.tree_node.on_report(SHEPHERD_CHILD, Report::Finished { elapsed_ns })
-            }
+            Some(elapsed_ns) => self.report_job(JobReport::Finished { elapsed_ns }),
             None if status == Some(Status::Exited(EXIT_SETUID_FAILED)) => {
                 let reason = self.with_host_name("nothing of the job has been started");
                 self.tree_node.on_child_lost(SHEPHERD_CHILD, EXIT_FAILED, reason);

@@ -7,7 +7,7 @@
 //! Any other order to stop or run one of the jobs ends the rotation for all of them. Later orders
 //! are handled as without a rotation.
 
-use score_proto::job_control::{self, Order, Report, StopCondition};
+use score_proto::job_control::{self, Report, StopCondition, SwitchOrder, SwitchReport};
 
 use super::Daemon;
 use super::host_job::IsOnlyReport;
@@ -34,7 +34,7 @@ struct ActiveRotation {
 }
 
 impl ActiveRotation {
-    fn start_turn(&mut self, turn: u32) -> Option<(u32, Order)> {
+    fn start_turn(&mut self, turn: u32) -> Option<(u32, SwitchOrder)> {
         if turn >= self.params.turn_count {
             return None;
         }
@@ -43,7 +43,7 @@ impl ActiveRotation {
         let switch_seq = self.params.first_switch_seq.checked_add(turn.into())?;
         let stop_condition = StopCondition::After { run_us: self.params.turn_us, switch_seq };
         let idle_check_interval_us = self.idle_check_interval_us;
-        Some((job, Order::Run { switch_seq, idle_check_interval_us, stop_condition }))
+        Some((job, SwitchOrder::Run { switch_seq, idle_check_interval_us, stop_condition }))
     }
 
     fn job_of(&self, turn: u32) -> Option<u32> {
@@ -54,19 +54,18 @@ impl ActiveRotation {
 impl HostRotation {
     /// Takes an order for a job of this host. Returns the order that is to be sent instead, and the
     /// job whose shepherd gets it.
-    pub fn on_order(&mut self, job: u32, order: Order) -> Option<(u32, Order)> {
+    pub fn on_order(&mut self, job: u32, order: SwitchOrder) -> Option<(u32, SwitchOrder)> {
         match order {
-            Order::Run {
+            SwitchOrder::Run {
                 stop_condition: StopCondition::LocalRotation(params),
                 idle_check_interval_us,
                 ..
             } => self.join(job, idle_check_interval_us, params),
-            Order::Run { stop_condition: StopCondition::Unchanged, .. } => Some((job, order)),
-            Order::Run { .. } | Order::Stop { .. } => {
+            SwitchOrder::Run { stop_condition: StopCondition::Unchanged, .. } => Some((job, order)),
+            SwitchOrder::Run { .. } | SwitchOrder::Stop { .. } => {
                 self.end_with(job);
                 Some((job, order))
             }
-            order => Some((job, order)),
         }
     }
 
@@ -80,7 +79,7 @@ impl HostRotation {
         job: u32,
         idle_check_interval_us: u32,
         params: job_control::LocalRotation,
-    ) -> Option<(u32, Order)> {
+    ) -> Option<(u32, SwitchOrder)> {
         if params.position >= params.job_count || params.job_count > MAX_ROTATION_JOBS {
             return None;
         }
@@ -117,7 +116,7 @@ impl HostRotation {
     }
 
     /// The turn is over. Returns the job of the next turn and its order; None after the last turn.
-    fn next_turn(&mut self) -> Option<(u32, Order)> {
+    fn next_turn(&mut self) -> Option<(u32, SwitchOrder)> {
         let rotation = self.rotation.as_mut()?;
         rotation.start_turn(rotation.current_turn? + 1)
     }
@@ -147,14 +146,15 @@ impl Daemon {
         let registry = self.poll.registry();
         if let Some((next, order)) = next
             && let Some(host_job) = self.host_jobs.get_mut(&(next, false))
-            && host_job.start_turn(&order, registry)
+            && host_job.start_turn(order, registry)
         {
             return is_only_report;
         }
         self.host_rotation.rotation = None;
         let host_job = self.host_jobs.get_mut(&(job, false));
         host_job.into_iter().for_each(|host_job| {
-            host_job.tree_node.on_report(SHEPHERD_CHILD, Report::Stopped { switch_seq })
+            let report = Report::Switch(SwitchReport::Stopped { switch_seq });
+            host_job.tree_node.on_report(SHEPHERD_CHILD, report)
         });
         false
     }
@@ -164,7 +164,7 @@ impl Daemon {
 mod tests {
     use super::*;
 
-    fn rotation_order(position: u8) -> Order {
+    fn rotation_order(position: u8) -> SwitchOrder {
         let params = job_control::LocalRotation {
             first_switch_seq: 10,
             turn_us: 5000,
@@ -172,15 +172,15 @@ mod tests {
             job_count: 2,
             position,
         };
-        Order::Run {
+        SwitchOrder::Run {
             switch_seq: 9,
             idle_check_interval_us: 1500,
             stop_condition: StopCondition::LocalRotation(params),
         }
     }
 
-    fn run_order(switch_seq: u64) -> Order {
-        Order::Run {
+    fn run_order(switch_seq: u64) -> SwitchOrder {
+        SwitchOrder::Run {
             switch_seq,
             idle_check_interval_us: 1500,
             stop_condition: StopCondition::After { run_us: 5000, switch_seq },
@@ -207,28 +207,28 @@ mod tests {
 
     #[test]
     fn a_run_or_stop_order_to_one_job_ends_the_rotation() {
-        let stop = Order::Stop { switch_seq: 20, is_lasting: false };
-        let unlimited_run = Order::Run {
+        let stop = SwitchOrder::Stop { switch_seq: 20, is_lasting: false };
+        let unlimited_run = SwitchOrder::Run {
             switch_seq: 20,
             idle_check_interval_us: 0,
             stop_condition: StopCondition::OnOrder,
         };
-        for order in [stop.clone(), unlimited_run] {
+        for order in [stop, unlimited_run] {
             let mut host_rotation = started_rotation();
-            assert_eq!(host_rotation.on_order(7, order.clone()), Some((7, order)));
+            assert_eq!(host_rotation.on_order(7, order), Some((7, order)));
             assert_eq!((host_rotation.expected_stop(), host_rotation.next_turn()), (None, None));
             // A rotation that is ordered late needs the orders for all its jobs.
             assert_eq!(host_rotation.on_order(7, rotation_order(1)), None);
         }
-        // Orders for other jobs do not end the rotation, nor do orders that neither stop nor run.
-        let unchanged = Order::Run {
+        // Orders for other jobs do not end the rotation, nor does another interval.
+        let unchanged = SwitchOrder::Run {
             switch_seq: 20,
             idle_check_interval_us: 0,
             stop_condition: StopCondition::Unchanged,
         };
-        for (job, order) in [(5, stop), (7, unchanged), (7, Order::Drain)] {
+        for (job, order) in [(5, stop), (7, unchanged)] {
             let mut host_rotation = started_rotation();
-            assert_eq!(host_rotation.on_order(job, order.clone()), Some((job, order)));
+            assert_eq!(host_rotation.on_order(job, order), Some((job, order)));
             assert_eq!(host_rotation.expected_stop(), Some((4, 10)));
         }
     }
@@ -244,7 +244,7 @@ mod tests {
                 job_count,
                 position,
             };
-            let order = Order::Run {
+            let order = SwitchOrder::Run {
                 switch_seq: 1,
                 idle_check_interval_us: 0,
                 stop_condition: StopCondition::LocalRotation(params),

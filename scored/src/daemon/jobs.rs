@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::job_control::{
-    JobStart, Order, Owner as JobOwner, Placement, Report, StopCondition,
+    HopOrder, HopReport, JobOrder, JobReport, JobStart, Order, Owner as JobOwner, Placement,
+    Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
 use score_proto::message::{JobSpec, Level, ServerMessage};
 use score_proto::peer_message::PeerMessage;
@@ -16,7 +17,7 @@ use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, NO_OWNER, Parent, StartContext};
 use super::peers::Peers;
 use super::session::ClientJob;
-use super::tree_node::{Outgoing, SHEPHERD_CHILD};
+use super::tree_node::Outgoing;
 use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, system_host_name};
 use crate::cluster::HostShare;
 use crate::job::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
@@ -85,31 +86,22 @@ impl Daemon {
         let priority = validate::priority(&spec);
         let allocations = self.host_allocations(&spec);
         let begin = JobStart { job: job_id, secret, spec, owner };
-        let (job, orders) = JobMaster::begin(begin, placement);
+        let (job, order) = JobMaster::begin(begin, placement.clone());
         let directories = BTreeMap::new();
         self.led_jobs
             .insert(job_id, LedJob { job, client_job, hosts, allocations, priority, directories });
-        orders.into_iter().for_each(|order| self.on_master_order(job_id, order));
+        self.enter_led_tree(job_id, placement);
+        self.on_master_order(job_id, order);
     }
 
     /// Passes an event to the master of a job, and carries out the resulting actions.
     pub fn step_master(&mut self, job_id: Option<u32>, event: MasterEvent) {
         let Some(job_id) = job_id else { return };
         let Some(led_job) = self.led_jobs.get_mut(&job_id) else { return };
-        if let MasterEvent::Report(report) = &event {
-            match report {
-                Report::Directory { host, path }
-                    if self.bringup.as_ref().is_some_and(DaemonBringup::is_virtual) =>
-                {
-                    led_job.directories.insert(*host, path.clone());
-                }
-                Report::HostsLost { hosts, .. } => {
-                    let lost_hosts = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
-                    if let (Some(lost_hosts), Some(bringup)) = (lost_hosts, &mut self.bringup) {
-                        lost_hosts.iter().for_each(|host| bringup.kill_daemon(host));
-                    }
-                }
-                _ => {}
+        if let MasterEvent::Report(Report::HostsLost { hosts, .. }) = &event {
+            let lost_hosts = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
+            if let (Some(lost_hosts), Some(bringup)) = (lost_hosts, &mut self.bringup) {
+                lost_hosts.iter().for_each(|host| bringup.kill_daemon(host));
             }
         }
         led_job.job.set_time(self.started_at.elapsed());
@@ -164,20 +156,21 @@ impl Daemon {
         due_jobs.into_iter().for_each(|job| self.step_master(Some(job), MasterEvent::Tick));
     }
 
-    /// An order of this daemon's job master. It goes to the first host of the job, which is this
-    /// host or another one.
+    /// Takes the position at the master of a job. The first host of the job is this host or another
+    /// one.
+    fn enter_led_tree(&mut self, job_id: u32, placement: Placement) {
+        let first = placement.hosts.first();
+        let is_remote = first.is_some_and(|first| first.name != self.name());
+        let is_root = self.peers.is_some() && is_remote;
+        let host_job = match is_root {
+            true => HostJob::at_master(placement),
+            false => HostJob::new(placement, Parent::Master),
+        };
+        self.enter_tree((job_id, is_root), host_job);
+    }
+
+    /// An order of this daemon's job master: it goes to the first host of the job.
     fn on_master_order(&mut self, job_id: u32, order: Order) {
-        if let Order::SetPlacement(placement) = &order {
-            let first = placement.hosts.first();
-            let is_remote = first.is_some_and(|first| first.name != self.name());
-            let is_root = self.peers.is_some() && is_remote;
-            let placement = placement.clone();
-            let host_job = match is_root {
-                true => HostJob::at_master(placement),
-                false => HostJob::new(placement, Parent::Master),
-            };
-            self.enter_tree((job_id, is_root), host_job);
-        }
         for tree_position in [(job_id, true), (job_id, false)] {
             if let Some(host_job) = self.host_jobs.get_mut(&tree_position)
                 && host_job.parent == Parent::Master
@@ -187,7 +180,8 @@ impl Daemon {
         }
     }
 
-    /// Takes a position in a job's range tree: finds or creates the links to the child hosts.
+    /// Takes a position in a job's range tree: finds or creates the links to the child hosts, and
+    /// passes the placement on to them.
     fn enter_tree(&mut self, tree_position: TreePosition, host_job: HostJob) {
         let host_job = self.host_jobs.entry(tree_position).or_insert(host_job);
         let hosts = &host_job.tree_node.placement().hosts;
@@ -209,6 +203,8 @@ impl Daemon {
                 }
             };
         }
+        let host_job = self.host_jobs.get_mut(&tree_position);
+        host_job.into_iter().for_each(|host_job| host_job.tree_node.announce_placement());
     }
 
     fn link_to_host(
@@ -233,47 +229,47 @@ impl Daemon {
 
     /// An order has been received over a link.
     pub fn on_order(&mut self, link_id: usize, (job_id, job_incarnation): (u32, u64), body: &[u8]) {
-        let Ok(order) = frame::decode_datagram::<Order>(body) else {
+        let Ok(order) = frame::decode_datagram::<HopOrder>(body) else {
             return eprintln!("scored: job {job_id}: malformed order");
         };
+        // None: the job has just ended, or the sender is not its parent.
+        let host_job = self.host_jobs.get_mut(&(job_id, false)).filter(|host_job| {
+            host_job.job_incarnation() == job_incarnation
+                && host_job.parent == Parent::Peer(link_id)
+        });
+        match (order, host_job) {
+            (HopOrder::SetPlacement(placement), _) => {
+                self.on_placement(link_id, (job_id, job_incarnation), placement)
+            }
+            (HopOrder::Abort, Some(_)) => self.abort_job(job_id),
+            (HopOrder::Tree(order), Some(host_job)) => host_job.tree_node.on_order(order),
+            (HopOrder::Abort | HopOrder::Tree(_), None) => {}
+        }
+    }
+
+    /// This host is to take part in a job.
+    fn on_placement(
+        &mut self,
+        link_id: usize,
+        (job_id, job_incarnation): (u32, u64),
+        placement: Placement,
+    ) {
         let tree_position = (job_id, false);
-        if let Order::SetPlacement(placement) = &order {
-            // The job that has this number here belongs to a server that has ended.
-            if self
-                .host_jobs
-                .get(&tree_position)
-                .is_some_and(|host_job| host_job.job_incarnation() != job_incarnation)
-            {
-                self.abort_host_job(tree_position);
-            }
-            if let Err(reason) = self.check_placement(placement, job_incarnation) {
-                let report = Report::UnknownJob { reason };
-                return self.send_report(link_id, (job_id, job_incarnation), &report);
-            }
+        // The job that has this number here belongs to a server that has ended.
+        if self
+            .host_jobs
+            .get(&tree_position)
+            .is_some_and(|host_job| host_job.job_incarnation() != job_incarnation)
+        {
+            self.abort_host_job(tree_position);
         }
-        match (
-            &order,
-            self.host_jobs
-                .get(&tree_position)
-                .filter(|host_job| host_job.job_incarnation() == job_incarnation),
-        ) {
-            (Order::SetPlacement(placement), None) => {
-                self.enter_tree(
-                    tree_position,
-                    HostJob::new(placement.clone(), Parent::Peer(link_id)),
-                );
-            }
-            (Order::Abort, Some(host_job)) if host_job.parent == Parent::Peer(link_id) => {
-                return self.abort_job(job_id);
-            }
-            (_, Some(host_job)) if host_job.parent == Parent::Peer(link_id) => {}
-            // The order is about a job that has just ended, or its sender is not the parent.
-            _ => return,
+        if let Err(reason) = self.check_placement(&placement, job_incarnation) {
+            let report = HopReport::UnknownJob { reason };
+            return self.send_report(link_id, (job_id, job_incarnation), &report);
         }
-        self.host_jobs
-            .get_mut(&tree_position)
-            .into_iter()
-            .for_each(|host_job| host_job.tree_node.on_order(order.clone()));
+        if !self.host_jobs.contains_key(&tree_position) {
+            self.enter_tree(tree_position, HostJob::new(placement, Parent::Peer(link_id)));
+        }
     }
 
     /// Checks that this daemon may take part in the job.
@@ -294,10 +290,11 @@ impl Daemon {
         &mut self,
         link_id: usize,
         (job, job_incarnation): (u32, u64),
-        report: &Report,
+        report: &HopReport,
     ) {
         let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id));
-        if is_slow && matches!(report, Report::Metrics(_)) {
+        let is_metrics = matches!(report, HopReport::Tree(Report::Job(JobReport::Metrics(_))));
+        if is_slow && is_metrics {
             // Newer metrics will follow.
             return;
         }
@@ -313,7 +310,7 @@ impl Daemon {
         (job_id, job_incarnation): (u32, u64),
         body: &[u8],
     ) {
-        let Ok(report) = frame::decode_datagram::<Report>(body) else {
+        let Ok(report) = frame::decode_datagram::<HopReport>(body) else {
             return eprintln!("scored: job {job_id}: malformed report");
         };
         for tree_position in [(job_id, true), (job_id, false)] {
@@ -324,9 +321,30 @@ impl Daemon {
                 && let Some(child_index) = host_job.child_of_link(link_id)
             {
                 return match report {
-                    Report::UnknownJob { reason } => host_job.fail_child(child_index, &reason),
-                    report => host_job.tree_node.on_report(child_index, report),
+                    HopReport::UnknownJob { reason } => host_job.fail_child(child_index, &reason),
+                    HopReport::Directory { host, path } => {
+                        self.on_directory(tree_position, host, path)
+                    }
+                    HopReport::Tree(report) => host_job.tree_node.on_report(child_index, report),
                 };
+            }
+        }
+    }
+
+    /// A host below has reported the path of the job's directory there.
+    fn on_directory(&mut self, tree_position: TreePosition, host: u32, path: String) {
+        let Some(host_job) = self.host_jobs.get(&tree_position) else { return };
+        let (job_id, job_incarnation) = (tree_position.0, host_job.job_incarnation());
+        match host_job.parent {
+            Parent::Peer(link_id) => {
+                let report = HopReport::Directory { host, path };
+                self.send_report(link_id, (job_id, job_incarnation), &report);
+            }
+            Parent::Master => {
+                let is_virtual = self.bringup.as_ref().is_some_and(DaemonBringup::is_virtual);
+                if let Some(led_job) = self.led_jobs.get_mut(&job_id).filter(|_| is_virtual) {
+                    led_job.directories.insert(host, path);
+                }
             }
         }
     }
@@ -375,9 +393,10 @@ impl Daemon {
             }
             for message in outgoing {
                 match message {
-                    Outgoing::ToParent(report) => self.send_to_parent(job_id, parent, report),
-                    Outgoing::ToChild(SHEPHERD_CHILD, order) => self.on_local_order(job_id, order),
-                    Outgoing::ToChild(child_index, order) => {
+                    Outgoing::Parent(report) => self.send_to_parent(job_id, parent, report),
+                    Outgoing::Shepherd(order) => self.on_shepherd_order(job_id, order),
+                    Outgoing::SwitchThread(order) => self.on_switch_order(job_id, order),
+                    Outgoing::Child(child_index, order) => {
                         self.send_to_child(tree_position, child_index, &order)
                     }
                 }
@@ -409,6 +428,7 @@ impl Daemon {
             Parent::Master => self.step_master(Some(job_id), MasterEvent::Report(report)),
             Parent::Peer(link_id) => {
                 let job_incarnation = self.job_incarnation(job_id);
+                let report = HopReport::Tree(report);
                 self.send_report(link_id, (job_id, job_incarnation), &report);
             }
         }
@@ -418,7 +438,7 @@ impl Daemon {
         &mut self,
         tree_position: TreePosition,
         child_index: usize,
-        order: &Order,
+        order: &HopOrder,
     ) {
         let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { return };
         let job_incarnation = host_job.job_incarnation();
@@ -436,32 +456,28 @@ impl Daemon {
         }
     }
 
-    /// An order for this host only.
-    fn on_local_order(&mut self, job_id: u32, order: Order) {
+    /// An order for this host's shepherd.
+    fn on_shepherd_order(&mut self, job_id: u32, order: ShepherdOrder) {
+        let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) else { return };
         match order {
-            // The shepherd gets the placement when it starts.
-            Order::SetPlacement(_) => {}
             // The orders to the child hosts go first: beginning a job takes time.
-            Order::StartJob(begin) => {
-                if let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) {
-                    host_job.pending_begin = Some(begin);
-                }
-            }
-            order => {
-                if let Order::Run {
-                    stop_condition: StopCondition::After { .. } | StopCondition::LocalRotation(_),
-                    ..
-                } = order
-                {
-                    self.latency_hold.extend(Instant::now());
-                }
-                let Some((job_id, order)) = self.host_rotation.on_order(job_id, order) else {
-                    return;
-                };
-                let host_job = self.host_jobs.get_mut(&(job_id, false));
-                host_job.into_iter().for_each(|host_job| host_job.on_order(&order));
-            }
+            ShepherdOrder::Job(JobOrder::StartJob(begin)) => host_job.pending_begin = Some(begin),
+            order => host_job.on_order(&order),
         }
+    }
+
+    /// An order for the switch thread of this host's shepherd.
+    fn on_switch_order(&mut self, job_id: u32, order: SwitchOrder) {
+        if let SwitchOrder::Run {
+            stop_condition: StopCondition::After { .. } | StopCondition::LocalRotation(_),
+            ..
+        } = order
+        {
+            self.latency_hold.extend(Instant::now());
+        }
+        let Some((job_id, order)) = self.host_rotation.on_order(job_id, order) else { return };
+        let host_job = self.host_jobs.get_mut(&(job_id, false));
+        host_job.into_iter().for_each(|host_job| host_job.on_switch_order(order));
     }
 
     /// Begins the jobs that this host has been ordered to begin. False if there were none. Must be
@@ -498,7 +514,7 @@ impl Daemon {
                 session.flush();
             }
             (Parent::Peer(link_id), _, Some(peers)) => {
-                let report = Report::Directory { host: local_index, path: path.to_owned() };
+                let report = HopReport::Directory { host: local_index, path: path.to_owned() };
                 if let Ok(body) = frame::encode_datagram(&report) {
                     peers.send(link_id, PeerMessage::Report { job: job_id, job_incarnation, body });
                     peers.flush();
@@ -542,7 +558,7 @@ impl Daemon {
         let job_incarnation = host_job.job_incarnation();
         for link_id in host_job.child_links.values() {
             if let (Ok(body), Some(peers)) =
-                (frame::encode_datagram(&Order::Abort), &mut self.peers)
+                (frame::encode_datagram(&HopOrder::Abort), &mut self.peers)
             {
                 peers.send(
                     *link_id,

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use mio::Registry;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use score_proto::frame::FrameError;
-use score_proto::job_control::{Order, Owner, Report, Status};
+use score_proto::job_control::{Owner, Status};
 
 use super::host_job::StartContext;
 use crate::framed_socket::FramedSocket;
@@ -72,9 +71,11 @@ pub struct ShepherdHandle {
     pid: i32,
     known_children: KnownChildren,
     containment: Containment,
-    /// The shepherd's socket.
+    /// The shepherd's control socket: [`score_proto::job_control::ShepherdOrder`] and
+    /// [`score_proto::job_control::ShepherdReport`].
     pub control_link: FramedSocket,
-    /// The socket of the shepherd's switch thread.
+    /// The socket of the shepherd's switch thread: [`score_proto::job_control::SwitchOrder`] and
+    /// [`score_proto::job_control::SwitchReport`].
     pub switch_link: FramedSocket,
     /// The elapsed time in the shepherd's last report.
     pub elapsed_ns: Option<u64>,
@@ -135,34 +136,15 @@ impl ShepherdHandle {
         Err(last_error)
     }
 
-    /// Queues an order on the socket that it belongs to.
-    pub fn queue_order(&mut self, order: &Order) {
-        match order {
-            Order::Stop { .. } | Order::Run { .. } => self.switch_link.queue(order),
-            _ => self.control_link.queue(order),
-        }
-    }
-
     /// Either socket may be readable.
     pub fn mark_readable(&mut self) {
         self.control_link.mark_readable();
         self.switch_link.mark_readable();
     }
 
-    /// Whether [`ShepherdHandle::next_report`] may find a report without a further report of mio.
+    /// Whether either socket may hold a report without a further report of mio.
     pub fn may_have_more(&self) -> bool {
         self.control_link.may_have_more() || self.switch_link.may_have_more()
-    }
-
-    /// The next report.
-    ///
-    /// # Errors
-    /// The shepherd violates the protocol.
-    pub fn next_report(&mut self) -> Result<Option<Report>, FrameError> {
-        match self.switch_link.receive()? {
-            Some(report) => Ok(Some(report)),
-            None => self.control_link.receive(),
-        }
     }
 
     /// Writes as much of the queues as the sockets accept.

@@ -9,7 +9,9 @@
 
 use std::time::{Duration, Instant};
 
-use score_proto::job_control::{Order, Report, StopCondition};
+use score_proto::job_control::{
+    ElementOrder, JobOrder, ShepherdOrder, StopCondition, SwitchOrder, SwitchReport,
+};
 
 use super::Daemon;
 use super::host_job::HostJob;
@@ -159,16 +161,15 @@ impl StopEnforcer {
         }
     }
 
-    /// The shepherd is about to get an order.
-    pub fn on_order(&mut self, order: &Order, now: Instant) -> OrderEffect {
+    /// The switch thread of the shepherd is about to get an order.
+    pub fn on_switch_order(&mut self, order: SwitchOrder, now: Instant) -> OrderEffect {
         let grace_end = now + self.stop_grace();
         match (order, self.stop) {
-            (Order::Stop { switch_seq, .. }, StopState::Frozen { .. }) => {
-                self.stop = StopState::Frozen { switch_seq: *switch_seq };
-                OrderEffect::ReportStopped { switch_seq: *switch_seq }
+            (SwitchOrder::Stop { switch_seq, .. }, StopState::Frozen { .. }) => {
+                self.stop = StopState::Frozen { switch_seq };
+                OrderEffect::ReportStopped { switch_seq }
             }
-            (Order::Stop { switch_seq, .. }, stop) => {
-                let switch_seq = *switch_seq;
+            (SwitchOrder::Stop { switch_seq, .. }, stop) => {
                 self.stop = match stop {
                     StopState::Overdue { deadline, .. } => {
                         StopState::Overdue { switch_seq, deadline }
@@ -180,9 +181,11 @@ impl StopEnforcer {
                 };
                 OrderEffect::None
             }
-            (Order::Run { stop_condition: StopCondition::Unchanged, .. }, _) => OrderEffect::None,
-            (Order::Run { stop_condition, .. }, _) => {
-                let next = match *stop_condition {
+            (SwitchOrder::Run { stop_condition: StopCondition::Unchanged, .. }, _) => {
+                OrderEffect::None
+            }
+            (SwitchOrder::Run { stop_condition, .. }, _) => {
+                let next = match stop_condition {
                     StopCondition::After { run_us, switch_seq } => {
                         let deadline = grace_end + Duration::from_micros(run_us.into());
                         StopState::Due { switch_seq, deadline }
@@ -191,13 +194,22 @@ impl StopEnforcer {
                 };
                 self.leave_frozen_for(next)
             }
+        }
+    }
+
+    /// The shepherd is about to get an order.
+    pub fn on_order(&mut self, order: &ShepherdOrder, now: Instant) -> OrderEffect {
+        match order {
             // Only the first one: its user can repeat it.
-            (Order::Kill, _) if self.shepherd == ShepherdState::Serving => {
+            ShepherdOrder::Job(JobOrder::Kill) if self.shepherd == ShepherdState::Serving => {
                 self.shepherd = ShepherdState::Ending { deadline: now + KILL_GRACE };
                 self.thaw_for_order(now)
             }
             // The master of the job waits for the shepherd, also while the job is stopped.
-            (Order::Finish | Order::Sample { stopped: true, .. }, _) => self.thaw_for_order(now),
+            ShepherdOrder::Job(JobOrder::Finish)
+            | ShepherdOrder::Element {
+                order: ElementOrder::Sample { stopped: true, .. }, ..
+            } => self.thaw_for_order(now),
             _ => OrderEffect::None,
         }
     }
@@ -220,10 +232,10 @@ impl StopEnforcer {
         }
     }
 
-    /// The shepherd has reported something, perhaps a stop.
-    pub fn on_report(&mut self, report: &Report) {
-        if let Report::Stopped { switch_seq } = report {
-            self.on_stopped(*switch_seq);
+    /// The switch thread has reported something, perhaps a stop.
+    pub fn on_switch_report(&mut self, report: SwitchReport) {
+        if let SwitchReport::Stopped { switch_seq } = report {
+            self.on_stopped(switch_seq);
         }
     }
 
@@ -329,15 +341,15 @@ impl Daemon {
 mod tests {
     use super::*;
 
-    fn stop(switch_seq: u64) -> Order {
-        Order::Stop { switch_seq, is_lasting: false }
+    fn stop(switch_seq: u64) -> SwitchOrder {
+        SwitchOrder::Stop { switch_seq, is_lasting: false }
     }
 
-    fn run(stop_condition: StopCondition) -> Order {
-        Order::Run { switch_seq: 1, idle_check_interval_us: 0, stop_condition }
+    fn run(stop_condition: StopCondition) -> SwitchOrder {
+        SwitchOrder::Run { switch_seq: 1, idle_check_interval_us: 0, stop_condition }
     }
 
-    fn run_for(run_us: u32, switch_seq: u64) -> Order {
+    fn run_for(run_us: u32, switch_seq: u64) -> SwitchOrder {
         run(StopCondition::After { run_us, switch_seq })
     }
 
@@ -350,7 +362,7 @@ mod tests {
     /// A job that has been frozen instead of stop 5, and the time of that.
     fn frozen() -> (StopEnforcer, Instant) {
         let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
-        assert_eq!(enforcer.on_order(&run_for(10_000, 5), now), OrderEffect::None);
+        assert_eq!(enforcer.on_switch_order(run_for(10_000, 5), now), OrderEffect::None);
         let due = now + 10 * MS + STOP_GRACE;
         assert_eq!((enforcer.deadline(), enforcer.enforce(due - MS)), (Some(due), None));
         assert_eq!(enforcer.enforce(due), freeze(Occurrence::First));
@@ -362,28 +374,31 @@ mod tests {
     fn a_stop_that_is_reported_in_time_is_not_enforced() {
         let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
         for (order, reported) in [(run_for(10_000, 5), 5), (stop(6), 6), (stop(7), 9)] {
-            enforcer.on_order(&order, now);
+            enforcer.on_switch_order(order, now);
             // The report of an earlier stop is late.
-            enforcer.on_report(&Report::Stopped { switch_seq: 4 });
+            enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: 4 });
             assert!(enforcer.deadline().is_some());
-            enforcer.on_report(&Report::Stopped { switch_seq: reported });
+            enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: reported });
             assert_eq!(enforcer.deadline(), None);
         }
-        enforcer.on_order(&run_for(10_000, 10), now);
-        enforcer.on_order(&run(StopCondition::Unchanged), now);
+        enforcer.on_switch_order(run_for(10_000, 10), now);
+        enforcer.on_switch_order(run(StopCondition::Unchanged), now);
         assert!(enforcer.deadline().is_some());
-        enforcer.on_order(&run(StopCondition::OnOrder), now);
+        enforcer.on_switch_order(run(StopCondition::OnOrder), now);
         assert_eq!(enforcer.deadline(), None);
     }
 
     #[test]
     fn a_frozen_job_continues_at_the_next_order_to_run_and_has_less_grace_then() {
         let (mut enforcer, now) = frozen();
-        assert_eq!(enforcer.on_order(&run(StopCondition::Unchanged), now), OrderEffect::None);
-        assert_eq!(enforcer.on_order(&stop(6), now), OrderEffect::ReportStopped { switch_seq: 6 });
-        assert_eq!(enforcer.on_order(&run_for(10_000, 7), now), OrderEffect::Thaw);
+        assert_eq!(enforcer.on_switch_order(run(StopCondition::Unchanged), now), OrderEffect::None);
+        assert_eq!(
+            enforcer.on_switch_order(stop(6), now),
+            OrderEffect::ReportStopped { switch_seq: 6 }
+        );
+        assert_eq!(enforcer.on_switch_order(run_for(10_000, 7), now), OrderEffect::Thaw);
         // The shepherd carries out what it has missed.
-        enforcer.on_report(&Report::Stopped { switch_seq: 6 });
+        enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: 6 });
         assert_eq!(enforcer.deadline(), Some(now + 10 * MS + REPEATED_STOP_GRACE));
     }
 
@@ -391,12 +406,12 @@ mod tests {
     fn repeated_orders_to_stop_extend_no_deadline() {
         let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
         for number in 0..5_u8 {
-            enforcer.on_order(&stop(number.into()), now + STOP_GRACE / 5 * number.into());
+            enforcer.on_switch_order(stop(number.into()), now + STOP_GRACE / 5 * number.into());
         }
         assert_eq!(enforcer.deadline(), Some(now + STOP_GRACE));
         let (mut enforcer, now) = frozen();
         enforcer.on_freeze_failed(now);
-        enforcer.on_order(&stop(9), now + MS);
+        enforcer.on_switch_order(stop(9), now + MS);
         assert_eq!(enforcer.deadline(), Some(now + UNSTOPPED_GRACE));
     }
 
@@ -426,10 +441,11 @@ mod tests {
     #[test]
     fn a_killed_job_is_thawed_once_and_has_to_end() {
         let (mut enforcer, now) = frozen();
-        assert_eq!(enforcer.on_order(&Order::Kill, now), OrderEffect::Thaw);
+        let kill = ShepherdOrder::Job(JobOrder::Kill);
+        assert_eq!(enforcer.on_order(&kill, now), OrderEffect::Thaw);
         let due = now + STOP_GRACE;
         assert_eq!(enforcer.enforce(due), freeze(Occurrence::Repeated));
-        assert_eq!(enforcer.on_order(&Order::Kill, due), OrderEffect::None);
+        assert_eq!(enforcer.on_order(&kill, due), OrderEffect::None);
         assert_eq!(
             enforcer.enforce(now + KILL_GRACE),
             Some(Enforcement::Kill(KillReason::NotEnded))
@@ -441,7 +457,9 @@ mod tests {
 
     #[test]
     fn a_frozen_job_answers_the_master() {
-        for order in [Order::Finish, Order::Sample { element: 1, round: 1, stopped: true }] {
+        let sample = ElementOrder::Sample { round: 1, stopped: true };
+        let sample = ShepherdOrder::Element { element: 1, order: sample };
+        for order in [ShepherdOrder::Job(JobOrder::Finish), sample] {
             let (mut enforcer, now) = frozen();
             assert_eq!(enforcer.on_order(&order, now), OrderEffect::Thaw);
             assert_eq!(enforcer.on_order(&order, now), OrderEffect::None);

@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use score_proto::job_control::{
-    HOP_WINDOW, LocalRotation, Order, Placement, Report, StopCondition,
+    ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport, LocalRotation, Order,
+    OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder, ShepherdReport, StopCondition,
+    SwitchOrder, SwitchReport,
 };
-use score_proto::message::ContentHash;
 use score_proto::observation::{ActivitySample, IdleSummary};
 use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
@@ -29,9 +30,13 @@ pub const SHEPHERD_CHILD: usize = 0;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outgoing {
     /// To the parent.
-    ToParent(Report),
-    /// To a child.
-    ToChild(usize, Order),
+    Parent(Report),
+    /// To a child host.
+    Child(usize, HopOrder),
+    /// To the host's own shepherd.
+    Shepherd(ShepherdOrder),
+    /// To the switch thread of the host's own shepherd.
+    SwitchThread(SwitchOrder),
 }
 
 #[derive(Debug)]
@@ -39,7 +44,7 @@ struct Child {
     /// The hosts that report through this child.
     hosts: std::ops::Range<u32>,
     /// Output, and the reports that keep their place after it.
-    queue: VecDeque<Report>,
+    queue: VecDeque<OutputReport>,
     /// Bytes of output that have gone on and for which no new credit has been granted yet.
     credit_to_grant: u64,
     /// Bytes of programs that the child has requested and that have not been sent to it.
@@ -96,6 +101,20 @@ struct SampleReduction {
 
 fn has_stopped(child: &Child, switch_seq: u64) -> bool {
     child.stopped_switch_seq >= switch_seq || child.is_closed || child.elapsed_ns.is_some()
+}
+
+/// An order as the child gets it.
+fn to_child(child_index: usize, order: Order) -> Outgoing {
+    if child_index != SHEPHERD_CHILD {
+        return Outgoing::Child(child_index, HopOrder::Tree(order));
+    }
+    Outgoing::Shepherd(match order {
+        Order::Switch(order) => return Outgoing::SwitchThread(order),
+        Order::OutputAck(bytes) => ShepherdOrder::OutputAck(bytes),
+        Order::Program(answer) => ShepherdOrder::Program(answer),
+        Order::Job(order) => ShepherdOrder::Job(order),
+        Order::Element { element, order } => ShepherdOrder::Element { element, order },
+    })
 }
 
 /// One host's node of the range tree of one job.
@@ -198,8 +217,8 @@ impl TreeNode {
     /// Whether output waits until the parent has taken the earlier output.
     pub fn is_blocked(&self) -> bool {
         let exceeds_credit = |child: &Child| match child.queue.front() {
-            Some(Report::Output { bytes, .. }) => bytes.len() as u64 > self.credit,
-            _ => false,
+            Some(OutputReport::Text { bytes, .. }) => bytes.len() as u64 > self.credit,
+            Some(OutputReport::Flush { .. } | OutputReport::Drained) | None => false,
         };
         self.children.iter().any(exceeds_credit)
     }
@@ -216,19 +235,56 @@ impl TreeNode {
         self.finished
     }
 
+    /// Passes the placement of the job on to the child hosts: their first order.
+    pub fn announce_placement(&mut self) {
+        for (child_index, child) in
+            self.children.iter().enumerate().skip(1).filter(|(_, child)| !child.is_closed)
+        {
+            let placement = Placement { self_host: child.hosts.start, ..self.placement.clone() };
+            let order = HopOrder::SetPlacement(placement);
+            self.outgoing.push(Outgoing::Child(child_index, order));
+        }
+    }
+
     /// An order has come from the parent.
     pub fn on_order(&mut self, order: Order) {
-        match order {
-            Order::OutputAck(bytes) => {
-                self.credit = self.credit.saturating_add(bytes);
-                return self.forward_output();
+        match &order {
+            Order::OutputAck(bytes) => self.credit = self.credit.saturating_add(*bytes),
+            Order::Program(_) => {
+                let program_child = self.program_child();
+                self.pass_on(order, |child_index, _| child_index == program_child);
             }
-            Order::Drain => {
+            Order::Job(job_order) => {
+                self.on_job_order(job_order);
+                let target_host = job_order.host();
+                self.pass_on(order, |_, child| {
+                    target_host.is_none_or(|host| child.hosts.contains(&host))
+                });
+            }
+            Order::Switch(switch_order) => {
+                self.on_switch_order(switch_order);
+                self.pass_on(order, |_, _| true);
+            }
+            Order::Element { .. } => self.pass_on(order, |_, _| true),
+        }
+        self.forward_output();
+    }
+
+    /// Sends an order to these children, unless they are lost.
+    fn pass_on(&mut self, order: Order, is_for: impl Fn(usize, &Child) -> bool) {
+        let children = self.children.iter().enumerate();
+        let receivers = children.filter(|(index, child)| !child.is_closed && is_for(*index, child));
+        self.outgoing.extend(receivers.map(|(index, _)| to_child(index, order.clone())));
+    }
+
+    fn on_job_order(&mut self, order: &JobOrder) {
+        match order {
+            JobOrder::Drain => {
                 self.draining = true;
                 self.children.iter_mut().for_each(|child| child.drained = false);
             }
-            Order::Kill => self.killed = true,
-            Order::StartStage(_) => {
+            JobOrder::Kill => self.killed = true,
+            JobOrder::StartStage(_) => {
                 self.idle_summaries.clear();
                 self.reductions.clear();
                 self.unconfirmed_idle.clear();
@@ -237,78 +293,70 @@ impl TreeNode {
                     child.stale.clear();
                 });
             }
-            Order::Finish => self.finishing = true,
-            Order::Stop { switch_seq, .. } => {
-                self.stopping_switch_seq = Some(switch_seq);
+            JobOrder::Finish => self.finishing = true,
+            JobOrder::StartJob(_)
+            | JobOrder::Flushed { .. }
+            | JobOrder::Stdin(_)
+            | JobOrder::StdinEof
+            | JobOrder::OutputClosed(_)
+            | JobOrder::Signal(_)
+            | JobOrder::SubscribeMetrics { .. } => {}
+        }
+    }
+
+    fn on_switch_order(&mut self, order: &SwitchOrder) {
+        match order {
+            SwitchOrder::Stop { switch_seq, .. } => {
+                self.stopping_switch_seq = Some(*switch_seq);
                 self.children.iter_mut().for_each(Child::on_stopped);
                 self.require_idle_confirmation();
             }
-            Order::Run { stop_condition: StopCondition::OnOrder, .. } => {
-                self.stopping_switch_seq = None
-            }
-            // The job will stop without a further order.
-            Order::Run { stop_condition: StopCondition::After { switch_seq: seq, .. }, .. }
-            | Order::Run {
-                stop_condition:
-                    StopCondition::LocalRotation(LocalRotation { first_switch_seq: seq, .. }),
-                ..
-            } => {
-                self.stopping_switch_seq = Some(seq);
-            }
-            _ => {}
+            SwitchOrder::Run { stop_condition, .. } => match stop_condition {
+                StopCondition::Unchanged => {}
+                StopCondition::OnOrder => self.stopping_switch_seq = None,
+                // The job will stop without a further order.
+                StopCondition::After { switch_seq: seq, .. }
+                | StopCondition::LocalRotation(LocalRotation { first_switch_seq: seq, .. }) => {
+                    self.stopping_switch_seq = Some(*seq);
+                }
+            },
         }
-        let only_child = match &order {
-            Order::FileChunk { .. } | Order::SharedFile { .. } => Some(self.program_child()),
-            _ => None,
-        };
-        let target_host = order.host();
-        for (child_index, child) in
-            self.children.iter().enumerate().filter(|(_, child)| !child.is_closed)
-        {
-            if target_host.is_some_and(|host| !child.hosts.contains(&host))
-                || only_child.is_some_and(|only_child| only_child != child_index)
-            {
-                continue;
-            }
-            let order = match &order {
-                Order::SetPlacement(placement) => Order::SetPlacement(Placement {
-                    self_host: child.hosts.start,
-                    job_incarnation: placement.job_incarnation,
-                    hosts: placement.hosts.clone(),
-                }),
-                other => other.clone(),
-            };
-            self.outgoing.push(Outgoing::ToChild(child_index, order));
-        }
-        self.forward_output();
     }
 
-    /// A report has come from a child.
+    /// A report has come from the host's own shepherd.
+    pub fn on_shepherd_report(&mut self, report: ShepherdReport) {
+        let report = match report {
+            ShepherdReport::Program { child, answer } => return self.on_file_answer(child, answer),
+            ShepherdReport::FileRequest(request) => Report::FileRequest(request),
+            ShepherdReport::Output(report) => Report::Output(report),
+            ShepherdReport::Job(report) => Report::Job(report),
+            ShepherdReport::Element { element, report } => Report::Element { element, report },
+        };
+        self.on_report(SHEPHERD_CHILD, report);
+    }
+
+    /// A report has come from a child, or is made in its place.
     pub fn on_report(&mut self, child_index: usize, report: Report) {
         let Some(child) = self.children.get_mut(child_index) else { return };
         match report {
-            Report::Hello { .. } => {}
-            Report::FileRequest { hash, offset, length } => {
-                return self.on_file_request(child_index, hash, offset, length);
+            Report::FileRequest(request) => return self.on_file_request(child_index, request),
+            Report::Job(JobReport::Ready) => child.ready = true,
+            Report::Job(JobReport::Finished { elapsed_ns }) => child.elapsed_ns = Some(elapsed_ns),
+            Report::Output(OutputReport::Drained) if self.killed => child.drained = true,
+            Report::Output(report) => child.queue.push_back(report),
+            Report::Switch(SwitchReport::IdleSummary { element, summary }) => {
+                child.on_idle_summary(element, summary)
             }
-            Report::FileChunk { .. } | Report::SharedFile { .. } => {
-                return self.on_file_answer(child_index, report);
-            }
-            Report::Ready => child.ready = true,
-            Report::Drained if self.killed => child.drained = true,
-            Report::Output { .. } | Report::Flush { .. } | Report::Drained => {
-                child.queue.push_back(report);
-            }
-            Report::Finished { elapsed_ns } => child.elapsed_ns = Some(elapsed_ns),
-            Report::IdleSummary { element, summary } => child.on_idle_summary(element, summary),
-            Report::SampleResult { element, round, sample } => {
-                self.on_sample(child_index, element, round, sample)
-            }
-            Report::Stopped { switch_seq } => {
+            Report::Switch(SwitchReport::Stopped { switch_seq }) => {
                 child.stopped_switch_seq = child.stopped_switch_seq.max(switch_seq);
                 child.on_stopped();
             }
-            other => self.queue_report(other),
+            Report::Element { element, report: ElementReport::SampleResult { round, sample } } => {
+                self.on_sample(child_index, element, round, sample)
+            }
+            Report::Job(_) | Report::Element { .. } | Report::HostsLost { .. } => {
+                self.queue_report(report)
+            }
         }
         self.forward_output();
     }
@@ -322,44 +370,30 @@ impl TreeNode {
 
     /// A child requests bytes of a program: the shepherd from the parent, a child host from the
     /// shepherd.
-    fn on_file_request(&mut self, child_index: usize, hash: ContentHash, offset: u64, length: u64) {
-        let program_child = self.program_child();
-        if child_index == program_child {
-            let request = Report::FileRequest { hash, offset, length };
-            return self.outgoing.push(Outgoing::ToParent(request));
+    fn on_file_request(&mut self, child_index: usize, request: FileRequest) {
+        if child_index == self.program_child() {
+            return self.outgoing.push(Outgoing::Parent(Report::FileRequest(request)));
         }
         let child = &mut self.children[child_index];
-        let requested_file_bytes = child.requested_file_bytes.saturating_add(length);
+        let requested_file_bytes = child.requested_file_bytes.saturating_add(request.length);
         child.requested_file_bytes = requested_file_bytes.min(MAX_REQUESTED_FILE_BYTES);
         let child = u32::try_from(child_index).unwrap_or(u32::MAX);
-        let order = Order::SendFile { child, hash, offset, length };
-        self.outgoing.push(Outgoing::ToChild(program_child, order));
+        self.outgoing.push(Outgoing::Shepherd(ShepherdOrder::SendFile { child, request }));
     }
 
     /// The shepherd answers the request of a child host. It must not send more than the child has
     /// requested: the link to that host belongs to all users.
-    fn on_file_answer(&mut self, child_index: usize, report: Report) {
-        let (to, order) = match report {
-            Report::FileChunk { child, hash, offset, bytes } => {
-                (child, Order::FileChunk { hash, offset, bytes })
-            }
-            Report::SharedFile { child, hash, path } => (child, Order::SharedFile { hash, path }),
-            _ => return,
-        };
-        let to = to as usize;
-        let length = match &order {
-            Order::FileChunk { bytes, .. } => bytes.len().max(1) as u64,
-            _ => 1,
-        };
-        let Some(child) = self.children.get_mut(to).filter(|child| !child.is_closed) else {
+    fn on_file_answer(&mut self, child: u32, answer: ProgramAnswer) {
+        let child_index = child as usize;
+        let Some(child) = self.children.get_mut(child_index).filter(|child| !child.is_closed)
+        else {
             return;
         };
-        if child_index == SHEPHERD_CHILD
-            && to != SHEPHERD_CHILD
-            && let Some(left) = child.requested_file_bytes.checked_sub(length)
+        if child_index != SHEPHERD_CHILD
+            && let Some(left) = child.requested_file_bytes.checked_sub(answer.charge())
         {
             child.requested_file_bytes = left;
-            self.outgoing.push(Outgoing::ToChild(to, order));
+            self.outgoing.push(to_child(child_index, Order::Program(answer)));
         }
     }
 
@@ -372,7 +406,7 @@ impl TreeNode {
             let hosts = child.hosts.clone();
             // The loss is reported before anything that the child's end completes.
             self.flush_pending_reports();
-            self.outgoing.push(Outgoing::ToParent(Report::HostsLost { code, hosts, reason }));
+            self.outgoing.push(Outgoing::Parent(Report::HostsLost { code, hosts, reason }));
         }
         self.close_child(child_index);
     }
@@ -406,7 +440,7 @@ impl TreeNode {
         let has_no_hosts = |index: usize| self.children[index].hosts.is_empty();
         if (0..child_count).all(|index| reduction.answered[index] || has_no_hosts(index)) {
             let sample = reduction.sample;
-            self.queue_report(Report::SampleResult { element, round, sample });
+            self.queue_report(ElementReport::SampleResult { round, sample }.of(element));
         }
     }
 
@@ -434,7 +468,7 @@ impl TreeNode {
             let summary = if combined.idle { combined } else { busy };
             let reannounce = self.unconfirmed_idle.remove(&element) && combined.idle;
             if self.idle_summaries.insert(element, summary) != Some(summary) || reannounce {
-                self.queue_report(Report::IdleSummary { element, summary });
+                self.queue_report(Report::Switch(SwitchReport::IdleSummary { element, summary }));
             }
         }
     }
@@ -446,7 +480,7 @@ impl TreeNode {
         for (child_index, child) in self.children.iter_mut().enumerate() {
             let credit = std::mem::take(&mut child.credit_to_grant);
             if credit > 0 && !child.is_closed {
-                self.outgoing.push(Outgoing::ToChild(child_index, Order::OutputAck(credit)));
+                self.outgoing.push(to_child(child_index, Order::OutputAck(credit)));
             }
         }
         if self.finishing
@@ -456,7 +490,8 @@ impl TreeNode {
             self.finished = true;
             let elapsed_ns =
                 self.children.iter().filter_map(|child| child.elapsed_ns).max().unwrap_or(0);
-            self.outgoing.push(Outgoing::ToParent(Report::Finished { elapsed_ns }));
+            let report = Report::Job(JobReport::Finished { elapsed_ns });
+            self.outgoing.push(Outgoing::Parent(report));
         }
         std::mem::take(&mut self.outgoing)
     }
@@ -464,13 +499,13 @@ impl TreeNode {
     fn queue_report(&mut self, report: Report) {
         if let Err(report) = self.pending_reports.push(report) {
             self.flush_pending_reports();
-            self.outgoing.push(Outgoing::ToParent(report));
+            self.outgoing.push(Outgoing::Parent(report));
         }
     }
 
     fn flush_pending_reports(&mut self) {
         while let Some(report) = self.pending_reports.pop() {
-            self.outgoing.push(Outgoing::ToParent(report));
+            self.outgoing.push(Outgoing::Parent(report));
         }
     }
 
@@ -483,7 +518,7 @@ impl TreeNode {
         while let Some(child_index) = self.next_output_child() {
             let child = &mut self.children[child_index];
             match child.queue.front() {
-                Some(Report::Output { bytes, is_partial_line, .. }) => {
+                Some(OutputReport::Text { bytes, is_partial_line, .. }) => {
                     let (len, is_partial_line) = (bytes.len() as u64, *is_partial_line);
                     if len > self.credit {
                         break;
@@ -492,21 +527,22 @@ impl TreeNode {
                     child.credit_to_grant += len;
                     self.mid_line_child = is_partial_line.then_some(child_index);
                 }
-                Some(Report::Drained) => {
+                Some(OutputReport::Drained) => {
                     child.queue.pop_front();
                     child.drained = true;
                     continue;
                 }
-                _ => {}
+                Some(OutputReport::Flush { .. }) | None => {}
             }
-            self.outgoing.extend(child.queue.pop_front().map(Outgoing::ToParent));
+            let report = child.queue.pop_front().map(Report::Output);
+            self.outgoing.extend(report.map(Outgoing::Parent));
         }
         let is_drained = |child: &Child| {
             child.drained || (child.is_closed && (child.queue.is_empty() || self.killed))
         };
         if self.draining && self.children.iter().all(is_drained) {
             self.draining = false;
-            self.outgoing.push(Outgoing::ToParent(Report::Drained));
+            self.outgoing.push(Outgoing::Parent(Report::Output(OutputReport::Drained)));
         }
         if let Some(switch_seq) = self.stopping_switch_seq
             && self.children.iter().all(|child| has_stopped(child, switch_seq))
@@ -516,11 +552,12 @@ impl TreeNode {
             // Of several turns of a rotation, the last one counts.
             let last =
                 self.children.iter().map(|child| child.stopped_switch_seq).max().unwrap_or(0);
-            self.queue_report(Report::Stopped { switch_seq: switch_seq.max(last) });
+            let switch_seq = switch_seq.max(last);
+            self.queue_report(Report::Switch(SwitchReport::Stopped { switch_seq }));
         }
         if !self.is_ready && self.children.iter().all(|child| child.ready) {
             self.is_ready = true;
-            self.queue_report(Report::Ready);
+            self.queue_report(Report::Job(JobReport::Ready));
         }
     }
 

@@ -13,42 +13,54 @@ fn root_node() -> TreeNode {
 
 fn output(text: &str, is_partial_line: bool) -> Report {
     let bytes = text.as_bytes().to_vec();
-    Report::Output { host: 0, stream: Stream::Stdout, bytes, is_partial_line }
+    Report::Output(OutputReport::Text { host: 0, stream: Stream::Stdout, bytes, is_partial_line })
+}
+
+const READY: Report = Report::Job(JobReport::Ready);
+const DRAINED: Report = Report::Output(OutputReport::Drained);
+const FINISHED: Report = Report::Job(JobReport::Finished { elapsed_ns: 1 });
+
+fn stopped(switch_seq: u64) -> Report {
+    Report::Switch(SwitchReport::Stopped { switch_seq })
+}
+
+/// An order to a child host.
+fn to_host(child_index: usize, order: Order) -> Outgoing {
+    Outgoing::Child(child_index, HopOrder::Tree(order))
 }
 
 fn reports_to_parent(tree_node: &mut TreeNode) -> Vec<Report> {
     let to_parent =
-        |message| if let Outgoing::ToParent(report) = message { Some(report) } else { None };
+        |message| if let Outgoing::Parent(report) = message { Some(report) } else { None };
     tree_node.take_outgoing().into_iter().filter_map(to_parent).collect()
 }
 
 #[test]
 fn every_host_receives_its_own_index() {
     let mut tree_node = root_node();
-    let placement = tree_node.placement().clone();
-    tree_node.on_order(Order::SetPlacement(placement));
+    tree_node.announce_placement();
     let host_indices: Vec<_> = tree_node
         .take_outgoing()
         .into_iter()
         .map(|message| match message {
-            Outgoing::ToChild(child_index, Order::SetPlacement(placement)) => {
+            Outgoing::Child(child_index, HopOrder::SetPlacement(placement)) => {
                 (child_index, placement.self_host)
             }
             unexpected => panic!("{unexpected:?}"),
         })
         .collect();
-    assert_eq!(host_indices, [(0, 0), (1, 1), (2, 2)]);
+    assert_eq!(host_indices, [(1, 1), (2, 2)]);
 }
 
 #[test]
 fn an_order_for_one_host_goes_to_that_host_only() {
     let mut tree_node = root_node();
-    tree_node.on_order(Order::Flushed { host: 2, token: 5 });
-    tree_node.on_order(Order::StdinEof);
-    let first = Outgoing::ToChild(2, Order::Flushed { host: 2, token: 5 });
+    tree_node.on_order(Order::Job(JobOrder::Flushed { host: 2, token: 5 }));
+    tree_node.on_order(Order::Job(JobOrder::StdinEof));
+    let first = to_host(2, Order::Job(JobOrder::Flushed { host: 2, token: 5 }));
     assert_eq!(
         tree_node.take_outgoing(),
-        [first, Outgoing::ToChild(SHEPHERD_CHILD, Order::StdinEof)]
+        [first, Outgoing::Shepherd(ShepherdOrder::Job(JobOrder::StdinEof))]
     );
 }
 
@@ -56,56 +68,52 @@ fn an_order_for_one_host_goes_to_that_host_only() {
 fn a_job_has_stopped_when_every_remaining_host_has() {
     let mut tree_node = root_node();
     let order_stop = |tree_node: &mut TreeNode, switch_seq| {
-        tree_node.on_order(Order::Stop { switch_seq, is_lasting: false })
+        tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq, is_lasting: false }))
     };
     order_stop(&mut tree_node, 4);
-    tree_node.on_report(0, Report::Stopped { switch_seq: 4 });
-    tree_node.on_report(2, Report::Stopped { switch_seq: 4 });
+    tree_node.on_report(0, stopped(4));
+    tree_node.on_report(2, stopped(4));
     assert_eq!(reports_to_parent(&mut tree_node), []);
     assert_eq!(tree_node.unstopped_hosts().map(|hosts| hosts.start).collect::<Vec<_>>(), [1]);
     tree_node.close_child(1);
-    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
+    assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
     // A report that is late, about an order that another order has followed.
     order_stop(&mut tree_node, 6);
-    tree_node.on_report(0, Report::Stopped { switch_seq: 6 });
-    tree_node.on_order(Order::Run {
+    tree_node.on_report(0, stopped(6));
+    tree_node.on_order(Order::Switch(SwitchOrder::Run {
         switch_seq: 7,
         idle_check_interval_us: 0,
         stop_condition: StopCondition::OnOrder,
-    });
-    tree_node.on_report(2, Report::Stopped { switch_seq: 6 });
+    }));
+    tree_node.on_report(2, stopped(6));
     assert_eq!(reports_to_parent(&mut tree_node), []);
     assert_eq!(tree_node.unstopped_hosts().count(), 0);
     order_stop(&mut tree_node, 8);
-    tree_node.on_report(2, Report::Stopped { switch_seq: 6 });
+    tree_node.on_report(2, stopped(6));
     assert_eq!(tree_node.unstopped_hosts().collect::<Vec<_>>(), [0..1, 2..3]);
     for host in [0, 2] {
-        tree_node.on_report(host, Report::Stopped { switch_seq: 8 });
+        tree_node.on_report(host, stopped(8));
     }
-    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 8 }]);
+    assert_eq!(reports_to_parent(&mut tree_node), [stopped(8)]);
 }
 
 #[test]
 fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
     let mut tree_node = root_node();
-    let run = |switch_seq, stop_condition| Order::Run {
-        switch_seq,
-        idle_check_interval_us: 0,
-        stop_condition,
+    let run = |switch_seq, stop_condition| {
+        Order::Switch(SwitchOrder::Run { switch_seq, idle_check_interval_us: 0, stop_condition })
     };
     tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
-    [0, 2]
-        .into_iter()
-        .for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 4 }));
+    [0, 2].into_iter().for_each(|host| tree_node.on_report(host, stopped(4)));
     // A new idle check interval changes nothing.
     tree_node.on_order(run(5, StopCondition::Unchanged));
     assert_eq!(reports_to_parent(&mut tree_node), []);
-    tree_node.on_report(1, Report::Stopped { switch_seq: 4 });
-    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
+    tree_node.on_report(1, stopped(4));
+    assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
     // The hosts were about to stop when the stop was cancelled.
     tree_node.on_order(run(6, StopCondition::After { run_us: 500, switch_seq: 7 }));
     tree_node.on_order(run(8, StopCondition::OnOrder));
-    (0..3).for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 7 }));
+    (0..3).for_each(|host| tree_node.on_report(host, stopped(7)));
     assert_eq!(reports_to_parent(&mut tree_node), []);
 }
 
@@ -129,23 +137,23 @@ fn equal_reports_of_all_hosts_go_up_as_one() {
     for child_index in 0..3 {
         let first = child_index as u32 * 2;
         let nodes = NodeSet::from(first..first + 2);
-        tree_node
-            .on_report(child_index, Report::Ended { element: 0, nodes, status: Status::Exited(0) });
+        tree_node.on_report(
+            child_index,
+            ElementReport::Ended { nodes, status: Status::Exited(0) }.of(0),
+        );
     }
     let nodes = NodeSet::from(0..6);
     assert_eq!(
         reports_to_parent(&mut tree_node),
-        [Report::Ended { element: 0, nodes, status: Status::Exited(0) }]
+        [ElementReport::Ended { nodes, status: Status::Exited(0) }.of(0)]
     );
 }
 
 #[test]
 fn after_a_stop_every_host_must_report_idle_again() {
     let mut tree_node = root_node();
-    let run = |switch_seq, stop_condition| Order::Run {
-        switch_seq,
-        idle_check_interval_us: 1500,
-        stop_condition,
+    let run = |switch_seq, stop_condition| {
+        Order::Switch(SwitchOrder::Run { switch_seq, idle_check_interval_us: 1500, stop_condition })
     };
     (0..3).for_each(|child_index| tree_node.on_report(child_index, idle_summary(true, 1)));
     assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)]);
@@ -153,19 +161,19 @@ fn after_a_stop_every_host_must_report_idle_again() {
     tree_node.on_report(1, idle_summary(true, 1));
     assert_eq!(reports_to_parent(&mut tree_node), [], "the parent has that report");
     // They stop by an order, then by themselves.
-    tree_node.on_order(Order::Stop { switch_seq: 2, is_lasting: false });
+    tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq: 2, is_lasting: false }));
     tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
     tree_node.on_report(0, idle_summary(true, 1));
     tree_node.on_report(1, idle_summary(true, 1));
     assert_eq!(reports_to_parent(&mut tree_node), []);
     tree_node.on_report(2, idle_summary(true, 1));
     assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)], "once more");
-    (0..3).for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 4 }));
-    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
+    (0..3).for_each(|host| tree_node.on_report(host, stopped(4)));
+    assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
     tree_node.on_order(run(5, StopCondition::OnOrder));
     (0..3).for_each(|child_index| tree_node.on_report(child_index, idle_summary(true, 1)));
     assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)], "once more");
-    tree_node.on_order(Order::Stop { switch_seq: 6, is_lasting: false });
+    tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq: 6, is_lasting: false }));
     tree_node.on_order(run(7, StopCondition::OnOrder));
     tree_node.on_report(2, idle_summary(false, 0));
     assert_eq!(
@@ -176,10 +184,10 @@ fn after_a_stop_every_host_must_report_idle_again() {
 }
 
 fn idle_summary(idle: bool, sent: u64) -> Report {
-    Report::IdleSummary {
+    Report::Switch(SwitchReport::IdleSummary {
         element: 0,
         summary: IdleSummary { idle, sent, received: sent, outstanding_rma: 0 },
-    }
+    })
 }
 
 #[test]
@@ -197,7 +205,7 @@ fn an_element_is_idle_when_every_host_has_reported_it() {
     tree_node.on_report(0, idle_summary(false, 0));
     tree_node.on_report(1, idle_summary(false, 0));
     assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(false, 0)]);
-    tree_node.on_order(Order::StartStage(1));
+    tree_node.on_order(Order::Job(JobOrder::StartStage(1)));
     tree_node.take_outgoing();
     tree_node.on_report(0, idle_summary(true, 0));
     assert_eq!(
@@ -212,7 +220,7 @@ fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
     let sample_result = |round, nodes| {
         let sample =
             ActivitySample { node_count: nodes, sent: nodes.into(), ..ActivitySample::EMPTY };
-        Report::SampleResult { element: 0, round, sample }
+        ElementReport::SampleResult { round, sample }.of(0)
     };
     let mut tree_node = root_node();
     let nodes = NodeSet::one(3);
@@ -220,11 +228,11 @@ fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
     tree_node.on_report(1, sample_result(1, 2));
     tree_node.on_report(1, sample_result(1, 2));
     assert_eq!(reports_to_parent(&mut tree_node), []);
-    tree_node.on_report(2, Report::InBarrier { element: 0, nodes: nodes.clone() });
+    tree_node.on_report(2, ElementReport::InBarrier { nodes: nodes.clone() }.of(0));
     tree_node.on_report(2, sample_result(1, 2));
     assert_eq!(
         reports_to_parent(&mut tree_node),
-        [Report::InBarrier { element: 0, nodes }, sample_result(1, 6)]
+        [ElementReport::InBarrier { nodes }.of(0), sample_result(1, 6)]
     );
     for child_index in [0, 2] {
         tree_node.on_report(child_index, sample_result(2, 2));
@@ -241,10 +249,10 @@ fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
 fn ready_and_drained_and_finished_wait_for_the_last_host() {
     let mut tree_node = root_node();
     for (report, order) in [
-        (Report::Ready, None),
-        (Report::Drained, Some(Order::Drain)),
-        (Report::Drained, Some(Order::Drain)),
-        (Report::Finished { elapsed_ns: 4 }, Some(Order::Finish)),
+        (READY, None),
+        (DRAINED, Some(Order::Job(JobOrder::Drain))),
+        (DRAINED, Some(Order::Job(JobOrder::Drain))),
+        (Report::Job(JobReport::Finished { elapsed_ns: 4 }), Some(Order::Job(JobOrder::Finish))),
     ] {
         order.into_iter().for_each(|order| tree_node.on_order(order));
         for child_index in [1, 0, 2] {
@@ -275,28 +283,30 @@ fn a_line_that_goes_on_is_not_cut_by_another_host() {
 #[test]
 fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wait() {
     let mut tree_node = root_node();
-    let chunk = || Report::Output {
-        host: 0,
-        stream: Stream::Stdout,
-        bytes: vec![b'\n'; MAX_IO_CHUNK],
-        is_partial_line: false,
+    let chunk = || {
+        Report::Output(OutputReport::Text {
+            host: 0,
+            stream: Stream::Stdout,
+            bytes: vec![b'\n'; MAX_IO_CHUNK],
+            is_partial_line: false,
+        })
     };
     let window = HOP_WINDOW as usize / MAX_IO_CHUNK;
     for _ in 0..window + 2 {
         tree_node.on_report(1, chunk());
     }
-    tree_node.on_report(1, Report::Flush { host: 1, token: 9 });
-    tree_node.on_report(1, Report::Exit { element: 0, code: 1 });
+    tree_node.on_report(1, Report::Output(OutputReport::Flush { host: 1, token: 9 }));
+    tree_node.on_report(1, ElementReport::Exit { code: 1 }.of(0));
     let outgoing = tree_node.take_outgoing();
     assert_eq!(
-        outgoing.iter().filter(|message| **message == Outgoing::ToParent(chunk())).count(),
+        outgoing.iter().filter(|message| **message == Outgoing::Parent(chunk())).count(),
         window
     );
-    assert!(outgoing.contains(&Outgoing::ToParent(Report::Exit { element: 0, code: 1 })));
-    assert!(outgoing.contains(&Outgoing::ToChild(1, Order::OutputAck(HOP_WINDOW))));
+    assert!(outgoing.contains(&Outgoing::Parent(ElementReport::Exit { code: 1 }.of(0))));
+    assert!(outgoing.contains(&to_host(1, Order::OutputAck(HOP_WINDOW))));
     assert_eq!(outgoing.len(), window + 2);
     tree_node.on_order(Order::OutputAck(2 * MAX_IO_CHUNK as u64));
-    let flush = Report::Flush { host: 1, token: 9 };
+    let flush = Report::Output(OutputReport::Flush { host: 1, token: 9 });
     assert_eq!(reports_to_parent(&mut tree_node), [chunk(), chunk(), flush]);
 }
 
@@ -305,61 +315,61 @@ fn a_killed_job_does_not_wait_for_its_reader() {
     let mut tree_node = root_node();
     tree_node.credit = 0;
     tree_node.on_report(0, output("never read\n", false));
-    tree_node.on_order(Order::Kill);
-    tree_node.on_order(Order::Drain);
-    (0..3).for_each(|child_index| tree_node.on_report(child_index, Report::Drained));
-    assert_eq!(reports_to_parent(&mut tree_node), [Report::Drained]);
-    tree_node.on_order(Order::Finish);
-    (0..3).for_each(|child_index| {
-        tree_node.on_report(child_index, Report::Finished { elapsed_ns: 1 })
-    });
-    assert_eq!(reports_to_parent(&mut tree_node), [Report::Finished { elapsed_ns: 1 }]);
+    tree_node.on_order(Order::Job(JobOrder::Kill));
+    tree_node.on_order(Order::Job(JobOrder::Drain));
+    (0..3).for_each(|child_index| tree_node.on_report(child_index, DRAINED));
+    assert_eq!(reports_to_parent(&mut tree_node), [DRAINED]);
+    tree_node.on_order(Order::Job(JobOrder::Finish));
+    (0..3).for_each(|child_index| tree_node.on_report(child_index, FINISHED));
+    assert_eq!(reports_to_parent(&mut tree_node), [FINISHED]);
 }
 
 #[test]
 fn a_job_ends_even_when_hosts_are_lost() {
     let mut tree_node = root_node();
-    tree_node.on_order(Order::Drain);
-    tree_node.on_report(0, Report::Drained);
-    tree_node.on_report(1, Report::Drained);
+    tree_node.on_order(Order::Job(JobOrder::Drain));
+    tree_node.on_report(0, DRAINED);
+    tree_node.on_report(1, DRAINED);
     tree_node.take_outgoing();
     tree_node.on_child_lost(2, 1, "silent".to_owned());
     let reason = "silent".to_owned();
     let lost_report = Report::HostsLost { code: 1, hosts: 2..3, reason };
-    assert_eq!(reports_to_parent(&mut tree_node), [lost_report, Report::Drained]);
-    tree_node.on_order(Order::Finish);
-    tree_node.on_report(0, Report::Finished { elapsed_ns: 1 });
+    assert_eq!(reports_to_parent(&mut tree_node), [lost_report, DRAINED]);
+    tree_node.on_order(Order::Job(JobOrder::Finish));
+    tree_node.on_report(0, FINISHED);
     tree_node.close_child(1);
-    assert_eq!(reports_to_parent(&mut tree_node), [Report::Finished { elapsed_ns: 1 }]);
+    assert_eq!(reports_to_parent(&mut tree_node), [FINISHED]);
 }
 
 #[test]
 fn programs_go_from_the_parent_to_the_shepherd_and_from_there_to_child_hosts() {
     let (hash, bytes) = ([7; 32], vec![1; 100]);
-    let request = |length| Report::FileRequest { hash, offset: 5, length };
+    let request = |length| FileRequest { hash, offset: 5, length };
+    let chunk = || ProgramAnswer::Chunk { hash, offset: 5, bytes: bytes.clone() };
+    let to_parent = |length| Outgoing::Parent(Report::FileRequest(request(length)));
     let mut tree_node = root_node();
-    tree_node.on_report(SHEPHERD_CHILD, request(100));
-    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToParent(request(100))]);
-    tree_node.on_report(2, request(150));
-    let order = Order::SendFile { child: 2, hash, offset: 5, length: 150 };
-    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(SHEPHERD_CHILD, order)]);
-    let chunk = Order::FileChunk { hash, offset: 5, bytes: bytes.clone() };
-    tree_node.on_order(chunk.clone());
-    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(SHEPHERD_CHILD, chunk.clone())]);
-    // Neither another child's nor more than was requested, nor to nobody.
-    let answer = |child| Report::FileChunk { child, hash, offset: 5, bytes: bytes.clone() };
-    for (from, child) in [(1, 2), (0, 1), (0, 0), (0, 3), (0, u32::MAX)] {
-        tree_node.on_report(from, answer(child));
-        assert_eq!(tree_node.take_outgoing(), [], "{from} {child}");
+    tree_node.on_shepherd_report(ShepherdReport::FileRequest(request(100)));
+    assert_eq!(tree_node.take_outgoing(), [to_parent(100)]);
+    tree_node.on_report(2, Report::FileRequest(request(150)));
+    let order = ShepherdOrder::SendFile { child: 2, request: request(150) };
+    assert_eq!(tree_node.take_outgoing(), [Outgoing::Shepherd(order)]);
+    tree_node.on_order(Order::Program(chunk()));
+    let to_shepherd = Outgoing::Shepherd(ShepherdOrder::Program(chunk()));
+    assert_eq!(tree_node.take_outgoing(), [to_shepherd]);
+    // Not more than was requested, nor to nobody.
+    let answer = |child| ShepherdReport::Program { child, answer: chunk() };
+    for child in [1, 0, 3, u32::MAX] {
+        tree_node.on_shepherd_report(answer(child));
+        assert_eq!(tree_node.take_outgoing(), [], "{child}");
     }
-    tree_node.on_report(SHEPHERD_CHILD, answer(2));
-    tree_node.on_report(SHEPHERD_CHILD, answer(2));
-    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(2, chunk.clone())]);
+    tree_node.on_shepherd_report(answer(2));
+    tree_node.on_shepherd_report(answer(2));
+    assert_eq!(tree_node.take_outgoing(), [to_host(2, Order::Program(chunk()))]);
     // The node above the first host passes requests and answers on.
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
     let mut tree_node = TreeNode::at_master(Placement::new(0, hosts));
-    tree_node.on_report(1, request(100));
-    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToParent(request(100))]);
-    tree_node.on_order(chunk.clone());
-    assert_eq!(tree_node.take_outgoing(), [Outgoing::ToChild(1, chunk)]);
+    tree_node.on_report(1, Report::FileRequest(request(100)));
+    assert_eq!(tree_node.take_outgoing(), [to_parent(100)]);
+    tree_node.on_order(Order::Program(chunk()));
+    assert_eq!(tree_node.take_outgoing(), [to_host(1, Order::Program(chunk()))]);
 }

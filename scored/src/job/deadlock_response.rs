@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use score_proto::job_control::{Order, Placement};
+use score_proto::job_control::{ElementOrder, Placement};
 use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
 
 use crate::cluster::MonotonicTime;
@@ -30,7 +30,7 @@ const MAX_LISTED_PROCESSES: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResponseAction {
     /// Send this to the hosts.
-    Order(Order),
+    Order(ElementOrder),
     /// Stop the job, and report [`DeadlockResponse::on_gang_stopped`].
     StopGang,
     /// The job continues.
@@ -52,7 +52,6 @@ enum Phase {
 /// One parallel process of the running stage.
 #[derive(Debug)]
 pub struct DeadlockResponse {
-    element: u32,
     nodes: u32,
     detector: Detector,
     all_idle: bool,
@@ -63,16 +62,9 @@ pub struct DeadlockResponse {
 
 impl DeadlockResponse {
     /// The response for a parallel process of this many nodes, none of which was sampled.
-    pub fn new(element: u32, nodes: u32) -> Self {
+    pub fn new(nodes: u32) -> Self {
         let detector = Detector::new(nodes);
-        Self {
-            element,
-            nodes,
-            detector,
-            all_idle: false,
-            idle_report_stale: false,
-            phase: Phase::Watching,
-        }
+        Self { nodes, detector, all_idle: false, idle_report_stale: false, phase: Phase::Watching }
     }
 
     /// Whether all of its processes wait and no message is outstanding, as reported since the job
@@ -163,10 +155,9 @@ impl DeadlockResponse {
         }
         let mut steps = Vec::new();
         for action in self.detector.on(event, now) {
-            let element = self.element;
             match action {
                 DetectorAction::TakeSnapshot { round, stopped } => {
-                    steps.push(ResponseAction::Order(Order::Sample { element, round, stopped }));
+                    steps.push(ResponseAction::Order(ElementOrder::Sample { round, stopped }));
                 }
                 DetectorAction::StopGang => steps.push(ResponseAction::StopGang),
                 DetectorAction::Release => steps.push(ResponseAction::Release),
@@ -174,7 +165,7 @@ impl DeadlockResponse {
                     self.phase =
                         Phase::Explaining { waits: Vec::new(), deadline: now + EXPLAIN_TIMEOUT };
                     steps.extend([
-                        ResponseAction::Order(Order::QueryWaits { element }),
+                        ResponseAction::Order(ElementOrder::QueryWaits),
                         ResponseAction::Release,
                     ]);
                 }
@@ -190,10 +181,10 @@ impl DeadlockResponse {
         };
         waits.sort_unstable_by_key(|wait| wait.node);
         // No node has called sc_signal_bcast, so no node gets an answer.
-        let (element, serial, signal) = (self.element, u64::MAX, libc::SIGHUP);
+        let (serial, signal) = (u64::MAX, libc::SIGHUP);
         vec![
             ResponseAction::DeclareDeadlock(waits),
-            ResponseAction::Order(Order::Broadcast { element, serial, signal }),
+            ResponseAction::Order(ElementOrder::Broadcast { serial, signal }),
         ]
     }
 }
@@ -257,7 +248,7 @@ mod tests {
     }
 
     fn round_and_stopped(steps: &[ResponseAction]) -> (u64, bool) {
-        let [ResponseAction::Order(Order::Sample { element: 4, round, stopped })] = steps else {
+        let [ResponseAction::Order(ElementOrder::Sample { round, stopped })] = steps else {
             panic!("{steps:?}")
         };
         (*round, *stopped)
@@ -265,7 +256,7 @@ mod tests {
 
     /// Stopped for the confirming round, whose number is returned.
     fn stopped_response() -> (DeadlockResponse, u64) {
-        let mut response = DeadlockResponse::new(4, 2);
+        let mut response = DeadlockResponse::new(2);
         let (mut round, _) = round_and_stopped(&response.on_idle_report(idle_report(), T0));
         for _ in 0..2 {
             (round, _) = round_and_stopped(&response.on_round_done(round, activity(), T0));
@@ -294,12 +285,12 @@ mod tests {
         let steps = response.on_round_done(round, activity(), T0);
         assert_eq!(
             steps,
-            [ResponseAction::Order(Order::QueryWaits { element: 4 }), ResponseAction::Release]
+            [ResponseAction::Order(ElementOrder::QueryWaits), ResponseAction::Release]
         );
         assert_eq!(response.on_explanations(vec![wait(1)], T0), []);
         let [
             ResponseAction::DeclareDeadlock(waits),
-            ResponseAction::Order(Order::Broadcast { signal, .. }),
+            ResponseAction::Order(ElementOrder::Broadcast { signal, .. }),
         ] = &response.on_explanations(vec![wait(0)], T0)[..]
         else {
             panic!("{response:?}")

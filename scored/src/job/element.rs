@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use score_proto::job_control::{HostNetworkAddress, Order, Report, Status};
+use score_proto::job_control::{ElementOrder, HostNetworkAddress, Status};
 use score_proto::message::{Level, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
@@ -72,11 +72,6 @@ impl Element {
         Self { independent_nodes: self.kind != ProgramKind::Score, ..self }
     }
 
-    /// Its number in the stage.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// Whether it has a network and running nodes that may use it.
     pub fn is_communicating(&self) -> bool {
         self.network_ready && !self.is_ended()
@@ -90,33 +85,6 @@ impl Element {
     /// Its exit code, as known so far.
     pub fn code(&self) -> u8 {
         self.exit_summary.code()
-    }
-
-    /// Handles a report about some of its nodes. `expected_signals` are the signals that the user
-    /// has caused.
-    pub fn on_report(
-        &mut self,
-        report: Report,
-        expected_signals: &[i32],
-        out: &mut Vec<MasterAction>,
-    ) {
-        match report {
-            Report::Attached { nodes, addresses, .. } => self.on_attached(&nodes, addresses, out),
-            Report::InBarrier { nodes, .. } => self.on_in_barrier(&nodes, out),
-            Report::Ended { nodes, status, .. } => {
-                self.on_ended(&nodes, status, expected_signals, out)
-            }
-            Report::Skipped { nodes, .. } => self.on_skipped(&nodes),
-            Report::NotStarted { nodes, code, reason, .. } => {
-                self.on_not_started(&nodes, code, &reason, out);
-            }
-            Report::Exit { code, .. } => self.on_exit(code, out),
-            Report::Broadcast { node, signal, .. } => self.on_broadcast(node, signal, out),
-            Report::Sent { serial, nodes, .. } => self.on_broadcast_sent(serial, &nodes, out),
-            Report::Inspect { signal, text, .. } => self.on_inspect(signal, text, out),
-            Report::ElementFailed { reason, .. } => self.on_broken(&reason, out),
-            _ => {}
-        }
     }
 
     /// Nodes that were never started and need not be, or whose host is lost.
@@ -142,10 +110,14 @@ impl Element {
         self.stop(out);
     }
 
+    fn order(&self, order: ElementOrder) -> MasterAction {
+        MasterAction::Order(order.to(self.number))
+    }
+
     fn stop(&mut self, out: &mut Vec<MasterAction>) {
         if !self.is_ending {
             self.is_ending = true;
-            out.push(MasterAction::Order(Order::EndElement { element: self.number }));
+            out.push(self.order(ElementOrder::End));
         }
     }
 
@@ -163,13 +135,13 @@ impl Element {
     }
 
     /// The element cannot continue.
-    fn on_broken(&mut self, reason: &str, out: &mut Vec<MasterAction>) {
+    pub fn on_broken(&mut self, reason: &str, out: &mut Vec<MasterAction>) {
         let text = format!("{}: {reason}", self.name);
         self.fail_with_notice(1, Level::Error, text, out);
     }
 
     /// The program could not be started on these nodes.
-    fn on_not_started(
+    pub fn on_not_started(
         &mut self,
         nodes: &NodeSet,
         code: u8,
@@ -186,7 +158,8 @@ impl Element {
         }
     }
 
-    fn on_ended(
+    /// These nodes have ended. `expected_signals` are the signals that the user has caused.
+    pub fn on_ended(
         &mut self,
         nodes: &NodeSet,
         status: Status,
@@ -257,7 +230,8 @@ impl Element {
         self.fail_with_notice(1, Level::Error, text, out);
     }
 
-    fn on_attached(
+    /// These nodes have called score_initialize.
+    pub fn on_attached(
         &mut self,
         nodes: &NodeSet,
         addresses: Vec<HostNetworkAddress>,
@@ -274,49 +248,53 @@ impl Element {
         if self.attached.len() == self.nodes {
             self.network_ready = true;
             let peers = std::mem::take(&mut self.addresses);
-            out.push(MasterAction::Order(Order::Welcome { element: self.number, peers }));
+            out.push(self.order(ElementOrder::Welcome { peers }));
         } else {
             self.check_waiters(out);
         }
     }
 
-    fn on_in_barrier(&mut self, nodes: &NodeSet, out: &mut Vec<MasterAction>) {
+    /// These nodes have called sc_barrier. Returns whether the barrier is complete, so that all
+    /// nodes continue.
+    pub fn on_in_barrier(&mut self, nodes: &NodeSet, out: &mut Vec<MasterAction>) -> bool {
         if self.is_ending || nodes.last().is_some_and(|last| last >= self.nodes) {
-            return;
+            return false;
         }
         self.in_barrier.union(nodes);
-        if self.in_barrier.len() == self.nodes {
+        let is_complete = self.in_barrier.len() == self.nodes;
+        if is_complete {
             self.in_barrier = NodeSet::new();
-            out.push(MasterAction::Order(Order::BarrierDone { element: self.number }));
+            out.push(self.order(ElementOrder::BarrierDone));
         } else {
             self.check_waiters(out);
         }
+        is_complete
     }
 
     /// A node has called sc_signal_bcast.
-    fn on_broadcast(&mut self, node: u32, signal: i32, out: &mut Vec<MasterAction>) {
+    pub fn on_broadcast(&mut self, node: u32, signal: i32, out: &mut Vec<MasterAction>) {
         let serial = self.next_broadcast;
         self.next_broadcast += 1;
         self.broadcasts.insert(serial, (node, NodeSet::new()));
-        out.push(MasterAction::Order(Order::Broadcast { element: self.number, serial, signal }));
+        out.push(self.order(ElementOrder::Broadcast { serial, signal }));
     }
 
     /// The hosts of these nodes have sent a signal.
-    fn on_broadcast_sent(&mut self, serial: u64, nodes: &NodeSet, out: &mut Vec<MasterAction>) {
+    pub fn on_broadcast_sent(&mut self, serial: u64, nodes: &NodeSet, out: &mut Vec<MasterAction>) {
         let Some((node, sent_nodes)) = self.broadcasts.get_mut(&serial) else { return };
         if nodes.last().is_none_or(|last| last >= self.nodes) {
             return;
         }
         sent_nodes.union(nodes);
         if sent_nodes.len() == self.nodes {
-            let order = Order::BroadcastDone { element: self.number, node: *node };
+            let order = ElementOrder::BroadcastDone { node: *node };
             self.broadcasts.remove(&serial);
-            out.push(MasterAction::Order(order));
+            out.push(self.order(order));
         }
     }
 
     /// A node has called sc_exit.
-    fn on_exit(&mut self, code: i32, out: &mut Vec<MasterAction>) {
+    pub fn on_exit(&mut self, code: i32, out: &mut Vec<MasterAction>) {
         if !self.is_ending {
             self.exit_summary.exit.get_or_insert((code & 0xff) as u8);
             self.stop(out);
@@ -324,7 +302,7 @@ impl Element {
     }
 
     /// A node has called sc_inspectme.
-    fn on_inspect(&mut self, signal: i32, text: String, out: &mut Vec<MasterAction>) {
+    pub fn on_inspect(&mut self, signal: i32, text: String, out: &mut Vec<MasterAction>) {
         let failure = match signal {
             1..=64 => exit_code::of_signal(signal),
             _ => 1,

@@ -21,16 +21,17 @@ fn attached_element(nodes: u32) -> Element {
 }
 
 fn welcome() -> MasterAction {
-    MasterAction::Order(Order::Welcome { element: 0, peers: Vec::new() })
+    MasterAction::Order(ElementOrder::Welcome { peers: Vec::new() }.to(0))
 }
 
 fn end() -> MasterAction {
-    MasterAction::Order(Order::EndElement { element: 0 })
+    MasterAction::Order(ElementOrder::End.to(0))
 }
 
 fn barrier(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<MasterAction> {
     let mut out = Vec::new();
-    element.on_in_barrier(&nodes.into(), &mut out);
+    let is_complete = element.on_in_barrier(&nodes.into(), &mut out);
+    assert_eq!(is_complete, out == [MasterAction::Order(ElementOrder::BarrierDone.to(0))]);
     out
 }
 
@@ -64,7 +65,7 @@ fn the_addresses_of_all_hosts_go_to_all_with_the_welcome() {
     element.on_attached(&one(1), vec![address(1)], &mut out);
     element.on_attached(&one(0), vec![address(0)], &mut out);
     let peers = vec![address(1), address(0)];
-    assert_eq!(out, [MasterAction::Order(Order::Welcome { element: 0, peers })]);
+    assert_eq!(out, [MasterAction::Order(ElementOrder::Welcome { peers }.to(0))]);
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn a_barrier_is_done_when_all_are_in_it_and_can_be_entered_again() {
     let mut element = attached_element(4);
     for _ in 0..2 {
         assert_eq!(barrier(&mut element, 1..4), []);
-        let done = MasterAction::Order(Order::BarrierDone { element: 0 });
+        let done = MasterAction::Order(ElementOrder::BarrierDone.to(0));
         assert_eq!(barrier(&mut element, 0..1), [done]);
     }
 }
@@ -155,26 +156,25 @@ fn a_node_number_that_does_not_exist_is_ignored() {
 #[test]
 fn a_broadcast_is_done_when_every_host_has_sent_it() {
     let mut element = attached_element(6);
-    let mut report_event = |report: Report| {
+    let call = |element: &mut Element, node| {
         let mut out = Vec::new();
-        element.on_report(report, &[], &mut out);
+        element.on_broadcast(node, 10, &mut out);
         out
     };
-    let call = |node| Report::Broadcast { element: 0, node, signal: 10 };
-    let order = |serial| MasterAction::Order(Order::Broadcast { element: 0, serial, signal: 10 });
-    let sent = |serial, nodes: std::ops::Range<u32>| Report::Sent {
-        element: 0,
-        serial,
-        nodes: NodeSet::from(nodes),
+    let sent = |element: &mut Element, serial, nodes: std::ops::Range<u32>| {
+        let mut out = Vec::new();
+        element.on_broadcast_sent(serial, &nodes.into(), &mut out);
+        out
     };
-    let done = |node| MasterAction::Order(Order::BroadcastDone { element: 0, node });
-    assert_eq!(report_event(call(4)), [order(0)]);
-    assert_eq!(report_event(call(1)), [order(1)]);
+    let order = |serial| MasterAction::Order(ElementOrder::Broadcast { serial, signal: 10 }.to(0));
+    let done = |node| MasterAction::Order(ElementOrder::BroadcastDone { node }.to(0));
+    assert_eq!(call(&mut element, 4), [order(0)]);
+    assert_eq!(call(&mut element, 1), [order(1)]);
     // The caller's own host is not enough.
-    assert_eq!(report_event(sent(0, 4..6)), []);
-    assert_eq!(report_event(sent(1, 0..4)), []);
-    assert_eq!(report_event(sent(0, 0..4)), [done(4)]);
-    assert_eq!(report_event(sent(0, 0..6)), []);
-    assert_eq!(report_event(sent(1, 4..7)), []);
-    assert_eq!(report_event(sent(1, 4..6)), [done(1)]);
+    assert_eq!(sent(&mut element, 0, 4..6), []);
+    assert_eq!(sent(&mut element, 1, 0..4), []);
+    assert_eq!(sent(&mut element, 0, 0..4), [done(4)]);
+    assert_eq!(sent(&mut element, 0, 0..6), []);
+    assert_eq!(sent(&mut element, 1, 4..7), []);
+    assert_eq!(sent(&mut element, 1, 4..6), [done(1)]);
 }

@@ -4,7 +4,10 @@
 use std::collections::HashMap;
 
 use score_proto::exit_code::EXIT_DEADLOCK;
-use score_proto::job_control::{JobStart, Order, Placement, Report, StopCondition};
+use score_proto::job_control::{
+    ElementOrder, ElementReport, FileRequest, JobOrder, JobReport, JobStart, Order, OutputReport,
+    Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport,
+};
 use score_proto::message::{
     JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ServerMessage, StageSpec,
 };
@@ -163,12 +166,12 @@ pub(super) fn notice(level: Level, text: String) -> MasterAction {
 }
 
 impl JobMaster {
-    /// A job that has been checked (see [`super::validate`]) and placed, and the first orders for
+    /// A job that has been checked (see [`super::validate`]) and placed, and the first order for
     /// its hosts.
-    pub fn begin(begin: JobStart, placement: Placement) -> (Self, [Order; 2]) {
+    pub fn begin(begin: JobStart, placement: Placement) -> (Self, Order) {
         let job = Self {
             number: begin.job,
-            placement: placement.clone(),
+            placement,
             stage_programs: stage_programs(&begin.spec),
             separate: begin.spec.independent_nodes,
             state: State::Starting,
@@ -191,7 +194,7 @@ impl JobMaster {
             subscribers: Subscribers::default(),
             actions: Vec::new(),
         };
-        (job, [Order::SetPlacement(placement), Order::StartJob(Box::new(begin))])
+        (job, Order::Job(JobOrder::StartJob(Box::new(begin))))
     }
 
     /// Whether scrun has been notified of the end of the job.
@@ -225,7 +228,8 @@ impl JobMaster {
             MasterEvent::Stop { switch_seq, lasting } => {
                 self.is_scheduled = false;
                 self.on_stopped();
-                self.send_order(Order::Stop { switch_seq, is_lasting: lasting });
+                let order = SwitchOrder::Stop { switch_seq, is_lasting: lasting };
+                self.send_order(Order::Switch(order));
             }
             MasterEvent::GangStopped => {
                 let checks = self.held_elements.clone();
@@ -249,6 +253,10 @@ impl JobMaster {
         self.actions.push(MasterAction::Order(order));
     }
 
+    fn send_job_order(&mut self, order: JobOrder) {
+        self.send_order(Order::Job(order));
+    }
+
     fn send_to_client(&mut self, message: ServerMessage) {
         self.actions.push(MasterAction::ToClient(message));
     }
@@ -261,11 +269,11 @@ impl JobMaster {
     fn on_run(&mut self, switch_seq: u64, poll_interval_us: u32, until: StopCondition) {
         self.is_scheduled = true;
         self.start_if_due();
-        self.send_order(Order::Run {
+        self.send_order(Order::Switch(SwitchOrder::Run {
             switch_seq,
             idle_check_interval_us: poll_interval_us,
             stop_condition: until,
-        });
+        }));
     }
 
     fn on_stopped(&mut self) {
@@ -275,7 +283,7 @@ impl JobMaster {
 
     fn start_if_due(&mut self) {
         if self.is_scheduled && std::mem::take(&mut self.stage_pending) {
-            self.send_order(Order::StartStage(self.stage as u32));
+            self.send_job_order(JobOrder::StartStage(self.stage as u32));
         }
     }
 
@@ -305,23 +313,23 @@ impl JobMaster {
     fn on_client_request(&mut self, request: JobRequest) {
         match request {
             JobRequest::FileChunk { hash, offset, bytes } => {
-                self.on_file_chunk(Order::FileChunk { hash, offset, bytes });
+                self.on_file_chunk(ProgramAnswer::Chunk { hash, offset, bytes });
             }
-            JobRequest::Stdin(bytes) => self.send_order(Order::Stdin(bytes)),
-            JobRequest::StdinEof => self.send_order(Order::StdinEof),
+            JobRequest::Stdin(bytes) => self.send_job_order(JobOrder::Stdin(bytes)),
+            JobRequest::StdinEof => self.send_job_order(JobOrder::StdinEof),
             JobRequest::OutputAck(bytes) => self.send_order(Order::OutputAck(bytes)),
             JobRequest::Flushed(token) => {
                 if let Some((host, token)) = self.pending_flushes.remove(&token) {
-                    self.send_order(Order::Flushed { host, token });
+                    self.send_job_order(JobOrder::Flushed { host, token });
                 }
             }
             JobRequest::OutputClosed(stream) => {
                 self.expected_signals.push(libc::SIGPIPE);
-                self.send_order(Order::OutputClosed(stream));
+                self.send_job_order(JobOrder::OutputClosed(stream));
             }
             JobRequest::Signal(signal) => {
                 self.expected_signals.push(signal);
-                self.send_order(Order::Signal(signal));
+                self.send_job_order(JobOrder::Signal(signal));
                 // The job must be able to handle the signal, whether its output is read or not.
                 if self.in_gang {
                     self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
@@ -333,21 +341,17 @@ impl JobMaster {
                 self.on_subscribe(Subscriber::Scrun, period_ms)
             }
             JobRequest::Kill => {
-                self.send_order(Order::Kill);
+                self.send_job_order(JobOrder::Kill);
                 self.end_all(exit_code::of_signal(libc::SIGKILL));
             }
         }
     }
 
     /// scrun sends a piece of a program, as far as the hosts have requested it.
-    fn on_file_chunk(&mut self, order: Order) {
-        let length = match &order {
-            Order::FileChunk { bytes, .. } => bytes.len().max(1) as u64,
-            _ => return,
-        };
-        if let Some(left) = self.requested_file_bytes.checked_sub(length) {
+    fn on_file_chunk(&mut self, answer: ProgramAnswer) {
+        if let Some(left) = self.requested_file_bytes.checked_sub(answer.charge()) {
             self.requested_file_bytes = left;
-            self.send_order(order);
+            self.send_order(Order::Program(answer));
         }
     }
 
@@ -355,7 +359,7 @@ impl JobMaster {
         let period_ms = self.subscribers.set(subscriber, period_ms);
         // Hosts that prepare get the period with the first stage.
         if let Some(period_ms) = period_ms.filter(|_| self.state != State::Starting) {
-            self.send_order(Order::SubscribeMetrics { period_ms });
+            self.send_job_order(JobOrder::SubscribeMetrics { period_ms });
         }
     }
 
@@ -371,90 +375,127 @@ impl JobMaster {
 
     fn on_report(&mut self, report: Report) {
         match report {
-            Report::Ready if self.state == State::Starting => {
-                let hosts = self.placement.hosts.len() as u32;
-                let nodes = self.placement.nodes();
-                self.send_to_client(ServerMessage::Accepted { job: self.number, nodes, hosts });
-                let period_ms = self.subscribers.min_period_ms();
-                if period_ms > 0 {
-                    self.send_order(Order::SubscribeMetrics { period_ms });
-                }
-                self.begin_stage(0);
-            }
-            Report::Refused { code, reason } if self.state == State::Starting => {
-                self.finish(Some(reason), code);
-            }
-            Report::FileRequest { hash, offset, length } if self.state == State::Starting => {
-                self.requested_file_bytes = self.requested_file_bytes.saturating_add(length);
-                self.send_to_client(ServerMessage::FileRequest { hash, offset, length });
-            }
-            Report::JobFailed { code, reason } => self.on_lost(code, reason),
+            Report::FileRequest(request) => self.on_file_request(request),
             Report::HostsLost { code, hosts, reason } => self.on_hosts_lost(code, hosts, reason),
-            Report::ProtocolViolation { element, node, violation } => {
-                let name = self.element_name(element);
-                self.on_lost(1, format!("node {node} of {name}: {violation}; the job is ended"));
+            Report::Output(report) => self.on_output_report(report),
+            Report::Job(report) => self.on_job_report(report),
+            Report::Element { element, report } => self.on_element_report(element, report),
+            Report::Switch(SwitchReport::Stopped { switch_seq }) => {
+                self.on_stopped();
+                self.send_to_gang(GangRequest::Stopped(switch_seq));
             }
-            Report::Output { host, stream, bytes, .. } => {
+            Report::Switch(SwitchReport::IdleSummary { element, summary }) => {
+                self.update_response(element, |response, now| {
+                    response.on_idle_report(summary, now)
+                });
+            }
+        }
+    }
+
+    fn on_file_request(&mut self, FileRequest { hash, offset, length }: FileRequest) {
+        if self.state == State::Starting {
+            self.requested_file_bytes = self.requested_file_bytes.saturating_add(length);
+            self.send_to_client(ServerMessage::FileRequest { hash, offset, length });
+        }
+    }
+
+    fn on_output_report(&mut self, report: OutputReport) {
+        match report {
+            OutputReport::Text { host, stream, bytes, is_partial_line: _ } => {
                 self.send_to_client(ServerMessage::Output { host, stream, bytes });
             }
-            Report::Notice { level, text } => {
-                self.send_to_client(ServerMessage::Notice { level, text })
-            }
-            Report::StdinWindow(bytes) => self.send_to_client(ServerMessage::StdinWindow(bytes)),
-            Report::StdinClosed => self.send_to_client(ServerMessage::StdinClosed),
-            Report::Flush { host, token } => {
+            OutputReport::Flush { host, token } => {
                 self.pending_flushes.insert(self.next_flush, (host, token));
                 self.send_to_client(ServerMessage::Flush(self.next_flush));
                 self.next_flush += 1;
             }
-            Report::Stopped { switch_seq } => {
-                self.on_stopped();
-                self.send_to_gang(GangRequest::Stopped(switch_seq));
+            OutputReport::Drained => {
+                if self.state == State::Draining {
+                    self.end_stage();
+                }
             }
-            Report::Sleep { seconds, .. } => self.send_to_gang(GangRequest::Sleep(seconds)),
-            Report::Yield { .. } => self.send_to_gang(GangRequest::Yield),
-            Report::IdleSummary { element, summary: quiet } => {
-                self.update_response(element, |response, now| response.on_idle_report(quiet, now));
-            }
-            Report::SampleResult { element, round, sample: seen } => {
-                self.update_response(element, |response, now| {
-                    response.on_round_done(round, seen, now)
-                });
-            }
-            Report::WaitStates { element, waits } => {
-                self.update_response(element, |response, now| response.on_explanations(waits, now));
-            }
-            Report::Metrics(metrics) => self.publish_metrics(metrics),
-            Report::Usage(usage) => self.usage.extend(usage),
-            Report::Drained if self.state == State::Draining => self.end_stage(),
-            Report::Finished { elapsed_ns } => self.on_finished(elapsed_ns),
-            other => self.on_element_report(other),
         }
     }
 
-    /// A report about one parallel process of the running stage. Any other report belongs to
-    /// another state, or was handled by the hop that passed it on.
-    fn on_element_report(&mut self, report: Report) {
-        let element = report.element().and_then(|number| self.elements.get_mut(number as usize));
-        let Some(element) = element else { return };
-        let ended = match &report {
-            Report::Ended { nodes, .. } if self.placement.hosts.len() > 1 => Some(nodes.clone()),
-            _ => None,
-        };
-        let old_len = self.actions.len();
-        element.on_report(report, &self.expected_signals, &mut self.actions);
-        let is_barrier_done = |action: &MasterAction| {
-            matches!(action, MasterAction::Order(Order::BarrierDone { .. }))
-        };
-        let woken_element =
-            self.actions[old_len..].iter().any(is_barrier_done).then(|| element.number());
-        // Nodes on other hosts that send to the ended nodes must not wait for them.
-        if let Some(nodes) = ended.filter(|_| element.is_communicating()) {
-            let order = Order::NodesExited { element: element.number(), nodes };
-            self.actions.push(MasterAction::Order(order));
+    fn on_job_report(&mut self, report: JobReport) {
+        match report {
+            JobReport::Ready => {
+                if self.state == State::Starting {
+                    self.on_ready();
+                }
+            }
+            JobReport::Refused { code, reason } => {
+                if self.state == State::Starting {
+                    self.finish(Some(reason), code);
+                }
+            }
+            JobReport::JobFailed { code, reason } => self.on_lost(code, reason),
+            JobReport::Notice { level, text } => {
+                self.send_to_client(ServerMessage::Notice { level, text })
+            }
+            JobReport::StdinWindow(bytes) => self.send_to_client(ServerMessage::StdinWindow(bytes)),
+            JobReport::StdinClosed => self.send_to_client(ServerMessage::StdinClosed),
+            JobReport::Metrics(metrics) => self.publish_metrics(metrics),
+            JobReport::Usage(usage) => self.usage.extend(usage),
+            JobReport::Finished { elapsed_ns } => self.on_finished(elapsed_ns),
         }
-        if let Some(element) = woken_element {
-            self.update_response(element, DeadlockResponse::on_disturbed);
+    }
+
+    /// All hosts can start processes.
+    fn on_ready(&mut self) {
+        let hosts = self.placement.hosts.len() as u32;
+        let nodes = self.placement.nodes();
+        self.send_to_client(ServerMessage::Accepted { job: self.number, nodes, hosts });
+        let period_ms = self.subscribers.min_period_ms();
+        if period_ms > 0 {
+            self.send_job_order(JobOrder::SubscribeMetrics { period_ms });
+        }
+        self.begin_stage(0);
+    }
+
+    fn on_element_report(&mut self, number: u32, report: ElementReport) {
+        // Otherwise the report is about an earlier stage.
+        let Some(element) = self.elements.get_mut(number as usize) else { return };
+        let out = &mut self.actions;
+        match report {
+            ElementReport::Attached { nodes, addresses } => {
+                element.on_attached(&nodes, addresses, out)
+            }
+            ElementReport::InBarrier { nodes } => {
+                if element.on_in_barrier(&nodes, out) {
+                    self.update_response(number, DeadlockResponse::on_disturbed);
+                }
+            }
+            ElementReport::Ended { nodes, status } => {
+                element.on_ended(&nodes, status, &self.expected_signals, out);
+                // Nodes on other hosts that send to the ended nodes must not wait for them.
+                if self.placement.hosts.len() > 1 && element.is_communicating() {
+                    self.send_order(ElementOrder::NodesExited { nodes }.to(number));
+                }
+            }
+            ElementReport::Skipped { nodes } => element.on_skipped(&nodes),
+            ElementReport::NotStarted { nodes, code, reason } => {
+                element.on_not_started(&nodes, code, &reason, out)
+            }
+            ElementReport::Exit { code } => element.on_exit(code, out),
+            ElementReport::Broadcast { node, signal } => element.on_broadcast(node, signal, out),
+            ElementReport::Sent { serial, nodes } => element.on_broadcast_sent(serial, &nodes, out),
+            ElementReport::Inspect { signal, text } => element.on_inspect(signal, text, out),
+            ElementReport::Failed { reason } => element.on_broken(&reason, out),
+            ElementReport::Sleep { seconds } => self.send_to_gang(GangRequest::Sleep(seconds)),
+            ElementReport::Yield => self.send_to_gang(GangRequest::Yield),
+            ElementReport::SampleResult { round, sample } => {
+                self.update_response(number, |response, now| {
+                    response.on_round_done(round, sample, now)
+                });
+            }
+            ElementReport::WaitStates { waits } => {
+                self.update_response(number, |response, now| response.on_explanations(waits, now));
+            }
+            ElementReport::ProtocolViolation { node, violation } => {
+                let name = self.element_name(number);
+                self.on_lost(1, format!("node {node} of {name}: {violation}; the job is ended"));
+            }
         }
     }
 
@@ -473,7 +514,7 @@ impl JobMaster {
         };
         for step in handler(response, self.now) {
             match step {
-                ResponseAction::Order(order) => self.send_order(order),
+                ResponseAction::Order(order) => self.send_order(order.to(number)),
                 ResponseAction::StopGang => {
                     self.held_elements.push(number);
                     self.send_to_gang(GangRequest::Hold(HoldReason::Inspection));
@@ -537,11 +578,8 @@ impl JobMaster {
                 if self.separate { element.with_independent_nodes() } else { element }
             })
             .collect();
-        self.deadlock_responses = self
-            .elements
-            .iter()
-            .map(|element| DeadlockResponse::new(element.number(), nodes))
-            .collect();
+        self.deadlock_responses =
+            self.elements.iter().map(|_| DeadlockResponse::new(nodes)).collect();
         self.stage_pending = true;
         self.enter_gang();
         self.start_if_due();
@@ -597,7 +635,7 @@ impl JobMaster {
         if self.state == State::Running && self.elements.iter().all(Element::is_ended) {
             (self.state, self.stage_pending) = (State::Draining, false);
             self.deadlock_responses.clear();
-            self.send_order(Order::Drain);
+            self.send_job_order(JobOrder::Drain);
         }
     }
 
@@ -617,7 +655,7 @@ impl JobMaster {
         if std::mem::take(&mut self.in_gang) {
             self.send_to_gang(GangRequest::Leave);
         }
-        self.send_order(Order::Finish);
+        self.send_job_order(JobOrder::Finish);
     }
 
     /// Every host has reclaimed everything, or is lost.

@@ -36,19 +36,27 @@ fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
     JobMaster::begin(JobStart { job: 7, secret: 1, spec, owner: None }, placement).0
 }
 
+const READY: Report = Report::Job(JobReport::Ready);
+const DRAINED: Report = Report::Output(OutputReport::Drained);
+const FINISHED: Report = Report::Job(JobReport::Finished { elapsed_ns: 5 });
+const DRAIN: MasterAction = MasterAction::Order(Order::Job(JobOrder::Drain));
+
 fn report(job: &mut JobMaster, report: Report) -> Vec<MasterAction> {
     job.on(MasterEvent::Report(report))
 }
 
 fn started(shape: &[usize], kind: ProgramKind) -> JobMaster {
     let mut job = job(shape, kind);
-    let actions = report(&mut job, Report::Ready);
+    let actions = report(&mut job, READY);
     assert_eq!(
         actions[0],
         MasterAction::ToClient(ServerMessage::Accepted { job: 7, nodes: NODES, hosts: 2 })
     );
     assert_eq!(actions[1..], [MasterAction::Gang(GangRequest::Enter)]);
-    assert_eq!(run(&mut job, 1), [Order::StartStage(0), ordered_run(1)].map(MasterAction::Order));
+    assert_eq!(
+        run(&mut job, 1),
+        [Order::Job(JobOrder::StartStage(0)), ordered_run(1)].map(MasterAction::Order)
+    );
     job
 }
 
@@ -61,15 +69,19 @@ fn run(job: &mut JobMaster, switch_seq: u64) -> Vec<MasterAction> {
 }
 
 fn ordered_run(switch_seq: u64) -> Order {
-    Order::Run { switch_seq, idle_check_interval_us: 9, stop_condition: StopCondition::OnOrder }
+    Order::Switch(SwitchOrder::Run {
+        switch_seq,
+        idle_check_interval_us: 9,
+        stop_condition: StopCondition::OnOrder,
+    })
 }
 
 fn leave_and_finish() -> [MasterAction; 2] {
-    [MasterAction::Gang(GangRequest::Leave), MasterAction::Order(Order::Finish)]
+    [MasterAction::Gang(GangRequest::Leave), MasterAction::Order(Order::Job(JobOrder::Finish))]
 }
 
 fn ended(element: u32, nodes: std::ops::Range<u32>, code: u8) -> Report {
-    Report::Ended { element, nodes: nodes.into(), status: Status::Exited(code) }
+    ElementReport::Ended { nodes: nodes.into(), status: Status::Exited(code) }.of(element)
 }
 
 fn finished(code: u8) -> MasterAction {
@@ -85,12 +97,15 @@ fn stages_follow_each_other_and_the_last_code_counts() {
     let mut job = started(&[2, 1], ProgramKind::Plain);
     assert_eq!(report(&mut job, ended(0, 0..4, 0)), []);
     assert_eq!(report(&mut job, ended(1, 0..2, 0)), []);
-    assert_eq!(report(&mut job, ended(1, 2..4, 0)), [MasterAction::Order(Order::Drain)]);
-    assert_eq!(report(&mut job, Report::Drained), [MasterAction::Order(Order::StartStage(1))]);
+    assert_eq!(report(&mut job, ended(1, 2..4, 0)), [DRAIN]);
+    assert_eq!(
+        report(&mut job, DRAINED),
+        [MasterAction::Order(Order::Job(JobOrder::StartStage(1)))]
+    );
     report(&mut job, ended(0, 1..4, 0));
-    assert_eq!(report(&mut job, ended(0, 0..1, 6)), [MasterAction::Order(Order::Drain)]);
-    assert_eq!(report(&mut job, Report::Drained), leave_and_finish());
-    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(6)]);
+    assert_eq!(report(&mut job, ended(0, 0..1, 6)), [DRAIN]);
+    assert_eq!(report(&mut job, DRAINED), leave_and_finish());
+    assert_eq!(report(&mut job, FINISHED), [finished(6)]);
     assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Kill)), []);
 }
 
@@ -98,34 +113,38 @@ fn stages_follow_each_other_and_the_last_code_counts() {
 fn a_failed_stage_is_the_last() {
     let mut job = started(&[1, 1], ProgramKind::Plain);
     let reason = "gone".to_owned();
-    let failed = Report::NotStarted { element: 0, nodes: NodeSet::one(1), code: 127, reason };
+    let failed = ElementReport::NotStarted { nodes: NodeSet::one(1), code: 127, reason }.of(0);
     let text = "node 1: prog: gone".to_owned();
-    let end = MasterAction::Order(Order::EndElement { element: 0 });
+    let end = MasterAction::Order(ElementOrder::End.to(0));
     assert_eq!(report(&mut job, failed), [notice(Level::Error, text), end]);
     for nodes in [0..1, 2..4] {
-        report(&mut job, Report::Skipped { element: 0, nodes: nodes.into() });
+        report(&mut job, ElementReport::Skipped { nodes: nodes.into() }.of(0));
     }
-    assert_eq!(report(&mut job, Report::Drained), leave_and_finish());
-    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(127)]);
+    assert_eq!(report(&mut job, DRAINED), leave_and_finish());
+    assert_eq!(report(&mut job, FINISHED), [finished(127)]);
 }
 
 #[test]
 fn a_kill_before_anything_runs_finishes_at_once() {
     let mut job = job(&[1], ProgramKind::Plain);
     let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
-    assert_eq!(actions, [Order::Kill, Order::Finish].map(MasterAction::Order));
-    assert_eq!(report(&mut job, Report::Ready), []);
-    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
+    assert_eq!(
+        actions,
+        [Order::Job(JobOrder::Kill), Order::Job(JobOrder::Finish)].map(MasterAction::Order)
+    );
+    assert_eq!(report(&mut job, READY), []);
+    assert_eq!(report(&mut job, FINISHED), [finished(137)]);
 }
 
 #[test]
 fn a_job_refused_by_one_host_starts_on_none() {
     let mut job = job(&[1], ProgramKind::Plain);
-    let refusal = || Report::Refused { code: 2, reason: "host right: no room".to_owned() };
-    assert_eq!(report(&mut job, refusal()), [MasterAction::Order(Order::Finish)]);
+    let refusal =
+        || Report::Job(JobReport::Refused { code: 2, reason: "host right: no room".to_owned() });
+    assert_eq!(report(&mut job, refusal()), [MasterAction::Order(Order::Job(JobOrder::Finish))]);
     assert_eq!(report(&mut job, refusal()), []);
     let reason = "host right: no room".to_owned();
-    let actions = report(&mut job, Report::Finished { elapsed_ns: 0 });
+    let actions = report(&mut job, Report::Job(JobReport::Finished { elapsed_ns: 0 }));
     assert_eq!(actions, [MasterAction::ToClient(ServerMessage::Refused { reason, code: 2 })]);
 }
 
@@ -135,39 +154,42 @@ fn a_lost_host_ends_its_nodes_and_the_job() {
     let reason = "host right is gone".to_owned();
     let hosts_lost = Report::HostsLost { code: 137, hosts: 1..2, reason: reason.clone() };
     let actions = report(&mut job, hosts_lost);
-    let end = |element| MasterAction::Order(Order::EndElement { element });
+    let end = |element| MasterAction::Order(ElementOrder::End.to(element));
     assert_eq!(actions, [notice(Level::Error, reason), end(0), end(1)]);
     report(&mut job, ended(0, 0..2, 0));
-    let skipped = Report::Skipped { element: 1, nodes: (0..2).into() };
-    assert_eq!(report(&mut job, skipped), [MasterAction::Order(Order::Drain)]);
-    assert_eq!(report(&mut job, Report::Drained), leave_and_finish());
-    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
+    let skipped = ElementReport::Skipped { nodes: (0..2).into() }.of(1);
+    assert_eq!(report(&mut job, skipped), [DRAIN]);
+    assert_eq!(report(&mut job, DRAINED), leave_and_finish());
+    assert_eq!(report(&mut job, FINISHED), [finished(137)]);
 }
 
 #[test]
 fn flushes_are_answered_where_they_came_from() {
     let mut job = started(&[1], ProgramKind::Score);
     for (ours, (host, token)) in (0..).zip([(1, 8), (0, 8)]) {
-        let actions = report(&mut job, Report::Flush { host, token });
+        let actions = report(&mut job, Report::Output(OutputReport::Flush { host, token }));
         assert_eq!(actions, [MasterAction::ToClient(ServerMessage::Flush(ours))]);
     }
     let answer = job.on(MasterEvent::FromClient(JobRequest::Flushed(0)));
-    assert_eq!(answer, [MasterAction::Order(Order::Flushed { host: 1, token: 8 })]);
+    assert_eq!(answer, [MasterAction::Order(Order::Job(JobOrder::Flushed { host: 1, token: 8 }))]);
     assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Flushed(0))), []);
 }
 
 #[test]
 fn processes_are_started_in_a_slice_of_their_job_only() {
     let mut job = started(&[1, 1], ProgramKind::Plain);
-    let stop = Order::Stop { switch_seq: 2, is_lasting: false };
+    let stop = Order::Switch(SwitchOrder::Stop { switch_seq: 2, is_lasting: false });
     let stopped = job.on(MasterEvent::Stop { switch_seq: 2, lasting: false });
     assert_eq!(stopped, [MasterAction::Order(stop)]);
-    let actions = report(&mut job, Report::Stopped { switch_seq: 2 });
+    let actions = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 2 }));
     assert_eq!(actions, [MasterAction::Gang(GangRequest::Stopped(2))]);
     // Nodes that had ended before the stop.
     report(&mut job, ended(0, 0..4, 0));
-    assert_eq!(report(&mut job, Report::Drained), []);
-    assert_eq!(run(&mut job, 3), [Order::StartStage(1), ordered_run(3)].map(MasterAction::Order));
+    assert_eq!(report(&mut job, DRAINED), []);
+    assert_eq!(
+        run(&mut job, 3),
+        [Order::Job(JobOrder::StartStage(1)), ordered_run(3)].map(MasterAction::Order)
+    );
     assert_eq!(run(&mut job, 4), [MasterAction::Order(ordered_run(4))]);
 }
 
@@ -175,7 +197,7 @@ fn processes_are_started_in_a_slice_of_their_job_only() {
 fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
     let mut job = job(&[1], ProgramKind::Plain);
     assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Suspend)), []);
-    assert_eq!(report(&mut job, Report::Ready).len(), 1);
+    assert_eq!(report(&mut job, READY).len(), 1);
     assert_eq!(
         job.on(MasterEvent::FromClient(JobRequest::Resume)),
         [MasterAction::Gang(GangRequest::Enter)]
@@ -189,21 +211,21 @@ fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
 #[test]
 fn a_job_that_is_killed_before_its_first_slice_has_nothing_to_wait_for() {
     let mut job = job(&[2], ProgramKind::Plain);
-    report(&mut job, Report::Ready);
+    report(&mut job, READY);
     let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
-    assert_eq!(actions[0], MasterAction::Order(Order::Kill));
+    assert_eq!(actions[0], MasterAction::Order(Order::Job(JobOrder::Kill)));
     assert_eq!(actions[1..], leave_and_finish());
     assert_eq!(run(&mut job, 1), [MasterAction::Order(ordered_run(1))]);
-    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
+    assert_eq!(report(&mut job, FINISHED), [finished(137)]);
 }
 
 #[test]
 fn slice_requests_of_processes_reach_the_scheduler() {
     let mut job = started(&[1], ProgramKind::Score);
-    let actions = report(&mut job, Report::Sleep { element: 0, seconds: 7 });
+    let actions = report(&mut job, ElementReport::Sleep { seconds: 7 }.of(0));
     assert_eq!(actions, [MasterAction::Gang(GangRequest::Sleep(7))]);
     assert_eq!(
-        report(&mut job, Report::Yield { element: 0 }),
+        report(&mut job, ElementReport::Yield.of(0)),
         [MasterAction::Gang(GangRequest::Yield)]
     );
     // A job that is to handle a signal must run, even if its output is not read.
@@ -216,31 +238,29 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
     let status =
         prop_oneof![any::<u8>().prop_map(Status::Exited), (1..65i32).prop_map(Status::Signaled)];
     let text = || "why".to_owned();
+    let element_report = prop_oneof![
+        4 => nodes().prop_map(|nodes| ElementReport::Attached { nodes, addresses: Vec::new() }),
+        4 => nodes().prop_map(|nodes| ElementReport::InBarrier { nodes }),
+        4 => (nodes(), status).prop_map(|(nodes, status)| ElementReport::Ended { nodes, status }),
+        1 => nodes().prop_map(|nodes| ElementReport::Skipped { nodes }),
+        1 => nodes().prop_map(move |nodes| {
+            ElementReport::NotStarted { nodes, code: 126, reason: text() }
+        }),
+        1 => any::<i32>().prop_map(|code| ElementReport::Exit { code }),
+        1 => any::<i32>().prop_map(move |signal| ElementReport::Inspect { signal, text: text() }),
+        1 => (0..5u32).prop_map(move |node| {
+            ElementReport::ProtocolViolation { node, violation: text() }
+        }),
+        1 => Just(ElementReport::Failed { reason: text() }),
+    ];
     let report = prop_oneof![
-        4 => (0..3u32, nodes()).prop_map(|(element, nodes)| {
-            Report::Attached { element, nodes, addresses: Vec::new() }
-        }),
-        4 => (0..3u32, nodes()).prop_map(|(element, nodes)| Report::InBarrier { element, nodes }),
-        4 => (0..3u32, nodes(), status)
-            .prop_map(|(element, nodes, status)| Report::Ended { element, nodes, status }),
-        1 => (0..3u32, nodes()).prop_map(|(element, nodes)| Report::Skipped { element, nodes }),
-        1 => (0..3u32, nodes()).prop_map(move |(element, nodes)| {
-            Report::NotStarted { element, nodes, code: 126, reason: text() }
-        }),
-        1 => (0..3u32, any::<i32>()).prop_map(|(element, code)| Report::Exit { element, code }),
-        1 => (0..3u32, any::<i32>())
-            .prop_map(move |(element, signal)| Report::Inspect { element, signal, text: text() }),
-        1 => (0..3u32, 0..5u32)
-            .prop_map(move |(element, node)| {
-                Report::ProtocolViolation { element, node, violation: text() }
-            }),
-        1 => (0..3u32).prop_map(move |element| Report::ElementFailed { element, reason: text() }),
+        18 => (0..3u32, element_report).prop_map(|(element, report)| report.of(element)),
         1 => (0..3u32, 0..3u32)
             .prop_map(move |(a, b)| Report::HostsLost { code: 1, hosts: a..b, reason: text() }),
-        1 => Just(Report::Drained),
-        1 => Just(Report::Ready),
-        1 => Just(Report::JobFailed { code: 1, reason: text() }),
-        1 => Just(Report::Refused { code: 2, reason: text() }),
+        1 => Just(DRAINED),
+        1 => Just(READY),
+        1 => Just(Report::Job(JobReport::JobFailed { code: 1, reason: text() })),
+        1 => Just(Report::Job(JobReport::Refused { code: 2, reason: text() })),
     ];
     let down = prop_oneof![
         (1..65i32).prop_map(JobRequest::Signal),
@@ -290,14 +310,14 @@ proptest! {
         for event in events {
             count(job.on(event));
         }
-        count(report(&mut job, Report::Ready));
+        count(report(&mut job, READY));
         for _ in 0..=stages.len() {
             for element in 0..2 {
                 count(report(&mut job, ended(element, 0..NODES, 0)));
             }
-            count(report(&mut job, Report::Drained));
+            count(report(&mut job, DRAINED));
         }
-        count(report(&mut job, Report::Finished { elapsed_ns: 0 }));
+        count(report(&mut job, Report::Job(JobReport::Finished { elapsed_ns: 0 })));
         prop_assert_eq!(count(Vec::new()), 1);
     }
 }
@@ -305,17 +325,15 @@ proptest! {
 #[test]
 fn the_end_of_a_node_is_sent_to_all_hosts_while_its_element_communicates() {
     let mut job = started(&[1], ProgramKind::Score);
-    let attached = |nodes: std::ops::Range<u32>| Report::Attached {
-        element: 0,
-        nodes: nodes.into(),
-        addresses: Vec::new(),
+    let attached = |nodes: std::ops::Range<u32>| {
+        ElementReport::Attached { nodes: nodes.into(), addresses: Vec::new() }.of(0)
     };
     report(&mut job, attached(0..2));
     report(&mut job, attached(2..4));
-    let order = Order::NodesExited { element: 0, nodes: (1..2).into() };
+    let order = ElementOrder::NodesExited { nodes: (1..2).into() }.to(0);
     assert_eq!(report(&mut job, ended(0, 1..2, 0)), [MasterAction::Order(order)]);
     let rest = report(&mut job, ended(0, 0..4, 0));
-    assert_eq!(rest, [MasterAction::Order(Order::Drain)]);
+    assert_eq!(rest, [DRAIN]);
 }
 
 fn gang_requests(actions: &[MasterAction]) -> Vec<GangRequest> {
@@ -327,7 +345,9 @@ fn gang_requests(actions: &[MasterAction]) -> Vec<GangRequest> {
 
 fn round_of(actions: &[MasterAction]) -> u64 {
     let round = |action: &MasterAction| match action {
-        MasterAction::Order(Order::Sample { round, .. }) => Some(*round),
+        MasterAction::Order(Order::Element {
+            order: ElementOrder::Sample { round, .. }, ..
+        }) => Some(*round),
         _ => None,
     };
     actions.iter().find_map(round).unwrap_or_else(|| panic!("{actions:?}"))
@@ -336,15 +356,18 @@ fn round_of(actions: &[MasterAction]) -> u64 {
 /// The job is held for the confirming round of element 0.
 fn held_for_inspection(job: &mut JobMaster) -> u64 {
     let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
-    let mut round = round_of(&report(job, Report::IdleSummary { element: 0, summary: quiet }));
+    let mut round = round_of(&report(
+        job,
+        Report::Switch(SwitchReport::IdleSummary { element: 0, summary: quiet }),
+    ));
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
     for _ in 0..2 {
         round =
-            round_of(&report(job, Report::SampleResult { element: 0, round, sample: activity }));
+            round_of(&report(job, ElementReport::SampleResult { round, sample: activity }.of(0)));
     }
-    let actions = report(job, Report::SampleResult { element: 0, round, sample: activity });
+    let actions = report(job, ElementReport::SampleResult { round, sample: activity }.of(0));
     assert_eq!(gang_requests(&actions), [GangRequest::Hold(HoldReason::Inspection)]);
-    report(job, Report::Stopped { switch_seq: 1 });
+    report(job, Report::Switch(SwitchReport::Stopped { switch_seq: 1 }));
     round_of(&job.on(MasterEvent::GangStopped))
 }
 
@@ -355,9 +378,9 @@ fn idle_without_deadlock(
     element: u32,
 ) -> (Vec<GangRequest>, Vec<GangRequest>) {
     let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
-    let idle = report(job, Report::IdleSummary { element, summary: quiet });
+    let idle = report(job, Report::Switch(SwitchReport::IdleSummary { element, summary: quiet }));
     let activity = ActivitySample { node_count: NODES, idle: false, ..ActivitySample::EMPTY };
-    let seen = Report::SampleResult { element, round: round_of(&idle), sample: activity };
+    let seen = ElementReport::SampleResult { round: round_of(&idle), sample: activity }.of(element);
     (gang_requests(&idle), gang_requests(&report(job, seen)))
 }
 
@@ -371,7 +394,8 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
         "not while it is looked at"
     );
     let quiet = IdleSummary { idle: true, sent: 1, ..IdleSummary::EMPTY };
-    let in_flight = report(&mut job, Report::IdleSummary { element: 1, summary: quiet });
+    let in_flight =
+        report(&mut job, Report::Switch(SwitchReport::IdleSummary { element: 1, summary: quiet }));
     assert_eq!(gang_requests(&in_flight), [GangRequest::Busy], "a message is under way");
     assert_eq!(idle_without_deadlock(&mut job, 1), (vec![], vec![GangRequest::Idle]));
 }
@@ -380,14 +404,14 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
 fn a_job_that_was_stopped_is_idle_when_its_hosts_report_idle_again() {
     let mut job = started(&[1], ProgramKind::Score);
     let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
-    let idle = Report::IdleSummary { element: 0, summary: quiet };
+    let idle = Report::Switch(SwitchReport::IdleSummary { element: 0, summary: quiet });
     assert_eq!(idle_without_deadlock(&mut job, 0).1, [GangRequest::Idle]);
     let stopped = job.on(MasterEvent::Stop { switch_seq: 7, lasting: false });
     assert_eq!(gang_requests(&stopped), [GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job, 8)), []);
     assert_eq!(gang_requests(&report(&mut job, idle.clone())), [GangRequest::Idle]);
     // The job stops by its timer.
-    let stopped = report(&mut job, Report::Stopped { switch_seq: 9 });
+    let stopped = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 9 }));
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9), GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job, 10)), []);
     assert_eq!(gang_requests(&report(&mut job, idle)), [GangRequest::Idle]);
@@ -397,13 +421,13 @@ fn a_job_that_was_stopped_is_idle_when_its_hosts_report_idle_again() {
 fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
     let mut job = started(&[1], ProgramKind::Score);
     let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
-    let idle = Report::IdleSummary { element: 0, summary: quiet };
+    let idle = Report::Switch(SwitchReport::IdleSummary { element: 0, summary: quiet });
     let round = round_of(&report(&mut job, idle.clone()));
-    let stopped = report(&mut job, Report::Stopped { switch_seq: 9 });
+    let stopped = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 9 }));
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9)]);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
     assert_eq!(
-        report(&mut job, Report::SampleResult { element: 0, round, sample: activity }),
+        report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0)),
         [],
         "of before"
     );
@@ -416,7 +440,7 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
     let mut job = started(&[1], ProgramKind::Score);
     let round = held_for_inspection(&mut job);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
-    let actions = report(&mut job, Report::SampleResult { element: 0, round, sample: activity });
+    let actions = report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0));
     assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
     let wait = |node| WaitState {
         node,
@@ -428,18 +452,21 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
         last_source: None,
     };
     let waits = (0..NODES).map(wait).collect();
-    let actions = report(&mut job, Report::WaitStates { element: 0, waits });
+    let actions = report(&mut job, ElementReport::WaitStates { waits }.of(0));
     assert_eq!(actions.len(), 2 + NODES as usize, "{actions:?}");
-    assert!(matches!(actions.last(), Some(MasterAction::Order(Order::Broadcast { .. }))));
+    assert!(matches!(
+        actions.last(),
+        Some(MasterAction::Order(Order::Element { order: ElementOrder::Broadcast { .. }, .. }))
+    ));
     let nodes = (0..NODES).into();
     let status = Status::Signaled(libc::SIGHUP);
     assert_eq!(
-        report(&mut job, Report::Ended { element: 0, nodes, status }),
-        [MasterAction::Order(Order::Drain)],
+        report(&mut job, ElementReport::Ended { nodes, status }.of(0)),
+        [DRAIN],
         "expected after SIGHUP"
     );
-    report(&mut job, Report::Drained);
-    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(EXIT_DEADLOCK)]);
+    report(&mut job, DRAINED);
+    assert_eq!(report(&mut job, FINISHED), [finished(EXIT_DEADLOCK)]);
 }
 
 #[test]
@@ -448,7 +475,7 @@ fn an_element_that_ends_during_inspection_releases_the_job() {
     held_for_inspection(&mut job);
     let nodes = (0..NODES).into();
     let status = Status::Signaled(libc::SIGKILL);
-    let actions = report(&mut job, Report::Ended { element: 0, nodes, status });
+    let actions = report(&mut job, ElementReport::Ended { nodes, status }.of(0));
     assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
 }
 
@@ -458,10 +485,10 @@ fn scrun_sends_no_more_of_a_program_than_the_hosts_have_requested() {
     let (hash, offset) = ([7; 32], 0);
     let chunk = |len| JobRequest::FileChunk { hash, offset, bytes: vec![1; len] };
     assert_eq!(job.on(MasterEvent::FromClient(chunk(1))), []);
-    let request = Report::FileRequest { hash, offset, length: 100 };
+    let request = Report::FileRequest(FileRequest { hash, offset, length: 100 });
     let message = ServerMessage::FileRequest { hash, offset, length: 100 };
     assert_eq!(report(&mut job, request), [MasterAction::ToClient(message)]);
-    let order = Order::FileChunk { hash, offset, bytes: vec![1; 70] };
+    let order = Order::Program(ProgramAnswer::Chunk { hash, offset, bytes: vec![1; 70] });
     assert_eq!(job.on(MasterEvent::FromClient(chunk(70))), [MasterAction::Order(order)]);
     assert_eq!(job.on(MasterEvent::FromClient(chunk(31))), []);
 }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use score_proto::PROTOCOL_VERSION;
-use score_proto::job_control::Report;
+use score_proto::job_control::ElementReport;
 use score_proto::message::{Call, Reply};
 use score_proto::nodeset::NodeSet;
 
@@ -32,8 +32,8 @@ struct NodeCalls {
 pub enum CallAction {
     /// Reply to the caller.
     Answer(u32, Reply),
-    /// Send a report to the job master.
-    Report(Report),
+    /// Send a report about the parallel process to the job master.
+    Report(ElementReport),
     /// Drain the pipes, then request that the output is written: node, and id of the call.
     Flush(u32, u32),
     /// Report how to debug this node: node, signal, and display of the caller.
@@ -43,7 +43,6 @@ pub enum CallAction {
 /// The nodes of one parallel process on this host.
 #[derive(Debug)]
 pub struct CallHandler {
-    element: u32,
     name: String,
     first_node: u32,
     nodes: Vec<NodeCalls>,
@@ -55,16 +54,16 @@ fn answer_done(node: u32, id: u32, error: i32) -> CallAction {
     CallAction::Answer(node, Reply::Done { id, error })
 }
 
-fn too_many(element: u32, node: u32, call: &str) -> CallAction {
+fn too_many(node: u32, call: &str) -> CallAction {
     let violation = format!("it has more than {MAX_PENDING_CALLS} pending calls of {call}");
-    CallAction::Report(Report::ProtocolViolation { element, node, violation })
+    CallAction::Report(ElementReport::ProtocolViolation { node, violation })
 }
 
 impl CallHandler {
     /// Handler for `node_count` nodes from `first_node` on, before their first calls.
-    pub fn new(element: u32, name: String, first_node: u32, node_count: u32) -> Self {
+    pub fn new(name: String, first_node: u32, node_count: u32) -> Self {
         let nodes = vec![NodeCalls::default(); node_count as usize];
-        Self { element, name, first_node, nodes, is_welcomed: false, is_ending: false }
+        Self { name, first_node, nodes, is_welcomed: false, is_ending: false }
     }
 
     fn node_calls(&mut self, node: u32) -> Option<&mut NodeCalls> {
@@ -73,17 +72,17 @@ impl CallHandler {
 
     /// Handles a call that was received on a node's control socket.
     pub fn on_call(&mut self, node: u32, call: Call) -> Vec<CallAction> {
-        let (element, is_ending, is_welcomed) = (self.element, self.is_ending, self.is_welcomed);
+        let (is_ending, is_welcomed) = (self.is_ending, self.is_welcomed);
         let Some(caller) = self.node_calls(node).filter(|caller| !caller.has_exited && !is_ending)
         else {
             return Vec::new();
         };
         vec![match call {
             Call::Attach { version } => return self.attach(node, version),
-            Call::Exit { code } => CallAction::Report(Report::Exit { element, code }),
+            Call::Exit { code } => CallAction::Report(ElementReport::Exit { code }),
             Call::Sleep { .. } | Call::Yield if !is_welcomed => return Vec::new(),
-            Call::Sleep { seconds } => CallAction::Report(Report::Sleep { element, seconds }),
-            Call::Yield => CallAction::Report(Report::Yield { element }),
+            Call::Sleep { seconds } => CallAction::Report(ElementReport::Sleep { seconds }),
+            Call::Yield => CallAction::Report(ElementReport::Yield),
             Call::Inspect { signal, display } => CallAction::Inspect(node, signal, display),
             Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }
                 if !is_welcomed =>
@@ -99,7 +98,7 @@ impl CallHandler {
             Call::Barrier { id } => {
                 caller.barrier_counts.0 += 1;
                 caller.pending_barrier = Some(id);
-                CallAction::Report(Report::InBarrier { element, nodes: NodeSet::one(node) })
+                CallAction::Report(ElementReport::InBarrier { nodes: NodeSet::one(node) })
             }
             Call::Flush { id } if caller.pending_flushes < MAX_PENDING_CALLS => {
                 caller.pending_flushes += 1;
@@ -112,15 +111,15 @@ impl CallHandler {
                 if caller.pending_broadcasts.len() < MAX_PENDING_CALLS =>
             {
                 caller.pending_broadcasts.push_back(id);
-                CallAction::Report(Report::Broadcast { element, node, signal })
+                CallAction::Report(ElementReport::Broadcast { node, signal })
             }
-            Call::Flush { .. } => too_many(element, node, "sc_flush()"),
-            Call::SignalBroadcast { .. } => too_many(element, node, "sc_signal_bcast()"),
+            Call::Flush { .. } => too_many(node, "sc_flush()"),
+            Call::SignalBroadcast { .. } => too_many(node, "sc_signal_bcast()"),
         }]
     }
 
     fn attach(&mut self, node: u32, version: u32) -> Vec<CallAction> {
-        let (element, name) = (self.element, self.name.clone());
+        let name = self.name.clone();
         let refuse = |text: String| CallAction::Answer(node, Reply::Refused(text));
         if version != PROTOCOL_VERSION {
             let reason = format!(
@@ -128,10 +127,7 @@ impl CallHandler {
                  {PROTOCOL_VERSION}: link it again"
             );
             let text = format!("{name}: {reason}");
-            return vec![
-                refuse(text),
-                CallAction::Report(Report::ElementFailed { element, reason }),
-            ];
+            return vec![refuse(text), CallAction::Report(ElementReport::Failed { reason })];
         }
         let Some(caller) = self.node_calls(node) else { return Vec::new() };
         if caller.is_attached {
@@ -141,7 +137,7 @@ impl CallHandler {
         }
         caller.is_attached = true;
         let nodes = NodeSet::one(node);
-        vec![CallAction::Report(Report::Attached { element, nodes, addresses: Vec::new() })]
+        vec![CallAction::Report(ElementReport::Attached { nodes, addresses: Vec::new() })]
     }
 
     /// Whether no node of this host has attached yet.
@@ -208,7 +204,7 @@ mod tests {
     use super::*;
 
     fn new_handler() -> CallHandler {
-        CallHandler::new(1, "a.out".to_owned(), 4, 2)
+        CallHandler::new("a.out".to_owned(), 4, 2)
     }
 
     fn attached_handler() -> CallHandler {
@@ -227,13 +223,13 @@ mod tests {
         assert!(handler.is_first_attach());
         let actions = handler.on_call(5, Call::Attach { version });
         let nodes = NodeSet::one(5);
-        let report = Report::Attached { element: 1, nodes, addresses: Vec::new() };
+        let report = ElementReport::Attached { nodes, addresses: Vec::new() };
         assert_eq!(actions, [CallAction::Report(report)]);
         assert!(!handler.is_first_attach());
         let second = handler.on_call(5, Call::Attach { version });
         assert!(matches!(second[..], [CallAction::Answer(5, Reply::Refused(_))]));
         let mismatch = handler.on_call(4, Call::Attach { version: version + 1 });
-        let CallAction::Report(Report::ElementFailed { element: 1, reason }) = &mismatch[1] else {
+        let CallAction::Report(ElementReport::Failed { reason }) = &mismatch[1] else {
             panic!("{mismatch:?}")
         };
         assert!(reason.contains("link it again"));
@@ -256,7 +252,7 @@ mod tests {
     fn barriers_answer_each_caller_with_its_own_id() {
         let mut handler = attached_handler();
         let report =
-            |node| CallAction::Report(Report::InBarrier { element: 1, nodes: NodeSet::one(node) });
+            |node| CallAction::Report(ElementReport::InBarrier { nodes: NodeSet::one(node) });
         assert_eq!(handler.on_call(5, Call::Barrier { id: 8 }), [report(5)]);
         // A second thread of the same node.
         assert_eq!(handler.on_call(5, Call::Barrier { id: 9 }), [answer_done(5, 9, libc::EBUSY)]);
@@ -270,7 +266,7 @@ mod tests {
         let mut handler = attached_handler();
         for id in [7, 6] {
             let actions = handler.on_call(4, Call::SignalBroadcast { id, signal: 10 });
-            let report = Report::Broadcast { element: 1, node: 4, signal: 10 };
+            let report = ElementReport::Broadcast { node: 4, signal: 10 };
             assert_eq!(actions, [CallAction::Report(report)]);
         }
         assert_eq!(handler.on_broadcast_done(9), None);
@@ -292,7 +288,7 @@ mod tests {
         let actions = handler.on_call(4, Call::Flush { id: 0 });
         assert!(matches!(
             actions[..],
-            [CallAction::Report(Report::ProtocolViolation { node: 4, .. })]
+            [CallAction::Report(ElementReport::ProtocolViolation { node: 4, .. })]
         ));
         assert_eq!(handler.on_flushed(4, 5), Some(answer_done(4, 5, 0)));
         assert_eq!(handler.on_call(4, Call::Flush { id: 0 }), [CallAction::Flush(4, 0)]);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
-use score_proto::job_control::Report;
+use score_proto::job_control::JobReport;
 use score_proto::message::STDIN_WINDOW;
 
 use super::reports::ScoredLink;
@@ -45,7 +45,7 @@ impl Input {
         self.is_decided = true;
         self.is_writable = true;
         self.window_left = STDIN_WINDOW;
-        reports.add(Report::StdinWindow(STDIN_WINDOW));
+        reports.add(JobReport::StdinWindow(STDIN_WINDOW));
         Ok(())
     }
 
@@ -116,12 +116,12 @@ impl Input {
         if self.pipe.is_none() {
             self.buffer = VecDeque::new();
             if !self.closed_reported && !self.is_eof {
-                reports.add(Report::StdinClosed);
+                reports.add(JobReport::StdinClosed);
             }
             self.closed_reported = true;
         } else if written > 0 && !self.is_eof {
             self.window_left += written;
-            reports.add(Report::StdinWindow(written));
+            reports.add(JobReport::StdinWindow(written));
         }
     }
 }

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use score_proto::exit_code::EXIT_FAILED;
-use score_proto::job_control::{HostPlacement, JobStart, Placement, Report, Status};
+use score_proto::job_control::{
+    ElementReport, HostPlacement, JobReport, JobStart, OutputReport, Placement, ShepherdReport,
+    Status,
+};
 use score_proto::message::{ElementSpec, JobSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
 
@@ -250,7 +253,7 @@ impl JobRunner {
         let Err(reason) = copied else { return };
         self.program_store.close();
         let reason = self.with_host_name(reason);
-        self.reports.add(Report::Refused { code: EXIT_FAILED, reason });
+        self.reports.add(JobReport::Refused { code: EXIT_FAILED, reason });
     }
 
     /// Prefixes a text with the name of this host if the job has several hosts.
@@ -317,16 +320,11 @@ impl JobRunner {
         let (first_node, node_count) = (job_info.local_host.first_node, job_info.local_host.nodes);
         self.shared_memory.clear();
         self.pending_flushes.clear();
-        let new_handler = |(element_index, element): (u32, &ElementSpec)| {
+        let new_handler = |element: &ElementSpec| {
             let name = element.path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            CallHandler::new(
-                element_index,
-                String::from_utf8_lossy(name).into_owned(),
-                first_node,
-                node_count,
-            )
+            CallHandler::new(String::from_utf8_lossy(name).into_owned(), first_node, node_count)
         };
-        self.call_handlers = (0..).zip(&stage_spec.elements).map(new_handler).collect();
+        self.call_handlers = stage_spec.elements.iter().map(new_handler).collect();
         self.controls.reset(stage_spec.elements.len(), first_node, node_count);
         self.spawn_queue.begin(&self.context.spawn_context(job_info), stage);
     }
@@ -381,13 +379,15 @@ impl JobRunner {
     fn on_spawn_error(&mut self, ProcessKey { element, node }: ProcessKey, error: StartError) {
         let nodes = NodeSet::one(node);
         match error {
-            StartError::Skipped => self.reports.add(Report::Skipped { element, nodes }),
+            StartError::Skipped => {
+                self.reports.add_about(element, ElementReport::Skipped { nodes })
+            }
             StartError::Program(code, reason) => {
-                self.reports.add(Report::NotStarted { element, nodes, code, reason });
+                self.reports.add_about(element, ElementReport::NotStarted { nodes, code, reason });
             }
             StartError::Job(reason) => {
                 self.fail_job(reason);
-                self.reports.add(Report::Skipped { element, nodes });
+                self.reports.add_about(element, ElementReport::Skipped { nodes });
             }
         }
     }
@@ -395,7 +395,7 @@ impl JobRunner {
     /// The job cannot continue: reports the reason and starts no further process.
     pub(super) fn fail_job(&mut self, reason: String) {
         let reason = self.with_host_name(reason);
-        self.reports.add(Report::JobFailed { code: EXIT_FAILED, reason });
+        self.reports.add(JobReport::JobFailed { code: EXIT_FAILED, reason });
         self.skip_unstarted(None);
     }
 
@@ -403,7 +403,7 @@ impl JobRunner {
     /// queue.
     pub(super) fn skip_unstarted(&mut self, element: Option<u32>) {
         for ProcessKey { element, node } in self.spawn_queue.cancel(element) {
-            self.reports.add(Report::Skipped { element, nodes: NodeSet::one(node) });
+            self.reports.add_about(element, ElementReport::Skipped { nodes: NodeSet::one(node) });
         }
     }
 
@@ -412,7 +412,7 @@ impl JobRunner {
         let host =
             self.job_info.as_ref().map_or_else(super::redirection::host_name, JobInfo::host_name);
         let (code, reason) = self.limit_enforcer.limits().exceeded_message(kind, &host);
-        self.reports.add(Report::JobFailed { code, reason });
+        self.reports.add(JobReport::JobFailed { code, reason });
         self.skip_unstarted(None);
         reaper::kill_all();
     }
@@ -422,7 +422,8 @@ impl JobRunner {
             match event {
                 ControlEvent::Call(key, call) => self.on_call(key, call),
                 ControlEvent::Malformed(ProcessKey { element, node }, violation) => {
-                    self.reports.add(Report::ProtocolViolation { element, node, violation });
+                    let report = ElementReport::ProtocolViolation { node, violation };
+                    self.reports.add_about(element, report);
                 }
             }
         }
@@ -436,9 +437,12 @@ impl JobRunner {
                 self.pending_flushes.insert(token, (ProcessKey { element, node }, id));
                 let host =
                     self.job_info.as_ref().map_or(0, |job_info| job_info.placement.self_host);
-                self.reports.send(&Report::Flush { host, token });
+                let report = OutputReport::Flush { host, token };
+                self.reports.send(&ShepherdReport::Output(report));
             }
-            DrainReason::StageEnd => self.reports.send(&Report::Drained),
+            DrainReason::StageEnd => {
+                self.reports.send(&ShepherdReport::Output(OutputReport::Drained))
+            }
             DrainReason::JobEnd => self.finish(),
         }
     }
@@ -475,7 +479,7 @@ impl JobRunner {
         }
         let busy = self.metrics.on_process_exit(key);
         if job_info.job_start.spec.statistics {
-            self.reports.add(Report::Usage(vec![NodeUsage {
+            self.reports.add(JobReport::Usage(vec![NodeUsage {
                 stage: job_info.stage as u32,
                 element,
                 node,
@@ -494,7 +498,8 @@ impl JobRunner {
             Some(error) => self.on_spawn_error(key, error),
             None => {
                 let nodes = NodeSet::one(node);
-                self.reports.add(Report::Ended { element, nodes, status: reaped.status });
+                let report = ElementReport::Ended { nodes, status: reaped.status };
+                self.reports.add_about(element, report);
             }
         }
     }
@@ -553,7 +558,7 @@ impl JobRunner {
             _ => Duration::ZERO,
         };
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-        self.reports.add(Report::Finished { elapsed_ns });
+        self.reports.add(JobReport::Finished { elapsed_ns });
     }
 }
 

@@ -33,9 +33,8 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_SETUID_FAILED};
-use score_proto::job_control::{Order, Owner, Report};
+use score_proto::job_control::{JobReport, Owner};
 
 use crate::framed_socket::FramedSocket;
 use crate::raw_socket::RawSocketClient;
@@ -104,7 +103,7 @@ pub fn run(options: ShepherdOptions) -> io::Result<()> {
         // For the switch thread, while this process still has the permission.
         let _ = realtime::enter(Inherit::Realtime);
         if let Err(reason) = credentials::become_owner(owner) {
-            reports.add(Report::JobFailed { code: EXIT_FAILED, reason });
+            reports.add(JobReport::JobFailed { code: EXIT_FAILED, reason });
             reports.flush(poll.registry());
             std::process::exit(EXIT_SETUID_FAILED.into());
         }
@@ -220,12 +219,6 @@ impl Shepherd {
     fn receive_orders(&mut self) {
         loop {
             match self.job_runner.reports.order() {
-                Ok(Some(Order::Hello { version })) => {
-                    self.job_runner.reports.add(Report::Hello { version: PROTOCOL_VERSION });
-                    if version != PROTOCOL_VERSION {
-                        std::process::exit(1);
-                    }
-                }
                 Ok(Some(order)) => self.job_runner.on_order(order),
                 Ok(None) => return,
                 Err(_) => std::process::exit(1),

@@ -4,7 +4,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use score_proto::job_control::{HostNetworkAddress, JobStart, Order, Report};
+use score_proto::PROTOCOL_VERSION;
+use score_proto::job_control::{
+    ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport, JobStart, ShepherdOrder,
+};
 use score_proto::message::{Call, Level, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
 
@@ -25,37 +28,80 @@ const NOIDLE_OPTION: &str = "noidle";
 
 impl JobRunner {
     /// Carries out an order.
-    pub fn on_order(&mut self, order: Order) {
+    pub fn on_order(&mut self, order: ShepherdOrder) {
         match order {
-            // For daemons only.
-            Order::Hello { .. } | Order::Abort => {}
-            Order::FileChunk { .. } | Order::SharedFile { .. } | Order::SendFile { .. } => {
-                let copied = self.program_store.on_order(order);
-                self.refuse_if_failed(copied);
+            ShepherdOrder::Hello { version } => {
+                if version != PROTOCOL_VERSION {
+                    std::process::exit(1);
+                }
             }
-            Order::SetPlacement(placement) => {
+            ShepherdOrder::SetPlacement(placement) => {
                 self.outputs.host = placement.self_host;
                 self.placement = Some(placement);
             }
-            Order::StartJob(job_start) => self.start_job(*job_start),
-            Order::StartStage(stage) => self.start_stage(stage as usize),
-            Order::EndElement { element } => {
+            ShepherdOrder::OutputAck(bytes) => self.outputs.on_output_ack(bytes, Instant::now()),
+            ShepherdOrder::Program(answer) => {
+                let copied = self.program_store.on_answer(&answer);
+                self.refuse_if_failed(copied);
+            }
+            ShepherdOrder::SendFile { child, request } => {
+                self.program_store.on_child_request(child, request)
+            }
+            ShepherdOrder::Job(order) => self.on_job_order(order),
+            ShepherdOrder::Element { element, order } => self.on_element_order(element, order),
+        }
+    }
+
+    fn on_job_order(&mut self, order: JobOrder) {
+        match order {
+            JobOrder::StartJob(job_start) => self.start_job(*job_start),
+            JobOrder::StartStage(stage) => self.start_stage(stage as usize),
+            JobOrder::Flushed { token, host: _ } => {
+                if let Some((key, id)) = self.pending_flushes.remove(&token) {
+                    let handler = self.call_handlers.get_mut(key.element as usize);
+                    let action = handler.and_then(|handler| handler.on_flushed(key.node, id));
+                    self.execute_actions(key.element, action.into_iter().collect());
+                }
+            }
+            JobOrder::Drain => {
+                self.inspector.clear();
+                self.drain(DrainReason::StageEnd);
+            }
+            JobOrder::Stdin(bytes) => {
+                if !self.input.push(&bytes) {
+                    self.fail_job("scrun sent more input than its window allows".to_owned());
+                }
+            }
+            JobOrder::StdinEof => self.input.on_eof(),
+            JobOrder::OutputClosed(stream) => self.outputs.close_stream(stream),
+            JobOrder::Signal(signal) => self.signal_all(signal),
+            JobOrder::SubscribeMetrics { period_ms } => {
+                self.metrics.set_period(period_ms, Instant::now())
+            }
+            JobOrder::Kill => self.kill(),
+            JobOrder::Finish => self.begin_shutdown(),
+        }
+    }
+
+    fn on_element_order(&mut self, element: u32, order: ElementOrder) {
+        match order {
+            ElementOrder::End => {
                 if let Some(handler) = self.call_handlers.get_mut(element as usize) {
                     handler.mark_ending();
                 }
                 self.signal(Some(element), libc::SIGKILL);
                 self.skip_unstarted(Some(element));
             }
-            Order::Welcome { element, peers } => {
+            ElementOrder::Welcome { peers } => {
                 if let Err(reason) = self.welcome(element, &peers) {
-                    self.reports.add(Report::ElementFailed { element, reason });
+                    self.reports.add_about(element, ElementReport::Failed { reason });
                 }
             }
-            Order::NodesExited { element, nodes } => {
+            ElementOrder::NodesExited { nodes } => {
                 self.shared_memory.on_nodes_exited(element, &nodes);
                 self.inspector.reset_backoff();
             }
-            Order::BarrierDone { element } => {
+            ElementOrder::BarrierDone => {
                 let handler = self.call_handlers.get_mut(element as usize);
                 let actions = handler.map(|handler| handler.on_barrier_done()).unwrap_or_default();
                 for action in &actions {
@@ -65,57 +111,30 @@ impl JobRunner {
                 }
                 self.execute_actions(element, actions);
             }
-            Order::Flushed { token, .. } => {
-                if let Some((key, id)) = self.pending_flushes.remove(&token) {
-                    let handler = self.call_handlers.get_mut(key.element as usize);
-                    let action = handler.and_then(|handler| handler.on_flushed(key.node, id));
-                    self.execute_actions(key.element, action.into_iter().collect());
-                }
-            }
-            Order::Broadcast { element, serial, signal } => {
+            ElementOrder::Broadcast { serial, signal } => {
                 if signal != 0 {
                     self.signal(Some(element), signal);
                 }
                 if let Some(job_info) = &self.job_info {
                     let nodes = NodeSet::from(job_info.local_host.node_range());
-                    self.reports.add(Report::Sent { element, serial, nodes });
+                    self.reports.add_about(element, ElementReport::Sent { serial, nodes });
                 }
             }
-            Order::BroadcastDone { element, node } => {
+            ElementOrder::BroadcastDone { node } => {
                 let handler = self.call_handlers.get_mut(element as usize);
                 let action = handler.and_then(|handler| handler.on_broadcast_done(node));
                 self.execute_actions(element, action.into_iter().collect());
             }
-            Order::Drain => {
-                self.inspector.clear();
-                self.drain(DrainReason::StageEnd);
-            }
-            Order::Stdin(bytes) => {
-                if !self.input.push(&bytes) {
-                    self.fail_job("scrun sent more input than its window allows".to_owned());
-                }
-            }
-            Order::StdinEof => self.input.on_eof(),
-            Order::OutputAck(bytes) => self.outputs.on_output_ack(bytes, Instant::now()),
-            Order::OutputClosed(stream) => self.outputs.close_stream(stream),
-            Order::Signal(signal) => self.signal_all(signal),
-            // These come over another socket, to another thread ([`super::gang_switch`]).
-            Order::Stop { .. } | Order::Run { .. } => {}
-            Order::Sample { element, round, stopped } => {
+            ElementOrder::Sample { round, stopped } => {
                 let sample = self.inspector.sample_round(element, round, stopped);
-                self.reports.add(Report::SampleResult { element, round, sample });
+                self.reports.add_about(element, ElementReport::SampleResult { round, sample });
             }
-            Order::QueryWaits { element } => {
+            ElementOrder::QueryWaits => {
                 let job_time_ns =
                     u64::try_from(self.run_gate.job_time().as_nanos()).unwrap_or(u64::MAX);
                 let waits = self.inspector.wait_states(element, job_time_ns);
-                self.reports.add(Report::WaitStates { element, waits });
+                self.reports.add_about(element, ElementReport::WaitStates { waits });
             }
-            Order::SubscribeMetrics { period_ms } => {
-                self.metrics.set_period(period_ms, Instant::now())
-            }
-            Order::Kill => self.kill(),
-            Order::Finish => self.begin_shutdown(),
         }
     }
 
@@ -166,16 +185,13 @@ impl JobRunner {
             self.publish_barrier_counts(key);
         }
         for action in &mut actions {
-            if let CallAction::Report(Report::Attached { addresses, .. }) = action
+            if let CallAction::Report(ElementReport::Attached { addresses, .. }) = action
                 && is_first
             {
                 match self.open_networks(key.element) {
                     Ok(host_addresses) => *addresses = host_addresses,
                     Err(reason) => {
-                        *action = CallAction::Report(Report::ElementFailed {
-                            element: key.element,
-                            reason,
-                        });
+                        *action = CallAction::Report(ElementReport::Failed { reason });
                     }
                 }
             }
@@ -207,7 +223,7 @@ impl JobRunner {
                 CallAction::Answer(node, reply) => {
                     self.send_reply(ProcessKey { element, node }, &reply, Vec::new());
                 }
-                CallAction::Report(report) => self.reports.add(report),
+                CallAction::Report(report) => self.reports.add_about(element, report),
                 CallAction::Flush(node, id) => {
                     let stage = self.job_info.as_ref().map_or(0, |job_info| job_info.stage);
                     let owner = Some((stage, element));
@@ -215,7 +231,7 @@ impl JobRunner {
                 }
                 CallAction::Inspect(node, signal, display) => {
                     let text = self.inspection_text(ProcessKey { element, node }, signal, display);
-                    self.reports.add(Report::Inspect { element, signal, text });
+                    self.reports.add_about(element, ElementReport::Inspect { signal, text });
                 }
             }
         }
@@ -224,8 +240,8 @@ impl JobRunner {
     fn send_reply(&mut self, key: ProcessKey, reply: &Reply, descriptors: Vec<OwnedFd>) {
         if !self.controls.answer(key, reply, descriptors) {
             let violation = "it does not read the answers to its calls".to_owned();
-            let ProcessKey { element, node } = key;
-            self.reports.add(Report::ProtocolViolation { element, node, violation });
+            let report = ElementReport::ProtocolViolation { node: key.node, violation };
+            self.reports.add_about(key.element, report);
         }
     }
 
@@ -251,7 +267,7 @@ impl JobRunner {
             let transports = network_notes.transports.into_iter().filter(|_| spec.statistics);
             let transports = transports.map(|text| (Level::Info, text));
             for (level, text) in network_notes.problems.into_iter().chain(transports) {
-                self.reports.add(Report::Notice { level, text });
+                self.reports.add(JobReport::Notice { level, text });
             }
         }
         if let Some((area, message_counters)) = self.shared_memory.inspected_memory(element) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
-use score_proto::job_control::{HOP_WINDOW, Report};
+use score_proto::job_control::{HOP_WINDOW, OutputReport, ShepherdReport};
 use score_proto::message::{MAX_IO_CHUNK, Stream};
 
 use super::reports::ScoredLink;
@@ -381,7 +381,8 @@ impl OutputMux {
         if !self.batch.is_empty() {
             let bytes = std::mem::take(&mut self.batch);
             let (host, stream) = (self.host, self.batch_stream);
-            reports.send(&Report::Output { host, stream, bytes, is_partial_line: unfinished });
+            let report = OutputReport::Text { host, stream, bytes, is_partial_line: unfinished };
+            reports.send(&ShepherdReport::Output(report));
         }
     }
 

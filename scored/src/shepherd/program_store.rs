@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
-use score_proto::job_control::{Order, Placement, Report};
+use score_proto::job_control::{FileRequest, JobReport, Placement, ProgramAnswer, ShepherdReport};
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, OsBytes};
 
 use crate::job::program_paths;
@@ -97,7 +97,7 @@ pub struct ProgramStore {
     shares_disk: bool,
     /// Whether all programs are here, and that has been reported.
     is_ready: bool,
-    reports: Vec<Report>,
+    reports: Vec<ShepherdReport>,
 }
 
 impl ProgramStore {
@@ -159,22 +159,16 @@ impl ProgramStore {
         self.programs.iter().any(is_checking)
     }
 
-    /// Carries out an order about programs. [`ProgramStore::take_reports`] returns the answers, now
-    /// and as more bytes arrive.
+    /// Takes the parent's answer to a request.
     ///
     /// # Errors
     /// One line: a program cannot be had, and the job cannot begin here.
-    pub fn on_order(&mut self, order: Order) -> Result<(), String> {
-        match order {
-            Order::FileChunk { hash, offset, bytes } => self.on_chunk(&hash, offset, &bytes),
-            Order::SharedFile { hash, path } => {
-                self.on_shared_file(&hash, Path::new(OsStr::from_bytes(&path.0)))
+    pub fn on_answer(&mut self, answer: &ProgramAnswer) -> Result<(), String> {
+        match answer {
+            ProgramAnswer::Chunk { hash, offset, bytes } => self.on_chunk(hash, *offset, bytes),
+            ProgramAnswer::SharedFile { hash, path } => {
+                self.on_shared_file(hash, Path::new(OsStr::from_bytes(&path.0)))
             }
-            Order::SendFile { child, hash, offset, length } => {
-                self.on_child_request(child, &hash, offset, length);
-                Ok(())
-            }
-            _ => Ok(()),
         }
     }
 
@@ -199,16 +193,18 @@ impl ProgramStore {
         }
     }
 
-    /// A child host requests bytes.
-    fn on_child_request(&mut self, child: u32, hash: &ContentHash, offset: u64, length: u64) {
-        let program = self.programs.iter_mut().find(|program| program.content.hash == *hash);
+    /// A child host requests bytes. [`ProgramStore::take_reports`] returns the answers, now and as
+    /// more bytes arrive.
+    pub fn on_child_request(&mut self, child: u32, request: FileRequest) {
+        let FileRequest { hash, offset, length } = request;
+        let program = self.programs.iter_mut().find(|program| program.content.hash == hash);
         let size = program.as_ref().map_or(0, |program| program.content.size);
         let end = offset.saturating_add(length.min(2 * PREFETCH_WINDOW)).min(size);
         match program.filter(|_| offset < end) {
             Some(program) => program.requests.push(ChildRequest { child, offset, end }),
             None => {
-                let (hash, bytes) = (*hash, Vec::new());
-                self.reports.push(Report::FileChunk { child, hash, offset, bytes });
+                let answer = ProgramAnswer::Chunk { hash, offset, bytes: Vec::new() };
+                self.reports.push(ShepherdReport::Program { child, answer });
             }
         }
     }
@@ -216,7 +212,7 @@ impl ProgramStore {
     /// Reads on in the files of this host, and answers child hosts.
     ///
     /// # Errors
-    /// As [`ProgramStore::on_order`].
+    /// As [`ProgramStore::on_answer`].
     pub fn pump(&mut self) -> Result<(), String> {
         let mut budget = MAX_READ_PER_TICK;
         for program in &mut self.programs {
@@ -232,13 +228,13 @@ impl ProgramStore {
         let has_programs = !self.programs.is_empty();
         if has_programs && !self.is_ready && self.programs.iter().all(is_complete) {
             self.is_ready = true;
-            self.reports.push(Report::Ready);
+            self.reports.push(ShepherdReport::Job(JobReport::Ready));
         }
         Ok(())
     }
 
     /// The reports that are to be sent.
-    pub fn take_reports(&mut self) -> Vec<Report> {
+    pub fn take_reports(&mut self) -> Vec<ShepherdReport> {
         std::mem::take(&mut self.reports)
     }
 
@@ -294,7 +290,7 @@ impl JobProgram {
     }
 
     /// Goes on with the next file that may have the content, or else asks the parent.
-    fn try_next_source(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+    fn try_next_source(&mut self, reports: &mut Vec<ShepherdReport>) -> io::Result<()> {
         (self.received_len, self.hasher) = (0, blake3::Hasher::new());
         if let ProgramState::Checking(Candidate { kind, .. }, target) = &self.state {
             match (kind, target) {
@@ -323,17 +319,23 @@ impl JobProgram {
     }
 
     /// Asks the parent for the next bytes, if few are on their way.
-    fn request_more(&mut self, reports: &mut Vec<Report>) {
+    fn request_more(&mut self, reports: &mut Vec<ShepherdReport>) {
         let ProgramState::Fetching { requested_len, .. } = &mut self.state else { return };
         let end = (self.received_len + PREFETCH_WINDOW).min(self.content.size);
         if *requested_len < end && *requested_len - self.received_len <= PREFETCH_WINDOW / 2 {
             let (hash, offset) = (self.content.hash, *requested_len);
-            reports.push(Report::FileRequest { hash, offset, length: end - offset });
+            let request = FileRequest { hash, offset, length: end - offset };
+            reports.push(ShepherdReport::FileRequest(request));
             *requested_len = end;
         }
     }
 
-    fn on_chunk(&mut self, offset: u64, bytes: &[u8], reports: &mut Vec<Report>) -> io::Result<()> {
+    fn on_chunk(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        reports: &mut Vec<ShepherdReport>,
+    ) -> io::Result<()> {
         let ProgramState::Fetching { requested_len, .. } = self.state else { return Ok(()) };
         let new_len = self.received_len.saturating_add(bytes.len() as u64);
         if offset != self.received_len || bytes.is_empty() || new_len > requested_len {
@@ -384,7 +386,11 @@ impl JobProgram {
     }
 
     /// Reads on in the file that may have the content.
-    fn check_candidate(&mut self, budget: &mut usize, reports: &mut Vec<Report>) -> io::Result<()> {
+    fn check_candidate(
+        &mut self,
+        budget: &mut usize,
+        reports: &mut Vec<ShepherdReport>,
+    ) -> io::Result<()> {
         let mut bytes = [0; MAX_IO_CHUNK];
         while *budget > 0 {
             let ProgramState::Checking(candidate, target) = &mut self.state else { return Ok(()) };
@@ -416,7 +422,7 @@ impl JobProgram {
     }
 
     /// The cached copy has the right content: it gets a name in the job's directory.
-    fn link_cached(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+    fn link_cached(&mut self, reports: &mut Vec<ShepherdReport>) -> io::Result<()> {
         let cache_path = self.cache_path.clone().unwrap_or_default();
         if fs::hard_link(&cache_path, self.path()).is_err() {
             return self.try_next_source(reports);
@@ -428,7 +434,7 @@ impl JobProgram {
         self.finish()
     }
 
-    fn on_shared_file(&mut self, path: &Path, reports: &mut Vec<Report>) -> io::Result<()> {
+    fn on_shared_file(&mut self, path: &Path, reports: &mut Vec<ShepherdReport>) -> io::Result<()> {
         if !matches!(self.state, ProgramState::Fetching { target: None, .. }) {
             return Ok(());
         }
@@ -447,21 +453,20 @@ impl JobProgram {
         self.try_next_source(reports)
     }
 
-    fn answer_with_path(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+    fn answer_with_path(&mut self, reports: &mut Vec<ShepherdReport>) -> io::Result<()> {
         if matches!(self.state, ProgramState::Complete(_)) {
             let path = OsBytes(self.path().as_os_str().as_bytes().to_vec());
             let hash = self.content.hash;
-            let answer = |request: ChildRequest| Report::SharedFile {
+            let answer = |request: ChildRequest| ShepherdReport::Program {
                 child: request.child,
-                hash,
-                path: path.clone(),
+                answer: ProgramAnswer::SharedFile { hash, path: path.clone() },
             };
             reports.extend(self.requests.drain(..).map(answer));
         }
         Ok(())
     }
 
-    fn answer_with_bytes(&mut self, reports: &mut Vec<Report>) -> io::Result<()> {
+    fn answer_with_bytes(&mut self, reports: &mut Vec<ShepherdReport>) -> io::Result<()> {
         let (file, available_len) = match &self.state {
             ProgramState::Complete(file) => (file, self.content.size),
             ProgramState::Fetching { target: Some(file), .. } => (file, self.received_len),
@@ -477,7 +482,8 @@ impl JobProgram {
                 let mut bytes = vec![0; count as usize];
                 file.read_exact_at(&mut bytes, request.offset)?;
                 let (child, offset) = (request.child, request.offset);
-                reports.push(Report::FileChunk { child, hash, offset, bytes });
+                let answer = ProgramAnswer::Chunk { hash, offset, bytes };
+                reports.push(ShepherdReport::Program { child, answer });
                 request.offset += count;
             }
         }

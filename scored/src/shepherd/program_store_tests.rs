@@ -4,6 +4,8 @@ use std::fs::FileTimes;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+const READY: ShepherdReport = ShepherdReport::Job(JobReport::Ready);
+
 /// The folders of a test. They are removed with this value.
 struct Scratch(PathBuf);
 
@@ -76,7 +78,7 @@ fn begin(spec: &JobSpec, self_host: u32, job: &Path, cache: Option<&Path>) -> Pr
 
 /// Pumps the store until nothing more happens, and answers its requests from these bytes. Returns
 /// the other reports, and how many bytes were requested.
-fn serve(store: &mut ProgramStore, bytes: &[u8]) -> (Vec<Report>, u64) {
+fn serve(store: &mut ProgramStore, bytes: &[u8]) -> (Vec<ShepherdReport>, u64) {
     let (mut others, mut requested_bytes) = (Vec::new(), 0);
     loop {
         store.pump().unwrap();
@@ -85,7 +87,7 @@ fn serve(store: &mut ProgramStore, bytes: &[u8]) -> (Vec<Report>, u64) {
             return (others, requested_bytes);
         }
         for report in reports {
-            let Report::FileRequest { hash, offset, length } = report else {
+            let ShepherdReport::FileRequest(FileRequest { hash, offset, length }) = report else {
                 others.push(report);
                 continue;
             };
@@ -107,7 +109,7 @@ fn a_program_is_fetched_once_and_linked_for_later_jobs() {
     for (job, expected_bytes) in [("first", content.size), ("second", 0)] {
         let directory = scratch.job(job);
         let mut store = begin(&spec, 1, &directory, Some(&cache));
-        assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], expected_bytes));
+        assert_eq!(serve(&mut store, &bytes), (vec![READY], expected_bytes));
         for name in ["one", "two"] {
             let path = directory.join(".bin").join(name);
             assert_eq!(fs::read(&path).unwrap(), bytes);
@@ -117,9 +119,9 @@ fn a_program_is_fetched_once_and_linked_for_later_jobs() {
     // A job has written to its program, and so to the copy of later jobs.
     fs::write(scratch.0.join("second/.bin/one"), "x".repeat(5_000_000)).unwrap();
     let mut store = begin(&spec, 1, &scratch.job("third"), Some(&cache));
-    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], content.size));
+    assert_eq!(serve(&mut store, &bytes), (vec![READY], content.size));
     let mut store = begin(&spec, 1, &scratch.job("fourth"), Some(&cache));
-    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], 0));
+    assert_eq!(serve(&mut store, &bytes), (vec![READY], 0));
 }
 
 #[test]
@@ -138,13 +140,13 @@ fn a_user_cannot_stop_the_shepherd_by_what_is_in_the_folder() {
     for (make, job) in make.into_iter().zip(["fifo", "link", "folder"]) {
         make();
         let mut store = begin(&spec, 1, &scratch.job(job), Some(&cache));
-        assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], 100));
+        assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));
         fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
     }
     // The folder itself may be gone.
     let missing = cache.join("missing");
     let mut store = begin(&spec, 1, &scratch.job("last"), Some(&missing));
-    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], 100));
+    assert_eq!(serve(&mut store, &bytes), (vec![READY], 100));
 }
 
 #[test]
@@ -153,14 +155,17 @@ fn a_child_host_gets_the_bytes_as_they_arrive() {
     let content = digest(&bytes);
     let spec = spec(&[("/a/one", content)], HostKind::Remote);
     let mut store = begin(&spec, 0, &scratch.job("job"), None);
-    store.on_child_request(7, &content.hash, 0, content.size);
+    let request = |hash, offset, length| FileRequest { hash, offset, length };
+    store.on_child_request(7, request(content.hash, 0, content.size));
     // Neither an unknown program nor bytes after its end.
-    store.on_child_request(8, &[0; 32], 9, 1);
-    store.on_child_request(9, &content.hash, content.size, 1);
+    store.on_child_request(8, request([0; 32], 9, 1));
+    store.on_child_request(9, request(content.hash, content.size, 1));
     store.pump().unwrap();
     let reports = store.take_reports();
-    let is_empty_chunk =
-        |report: &Report| matches!(report, Report::FileChunk { bytes, .. } if bytes.is_empty());
+    let is_empty_chunk = |report: &ShepherdReport| {
+        matches!(report, ShepherdReport::Program { answer: ProgramAnswer::Chunk { bytes, .. }, .. }
+            if bytes.is_empty())
+    };
     assert_eq!(reports.iter().filter(|report| is_empty_chunk(report)).count(), 2);
     assert_eq!(reports.len(), 3, "{reports:?}");
     let mut sent = Vec::new();
@@ -169,11 +174,14 @@ fn a_child_host_gets_the_bytes_as_they_arrive() {
         store.pump().unwrap();
         for report in store.take_reports() {
             match report {
-                Report::FileChunk { child: 7, offset, bytes, .. } => {
+                ShepherdReport::Program {
+                    child: 7,
+                    answer: ProgramAnswer::Chunk { offset, bytes, .. },
+                } => {
                     assert_eq!(offset, sent.len() as u64);
                     sent.extend(bytes);
                 }
-                Report::Ready => assert_eq!(sent.len(), bytes.len()),
+                READY => assert_eq!(sent.len(), bytes.len()),
                 other => panic!("{other:?}"),
             }
         }
@@ -195,13 +203,13 @@ fn the_submit_host_takes_the_users_file_only_if_size_and_hash_match() {
     ] {
         let spec = spec(&[(path, content)], kind);
         let mut store = begin(&spec, self_host, &scratch.job(job), None);
-        assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], expected_bytes), "{job}");
+        assert_eq!(serve(&mut store, &bytes), (vec![READY], expected_bytes), "{job}");
     }
     let changed = program(600_001)[1..].to_vec();
     fs::write(&file, changed).unwrap();
     let spec = spec(&[(path, content)], HostKind::Virtual);
     let mut store = begin(&spec, 0, &scratch.job("changed"), None);
-    assert_eq!(serve(&mut store, &bytes), (vec![Report::Ready], content.size));
+    assert_eq!(serve(&mut store, &bytes), (vec![READY], content.size));
     assert_eq!(fs::read(scratch.0.join("changed/.bin/file")).unwrap(), bytes);
 }
 
@@ -211,15 +219,20 @@ fn virtual_hosts_link_the_file_of_their_parent() {
     let content = digest(&bytes);
     let spec = spec(&[("/a/one", content)], HostKind::Virtual);
     let mut parent = begin(&spec, 0, &scratch.job("parent"), None);
-    parent.on_child_request(1, &content.hash, 0, content.size);
+    let (hash, length) = (content.hash, content.size);
+    parent.on_child_request(1, FileRequest { hash, offset: 0, length });
     let (reports, _) = serve(&mut parent, &bytes);
-    let [Report::SharedFile { child: 1, hash, path }, Report::Ready] = &reports[..] else {
+    let [
+        ShepherdReport::Program { child: 1, answer: ProgramAnswer::SharedFile { hash, path } },
+        READY,
+    ] = &reports[..]
+    else {
         panic!("{reports:?}");
     };
     let path = Path::new(OsStr::from_bytes(&path.0));
     let mut child = begin(&spec, 1, &scratch.job("child"), None);
     child.pump().unwrap();
-    assert!(matches!(child.take_reports()[..], [Report::FileRequest { .. }]));
+    assert!(matches!(child.take_reports()[..], [ShepherdReport::FileRequest(FileRequest { .. })]));
     // A file of another size, and one that is none.
     for wrong in ["/dev/null", "/proc/self/exe", "/nowhere/at/all"] {
         let mut store = begin(&spec, 1, &scratch.job(&wrong.replace('/', "-")), None);
@@ -227,7 +240,7 @@ fn virtual_hosts_link_the_file_of_their_parent() {
     }
     child.on_shared_file(hash, path).unwrap();
     child.pump().unwrap();
-    assert_eq!(child.take_reports(), [Report::Ready]);
+    assert_eq!(child.take_reports(), [READY]);
     let inode = |job: &str| fs::metadata(scratch.0.join(job).join(".bin/one")).unwrap().ino();
     assert_eq!(inode("parent"), inode("child"));
 }
@@ -253,7 +266,7 @@ fn an_empty_program_needs_no_request() {
     let scratch = Scratch::new();
     let spec = spec(&[("/a/one", digest(&[]))], HostKind::Remote);
     let mut store = begin(&spec, 1, &scratch.job("job"), None);
-    assert_eq!(serve(&mut store, &[]), (vec![Report::Ready], 0));
+    assert_eq!(serve(&mut store, &[]), (vec![READY], 0));
 }
 
 #[test]

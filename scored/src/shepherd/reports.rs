@@ -5,7 +5,7 @@ use std::io;
 
 use mio::{Registry, Token};
 use score_proto::frame::FrameError;
-use score_proto::job_control::{Order, Report};
+use score_proto::job_control::{ElementReport, JobReport, ShepherdOrder, ShepherdReport};
 
 use score_tree::report_queue::CoalescingQueue;
 
@@ -20,7 +20,7 @@ const SLOW_READER_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct ScoredLink {
     link: FramedSocket,
-    queue: CoalescingQueue<Report>,
+    queue: CoalescingQueue<ShepherdReport>,
 }
 
 impl ScoredLink {
@@ -56,12 +56,21 @@ impl ScoredLink {
     ///
     /// # Errors
     /// The received bytes are not a valid frame.
-    pub fn order(&mut self) -> Result<Option<Order>, FrameError> {
+    pub fn order(&mut self) -> Result<Option<ShepherdOrder>, FrameError> {
         self.link.receive()
     }
 
-    /// Adds a report that is sent at the end of this tick.
-    pub fn add(&mut self, report: Report) {
+    /// Adds a report about the job, which is sent at the end of this tick.
+    pub fn add(&mut self, report: JobReport) {
+        self.push(ShepherdReport::Job(report));
+    }
+
+    /// Adds a report about one parallel process, which is sent at the end of this tick.
+    pub fn add_about(&mut self, element: u32, report: ElementReport) {
+        self.push(ShepherdReport::Element { element, report });
+    }
+
+    fn push(&mut self, report: ShepherdReport) {
         if let Err(report) = self.queue.push(report) {
             self.queue_pending();
             // There is room now.
@@ -71,7 +80,7 @@ impl ScoredLink {
 
     /// Queues a report at once, before the collected ones: output, and reports that must follow
     /// it.
-    pub fn send(&mut self, report: &Report) {
+    pub fn send(&mut self, report: &ShepherdReport) {
         self.link.queue(report);
     }
 

@@ -13,7 +13,7 @@ use super::{Role, info, warn};
 use crate::cluster::{self, tree_member};
 use crate::job::master::MasterEvent;
 use crate::sys::random::random_u64;
-use score_proto::job_control::Report;
+use score_proto::job_control::{JobReport, Report};
 use score_proto::message::ServerMessage;
 
 /// How long a reset of this host waits for killed shepherds to end.
@@ -125,10 +125,8 @@ impl Daemon {
             }
             ClusterAction::End { job, reason } => {
                 let reason = format!("job {job} is ended: {reason}");
-                self.step_master(
-                    Some(job),
-                    MasterEvent::Report(Report::JobFailed { code: EXIT_SERVER_LOST, reason }),
-                );
+                let report = Report::Job(JobReport::JobFailed { code: EXIT_SERVER_LOST, reason });
+                self.step_master(Some(job), MasterEvent::Report(report));
             }
             ClusterAction::Ended { session, tag, job, code: _, reason } => {
                 self.on_job_ended(self.client_job(session, tag), job, reason);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use score_proto::frame::Decoder;
-use score_proto::job_control::{Order, StopCondition};
+use score_proto::job_control::{StopCondition, SwitchOrder};
 
 use super::super::inspection::ProcessInspector;
 use super::run_gate::RunGate;
@@ -69,7 +69,7 @@ impl SwitchHandle {
         let mut bytes = [0; 512];
         while let Some((stream, decoder)) = &mut self.socket {
             match decoder.next().map_err(io::Error::other)? {
-                Some(Order::Run {
+                Some(SwitchOrder::Run {
                     idle_check_interval_us: poll_interval_us,
                     stop_condition: StopCondition::OnOrder | StopCondition::Unchanged,
                     ..
@@ -103,7 +103,11 @@ impl SwitchHandle {
         }
     }
 
-    fn start_thread(&mut self, first_order: Option<Order>, registry: &Registry) -> io::Result<()> {
+    fn start_thread(
+        &mut self,
+        first_order: Option<SwitchOrder>,
+        registry: &Registry,
+    ) -> io::Result<()> {
         let Some((stream, decoder)) = self.socket.take() else { return Ok(()) };
         registry.deregister(&mut SourceFd(&stream.as_raw_fd()))?;
         stream.set_nonblocking(false)?;

@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use score_proto::frame::Decoder;
-use score_proto::job_control::Order;
+use score_proto::job_control::SwitchOrder;
 
 use super::inspection::ProcessInspector;
 use crate::sys::realtime;
@@ -33,14 +33,14 @@ pub use run_gate::RunGate;
 /// Stack of the thread.
 const STACK: usize = 256 * 1024;
 
-/// Starts the switch thread. It executes the order in `received`, then receives `Order::Stop` and
-/// `Order::Run` on its own socket and replies with `Report::Stopped`. In between it polls
-/// `inspector`. It inherits the scheduling class of the caller, which returns to the normal class.
+/// Starts the switch thread. It executes the order in `received`, then receives further orders on
+/// its own socket and replies with `SwitchReport::Stopped`. In between it polls `inspector`. It
+/// inherits the scheduling class of the caller, which returns to the normal class.
 ///
 /// # Errors
 /// As pthread_create(3).
 fn start(
-    received: (UnixStream, Decoder, Option<Order>),
+    received: (UnixStream, Decoder, Option<SwitchOrder>),
     run_gate: &Arc<RunGate>,
     inspector: ProcessInspector,
 ) -> io::Result<()> {

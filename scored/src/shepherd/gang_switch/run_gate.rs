@@ -80,7 +80,8 @@ impl RunGate {
         !self.is_stopped()
     }
 
-    /// Interval at which to poll whether all processes are idle (`Order::Run`); zero for never.
+    /// Interval at which to poll whether all processes are idle (`SwitchOrder::Run`); zero for
+    /// never.
     pub fn poll_interval(&self) -> Duration {
         Duration::from_micros(self.idle_check_interval_us.load(Ordering::SeqCst).into())
     }

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
 use score_proto::frame::{self, Decoder};
-use score_proto::job_control::{Order, Report, StopCondition};
+use score_proto::job_control::{StopCondition, SwitchOrder, SwitchReport};
 
 use super::super::inspection::ProcessInspector;
 use super::idle_poll::IdlePoll;
@@ -29,7 +29,7 @@ const PROC_POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration:
 /// Receives orders and carries them out until the socket is closed. `received`: the socket, bytes
 /// that were read already, and the first order.
 pub fn run(
-    received: (UnixStream, Decoder, Option<Order>),
+    received: (UnixStream, Decoder, Option<SwitchOrder>),
     run_gate: &RunGate,
     inspector: ProcessInspector,
 ) {
@@ -70,13 +70,13 @@ struct SwitchThread {
 /// An event that the switch thread handles.
 enum SwitchEvent {
     /// An order was received.
-    OrderReceived(Order),
+    OrderReceived(SwitchOrder),
     /// The job's slice has expired: sequence number of the stop.
     SliceExpired(u64),
 }
 
 impl SwitchThread {
-    fn serve(&mut self, first_order: Option<Order>, run_gate: &RunGate) -> io::Result<()> {
+    fn serve(&mut self, first_order: Option<SwitchOrder>, run_gate: &RunGate) -> io::Result<()> {
         let mut first_event = first_order.map(SwitchEvent::OrderReceived);
         loop {
             let event = match first_event.take() {
@@ -85,11 +85,11 @@ impl SwitchThread {
             };
             match event {
                 SwitchEvent::SliceExpired(switch_seq)
-                | SwitchEvent::OrderReceived(Order::Stop { switch_seq, .. }) => {
+                | SwitchEvent::OrderReceived(SwitchOrder::Stop { switch_seq, .. }) => {
                     self.slice_end = None;
                     self.stop(switch_seq, run_gate)?;
                 }
-                SwitchEvent::OrderReceived(Order::Run {
+                SwitchEvent::OrderReceived(SwitchOrder::Run {
                     idle_check_interval_us: poll_interval_us,
                     stop_condition: StopCondition::Unchanged,
                     ..
@@ -103,7 +103,7 @@ impl SwitchThread {
                         run_gate.poll_interval() != previous,
                     );
                 }
-                SwitchEvent::OrderReceived(Order::Run {
+                SwitchEvent::OrderReceived(SwitchOrder::Run {
                     idle_check_interval_us: poll_interval_us,
                     stop_condition,
                     ..
@@ -122,7 +122,6 @@ impl SwitchThread {
                         run_gate.poll_interval() != previous,
                     );
                 }
-                SwitchEvent::OrderReceived(_) => {}
             }
         }
     }
@@ -204,7 +203,7 @@ impl SwitchThread {
             |element, summary| {
                 let mut bytes = Vec::with_capacity(64);
                 // Fails only for reports that are too long.
-                let _ = frame::encode(&Report::IdleSummary { element, summary }, &mut bytes);
+                let _ = frame::encode(&SwitchReport::IdleSummary { element, summary }, &mut bytes);
                 send_result = stream.write_all(&bytes);
             },
         );
@@ -233,7 +232,8 @@ impl SwitchThread {
         self.interrupt_timer.stop();
         if all_stopped {
             let mut bytes = Vec::with_capacity(64);
-            frame::encode(&Report::Stopped { switch_seq }, &mut bytes).map_err(io::Error::other)?;
+            frame::encode(&SwitchReport::Stopped { switch_seq }, &mut bytes)
+                .map_err(io::Error::other)?;
             self.stream.write_all(&bytes)?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use score_proto::job_control::Report;
+use score_proto::job_control::JobReport;
 use score_proto::observation::{self, HostMetrics, NodeMetrics};
 
 pub use sampler::BusyTime;
@@ -76,7 +76,7 @@ impl MetricsCollector {
         self.sampler.keep_sampling(now);
     }
 
-    /// [`score_proto::job_control::Order::SubscribeMetrics`]
+    /// [`score_proto::job_control::JobOrder::SubscribeMetrics`]
     pub fn set_period(&mut self, period_ms: u32, now: Instant) {
         self.sampler.set_period(period_ms, now);
         if period_ms == 0 {
@@ -190,7 +190,7 @@ impl JobRunner {
             disk_scale_kib,
             memory_scale_kib,
         };
-        self.reports.add(Report::Metrics(observation::Metrics { hosts: vec![host], nodes }));
+        self.reports.add(JobReport::Metrics(observation::Metrics { hosts: vec![host], nodes }));
     }
 }
 

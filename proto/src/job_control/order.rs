@@ -1,0 +1,125 @@
+//! Orders of a job's master, on their way down the tree.
+
+use serde::{Deserialize, Serialize};
+
+use super::{HostNetworkAddress, JobStart, ProgramAnswer, SwitchOrder};
+use crate::message::Stream;
+use crate::nodeset::NodeSet;
+
+/// To a node of the job's range tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// So many bytes of output have been passed on; for this node only.
+    OutputAck(u64),
+    /// Answer to a request of this node.
+    Program(ProgramAnswer),
+    /// For all hosts, or the one in [`JobOrder::host`].
+    Job(JobOrder),
+    /// For all hosts, about one parallel process.
+    Element {
+        /// Element of the running stage.
+        element: u32,
+        /// The order.
+        order: ElementOrder,
+    },
+    /// For the switch threads of all hosts.
+    Switch(SwitchOrder),
+}
+
+/// About the whole job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobOrder {
+    /// The job; once. Every host answers [`super::JobReport::Ready`] or
+    /// [`super::JobReport::Refused`].
+    StartJob(Box<JobStart>),
+    /// Start every process of this stage.
+    StartStage(u32),
+    /// scrun has written all output from before [`super::OutputReport::Flush`] with this token.
+    Flushed {
+        /// The host that asked.
+        host: u32,
+        /// Its token.
+        token: u64,
+    },
+    /// Read what the processes of the stage have left in their pipes; then send
+    /// [`super::OutputReport::Drained`].
+    Drain,
+    /// Bytes for the standard input of node 0; sent only to its host.
+    Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Standard input has ended.
+    StdinEof,
+    /// This stream has no reader any more: close it at the processes.
+    OutputClosed(Stream),
+    /// The user sends this signal to every process.
+    Signal(i32),
+    /// Send [`super::JobReport::Metrics`] in this period from now on; 0 ends it.
+    SubscribeMetrics {
+        /// Milliseconds.
+        period_ms: u32,
+    },
+    /// The user ends the job: kill every process at once.
+    Kill,
+    /// Reclaim everything; then send [`super::JobReport::Finished`].
+    Finish,
+}
+
+impl JobOrder {
+    /// The only host that this order is for, or None if it is for all.
+    pub fn host(&self) -> Option<u32> {
+        match self {
+            JobOrder::Flushed { host, .. } => Some(*host),
+            JobOrder::Stdin(_) | JobOrder::StdinEof => Some(0),
+            _ => None,
+        }
+    }
+}
+
+/// About one parallel process of the running stage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ElementOrder {
+    /// Kill every node of the element that is still alive, and start no more of them.
+    End,
+    /// Every node of the element has attached: answer all their calls.
+    Welcome {
+        /// The network addresses of all hosts, one entry per host.
+        peers: Vec<HostNetworkAddress>,
+    },
+    /// These nodes have exited: messages to them are dropped from now on. Sent only if there are
+    /// several hosts.
+    NodesExited {
+        /// The nodes, on any host.
+        nodes: NodeSet,
+    },
+    /// Every node of the element has called sc_barrier: answer all these calls.
+    BarrierDone,
+    /// Send this signal (0: none) to every node of the element; then
+    /// [`super::ElementReport::Sent`].
+    Broadcast {
+        /// Serial number of the broadcast in the element.
+        serial: u64,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Every host has sent a signal: the host of `node` answers the call.
+    BroadcastDone {
+        /// The caller of sc_signal_bcast.
+        node: u32,
+    },
+    /// Sample every process of the element once; then send
+    /// [`super::ElementReport::SampleResult`].
+    Sample {
+        /// Number of the round of samples ([`crate::observation::ActivitySample`]).
+        round: u64,
+        /// The job is stopped: threads are also sampled.
+        stopped: bool,
+    },
+    /// Report by [`super::ElementReport::WaitStates`] what every process of the element waits for.
+    QueryWaits,
+}
+
+impl ElementOrder {
+    /// The order for this element.
+    pub fn to(self, element: u32) -> Order {
+        Order::Element { element, order: self }
+    }
+}

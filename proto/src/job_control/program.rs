@@ -1,0 +1,50 @@
+//! Programs on their way from host to host, one hop at a time.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::{ContentHash, OsBytes};
+
+/// A request for bytes of a program; for the next hop only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRequest {
+    /// Hash of the program.
+    pub hash: ContentHash,
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+}
+
+/// The answer to a [`FileRequest`]; for the host that has sent it only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProgramAnswer {
+    /// A piece of the program. No bytes: the file has ended, or does not match its digest.
+    Chunk {
+        /// Hash of the program.
+        hash: ContentHash,
+        /// Offset of the piece in the file.
+        offset: u64,
+        /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// The program is in this file, on the disk that virtual hosts share. The file does not change
+    /// before the job's first process runs.
+    SharedFile {
+        /// Hash of the program.
+        hash: ContentHash,
+        /// Absolute path.
+        path: OsBytes,
+    },
+}
+
+impl ProgramAnswer {
+    /// How many requested bytes the answer uses up: at least one, so that answers stay fewer than
+    /// requested bytes.
+    pub fn charge(&self) -> u64 {
+        match self {
+            ProgramAnswer::Chunk { bytes, .. } => bytes.len().max(1) as u64,
+            ProgramAnswer::SharedFile { .. } => 1,
+        }
+    }
+}

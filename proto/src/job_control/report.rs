@@ -1,0 +1,212 @@
+//! Reports to a job's master, on their way up the tree.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::{FileRequest, HostNetworkAddress, Status, SwitchReport};
+use crate::message::{Level, NodeUsage, Stream};
+use crate::nodeset::NodeSet;
+use crate::observation::{ActivitySample, Metrics, WaitState};
+
+/// From a node of the job's range tree to its parent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// This node needs bytes of a program.
+    FileRequest(FileRequest),
+    /// These hosts no longer work for the job, because their shepherd, daemon or link is lost.
+    HostsLost {
+        /// Exit code.
+        code: u8,
+        /// First host and the one after the last.
+        hosts: Range<u32>,
+        /// Why; names the host, if there are several.
+        reason: String,
+    },
+    /// Output, and what keeps its position after output.
+    Output(OutputReport),
+    /// About the whole job.
+    Job(JobReport),
+    /// About one parallel process.
+    Element {
+        /// Element of the running stage.
+        element: u32,
+        /// The report.
+        report: ElementReport,
+    },
+    /// From the switch threads.
+    Switch(SwitchReport),
+}
+
+/// Output of the job, in order, with the marks in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OutputReport {
+    /// Output of processes, in whole lines if that is possible.
+    Text {
+        /// The host whose processes wrote it.
+        host: u32,
+        /// Which stream.
+        stream: Stream,
+        /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// The next output on this hop continues in the middle of a line: nothing else may come in
+        /// between.
+        is_partial_line: bool,
+    },
+    /// sc_flush was called: answer with [`super::JobOrder::Flushed`] once all earlier output has
+    /// been written.
+    Flush {
+        /// The host of the caller.
+        host: u32,
+        /// Its token.
+        token: u64,
+    },
+    /// All output that the ended stage left has been sent.
+    Drained,
+}
+
+/// About the whole job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobReport {
+    /// This host and all hosts below it are ready to start processes.
+    Ready,
+    /// A host cannot do its part; no process has been started there.
+    Refused {
+        /// scrun's exit code.
+        code: u8,
+        /// One line that names the host, if there are several.
+        reason: String,
+    },
+    /// Answer to [`super::JobOrder::SubscribeMetrics`]; merged for several hosts and processes on
+    /// the way.
+    Metrics(Metrics),
+    /// The job cannot continue.
+    JobFailed {
+        /// Exit code.
+        code: u8,
+        /// Why.
+        reason: String,
+    },
+    /// Permission to send so many more bytes of standard input.
+    StdinWindow(u64),
+    /// Node 0 has closed its standard input.
+    StdinClosed,
+    /// A line for the user.
+    Notice {
+        /// How important the line is.
+        level: Level,
+        /// The line.
+        text: String,
+    },
+    /// The resources that processes have used, if statistics were requested.
+    Usage(Vec<NodeUsage>),
+    /// This host and all hosts below it have reclaimed everything of the job. The last report.
+    Finished {
+        /// From the start of the first process to the end of the last.
+        elapsed_ns: u64,
+    },
+}
+
+/// About one parallel process of the running stage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ElementReport {
+    /// score_initialize was called.
+    Attached {
+        /// By these nodes.
+        nodes: NodeSet,
+        /// Network addresses of hosts that report for the first time.
+        addresses: Vec<HostNetworkAddress>,
+    },
+    /// sc_barrier was called.
+    InBarrier {
+        /// By these nodes.
+        nodes: NodeSet,
+    },
+    /// Processes have ended.
+    Ended {
+        /// These nodes.
+        nodes: NodeSet,
+        /// How each of them ended.
+        status: Status,
+    },
+    /// Processes that are not to be started (`system -host`, or the element ends): they count as
+    /// having ended with 0.
+    Skipped {
+        /// These nodes.
+        nodes: NodeSet,
+    },
+    /// The program could not be started.
+    NotStarted {
+        /// On these nodes.
+        nodes: NodeSet,
+        /// Exit code: 126 or 127.
+        code: u8,
+        /// What went wrong.
+        reason: String,
+    },
+    /// sc_exit was called.
+    Exit {
+        /// Its argument.
+        code: i32,
+    },
+    /// sc_signal_bcast was called; answered by [`super::ElementOrder::BroadcastDone`].
+    Broadcast {
+        /// The caller.
+        node: u32,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Answer to [`super::ElementOrder::Broadcast`].
+    Sent {
+        /// Serial number of the broadcast.
+        serial: u64,
+        /// All nodes of the hosts that have sent the signal.
+        nodes: NodeSet,
+    },
+    /// sc_inspectme was called.
+    Inspect {
+        /// The caller's hint.
+        signal: i32,
+        /// The text for the user.
+        text: String,
+    },
+    /// sc_sleep was called: the whole job gives up its slices for so long.
+    Sleep {
+        /// Seconds.
+        seconds: u32,
+    },
+    /// sc_yield was called: the job gives up the rest of its slice.
+    Yield,
+    /// Answer to [`super::ElementOrder::Sample`], for this host and all hosts below it.
+    SampleResult {
+        /// Number of the round of samples.
+        round: u64,
+        /// The result.
+        sample: ActivitySample,
+    },
+    /// Answer to [`super::ElementOrder::QueryWaits`].
+    WaitStates {
+        /// One entry per process.
+        waits: Vec<WaitState>,
+    },
+    /// A process has written something to its control socket that is not a call.
+    ProtocolViolation {
+        /// The process.
+        node: u32,
+        /// The violation.
+        violation: String,
+    },
+    /// The parallel process cannot continue.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ElementReport {
+    /// The report about this element.
+    pub fn of(self, element: u32) -> Report {
+        Report::Element { element, report: self }
+    }
+}

@@ -1,0 +1,30 @@
+use super::*;
+use crate::frame;
+use crate::message::Stream;
+use crate::observation::IdleSummary;
+
+fn encoded_len<M: serde::Serialize>(message: &M) -> usize {
+    frame::encode_datagram(message).unwrap().len()
+}
+
+#[test]
+fn frequent_messages_stay_short() {
+    let stop = SwitchOrder::Stop { switch_seq: 1, is_lasting: false };
+    let stop_condition = StopCondition::After { run_us: 1, switch_seq: 1 };
+    let run = SwitchOrder::Run { switch_seq: 1, idle_check_interval_us: 1, stop_condition };
+    for (order, len) in [(stop, 3), (run, 6)] {
+        assert_eq!(encoded_len(&order), len);
+        assert_eq!(encoded_len(&HopOrder::Tree(Order::Switch(order))), len + 2);
+    }
+    let stopped = SwitchReport::Stopped { switch_seq: 1 };
+    let idle = SwitchReport::IdleSummary { element: 0, summary: IdleSummary::EMPTY };
+    for (report, len) in [(stopped, 2), (idle, 6)] {
+        assert_eq!(encoded_len(&report), len);
+        assert_eq!(encoded_len(&HopReport::Tree(Report::Switch(report))), len + 2);
+    }
+    let bytes = b"line\n".to_vec();
+    let text =
+        OutputReport::Text { host: 0, stream: Stream::Stdout, bytes, is_partial_line: false };
+    assert_eq!(encoded_len(&ShepherdReport::Output(text.clone())), 11);
+    assert_eq!(encoded_len(&HopReport::Tree(Report::Output(text))), 12);
+}
