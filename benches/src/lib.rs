@@ -1,1 +1,3 @@
 //! Shared parts of the measurements.
+
+pub mod client;

@@ -8,22 +8,15 @@
 //! has K jobs running until N have ended.
 #![forbid(unsafe_code)]
 
-use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use score_proto::client_session::{self, ServerMessageDecoder};
-use score_proto::message::{
-    ElementSpec, HostSpec, Input, JobRequest, JobSpec, OsBytes, Output, ProgramKind, ServerMessage,
-    SingleUserRequest, StageSpec,
-};
-
-/// No job of `true` takes longer unless something hangs.
-const READ_TIMEOUT: Duration = Duration::from_secs(20);
+use score_benches::client::{self, Client};
+use score_proto::message::{ClientMessage, JobSpec, OsBytes, ServerMessage};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -65,36 +58,34 @@ fn run_one_by_one(count: &str, words: &[&str]) -> Result<u32, String> {
 
 fn run_in_flight(max_in_flight: &str, count: &str) -> Result<u32, String> {
     let (max_in_flight, count) = (number(max_in_flight)?, number(count)?);
-    let mut client = ScoredClient::new()?;
+    let mut daemon = SingleUserDaemon::start()?;
     let spec = true_job_spec()?;
     let mut submitted = max_in_flight.min(count);
     (1..=submitted)
-        .try_for_each(|job_id| client.send(job_id, &SingleUserRequest::Submit(spec.clone())))?;
+        .try_for_each(|job_id| daemon.client.send(job_id, &ClientMessage::Submit(spec.clone())))?;
     for _ in 0..count {
-        let job_id = client.wait_for_job_end()?;
+        let job_id = daemon.wait_for_job_end()?;
         if submitted < count {
             submitted += 1;
-            client.send(job_id, &SingleUserRequest::Submit(spec.clone()))?;
+            daemon.client.send(job_id, &ClientMessage::Submit(spec.clone()))?;
         }
     }
-    client.close()?;
+    daemon.close()?;
     Ok(count)
 }
 
-/// A connection to a private scored.
-struct ScoredClient {
+/// A private scored, and a connection to it.
+struct SingleUserDaemon {
     child: Child,
-    socket: UnixStream,
-    decoder: ServerMessageDecoder,
-    read_buffer: Vec<u8>,
+    client: Client,
 }
 
 fn io_error(error: std::io::Error) -> String {
     format!("scored: {error}")
 }
 
-impl ScoredClient {
-    fn new() -> Result<Self, String> {
+impl SingleUserDaemon {
+    fn start() -> Result<Self, String> {
         let program_path =
             std::env::current_exe().map_err(|error| format!("path of this program: {error}"))?;
         let (socket, remote_socket) = UnixStream::pair().map_err(io_error)?;
@@ -103,53 +94,29 @@ impl ScoredClient {
         let mut command = Command::new(program_path.with_file_name("scored"));
         command.args(["-single", "-control", &remote_socket.as_raw_fd().to_string()]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(io_error)?;
-        socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(io_error)?;
-        let mut client = Self {
-            child,
-            socket,
-            decoder: ServerMessageDecoder::default(),
-            read_buffer: vec![0; 4096],
-        };
-        let mut greeting = Vec::new();
-        client_session::encode_greeting(&mut greeting).map_err(|error| error.to_string())?;
-        client.socket.write_all(&greeting).map_err(io_error)?;
-        Ok(client)
-    }
-
-    fn send(&mut self, job_id: u32, request: &SingleUserRequest) -> Result<(), String> {
-        let mut bytes = Vec::new();
-        client_session::encode(job_id, request, &mut bytes).map_err(|error| error.to_string())?;
-        self.socket.write_all(&bytes).map_err(io_error)
+        Ok(Self { child, client: Client::greet(socket)? })
     }
 
     /// Waits until a job has ended; returns its number.
     fn wait_for_job_end(&mut self) -> Result<u32, String> {
         loop {
-            while let Some(received) = self.decoder.next().map_err(|error| error.to_string())? {
-                match received.message {
-                    ServerMessage::Finished(end) if end.code == 0 => return Ok(received.job),
-                    ServerMessage::Finished(end) => {
-                        return Err(format!("true ended with {}", end.code));
-                    }
-                    ServerMessage::Refused { reason, .. } => return Err(reason),
-                    ServerMessage::Flush(token) => {
-                        let request = SingleUserRequest::Job(JobRequest::Flushed(token));
-                        self.send(received.job, &request)?
-                    }
-                    _ => {}
+            let received = self.client.receive()?;
+            match received.message {
+                ServerMessage::Finished(end) if end.code == 0 => return Ok(received.job),
+                ServerMessage::Finished(end) => {
+                    return Err(format!("true ended with {}", end.code));
                 }
-            }
-            match self.socket.read(&mut self.read_buffer) {
-                Ok(0) => return Err("scored exited before the end of a job".to_owned()),
-                Ok(count) => self.decoder.push(&self.read_buffer[..count]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(io_error(error)),
+                ServerMessage::Refused { reason, .. } => return Err(reason),
+                ServerMessage::Flush(token) => {
+                    self.client.send(received.job, &ClientMessage::Flushed(token))?
+                }
+                _ => {}
             }
         }
     }
 
     fn close(mut self) -> Result<(), String> {
-        drop(self.socket);
+        drop(self.client);
         self.child.wait().map_err(io_error)?;
         Ok(())
     }
@@ -157,30 +124,13 @@ impl ScoredClient {
 
 /// `true` on one node.
 fn true_job_spec() -> Result<JobSpec, String> {
-    let word = || OsBytes(b"true".to_vec());
-    let element = ElementSpec {
-        path: word(),
-        args: vec![word()],
-        input: Input::Default,
-        output: Output::Default,
-        kind: ProgramKind::System { per_host: false },
-        digest: None,
-    };
     let variable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         OsBytes([name.as_bytes(), b"=", value.as_bytes()].concat())
     };
     let directory = std::env::current_dir().map_err(|error| format!("directory: {error}"))?;
     Ok(JobSpec {
-        hosts: vec![HostSpec::local(1)],
-        stages: vec![StageSpec { elements: vec![element] }],
         environment: std::env::vars_os().map(variable).collect(),
         directory: OsBytes(directory.as_os_str().as_bytes().to_vec()),
-        umask: 0o022,
-        options: Vec::new(),
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
+        ..client::job_of_stages(vec![client::system_program(&["true"])])
     })
 }

@@ -1,0 +1,125 @@
+//! A client of scored that speaks scrun's protocol itself.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use score_proto::PROTOCOL_VERSION;
+use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
+use score_proto::message::{
+    ClientMessage, ElementSpec, HostSpec, Input, JobSpec, Login, OsBytes, Output, ProgramKind,
+    ServerMessage, StageSpec,
+};
+
+/// No reply takes longer unless something hangs.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A connection to a scored.
+#[derive(Debug)]
+pub struct Client {
+    /// The connection.
+    pub socket: UnixStream,
+    decoder: ServerMessageDecoder,
+    read_buffer: Vec<u8>,
+}
+
+fn io_error(error: std::io::Error) -> String {
+    format!("scored: {error}")
+}
+
+impl Client {
+    /// Sends the greeting over a connection.
+    ///
+    /// # Errors
+    /// If scored has closed the connection.
+    pub fn greet(socket: UnixStream) -> Result<Self, String> {
+        socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(io_error)?;
+        let decoder = ServerMessageDecoder::default();
+        let mut client = Self { socket, decoder, read_buffer: vec![0; 4096] };
+        client.send(SESSION_JOB, &ClientMessage::Hello { version: PROTOCOL_VERSION })?;
+        Ok(client)
+    }
+
+    /// Connects to a multi-user scored and logs in as this user, who must be the one of this
+    /// process.
+    ///
+    /// # Errors
+    /// If there is no scored, or it has closed the connection.
+    pub fn log_in(path: &Path, uid: u32) -> Result<Self, String> {
+        let socket = UnixStream::connect(path).map_err(io_error)?;
+        let mut client = Self::greet(socket)?;
+        let (name, cluster) = (OsBytes(Vec::new()), String::new());
+        let login = Login { uid, name, cluster, limits: Vec::new() };
+        client.send(SESSION_JOB, &ClientMessage::Login(login))?;
+        Ok(client)
+    }
+
+    /// Sends a message about a job.
+    ///
+    /// # Errors
+    /// If scored has closed the connection.
+    pub fn send(&mut self, job_id: u32, request: &ClientMessage) -> Result<(), String> {
+        let frame = encode(job_id, request)?;
+        self.socket.write_all(&frame).map_err(io_error)
+    }
+
+    /// Waits for the next message.
+    ///
+    /// # Errors
+    /// If scored has closed the connection, or sends nothing for long.
+    pub fn receive(&mut self) -> Result<JobMessage<ServerMessage>, String> {
+        loop {
+            if let Some(received) = self.decoder.next().map_err(|error| error.to_string())? {
+                return Ok(received);
+            }
+            match self.socket.read(&mut self.read_buffer) {
+                Ok(0) => return Err("scored: the connection is closed".to_owned()),
+                Ok(count) => self.decoder.push(&self.read_buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(io_error(error)),
+            }
+        }
+    }
+}
+
+/// A message about a job, as its frame.
+///
+/// # Errors
+/// If the message is too long for a frame.
+pub fn encode(job_id: u32, request: &ClientMessage) -> Result<Vec<u8>, String> {
+    let mut frame = Vec::new();
+    client_session::encode(job_id, request, &mut frame).map_err(|error| error.to_string())?;
+    Ok(frame)
+}
+
+/// A program that runs as with `scrun system`.
+pub fn system_program(words: &[&str]) -> ElementSpec {
+    let bytes = |word: &&str| OsBytes(word.as_bytes().to_vec());
+    ElementSpec {
+        path: words.first().map_or(OsBytes(Vec::new()), bytes),
+        args: words.iter().map(bytes).collect(),
+        input: Input::Default,
+        output: Output::Default,
+        kind: ProgramKind::System { per_host: false },
+        digest: None,
+    }
+}
+
+/// A job of one program after the other, on one node of this host.
+pub fn job_of_stages(programs: Vec<ElementSpec>) -> JobSpec {
+    let stage = |element| StageSpec { elements: vec![element] };
+    JobSpec {
+        hosts: vec![HostSpec::local(1)],
+        stages: programs.into_iter().map(stage).collect(),
+        environment: vec![OsBytes(b"PATH=/bin:/usr/bin".to_vec())],
+        directory: OsBytes(b"/".to_vec()),
+        umask: 0o022,
+        options: Vec::new(),
+        statistics: false,
+        reads_stdin: false,
+        independent_nodes: false,
+        networks: Vec::new(),
+        network_sets: 0,
+    }
+}
