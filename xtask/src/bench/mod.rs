@@ -4,6 +4,7 @@
 
 mod command;
 mod competitors;
+mod daemon;
 mod ethernet;
 mod gang;
 mod hosts;
@@ -40,6 +41,8 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
   jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
   gang            two jobs in time slices on two cores, and under plain Linux; shares, switches,
                   deadlocks (needs root)
+  daemon          requests, turns of the loop and switches of one user beside a hostile one;
+                  memory of idle logins (needs root)
   remote          puts of 8 B, the floor, UCX and MPI_Put; 4 MiB, memcpy and the kernel
   verbs           RDMA and perftest, and hits and misses of the pin-down cache, in the virtual
                   machine (emulated)
@@ -57,7 +60,7 @@ const WORK_DIR: &str = "bench-results/work";
 type BenchOutcome = Result<Vec<BenchResult>, String>;
 type Measurement = fn(&Bench) -> BenchOutcome;
 
-const BENCHMARKS: [(&str, Measurement); 14] = [
+const BENCHMARKS: [(&str, Measurement); 15] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
@@ -69,6 +72,7 @@ const BENCHMARKS: [(&str, Measurement); 14] = [
     ("scatter", hosts::scatter),
     ("jobs", jobs::jobs),
     ("gang", gang::gang),
+    ("daemon", daemon::daemon),
     ("remote", remote::remote),
     ("verbs", verbs::verbs),
     ("proof", message_cost::proof),

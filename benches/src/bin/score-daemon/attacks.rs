@@ -1,0 +1,393 @@
+//! What a hostile user does. Each attack goes on until the process is killed.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getuid};
+use score_benches::client::{Client, encode, job_of_stages, system_program};
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::message::{
+    ClientMessage, ElementSpec, FileDigest, JobSpec, MAX_IO_CHUNK, ServerMessage,
+};
+
+use crate::sessions::allow_many_descriptors;
+use crate::testbed::{HOSTILE_UID, HOSTS, Role, ServiceTestbed, socket_of};
+use crate::waits::list_jobs;
+use crate::{BenchResult, use_processors};
+
+/// No attack lasts longer.
+const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a flood waits until its socket takes more.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The number of the job of a session.
+const JOB: u32 = 1;
+/// Logins that flood, on each host.
+const FLOODS: u32 = 2;
+/// Connections without login, on each host.
+const SILENT_CONNECTIONS: usize = 3000;
+/// Logins with an unfinished message, on each host, and the bytes of that message.
+const UNFINISHED_FRAMES: usize = 300;
+const UNFINISHED_FRAME_LEN: usize = 1_000_000;
+/// Programs of a large request, and the bytes of the argument of each.
+const ELEMENTS: usize = 1024;
+const ELEMENT_ARGUMENT_LEN: usize = 900;
+/// Threads that log in again and again, on each host.
+const LOGIN_THREADS: u32 = 4;
+/// Files that the killed shepherd leaves behind.
+const LEFT_FILES: u32 = 20_000;
+const STOP_INTERVAL: Duration = Duration::from_millis(1);
+const LARGE_PROGRAM_LEN: u64 = 256 << 20;
+
+/// The kinds of attacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attack {
+    /// Only computes: how much the measurement itself is disturbed.
+    Computing,
+    /// A flood of small messages on 4 sessions.
+    Messages,
+    /// A flood of signals to all hosts of 2 jobs.
+    Signals,
+    /// 3,000 connections to each host that never log in.
+    Connections,
+    /// 600 logins, each with an unfinished frame of almost 1 MiB.
+    Frames,
+    /// Requests of 1,024 programs, again and again.
+    Elements,
+    /// Logins for the list of jobs, on 8 threads.
+    Logins,
+    /// Jobs with 20,000 files whose shepherds are killed.
+    Leftovers,
+    /// A job whose shepherd is stopped again and again.
+    Stops,
+    /// A program of 256 MiB that is sent to another host.
+    Program,
+}
+
+const ATTACKS: [(&str, Attack); 10] = [
+    ("computing", Attack::Computing),
+    ("messages", Attack::Messages),
+    ("signals", Attack::Signals),
+    ("connections", Attack::Connections),
+    ("frames", Attack::Frames),
+    ("elements", Attack::Elements),
+    ("logins", Attack::Logins),
+    ("leftovers", Attack::Leftovers),
+    ("stops", Attack::Stops),
+    ("program", Attack::Program),
+];
+
+impl Attack {
+    /// The attack of this name; `none` is none.
+    pub fn parse(word: &str) -> BenchResult<Option<Self>> {
+        if word == "none" {
+            return Ok(None);
+        }
+        let found = ATTACKS.iter().find(|(name, _)| *name == word).map(|(_, attack)| *attack);
+        let names = || ATTACKS.map(|(name, _)| name).join(", ");
+        found.map(Some).ok_or_else(|| format!("{word}: no attack; there are none, {}", names()))
+    }
+
+    pub fn name(self) -> &'static str {
+        ATTACKS.iter().find(|(_, attack)| *attack == self).map_or("", |(name, _)| name)
+    }
+
+    /// The jobs of this attack that compute on the shared processor.
+    pub fn busy_jobs(self) -> u32 {
+        u32::from(self == Self::Stops)
+    }
+}
+
+/// Starts an attack, and waits until it is under way.
+pub fn start(testbed: &ServiceTestbed, attack: Attack, processor: usize) -> BenchResult<Role> {
+    let (folder, processor) = (testbed.folder.to_string_lossy(), processor.to_string());
+    let mut role =
+        testbed.start_role(HOSTILE_UID, &["attack", attack.name(), &processor, &folder])?;
+    role.next_line()?;
+    Ok(role)
+}
+
+/// The hostile user.
+pub fn run(attack: Attack, processor: &str, folder: &Path) -> BenchResult<()> {
+    let processor = processor.parse().map_err(|_| format!("{processor}: not a processor"))?;
+    use_processors(&[processor])?;
+    allow_many_descriptors()?;
+    let sockets = HOSTS.map(|host| socket_of(folder, host));
+    let attacker = Attacker { sockets, deadline: Instant::now() + ATTACK_TIMEOUT };
+    match attack {
+        Attack::Computing => attacker.on_each_host(LOGIN_THREADS, |_| {
+            std::hint::spin_loop();
+            Ok(())
+        }),
+        Attack::Messages => attacker.on_each_host(FLOODS, |socket| {
+            let mut client = Client::log_in(socket, HOSTILE_UID)?;
+            attacker.flood(&mut client, &ClientMessage::OutputAck(1))
+        }),
+        Attack::Signals => attacker.on_each_host(1, |socket| attacker.flood_of_signals(socket)),
+        Attack::Connections => attacker.on_each_host(1, |socket| attacker.stay_silent(socket)),
+        Attack::Frames => attacker.on_each_host(1, send_unfinished_frames),
+        Attack::Elements => attacker.on_each_host(1, request_many_elements),
+        Attack::Logins => attacker.on_each_host(LOGIN_THREADS, list_jobs),
+        Attack::Leftovers => attacker.leave_files_behind(processor),
+        Attack::Stops => attacker.stop_shepherd(),
+        Attack::Program => attacker.send_program(),
+    }
+}
+
+/// The hostile user's processes and what they attack.
+struct Attacker {
+    /// Of the hosts, in their order.
+    sockets: [PathBuf; 2],
+    deadline: Instant,
+}
+
+impl Attacker {
+    /// Repeats `action` on so many threads for each host. What scored refuses is tried again.
+    fn on_each_host(
+        &self,
+        threads: u32,
+        action: impl Fn(&Path) -> BenchResult<()> + Sync,
+    ) -> BenchResult<()> {
+        let repeat = |socket: &Path| {
+            while Instant::now() < self.deadline {
+                if action(socket).is_err() {
+                    sleep(Duration::from_millis(1));
+                }
+            }
+        };
+        scope(|threads_of_attack| {
+            for socket in &self.sockets {
+                (0..threads).for_each(|_| drop(threads_of_attack.spawn(|| repeat(socket))));
+            }
+            println!("ready");
+        });
+        Ok(())
+    }
+
+    /// Sends the same message until scored closes the connection.
+    fn flood(&self, client: &mut Client, message: &ClientMessage) -> BenchResult<()> {
+        let flood = encode(JOB, message)?.repeat(1 << 14);
+        client.socket.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(|error| error.to_string())?;
+        while Instant::now() < self.deadline {
+            match client.socket.write(&flood) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                    return Err(error.to_string());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn flood_of_signals(&self, socket: &Path) -> BenchResult<()> {
+        let program = ["sh", "-c", "trap '' USR1; echo up; sleep 1000"];
+        let spec = with_options(&program, &[("hetero", ""), ("priority", "15")]);
+        let mut client = Client::log_in(socket, HOSTILE_UID)?;
+        start_job(&mut client, AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, spec)?;
+        self.flood(&mut client, &ClientMessage::Signal(Signal::SIGUSR1 as i32))
+    }
+
+    /// Keeps connections that never log in. Those that scored closes are replaced.
+    fn stay_silent(&self, socket: &Path) -> BenchResult<()> {
+        let mut connections: Vec<UnixStream> = Vec::new();
+        while Instant::now() < self.deadline {
+            connections.retain_mut(is_open);
+            while connections.len() < SILENT_CONNECTIONS {
+                let connection = UnixStream::connect(socket).map_err(|error| error.to_string())?;
+                connection.set_nonblocking(true).map_err(|error| error.to_string())?;
+                connections.push(connection);
+            }
+            sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn stop_shepherd(&self) -> BenchResult<()> {
+        let mut client = Client::log_in(&self.sockets[0], HOSTILE_UID)?;
+        let spec = with_options(&["sh", "-c", "echo up; exec yes > /dev/null"], &[SHARED]);
+        start_job(&mut client, AllocationRequest::FewestHosts(1), spec)?;
+        let shepherds = own_shepherds();
+        println!("ready");
+        while Instant::now() < self.deadline {
+            for shepherd in &shepherds {
+                kill(*shepherd, Signal::SIGSTOP).map_err(|errno| format!("a shepherd: {errno}"))?;
+            }
+            sleep(STOP_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// The files are created on the hostile user's processor.
+    fn leave_files_behind(&self, processor: usize) -> BenchResult<()> {
+        let script = format!(
+            "seq {LEFT_FILES} | taskset -c {processor} xargs -n 2000 touch && echo up && sleep 1000"
+        );
+        let spec = with_options(&["sh", "-c", &script], &[ALONE]);
+        let mut is_ready = false;
+        while Instant::now() < self.deadline {
+            let mut client = Client::log_in(&self.sockets[0], HOSTILE_UID)?;
+            start_job(&mut client, AllocationRequest::FewestHosts(1), spec.clone())?;
+            if !std::mem::replace(&mut is_ready, true) {
+                println!("ready");
+            }
+            for shepherd in own_shepherds() {
+                // It may have ended.
+                let _ = kill(shepherd, Signal::SIGKILL);
+            }
+            wait_for_end(&mut client)?;
+        }
+        Ok(())
+    }
+
+    /// Logs in where the job does not run.
+    fn send_program(&self) -> BenchResult<()> {
+        println!("ready");
+        while Instant::now() < self.deadline {
+            let mut client = Client::log_in(&self.sockets[0], HOSTILE_UID)?;
+            let digest = Some(FileDigest { hash: [1; 32], size: LARGE_PROGRAM_LEN });
+            let program = ElementSpec { digest, ..system_program(&["/large"]) };
+            let spec = JobSpec { options: options(&[ALONE]), ..job_of_stages(vec![program]) };
+            request(&mut client, AllocationRequest::FewestHosts(1), spec)?;
+            send_requested_pieces(&mut client)?;
+        }
+        Ok(())
+    }
+}
+
+/// The option of jobs on the processor of the other user's jobs, and that of jobs elsewhere.
+pub const SHARED: (&str, &str) = ("nodes", "1.shared");
+const ALONE: (&str, &str) = ("nodes", "1.hostile");
+
+fn options(options: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
+    let value = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    options.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect()
+}
+
+/// A job of one program.
+pub fn with_options(program: &[&str], named: &[(&str, &str)]) -> JobSpec {
+    JobSpec { options: options(named), ..job_of_stages(vec![system_program(program)]) }
+}
+
+fn request(client: &mut Client, allocation: AllocationRequest, spec: JobSpec) -> BenchResult<()> {
+    client.send(JOB, &ClientMessage::Request { allocation, spec })
+}
+
+/// Requests a job and waits for its first output, which is returned.
+pub fn start_job(
+    client: &mut Client,
+    allocation: AllocationRequest,
+    spec: JobSpec,
+) -> BenchResult<String> {
+    request(client, allocation, spec)?;
+    loop {
+        match client.receive()?.message {
+            ServerMessage::Output { bytes, .. } => {
+                return Ok(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            ServerMessage::Refused { reason, .. } => return Err(reason),
+            ServerMessage::Finished(end) => return Err(format!("a job ended with {}", end.code)),
+            _ => {}
+        }
+    }
+}
+
+fn wait_for_end(client: &mut Client) -> BenchResult<()> {
+    loop {
+        match client.receive()?.message {
+            ServerMessage::Refused { .. } | ServerMessage::Finished(_) => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+fn is_open(connection: &mut UnixStream) -> bool {
+    match connection.read(&mut [0; 256]) {
+        Ok(count) => count > 0,
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    }
+}
+
+fn send_unfinished_frames(socket: &Path) -> BenchResult<()> {
+    let frame = encode(JOB, &ClientMessage::Stdin(vec![0; UNFINISHED_FRAME_LEN]))?;
+    let mut clients = Vec::new();
+    for _ in 0..UNFINISHED_FRAMES {
+        let mut client = Client::log_in(socket, HOSTILE_UID)?;
+        client.socket.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(|error| error.to_string())?;
+        // A session that takes no more has the rest of its frame missing all the same.
+        let _ = client.socket.write_all(&frame[..frame.len() - 1]);
+        clients.push(client);
+    }
+    Ok(())
+}
+
+fn request_many_elements(socket: &Path) -> BenchResult<()> {
+    let argument = "x".repeat(ELEMENT_ARGUMENT_LEN);
+    let program = system_program(&["true", &argument]);
+    let spec = JobSpec { options: options(&[ALONE]), ..job_of_stages(vec![program; ELEMENTS]) };
+    let mut client = Client::log_in(socket, HOSTILE_UID)?;
+    loop {
+        request(&mut client, AllocationRequest::FewestHosts(1), spec.clone())?;
+        client.send(JOB, &ClientMessage::Kill)?;
+        wait_for_end(&mut client)?;
+    }
+}
+
+/// Shepherds of this user. Others cannot be signalled.
+fn own_shepherds() -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let uid = getuid().as_raw().to_string();
+    let is_own_shepherd = |pid: &i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+        let owner = field("Uid:").and_then(|ids| ids.split_whitespace().next());
+        field("Name:").map(str::trim) == Some("scored-shepherd") && owner == Some(&uid)
+    };
+    pids.filter(is_own_shepherd).map(Pid::from_raw).collect()
+}
+
+/// Sends zeroes for a program until its job has ended.
+fn send_requested_pieces(client: &mut Client) -> BenchResult<()> {
+    loop {
+        match client.receive()?.message {
+            ServerMessage::FileRequest { hash, offset, length } => {
+                for start in (0..length).step_by(MAX_IO_CHUNK) {
+                    let bytes = vec![0; (length - start).min(MAX_IO_CHUNK as u64) as usize];
+                    let offset = offset + start;
+                    client.send(JOB, &ClientMessage::FileChunk { hash, offset, bytes })?;
+                }
+            }
+            ServerMessage::Refused { .. } | ServerMessage::Finished(_) => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_attack_has_a_name() {
+        assert_eq!(Attack::parse("none"), Ok(None));
+        for (name, attack) in ATTACKS {
+            assert_eq!(Attack::parse(name), Ok(Some(attack)));
+            assert_eq!(attack.name(), name);
+        }
+        assert!(Attack::parse("other").unwrap_err().contains("none, computing, messages"));
+    }
+
+    #[test]
+    fn a_large_request_fits_into_a_frame() {
+        let argument = "x".repeat(ELEMENT_ARGUMENT_LEN);
+        let spec = job_of_stages(vec![system_program(&["true", &argument]); ELEMENTS]);
+        let allocation = AllocationRequest::FewestHosts(1);
+        let frame = encode(JOB, &ClientMessage::Request { allocation, spec }).unwrap();
+        assert!(frame.len() > 900_000);
+    }
+}

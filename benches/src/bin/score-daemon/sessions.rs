@@ -1,0 +1,83 @@
+//! Memory of the daemons for idle logins.
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::getuid;
+use score_benches::client::Client;
+use serde_json::json;
+
+use crate::BenchResult;
+use crate::testbed::{HOSTILE_UID, HOSTS, ServiceTestbed, socket_of};
+
+/// The time in which a session reaches its final memory.
+const SETTLE_GRACE: Duration = Duration::from_secs(1);
+/// A holder ends by itself after this time.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Prints KiB for each login: of the host of the login, and of the server for a login elsewhere.
+pub fn run(count: u32) -> BenchResult<()> {
+    let mut result = json!({ "sessions": count });
+    for host in HOSTS {
+        // Memory that the daemon got for earlier sessions would be used again.
+        let testbed = ServiceTestbed::new()?;
+        let before = resident_kib(&testbed)?;
+        let socket = socket_of(&testbed.folder, host);
+        let words = ["hold", &count.to_string(), &socket.to_string_lossy()];
+        let mut holder = testbed.start_role(HOSTILE_UID, &words)?;
+        holder.next_line()?;
+        let memory = resident_kib(&testbed)?.into_iter().zip(before);
+        for ((after, before), daemon) in memory.zip(HOSTS) {
+            let kib = (after as f64 - before as f64) / f64::from(count);
+            result[format!("{daemon}_kib_of_logins_at_{host}")] = json!(kib);
+        }
+    }
+    println!("{result}");
+    Ok(())
+}
+
+fn resident_kib(testbed: &ServiceTestbed) -> BenchResult<Vec<u64>> {
+    let kib_of = |pid: u32| {
+        let path = format!("/proc/{pid}/status");
+        let status = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        kib.ok_or_else(|| format!("{path}: no VmRSS"))
+    };
+    testbed.process_ids().into_iter().map(kib_of).collect()
+}
+
+/// Lets this process have as many descriptors as it may.
+pub fn allow_many_descriptors() -> BenchResult<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|errno| errno.to_string())?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(|errno| errno.to_string())
+}
+
+/// Logs in so many times, prints a line when all sessions are idle, and keeps them.
+pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
+    allow_many_descriptors()?;
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(Client::log_in(socket, getuid().as_raw())?);
+    }
+    sleep(SETTLE_GRACE);
+    for client in &mut clients {
+        client.socket.set_nonblocking(true).map_err(|error| error.to_string())?;
+        check_open(client)?;
+    }
+    println!("ready");
+    sleep(HOLD_TIMEOUT);
+    Ok(())
+}
+
+/// Fails if scored has refused the login or closed the connection.
+fn check_open(client: &mut Client) -> BenchResult<()> {
+    let received = [client.receive(), client.receive()];
+    let [Ok(_), Err(reason)] = received else { return Err(format!("a login: {received:?}")) };
+    // Nothing comes after the greeting.
+    let is_open = reason.contains("Resource temporarily unavailable");
+    is_open.then_some(()).ok_or(reason)
+}

@@ -1,0 +1,121 @@
+//! How long the requests of another user take.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use score_benches::client::Client;
+use score_proto::client_session::SESSION_JOB;
+use score_proto::message::{ClientMessage, ConsoleRequest, ServerMessage};
+use serde_json::json;
+
+use crate::attacks::{self, Attack};
+use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, ServiceTestbed, socket_of};
+use crate::{BenchResult, two_processors, use_processors};
+
+/// The pause of the other user between two requests.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Measures requests beside an attack and prints the result.
+pub fn run(duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
+    let seconds = duration.as_secs().to_string();
+    let processors = two_processors()?;
+    use_processors(&processors)?;
+    let testbed = ServiceTestbed::new()?;
+    let folder = testbed.folder.to_string_lossy();
+    // What nobody has asked before is looked up first.
+    testbed.start_role(OTHER_UID, &["ask", "1", &folder])?.next_line()?;
+    let mut attacker =
+        attack.map(|attack| attacks::start(&testbed, attack, processors[1])).transpose()?;
+    let turns_before = testbed.statistics()?;
+    let usage_before = DaemonUsage::sample(&testbed)?;
+    let line = testbed.start_role(OTHER_UID, &["ask", &seconds, &folder])?.next_line()?;
+    let usage = DaemonUsage::sample(&testbed)?;
+    let turns = testbed.statistics()?;
+    if let Some(reason) = attacker.as_mut().and_then(|attacker| attacker.end_reason()) {
+        return Err(reason);
+    }
+    let mut result: serde_json::Value =
+        serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;
+    let long_turns = usage.long_turns_since(&usage_before);
+    // The name of each host, with its value.
+    let by_host = |values: Vec<serde_json::Value>| {
+        HOSTS.iter().map(|host| (*host).to_owned()).zip(values).collect::<serde_json::Map<_, _>>()
+    };
+    result["attack"] = attack.map_or("none", Attack::name).into();
+    result["server_turns"] = (turns.turns - turns_before.turns).into();
+    result["server_turn_before_us"] = turns_before.longest_turn_us.into();
+    result["server_turn_us"] = turns.longest_turn_us.into();
+    let processors = usage.processors_since(&usage_before);
+    result["daemon_processors"] =
+        by_host(processors.into_iter().map(|part| json!(part)).collect()).into();
+    let counts = long_turns.iter().map(|lines| json!(lines.len())).collect();
+    result["long_turns"] = by_host(counts).into();
+    let examples = long_turns.iter().map(|lines| json!(longest_turn_line(lines))).collect();
+    result["longest_logged"] = by_host(examples).into();
+    println!("{result}");
+    Ok(())
+}
+
+/// The line with the longest turn.
+fn longest_turn_line(lines: &[String]) -> Option<&String> {
+    let duration_ms = |line: &&String| {
+        let word = line.split("took ").nth(1).and_then(|rest| rest.split(' ').next());
+        word.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
+    };
+    lines.iter().max_by_key(duration_ms)
+}
+
+/// The other user: asks both hosts in turn for the list of jobs, as scps does, and prints how long
+/// it took.
+pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
+    let sockets = HOSTS.map(|host| socket_of(folder, host));
+    let deadline = Instant::now() + duration;
+    let (mut waits_us, mut failures) = (Vec::new(), 0);
+    while Instant::now() < deadline {
+        for socket in &sockets {
+            let asked_at = Instant::now();
+            // A request that is not answered in time has taken that time at least.
+            failures += u32::from(list_jobs(socket).is_err());
+            waits_us.push(asked_at.elapsed().as_secs_f64() * 1e6);
+            sleep(REQUEST_INTERVAL);
+        }
+    }
+    waits_us.sort_by(f64::total_cmp);
+    let percentile = |part: usize| waits_us[(waits_us.len() * part / 100).min(waits_us.len() - 1)];
+    let result = json!({
+        "requests": waits_us.len(),
+        "failures": failures,
+        "median_us": percentile(50),
+        "p99_us": percentile(99),
+        "longest_us": percentile(100),
+    });
+    println!("{result}");
+    Ok(())
+}
+
+/// One request for the list of jobs by the user of this process.
+pub fn list_jobs(socket: &Path) -> BenchResult<()> {
+    let mut client = Client::log_in(socket, nix::unistd::getuid().as_raw())?;
+    client.send(SESSION_JOB, &ClientMessage::Console(ConsoleRequest::List))?;
+    loop {
+        match client.receive()?.message {
+            ServerMessage::Finished(_) => return Ok(()),
+            ServerMessage::Refused { reason, .. } => return Err(reason),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_turn_is_found_by_its_number() {
+        let lines = ["took 9 ms, of", "a turn of the loop took 100 ms, of", "took 60 ms"];
+        let lines = lines.map(String::from);
+        assert_eq!(longest_turn_line(&lines), Some(&lines[1]));
+        assert_eq!(longest_turn_line(&[]), None);
+    }
+}
