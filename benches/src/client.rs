@@ -5,12 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
 use score_proto::message::{
-    ClientMessage, ElementSpec, HostSpec, Input, JobSpec, Login, OsBytes, Output, ProgramKind,
-    ServerMessage, StageSpec,
+    ElementSpec, HostSpec, Input, JobSpec, Login, OsBytes, Output, ProgramKind, ServerMessage,
+    StageSpec,
 };
+use serde::Serialize;
 
 /// No reply takes longer unless something hangs.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,7 +37,9 @@ impl Client {
         socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(io_error)?;
         let decoder = ServerMessageDecoder::default();
         let mut client = Self { socket, decoder, read_buffer: vec![0; 4096] };
-        client.send(SESSION_JOB, &ClientMessage::Hello { version: PROTOCOL_VERSION })?;
+        let mut greeting = Vec::new();
+        client_session::encode_greeting(&mut greeting).map_err(|error| error.to_string())?;
+        client.socket.write_all(&greeting).map_err(io_error)?;
         Ok(client)
     }
 
@@ -50,16 +52,15 @@ impl Client {
         let socket = UnixStream::connect(path).map_err(io_error)?;
         let mut client = Self::greet(socket)?;
         let (name, cluster) = (OsBytes(Vec::new()), String::new());
-        let login = Login { uid, name, cluster, limits: Vec::new() };
-        client.send(SESSION_JOB, &ClientMessage::Login(login))?;
+        client.send(SESSION_JOB, &Login { uid, name, cluster })?;
         Ok(client)
     }
 
-    /// Sends a message about a job.
+    /// Sends a request about a job: a `SingleUserRequest` or a `UserRequest`.
     ///
     /// # Errors
     /// If scored has closed the connection.
-    pub fn send(&mut self, job_id: u32, request: &ClientMessage) -> Result<(), String> {
+    pub fn send(&mut self, job_id: u32, request: &impl Serialize) -> Result<(), String> {
         let frame = encode(job_id, request)?;
         self.socket.write_all(&frame).map_err(io_error)
     }
@@ -87,7 +88,7 @@ impl Client {
 ///
 /// # Errors
 /// If the message is too long for a frame.
-pub fn encode(job_id: u32, request: &ClientMessage) -> Result<Vec<u8>, String> {
+pub fn encode(job_id: u32, request: &impl Serialize) -> Result<Vec<u8>, String> {
     let mut frame = Vec::new();
     client_session::encode(job_id, request, &mut frame).map_err(|error| error.to_string())?;
     Ok(frame)

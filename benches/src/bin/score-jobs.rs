@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use score_benches::client::{self, Client};
-use score_proto::message::{ClientMessage, JobSpec, OsBytes, ServerMessage};
+use score_proto::message::{JobRequest, JobSpec, OsBytes, ServerMessage, SingleUserRequest};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -61,13 +61,14 @@ fn run_in_flight(max_in_flight: &str, count: &str) -> Result<u32, String> {
     let mut daemon = SingleUserDaemon::start()?;
     let spec = true_job_spec()?;
     let mut submitted = max_in_flight.min(count);
-    (1..=submitted)
-        .try_for_each(|job_id| daemon.client.send(job_id, &ClientMessage::Submit(spec.clone())))?;
+    (1..=submitted).try_for_each(|job_id| {
+        daemon.client.send(job_id, &SingleUserRequest::Submit(spec.clone()))
+    })?;
     for _ in 0..count {
         let job_id = daemon.wait_for_job_end()?;
         if submitted < count {
             submitted += 1;
-            daemon.client.send(job_id, &ClientMessage::Submit(spec.clone()))?;
+            daemon.client.send(job_id, &SingleUserRequest::Submit(spec.clone()))?;
         }
     }
     daemon.close()?;
@@ -108,7 +109,8 @@ impl SingleUserDaemon {
                 }
                 ServerMessage::Refused { reason, .. } => return Err(reason),
                 ServerMessage::Flush(token) => {
-                    self.client.send(received.job, &ClientMessage::Flushed(token))?
+                    let request = SingleUserRequest::Job(JobRequest::Flushed(token));
+                    self.client.send(received.job, &request)?
                 }
                 _ => {}
             }

@@ -12,7 +12,7 @@ use nix::unistd::{Pid, getuid};
 use score_benches::client::{Client, encode, job_of_stages, system_program};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::message::{
-    ClientMessage, ElementSpec, FileDigest, JobSpec, MAX_IO_CHUNK, ServerMessage,
+    ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, ServerMessage, UserRequest,
 };
 
 use crate::sessions::allow_many_descriptors;
@@ -126,7 +126,7 @@ pub fn run(attack: Attack, processor: &str, folder: &Path) -> BenchResult<()> {
         }),
         Attack::Messages => attacker.on_each_host(FLOODS, |socket| {
             let mut client = Client::log_in(socket, HOSTILE_UID)?;
-            attacker.flood(&mut client, &ClientMessage::OutputAck(1))
+            attacker.flood(&mut client, &JobRequest::OutputAck(1))
         }),
         Attack::Signals => attacker.on_each_host(1, |socket| attacker.flood_of_signals(socket)),
         Attack::Connections => attacker.on_each_host(1, |socket| attacker.stay_silent(socket)),
@@ -169,9 +169,9 @@ impl Attacker {
         Ok(())
     }
 
-    /// Sends the same message until scored closes the connection.
-    fn flood(&self, client: &mut Client, message: &ClientMessage) -> BenchResult<()> {
-        let flood = encode(JOB, message)?.repeat(1 << 14);
+    /// Sends the same request until scored closes the connection.
+    fn flood(&self, client: &mut Client, request: &JobRequest) -> BenchResult<()> {
+        let flood = encode(JOB, &UserRequest::Job(request.clone()))?.repeat(1 << 14);
         client.socket.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(|error| error.to_string())?;
         while Instant::now() < self.deadline {
             match client.socket.write(&flood) {
@@ -189,7 +189,7 @@ impl Attacker {
         let spec = with_options(&program, &[("hetero", ""), ("priority", "15")]);
         let mut client = Client::log_in(socket, HOSTILE_UID)?;
         start_job(&mut client, AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, spec)?;
-        self.flood(&mut client, &ClientMessage::Signal(Signal::SIGUSR1 as i32))
+        self.flood(&mut client, &JobRequest::Signal(Signal::SIGUSR1 as i32))
     }
 
     /// Keeps connections that never log in. Those that scored closes are replaced.
@@ -274,7 +274,7 @@ pub fn with_options(program: &[&str], named: &[(&str, &str)]) -> JobSpec {
 }
 
 fn request(client: &mut Client, allocation: AllocationRequest, spec: JobSpec) -> BenchResult<()> {
-    client.send(JOB, &ClientMessage::Request { allocation, spec })
+    client.send(JOB, &UserRequest::SubmitJob { allocation, spec })
 }
 
 /// Requests a job and waits for its first output, which is returned.
@@ -313,7 +313,7 @@ fn is_open(connection: &mut UnixStream) -> bool {
 }
 
 fn send_unfinished_frames(socket: &Path) -> BenchResult<()> {
-    let frame = encode(JOB, &ClientMessage::Stdin(vec![0; UNFINISHED_FRAME_LEN]))?;
+    let frame = encode(JOB, &UserRequest::Job(JobRequest::Stdin(vec![0; UNFINISHED_FRAME_LEN])))?;
     let mut clients = Vec::new();
     for _ in 0..UNFINISHED_FRAMES {
         let mut client = Client::log_in(socket, HOSTILE_UID)?;
@@ -332,7 +332,7 @@ fn request_many_elements(socket: &Path) -> BenchResult<()> {
     let mut client = Client::log_in(socket, HOSTILE_UID)?;
     loop {
         request(&mut client, AllocationRequest::FewestHosts(1), spec.clone())?;
-        client.send(JOB, &ClientMessage::Kill)?;
+        client.send(JOB, &UserRequest::Job(JobRequest::Kill))?;
         wait_for_end(&mut client)?;
     }
 }
@@ -359,7 +359,8 @@ fn send_requested_pieces(client: &mut Client) -> BenchResult<()> {
                 for start in (0..length).step_by(MAX_IO_CHUNK) {
                     let bytes = vec![0; (length - start).min(MAX_IO_CHUNK as u64) as usize];
                     let offset = offset + start;
-                    client.send(JOB, &ClientMessage::FileChunk { hash, offset, bytes })?;
+                    let chunk = JobRequest::FileChunk { hash, offset, bytes };
+                    client.send(JOB, &UserRequest::Job(chunk))?;
                 }
             }
             ServerMessage::Refused { .. } | ServerMessage::Finished(_) => return Ok(()),
@@ -387,7 +388,7 @@ mod tests {
         let argument = "x".repeat(ELEMENT_ARGUMENT_LEN);
         let spec = job_of_stages(vec![system_program(&["true", &argument]); ELEMENTS]);
         let allocation = AllocationRequest::FewestHosts(1);
-        let frame = encode(JOB, &ClientMessage::Request { allocation, spec }).unwrap();
+        let frame = encode(JOB, &UserRequest::SubmitJob { allocation, spec }).unwrap();
         assert!(frame.len() > 900_000);
     }
 }

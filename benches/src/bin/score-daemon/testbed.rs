@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use score_benches::client::Client;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::daemon_statistics::DaemonStatistics;
-use score_proto::message::{ClientMessage, ConsoleRequest, ServerMessage};
+use score_proto::message::{ConsoleRequest, ServerMessage, UserRequest};
 
 use crate::BenchResult;
 
@@ -116,7 +116,7 @@ impl ServiceTestbed {
     /// The turns of the server's loop.
     pub fn statistics(&self) -> BenchResult<DaemonStatistics> {
         let mut client = Client::log_in(&socket_of(&self.folder, "hostb"), 0)?;
-        client.send(SESSION_JOB, &ClientMessage::Console(ConsoleRequest::List))?;
+        client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
         loop {
             match client.receive()?.message {
                 ServerMessage::Statistics(statistics) => return Ok(statistics),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use score_benches::client::Client;
 use score_proto::client_session::SESSION_JOB;
-use score_proto::message::{ClientMessage, ConsoleRequest, ServerMessage};
+use score_proto::message::{ConsoleRequest, ServerMessage, UserRequest};
 use serde_json::json;
 
 use crate::attacks::{self, Attack};
@@ -97,7 +97,7 @@ pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
 /// One request for the list of jobs by the user of this process.
 pub fn list_jobs(socket: &Path) -> BenchResult<()> {
     let mut client = Client::log_in(socket, nix::unistd::getuid().as_raw())?;
-    client.send(SESSION_JOB, &ClientMessage::Console(ConsoleRequest::List))?;
+    client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
     loop {
         match client.receive()?.message {
             ServerMessage::Finished(_) => return Ok(()),
