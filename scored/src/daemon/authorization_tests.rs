@@ -196,6 +196,8 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
     let requester = Requester { uid: UID, is_operator: situation == Situation::OperatorOthersJob };
     let owner_uid = if is_others { UID + 1 } else { UID };
     let authorized = |action, job| authorize(requester, action, job, owner_uid).is_ok();
+    // The greeting.
+    assert!(matches!(session.next_request(Instant::now()), Some((_, ClientRequest::Handled))));
     match session.next_request(Instant::now()) {
         Some((_, ClientRequest::ProtocolError)) => {
             assert!(session.is_closing());

@@ -242,6 +242,10 @@ struct Daemon {
     metrics_sessions: BTreeMap<usize, u32>,
     /// What users use of this daemon.
     usage: Usage,
+    /// The time that the requests of sessions have taken in this turn of the loop.
+    request_time: Duration,
+    /// The time that everything else has taken in the last turn.
+    turn_overhead: Duration,
     /// Connections that were dropped before the peer had authenticated.
     rejected_count: u64,
     is_ending: bool,
@@ -292,6 +296,8 @@ impl Daemon {
             started_at: Instant::now(),
             metrics_sessions: BTreeMap::new(),
             usage: Usage::default(),
+            request_time: Duration::ZERO,
+            turn_overhead: Duration::ZERO,
             rejected_count: 0,
             is_ending: false,
             last_sweep_at: None,
@@ -347,6 +353,7 @@ impl Daemon {
             // intervals.
             let has_other_events = !self.is_only_slice_or_switch(&events)
                 || others_polled_at.elapsed() > FULL_POLL_INTERVAL;
+            let turn_started_at = Instant::now();
             if has_other_events {
                 self.poll_other_sources();
                 others_polled_at = Instant::now();
@@ -388,6 +395,7 @@ impl Daemon {
                 // All orders have been sent by now.
                 self.serve_http();
                 self.end_phase(TurnPhase::Page);
+                self.turn_overhead = turn_started_at.elapsed().saturating_sub(self.request_time);
             }
             self.gang_driver.set_timer();
         }

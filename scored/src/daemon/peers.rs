@@ -28,6 +28,8 @@ const MAX_QUEUED_MESSAGES: usize = 16 * 1024;
 /// Bytes that are read from a socket at once, and the number of reads in one turn of the loop.
 const READ_BUFFER_LEN: usize = 64 * 1024;
 const READS_PER_TICK: usize = 4;
+/// Messages of one link that are handled in one turn of the loop.
+const MESSAGES_PER_TURN: usize = 256;
 
 /// A message of a peer, or the end of its link.
 #[derive(Debug)]
@@ -66,6 +68,8 @@ struct PeerConnection {
     /// The incarnation in the peer's `Hello`.
     incarnation: Incarnation,
     readable: bool,
+    /// Messages that have been read may wait for the next turn of the loop.
+    has_unhandled: bool,
     /// Messages that the link has not accepted yet.
     send_queue: VecDeque<PeerMessage>,
     /// Why the link has to be closed.
@@ -234,6 +238,7 @@ impl Peers {
             has_greeted: false,
             incarnation: 0,
             readable: true,
+            has_unhandled: false,
             send_queue,
             close_reason,
         };
@@ -315,7 +320,7 @@ impl Peers {
 
     /// Whether a link may hold more data without a further report of mio.
     pub fn may_have_more(&self) -> bool {
-        self.connections.values().any(|connection| connection.readable)
+        self.connections.values().any(|connection| connection.readable || connection.has_unhandled)
     }
 
     /// The events of all links: a bounded amount of each.
@@ -323,14 +328,18 @@ impl Peers {
         let now = self.now();
         let (mut events, mut new_peers) = (Vec::new(), Vec::new());
         for (link_id, connection) in &mut self.connections {
-            if connection.readable {
+            if connection.readable && !connection.has_unhandled {
                 connection.read(&mut self.read_buffer, now);
             }
+            connection.has_unhandled = true;
             // Also before the deadline: this process is awake, and need not wake for it again.
             if let Err(error) = connection.link.tick(now) {
                 connection.close_reason.get_or_insert(error.to_string());
             }
-            loop {
+            // What a peer has sent before it closed the link counts.
+            let is_open = connection.close_reason.is_none();
+            let max_messages = if is_open { MESSAGES_PER_TURN } else { usize::MAX };
+            for _ in 0..max_messages {
                 match connection.link.next::<PeerMessage>() {
                     Ok(Some(PeerMessage::Hello(hello))) if !connection.has_greeted => {
                         if let Some(reason) = connection.refusal(self.dialled_name, &hello.name) {
@@ -346,7 +355,10 @@ impl Peers {
                     Ok(Some(message)) if connection.has_greeted => {
                         events.push((*link_id, PeerEvent::Message(message)));
                     }
-                    Ok(None) => break,
+                    Ok(None) => {
+                        connection.has_unhandled = false;
+                        break;
+                    }
                     Ok(Some(_)) => {
                         connection
                             .close_reason

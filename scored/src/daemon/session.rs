@@ -78,6 +78,8 @@ pub enum ClientRequest {
     ToJob(JobRequest),
     /// A message to the server on another host.
     Forward(UserRequest),
+    /// A message that the session has handled itself.
+    Handled,
     /// The scrun violates the protocol. The session has sent the refusal already.
     ProtocolError,
 }
@@ -403,29 +405,28 @@ impl ClientSession {
         }
     }
 
-    /// The next request, and the number of the job that it is about.
+    /// The next request, and the number of the job that it is about. One message is read.
     pub fn next_request(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
-        while self.is_reading() {
-            let (job, message) = match self.receive() {
-                None => return self.refuse_overdue_frame(now),
-                Some(Ok(received)) => received,
-                Some(Err(error)) => {
-                    let remedy = match self.state {
-                        SessionState::Unauthenticated { .. } => ": log in first",
-                        _ => "",
-                    };
-                    self.refuse(format!("from scrun: {error}{remedy}"));
-                    return Some((SESSION_JOB, ClientRequest::ProtocolError));
-                }
-            };
-            if let Some(request) = self.classify_request(job, message) {
-                if request.goes_to_all_hosts() {
-                    self.control_limit.take(now);
-                }
-                return Some((job, request));
-            }
+        if !self.is_reading() {
+            return None;
         }
-        None
+        let (job, message) = match self.receive() {
+            None => return self.refuse_overdue_frame(now),
+            Some(Ok(received)) => received,
+            Some(Err(error)) => {
+                let remedy = match self.state {
+                    SessionState::Unauthenticated { .. } => ": log in first",
+                    _ => "",
+                };
+                self.refuse(format!("from scrun: {error}{remedy}"));
+                return Some((SESSION_JOB, ClientRequest::ProtocolError));
+            }
+        };
+        let request = self.classify_request(job, message);
+        if request.goes_to_all_hosts() {
+            self.control_limit.take(now);
+        }
+        Some((job, request))
     }
 
     /// The time at which a message must be finished that a user has begun.
@@ -455,28 +456,30 @@ impl ClientSession {
     }
 
     /// Handles messages that the session can answer alone; returns the others as requests.
-    fn classify_request(&mut self, job: u32, message: ClientMessage) -> Option<ClientRequest> {
+    fn classify_request(&mut self, job: u32, message: ClientMessage) -> ClientRequest {
         match message {
             ClientMessage::Greeting(Greeting::Hello { version }) => {
                 self.on_hello(version);
-                None
+                ClientRequest::Handled
             }
-            ClientMessage::Login(login) => Some(ClientRequest::Login(login)),
-            ClientMessage::User(request) if self.is_forwarded() => {
-                Some(ClientRequest::Forward(request))
-            }
+            ClientMessage::Login(login) => ClientRequest::Login(login),
+            ClientMessage::User(request) if self.is_forwarded() => ClientRequest::Forward(request),
             ClientMessage::SingleUser(SingleUserRequest::OpenScoutSession(hosts)) => {
-                Some(ClientRequest::Open(hosts))
+                ClientRequest::Open(hosts)
+            }
+            ClientMessage::SingleUser(SingleUserRequest::Submit(_))
+            | ClientMessage::User(UserRequest::SubmitJob { .. })
+                if !self.accepts_job(job) =>
+            {
+                ClientRequest::Handled
             }
             ClientMessage::SingleUser(SingleUserRequest::Submit(spec)) => {
-                self.accepts_job(job).then_some(ClientRequest::Submit(spec))
+                ClientRequest::Submit(spec)
             }
             ClientMessage::User(UserRequest::SubmitJob { allocation, spec }) => {
-                self.accepts_job(job).then(|| ClientRequest::Request(allocation, Box::new(spec)))
+                ClientRequest::Request(allocation, Box::new(spec))
             }
-            ClientMessage::User(UserRequest::Console(request)) => {
-                Some(ClientRequest::Console(request))
-            }
+            ClientMessage::User(UserRequest::Console(request)) => ClientRequest::Console(request),
             ClientMessage::SingleUser(SingleUserRequest::Job(request))
             | ClientMessage::User(UserRequest::Job(request)) => {
                 self.classify_job_request(job, request)
@@ -484,15 +487,15 @@ impl ClientSession {
         }
     }
 
-    fn classify_job_request(&mut self, job: u32, request: JobRequest) -> Option<ClientRequest> {
+    fn classify_job_request(&mut self, job: u32, request: JobRequest) -> ClientRequest {
         if self.jobs.contains_key(&job) {
-            return Some(ClientRequest::ToJob(request));
+            return ClientRequest::ToJob(request);
         }
         // These messages may have been on their way when the job ended.
         if !matches!(request, JobRequest::OutputAck(_) | JobRequest::Flushed(_)) {
             self.send(job, &ServerMessage::UnknownJob);
         }
-        None
+        ClientRequest::Handled
     }
 
     fn on_hello(&mut self, version: u32) {

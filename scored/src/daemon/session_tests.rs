@@ -62,6 +62,7 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
     // The rest in time: the next message has a minute of its own.
     remote.write_all(&hello[3..]).unwrap();
     session.mark_readable();
+    assert!(matches!(session.next_request(Instant::now()), Some((_, ClientRequest::Handled))));
     assert!(session.next_request(Instant::now()).is_none());
     assert_eq!(session.frame_deadline(), None);
     assert!(session.refuse_overdue_frame(later(61)).is_none());
@@ -86,6 +87,7 @@ fn a_message_may_be_long_after_the_login_only() {
     for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
         let (mut session, _poll, mut remote) = connected_session(owner);
         remote.write_all(&bytes).unwrap();
+        assert!(matches!(session.next_request(Instant::now()), Some((_, ClientRequest::Handled))));
         let refused =
             matches!(session.next_request(Instant::now()), Some((_, ClientRequest::ProtocolError)));
         assert_eq!((refused, session.is_closing()), (is_refused, is_refused));

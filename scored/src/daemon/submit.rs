@@ -19,14 +19,19 @@ use crate::job::{exit_code, validate};
 
 /// The largest number of messages of one session that are handled in one turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;
-/// After this time no further message of a user is handled in the same turn of the loop.
-const USER_TURN_WINDOW: Duration = Duration::from_millis(2);
+/// After this time no further message of a user is handled in the same turn of the loop. If a turn
+/// takes longer without messages, because there are very many sessions, the user has as much time
+/// as that, up to the second value.
+const USER_TURN_WINDOW_RANGE: [Duration; 2] =
+    [Duration::from_micros(200), Duration::from_millis(2)];
 
 impl Daemon {
     /// Receives the requests of all sessions: of each session and of each user so many that nobody
     /// else waits long.
     pub(super) fn receive_from_sessions(&mut self) {
         let mut user_time_left: HashMap<u32, Duration> = HashMap::new();
+        let [min_window, max_window] = USER_TURN_WINDOW_RANGE;
+        let user_window = self.turn_overhead.clamp(min_window, max_window);
         let now = Instant::now();
         let has_work = |session: &ClientSession| {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
@@ -45,7 +50,7 @@ impl Daemon {
                 }
                 let has_received = self.receive_request(session_key, started_at);
                 if let Some(uid) = uid {
-                    let time_left = user_time_left.entry(uid).or_insert(USER_TURN_WINDOW);
+                    let time_left = user_time_left.entry(uid).or_insert(user_window);
                     *time_left = time_left.saturating_sub(started_at.elapsed());
                 }
                 if !has_received {
@@ -53,6 +58,7 @@ impl Daemon {
                 }
             }
         }
+        self.request_time = now.elapsed();
     }
 
     /// Receives and handles the next request of a session. False if there is none, or if it has to
@@ -96,6 +102,7 @@ impl Daemon {
             ClientRequest::ToJob(message) => {
                 self.step_master(job_id, MasterEvent::FromClient(message))
             }
+            ClientRequest::Handled => {}
             ClientRequest::ProtocolError => {
                 let jobs = session.job_ids();
                 jobs.into_iter().for_each(|job| self.drop_job(job));
