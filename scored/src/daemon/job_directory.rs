@@ -114,6 +114,11 @@ impl JobDirectory {
         &self.path
     }
 
+    /// The directory that contains it, if that is removed with the last directory in it.
+    pub fn own_base(&self) -> Option<&Path> {
+        Some(self.base.as_path()).filter(|base| *base != Path::new(ROOT_BASE_DIR))
+    }
+
     /// The last component of the path. No other job on this host has the same.
     pub fn name(&self) -> &str {
         self.path.file_name().and_then(OsStr::to_str).unwrap_or_default()
@@ -148,10 +153,8 @@ impl JobDirectory {
     /// The error of the file or directory that could not be removed.
     pub fn remove(self) -> io::Result<()> {
         remove_tree(&self.path)?;
-        if self.base != Path::new(ROOT_BASE_DIR) {
-            // This fails while other jobs have directories in it.
-            let _ = fs::remove_dir(&self.base);
-        }
+        // This fails while other jobs have directories in it.
+        self.own_base().into_iter().for_each(|base| _ = fs::remove_dir(base));
         Ok(())
     }
 }

@@ -372,9 +372,7 @@ impl Daemon {
             self.dispatch_pending();
             self.advance_leftovers();
             self.latency_hold.release_if_expired(Instant::now());
-            let mut leftovers = self.leftovers.borrow_mut();
-            self.program_folders.remove_unused(&mut leftovers, Instant::now());
-            drop(leftovers);
+            self.program_folders.remove_unused(Instant::now());
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // Not while a job is being launched.
                 self.tune_heartbeats();
@@ -403,7 +401,6 @@ impl Daemon {
         let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
         host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
         self.wait_for_ending_jobs();
-        self.program_folders.remove_all(&mut self.leftovers.borrow_mut());
         self.leftovers.borrow_mut().finish(SHUTDOWN_TIMEOUT);
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // The daemons that were started from here are asked to exit, and are waited for.

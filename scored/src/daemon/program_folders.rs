@@ -1,12 +1,14 @@
 //! The folders in which shepherds keep programs for later jobs: one for each user, who owns it and
-//! pays for it. A folder goes some time after the user's last job here, and when the daemon ends.
+//! pays for it. A folder goes some time after the last job of the user here, and with the daemon,
+//! even if the daemon is killed.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::job_directory::JobDirectory;
-use super::leftovers::Leftovers;
+use crate::sys::remove_on_close;
 
 /// How long a folder stays after the last job of its user has begun.
 const FOLDER_TTL: Duration = Duration::from_secs(15 * 60);
@@ -16,8 +18,11 @@ type FolderOwner = Option<(u32, u32)>;
 
 #[derive(Debug)]
 struct ProgramFolder {
+    /// Its lock shows that it is in use.
     directory: JobDirectory,
     last_used_at: Instant,
+    /// Another process removes the folder when this is closed.
+    _removal: OwnedFd,
 }
 
 /// The folders of all users.
@@ -35,9 +40,9 @@ impl ProgramFolders {
             folder.last_used_at = last_used_at;
             return Some(folder.directory.path().to_owned());
         }
-        let directory = create(owner).ok()?;
-        let path = directory.path().to_owned();
-        self.folders.insert(owner, ProgramFolder { directory, last_used_at });
+        let folder = ProgramFolder::create(owner, last_used_at).ok()?;
+        let path = folder.directory.path().to_owned();
+        self.folders.insert(owner, folder);
         Some(path)
     }
 
@@ -48,40 +53,26 @@ impl ProgramFolders {
 
     /// Removes the folders that have not been used for [`FOLDER_TTL`]. A job that still uses one
     /// has its programs in its own directory, too.
-    pub fn remove_unused(&mut self, leftovers: &mut Leftovers, now: Instant) {
-        let is_unused = |_: &FolderOwner, folder: &mut ProgramFolder| {
-            now.saturating_duration_since(folder.last_used_at) >= FOLDER_TTL
-        };
-        let unused: Vec<_> = self.folders.extract_if(is_unused).collect();
-        for (owner, folder) in unused {
-            folder.remove(owner, leftovers);
-        }
+    pub fn remove_unused(&mut self, now: Instant) {
+        self.folders
+            .retain(|_, folder| now.saturating_duration_since(folder.last_used_at) < FOLDER_TTL);
     }
-
-    /// Removes all folders: the daemon ends.
-    pub fn remove_all(&mut self, leftovers: &mut Leftovers) {
-        for (owner, folder) in self.folders.drain() {
-            folder.remove(owner, leftovers);
-        }
-    }
-}
-
-fn create(owner: FolderOwner) -> Result<JobDirectory, String> {
-    let Some(owner) = owner else {
-        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
-        return JobDirectory::create(runtime_dir.as_deref(), &mut |_| {});
-    };
-    let directory = JobDirectory::create_for_user(&mut |_| {})?;
-    directory.chown_to(owner)?;
-    Ok(directory)
 }
 
 impl ProgramFolder {
-    /// What cannot be removed now is removed by the next daemon.
-    fn remove(self, owner: FolderOwner, leftovers: &mut Leftovers) {
-        let _ = match owner {
-            Some(owner) => leftovers.remove(self.directory, owner),
-            None => self.directory.remove(),
-        };
+    fn create(owner: FolderOwner, last_used_at: Instant) -> Result<Self, String> {
+        let directory = match owner {
+            None => {
+                let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
+                JobDirectory::create(runtime_dir.as_deref(), &mut |_| {})
+            }
+            Some(_) => JobDirectory::create_for_user(&mut |_| {}),
+        }?;
+        let started = remove_on_close::start(directory.path(), owner, directory.own_base());
+        let removal = started.map_err(|error| error.to_string())?;
+        if let Some(owner) = owner {
+            directory.chown_to(owner)?;
+        }
+        Ok(Self { directory, last_used_at, _removal: removal })
     }
 }

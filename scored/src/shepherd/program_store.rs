@@ -264,8 +264,7 @@ impl JobProgram {
     }
 
     fn failure(&self, error: &io::Error) -> String {
-        let name = self.path().file_name().unwrap_or_default().to_string_lossy();
-        format!("{name} cannot be copied to this host: {error}")
+        format!("{} cannot be copied to this host: {error}", self.path().display())
     }
 
     fn add_cached_file(&mut self) {

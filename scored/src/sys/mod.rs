@@ -19,5 +19,6 @@ pub mod random;
 pub mod realtime;
 pub mod remove;
 pub mod remove_as_user;
+pub mod remove_on_close;
 pub mod spawn;
 pub mod timer;

@@ -19,16 +19,20 @@ use super::{descriptor, process, realtime, remove};
 ///
 /// # Errors
 /// As fork(2).
-pub fn start(path: &Path, (uid, gid): (u32, u32)) -> io::Result<i32> {
+pub fn start(path: &Path, owner: (u32, u32)) -> io::Result<i32> {
     let work = || {
         process::die_with_parent(libc::SIGKILL);
         descriptor::close_all_but(&[]);
-        i32::from(remove(path, uid, gid).is_err())
+        i32::from(remove(path, owner).is_err())
     };
     realtime::run_as_normal(|| process::start_child(work))
 }
 
-fn remove(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
+/// Removes a directory as [`start`], in a process that has nothing else to do.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     // No lock is taken: the user might hold one for ever.
     let directory = match File::options().read(true).custom_flags(flags).open(path) {

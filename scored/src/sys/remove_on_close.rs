@@ -1,0 +1,58 @@
+//! A directory that goes with the process that uses it, even if that process is killed: another
+//! process waits for its end and removes the directory then.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+
+use super::{descriptor, process, realtime, remove, remove_as_user};
+
+/// Starts a process that removes a directory as soon as the descriptor that is returned is closed,
+/// with the rights of its owner, or those of the caller if there is no other one. The directory
+/// `base`, in which it is, goes too if it is empty then. The caller must have one thread only.
+///
+/// # Errors
+/// As pipe(2), fork(2).
+pub fn start(path: &Path, owner: Option<(u32, u32)>, base: Option<&Path>) -> io::Result<OwnedFd> {
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+    let work = || {
+        descriptor::close_all_but(&[&reader]);
+        let Ok(reader) = reader.as_fd().try_clone_to_owned() else { return 1 };
+        // Nothing is ever written.
+        let _ = std::fs::File::from(reader).read(&mut [0]);
+        let removed = match owner {
+            Some(owner) => remove_as_user::remove(path, owner),
+            None => remove::tree(path),
+        };
+        // This fails while other directories are in it.
+        base.into_iter().for_each(|base| _ = std::fs::remove_dir(base));
+        i32::from(removed.is_err())
+    };
+    realtime::run_as_normal(|| process::start_child(work))?;
+    Ok(writer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_directory_stays_as_long_as_the_descriptor() {
+        let path = std::env::temp_dir().join(format!("score-on-close-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("file"), "x").unwrap();
+        let writer = start(&path, None, None).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(path.join("file").exists());
+        drop(writer);
+        let end = Instant::now() + Duration::from_secs(20);
+        while path.exists() {
+            assert!(Instant::now() < end, "the directory stays");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
