@@ -14,7 +14,7 @@ use score_proto::message::{
     Stream, UserRequest,
 };
 
-use super::session::{ClientRequest, ClientSession};
+use super::session::{ClientRequest, ClientSession, Readiness};
 use super::session_state::{LoggedInUser, SessionState};
 use crate::cluster::SessionId;
 use crate::cluster::authorization::{JobAction, Requester, authorize};
@@ -197,8 +197,11 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
     let owner_uid = if is_others { UID + 1 } else { UID };
     let authorized = |action, job| authorize(requester, action, job, owner_uid).is_ok();
     // The greeting.
-    assert!(matches!(session.next_request(Instant::now()), Some((_, ClientRequest::Handled))));
-    match session.next_request(Instant::now()) {
+    assert!(matches!(
+        session.next_request(Readiness::Ready, Instant::now()),
+        Some((_, ClientRequest::Handled))
+    ));
+    match session.next_request(Readiness::Ready, Instant::now()) {
         Some((_, ClientRequest::ProtocolError)) => {
             assert!(session.is_closing());
             false

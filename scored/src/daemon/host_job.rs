@@ -224,7 +224,7 @@ impl HostJob {
         let has_programs = !program_paths::files(&begin.spec).is_empty();
         let program_folder = if has_programs && !shares_disk(begin) {
             let owner = begin.owner.as_ref().map(|owner| (owner.uid, owner.gid));
-            context.program_folders.folder_of(owner)
+            context.program_folders.folder_of(owner, &context.known_children)
         } else {
             None
         };

@@ -401,6 +401,7 @@ impl Daemon {
         let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
         host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
         self.wait_for_ending_jobs();
+        self.program_folders.close(&self.known_children);
         self.leftovers.borrow_mut().finish(SHUTDOWN_TIMEOUT);
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // The daemons that were started from here are asked to exit, and are waited for.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::job_directory::JobDirectory;
+use super::shepherd_handle::KnownChildren;
 use crate::sys::remove_on_close;
 
 /// How long a folder stays after the last job of its user has begun.
@@ -21,8 +22,8 @@ struct ProgramFolder {
     /// Its lock shows that it is in use.
     directory: JobDirectory,
     last_used_at: Instant,
-    /// Another process removes the folder when this is closed.
-    _removal: OwnedFd,
+    /// This process removes the folder when the descriptor is closed.
+    removal: (i32, OwnedFd),
 }
 
 /// The folders of all users.
@@ -34,7 +35,11 @@ pub struct ProgramFolders {
 impl ProgramFolders {
     /// The folder for the programs of a user, which is made if it does not exist. None: it cannot
     /// be made, and programs are fetched for each job.
-    pub fn folder_of(&mut self, owner: FolderOwner) -> Option<PathBuf> {
+    pub fn folder_of(
+        &mut self,
+        owner: FolderOwner,
+        known_children: &KnownChildren,
+    ) -> Option<PathBuf> {
         let last_used_at = Instant::now();
         if let Some(folder) = self.folders.get_mut(&owner) {
             folder.last_used_at = last_used_at;
@@ -42,6 +47,7 @@ impl ProgramFolders {
         }
         let folder = ProgramFolder::create(owner, last_used_at).ok()?;
         let path = folder.directory.path().to_owned();
+        known_children.borrow_mut().insert(folder.removal.0);
         self.folders.insert(owner, folder);
         Some(path)
     }
@@ -59,6 +65,15 @@ impl ProgramFolders {
     }
 }
 
+impl ProgramFolders {
+    /// Has all folders removed: the daemon ends, and does not wait for that.
+    pub fn close(&mut self, known_children: &KnownChildren) {
+        for (_, folder) in self.folders.drain() {
+            known_children.borrow_mut().remove(&folder.removal.0);
+        }
+    }
+}
+
 impl ProgramFolder {
     fn create(owner: FolderOwner, last_used_at: Instant) -> Result<Self, String> {
         let directory = match owner {
@@ -73,6 +88,6 @@ impl ProgramFolder {
         if let Some(owner) = owner {
             directory.chown_to(owner)?;
         }
-        Ok(Self { directory, last_used_at, _removal: removal })
+        Ok(Self { directory, last_used_at, removal })
     }
 }

@@ -108,6 +108,17 @@ impl ClientRequest {
     }
 }
 
+/// Whether there is room for what the messages of a session cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    /// The next message can be handled.
+    Ready,
+    /// The messages of all sessions of the user take as much memory as a user may have.
+    NoRoom,
+    /// A link or a shepherd takes no more, or the session has sent too much.
+    Blocked,
+}
+
 #[derive(Debug)]
 enum Transport {
     /// The scrun is at the other end of a socket.
@@ -405,10 +416,21 @@ impl ClientSession {
         }
     }
 
-    /// The next request, and the number of the job that it is about. One message is read.
-    pub fn next_request(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
-        if !self.is_reading() {
-            return None;
+    /// The next request, and the number of the job that it is about. At most one message is read.
+    pub fn next_request(
+        &mut self,
+        readiness: Readiness,
+        now: Instant,
+    ) -> Option<(u32, ClientRequest)> {
+        match readiness {
+            _ if !self.is_reading() => return None,
+            Readiness::Blocked => {
+                self.pause_reading();
+                return None;
+            }
+            // What holds the room is unfinished messages, so their time goes on.
+            Readiness::NoRoom => return self.refuse_overdue_frame(now),
+            Readiness::Ready => {}
         }
         let (job, message) = match self.receive() {
             None => return self.refuse_overdue_frame(now),
@@ -448,8 +470,7 @@ impl ClientSession {
         Some((SESSION_JOB, ClientRequest::ProtocolError))
     }
 
-    /// The daemon does not read this session now.
-    pub fn pause_reading(&mut self) {
+    fn pause_reading(&mut self) {
         if let Transport::Local(link) = &mut self.transport {
             link.pause_reading();
         }

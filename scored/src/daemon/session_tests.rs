@@ -55,26 +55,31 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
     let (mut session, _poll, mut remote) = connected_session(Some(owner()));
     let hello = hello();
     remote.write_all(&hello[..3]).unwrap();
-    assert!(session.next_request(Instant::now()).is_none());
+    assert!(session.next_request(Readiness::Ready, Instant::now()).is_none());
     let begun_at = session.frame_deadline().unwrap() - UNFINISHED_FRAME_TIMEOUT;
     let later = |seconds| begun_at + Duration::from_secs(seconds);
     assert!(session.refuse_overdue_frame(later(59)).is_none());
     // The rest in time: the next message has a minute of its own.
     remote.write_all(&hello[3..]).unwrap();
     session.mark_readable();
-    assert!(matches!(session.next_request(Instant::now()), Some((_, ClientRequest::Handled))));
-    assert!(session.next_request(Instant::now()).is_none());
+    assert!(matches!(
+        session.next_request(Readiness::Ready, Instant::now()),
+        Some((_, ClientRequest::Handled))
+    ));
+    assert!(session.next_request(Readiness::Ready, Instant::now()).is_none());
     assert_eq!(session.frame_deadline(), None);
     assert!(session.refuse_overdue_frame(later(61)).is_none());
     remote.write_all(&[1]).unwrap();
     session.mark_readable();
-    assert!(session.next_request(Instant::now()).is_none());
+    assert!(session.next_request(Readiness::Ready, Instant::now()).is_none());
     let deadline = session.frame_deadline().unwrap();
     // While the daemon does not read, the time does not run.
-    session.pause_reading();
+    assert!(session.next_request(Readiness::Blocked, deadline).is_none());
     assert!(session.refuse_overdue_frame(deadline).is_none());
     let deadline = session.frame_deadline().unwrap();
-    let refused = session.refuse_overdue_frame(deadline);
+    // It does if the user's own messages are what there is no room for.
+    assert!(session.next_request(Readiness::NoRoom, deadline - Duration::from_secs(1)).is_none());
+    let refused = session.next_request(Readiness::NoRoom, deadline);
     assert!(matches!(refused, Some((SESSION_JOB, ClientRequest::ProtocolError))));
     assert!(session.is_closing());
 }
@@ -87,9 +92,14 @@ fn a_message_may_be_long_after_the_login_only() {
     for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
         let (mut session, _poll, mut remote) = connected_session(owner);
         remote.write_all(&bytes).unwrap();
-        assert!(matches!(session.next_request(Instant::now()), Some((_, ClientRequest::Handled))));
-        let refused =
-            matches!(session.next_request(Instant::now()), Some((_, ClientRequest::ProtocolError)));
+        assert!(matches!(
+            session.next_request(Readiness::Ready, Instant::now()),
+            Some((_, ClientRequest::Handled))
+        ));
+        let refused = matches!(
+            session.next_request(Readiness::Ready, Instant::now()),
+            Some((_, ClientRequest::ProtocolError))
+        );
         assert_eq!((refused, session.is_closing()), (is_refused, is_refused));
     }
 }

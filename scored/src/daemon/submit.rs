@@ -12,7 +12,7 @@ use score_proto::peer_message::{JoinRequest, SERVER};
 
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
 use super::host_job::Parent;
-use super::session::{ClientJob, ClientRequest, ClientSession};
+use super::session::{ClientJob, ClientRequest, ClientSession, Readiness};
 use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 use crate::job::master::MasterEvent;
 use crate::job::{exit_code, validate};
@@ -64,16 +64,9 @@ impl Daemon {
     /// Receives and handles the next request of a session. False if there is none, or if it has to
     /// wait.
     fn receive_request(&mut self, session_key: usize, now: Instant) -> bool {
-        let can_read = self.can_read_session(session_key, now);
+        let readiness = self.readiness(session_key, now);
         let Some(session) = self.sessions.get_mut(&session_key) else { return false };
-        if !can_read {
-            // A user who waits for the own sessions has to finish messages in time all the same.
-            if session.uid().is_none_or(|uid| self.usage.has_session_room(uid)) {
-                session.pause_reading();
-            }
-            return false;
-        }
-        let request = session.next_request(now);
+        let request = session.next_request(readiness, now);
         let handled_cost = session.take_handled_cost();
         if let (Some(service), Some(id)) = (&mut self.service, session.id()) {
             service.add_forward_credit(id, handled_cost);
@@ -114,19 +107,26 @@ impl Daemon {
     /// Whether there is room for what a session's messages cause. If there is not, the client
     /// waits: neither does this daemon's memory grow, nor is a link given up that belongs to all
     /// users.
-    pub(super) fn can_read_session(&self, session_key: usize, now: Instant) -> bool {
-        let Some(session) = self.sessions.get(&session_key) else { return false };
+    fn readiness(&self, session_key: usize, now: Instant) -> Readiness {
+        let Some(session) = self.sessions.get(&session_key) else { return Readiness::Blocked };
         let uid = session.uid();
+        if uid.is_some_and(|uid| !self.usage.has_session_room(uid)) {
+            return Readiness::NoRoom;
+        }
         let may_forward = |uid| !session.is_forwarded() || self.usage.has_forward_room(uid);
-        let has_room = |uid| self.usage.has_session_room(uid) && may_forward(uid);
-        if session.next_control_at(now).is_some() || uid.is_some_and(|uid| !has_room(uid)) {
-            return false;
+        if session.next_control_at(now).is_some() || uid.is_some_and(|uid| !may_forward(uid)) {
+            return Readiness::Blocked;
         }
         // The message, or the login, may go to the server.
         let may_go_to_server = session.is_forwarded() || session.owner().is_none();
         let is_blocked = may_go_to_server && self.is_slow(SERVER)
             || session.job_ids().into_iter().any(|job| self.is_slow_to_take_orders(job));
-        !is_blocked
+        if is_blocked { Readiness::Blocked } else { Readiness::Ready }
+    }
+
+    /// Whether the next message of a session can be handled.
+    pub(super) fn can_read_session(&self, session_key: usize, now: Instant) -> bool {
+        self.readiness(session_key, now) == Readiness::Ready
     }
 
     /// Whether orders for a job wait for a shepherd, or for a link to another host.

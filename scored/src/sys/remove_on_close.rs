@@ -10,13 +10,18 @@ use nix::unistd::pipe2;
 
 use super::{descriptor, process, realtime, remove, remove_as_user};
 
-/// Starts a process that removes a directory as soon as the descriptor that is returned is closed,
-/// with the rights of its owner, or those of the caller if there is no other one. The directory
-/// `base`, in which it is, goes too if it is empty then. The caller must have one thread only.
+/// Starts a process that removes a directory as soon as the descriptor that is returned is closed.
+/// It does so with the rights of the directory's owner, or those of the caller if there is no other
+/// one. The directory `base`, in which it is, goes too if it is empty then. The caller must have
+/// one thread only. Returns the number of the process, too.
 ///
 /// # Errors
 /// As pipe(2), fork(2).
-pub fn start(path: &Path, owner: Option<(u32, u32)>, base: Option<&Path>) -> io::Result<OwnedFd> {
+pub fn start(
+    path: &Path,
+    owner: Option<(u32, u32)>,
+    base: Option<&Path>,
+) -> io::Result<(i32, OwnedFd)> {
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
     let work = || {
         descriptor::close_all_but(&[&reader]);
@@ -31,8 +36,8 @@ pub fn start(path: &Path, owner: Option<(u32, u32)>, base: Option<&Path>) -> io:
         base.into_iter().for_each(|base| _ = std::fs::remove_dir(base));
         i32::from(removed.is_err())
     };
-    realtime::run_as_normal(|| process::start_child(work))?;
-    Ok(writer)
+    let pid = realtime::run_as_normal(|| process::start_child(work))?;
+    Ok((pid, writer))
 }
 
 #[cfg(test)]
@@ -45,7 +50,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("score-on-close-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("file"), "x").unwrap();
-        let writer = start(&path, None, None).unwrap();
+        let (_, writer) = start(&path, None, None).unwrap();
         std::thread::sleep(Duration::from_millis(50));
         assert!(path.join("file").exists());
         drop(writer);
