@@ -48,9 +48,10 @@ pub struct FramedSocket {
     write_failed: bool,
     /// The token of its registration.
     token: Token,
-    /// mio reports when the socket accepts more data. Enabled only while data waits: otherwise each
-    /// message would wake its sender once more when it is read.
-    writable_registered: bool,
+    /// The owner does not read now.
+    is_paused: bool,
+    /// What mio reports of the socket.
+    interest: Interest,
 }
 
 impl FramedSocket {
@@ -71,7 +72,8 @@ impl FramedSocket {
             closed: false,
             write_failed: false,
             token: Token(0),
-            writable_registered: false,
+            is_paused: false,
+            interest: Interest::READABLE,
         })
     }
 
@@ -84,18 +86,27 @@ impl FramedSocket {
         registry.register(&mut self.stream, token, Interest::READABLE)
     }
 
-    /// Has `registry` report when the socket accepts more data, if any data waits. To be called
-    /// before each wait.
+    /// Has `registry` report what matters now. To be called before each wait.
     pub fn update_interest(&mut self, registry: &Registry) {
-        let has_backlog = self.backlog() > 0;
-        let interest = match has_backlog {
-            true => Interest::READABLE | Interest::WRITABLE,
-            false => Interest::READABLE,
-        };
-        if has_backlog != self.writable_registered
+        let interest = self.needed_interest();
+        if interest != self.interest
             && registry.reregister(&mut self.stream, self.token, interest).is_ok()
         {
-            self.writable_registered = has_backlog;
+            self.interest = interest;
+        }
+    }
+
+    fn needed_interest(&self) -> Interest {
+        // It is known that there is more to read. Each further arrival would only wake the owner.
+        // The end of the connection is always reported; nothing else is by PRIORITY.
+        let reading = match self.is_paused && self.readable {
+            true => Interest::PRIORITY,
+            false => Interest::READABLE,
+        };
+        // Otherwise each message would wake its sender once more when it is read.
+        match self.backlog() > 0 {
+            true => reading | Interest::WRITABLE,
+            false => reading,
         }
     }
 
@@ -128,6 +139,7 @@ impl FramedSocket {
 
     /// The owner does not read now, so the peer may not be able to send the rest of a message.
     pub fn pause_reading(&mut self) {
+        self.is_paused = true;
         if self.frame_begun_at.is_some() {
             self.frame_begun_at = Some(Instant::now());
         }
@@ -192,6 +204,7 @@ impl FramedSocket {
     /// # Errors
     /// The peer does not use our protocol; the connection is useless.
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
+        self.is_paused = false;
         loop {
             if let Some(message) = self.decoder.next()? {
                 self.frame_begun_at = None;

@@ -487,7 +487,12 @@ impl Daemon {
             Some((*job, host_job.pending_begin.take()?))
         };
         let pending: Vec<_> = self.host_jobs.iter_mut().filter_map(pending).collect();
-        pending.iter().for_each(|(job, begin)| self.begin_locally(*job, begin));
+        for (job, begin) in &pending {
+            let started_at = Instant::now();
+            self.begin_locally(*job, begin);
+            let owner = begin.owner.iter();
+            owner.for_each(|owner| self.usage.charge_time(owner.uid, started_at.elapsed()));
+        }
         !pending.is_empty()
     }
 

@@ -295,7 +295,7 @@ impl Daemon {
             next_job: 1,
             started_at: Instant::now(),
             metrics_sessions: BTreeMap::new(),
-            usage: Usage::default(),
+            usage: Usage::new(Instant::now()),
             request_time: Duration::ZERO,
             turn_overhead: Duration::ZERO,
             rejected_count: 0,
@@ -620,9 +620,9 @@ impl Daemon {
             }
         }
         let now = Instant::now();
-        // A client that is gone must not be waited for until its last messages can be handled.
+        // A client that is gone must not be waited for until there is room for its last messages.
         let is_lost = |session_key: usize, session: &ClientSession| {
-            session.has_hung_up() && !self.can_read_session(session_key, now)
+            session.has_hung_up() && !self.readiness(session_key, now).is_read_soon()
         };
         let closed_sessions: Vec<usize> = self
             .sessions

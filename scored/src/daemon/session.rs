@@ -117,6 +117,15 @@ pub enum Readiness {
     NoRoom,
     /// A link or a shepherd takes no more, or the session has sent too much.
     Blocked,
+    /// The daemon has worked for the user as long as it may, and will go on soon.
+    NoTime,
+}
+
+impl Readiness {
+    /// Whether the session is read within a bounded time, whatever others do.
+    pub fn is_read_soon(self) -> bool {
+        matches!(self, Readiness::Ready | Readiness::NoTime)
+    }
 }
 
 #[derive(Debug)]
@@ -424,7 +433,7 @@ impl ClientSession {
     ) -> Option<(u32, ClientRequest)> {
         match readiness {
             _ if !self.is_reading() => return None,
-            Readiness::Blocked => {
+            Readiness::Blocked | Readiness::NoTime => {
                 self.pause_reading();
                 return None;
             }

@@ -33,6 +33,7 @@ impl Daemon {
         let [min_window, max_window] = USER_TURN_WINDOW_RANGE;
         let user_window = self.turn_overhead.clamp(min_window, max_window);
         let now = Instant::now();
+        self.usage.refill_time(now);
         let has_work = |session: &ClientSession| {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
         };
@@ -49,16 +50,27 @@ impl Daemon {
                     break;
                 }
                 let has_received = self.receive_request(session_key, started_at);
-                if let Some(uid) = uid {
-                    let time_left = user_time_left.entry(uid).or_insert(user_window);
-                    *time_left = time_left.saturating_sub(started_at.elapsed());
-                }
                 if !has_received {
                     break;
+                }
+                if let Some(uid) = uid {
+                    let time_used = started_at.elapsed();
+                    let time_left = user_time_left.entry(uid).or_insert(user_window);
+                    *time_left = time_left.saturating_sub(time_used);
+                    self.usage.charge_time(uid, time_used);
                 }
             }
         }
         self.request_time = now.elapsed();
+        self.charge_turn(user_time_left.into_keys());
+    }
+
+    /// Divides the time of a turn in which there were messages among those who have sent them. Not
+    /// the time that it takes because there are very many sessions, which may be of others.
+    fn charge_turn(&mut self, uids: impl ExactSizeIterator<Item = u32>) {
+        let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]);
+        let Some(share) = charged_overhead.checked_div(uids.len() as u32) else { return };
+        uids.for_each(|uid| self.usage.charge_time(uid, share));
     }
 
     /// Receives and handles the next request of a session. False if there is none, or if it has to
@@ -107,11 +119,14 @@ impl Daemon {
     /// Whether there is room for what a session's messages cause. If there is not, the client
     /// waits: neither does this daemon's memory grow, nor is a link given up that belongs to all
     /// users.
-    fn readiness(&self, session_key: usize, now: Instant) -> Readiness {
+    pub(super) fn readiness(&self, session_key: usize, now: Instant) -> Readiness {
         let Some(session) = self.sessions.get(&session_key) else { return Readiness::Blocked };
         let uid = session.uid();
         if uid.is_some_and(|uid| !self.usage.has_session_room(uid)) {
             return Readiness::NoRoom;
+        }
+        if uid.is_some_and(|uid| !self.usage.has_time(uid)) {
+            return Readiness::NoTime;
         }
         let may_forward = |uid| !session.is_forwarded() || self.usage.has_forward_room(uid);
         if session.next_control_at(now).is_some() || uid.is_some_and(|uid| !may_forward(uid)) {

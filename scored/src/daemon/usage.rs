@@ -1,7 +1,9 @@
-//! What users use of this daemon's memory by the messages of their sessions, counted for each user
-//! in one place. A user who has no room left waits; other users do not notice it.
+//! What users use of this daemon by the messages of their sessions: memory, and processor time. It
+//! is counted for each user in one place. A user who has nothing left waits; other users do not
+//! notice it.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 /// Bytes of unfinished and unsent messages of all sessions of one user. While a user has more, no
 /// session of this user is read.
@@ -10,25 +12,76 @@ pub const MAX_SESSION_BYTES: u64 = 64 << 20;
 pub const FORWARD_WINDOW: u64 = 1 << 20;
 /// Added to the length of each forwarded message: many short ones cost more than their bytes.
 const FORWARD_OVERHEAD: u64 = 64;
+/// Processor time that a user may use at once. Then the user waits until time has been refilled.
+/// The daemon runs before all normal processes, so this is also how long a user can stop the jobs
+/// of others on the daemon's processor.
+pub const TIME_WINDOW: Duration = Duration::from_millis(10);
+/// One user gets this part of the daemon's processor, if the user asks for it all the time.
+const MIN_SHARE_DIVISOR: u32 = 4;
+/// All users together get this part.
+const TOTAL_SHARE_DIVISOR: u32 = 2;
 
 /// What a forwarded message of this length costs in [`FORWARD_WINDOW`].
 pub fn forward_cost(len: usize) -> u64 {
     len as u64 + FORWARD_OVERHEAD
 }
 
-#[derive(Debug, Default)]
-struct SessionUsage {
+#[derive(Debug, Default, PartialEq)]
+struct UserCharges {
     session_bytes: u64,
     forwarded_bytes: u64,
+    /// Processor time that was used and has not been refilled.
+    time: Duration,
 }
 
 /// See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Usage {
-    by_uid: HashMap<u32, SessionUsage>,
+    by_uid: HashMap<u32, UserCharges>,
+    refilled_at: Instant,
 }
 
 impl Usage {
+    /// No user has used anything.
+    pub fn new(now: Instant) -> Self {
+        Self { by_uid: HashMap::new(), refilled_at: now }
+    }
+
+    /// The daemon has worked so long for a user.
+    pub fn charge_time(&mut self, uid: u32, time: Duration) {
+        self.change(uid, |usage| usage.time = usage.time.saturating_add(time));
+    }
+
+    /// Gives all users the time that has become theirs since the last call.
+    pub fn refill_time(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.refilled_at);
+        self.refilled_at = now;
+        let refill = elapsed / self.share_divisor();
+        self.by_uid.retain(|_, usage| {
+            usage.time = usage.time.saturating_sub(refill);
+            *usage != UserCharges::default()
+        });
+    }
+
+    /// The part of a processor by which the time of each user is refilled is 1 by this number. All
+    /// users who have used time share alike.
+    fn share_divisor(&self) -> u32 {
+        let users = self.by_uid.values().filter(|usage| !usage.time.is_zero()).count();
+        let users = u32::try_from(users).unwrap_or(u32::MAX);
+        users.saturating_mul(TOTAL_SHARE_DIVISOR).max(MIN_SHARE_DIVISOR)
+    }
+
+    /// Whether the daemon may work for a user now.
+    pub fn has_time(&self, uid: u32) -> bool {
+        self.by_uid.get(&uid).is_none_or(|usage| usage.time < TIME_WINDOW)
+    }
+
+    /// How long the user has to wait who gets time first. None: all users have time.
+    pub fn next_refill(&self) -> Option<Duration> {
+        let owed = self.by_uid.values().filter_map(|usage| usage.time.checked_sub(TIME_WINDOW));
+        Some(owed.min()?.saturating_mul(self.share_divisor()))
+    }
+
     /// The messages of a session take another number of bytes than before.
     pub fn change_session_bytes(&mut self, uid: u32, before: u64, now: u64) {
         self.change(uid, |usage| {
@@ -50,10 +103,10 @@ impl Usage {
         });
     }
 
-    fn change(&mut self, uid: u32, change: impl FnOnce(&mut SessionUsage)) {
+    fn change(&mut self, uid: u32, change: impl FnOnce(&mut UserCharges)) {
         let usage = self.by_uid.entry(uid).or_default();
         change(usage);
-        if usage.session_bytes == 0 && usage.forwarded_bytes == 0 {
+        if *usage == UserCharges::default() {
             self.by_uid.remove(&uid);
         }
     }
@@ -75,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_user_without_room_does_not_concern_another_one() {
-        let mut usage = Usage::default();
+        let mut usage = Usage::new(Instant::now());
         usage.change_session_bytes(1, 0, MAX_SESSION_BYTES - 1);
         assert!(usage.has_session_room(1));
         usage.change_session_bytes(1, 0, 1);
@@ -88,7 +141,7 @@ mod tests {
 
     #[test]
     fn short_messages_fill_the_window_of_forwarded_ones_too() {
-        let mut usage = Usage::default();
+        let mut usage = Usage::new(Instant::now());
         let mut count = 0;
         while usage.has_forward_room(1) {
             usage.on_forwarded(1, forward_cost(1));
@@ -98,6 +151,46 @@ mod tests {
         usage.on_forwarded_handled(1, forward_cost(1));
         assert!(usage.has_forward_room(1) && usage.has_forward_room(2));
         usage.on_forwarded_handled(1, FORWARD_WINDOW);
+        assert!(usage.by_uid.is_empty());
+    }
+
+    #[test]
+    fn a_user_who_always_asks_gets_a_quarter_and_many_users_get_half_together() {
+        for (users, expected_share) in [(1, 0.25), (2, 0.25), (4, 0.125), (10, 0.05)] {
+            let start = Instant::now();
+            let (mut usage, mut used) = (Usage::new(start), vec![Duration::ZERO; users as usize]);
+            let (step, period) = (Duration::from_micros(200), Duration::from_secs(10));
+            let mut now = start;
+            while now < start + period {
+                usage.refill_time(now);
+                for uid in (0..users).filter(|uid| usage.has_time(*uid)).collect::<Vec<_>>() {
+                    usage.charge_time(uid, step);
+                    used[uid as usize] += step;
+                    now += step;
+                }
+                now += usage.next_refill().unwrap_or_default().max(Duration::from_micros(50));
+            }
+            for time in used {
+                let share = time.as_secs_f64() / (now - start).as_secs_f64();
+                let ratio = share / expected_share;
+                assert!((0.9..1.1).contains(&ratio), "{users} users: {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_user_who_has_used_too_much_waits_and_is_forgotten_later() {
+        let start = Instant::now();
+        let mut usage = Usage::new(start);
+        usage.charge_time(1, TIME_WINDOW - Duration::from_nanos(1));
+        assert!(usage.has_time(1) && usage.next_refill().is_none());
+        usage.charge_time(1, Duration::from_millis(10));
+        assert!(!usage.has_time(1) && usage.has_time(2));
+        let wait = usage.next_refill().unwrap();
+        assert!((30..50).contains(&wait.as_millis()), "{wait:?}");
+        usage.refill_time(start + wait + Duration::from_micros(1));
+        assert!(usage.has_time(1) && !usage.by_uid.is_empty());
+        usage.refill_time(start + Duration::from_secs(1));
         assert!(usage.by_uid.is_empty());
     }
 }

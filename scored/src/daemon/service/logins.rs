@@ -29,6 +29,8 @@ const UNAUTHENTICATED_FD_SHARE: u64 = 4;
 /// kernel has interrupted just there needs the time. A silent flood of 4,096 clients, which is
 /// the length of the listen queue, delays another user by four times this.
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
+/// The same for clients that have sent messages which the daemon has not read yet.
+const BUSY_EVICTION_GRACE: Duration = Duration::from_secs(2);
 /// Clients that are dropped in one turn of the loop to make room, at most: other work goes on, and
 /// if few clients wait, few are dropped for them.
 const MAX_EVICTED_PER_TICK: usize = 128;
@@ -72,6 +74,7 @@ impl Daemon {
     pub fn accept_local_clients(&mut self) {
         let room = self.service.as_ref().map_or(0, |service| service.max_unauthenticated);
         for _ in self.unauthenticated().count()..room {
+            let started_at = Instant::now();
             let Some(service) = &mut self.service else { return };
             let Some(client) = service.listener.accept() else { return };
             let session_key = self.next_token;
@@ -81,6 +84,7 @@ impl Daemon {
                 Ok(session) => _ = self.sessions.insert(session_key, session),
                 Err(_) => _ = self.token_owners.remove(&token),
             }
+            self.usage.charge_time(ids.0, started_at.elapsed());
         }
     }
 
@@ -90,17 +94,27 @@ impl Daemon {
         if self.service.is_none() {
             return;
         }
-        let is_timed_out =
-            |client: &UnauthenticatedClient| client.connected_at.elapsed() > LOGIN_TIMEOUT;
+        let is_timed_out = |client: &UnauthenticatedClient| {
+            client.connected_at.elapsed() > LOGIN_TIMEOUT && self.is_silent(client)
+        };
         let timed_out: Vec<_> = self.unauthenticated().filter(is_timed_out).collect();
         timed_out.into_iter().for_each(|client| self.drop_unauthenticated(client));
         if self.lacks_room() {
             let old_enough = Instant::now().checked_sub(EVICTION_GRACE);
-            let clients = self.unauthenticated().filter(|client| self.is_silent(client)).collect();
+            let clients = self.evictable_clients();
             for client in old_enough.map(|time| evicted(clients, time)).unwrap_or_default() {
                 self.drop_unauthenticated(client);
             }
         }
+    }
+
+    /// Clients that can be dropped for others: all that are silent, and those whose messages have
+    /// waited long, since their user has sent more than the daemon may work for.
+    fn evictable_clients(&self) -> Vec<UnauthenticatedClient> {
+        let has_waited_long =
+            |client: &UnauthenticatedClient| client.connected_at.elapsed() > BUSY_EVICTION_GRACE;
+        let clients = self.unauthenticated();
+        clients.filter(|client| self.is_silent(client) || has_waited_long(client)).collect()
     }
 
     /// Clients that have not logged in and whose session is not closing.
