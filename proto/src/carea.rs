@@ -65,7 +65,7 @@ pub mod area {
     /// consistent, when the slot is clear and before the thread continues. A sampler loads it
     /// before the states. If it finds all threads idle, and the count unchanged at the next sample,
     /// no thread was busy in between (SYNC: busy-transition; model:
-    /// `scored/src/deadlock/model.rs`).
+    /// `job/src/deadlock/model.rs`).
     pub const BUSY_TRANSITIONS: usize = 64;
     /// u32, own line: threads of this process that are idle now (libpm reads it on pmSend).
     pub const IDLE_THREADS: usize = 128;

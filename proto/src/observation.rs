@@ -40,7 +40,7 @@ impl IdleSummary {
 }
 
 /// The result of a sample of all processes below a point of a job's tree. Rounds of samples, and
-/// the conclusions from them, are in `scored/src/deadlock/`.
+/// the conclusions from them, are in `job/src/deadlock/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActivitySample {
     /// Number of processes.

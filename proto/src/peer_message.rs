@@ -122,7 +122,7 @@ pub enum PeerMessage {
         body: Vec<u8>,
     },
     /// From the server: it has handled messages of a session that the receiver has forwarded. Only
-    /// so many of one user may be on their way (`scored/src/daemon/usage.rs`).
+    /// so many of one user may be on their way (`job/src/host/usage.rs`).
     ForwardCredit {
         /// The receiver's number of the session.
         session: u64,

@@ -1,13 +1,9 @@
 //! scored: the cluster operating system, and its shepherd. See docs/launch.md and scored(8).
 
-mod cluster;
 mod console;
 mod daemon;
-mod deadlock;
 mod framed_socket;
-mod gang;
 mod http;
-mod job;
 mod launch;
 mod options;
 mod owner_arg;

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use mio::{Poll, Token};
+use score_job::cluster::SessionId;
+use score_job::cluster::authorization::{JobAction, Requester, authorize};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, SESSION_JOB};
 use score_proto::job_control::Owner;
@@ -16,8 +18,6 @@ use score_proto::message::{
 
 use super::session::{ClientRequest, ClientSession, Readiness};
 use super::session_state::{LoggedInUser, SessionState};
-use crate::cluster::SessionId;
-use crate::cluster::authorization::{JobAction, Requester, authorize};
 
 const SECURITY_PAGE: &str = include_str!("../../../docs/security.md");
 /// The number that a session has given its job, and one that it has not given to any.

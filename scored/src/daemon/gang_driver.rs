@@ -1,22 +1,23 @@
 //! The gang scheduler in the daemon that leads jobs. Events of jobs and hosts go to
-//! [`crate::gang`]. Its decisions go to the job masters, and from there down the range trees. See
-//! docs/time-sharing.md.
+//! [`score_job::gang`]. Its decisions go to the job masters, and from there down the range trees.
+//! See docs/time-sharing.md.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
-use score_proto::job_control::{LocalRotation, StopCondition};
+use score_job::cluster::{HostShare, JobId, MonotonicTime};
+use score_job::gang::{self, GangConfig, GangScheduler, HoldReason, LatencyHistogram, TimedStop};
+use score_job::host::tree_node::SHEPHERD_CHILD;
+use score_job::master::{GangRequest, MasterEvent};
+use score_proto::job_control::{LocalRotation, Report, StopCondition, SwitchReport};
 use score_proto::message::{HostSpec, JobSpec, Level};
 use score_proto::peer_message::HostId;
 
-use super::host_job::Parent;
+use super::host_job::{IsOnlyReport, Parent};
 use super::jobs::TreePosition;
 use super::{Daemon, service};
-use crate::cluster::{HostShare, JobId, MonotonicTime};
-use crate::gang::{self, GangConfig, GangScheduler, HoldReason, LatencyHistogram, TimedStop};
-use crate::job::master::{GangRequest, MasterEvent};
 use crate::sys::timer::Timer;
 
 /// A job is suspended if its output has been blocked for this time.
@@ -382,5 +383,41 @@ impl Daemon {
                 _ => {}
             }
         }
+    }
+
+    /// If the job whose turn it is has stopped, starts the next job. True if that stop was the
+    /// shepherd's only report. The last stop goes up the range tree to the scheduler. So does a
+    /// stop after which the scheduler has to decide because a job may be idle.
+    pub fn advance_rotation(&mut self) -> bool {
+        let Some((job, switch_seq)) = self.host_rotation.expected_stop() else { return false };
+        let Some(host_job) = self.host_jobs.get_mut(&(job, false)) else { return false };
+        let Some(IsOnlyReport(is_only_report)) = host_job.read_rotation_stop(switch_seq) else {
+            return false;
+        };
+        let is_ready = |job| {
+            let host_job = self.host_jobs.get(&(job, false));
+            host_job.is_some_and(|host_job| {
+                host_job.shepherd.is_some() && !host_job.tree_node.is_idle()
+            })
+        };
+        let next = if self.host_rotation.jobs().all(is_ready) {
+            self.host_rotation.next_turn()
+        } else {
+            None
+        };
+        let registry = self.poll.registry();
+        if let Some((next, order)) = next
+            && let Some(host_job) = self.host_jobs.get_mut(&(next, false))
+            && host_job.start_turn(order, registry)
+        {
+            return is_only_report;
+        }
+        self.host_rotation.end();
+        let host_job = self.host_jobs.get_mut(&(job, false));
+        host_job.into_iter().for_each(|host_job| {
+            let report = Report::Switch(SwitchReport::Stopped { switch_seq });
+            host_job.tree_node.on_report(SHEPHERD_CHILD, report)
+        });
+        false
     }
 }

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use mio::{Registry, Token};
+use score_job::host::tree_node::{SHEPHERD_CHILD, TreeNode};
+use score_job::limits::{JobLimits, LimitKind};
+use score_job::{exit_code, program_paths, signal, validate};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_HOST_LOST, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::frame::FrameError;
@@ -21,9 +24,6 @@ use super::leftovers::SharedLeftovers;
 use super::program_folders::ProgramFolders;
 use super::shepherd_handle::{KnownChildren, ShepherdArgs, ShepherdHandle};
 use super::stop_enforcer::{Enforcement, KillReason, OrderEffect, StopEnforcer};
-use super::tree_node::{SHEPHERD_CHILD, TreeNode};
-use crate::job::limits::{JobLimits, LimitKind};
-use crate::job::{exit_code, program_paths, validate};
 use crate::raw_socket;
 use crate::sys::cgroup::{Cgroups, Group};
 use crate::sys::{process, realtime};
@@ -578,7 +578,7 @@ fn describe_exit(status: Option<Status>, kill_reason: Option<KillReason>) -> (u8
         return (code, kill_reason.text());
     }
     let cause = match status {
-        Some(Status::Signaled(signal)) => format!("killed by {}", exit_code::signal_name(signal)),
+        Some(Status::Signaled(signal)) => format!("killed by {}", signal::name(signal)),
         Some(Status::Exited(code)) => format!("exit code {code}"),
         None => "unknown cause".to_owned(),
     };

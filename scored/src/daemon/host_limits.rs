@@ -6,8 +6,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
+use score_job::validate::HostLimits;
 
-use crate::job::validate::HostLimits;
 use crate::sys::process;
 
 /// How long the limits are valid after they were read.

@@ -4,6 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use score_job::cluster::HostShare;
+use score_job::host::tree_node::Outgoing;
+use score_job::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
+use score_job::validate;
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::job_control::{
@@ -17,11 +21,7 @@ use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, NO_OWNER, Parent, StartContext};
 use super::peers::Peers;
 use super::session::ClientJob;
-use super::tree_node::Outgoing;
 use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, system_host_name};
-use crate::cluster::HostShare;
-use crate::job::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
-use crate::job::validate;
 use crate::sys::random::random_u64;
 
 /// A job that this daemon leads.

@@ -1,13 +1,13 @@
 //! Sessions that watch a job (`scmon JOB`): they get its metrics until the job ends.
 
+use score_job::cluster::JobPermit;
+use score_job::master::MasterEvent;
+use score_job::metrics_subscribers::Subscriber;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::message::{JobEnd, ServerMessage};
 use score_proto::observation::Metrics;
 
 use super::Daemon;
-use crate::cluster::JobPermit;
-use crate::job::master::MasterEvent;
-use crate::job::metrics_subscribers::Subscriber;
 
 impl Daemon {
     /// A session subscribes to the metrics of a job that this daemon leads.

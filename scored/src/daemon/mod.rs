@@ -1,6 +1,6 @@
 //! The loop of a daemon: sessions of scruns, links to other daemons, the jobs that it leads, and
-//! its part in the jobs that run on its host. [`crate::job`] and [`tree_node`] make the decisions;
-//! this module moves the messages.
+//! its part in the jobs that run on its host. [`score_job`] makes the decisions; this module
+//! moves the messages.
 
 #[cfg(test)]
 mod authorization_tests;
@@ -9,7 +9,6 @@ mod deadlines;
 pub mod gang_driver;
 mod host_job;
 mod host_limits;
-mod host_rotation;
 mod job_directory;
 mod jobs;
 mod leftovers;
@@ -17,7 +16,6 @@ mod local_listener;
 mod metrics_sessions;
 mod peers;
 mod program_folders;
-mod rate_limit;
 mod rejected_connections;
 mod scout;
 pub mod service;
@@ -26,9 +24,6 @@ mod session_state;
 mod shepherd_handle;
 mod stop_enforcer;
 mod submit;
-mod tree_node;
-mod turn_times;
-mod usage;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -43,12 +38,15 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_job::gang;
+use score_job::host::host_rotation::HostRotation;
+use score_job::host::turn_times::{TurnClock, TurnPhase};
+use score_job::host::usage::Usage;
+use score_job::master::MasterEvent;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
-use crate::gang;
-use crate::job::master::MasterEvent;
 use crate::launch::LaunchOptions;
 use crate::sys::cgroup::Cgroups;
 use crate::sys::cpu_latency::CpuLatencyHold;
@@ -57,7 +55,6 @@ use crate::sys::{descriptor, realtime};
 use daemon_bringup::DaemonBringup;
 use gang_driver::GangDriver;
 use host_job::HostJob;
-use host_rotation::HostRotation;
 use jobs::{LedJob, TreePosition};
 use leftovers::{Leftovers, SharedLeftovers};
 use peers::{PeerEvent, Peers};
@@ -66,8 +63,6 @@ use scout::Scout;
 use service::Service;
 use session::ClientSession;
 use shepherd_handle::KnownChildren;
-use turn_times::{TurnClock, TurnPhase};
-use usage::Usage;
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);

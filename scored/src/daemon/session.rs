@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_job::cluster::SessionId;
+use score_job::host::rate_limit::TokenBucket;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
@@ -18,9 +20,7 @@ use score_proto::message::{
     ServerMessage, SingleUserRequest, UserRequest,
 };
 
-use super::rate_limit::TokenBucket;
 use super::session_state::{self, ClientMessage, LoggedInUser, SessionState};
-use crate::cluster::SessionId;
 use crate::framed_socket::FramedSocket;
 
 /// Bytes that may wait for a scrun that does not read, in addition to the windows of its jobs.

@@ -1,12 +1,12 @@
 //! What a session is. The state is set when there is evidence of the kernel or of a link for it,
 //! and decides which messages exist: what a client may not say in its state cannot be decoded.
 
+use score_job::cluster::SessionId;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::frame::FrameError;
 use score_proto::job_control::Owner;
 use score_proto::message::{Greeting, Login, SingleUserRequest, UserRequest};
 
-use crate::cluster::SessionId;
 use crate::framed_socket::FramedSocket;
 
 /// A user who has logged in.

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use score_job::master::MasterEvent;
+use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::message::{HostKind, JobRequest, JobSpec, Level, ServerMessage};
@@ -14,8 +16,6 @@ use super::daemon_bringup::{BringupProgress, DaemonBringup};
 use super::host_job::Parent;
 use super::session::{ClientJob, ClientRequest, ClientSession, Readiness};
 use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
-use crate::job::master::MasterEvent;
-use crate::job::{exit_code, validate};
 
 /// The largest number of messages of one session that are handled in one turn of the loop.
 const REQUESTS_PER_TURN: usize = 64;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::cluster::{JobId, MonotonicTime};
+use score_job::cluster::{JobId, MonotonicTime};
 
 /// The largest number of rows that are kept.
 const MAX_ROWS: usize = 4096;

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
+use score_job::cluster::MonotonicTime;
 use score_proto::job_list::JobEntry;
 use score_proto::observation::NodeMetrics;
 use serde_json::{Value, json};
 
 use super::History;
-use crate::cluster::MonotonicTime;
 
 /// Rows of at least this time are included each time: a client that asks every second misses none.
 const MIN_HISTORY_WINDOW: Duration = Duration::from_secs(3);

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_job::exit_code;
+use score_job::limits::LimitKind;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::{
     ElementReport, HostPlacement, JobReport, JobStart, OutputReport, Placement, ShepherdReport,
@@ -29,8 +31,6 @@ use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{self, SpawnQueue, StartError};
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, reaper};
-use crate::job::exit_code;
-use crate::job::limits::LimitKind;
 use crate::raw_socket::RawSocketClient;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use score_job::limits::{JobLimits, LimitKind};
+
 use super::disk_usage;
-use crate::job::limits::{JobLimits, LimitKind};
 use crate::sys::{cgroup, process};
 
 /// Shortest and longest interval between two checks.

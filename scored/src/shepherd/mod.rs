@@ -1,5 +1,5 @@
 //! The shepherd: one for each job and host. It owns the job's processes, pipes and shared memory,
-//! and exits with them. The job master ([`crate::job`]) decides what happens; the shepherd carries
+//! and exits with them. The job master ([`score_job`]) decides what happens; the shepherd carries
 //! it out.
 
 mod call_handler;

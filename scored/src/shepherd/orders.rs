@@ -4,6 +4,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use score_job::limits::JobLimits;
+use score_job::signal;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::job_control::{
     ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport, JobStart, ShepherdOrder,
@@ -19,8 +21,6 @@ use super::output::DrainReason;
 use super::program_store::{ProgramStore, StorePaths};
 use super::redirection;
 use super::spawn_queue;
-use crate::job::exit_code;
-use crate::job::limits::JobLimits;
 use crate::sys::process;
 
 /// The option by which a user disables conclusions from idle flags (manual 3.5.2).
@@ -322,7 +322,7 @@ impl JobRunner {
             None => Some(inner_pid),
         };
         let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        let signal = exit_code::signal_name(signal);
+        let signal = signal::name(signal);
         let display_text =
             display.map_or_else(String::new, |display| format!(" on display {display}"));
         format!(

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
+use score_job::line_splitter::LineSplitter;
 use score_proto::job_control::{HOP_WINDOW, OutputReport, ShepherdReport};
 use score_proto::message::{MAX_IO_CHUNK, Stream};
 
 use super::reports::ScoredLink;
 use crate::framed_socket::{READ_BUFFER_LEN, with_read_buffer};
-use crate::job::line_splitter::LineSplitter;
 use crate::sys::descriptor;
 
 /// Shortest read that is worth a system call.

@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
+use score_job::program_paths;
 use score_proto::job_control::{FileRequest, JobReport, Placement, ProgramAnswer, ShepherdReport};
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, OsBytes};
-
-use crate::job::program_paths;
 
 /// Bytes of a program that may be on their way without a further request.
 const PREFETCH_WINDOW: u64 = 1 << 20;

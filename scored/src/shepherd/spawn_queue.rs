@@ -10,6 +10,7 @@ use nix::fcntl::OFlag;
 use nix::sched::CpuSet;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
+use score_job::program_paths;
 use score_proto::env;
 use score_proto::job_control;
 use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind};
@@ -17,7 +18,6 @@ use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, Program
 use super::cpu_binding;
 use super::job_runner::ProcessKey;
 use super::redirection::{self, RedirectContext};
-use crate::job::program_paths;
 use crate::sys::spawn::{CONTROL_FD, ChildFile, FdSource, Program, SpawnArgs, SpawnError, Spawner};
 
 /// Everything that all processes of one parallel process have in common.

@@ -3,6 +3,7 @@
 //! package.
 
 mod commands;
+mod crate_graph;
 mod dependencies;
 mod documents;
 mod forbidden_strings;
@@ -104,6 +105,7 @@ const RULES: &[Rule] = &[
     ("files, functions and lines fit a screen", sizes::check),
     ("nothing is left to do, no path of one machine", forbidden_strings::check),
     ("every dependency is used and has its line", dependencies::check),
+    ("packages use what docs/ARCHITECTURE.md allows", crate_graph::check),
     ("unsafe code says why", unsafety::unexplained_unsafe),
     ("both ends of a SYNC pair are marked", unsafety::unpaired_sync_comments),
     ("links in documents resolve", documents::links),

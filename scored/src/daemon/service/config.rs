@@ -8,12 +8,12 @@ use std::time::Duration;
 use score_hosts::node_request::{parse_hosts, parse_nodes};
 use score_hosts::placement::homogeneous_pools;
 use score_hosts::{Context, Database, Host, Network, database_file, evaluate};
+use score_job::cluster::HostConfig;
 use score_proto::nodeset::NodeSet;
 use score_tree::key::Key;
 
 use score_proto::network::HostNetwork;
 
-use crate::cluster::HostConfig;
 use crate::launch;
 
 /// The port at which the service listens (manual, scored(8)).

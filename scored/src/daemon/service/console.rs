@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use score_job::cluster::authorization::{authorize, authorize_statistics};
+use score_job::cluster::{self, JobAction, ServerState};
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
@@ -12,8 +14,6 @@ use super::super::Daemon;
 use super::super::gang_driver::GangDriver;
 use super::super::session::{ClientJob, ClientSession};
 use super::{Role, Service, info};
-use crate::cluster::authorization::{authorize, authorize_statistics};
-use crate::cluster::{self, JobAction, ServerState};
 
 impl Daemon {
     /// Handles a request about jobs.

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use score_job::gang;
+
 use super::warn;
-use crate::gang;
 
 /// The shortest slice if the switch thread cannot have SCHED_RR. Among busy processes it may then
 /// get a processor several milliseconds after its wake-up.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
+use score_job::cluster::MonotonicTime;
 
-use crate::cluster::MonotonicTime;
 use crate::http::request::MAX_HEAD_LEN;
 use crate::http::response::Status;
 use crate::http::{AllowedHosts, Connection, HttpRequest, response};

@@ -1,5 +1,8 @@
 //! Jobs of multi-user mode: from a user's request to the hosts that the cluster allocates.
 
+use score_job::cluster::{self, HostShare, JobRequest, SessionId};
+use score_job::limits::JobLimits;
+use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
@@ -10,9 +13,6 @@ use score_proto::peer_message::{Incarnation, SERVER};
 use super::super::Daemon;
 use super::super::session::ClientJob;
 use super::{Role, info};
-use crate::cluster::{self, HostShare, JobRequest, SessionId};
-use crate::job::limits::JobLimits;
-use crate::job::validate;
 
 impl Daemon {
     /// A user requests a job.

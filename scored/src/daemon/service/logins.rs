@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use score_job::cluster::{self, SessionId};
+use score_job::host::usage::forward_cost;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
@@ -12,10 +14,8 @@ use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
 use super::super::session::{ClientJob, ClientSession};
 use super::super::session_state::{LoggedInUser, SessionState};
-use super::super::usage::forward_cost;
 use super::super::{Daemon, TokenOwner};
 use super::{Role, Service, info};
-use crate::cluster::{self, SessionId};
 
 /// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
 /// descriptor and some KiB. A burst of as many scruns of one user loses none, however late they are

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use score_job::cluster::{self, tree_member};
+use score_job::master::MasterEvent;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_SERVER_LOST;
 use score_proto::message::Level;
@@ -10,8 +12,6 @@ use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
 use super::super::{Daemon, TokenOwner};
 use super::{Role, info, warn};
-use crate::cluster::{self, tree_member};
-use crate::job::master::MasterEvent;
 use crate::sys::random::random_u64;
 use score_proto::job_control::{JobReport, Report};
 use score_proto::message::ServerMessage;

@@ -1,5 +1,5 @@
-//! Multi-user mode: a daemon that runs as a service for all users of its host. [`crate::cluster`]
-//! makes the decisions for the cluster; this module moves the messages.
+//! Multi-user mode: a daemon that runs as a service for all users of its host.
+//! [`score_job::cluster`] makes the decisions for the cluster; this module moves the messages.
 //!
 //! | file | contents |
 //! |---|---|
@@ -38,16 +38,16 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::time::{Duration, Instant};
 
+use score_job::cluster::tree_member::{self, Member};
+use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
+use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_proto::peer_message::{HostId, SERVER};
 
 use super::local_listener::LocalListener;
 use super::peers::Peers;
-use super::turn_times::{TurnClock, TurnPhase};
 use super::{
     CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, setup_process,
 };
-use crate::cluster::tree_member::{self, Member};
-use crate::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use crate::sys::cgroup::Cgroups;
 use crate::sys::random::random_u64;
 use crate::sys::realtime::{self, Inherit};

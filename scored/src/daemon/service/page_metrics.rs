@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use score_job::cluster::{JobId, MonotonicTime};
+use score_job::master::MasterEvent;
+use score_job::metrics_subscribers::Subscriber;
 use score_monitor::{JobView, Metric, Process};
 use score_proto::observation::Metrics;
 
 use super::super::Daemon;
 use super::Role;
-use crate::cluster::{JobId, MonotonicTime};
 use crate::http::status_json::Shares;
-use crate::job::master::MasterEvent;
-use crate::job::metrics_subscribers::Subscriber;
 
 /// How often metrics are sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

@@ -6,18 +6,18 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
+use score_job::cluster::{JobId, MonotonicTime};
+use score_job::host::turn_times::TurnClock;
 use score_proto::job_list::JobEntry;
 use score_proto::message::ServerMessage;
 use score_proto::peer_message::SERVER;
 
 use super::super::gang_driver::GangDriver;
-use super::super::turn_times::TurnClock;
 use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
 use super::{Role, Service};
-use crate::cluster::authorization::{StatisticsPermit, authorize_statistics};
-use crate::cluster::{JobId, MonotonicTime};
 use crate::http::response::{self, ContentType, Status};
 use crate::http::status_json::{HostView, JobView, ProcessView, StatusView};
 use crate::http::{History, HttpRequest, Tokens};

@@ -40,10 +40,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use score_job::deadlock::{LastRound, ProcessSnapshot};
 use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
 
 use super::networks::{AdapterOpens, MessageCounters};
-use crate::deadlock::{LastRound, ProcessSnapshot};
 use carea::{CAreas, ThreadSlot};
 use fd_classes::PmSockets;
 use idle_detection::Armed;

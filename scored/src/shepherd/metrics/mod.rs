@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use score_job::limits::JobLimits;
 use score_proto::job_control::JobReport;
 use score_proto::observation::{self, HostMetrics, NodeMetrics};
 
@@ -22,7 +23,6 @@ use super::disk_usage;
 use super::inspection::ProcessInspector;
 use super::job_runner::{JobRunner, ProcessKey};
 use super::networks::MessageCounters;
-use crate::job::limits::JobLimits;
 use proc_stats::MemoryReader;
 use sampler::Sampler;
 

@@ -7,11 +7,7 @@
 //! Any other order to stop or run one of the jobs ends the rotation for all of them. Later orders
 //! are handled as without a rotation.
 
-use score_proto::job_control::{self, Report, StopCondition, SwitchOrder, SwitchReport};
-
-use super::Daemon;
-use super::host_job::IsOnlyReport;
-use super::tree_node::SHEPHERD_CHILD;
+use score_proto::job_control::{self, StopCondition, SwitchOrder};
 
 /// The largest number of jobs in a rotation.
 const MAX_ROTATION_JOBS: u8 = 64;
@@ -69,6 +65,11 @@ impl HostRotation {
         }
     }
 
+    /// The rotation ends, whosever turn it is.
+    pub fn end(&mut self) {
+        self.rotation = None;
+    }
+
     /// The daemon itself has stopped a job. If it was one of the rotation, the rotation ends.
     pub fn end_with(&mut self, job: u32) {
         self.rotation.take_if(|rotation| rotation.jobs.contains(&Some(job)));
@@ -105,58 +106,21 @@ impl HostRotation {
     }
 
     /// The job whose turn it is, and the number of the stop that ends the turn.
-    fn expected_stop(&self) -> Option<(u32, u64)> {
+    pub fn expected_stop(&self) -> Option<(u32, u64)> {
         let rotation = self.rotation.as_ref()?;
         let turn = rotation.current_turn?;
         Some((rotation.job_of(turn)?, rotation.params.first_switch_seq + u64::from(turn)))
     }
 
-    fn jobs(&self) -> impl Iterator<Item = u32> + '_ {
+    /// The jobs that have joined the rotation.
+    pub fn jobs(&self) -> impl Iterator<Item = u32> + '_ {
         self.rotation.iter().flat_map(|rotation| rotation.jobs.iter().flatten().copied())
     }
 
     /// The turn is over. Returns the job of the next turn and its order; None after the last turn.
-    fn next_turn(&mut self) -> Option<(u32, SwitchOrder)> {
+    pub fn next_turn(&mut self) -> Option<(u32, SwitchOrder)> {
         let rotation = self.rotation.as_mut()?;
         rotation.start_turn(rotation.current_turn? + 1)
-    }
-}
-
-impl Daemon {
-    /// If the job whose turn it is has stopped, starts the next job. True if that stop was the
-    /// shepherd's only report. The last stop goes up the range tree to the scheduler. So does a
-    /// stop after which the scheduler has to decide because a job may be idle.
-    pub fn advance_rotation(&mut self) -> bool {
-        let Some((job, switch_seq)) = self.host_rotation.expected_stop() else { return false };
-        let Some(host_job) = self.host_jobs.get_mut(&(job, false)) else { return false };
-        let Some(IsOnlyReport(is_only_report)) = host_job.read_rotation_stop(switch_seq) else {
-            return false;
-        };
-        let is_ready = |job| {
-            let host_job = self.host_jobs.get(&(job, false));
-            host_job.is_some_and(|host_job| {
-                host_job.shepherd.is_some() && !host_job.tree_node.is_idle()
-            })
-        };
-        let next = if self.host_rotation.jobs().all(is_ready) {
-            self.host_rotation.next_turn()
-        } else {
-            None
-        };
-        let registry = self.poll.registry();
-        if let Some((next, order)) = next
-            && let Some(host_job) = self.host_jobs.get_mut(&(next, false))
-            && host_job.start_turn(order, registry)
-        {
-            return is_only_report;
-        }
-        self.host_rotation.rotation = None;
-        let host_job = self.host_jobs.get_mut(&(job, false));
-        host_job.into_iter().for_each(|host_job| {
-            let report = Report::Switch(SwitchReport::Stopped { switch_seq });
-            host_job.tree_node.on_report(SHEPHERD_CHILD, report)
-        });
-        false
     }
 }
 

@@ -459,7 +459,7 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
         Some(MasterAction::Order(Order::Element { order: ElementOrder::Broadcast { .. }, .. }))
     ));
     let nodes = (0..NODES).into();
-    let status = Status::Signaled(libc::SIGHUP);
+    let status = Status::Signaled(signal::SIGHUP);
     assert_eq!(
         report(&mut job, ElementReport::Ended { nodes, status }.of(0)),
         [DRAIN],
@@ -474,7 +474,7 @@ fn an_element_that_ends_during_inspection_releases_the_job() {
     let mut job = started(&[2], ProgramKind::Score);
     held_for_inspection(&mut job);
     let nodes = (0..NODES).into();
-    let status = Status::Signaled(libc::SIGKILL);
+    let status = Status::Signaled(signal::SIGKILL);
     let actions = report(&mut job, ElementReport::Ended { nodes, status }.of(0));
     assert_eq!(gang_requests(&actions), [GangRequest::Release(HoldReason::Inspection)]);
 }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::signal;
+
 /// Bytes of a MB of the manual.
 const MB: u64 = 1 << 20;
 
@@ -59,12 +61,14 @@ impl JobLimits {
         let (code, limit) = match kind {
             LimitKind::Cpu => {
                 let seconds = self.cpu.unwrap_or_default().as_secs();
-                (128 + libc::SIGXCPU, format!("cpulimit of {seconds} s"))
+                (128 + signal::SIGXCPU, format!("cpulimit of {seconds} s"))
             }
             LimitKind::Memory => {
-                (128 + libc::SIGKILL, format!("memorylimit of {} MB", mb(self.memory)))
+                (128 + signal::SIGKILL, format!("memorylimit of {} MB", mb(self.memory)))
             }
-            LimitKind::Disk => (128 + libc::SIGXFSZ, format!("disklimit of {} MB", mb(self.disk))),
+            LimitKind::Disk => {
+                (128 + signal::SIGXFSZ, format!("disklimit of {} MB", mb(self.disk)))
+            }
         };
         (code as u8, format!("{limit} exceeded on host {host}: every process of the job is killed"))
     }

@@ -17,6 +17,7 @@ use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
 
 use crate::cluster::MonotonicTime;
 use crate::deadlock::{Detector, DetectorAction, DetectorEvent};
+use crate::signal;
 
 /// The time that a parallel process may take to inspect itself in its handler of SIGHUP
 /// (sc_inspectme).
@@ -181,7 +182,7 @@ impl DeadlockResponse {
         };
         waits.sort_unstable_by_key(|wait| wait.node);
         // No node has called sc_signal_bcast, so no node gets an answer.
-        let (serial, signal) = (u64::MAX, libc::SIGHUP);
+        let (serial, signal) = (u64::MAX, signal::SIGHUP);
         vec![
             ResponseAction::DeclareDeadlock(waits),
             ResponseAction::Order(ElementOrder::Broadcast { serial, signal }),
@@ -295,7 +296,7 @@ mod tests {
         else {
             panic!("{response:?}")
         };
-        assert_eq!((waits[0].node, waits[1].node, *signal), (0, 1, libc::SIGHUP));
+        assert_eq!((waits[0].node, waits[1].node, *signal), (0, 1, signal::SIGHUP));
         assert_eq!(response.on_tick(T0), []);
         assert_eq!(response.deadline(), Some(T0 + SIGHUP_GRACE));
         assert_eq!(

@@ -6,8 +6,9 @@ use score_proto::job_control::{ElementOrder, HostNetworkAddress, Status};
 use score_proto::message::{Level, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
-use super::exit_code::{self, ExitCodeSources};
-use super::master::{MasterAction, notice};
+use crate::exit_code::{self, ExitCodeSources};
+use crate::master::{MasterAction, notice};
+use crate::signal;
 
 /// A parallel process of the running stage.
 #[derive(Debug)]
@@ -175,18 +176,18 @@ impl Element {
             self.exit_summary.node0 = exit_code::of_status(status);
         }
         match status {
-            Status::Signaled(libc::SIGPIPE) if self.has_downstream => {
+            Status::Signaled(signal::SIGPIPE) if self.has_downstream => {
                 if first == 0 {
                     self.exit_summary.node0 = 0;
                 }
             }
             Status::Signaled(signal) => {
-                let name = exit_code::signal_name(signal);
+                let name = signal::name(signal);
                 let text = format!("node {first} of {} was killed by {name}", self.name);
                 let failure = exit_code::of_signal(signal);
                 match expected_signals.contains(&signal) {
                     // The output of scrun is closed: a shell reports nothing either.
-                    true if signal == libc::SIGPIPE => self.fail(failure, out),
+                    true if signal == signal::SIGPIPE => self.fail(failure, out),
                     true => self.fail_with_notice(failure, Level::Info, text, out),
                     false => self.fail_with_notice(failure, Level::Error, text, out),
                 }

@@ -1,5 +1,5 @@
 //! Random faults, by seed, and some named ones. A failing seed prints itself: `SCORE_SIM_SEED=17
-//! cargo test -p scored cluster` replays it, with `SCORE_SIM_TRACE=1` line by line.
+//! cargo test -p score-job cluster` replays it, with `SCORE_SIM_TRACE=1` line by line.
 //! `SCORE_SIM_SEEDS=100000` runs many.
 
 use score_proto::peer_message::{HostId, SERVER};

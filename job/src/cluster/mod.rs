@@ -259,7 +259,6 @@ pub enum ClusterEvent {
     },
     /// A host of the job cannot be reached although it is up in the cluster, or cannot continue the
     /// job.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     JobHostFailed {
         /// The job.
         job: JobId,
@@ -271,7 +270,6 @@ pub enum ClusterEvent {
     /// A user ends a job.
     KillJob(JobPermit),
     /// The operator marks a host as defect or as repaired.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     SetDefective {
         /// The host.
         host: HostId,

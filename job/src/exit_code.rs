@@ -39,14 +39,6 @@ pub fn of_pipeline(elements: impl DoubleEndedIterator<Item = u8>) -> u8 {
     elements.rev().find(|code| *code != 0).unwrap_or(0)
 }
 
-/// The name of a signal, for a message.
-pub fn signal_name(signal: i32) -> String {
-    match nix::sys::signal::Signal::try_from(signal) {
-        Ok(known) => known.as_str().to_owned(),
-        Err(_) => format!("signal {signal}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,7 +71,5 @@ mod tests {
     fn signals_count_from_128() {
         assert_eq!(of_status(Status::Signaled(11)), 139);
         assert_eq!(of_status(Status::Exited(11)), 11);
-        assert_eq!(signal_name(11), "SIGSEGV");
-        assert_eq!(signal_name(40), "signal 40");
     }
 }

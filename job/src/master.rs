@@ -14,12 +14,13 @@ use score_proto::message::{
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
 
-use super::deadlock_response::{self, DeadlockResponse, ResponseAction};
-use super::element::Element;
-use super::exit_code;
-use super::metrics_subscribers::{Subscriber, Subscribers};
 use crate::cluster::MonotonicTime;
+use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
+use crate::element::Element;
+use crate::exit_code;
 use crate::gang::HoldReason;
+use crate::metrics_subscribers::{Subscriber, Subscribers};
+use crate::signal;
 
 /// An event of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -324,7 +325,7 @@ impl JobMaster {
                 }
             }
             JobRequest::OutputClosed(stream) => {
-                self.expected_signals.push(libc::SIGPIPE);
+                self.expected_signals.push(signal::SIGPIPE);
                 self.send_job_order(JobOrder::OutputClosed(stream));
             }
             JobRequest::Signal(signal) => {
@@ -342,7 +343,7 @@ impl JobMaster {
             }
             JobRequest::Kill => {
                 self.send_job_order(JobOrder::Kill);
-                self.end_all(exit_code::of_signal(libc::SIGKILL));
+                self.end_all(exit_code::of_signal(signal::SIGKILL));
             }
         }
     }

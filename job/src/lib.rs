@@ -1,0 +1,25 @@
+//! The logic of the cluster OS: state machines that turn events into actions. Sockets, processes
+//! and clocks are outside, in scored.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`cluster`] | which hosts belong to the cluster, and which jobs get which of them |
+//! | [`gang`] | when a job runs |
+//! | [`master`] | what happens in a job: stages, parallel processes, their ends |
+//! | [`deadlock`] | whether a parallel process can ever continue |
+//! | [`host`] | what one host does for all of its jobs |
+
+pub mod cluster;
+pub mod deadlock;
+pub mod deadlock_response;
+pub mod element;
+pub mod exit_code;
+pub mod gang;
+pub mod host;
+pub mod limits;
+pub mod line_splitter;
+pub mod master;
+pub mod metrics_subscribers;
+pub mod program_paths;
+pub mod signal;
+pub mod validate;
