@@ -8,6 +8,7 @@
 //! | [`master`] | what happens in a job: stages, parallel processes, their ends |
 //! | [`deadlock`] | whether a parallel process can ever continue |
 //! | [`host`] | what one host does for all of its jobs |
+//! | [`jobs`] | all jobs of one daemon, by the parts above |
 
 pub mod cluster;
 pub mod deadlock;
@@ -16,6 +17,7 @@ pub mod element;
 pub mod exit_code;
 pub mod gang;
 pub mod host;
+pub mod jobs;
 pub mod limits;
 pub mod line_splitter;
 pub mod master;

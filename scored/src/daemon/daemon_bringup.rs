@@ -17,10 +17,10 @@ use score_tree::key::Key;
 
 use super::CommonOptions;
 use super::peers::Peers;
-use super::session::ClientJob;
 use crate::launch::{
     Failure, HOST_PLACEHOLDER, LaunchTargets, Launcher, SECRET_PLACEHOLDER, position_of,
 };
+use score_job::jobs::ClientJob;
 
 /// The address at which a daemon listens, and its incarnation.
 pub type DaemonEndpoint = (SocketAddr, Incarnation);

@@ -14,15 +14,16 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 impl Daemon {
     /// How long poll may wait.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
-        let has_more = |host_job: &HostJob| {
-            let is_parent_slow = host_job.parent_link().is_some_and(|link| self.is_slow_link(link));
+        let has_more = |(job, host_job): (&u32, &HostJob)| {
+            let parent_link = self.jobs.parent_link(*job);
+            let is_parent_slow = parent_link.is_some_and(|link| self.is_slow_link(link));
             host_job.may_have_more(is_parent_slow)
         };
         let may_have_more = |(key, session): (&usize, &ClientSession)| {
             session.may_have_more() && self.can_read_session(*key, now)
         };
         if self.sessions.iter().any(may_have_more)
-            || self.host_jobs.values().any(has_more)
+            || self.host_jobs.iter().any(has_more)
             || self.peers.as_ref().is_some_and(Peers::may_have_more)
             || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)
         {
@@ -36,7 +37,7 @@ impl Daemon {
         let hold_timeout = self.latency_hold.deadline();
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
         // epoll counts milliseconds: round up, or the loop would spin until the deadline.
-        let led_jobs_timeout = self.led_jobs_deadline(now);
+        let led_jobs_timeout = self.led_jobs_timeout();
         let frame_deadlines = self.sessions.values().filter_map(ClientSession::frame_deadline);
         let deadlines =
             [self.program_folders.deadline(), self.reset_deadline, frame_deadlines.min()];

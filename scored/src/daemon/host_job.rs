@@ -1,20 +1,18 @@
-//! The part of a job on one host: its directory, its shepherd, and its node of the range tree.
+//! The part of a job on this host: its directory, its cgroup and its shepherd.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use mio::{Registry, Token};
-use score_job::host::tree_node::{SHEPHERD_CHILD, TreeNode};
+use score_job::jobs::{Launch, LocalReport};
 use score_job::limits::{JobLimits, LimitKind};
 use score_job::{exit_code, program_paths, signal, validate};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::exit_code::{EXIT_FAILED, EXIT_HOST_LOST, EXIT_REFUSED, EXIT_SETUID_FAILED};
+use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::frame::FrameError;
 use score_proto::job_control::{
-    JobOrder, JobReport, JobStart, Placement, Report, ShepherdOrder, ShepherdReport, Status,
-    SwitchOrder, SwitchReport,
+    JobOrder, JobReport, JobStart, Placement, ShepherdOrder, ShepherdReport, Status, SwitchOrder,
+    SwitchReport,
 };
 use score_proto::message::{HostKind, Level};
 
@@ -28,15 +26,6 @@ use crate::raw_socket;
 use crate::sys::cgroup::{Cgroups, Group};
 use crate::sys::{process, realtime};
 
-/// The parent of a host in a job's range tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parent {
-    /// The job master in this daemon.
-    Master,
-    /// The daemon of another host, over this link.
-    Peer(usize),
-}
-
 /// Refusal of a job without an owner: it would run as root.
 pub const NO_OWNER: &str = "a job of multi-user mode needs an owner";
 
@@ -49,19 +38,16 @@ const REPORTS_PER_TURN: usize = 256;
 /// A job on this host.
 #[derive(Debug)]
 pub struct HostJob {
-    /// The parent in the job's range tree.
-    pub parent: Parent,
-    /// The links to the child hosts, by child index.
-    pub child_links: BTreeMap<usize, usize>,
-    /// The host's node of the job's range tree.
-    pub tree_node: TreeNode,
+    /// The job, until the end of the turn of the loop in which it was ordered to begin.
+    pub pending_launch: Option<Box<Launch>>,
+    placement: Placement,
+    /// Reports that the job's node of the range tree has not got yet.
+    reports: Vec<LocalReport>,
     /// The shepherd, while it lives.
     pub shepherd: Option<ShepherdHandle>,
     directory: Option<JobDirectory>,
     /// In multi-user mode: the user and group of the job, and what remains of such jobs.
     owner: Option<((u32, u32), SharedLeftovers)>,
-    /// The start order of the job, until the end of the turn in which it came.
-    pub pending_begin: Option<Box<JobStart>>,
     group: Option<Group>,
     /// Enforces the stops of the group.
     stop_enforcer: StopEnforcer,
@@ -106,49 +92,24 @@ pub struct StartContext<'a> {
 }
 
 impl HostJob {
-    /// The host's part of a job that has not begun.
-    pub fn new(placement: Placement, parent: Parent) -> Self {
-        Self::with_tree_node(TreeNode::new(placement), parent)
-    }
-
-    /// The node above the first host of a job.
-    pub fn at_master(placement: Placement) -> Self {
-        Self::with_tree_node(TreeNode::at_master(placement), Parent::Master)
-    }
-
-    fn with_tree_node(tree_node: TreeNode, parent: Parent) -> Self {
+    /// The host's part of a job that begins soon.
+    pub fn new(launch: Box<Launch>) -> Self {
         Self {
-            parent,
-            child_links: BTreeMap::new(),
-            tree_node,
+            placement: launch.placement.clone(),
+            pending_launch: Some(launch),
+            reports: Vec::new(),
             shepherd: None,
             directory: None,
             owner: None,
-            pending_begin: None,
             group: None,
             stop_enforcer: StopEnforcer::new(),
             limits: JobLimits::default(),
         }
     }
 
-    /// The child that reports over a link.
-    pub fn child_of_link(&self, link_id: usize) -> Option<usize> {
-        self.child_links
-            .iter()
-            .find(|(_, child_link)| **child_link == link_id)
-            .map(|(child_index, _)| *child_index)
-    }
-
-    /// Distinguishes the job from all other jobs that ever had its number.
-    pub fn job_incarnation(&self) -> u64 {
-        self.tree_node.placement().job_incarnation
-    }
-
-    /// A child is lost, and with it the hosts that report through it.
-    pub fn fail_child(&mut self, child_index: usize, reason: &str) {
-        let hosts = self.tree_node.hosts(child_index);
-        let text = lost_text(self.tree_node.placement(), hosts, reason);
-        self.tree_node.on_child_lost(child_index, EXIT_HOST_LOST, text);
+    /// The reports since the last call.
+    pub fn take_reports(&mut self) -> Vec<LocalReport> {
+        std::mem::take(&mut self.reports)
     }
 
     /// Begins the job here. The result is reported.
@@ -163,8 +124,7 @@ impl HostJob {
                 // While the shepherd starts, remove what earlier jobs could not remove themselves.
                 // In multi-user mode this daemon did that when it started. If the hosts share one
                 // disk, the first host does it.
-                let is_swept_by_first_host =
-                    shares_disk(begin) && self.tree_node.placement().self_host != 0;
+                let is_swept_by_first_host = shares_disk(begin) && self.placement.self_host != 0;
                 let should_sweep = begin.owner.is_none() && !is_swept_by_first_host && sweep_due;
                 let sweep_directory = self.directory.as_ref().filter(|_| should_sweep);
                 let errors = sweep_directory.map(JobDirectory::remove_leftovers);
@@ -185,7 +145,7 @@ impl HostJob {
         self.remove_resources();
         let reason = self.with_host_name(reason);
         self.report_job(JobReport::Refused { code, reason });
-        self.tree_node.close_child(SHEPHERD_CHILD);
+        self.reports.push(LocalReport::Closed);
     }
 
     fn try_begin(
@@ -193,7 +153,7 @@ impl HostJob {
         begin: &JobStart,
         context: StartContext<'_>,
     ) -> Result<(), (u8, String)> {
-        let placement = self.tree_node.placement();
+        let placement = &self.placement;
         placement.check().map_err(|reason| (EXIT_FAILED, reason.to_owned()))?;
         let nodes = placement.self_placement().map_or(0, |local_host| local_host.nodes);
         validate::check_limits(&begin.spec, nodes, &host_limits::cached_limits())
@@ -233,10 +193,7 @@ impl HostJob {
             program_folder: program_folder.as_deref(),
             owner: begin.owner.as_ref(),
             group: self.group.as_ref(),
-            raw_socket_grant: raw_socket::RawSocketGrant::for_job(
-                begin,
-                self.tree_node.placement(),
-            ),
+            raw_socket_grant: raw_socket::RawSocketGrant::for_job(begin, &self.placement),
         };
         let shepherd = ShepherdHandle::start(&shepherd_args, context);
         let shepherd = shepherd
@@ -256,7 +213,7 @@ impl HostJob {
 
     /// Prefixes a text with the name of this host if the job has several hosts.
     fn with_host_name(&self, reason: &str) -> String {
-        let placement = self.tree_node.placement();
+        let placement = &self.placement;
         match placement.self_placement() {
             Some(local_host) if placement.hosts.len() > 1 => {
                 format!("host {}: {reason}", local_host.name)
@@ -272,13 +229,13 @@ impl HostJob {
 
     /// Reports in the place of the shepherd.
     fn report_job(&mut self, report: JobReport) {
-        self.tree_node.on_report(SHEPHERD_CHILD, Report::Job(report));
+        self.reports.push(LocalReport::Job(report));
     }
 
     /// Reports in the place of the shepherd's switch thread.
     fn report_stopped(&mut self, switch_seq: u64) {
         let report = SwitchReport::Stopped { switch_seq };
-        self.tree_node.on_report(SHEPHERD_CHILD, Report::Switch(report));
+        self.reports.push(LocalReport::Switch(report));
     }
 
     /// An order for the shepherd.
@@ -301,8 +258,8 @@ impl HostJob {
             }
             // The job still waits for its programs, or has lost its shepherd.
             (None, ShepherdOrder::Job(JobOrder::Finish)) => {
-                self.pending_begin = None;
-                self.tree_node.close_child(SHEPHERD_CHILD);
+                self.pending_launch = None;
+                self.reports.push(LocalReport::Closed);
             }
             (None, _) => {}
         }
@@ -404,7 +361,7 @@ impl HostJob {
                 Ok(Some(report)) => {
                     is_only_report = false;
                     self.stop_enforcer.on_switch_report(report);
-                    self.tree_node.on_report(SHEPHERD_CHILD, Report::Switch(report));
+                    self.reports.push(LocalReport::Switch(report));
                 }
                 Ok(None) => return has_stopped.then_some(IsOnlyReport(is_only_report)),
                 Err(_) => {
@@ -412,14 +369,6 @@ impl HostJob {
                     return None;
                 }
             }
-        }
-    }
-
-    /// The link to the parent, if the parent is another host.
-    pub fn parent_link(&self) -> Option<usize> {
-        match self.parent {
-            Parent::Peer(link_id) => Some(link_id),
-            Parent::Master => None,
         }
     }
 
@@ -440,10 +389,10 @@ impl HostJob {
     /// Takes reports of the shepherd, a bounded number. If the link to the parent is slow, the
     /// shepherd waits: the link belongs to all users.
     pub fn receive_reports(&mut self, is_parent_slow: bool) {
-        self.take_reports(is_parent_slow, REPORTS_PER_TURN);
+        self.read_reports(is_parent_slow, REPORTS_PER_TURN);
     }
 
-    fn take_reports(&mut self, is_parent_slow: bool, max_reports: usize) {
+    fn read_reports(&mut self, is_parent_slow: bool, max_reports: usize) {
         for _ in 0..max_reports {
             match self.take_report(is_parent_slow) {
                 Ok(Taken::Report) => {}
@@ -464,7 +413,7 @@ impl HostJob {
         let Some(shepherd) = &mut self.shepherd else { return Ok(Taken::Nothing) };
         if let Some(report) = shepherd.switch_link.receive()? {
             self.stop_enforcer.on_switch_report(report);
-            self.tree_node.on_report(SHEPHERD_CHILD, Report::Switch(report));
+            self.reports.push(LocalReport::Switch(report));
             return Ok(Taken::Report);
         }
         if is_parent_slow {
@@ -475,7 +424,7 @@ impl HostJob {
             Some(ShepherdReport::Job(JobReport::Finished { elapsed_ns })) => {
                 shepherd.elapsed_ns = Some(elapsed_ns);
             }
-            Some(report) => self.tree_node.on_shepherd_report(report),
+            Some(report) => self.reports.push(LocalReport::Shepherd(report)),
         }
         Ok(Taken::Report)
     }
@@ -488,7 +437,7 @@ impl HostJob {
         {
             // The last reports may have come after mio's last report.
             shepherd.mark_readable();
-            self.take_reports(false, usize::MAX);
+            self.read_reports(false, usize::MAX);
             self.reap_shepherd();
         }
     }
@@ -506,21 +455,18 @@ impl HostJob {
             Some(elapsed_ns) => self.report_job(JobReport::Finished { elapsed_ns }),
             None if status == Some(Status::Exited(EXIT_SETUID_FAILED)) => {
                 let reason = self.with_host_name("nothing of the job has been started");
-                self.tree_node.on_child_lost(SHEPHERD_CHILD, EXIT_FAILED, reason);
+                self.reports.push(LocalReport::Lost { code: EXIT_FAILED, reason });
             }
             None if killed_for_memory && status == Some(Status::Signaled(libc::SIGKILL)) => {
-                let host = self
-                    .tree_node
-                    .placement()
-                    .self_placement()
-                    .map_or("?", |local_host| &local_host.name);
+                let host =
+                    self.placement.self_placement().map_or("?", |local_host| &local_host.name);
                 let (code, reason) = self.limits.exceeded_message(LimitKind::Memory, host);
-                self.tree_node.on_child_lost(SHEPHERD_CHILD, code, reason);
+                self.reports.push(LocalReport::Lost { code, reason });
             }
             None => {
                 let (code, reason) = describe_exit(status, self.stop_enforcer.kill_reason());
                 let reason = self.with_host_name(&reason);
-                self.tree_node.on_child_lost(SHEPHERD_CHILD, code, reason);
+                self.reports.push(LocalReport::Lost { code, reason });
             }
         }
     }
@@ -584,17 +530,4 @@ fn describe_exit(status: Option<Status>, kill_reason: Option<KillReason>) -> (u8
     };
     let text = format!("the job's shepherd has died ({cause}): every process has been killed");
     (code, text)
-}
-
-/// The line for the user when hosts are lost. The link to the first of them broke.
-fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
-    let names: Vec<&str> =
-        hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();
-    let first = names.first().copied().unwrap_or("?");
-    let unreachable_note = match names.len() {
-        0 | 1 => String::new(),
-        2..=5 => format!("; unreachable with it: {}", names[1..].join(", ")),
-        count => format!("; unreachable with it: {} hosts", count - 1),
-    };
-    format!("host {first} is lost: {reason}{unreachable_note}. Every process of the job is killed")
 }

@@ -1,50 +1,39 @@
-//! Jobs in the daemon's loop: orders on their way down, reports on their way up, and what happens
-//! to both when a session, a link or a shepherd is lost.
+//! Jobs in the daemon's loop: what happens is told to [`score_job::jobs`], and its effects are
+//! carried out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use score_job::cluster::HostShare;
-use score_job::host::tree_node::Outgoing;
-use score_job::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
-use score_job::validate;
+use score_job::cluster::{HostShare, JobId, JobPermit, MonotonicTime};
+use score_job::jobs::{
+    ClientJob, Effect, HostIdentity, Input, JobTag, Launch, LinkId, LocalReport, NewJob, Parent,
+    SINGLE_USER_HOST,
+};
+use score_job::metrics_subscribers::Subscriber;
+use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::job_control::{
-    HopOrder, HopReport, JobOrder, JobReport, JobStart, Order, Owner as JobOwner, Placement,
-    Report, ShepherdOrder, StopCondition, SwitchOrder,
+    HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
+    Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
-use score_proto::message::{JobSpec, Level, ServerMessage};
-use score_proto::peer_message::PeerMessage;
+use score_proto::message::{HostSpec, JobSpec, Level, ServerMessage};
+use score_proto::peer_message::{HostId, PeerMessage};
 
 use super::daemon_bringup::{self, DaemonBringup};
-use super::host_job::{HostJob, NO_OWNER, Parent, StartContext};
-use super::peers::Peers;
-use super::session::ClientJob;
-use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, system_host_name};
+use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
+use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, service, system_host_name};
 use crate::sys::random::random_u64;
 
-/// A job that this daemon leads.
-#[derive(Debug)]
-pub struct LedJob {
-    job: JobMaster,
-    /// The session that has submitted the job, and the job's number there.
-    pub client_job: ClientJob,
-    /// The hosts and processors of the job, as the gang scheduler counts them.
-    pub allocations: Vec<HostShare>,
-    /// The names of the job's hosts, in order.
-    hosts: Vec<String>,
-    /// The job's priority among the jobs that compete with it: 0 to 15.
-    pub priority: u8,
-    /// Directories of the job on hosts that share this machine's disk.
-    directories: BTreeMap<u32, String>,
+/// Environment variable of scored, for tests: a fixed interval of the idle check in microseconds.
+const POLL_INTERVAL_ENV: &str = "SCORE_TEST_PACE";
+
+/// The value of [`POLL_INTERVAL_ENV`].
+pub fn fixed_poll_interval_us() -> Option<u32> {
+    std::env::var(POLL_INTERVAL_ENV).ok().and_then(|text| text.parse().ok())
 }
 
-/// A position in a job's range tree: the job, and whether it is the position above the first host.
-/// A daemon that leads a job has that position if the job begins on another host. It may have a
-/// second position further down.
-pub type TreePosition = (u32, bool);
-
+/// The job is led by this daemon.
 impl Daemon {
     /// Begins a job whose hosts are all up, with these daemons.
     pub fn begin(
@@ -62,7 +51,7 @@ impl Daemon {
     pub fn begin_with_id(
         &mut self,
         client_job: ClientJob,
-        job_id: u32,
+        job_id: JobId,
         spec: JobSpec,
         daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
         owner: Option<JobOwner>,
@@ -75,142 +64,195 @@ impl Daemon {
             return self.on_master_done(job_id, EXIT_HOST_LOST);
         }
         let daemons = daemons.unwrap_or_default();
-        let to_host = |(index, host): (usize, &score_proto::message::HostSpec)| {
+        let to_host = |(index, host): (usize, &HostSpec)| {
             let name = if host.name.is_empty() { system_host_name() } else { host.name.clone() };
             (name, daemons.get(index).copied(), host.procs)
         };
-        let hosts = spec.hosts.iter().map(|host| host.name.clone()).collect();
-        let job_incarnation = random_u64();
-        let placement = Placement::new(job_incarnation, spec.hosts.iter().enumerate().map(to_host));
-        let secret = random_u64();
-        let priority = validate::priority(&spec);
+        let placement = Placement::new(random_u64(), spec.hosts.iter().enumerate().map(to_host));
         let allocations = self.host_allocations(&spec);
-        let begin = JobStart { job: job_id, secret, spec, owner };
-        let (job, order) = JobMaster::begin(begin, placement.clone());
-        let directories = BTreeMap::new();
-        self.led_jobs
-            .insert(job_id, LedJob { job, client_job, hosts, allocations, priority, directories });
-        self.enter_led_tree(job_id, placement);
-        self.on_master_order(job_id, order);
+        let start = JobStart { job: job_id, secret: random_u64(), spec, owner };
+        let new_job = NewJob { start, placement, client_job, allocations };
+        self.on_job_input(Input::Begin(Box::new(new_job)));
     }
 
-    /// Passes an event to the master of a job, and carries out the resulting actions.
-    pub fn step_master(&mut self, job_id: Option<u32>, event: MasterEvent) {
-        let Some(job_id) = job_id else { return };
-        let Some(led_job) = self.led_jobs.get_mut(&job_id) else { return };
-        if let MasterEvent::Report(Report::HostsLost { hosts, .. }) = &event {
-            let lost_hosts = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
-            if let (Some(lost_hosts), Some(bringup)) = (lost_hosts, &mut self.bringup) {
-                lost_hosts.iter().for_each(|host| bringup.kill_daemon(host));
-            }
-        }
-        led_job.job.set_time(self.started_at.elapsed());
-        let actions = led_job.job.on(event);
-        let (client_job, is_over) = (led_job.client_job, led_job.job.is_done());
-        if is_over && let Some(led_job) = self.led_jobs.remove(&job_id) {
-            // What a lost host could not remove itself.
-            led_job.directories.values().for_each(|path| job_directory::remove_orphaned(path));
-        }
-        let mut code = 0;
-        for action in actions {
-            match action {
-                MasterAction::ToClient(message) => {
-                    match &message {
-                        ServerMessage::Finished(end) => code = end.code,
-                        ServerMessage::Refused { code: refusal_code, .. } => code = *refusal_code,
-                        _ => {}
-                    }
-                    self.send_to_client(job_id, client_job, &message);
-                }
-                MasterAction::Metrics(metrics) => {
-                    self.update_page_metrics(job_id, &metrics);
-                    self.send_metrics_to_watchers(job_id, metrics);
-                }
-                MasterAction::Order(order) => self.on_master_order(job_id, order),
-                MasterAction::Gang(request) => self.queue_gang_request(job_id, request),
-            }
-        }
-        if is_over {
-            self.on_watched_job_end(job_id, code);
-            self.on_master_done(job_id, code);
-        }
-        self.handle_gang_requests();
-    }
-
-    /// The time until the next deadline of a job master.
-    pub fn led_jobs_deadline(&self, now: Instant) -> Option<Duration> {
-        let due = self.led_jobs.values().filter_map(|led_job| led_job.job.deadline()).min()?;
-        Some(due.saturating_sub(now.saturating_duration_since(self.started_at)))
-    }
-
-    /// Passes a tick to the job masters whose deadline has passed.
-    pub fn tick_led_jobs(&mut self) {
-        let now = self.started_at.elapsed();
-        let is_due = |led_job: &LedJob| led_job.job.deadline().is_some_and(|due| due <= now);
-        let due_jobs: Vec<u32> = self
-            .led_jobs
-            .iter()
-            .filter(|(_, led_job)| is_due(led_job))
-            .map(|(job, _)| *job)
-            .collect();
-        due_jobs.into_iter().for_each(|job| self.step_master(Some(job), MasterEvent::Tick));
-    }
-
-    /// Takes the position at the master of a job. The first host of the job is this host or another
-    /// one.
-    fn enter_led_tree(&mut self, job_id: u32, placement: Placement) {
-        let first = placement.hosts.first();
-        let is_remote = first.is_some_and(|first| first.name != self.name());
-        let is_root = self.peers.is_some() && is_remote;
-        let host_job = match is_root {
-            true => HostJob::at_master(placement),
-            false => HostJob::new(placement, Parent::Master),
+    /// The hosts and processors of a job, as the gang scheduler counts them.
+    fn host_allocations(&self, spec: &JobSpec) -> Vec<HostShare> {
+        let Some(service) = &self.service else {
+            return vec![HostShare { host: SINGLE_USER_HOST, procs: 1 }];
         };
-        self.enter_tree((job_id, is_root), host_job);
+        let allocation_on = |host: &HostSpec| {
+            Some(HostShare { host: service.host_named(&host.name)?, procs: host.procs })
+        };
+        spec.hosts.iter().filter_map(allocation_on).collect()
     }
 
-    /// An order of this daemon's job master: it goes to the first host of the job.
-    fn on_master_order(&mut self, job_id: u32, order: Order) {
-        for tree_position in [(job_id, true), (job_id, false)] {
-            if let Some(host_job) = self.host_jobs.get_mut(&tree_position)
-                && host_job.parent == Parent::Master
-            {
-                host_job.tree_node.on_order(order.clone());
+    /// Multi-user mode: jobs share hosts, each of which has this number of slots.
+    pub fn set_host_slots(&mut self, slots: BTreeMap<HostId, u32>) {
+        self.jobs.set_gang(self.options.gang, slots);
+    }
+
+    /// Sends a line to the user of a session.
+    pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
+        if let Some(session) = self.sessions.get_mut(&client_job.session_key) {
+            session.send(client_job.job, &ServerMessage::Notice { level, text });
+        }
+    }
+}
+
+/// Sessions that watch a job (`scmon JOB`): they get its metrics until the job ends.
+impl Daemon {
+    /// A session subscribes to the metrics of a job that this daemon leads.
+    ///
+    /// # Errors
+    /// One line: the job has no metrics yet.
+    pub fn watch_job(
+        &mut self,
+        session_key: usize,
+        permit: &JobPermit,
+        period_ms: u32,
+    ) -> Result<(), String> {
+        let job = permit.job();
+        if !self.jobs.leads(job) {
+            return Err(format!("job {job} is still queued; no metrics are available yet"));
+        }
+        self.unwatch(session_key);
+        let (subscriber, period_ms) = (Subscriber::Session(session_key), period_ms.max(1));
+        self.on_job_input(Input::Subscribe { job, subscriber, period_ms });
+        Ok(())
+    }
+
+    /// A session has ended, or does not watch a job any more.
+    pub fn unwatch(&mut self, session_key: usize) {
+        if let Some(job) = self.jobs.watched_job(session_key) {
+            let subscriber = Subscriber::Session(session_key);
+            self.on_job_input(Input::Subscribe { job, subscriber, period_ms: 0 });
+        }
+    }
+}
+
+/// Inputs and effects.
+impl Daemon {
+    /// The time of the decisions about jobs.
+    pub fn job_time(&self) -> MonotonicTime {
+        self.started_at.elapsed()
+    }
+
+    /// Something has happened to a job. The effects are carried out by
+    /// [`Daemon::dispatch_pending`].
+    pub fn on_job_input(&mut self, input: Input) {
+        self.jobs.on(input, self.started_at.elapsed());
+    }
+
+    /// This daemon has links to others from now on, or another incarnation.
+    pub fn update_identity(&mut self) {
+        let Some(peers) = &self.peers else { return };
+        let (name, incarnation) = (peers.name().to_owned(), peers.incarnation());
+        self.jobs.set_identity(HostIdentity { name, incarnation });
+        if self.bringup.as_ref().is_some_and(DaemonBringup::is_virtual) {
+            self.jobs.set_shared_disk();
+        }
+    }
+
+    /// An order has been received over a link.
+    pub fn on_order(&mut self, link_id: LinkId, tag: JobTag, body: &[u8]) {
+        match frame::decode_datagram::<HopOrder>(body) {
+            Ok(order) => self.on_job_input(Input::Order(link_id, tag, order)),
+            Err(_) => eprintln!("scored: job {}: malformed order", tag.job),
+        }
+    }
+
+    /// A report has been received over a link.
+    pub fn on_report(&mut self, link_id: LinkId, tag: JobTag, body: &[u8]) {
+        match frame::decode_datagram::<HopReport>(body) {
+            Ok(report) => self.on_job_input(Input::Report(link_id, tag, report)),
+            Err(_) => eprintln!("scored: job {}: malformed report", tag.job),
+        }
+    }
+
+    /// Passes on what shepherds have reported, and carries out what follows, until nothing does.
+    pub fn dispatch_pending(&mut self) {
+        loop {
+            self.collect_local_reports();
+            let effects = self.jobs.take_effects(self.job_time());
+            if effects.is_empty() {
+                return;
+            }
+            effects.into_iter().for_each(|effect| self.carry_out(effect));
+        }
+    }
+
+    fn collect_local_reports(&mut self) {
+        let now = self.job_time();
+        for (job, host_job) in &mut self.host_jobs {
+            for report in host_job.take_reports() {
+                self.jobs.on(Input::Local(*job, report), now);
             }
         }
     }
 
-    /// Takes a position in a job's range tree: finds or creates the links to the child hosts, and
-    /// passes the placement on to them.
-    fn enter_tree(&mut self, tree_position: TreePosition, host_job: HostJob) {
-        let host_job = self.host_jobs.entry(tree_position).or_insert(host_job);
-        let hosts = &host_job.tree_node.placement().hosts;
-        let child_hosts: Vec<_> = host_job
-            .tree_node
-            .child_hosts()
-            .map(|(child_index, host)| (child_index, hosts.get(host as usize).cloned()))
-            .collect();
-        for (child_index, child_host) in child_hosts {
-            let link_id = child_host
-                .ok_or_else(String::new)
-                .and_then(|child_host| self.link_to_host(&child_host));
-            let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { return };
-            match link_id {
-                Ok(link_id) => host_job.child_links.insert(child_index, link_id),
-                Err(reason) => {
-                    host_job.tree_node.on_child_lost(child_index, EXIT_HOST_LOST, reason);
-                    None
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::ToClient(job, client_job, message) => {
+                self.send_to_client(job, client_job, &message)
+            }
+            Effect::ToWatcher(session_key, message) => {
+                let session = self.sessions.get_mut(&session_key);
+                session.into_iter().for_each(|session| session.send(SESSION_JOB, &message));
+            }
+            Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
+            Effect::Connect(connection, host) => {
+                let result = self.link_to_host(&host);
+                self.on_job_input(Input::Connected { connection, result });
+            }
+            Effect::SendOrder(link_id, tag, order) => self.send_order(link_id, tag, &order),
+            Effect::SendReport(link_id, tag, report) => self.send_report(link_id, tag, &report),
+            Effect::Launch(launch) => {
+                self.host_jobs.insert(launch.start.job, HostJob::new(launch));
+            }
+            Effect::ToShepherd(job, order) => self.on_shepherd_order(job, &order),
+            Effect::ToSwitchThread(job, order) => self.on_switch_order(job, order),
+            Effect::AbortHere(job) => {
+                let host_job = self.host_jobs.remove(&job);
+                host_job.into_iter().for_each(|host_job| self.end_host_job(host_job));
+                self.release_shepherd_tokens(job);
+            }
+            Effect::EndedHere(job) => {
+                self.host_jobs.remove(&job);
+                self.release_shepherd_tokens(job);
+            }
+            Effect::HostsLost(names) => {
+                let bringup = self.bringup.iter_mut();
+                bringup.for_each(|bringup| names.iter().for_each(|name| bringup.kill_daemon(name)));
+            }
+            Effect::RemoveDirectories(paths) => {
+                paths.iter().for_each(|path| job_directory::remove_orphaned(path));
+            }
+            Effect::Finished(job, code) => self.on_master_done(job, code),
+            Effect::StopTimedOut(client_job, text) => {
+                if self.service.is_some() {
+                    service::warn(&text);
                 }
-            };
+                let client_job = client_job.into_iter();
+                client_job.for_each(|one| self.notice(one, Level::Warning, text.clone()));
+            }
+            Effect::RowStarted => self.record_row(),
+            Effect::Rotated(jobs, turn_count, since) => {
+                self.record_rotation(&jobs, turn_count, self.started_at + since);
+            }
         }
-        let host_job = self.host_jobs.get_mut(&tree_position);
-        host_job.into_iter().for_each(|host_job| host_job.tree_node.announce_placement());
     }
 
-    fn link_to_host(
-        &mut self,
-        host_placement: &score_proto::job_control::HostPlacement,
-    ) -> Result<usize, String> {
+    /// Sends a message about a job to the session that has submitted it, unless the session uses
+    /// the job's number there for another job by now.
+    fn send_to_client(&mut self, job_id: JobId, client_job: ClientJob, message: &ServerMessage) {
+        if let Some(session) = self.sessions.get_mut(&client_job.session_key)
+            && session.job_id(client_job.job) == Some(job_id)
+        {
+            session.send(client_job.job, message);
+        }
+    }
+
+    fn link_to_host(&mut self, host_placement: &HostPlacement) -> Result<LinkId, String> {
         let name = &host_placement.name;
         let token = self.allocate_token(TokenOwner::Peer);
         let Some(peers) = &mut self.peers else {
@@ -227,71 +269,18 @@ impl Daemon {
         Ok(token.0)
     }
 
-    /// An order has been received over a link.
-    pub fn on_order(&mut self, link_id: usize, (job_id, job_incarnation): (u32, u64), body: &[u8]) {
-        let Ok(order) = frame::decode_datagram::<HopOrder>(body) else {
-            return eprintln!("scored: job {job_id}: malformed order");
-        };
-        // None: the job has just ended, or the sender is not its parent.
-        let host_job = self.host_jobs.get_mut(&(job_id, false)).filter(|host_job| {
-            host_job.job_incarnation() == job_incarnation
-                && host_job.parent == Parent::Peer(link_id)
+    fn send_order(&mut self, link_id: LinkId, tag: JobTag, order: &HopOrder) {
+        let Some(peers) = &mut self.peers else { return };
+        let is_sent = frame::encode_datagram(order).is_ok_and(|body| {
+            let (job, job_incarnation) = (tag.job, tag.incarnation);
+            peers.send(link_id, PeerMessage::Order { job, job_incarnation, body })
         });
-        match (order, host_job) {
-            (HopOrder::SetPlacement(placement), _) => {
-                self.on_placement(link_id, (job_id, job_incarnation), placement)
-            }
-            (HopOrder::Abort, Some(_)) => self.abort_job(job_id),
-            (HopOrder::Tree(order), Some(host_job)) => host_job.tree_node.on_order(order),
-            (HopOrder::Abort | HopOrder::Tree(_), None) => {}
+        if !is_sent && !matches!(order, HopOrder::Abort) {
+            self.on_job_input(Input::OrderTooLong(link_id, tag));
         }
     }
 
-    /// This host is to take part in a job.
-    fn on_placement(
-        &mut self,
-        link_id: usize,
-        (job_id, job_incarnation): (u32, u64),
-        placement: Placement,
-    ) {
-        let tree_position = (job_id, false);
-        // The job that has this number here belongs to a server that has ended.
-        if self
-            .host_jobs
-            .get(&tree_position)
-            .is_some_and(|host_job| host_job.job_incarnation() != job_incarnation)
-        {
-            self.abort_host_job(tree_position);
-        }
-        if let Err(reason) = self.check_placement(&placement, job_incarnation) {
-            let report = HopReport::UnknownJob { reason };
-            return self.send_report(link_id, (job_id, job_incarnation), &report);
-        }
-        if !self.host_jobs.contains_key(&tree_position) {
-            self.enter_tree(tree_position, HostJob::new(placement, Parent::Peer(link_id)));
-        }
-    }
-
-    /// Checks that this daemon may take part in the job.
-    fn check_placement(&self, placement: &Placement, job_incarnation: u64) -> Result<(), String> {
-        placement.check()?;
-        let expected_incarnation =
-            placement.self_placement().and_then(|local_host| local_host.incarnation);
-        let local_incarnation = self.peers.as_ref().map(Peers::incarnation);
-        match expected_incarnation == local_incarnation
-            && placement.job_incarnation == job_incarnation
-        {
-            true => Ok(()),
-            false => Err("its scored has restarted since the job was assigned to it".to_owned()),
-        }
-    }
-
-    pub fn send_report(
-        &mut self,
-        link_id: usize,
-        (job, job_incarnation): (u32, u64),
-        report: &HopReport,
-    ) {
+    fn send_report(&mut self, link_id: LinkId, tag: JobTag, report: &HopReport) {
         let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id));
         let is_metrics = matches!(report, HopReport::Tree(Report::Job(JobReport::Metrics(_))));
         if is_slow && is_metrics {
@@ -299,175 +288,28 @@ impl Daemon {
             return;
         }
         if let (Ok(body), Some(peers)) = (frame::encode_datagram(report), &mut self.peers) {
+            let (job, job_incarnation) = (tag.job, tag.incarnation);
             peers.send(link_id, PeerMessage::Report { job, job_incarnation, body });
         }
     }
+}
 
-    /// A report has been received over a link.
-    pub fn on_report(
-        &mut self,
-        link_id: usize,
-        (job_id, job_incarnation): (u32, u64),
-        body: &[u8],
-    ) {
-        let Ok(report) = frame::decode_datagram::<HopReport>(body) else {
-            return eprintln!("scored: job {job_id}: malformed report");
-        };
-        for tree_position in [(job_id, true), (job_id, false)] {
-            if let Some(host_job) = self
-                .host_jobs
-                .get_mut(&tree_position)
-                .filter(|host_job| host_job.job_incarnation() == job_incarnation)
-                && let Some(child_index) = host_job.child_of_link(link_id)
-            {
-                return match report {
-                    HopReport::UnknownJob { reason } => host_job.fail_child(child_index, &reason),
-                    HopReport::Directory { host, path } => {
-                        self.on_directory(tree_position, host, path)
-                    }
-                    HopReport::Tree(report) => host_job.tree_node.on_report(child_index, report),
-                };
-            }
-        }
-    }
-
-    /// A host below has reported the path of the job's directory there.
-    fn on_directory(&mut self, tree_position: TreePosition, host: u32, path: String) {
-        let Some(host_job) = self.host_jobs.get(&tree_position) else { return };
-        let (job_id, job_incarnation) = (tree_position.0, host_job.job_incarnation());
-        match host_job.parent {
-            Parent::Peer(link_id) => {
-                let report = HopReport::Directory { host, path };
-                self.send_report(link_id, (job_id, job_incarnation), &report);
-            }
-            Parent::Master => {
-                let is_virtual = self.bringup.as_ref().is_some_and(DaemonBringup::is_virtual);
-                if let Some(led_job) = self.led_jobs.get_mut(&job_id).filter(|_| is_virtual) {
-                    led_job.directories.insert(host, path);
-                }
-            }
-        }
-    }
-
-    /// A link is lost. Jobs whose parent is at its other end are aborted. Jobs that have a child
-    /// there lose the child's hosts.
-    pub fn fail_jobs_on_link(&mut self, link_id: usize, reason: &str) {
-        let tree_positions: Vec<TreePosition> = self.host_jobs.keys().copied().collect();
-        for tree_position in tree_positions {
-            let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { continue };
-            if host_job.parent == Parent::Peer(link_id) {
-                self.abort_host_job(tree_position);
-            } else if let Some(child_index) = host_job.child_of_link(link_id) {
-                host_job.fail_child(child_index, reason);
-            }
-        }
-    }
-
-    /// The incarnation of the job that has this number here.
-    fn job_incarnation(&self, job_id: u32) -> u64 {
-        let tree_positions = [(job_id, true), (job_id, false)];
-        tree_positions
-            .iter()
-            .find_map(|tree_position| self.host_jobs.get(tree_position))
-            .map_or(0, HostJob::job_incarnation)
-    }
-
-    /// Moves orders and reports until there are none left, including those of jobs that begin
-    /// meanwhile.
-    pub fn dispatch_pending(&mut self) {
-        while self.dispatch_once() {}
-    }
-
-    fn dispatch_once(&mut self) -> bool {
-        let mut has_moved = false;
-        let mut tree_positions: VecDeque<TreePosition> = self.host_jobs.keys().copied().collect();
-        while let Some(tree_position) = tree_positions.pop_front() {
-            let job_id = tree_position.0;
-            let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { continue };
-            let outgoing = host_job.tree_node.take_outgoing();
-            let (is_finished, parent) = (host_job.tree_node.is_finished(), host_job.parent);
-            if !outgoing.is_empty() {
-                has_moved = true;
-                // A report that goes up here may cause orders at either position of the job.
-                tree_positions.extend([(job_id, true), (job_id, false)]);
-            }
-            for message in outgoing {
-                match message {
-                    Outgoing::Parent(report) => self.send_to_parent(job_id, parent, report),
-                    Outgoing::Shepherd(order) => self.on_shepherd_order(job_id, order),
-                    Outgoing::SwitchThread(order) => self.on_switch_order(job_id, order),
-                    Outgoing::Child(child_index, order) => {
-                        self.send_to_child(tree_position, child_index, &order)
-                    }
-                }
-            }
-            if is_finished {
-                self.host_jobs.remove(&tree_position);
-                self.release_if_ended(job_id);
-            }
-        }
-        has_moved
-    }
-
-    /// Releases what a job has used here, if the job has ended at all of its positions.
-    fn release_if_ended(&mut self, job_id: u32) {
-        let is_active = [true, false]
-            .iter()
-            .any(|is_master| self.host_jobs.contains_key(&(job_id, *is_master)));
-        if !is_active {
-            let is_of_job = |owner: &TokenOwner| match owner {
-                TokenOwner::Shepherd(job) | TokenOwner::SwitchThread(job) => *job == job_id,
-                _ => false,
-            };
-            self.token_owners.retain(|_, owner| !is_of_job(owner));
-        }
-    }
-
-    fn send_to_parent(&mut self, job_id: u32, parent: Parent, report: Report) {
-        match parent {
-            Parent::Master => self.step_master(Some(job_id), MasterEvent::Report(report)),
-            Parent::Peer(link_id) => {
-                let job_incarnation = self.job_incarnation(job_id);
-                let report = HopReport::Tree(report);
-                self.send_report(link_id, (job_id, job_incarnation), &report);
-            }
-        }
-    }
-
-    pub fn send_to_child(
-        &mut self,
-        tree_position: TreePosition,
-        child_index: usize,
-        order: &HopOrder,
-    ) {
-        let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { return };
-        let job_incarnation = host_job.job_incarnation();
-        let (Some(link_id), Some(peers)) =
-            (host_job.child_links.get(&child_index), &mut self.peers)
-        else {
-            return;
-        };
-        let is_sent = frame::encode_datagram(order).is_ok_and(|body| {
-            peers.send(*link_id, PeerMessage::Order { job: tree_position.0, job_incarnation, body })
-        });
-        if !is_sent {
-            let reason = "arguments and environment are too long to be sent to other hosts";
-            host_job.tree_node.on_child_lost(child_index, EXIT_HOST_LOST, reason.to_owned());
-        }
-    }
-
+/// The job's part on this host.
+impl Daemon {
     /// An order for this host's shepherd.
-    fn on_shepherd_order(&mut self, job_id: u32, order: ShepherdOrder) {
-        let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) else { return };
-        match order {
-            // The orders to the child hosts go first: beginning a job takes time.
-            ShepherdOrder::Job(JobOrder::StartJob(begin)) => host_job.pending_begin = Some(begin),
-            order => host_job.on_order(&order),
+    fn on_shepherd_order(&mut self, job: JobId, order: &ShepherdOrder) {
+        match self.host_jobs.get_mut(&job) {
+            Some(host_job) => host_job.on_order(order),
+            // The job ends before it has begun here.
+            None if matches!(order, ShepherdOrder::Job(JobOrder::Finish)) => {
+                self.on_job_input(Input::Local(job, LocalReport::Closed));
+            }
+            None => {}
         }
     }
 
     /// An order for the switch thread of this host's shepherd.
-    fn on_switch_order(&mut self, job_id: u32, order: SwitchOrder) {
+    fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
         if let SwitchOrder::Run {
             stop_condition: StopCondition::After { .. } | StopCondition::LocalRotation(_),
             ..
@@ -475,43 +317,39 @@ impl Daemon {
         {
             self.latency_hold.extend(Instant::now());
         }
-        let Some((job_id, order)) = self.host_rotation.on_order(job_id, order) else { return };
-        let host_job = self.host_jobs.get_mut(&(job_id, false));
+        let host_job = self.host_jobs.get_mut(&job);
         host_job.into_iter().for_each(|host_job| host_job.on_switch_order(order));
     }
 
     /// Begins the jobs that this host has been ordered to begin. False if there were none. Must be
     /// called after the orders to the child hosts have been sent.
     pub fn begin_pending_jobs(&mut self) -> bool {
-        let pending = |((job, _), host_job): (&TreePosition, &mut HostJob)| {
-            Some((*job, host_job.pending_begin.take()?))
-        };
-        let pending: Vec<_> = self.host_jobs.iter_mut().filter_map(pending).collect();
-        for (job, begin) in &pending {
+        let host_jobs = self.host_jobs.values_mut();
+        let launches: Vec<Box<Launch>> =
+            host_jobs.filter_map(|host_job| host_job.pending_launch.take()).collect();
+        for launch in &launches {
             let started_at = Instant::now();
-            self.begin_locally(*job, begin);
-            let owner = begin.owner.iter();
+            self.launch(launch);
+            let owner = launch.start.owner.iter();
             owner.for_each(|owner| self.usage.charge_time(owner.uid, started_at.elapsed()));
         }
-        !pending.is_empty()
+        !launches.is_empty()
     }
 
     /// Begins a job on this host.
-    fn begin_locally(&mut self, job_id: u32, begin: &JobStart) {
-        let [token, switch_token] =
-            [TokenOwner::Shepherd(job_id), TokenOwner::SwitchThread(job_id)]
-                .map(|owner| self.allocate_token(owner));
-        let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) else { return };
-        let (parent, local_index, job_incarnation) =
-            (host_job.parent, host_job.tree_node.placement().self_host, host_job.job_incarnation());
-        let client_job = self.led_jobs.get(&job_id).map(|led_job| led_job.client_job);
-        let mut session = client_job.and_then(|ClientJob { session_key, job }| {
+    fn launch(&mut self, launch: &Launch) {
+        let job = launch.start.job;
+        let [token, switch_token] = [TokenOwner::Shepherd(job), TokenOwner::SwitchThread(job)]
+            .map(|owner| self.allocate_token(owner));
+        let Some(host_job) = self.host_jobs.get_mut(&job) else { return };
+        let job_incarnation = launch.placement.job_incarnation;
+        let mut session = launch.client_job.and_then(|ClientJob { session_key, job }| {
             Some((self.sessions.get_mut(&session_key)?, job))
         });
         let peers = &mut self.peers;
         // The report is sent before the directory exists.
-        let is_multi_user = begin.owner.is_some();
-        let mut announce_path = |path: &str| match (parent, &mut session, &mut *peers) {
+        let is_multi_user = launch.start.owner.is_some();
+        let mut announce_path = |path: &str| match (launch.parent, &mut session, &mut *peers) {
             // A user could not remove the directory; the next scored does.
             _ if is_multi_user => {}
             (Parent::Master, Some((session, job)), _) => {
@@ -519,9 +357,10 @@ impl Daemon {
                 session.flush();
             }
             (Parent::Peer(link_id), _, Some(peers)) => {
-                let report = HopReport::Directory { host: local_index, path: path.to_owned() };
+                let host = launch.placement.self_host;
+                let report = HopReport::Directory { host, path: path.to_owned() };
                 if let Ok(body) = frame::encode_datagram(&report) {
-                    peers.send(link_id, PeerMessage::Report { job: job_id, job_incarnation, body });
+                    peers.send(link_id, PeerMessage::Report { job, job_incarnation, body });
                     peers.flush();
                 }
             }
@@ -544,34 +383,15 @@ impl Daemon {
             is_service: self.service.is_some(),
             announce_path: &mut announce_path,
         };
-        host_job.begin(begin, context);
+        host_job.begin(&launch.start, context);
     }
 
-    /// Ends a job whose session or parent does not need it any more.
-    pub fn abort_job(&mut self, job_id: u32) {
-        if let Some(led_job) = self.led_jobs.remove(&job_id) {
-            led_job.directories.values().for_each(|path| job_directory::remove_orphaned(path));
-            self.queue_gang_request(job_id, GangRequest::Leave);
-        }
-        self.abort_host_job((job_id, true));
-        self.abort_host_job((job_id, false));
-        self.release_if_ended(job_id);
-    }
-
-    fn abort_host_job(&mut self, tree_position: TreePosition) {
-        let Some(host_job) = self.host_jobs.remove(&tree_position) else { return };
-        let job_incarnation = host_job.job_incarnation();
-        for link_id in host_job.child_links.values() {
-            if let (Ok(body), Some(peers)) =
-                (frame::encode_datagram(&HopOrder::Abort), &mut self.peers)
-            {
-                peers.send(
-                    *link_id,
-                    PeerMessage::Order { job: tree_position.0, job_incarnation, body },
-                );
-            }
-        }
-        self.end_host_job(host_job);
+    fn release_shepherd_tokens(&mut self, job: JobId) {
+        let is_of_job = |owner: &TokenOwner| match owner {
+            TokenOwner::Shepherd(owner) | TokenOwner::SwitchThread(owner) => *owner == job,
+            _ => false,
+        };
+        self.token_owners.retain(|_, owner| !is_of_job(owner));
     }
 
     /// Ends a job here without a report. It is kept until its shepherd has been reaped.
@@ -581,44 +401,60 @@ impl Daemon {
         }
     }
 
+    /// If the job whose turn it is has stopped, starts the next job. True if that stop was the
+    /// shepherd's only report.
+    pub fn advance_rotation(&mut self) -> bool {
+        let Some((job, switch_seq)) = self.jobs.expected_rotation_stop() else { return false };
+        let Some(host_job) = self.host_jobs.get_mut(&job) else { return false };
+        let Some(IsOnlyReport(is_only_report)) = host_job.read_rotation_stop(switch_seq) else {
+            return false;
+        };
+        // The idle states that came with the stop decide whether the rotation goes on.
+        self.collect_local_reports();
+        let host_jobs = &self.host_jobs;
+        let has_shepherd =
+            |job: JobId| host_jobs.get(&job).is_some_and(|host_job| host_job.shepherd.is_some());
+        let next = self.jobs.next_rotation_turn(has_shepherd);
+        let registry = self.poll.registry();
+        if let Some((next, order)) = next
+            && let Some(host_job) = self.host_jobs.get_mut(&next)
+            && host_job.start_turn(order, registry)
+        {
+            return is_only_report;
+        }
+        self.jobs.end_rotation(job, switch_seq);
+        false
+    }
+
     /// In single-user mode every daemon has a link to the server. While a job runs, the links of
     /// its range tree detect lost hosts. The other links send rare heartbeats; otherwise many idle
     /// hosts would keep a processor busy with heartbeats.
     pub fn tune_heartbeats(&mut self) {
-        let carries_job = |link_id: usize| {
-            let uses_link = |host_job: &HostJob| {
-                host_job.parent == Parent::Peer(link_id)
-                    || host_job.child_of_link(link_id).is_some()
-            };
-            self.host_jobs.is_empty() || self.host_jobs.values().any(uses_link)
-        };
-        let Some(peers) = &self.peers else { return };
+        let Some(peers) = &mut self.peers else { return };
         let link_ids = match (self.server_link, &self.bringup) {
             (Some(link_id), _) => vec![link_id],
             (None, Some(_)) => peers.link_ids(),
             (None, None) => return,
         };
-        let link_ids: Vec<_> =
-            link_ids.into_iter().map(|link_id| (link_id, !carries_job(link_id))).collect();
-        for (link_id, is_sparse) in link_ids {
-            self.peers.iter_mut().for_each(|peers| peers.set_sparse_heartbeats(link_id, is_sparse));
+        for link_id in link_ids {
+            peers.set_sparse_heartbeats(link_id, !self.jobs.uses_link(link_id));
         }
     }
 
-    /// Sends a message about a job to the session that has submitted it, unless the session uses
-    /// the job's number there for another job by now.
-    pub fn send_to_client(&mut self, job_id: u32, client_job: ClientJob, message: &ServerMessage) {
-        if let Some(session) = self.sessions.get_mut(&client_job.session_key)
-            && session.job_id(client_job.job) == Some(job_id)
-        {
-            session.send(client_job.job, message);
+    /// Sets the slice timer to the next deadline of the gang scheduler.
+    pub fn set_slice_timer(&mut self) {
+        let due = self.jobs.gang().deadline();
+        // A timer that has run out is set again, even if the deadline is the same.
+        let now = self.job_time();
+        if due != self.slice_deadline || due.is_some_and(|due| due <= now) {
+            self.slice_timer.set(due.map(|due| due.saturating_sub(now)));
+            self.slice_deadline = due;
         }
     }
 
-    /// Sends a line to the user of a session.
-    pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
-        if let Some(session) = self.sessions.get_mut(&client_job.session_key) {
-            session.send(client_job.job, &ServerMessage::Notice { level, text });
-        }
+    /// The time until the next deadline of a job master.
+    pub fn led_jobs_timeout(&self) -> Option<Duration> {
+        let due = self.jobs.master_deadline()?;
+        Some(due.saturating_sub(self.job_time()))
     }
 }

@@ -6,14 +6,12 @@
 mod authorization_tests;
 mod daemon_bringup;
 mod deadlines;
-pub mod gang_driver;
 mod host_job;
 mod host_limits;
 mod job_directory;
 mod jobs;
 mod leftovers;
 mod local_listener;
-mod metrics_sessions;
 mod peers;
 mod program_folders;
 mod rejected_connections;
@@ -38,11 +36,11 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_job::cluster::MonotonicTime;
 use score_job::gang;
-use score_job::host::host_rotation::HostRotation;
 use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_job::host::usage::Usage;
-use score_job::master::MasterEvent;
+use score_job::jobs::{Input, JobTag, Jobs};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
@@ -51,11 +49,10 @@ use crate::launch::LaunchOptions;
 use crate::sys::cgroup::Cgroups;
 use crate::sys::cpu_latency::CpuLatencyHold;
 use crate::sys::process::{self, WaitResult};
+use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};
 use daemon_bringup::DaemonBringup;
-use gang_driver::GangDriver;
 use host_job::HostJob;
-use jobs::{LedJob, TreePosition};
 use leftovers::{Leftovers, SharedLeftovers};
 use peers::{PeerEvent, Peers};
 use program_folders::ProgramFolders;
@@ -169,6 +166,7 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
     };
     peers.send(token.0, PeerMessage::Join(join));
     daemon.peers = Some(peers);
+    daemon.update_identity();
     daemon.server_link = Some(token.0);
     daemon.run_loop()
 }
@@ -212,16 +210,15 @@ struct Daemon {
     bringup: Option<DaemonBringup>,
     /// The scout session that is served.
     scout: Option<Scout>,
-    /// Jobs that this daemon leads, by number.
-    led_jobs: HashMap<u32, LedJob>,
-    /// Decides which of them run now.
-    gang_driver: GangDriver,
-    /// Jobs of this host that take turns without the gang scheduler.
-    host_rotation: HostRotation,
+    /// Decides about the jobs that this daemon leads and about its part in others.
+    jobs: Jobs,
+    slice_timer: Timer,
+    /// The time for which the slice timer is set.
+    slice_deadline: Option<MonotonicTime>,
     /// Keeps the processors' wake-up latency low while jobs take turns.
     latency_hold: CpuLatencyHold,
-    /// This daemon's positions in the range trees of jobs.
-    host_jobs: HashMap<TreePosition, HostJob>,
+    /// The parts of jobs on this host, by job number.
+    host_jobs: BTreeMap<u32, HostJob>,
     /// Jobs of this host whose shepherds have been killed and are not reaped yet.
     ending_host_jobs: Vec<HostJob>,
     /// When a reset of this host is complete, even if a killed shepherd has not ended.
@@ -233,8 +230,6 @@ struct Daemon {
     next_job: u32,
     /// The start of the job masters' clock.
     started_at: Instant,
-    /// Sessions that watch a job, and the job.
-    metrics_sessions: BTreeMap<usize, u32>,
     /// What users use of this daemon.
     usage: Usage,
     /// The time that the requests of sessions have taken in this turn of the loop.
@@ -264,7 +259,7 @@ impl Daemon {
         let signals = SignalFd::with_flags(&signal_set, flags)?;
         let mut source = SourceFd(&signals.as_raw_fd());
         poll.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
-        let gang_driver = GangDriver::new(poll.registry(), SLICE_TIMER)?;
+        let slice_timer = Timer::new(poll.registry(), SLICE_TIMER)?;
         let known_children = KnownChildren::default();
         Ok(Self {
             poll,
@@ -277,11 +272,11 @@ impl Daemon {
             server_link: None,
             bringup: None,
             scout: None,
-            led_jobs: HashMap::new(),
-            gang_driver,
-            host_rotation: HostRotation::default(),
+            jobs: Jobs::new(jobs::fixed_poll_interval_us()),
+            slice_timer,
+            slice_deadline: None,
             latency_hold: CpuLatencyHold::default(),
-            host_jobs: HashMap::new(),
+            host_jobs: BTreeMap::new(),
             ending_host_jobs: Vec::new(),
             reset_deadline: None,
             leftovers: Rc::new(RefCell::new(Leftovers::new(known_children.clone()))),
@@ -289,7 +284,6 @@ impl Daemon {
             program_folders: ProgramFolders::default(),
             next_job: 1,
             started_at: Instant::now(),
-            metrics_sessions: BTreeMap::new(),
             usage: Usage::new(Instant::now()),
             request_time: Duration::ZERO,
             turn_overhead: Duration::ZERO,
@@ -361,9 +355,8 @@ impl Daemon {
                 self.end_phase(TurnPhase::Signals);
             }
             self.enforce_stops();
-            self.tick_led_jobs();
             self.dispatch_pending();
-            self.tick_gang();
+            self.on_job_input(Input::Tick);
             self.dispatch_pending();
             self.advance_leftovers();
             self.latency_hold.release_if_expired(Instant::now());
@@ -390,11 +383,11 @@ impl Daemon {
                 self.end_phase(TurnPhase::Page);
                 self.turn_overhead = turn_started_at.elapsed().saturating_sub(self.request_time);
             }
-            self.gang_driver.set_timer();
+            self.set_slice_timer();
         }
         self.close_scout();
-        let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
-        host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
+        self.on_job_input(Input::AbortAllHere);
+        self.dispatch_pending();
         self.wait_for_ending_jobs();
         self.program_folders.close(&self.known_children);
         self.leftovers.borrow_mut().finish(SHUTDOWN_TIMEOUT);
@@ -407,8 +400,8 @@ impl Daemon {
         let child_pids: Vec<i32> = self.known_children.borrow_mut().drain().collect();
         process::wait_or_kill(&child_pids, SHUTDOWN_TIMEOUT);
         // Remove what killed daemons could not remove, for jobs that a session has left.
-        let job_ids: Vec<u32> = self.led_jobs.keys().copied().collect();
-        job_ids.into_iter().for_each(|job| self.abort_job(job));
+        self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
+        self.dispatch_pending();
         self.wait_for_ending_jobs();
         Ok(())
     }
@@ -484,12 +477,12 @@ impl Daemon {
                     }
                 }
                 (_, Some(TokenOwner::Shepherd(job))) => {
-                    let host_job = self.host_jobs.get_mut(&(*job, false));
+                    let host_job = self.host_jobs.get_mut(job);
                     let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
                     shepherd.into_iter().for_each(|one| one.control_link.mark_readable());
                 }
                 (_, Some(TokenOwner::SwitchThread(job))) => {
-                    let host_job = self.host_jobs.get_mut(&(*job, false));
+                    let host_job = self.host_jobs.get_mut(job);
                     let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
                     shepherd.into_iter().for_each(|one| one.switch_link.mark_readable());
                 }
@@ -519,8 +512,8 @@ impl Daemon {
     /// Takes the reports of all shepherds.
     fn receive_reports(&mut self) {
         let peers = self.peers.as_ref();
-        for host_job in self.host_jobs.values_mut() {
-            let parent_link = host_job.parent_link();
+        for (job, host_job) in &mut self.host_jobs {
+            let parent_link = self.jobs.parent_link(*job);
             let is_slow = |link| peers.is_some_and(|peers| peers.is_slow(link));
             host_job.receive_reports(parent_link.is_some_and(is_slow));
         }
@@ -531,10 +524,10 @@ impl Daemon {
         for (link_id, event) in events {
             match event {
                 PeerEvent::Message(PeerMessage::Order { job, job_incarnation, body }) => {
-                    self.on_order(link_id, (job, job_incarnation), &body);
+                    self.on_order(link_id, JobTag { job, incarnation: job_incarnation }, &body);
                 }
                 PeerEvent::Message(PeerMessage::Report { job, job_incarnation, body }) => {
-                    self.on_report(link_id, (job, job_incarnation), &body);
+                    self.on_report(link_id, JobTag { job, incarnation: job_incarnation }, &body);
                 }
                 PeerEvent::Message(PeerMessage::Join(join)) if self.service.is_none() => {
                     self.on_join(link_id, &join);
@@ -556,7 +549,7 @@ impl Daemon {
         } else if name.is_none() && self.service.is_none() {
             self.report_rejected_connection(reason);
         }
-        self.fail_jobs_on_link(link_id, reason);
+        self.on_job_input(Input::LinkLost(link_id, reason.to_owned()));
         self.on_cluster_link_lost(name.as_deref(), reason);
         let (Some(name), Some(bringup)) = (name, &self.bringup) else { return };
         if bringup.spec.is_some() {
@@ -665,8 +658,8 @@ impl Daemon {
     /// hosts free for other jobs.
     fn drop_job(&mut self, job: u32) {
         match self.service {
-            Some(_) => self.step_master(Some(job), MasterEvent::FromClient(JobRequest::Kill)),
-            None => self.abort_job(job),
+            Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
+            None => self.on_job_input(Input::Abort(job)),
         }
     }
 }

@@ -10,8 +10,8 @@ use score_proto::message::{HostKind, HostSpec, JobSpec, Level, OsBytes, ServerMe
 
 use super::job_directory::JobDirectory;
 use super::local_listener::LocalListener;
-use super::session::ClientJob;
 use super::{Daemon, SCOUT_LISTENER, daemon_bringup};
+use score_job::jobs::ClientJob;
 
 /// Connections to the socket at the same time.
 const MAX_LOGINS: usize = 256;
@@ -32,7 +32,7 @@ impl Daemon {
     /// Opens a scout session: brings its hosts up.
     pub fn open_scout(&mut self, control_session: usize, hosts: Vec<HostSpec>) {
         let has_session_or_job =
-            self.scout.is_some() || self.bringup.is_some() || !self.led_jobs.is_empty();
+            self.scout.is_some() || self.bringup.is_some() || !self.jobs.led_job_ids().is_empty();
         if has_session_or_job || self.server_link.is_some() || self.sessions.len() != 1 {
             let reason = "there is a session or job here already".to_owned();
             return self.refuse(ClientJob::session_itself(control_session), reason, EXIT_FAILED);

@@ -45,22 +45,6 @@ const SLOW_READER_BYTES: usize = 256 << 10;
 const CONTROL_BURST: u32 = 64;
 const CONTROL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A job, identified by its session and the number that its scrun uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientJob {
-    /// The session.
-    pub session_key: usize,
-    /// The number that scrun has given the job. [`SESSION_JOB`] stands for the session itself.
-    pub job: u32,
-}
-
-impl ClientJob {
-    /// The session itself.
-    pub fn session_itself(session_key: usize) -> Self {
-        Self { session_key, job: SESSION_JOB }
-    }
-}
-
 /// A request of a scrun.
 #[derive(Debug)]
 pub enum ClientRequest {

@@ -321,9 +321,9 @@ impl Daemon {
     /// Carries out the stops for which shepherds are late. Logs a line when that begins for a job.
     pub fn enforce_stops(&mut self) {
         let now = Instant::now();
-        for ((job, _), host_job) in &mut self.host_jobs {
+        for (job, host_job) in &mut self.host_jobs {
             let Some(enforcement) = host_job.enforce_stop(now) else { continue };
-            self.host_rotation.end_with(*job);
+            self.jobs.end_rotation_with(*job);
             if let (Some(service), Some(text)) = (&mut self.service, enforcement.log_text()) {
                 service.warn_rate_limited(true, &format!("job {job}: {text}"));
             }

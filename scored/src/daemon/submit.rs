@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use score_job::master::MasterEvent;
+use score_job::jobs::{ClientJob, Input};
 use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
@@ -13,8 +13,8 @@ use score_proto::message::{HostKind, JobRequest, JobSpec, Level, ServerMessage};
 use score_proto::peer_message::{JoinRequest, SERVER};
 
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
-use super::host_job::Parent;
-use super::session::{ClientJob, ClientRequest, ClientSession, Readiness};
+use super::host_job::HostJob;
+use super::session::{ClientRequest, ClientSession, Readiness};
 use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 
 /// The largest number of messages of one session that are handled in one turn of the loop.
@@ -104,9 +104,7 @@ impl Daemon {
             ClientRequest::ToJob(message) if job_id.is_none() => {
                 self.cancel_before_start(client_job, &message)
             }
-            ClientRequest::ToJob(message) => {
-                self.step_master(job_id, MasterEvent::FromClient(message))
-            }
+            ClientRequest::ToJob(message) => self.on_job_request(job_id, message),
             ClientRequest::Handled => {}
             ClientRequest::ProtocolError => {
                 let jobs = session.job_ids();
@@ -114,6 +112,11 @@ impl Daemon {
             }
         }
         true
+    }
+
+    fn on_job_request(&mut self, job_id: Option<u32>, request: JobRequest) {
+        let Some(job) = job_id else { return };
+        self.on_job_input(Input::FromSession(job, request));
     }
 
     /// Whether there is room for what a session's messages cause. If there is not, the client
@@ -146,13 +149,10 @@ impl Daemon {
 
     /// Whether orders for a job wait for a shepherd, or for a link to another host.
     fn is_slow_to_take_orders(&self, job_id: u32) -> bool {
-        let tree_positions = [(job_id, true), (job_id, false)];
-        let host_jobs = tree_positions.iter().filter_map(|position| self.host_jobs.get(position));
-        host_jobs.into_iter().any(|host_job| {
-            let mut links = host_job.child_links.values();
-            host_job.parent == Parent::Master
-                && (host_job.has_order_backlog() || links.any(|link| self.is_slow_link(*link)))
-        })
+        let host_job = self.host_jobs.get(&job_id);
+        let is_led_here = self.jobs.parent_link(job_id).is_none();
+        is_led_here && host_job.is_some_and(HostJob::has_order_backlog)
+            || self.jobs.led_links(job_id).any(|link| self.is_slow_link(link))
     }
 
     /// Whether messages wait for a link.
@@ -196,6 +196,7 @@ impl Daemon {
             Ok((bringup, peers, notice)) => {
                 self.bringup = Some(bringup);
                 self.peers = Some(peers);
+                self.update_identity();
                 notice.into_iter().for_each(|text| self.notice(client_job, Level::Info, text));
             }
         }

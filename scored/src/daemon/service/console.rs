@@ -11,9 +11,9 @@ use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_J
 use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
 
 use super::super::Daemon;
-use super::super::gang_driver::GangDriver;
-use super::super::session::{ClientJob, ClientSession};
+use super::super::session::ClientSession;
 use super::{Role, Service, info};
+use score_job::jobs::{ClientJob, GangDriver};
 
 impl Daemon {
     /// Handles a request about jobs.
@@ -27,7 +27,7 @@ impl Daemon {
         let Role::Server(cluster) = &service.role else { return };
         match console {
             ConsoleRequest::List => {
-                let lines = service.job_lines(uid, &self.gang_driver);
+                let lines = service.job_lines(uid, self.jobs.gang());
                 let permit = authorize_statistics(cluster.requester(uid));
                 let clock = self.turn_clock.as_ref();
                 let statistics =

@@ -11,8 +11,8 @@ use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{Incarnation, SERVER};
 
 use super::super::Daemon;
-use super::super::session::ClientJob;
 use super::{Role, info};
+use score_job::jobs::ClientJob;
 
 impl Daemon {
     /// A user requests a job.

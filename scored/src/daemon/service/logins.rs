@@ -12,10 +12,11 @@ use score_proto::job_control::{Limit, Owner};
 use score_proto::message::{Login, ServerMessage, UserRequest};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
-use super::super::session::{ClientJob, ClientSession};
+use super::super::session::ClientSession;
 use super::super::session_state::{LoggedInUser, SessionState};
 use super::super::{Daemon, TokenOwner};
 use super::{Role, Service, info};
+use score_job::jobs::ClientJob;
 
 /// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
 /// descriptor and some KiB. A burst of as many scruns of one user loses none, however late they are

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use score_job::cluster::{self, tree_member};
-use score_job::master::MasterEvent;
+use score_job::jobs::Input;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_SERVER_LOST;
 use score_proto::message::Level;
@@ -13,7 +13,6 @@ use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 use super::super::{Daemon, TokenOwner};
 use super::{Role, info, warn};
 use crate::sys::random::random_u64;
-use score_proto::job_control::{JobReport, Report};
 use score_proto::message::ServerMessage;
 
 /// How long a reset of this host waits for killed shepherds to end.
@@ -125,8 +124,7 @@ impl Daemon {
             }
             ClusterAction::End { job, reason } => {
                 let reason = format!("job {job} is ended: {reason}");
-                let report = Report::Job(JobReport::JobFailed { code: EXIT_SERVER_LOST, reason });
-                self.step_master(Some(job), MasterEvent::Report(report));
+                self.on_job_input(Input::Fail { job, code: EXIT_SERVER_LOST, reason });
             }
             ClusterAction::Ended { session, tag, job, code: _, reason } => {
                 self.on_job_ended(self.client_job(session, tag), job, reason);
@@ -159,8 +157,8 @@ impl Daemon {
     /// Ends everything that runs here, and continues with a new incarnation.
     fn reset_host(&mut self, reason: &str) {
         warn(&format!("every job of this host is ended: {reason}"));
-        let host_jobs: Vec<_> = self.host_jobs.drain().map(|(_, host_job)| host_job).collect();
-        host_jobs.into_iter().for_each(|host_job| self.end_host_job(host_job));
+        self.on_job_input(Input::AbortAllHere);
+        self.dispatch_pending();
         for session in self.sessions.values_mut().filter(|session| session.is_forwarded()) {
             let reason = format!("the cluster was lost: {reason}");
             session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_SERVER_LOST });
@@ -178,6 +176,7 @@ impl Daemon {
         self.reset_deadline = None;
         let incarnation: Incarnation = random_u64();
         self.peers.iter_mut().for_each(|peers| peers.reset_incarnation(incarnation));
+        self.update_identity();
         self.step_member(tree_member::MemberEvent::ResetDone(incarnation));
     }
 

@@ -215,11 +215,12 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         page,
         log_windows: [(Instant::now(), 0); LogTopic::COUNT],
     });
+    daemon.update_identity();
     daemon.turn_clock = Some(TurnClock::new(Instant::now()));
     daemon.service.iter_mut().for_each(Service::notify_ready);
     let result = daemon.run_loop();
-    if options.verbose && daemon.gang_driver.switch_latency.count() > 0 {
-        info(&daemon.gang_driver.switch_latency.to_string());
+    if options.verbose && daemon.jobs.gang().switch_latency.count() > 0 {
+        info(&daemon.jobs.gang().switch_latency.to_string());
     }
     result
 }

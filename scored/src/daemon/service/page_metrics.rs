@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use score_job::cluster::{JobId, MonotonicTime};
-use score_job::master::MasterEvent;
+use score_job::jobs::Input;
 use score_job::metrics_subscribers::Subscriber;
 use score_monitor::{JobView, Metric, Process};
 use score_proto::observation::Metrics;
@@ -135,17 +135,15 @@ impl Daemon {
         page.metrics.tick(now);
         let readers = &page.metrics.readers;
         let reads_all_jobs = readers.keys().any(|uid| cluster.is_operator(*uid));
-        let led_jobs = cluster.list().filter(|job| self.led_jobs.contains_key(&job.job));
+        let led_jobs = cluster.list().filter(|job| self.jobs.leads(job.job));
         let visible_jobs = led_jobs.filter(|job| reads_all_jobs || readers.contains_key(&job.uid));
         let wanted: BTreeSet<JobId> = visible_jobs.map(|job| job.job).collect();
         let (added, removed) = page.metrics.set_watched_jobs(&wanted);
         let period_ms = u32::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(u32::MAX);
         for (jobs, period_ms) in [(added, period_ms), (removed, 0)] {
             for job in jobs {
-                self.step_master(
-                    Some(job),
-                    MasterEvent::SubscribeMetrics(Subscriber::Page, period_ms),
-                );
+                let subscriber = Subscriber::Page;
+                self.on_job_input(Input::Subscribe { job, subscriber, period_ms });
             }
         }
     }

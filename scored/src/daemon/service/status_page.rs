@@ -9,11 +9,11 @@ use mio::{Registry, Token};
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
 use score_job::cluster::{JobId, MonotonicTime};
 use score_job::host::turn_times::TurnClock;
+use score_job::jobs::GangDriver;
 use score_proto::job_list::JobEntry;
 use score_proto::message::ServerMessage;
 use score_proto::peer_message::SERVER;
 
-use super::super::gang_driver::GangDriver;
 use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
@@ -206,7 +206,7 @@ impl Daemon {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
         let page = service.page.as_mut();
-        page.into_iter().for_each(|page| page.history.record(self.gang_driver.running(), now));
+        page.into_iter().for_each(|page| page.history.record(self.jobs.gang().running(), now));
     }
 
     /// These jobs have had this number of turns since `start`. The first turn is recorded already.
@@ -239,7 +239,7 @@ impl Daemon {
                 let token = request.token.as_deref().ok_or(Status::Forbidden)?;
                 let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
                 let clock = self.turn_clock.as_ref();
-                let response = service.respond(uid, &request, &self.gang_driver, clock)?;
+                let response = service.respond(uid, &request, self.jobs.gang(), clock)?;
                 Ok((response, request.close, uid))
             });
             let Some(page) = &mut service.page else { return };

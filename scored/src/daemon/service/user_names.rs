@@ -12,9 +12,9 @@ use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::job_control::Owner;
 use score_proto::message::OsBytes;
 
-use super::super::session::ClientJob;
 use super::super::{Daemon, TokenOwner};
 use crate::sys::name_lookup::{LookupResult, LookupScope, UserLookup};
+use score_job::jobs::ClientJob;
 
 /// How long a name is not looked up again.
 const USER_NAME_TTL: Duration = Duration::from_secs(60);

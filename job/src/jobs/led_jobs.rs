@@ -1,0 +1,188 @@
+//! The jobs that a daemon leads, and who watches them.
+
+use std::collections::BTreeMap;
+
+use score_proto::job_control::{JobReport, Placement, Report};
+use score_proto::message::{JobEnd, JobRequest, ServerMessage};
+use score_proto::observation::Metrics;
+
+use super::{ClientJob, Effect, Jobs, NewJob, Parent};
+use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::host::tree_node::TreeNode;
+use crate::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
+use crate::metrics_subscribers::Subscriber;
+use crate::validate;
+
+/// A job that this daemon leads.
+#[derive(Debug)]
+pub(super) struct LedJob {
+    master: JobMaster,
+    pub client_job: ClientJob,
+    pub allocations: Vec<HostShare>,
+    /// The names of the job's hosts, in order.
+    hosts: Vec<String>,
+    /// The job's priority among the jobs that compete with it: 0 to 15.
+    pub priority: u8,
+    /// Directories of the job on hosts that share this machine's disk.
+    directories: BTreeMap<u32, String>,
+}
+
+impl Jobs {
+    /// Whether this daemon leads a job.
+    pub fn leads(&self, job: JobId) -> bool {
+        self.led_jobs.contains_key(&job)
+    }
+
+    /// The jobs that this daemon leads.
+    pub fn led_job_ids(&self) -> Vec<JobId> {
+        self.led_jobs.keys().copied().collect()
+    }
+
+    /// The next deadline of a job master.
+    pub fn master_deadline(&self) -> Option<MonotonicTime> {
+        self.led_jobs.values().filter_map(|led_job| led_job.master.deadline()).min()
+    }
+
+    pub(super) fn begin(&mut self, new_job: NewJob) {
+        let NewJob { start, placement, client_job, allocations } = new_job;
+        let job = start.job;
+        let hosts = start.spec.hosts.iter().map(|host| host.name.clone()).collect();
+        let priority = validate::priority(&start.spec);
+        let (master, order) = JobMaster::begin(start, placement.clone());
+        let directories = BTreeMap::new();
+        let led_job = LedJob { master, client_job, hosts, allocations, priority, directories };
+        self.led_jobs.insert(job, led_job);
+        self.enter_led_tree(job, placement);
+        self.on_master_order(job, order);
+    }
+
+    /// Takes the position at the master of a job. The first host of the job is this host or another
+    /// one.
+    fn enter_led_tree(&mut self, job: JobId, placement: Placement) {
+        let first_name = placement.hosts.first().map(|first| first.name.as_str());
+        let own_name = self.identity.as_ref().map(|identity| identity.name.as_str());
+        // A daemon without links has jobs on its own host only.
+        let is_above_first_host = own_name.is_some() && first_name != own_name;
+        let tree_node = match is_above_first_host {
+            true => TreeNode::at_master(placement),
+            false => TreeNode::new(placement),
+        };
+        self.enter_tree((job, is_above_first_host), tree_node, Parent::Master);
+    }
+
+    pub(super) fn on_request(&mut self, job: JobId, request: JobRequest) {
+        self.step_master(job, MasterEvent::FromClient(request));
+    }
+
+    pub(super) fn fail(&mut self, job: JobId, code: u8, reason: String) {
+        let report = Report::Job(JobReport::JobFailed { code, reason });
+        self.step_master(job, MasterEvent::Report(report));
+    }
+
+    /// Passes an event to the master of a job, and carries out the resulting actions.
+    pub(super) fn step_master(&mut self, job: JobId, event: MasterEvent) {
+        let Some(led_job) = self.led_jobs.get_mut(&job) else { return };
+        if let MasterEvent::Report(Report::HostsLost { hosts, .. }) = &event {
+            let lost_hosts = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
+            let lost_hosts = lost_hosts.unwrap_or_default().to_vec();
+            self.effects.push(Effect::HostsLost(lost_hosts));
+        }
+        led_job.master.set_time(self.now);
+        let actions = led_job.master.on(event);
+        let (client_job, is_done) = (led_job.client_job, led_job.master.is_done());
+        if is_done {
+            self.forget_led_job(job);
+        }
+        let mut code = 0;
+        for action in actions {
+            match action {
+                MasterAction::ToClient(message) => {
+                    match &message {
+                        ServerMessage::Finished(end) => code = end.code,
+                        ServerMessage::Refused { code: refusal_code, .. } => code = *refusal_code,
+                        _ => {}
+                    }
+                    self.effects.push(Effect::ToClient(job, client_job, message));
+                }
+                MasterAction::Metrics(metrics) => self.publish_metrics(job, metrics),
+                MasterAction::Order(order) => self.on_master_order(job, order),
+                MasterAction::Gang(request) => self.gang.queue(job, request),
+            }
+        }
+        if is_done {
+            self.end_watchers(job, code);
+            self.effects.push(Effect::Finished(job, code));
+        }
+        self.handle_gang_requests();
+    }
+
+    /// Removes a job's master. What a lost host could not remove itself is removed here.
+    fn forget_led_job(&mut self, job: JobId) -> bool {
+        let Some(led_job) = self.led_jobs.remove(&job) else { return false };
+        if !led_job.directories.is_empty() {
+            let paths = led_job.directories.into_values().collect();
+            self.effects.push(Effect::RemoveDirectories(paths));
+        }
+        true
+    }
+
+    pub(super) fn tick_masters(&mut self) {
+        let is_due =
+            |led_job: &LedJob| led_job.master.deadline().is_some_and(|due| due <= self.now);
+        let due_jobs = self.led_jobs.iter().filter(|(_, led_job)| is_due(led_job));
+        let due_jobs: Vec<JobId> = due_jobs.map(|(job, _)| *job).collect();
+        due_jobs.into_iter().for_each(|job| self.step_master(job, MasterEvent::Tick));
+    }
+
+    /// A host has reported where the job's directory will be.
+    pub(super) fn note_directory(&mut self, job: JobId, host: u32, path: String) {
+        if let Some(led_job) = self.led_jobs.get_mut(&job).filter(|_| self.keeps_directories) {
+            led_job.directories.insert(host, path);
+        }
+    }
+
+    pub(super) fn abort(&mut self, job: JobId) {
+        if self.forget_led_job(job) {
+            self.gang.queue(job, GangRequest::Leave);
+            self.handle_gang_requests();
+        }
+        self.abort_position((job, true));
+        self.abort_position((job, false));
+    }
+
+    pub(super) fn subscribe(&mut self, job: JobId, subscriber: Subscriber, period_ms: u32) {
+        if let Subscriber::Session(session_key) = subscriber {
+            match period_ms {
+                0 => _ = self.watchers.remove(&session_key),
+                _ => _ = self.watchers.insert(session_key, job),
+            }
+        }
+        self.step_master(job, MasterEvent::SubscribeMetrics(subscriber, period_ms));
+    }
+
+    /// The job that a session watches.
+    pub fn watched_job(&self, session_key: usize) -> Option<JobId> {
+        self.watchers.get(&session_key).copied()
+    }
+
+    fn publish_metrics(&mut self, job: JobId, metrics: Metrics) {
+        let message = ServerMessage::Metrics(metrics.clone());
+        let sessions = self.watchers.iter().filter(|(_, watched_job)| **watched_job == job);
+        let to_watchers =
+            sessions.map(|(session_key, _)| Effect::ToWatcher(*session_key, message.clone()));
+        self.effects.extend(to_watchers);
+        self.effects.push(Effect::PageMetrics(job, metrics));
+    }
+
+    /// A job has ended. The sessions that watch it are notified.
+    fn end_watchers(&mut self, job: JobId, code: u8) {
+        let effects = &mut self.effects;
+        self.watchers.retain(|session_key, watched_job| {
+            if *watched_job == job {
+                let end = JobEnd { code, usage: Vec::new(), elapsed_ns: 0 };
+                effects.push(Effect::ToWatcher(*session_key, ServerMessage::Finished(end)));
+            }
+            *watched_job != job
+        });
+    }
+}

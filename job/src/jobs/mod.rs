@@ -1,0 +1,304 @@
+//! All jobs of one daemon: those that it leads, and its part in those that run on its host. There
+//! are no sockets, processes or clocks here: an [`Input`] tells what has happened, and the daemon
+//! carries out each [`Effect`].
+//!
+//! | file | contents |
+//! |---|---|
+//! | `led_jobs.rs` | the masters of the jobs that this daemon leads, and who watches these jobs |
+//! | `tree_positions.rs` | this daemon's positions in the range trees of jobs |
+//! | `gang_driver.rs` | the gang scheduler of the jobs that this daemon leads |
+
+mod gang_driver;
+mod led_jobs;
+mod tree_positions;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use score_proto::client_session::SESSION_JOB;
+use score_proto::job_control::{
+    HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
+    ShepherdReport, SwitchOrder, SwitchReport,
+};
+use score_proto::message::{JobRequest, ServerMessage};
+use score_proto::observation::Metrics;
+use score_proto::peer_message::{HostId, Incarnation};
+
+use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::gang::GangConfig;
+use crate::host::host_rotation::HostRotation;
+use crate::metrics_subscribers::Subscriber;
+pub use gang_driver::{GangDriver, SINGLE_USER_HOST};
+use led_jobs::LedJob;
+pub use tree_positions::Parent;
+use tree_positions::{TreeLinks, TreePosition};
+
+/// The daemon's number of a link to another daemon.
+pub type LinkId = usize;
+
+/// A job, identified by its session and the number that its scrun uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientJob {
+    /// The session.
+    pub session_key: usize,
+    /// The number that scrun has given the job. [`SESSION_JOB`] stands for the session itself.
+    pub job: u32,
+}
+
+impl ClientJob {
+    /// The session itself.
+    pub fn session_itself(session_key: usize) -> Self {
+        Self { session_key, job: SESSION_JOB }
+    }
+}
+
+/// A job that this daemon is to lead. All of its hosts are up.
+#[derive(Debug)]
+pub struct NewJob {
+    /// What the hosts of the job learn.
+    pub start: JobStart,
+    /// The hosts, in the order of their nodes.
+    pub placement: Placement,
+    /// The session that has submitted the job, and the job's number there.
+    pub client_job: ClientJob,
+    /// The hosts and processors of the job, as the gang scheduler counts them.
+    pub allocations: Vec<HostShare>,
+}
+
+/// What this daemon is called among daemons. A daemon without links has no identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// The name of its host.
+    pub name: String,
+    /// Distinguishes it from the daemons that have run there before.
+    pub incarnation: Incarnation,
+}
+
+/// A report of a job's shepherd on this host, or one that the daemon makes in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalReport {
+    /// The shepherd's report.
+    Shepherd(ShepherdReport),
+    /// The report of the shepherd's switch thread.
+    Switch(SwitchReport),
+    /// A report that the daemon makes for the shepherd.
+    Job(JobReport),
+    /// The shepherd has died.
+    Lost {
+        /// The exit code of the job.
+        code: u8,
+        /// A line for the user.
+        reason: String,
+    },
+    /// Nothing more comes, and the shepherd had nothing to report.
+    Closed,
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A job begins that this daemon leads.
+    Begin(Box<NewJob>),
+    /// The session that has submitted a job requests this.
+    FromSession(JobId, JobRequest),
+    /// A session watches a job, or the page does; 0 ms: it does no more.
+    Subscribe {
+        /// The job.
+        job: JobId,
+        /// Who gets the metrics.
+        subscriber: Subscriber,
+        /// The period in milliseconds.
+        period_ms: u32,
+    },
+    /// The cluster ends a job.
+    Fail {
+        /// The job.
+        job: JobId,
+        /// The exit code of the job.
+        code: u8,
+        /// A line for the user.
+        reason: String,
+    },
+    /// An order for a job has come over a link.
+    Order(LinkId, JobTag, HopOrder),
+    /// A report about a job has come over a link.
+    Report(LinkId, JobTag, HopReport),
+    /// The answer to [`Effect::Connect`].
+    Connected {
+        /// Copied from the effect.
+        connection: Connection,
+        /// The link, or why there is none.
+        result: Result<LinkId, String>,
+    },
+    /// An order was too long to be sent.
+    OrderTooLong(LinkId, JobTag),
+    /// A link is lost.
+    LinkLost(LinkId, String),
+    /// A report of this host's part of a job.
+    Local(JobId, LocalReport),
+    /// Neither the session nor the parent of a job needs it any more.
+    Abort(JobId),
+    /// Every job on this host ends, and none reports.
+    AbortAllHere,
+    /// Time has passed.
+    Tick,
+}
+
+/// The number of a job, and what distinguishes it from all other jobs that ever had the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobTag {
+    /// The number.
+    pub job: JobId,
+    /// Random.
+    pub incarnation: u64,
+}
+
+/// A connection of a job's range tree that is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    position: TreePosition,
+    child_index: usize,
+}
+
+/// What the daemon has to do. Effects are carried out in their order.
+#[derive(Debug)]
+pub enum Effect {
+    /// Send this to the session that has submitted the job, unless the session uses the job's
+    /// number for another job by now.
+    ToClient(JobId, ClientJob, ServerMessage),
+    /// Send this to a session that watches a job.
+    ToWatcher(usize, ServerMessage),
+    /// Metrics of a job for the status page.
+    PageMetrics(JobId, Metrics),
+    /// Find or open a link to this host, and answer with [`Input::Connected`] at once.
+    Connect(Connection, HostPlacement),
+    /// Send an order over a link.
+    SendOrder(LinkId, JobTag, HopOrder),
+    /// Send a report over a link.
+    SendReport(LinkId, JobTag, HopReport),
+    /// Start the job's shepherd on this host, after all orders to other hosts have been sent.
+    Launch(Box<Launch>),
+    /// Send an order to the job's shepherd on this host.
+    ToShepherd(JobId, ShepherdOrder),
+    /// Send an order to the switch thread of that shepherd.
+    ToSwitchThread(JobId, SwitchOrder),
+    /// End the job's part on this host without a report.
+    AbortHere(JobId),
+    /// The last report about this host's part of the job has been sent.
+    EndedHere(JobId),
+    /// These hosts of a job are lost.
+    HostsLost(Vec<String>),
+    /// Remove these directories of a job on hosts that share this machine's disk.
+    RemoveDirectories(Vec<String>),
+    /// A job that this daemon has led is over, with this code.
+    Finished(JobId, u8),
+    /// A host has not stopped the job in time.
+    StopTimedOut(Option<ClientJob>, String),
+    /// The gang scheduler has made decisions.
+    RowStarted,
+    /// These jobs have taken this number of turns on their processors since that time.
+    Rotated(Vec<JobId>, u32, MonotonicTime),
+}
+
+/// A job that begins on this host.
+#[derive(Debug)]
+pub struct Launch {
+    /// What the hosts of the job learn.
+    pub start: Box<JobStart>,
+    /// The hosts of the job.
+    pub placement: Placement,
+    /// Who has to know the path of the job's directory before it exists.
+    pub parent: Parent,
+    /// The session of the job, if this daemon leads it.
+    pub client_job: Option<ClientJob>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Jobs {
+    identity: Option<HostIdentity>,
+    led_jobs: BTreeMap<JobId, LedJob>,
+    positions: BTreeMap<TreePosition, TreeLinks>,
+    /// The positions whose nodes may have messages to move.
+    touched: BTreeSet<TreePosition>,
+    gang: GangDriver,
+    rotation: HostRotation,
+    /// The session of each watcher, and the job.
+    watchers: BTreeMap<usize, JobId>,
+    /// Whether hosts of jobs share this machine's disk.
+    keeps_directories: bool,
+    now: MonotonicTime,
+    effects: Vec<Effect>,
+}
+
+impl Jobs {
+    /// No jobs. `fixed_poll_us` is for tests, see [`GangDriver`].
+    pub fn new(fixed_poll_us: Option<u32>) -> Self {
+        Self {
+            identity: None,
+            led_jobs: BTreeMap::new(),
+            positions: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            gang: GangDriver::new(fixed_poll_us),
+            rotation: HostRotation::default(),
+            watchers: BTreeMap::new(),
+            keeps_directories: false,
+            now: MonotonicTime::ZERO,
+            effects: Vec::new(),
+        }
+    }
+
+    /// The daemon has links from now on, or another incarnation.
+    pub fn set_identity(&mut self, identity: HostIdentity) {
+        self.identity = Some(identity);
+    }
+
+    /// Hosts of jobs share this machine's disk: what a lost one leaves there is removed here.
+    pub fn set_shared_disk(&mut self) {
+        self.keeps_directories = true;
+    }
+
+    /// Multi-user mode: jobs share hosts, each of which has this number of slots.
+    pub fn set_gang(&mut self, config: GangConfig, slots: BTreeMap<HostId, u32>) {
+        self.gang.configure(config, slots);
+    }
+
+    /// The scheduler of the led jobs.
+    pub fn gang(&self) -> &GangDriver {
+        &self.gang
+    }
+
+    /// Handles an input. `now` is the time since the daemon has started. What follows for other
+    /// processes is collected until [`Jobs::take_effects`].
+    pub fn on(&mut self, input: Input, now: MonotonicTime) {
+        self.now = now;
+        match input {
+            Input::Begin(new_job) => self.begin(*new_job),
+            Input::FromSession(job, request) => self.on_request(job, request),
+            Input::Subscribe { job, subscriber, period_ms } => {
+                self.subscribe(job, subscriber, period_ms)
+            }
+            Input::Fail { job, code, reason } => self.fail(job, code, reason),
+            Input::Order(link, tag, order) => self.on_order(link, tag, order),
+            Input::Report(link, tag, report) => self.on_report(link, tag, report),
+            Input::Connected { connection, result } => self.on_connected(connection, result),
+            Input::OrderTooLong(link, tag) => self.on_order_too_long(link, tag),
+            Input::LinkLost(link, reason) => self.on_link_lost(link, &reason),
+            Input::Local(job, report) => self.on_local_report(job, report),
+            Input::Abort(job) => self.abort(job),
+            Input::AbortAllHere => self.abort_all_here(),
+            Input::Tick => {
+                self.tick_masters();
+                self.move_messages();
+                self.tick_gang();
+            }
+        }
+    }
+
+    /// Moves messages between masters, trees and scheduler until there are none, and returns what
+    /// the daemon has to do. To be called until it returns nothing.
+    pub fn take_effects(&mut self, now: MonotonicTime) -> Vec<Effect> {
+        self.now = now;
+        self.move_messages();
+        std::mem::take(&mut self.effects)
+    }
+}

@@ -1,0 +1,396 @@
+//! A daemon's positions in the range trees of jobs: orders on their way down, reports on their way
+//! up, and what happens to both when a link or a shepherd is lost.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use score_proto::exit_code::EXIT_HOST_LOST;
+use score_proto::job_control::{
+    HopOrder, HopReport, JobOrder, Order, Placement, Report, ShepherdOrder, SwitchOrder,
+    SwitchReport,
+};
+
+use super::{Connection, Effect, HostIdentity, JobTag, Jobs, Launch, LinkId, LocalReport};
+use crate::cluster::JobId;
+use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
+use crate::master::MasterEvent;
+
+/// A position in a job's range tree: the job, and whether it is the position above the first host.
+/// A daemon that leads a job has that position if the job begins on another host. It may have a
+/// second position further down.
+pub(super) type TreePosition = (JobId, bool);
+
+/// The parent of a host in a job's range tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parent {
+    /// The job master in this daemon.
+    Master,
+    /// The daemon of another host, over this link.
+    Peer(LinkId),
+}
+
+/// A node of a job's range tree with its links.
+#[derive(Debug)]
+pub(super) struct TreeLinks {
+    parent: Parent,
+    /// The links to the child hosts, by child index.
+    child_links: BTreeMap<usize, LinkId>,
+    /// Child hosts to which there may be a link soon. Until then no message leaves the node.
+    connecting: usize,
+    node: TreeNode,
+}
+
+impl TreeLinks {
+    /// The child that reports over a link.
+    fn child_of_link(&self, link: LinkId) -> Option<usize> {
+        let mut child_links = self.child_links.iter();
+        child_links.find(|(_, child_link)| **child_link == link).map(|(index, _)| *index)
+    }
+
+    fn tag(&self, job: JobId) -> JobTag {
+        JobTag { job, incarnation: self.node.placement().job_incarnation }
+    }
+
+    /// A child is lost, and with it the hosts that report through it.
+    fn fail_child(&mut self, child_index: usize, reason: &str) {
+        let hosts = self.node.hosts(child_index);
+        let text = lost_text(self.node.placement(), hosts, reason);
+        self.node.on_child_lost(child_index, EXIT_HOST_LOST, text);
+    }
+}
+
+impl Jobs {
+    /// Takes a position in a job's range tree: asks for links to the child hosts, and passes the
+    /// placement on to them.
+    pub(super) fn enter_tree(
+        &mut self,
+        position: TreePosition,
+        mut node: TreeNode,
+        parent: Parent,
+    ) {
+        node.announce_placement();
+        let hosts = &node.placement().hosts;
+        let mut connecting = 0;
+        for (child_index, host) in node.child_hosts() {
+            let Some(host) = hosts.get(host as usize) else { continue };
+            let connection = Connection { position, child_index };
+            self.effects.push(Effect::Connect(connection, host.clone()));
+            connecting += 1;
+        }
+        let child_links = BTreeMap::new();
+        self.positions.insert(position, TreeLinks { parent, child_links, connecting, node });
+        self.touched.insert(position);
+    }
+
+    /// A link to a child host was found or opened, or cannot be.
+    pub(super) fn on_connected(
+        &mut self,
+        Connection { position, child_index }: Connection,
+        result: Result<LinkId, String>,
+    ) {
+        let Some(links) = self.positions.get_mut(&position) else { return };
+        links.connecting = links.connecting.saturating_sub(1);
+        match result {
+            Ok(link) => _ = links.child_links.insert(child_index, link),
+            Err(reason) => links.node.on_child_lost(child_index, EXIT_HOST_LOST, reason),
+        }
+        self.touched.insert(position);
+    }
+
+    /// An order of a job master of this daemon: it goes to the first host of the job.
+    pub(super) fn on_master_order(&mut self, job: JobId, order: Order) {
+        for position in positions_of(job) {
+            if let Some(links) = self.positions.get_mut(&position)
+                && links.parent == Parent::Master
+            {
+                links.node.on_order(order);
+                self.touched.insert(position);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn on_order(&mut self, link: LinkId, tag: JobTag, order: HopOrder) {
+        let position = (tag.job, false);
+        // None: the job has just ended, or the sender is not its parent.
+        let links = self
+            .positions
+            .get_mut(&position)
+            .filter(|links| links.tag(tag.job) == tag && links.parent == Parent::Peer(link));
+        match (order, links) {
+            (HopOrder::SetPlacement(placement), _) => self.on_placement(link, tag, placement),
+            (HopOrder::Abort, Some(_)) => self.abort(tag.job),
+            (HopOrder::Tree(order), Some(links)) => {
+                links.node.on_order(order);
+                self.touched.insert(position);
+            }
+            (HopOrder::Abort | HopOrder::Tree(_), None) => {}
+        }
+    }
+
+    /// This host is to take part in a job.
+    fn on_placement(&mut self, link: LinkId, tag: JobTag, placement: Placement) {
+        let position = (tag.job, false);
+        // The job that has this number here belongs to a server that has ended.
+        if self.positions.get(&position).is_some_and(|links| links.tag(tag.job) != tag) {
+            self.abort_position(position);
+        }
+        if let Err(reason) = check_placement(&placement, tag, self.identity.as_ref()) {
+            let report = HopReport::UnknownJob { reason };
+            return self.effects.push(Effect::SendReport(link, tag, report));
+        }
+        if !self.positions.contains_key(&position) {
+            self.enter_tree(position, TreeNode::new(placement), Parent::Peer(link));
+        }
+    }
+
+    pub(super) fn on_report(&mut self, link: LinkId, tag: JobTag, report: HopReport) {
+        for position in positions_of(tag.job) {
+            let links = self.positions.get_mut(&position);
+            let Some(links) = links.filter(|links| links.tag(tag.job) == tag) else { continue };
+            let Some(child_index) = links.child_of_link(link) else { continue };
+            match report {
+                HopReport::UnknownJob { reason } => links.fail_child(child_index, &reason),
+                HopReport::Directory { host, path } => match links.parent {
+                    Parent::Master => return self.note_directory(tag.job, host, path),
+                    Parent::Peer(link) => {
+                        let report = HopReport::Directory { host, path };
+                        return self.effects.push(Effect::SendReport(link, tag, report));
+                    }
+                },
+                HopReport::Tree(report) => links.node.on_report(child_index, report),
+            }
+            self.touched.insert(position);
+            return;
+        }
+    }
+
+    pub(super) fn on_order_too_long(&mut self, link: LinkId, tag: JobTag) {
+        for position in positions_of(tag.job) {
+            let links = self.positions.get_mut(&position);
+            let Some(links) = links.filter(|links| links.tag(tag.job) == tag) else { continue };
+            let Some(child_index) = links.child_of_link(link) else { continue };
+            let reason = "arguments and environment are too long to be sent to other hosts";
+            links.node.on_child_lost(child_index, EXIT_HOST_LOST, reason.to_owned());
+            self.touched.insert(position);
+        }
+    }
+
+    /// A link is lost. Jobs whose parent is at its other end are aborted. Jobs that have a child
+    /// there lose the child's hosts.
+    pub(super) fn on_link_lost(&mut self, link: LinkId, reason: &str) {
+        let positions: Vec<TreePosition> = self.positions.keys().copied().collect();
+        for position in positions {
+            let Some(links) = self.positions.get_mut(&position) else { continue };
+            if links.parent == Parent::Peer(link) {
+                self.abort_position(position);
+            } else if let Some(child_index) = links.child_of_link(link) {
+                links.fail_child(child_index, reason);
+                self.touched.insert(position);
+            }
+        }
+    }
+
+    pub(super) fn on_local_report(&mut self, job: JobId, report: LocalReport) {
+        let position = (job, false);
+        let Some(TreeLinks { node, .. }) = self.positions.get_mut(&position) else { return };
+        match report {
+            LocalReport::Shepherd(report) => node.on_shepherd_report(report),
+            LocalReport::Switch(report) => node.on_report(SHEPHERD_CHILD, Report::Switch(report)),
+            LocalReport::Job(report) => node.on_report(SHEPHERD_CHILD, Report::Job(report)),
+            LocalReport::Lost { code, reason } => node.on_child_lost(SHEPHERD_CHILD, code, reason),
+            LocalReport::Closed => node.close_child(SHEPHERD_CHILD),
+        }
+        self.touched.insert(position);
+    }
+
+    pub(super) fn abort_position(&mut self, position: TreePosition) {
+        let Some(links) = self.positions.remove(&position) else { return };
+        self.touched.remove(&position);
+        let (job, is_above_first_host) = position;
+        for link in links.child_links.values() {
+            self.effects.push(Effect::SendOrder(*link, links.tag(job), HopOrder::Abort));
+        }
+        if !is_above_first_host {
+            self.effects.push(Effect::AbortHere(job));
+        }
+    }
+
+    pub(super) fn abort_all_here(&mut self) {
+        let positions: Vec<TreePosition> = self.positions.keys().copied().collect();
+        for (job, is_above_first_host) in positions {
+            self.positions.remove(&(job, is_above_first_host));
+            if !is_above_first_host {
+                self.effects.push(Effect::AbortHere(job));
+            }
+        }
+        self.touched.clear();
+    }
+
+    /// Moves orders and reports until there are none left.
+    pub(super) fn move_messages(&mut self) {
+        while let Some(position) = self.next_touched() {
+            let (job, is_above_first_host) = position;
+            let Some(links) = self.positions.get_mut(&position) else { continue };
+            let outgoing = links.node.take_outgoing();
+            let (is_finished, parent, tag) =
+                (links.node.is_finished(), links.parent, links.tag(job));
+            if !outgoing.is_empty() {
+                // Handing one out may have made room for more.
+                self.touched.insert(position);
+            }
+            for message in outgoing {
+                match message {
+                    Outgoing::Parent(report) => self.send_to_parent(tag, parent, report),
+                    Outgoing::Shepherd(order) => self.on_shepherd_order(job, order),
+                    Outgoing::SwitchThread(order) => self.on_switch_order(job, order),
+                    Outgoing::Child(child_index, order) => {
+                        let links = self.positions.get(&position);
+                        let link = links.and_then(|links| links.child_links.get(&child_index));
+                        let send = link.map(|link| Effect::SendOrder(*link, tag, order));
+                        self.effects.extend(send);
+                    }
+                }
+            }
+            if is_finished && self.positions.remove(&position).is_some() && !is_above_first_host {
+                self.effects.push(Effect::EndedHere(job));
+            }
+        }
+    }
+
+    /// A position that may have messages to move and has its links.
+    fn next_touched(&mut self) -> Option<TreePosition> {
+        let is_connected = |position: &&TreePosition| {
+            self.positions.get(position).is_none_or(|links| links.connecting == 0)
+        };
+        let position = self.touched.iter().find(is_connected).copied()?;
+        self.touched.remove(&position);
+        Some(position)
+    }
+
+    fn send_to_parent(&mut self, tag: JobTag, parent: Parent, report: Report) {
+        match parent {
+            Parent::Master => self.step_master(tag.job, MasterEvent::Report(report)),
+            Parent::Peer(link) => {
+                let report = HopReport::Tree(report);
+                self.effects.push(Effect::SendReport(link, tag, report));
+            }
+        }
+    }
+
+    fn on_shepherd_order(&mut self, job: JobId, order: ShepherdOrder) {
+        let ShepherdOrder::Job(JobOrder::StartJob(start)) = order else {
+            return self.effects.push(Effect::ToShepherd(job, order));
+        };
+        let Some(links) = self.positions.get(&(job, false)) else { return };
+        let client_job = self.led_jobs.get(&job).map(|led_job| led_job.client_job);
+        let (placement, parent) = (links.node.placement().clone(), links.parent);
+        let launch = Launch { start, placement, parent, client_job };
+        self.effects.push(Effect::Launch(Box::new(launch)));
+    }
+
+    fn on_switch_order(&mut self, job: JobId, order: SwitchOrder) {
+        if let Some((job, order)) = self.rotation.on_order(job, order) {
+            self.effects.push(Effect::ToSwitchThread(job, order));
+        }
+    }
+}
+
+/// The rotation of the jobs of this host, which needs neither master nor scheduler.
+impl Jobs {
+    /// The job whose turn it is, and the stop that it will report.
+    pub fn expected_rotation_stop(&self) -> Option<(JobId, u64)> {
+        self.rotation.expected_stop()
+    }
+
+    /// The job of the rotation whose turn it was has stopped: the next one and its order, if all of
+    /// them can go on. `has_shepherd` tells whether a job has one.
+    pub fn next_rotation_turn(
+        &mut self,
+        has_shepherd: impl Fn(JobId) -> bool,
+    ) -> Option<(JobId, SwitchOrder)> {
+        let is_ready = |job: JobId| {
+            let links = self.positions.get(&(job, false));
+            has_shepherd(job) && links.is_some_and(|links| !links.node.is_idle())
+        };
+        if self.rotation.jobs().all(is_ready) { self.rotation.next_turn() } else { None }
+    }
+
+    /// The rotation cannot go on after this stop, which goes up the range tree to the scheduler. So
+    /// does the last stop, and one after which the scheduler has to decide because a job may be
+    /// idle.
+    pub fn end_rotation(&mut self, job: JobId, switch_seq: u64) {
+        self.rotation.end();
+        self.on_local_report(job, LocalReport::Switch(SwitchReport::Stopped { switch_seq }));
+    }
+
+    /// The stop of a job was enforced: it ends the rotation that the job is part of.
+    pub fn end_rotation_with(&mut self, job: JobId) {
+        self.rotation.end_with(job);
+    }
+}
+
+/// What the daemon asks about positions.
+impl Jobs {
+    /// The link to the parent of a job's part on this host, if the parent is another host.
+    pub fn parent_link(&self, job: JobId) -> Option<LinkId> {
+        match self.positions.get(&(job, false))?.parent {
+            Parent::Peer(link) => Some(link),
+            Parent::Master => None,
+        }
+    }
+
+    /// The links over which orders of a led job go.
+    pub fn led_links(&self, job: JobId) -> impl Iterator<Item = LinkId> + '_ {
+        let positions = positions_of(job).into_iter().filter_map(|one| self.positions.get(&one));
+        let led = positions.filter(|links| links.parent == Parent::Master);
+        led.flat_map(|links| links.child_links.values().copied())
+    }
+
+    /// Whether jobs use a link. While there are no jobs every link counts as used.
+    pub fn uses_link(&self, link: LinkId) -> bool {
+        let uses_link = |links: &TreeLinks| {
+            links.parent == Parent::Peer(link) || links.child_of_link(link).is_some()
+        };
+        self.positions.is_empty() || self.positions.values().any(uses_link)
+    }
+
+    /// The node of a led job at its master.
+    pub(super) fn led_node(&self, job: JobId) -> Option<&TreeNode> {
+        let mut positions =
+            positions_of(job).into_iter().filter_map(|one| self.positions.get(&one));
+        positions.find(|links| links.parent == Parent::Master).map(|links| &links.node)
+    }
+}
+
+fn positions_of(job: JobId) -> [TreePosition; 2] {
+    [(job, true), (job, false)]
+}
+
+/// Checks that this daemon may take part in the job.
+fn check_placement(
+    placement: &Placement,
+    tag: JobTag,
+    identity: Option<&HostIdentity>,
+) -> Result<(), String> {
+    placement.check()?;
+    let expected_incarnation = placement.self_placement().and_then(|host| host.incarnation);
+    let incarnation = identity.map(|identity| identity.incarnation);
+    match expected_incarnation == incarnation && placement.job_incarnation == tag.incarnation {
+        true => Ok(()),
+        false => Err("its scored has restarted since the job was assigned to it".to_owned()),
+    }
+}
+
+/// The line for the user when hosts are lost. The link to the first of them broke.
+fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
+    let names: Vec<&str> =
+        hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();
+    let first = names.first().copied().unwrap_or("?");
+    let unreachable_note = match names.len() {
+        0 | 1 => String::new(),
+        2..=5 => format!("; unreachable with it: {}", names[1..].join(", ")),
+        count => format!("; unreachable with it: {} hosts", count - 1),
+    };
+    format!("host {first} is lost: {reason}{unreachable_note}. Every process of the job is killed")
+}
