@@ -16,6 +16,8 @@ use score_proto::observation::{ActivitySample, IdleSummary};
 use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
 
+use super::gather::Gather;
+
 /// The largest number of reports that wait for the end of a turn of the loop.
 const MAX_PENDING_REPORTS: usize = 4096;
 
@@ -49,11 +51,6 @@ struct Child {
     credit_to_grant: u64,
     /// Bytes of programs that the child has requested and that have not been sent to it.
     requested_file_bytes: u64,
-    ready: bool,
-    drained: bool,
-    elapsed_ns: Option<u64>,
-    /// The last order to stop that the child has carried out.
-    stopped_switch_seq: u64,
     /// Nothing more comes from the child.
     is_closed: bool,
     /// The child's last report about each element of the running stage.
@@ -69,10 +66,6 @@ impl Child {
             queue: VecDeque::new(),
             credit_to_grant: 0,
             requested_file_bytes: 0,
-            ready: false,
-            drained: false,
-            elapsed_ns: None,
-            stopped_switch_seq: 0,
             is_closed: false,
             idle_summaries: BTreeMap::new(),
             stale: BTreeSet::new(),
@@ -91,16 +84,42 @@ impl Child {
     }
 }
 
-/// A sample of an element, as far as the children have answered.
+/// The only number of the questions that are asked once in a job.
+const ONLY_ONCE: u64 = 1;
+
+/// What all children are asked.
 #[derive(Debug)]
-struct SampleReduction {
-    round: u64,
-    sample: ActivitySample,
-    answered: Vec<bool>,
+struct Questions {
+    /// Whether the job can start. Asked by [`TreeNode::new`].
+    ready: Gather<()>,
+    /// Whether all output has gone up. Each order to drain has the next number.
+    drained: Gather<()>,
+    /// Whether the job has stopped; the number is the stop's. It is also asked by an order to run
+    /// for a certain time.
+    stopped: Gather<()>,
+    /// The time that the job took.
+    finished: Gather<u64>,
+    /// Samples of each element, by round.
+    samples: BTreeMap<u32, Gather<ActivitySample>>,
 }
 
-fn has_stopped(child: &Child, switch_seq: u64) -> bool {
-    child.stopped_switch_seq >= switch_seq || child.is_closed || child.elapsed_ns.is_some()
+impl Questions {
+    fn new(children: &[Child]) -> Self {
+        let mut ready = new_gather(children);
+        ready.ask(ONLY_ONCE);
+        Self {
+            ready,
+            drained: new_gather(children),
+            stopped: new_gather(children),
+            finished: new_gather(children),
+            samples: BTreeMap::new(),
+        }
+    }
+}
+
+/// A question to these children.
+fn new_gather<T: Copy>(children: &[Child]) -> Gather<T> {
+    Gather::new(children.iter().map(|child| !child.hosts.is_empty()))
 }
 
 /// An order as the child gets it.
@@ -128,20 +147,13 @@ pub struct TreeNode {
     mid_line_child: Option<usize>,
     /// The child whose output was sent last.
     last_served: usize,
-    is_ready: bool,
-    draining: bool,
     killed: bool,
-    finishing: bool,
-    finished: bool,
-    /// The order to stop that is being carried out.
-    stopping_switch_seq: Option<u64>,
+    questions: Questions,
     /// The last report that has gone up about each element of the running stage.
     idle_summaries: BTreeMap<u32, IdleSummary>,
     /// Elements that were idle when the job was stopped. If they still are, that has to be
     /// reported.
     unconfirmed_idle: BTreeSet<u32>,
-    /// The last sample of each element.
-    reductions: BTreeMap<u32, SampleReduction>,
     pending_reports: CoalescingQueue<Report>,
     outgoing: Vec<Outgoing>,
 }
@@ -157,33 +169,32 @@ impl TreeNode {
         }
         let self_range = placement.self_host..placement.self_host.saturating_add(1);
         let child_ranges = branch.children().map(|child| child.positions());
-        Self {
-            children: std::iter::once(self_range).chain(child_ranges).map(Child::new).collect(),
-            placement,
-            credit: HOP_WINDOW,
-            mid_line_child: None,
-            last_served: 0,
-            is_ready: false,
-            draining: false,
-            killed: false,
-            finishing: false,
-            finished: false,
-            stopping_switch_seq: None,
-            idle_summaries: BTreeMap::new(),
-            unconfirmed_idle: BTreeSet::new(),
-            reductions: BTreeMap::new(),
-            pending_reports: CoalescingQueue::new(MAX_PENDING_REPORTS),
-            outgoing: Vec::new(),
-        }
+        let children = std::iter::once(self_range).chain(child_ranges).map(Child::new);
+        Self::with_children(placement, children.collect())
     }
 
     /// The node above the first host. It runs no processes.
     pub fn at_master(placement: Placement) -> Self {
         let all_hosts = 0..placement.hosts.len() as u32;
         let mut no_shepherd = Child::new(0..0);
-        (no_shepherd.ready, no_shepherd.is_closed) = (true, true);
-        let children = vec![no_shepherd, Child::new(all_hosts)];
-        Self { children, ..Self::new(placement) }
+        no_shepherd.is_closed = true;
+        Self::with_children(placement, vec![no_shepherd, Child::new(all_hosts)])
+    }
+
+    fn with_children(placement: Placement, children: Vec<Child>) -> Self {
+        Self {
+            questions: Questions::new(&children),
+            children,
+            placement,
+            credit: HOP_WINDOW,
+            mid_line_child: None,
+            last_served: 0,
+            killed: false,
+            idle_summaries: BTreeMap::new(),
+            unconfirmed_idle: BTreeSet::new(),
+            pending_reports: CoalescingQueue::new(MAX_PENDING_REPORTS),
+            outgoing: Vec::new(),
+        }
     }
 
     /// The hosts that report through a child.
@@ -207,11 +218,18 @@ impl TreeNode {
 
     /// The hosts of the children that have been ordered to stop and have not stopped yet.
     pub fn unstopped_hosts(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
-        let is_unstopped = |switch_seq| move |child: &&Child| !has_stopped(child, switch_seq);
-        let unstopped = self
-            .stopping_switch_seq
-            .map(|switch_seq| self.children.iter().filter(is_unstopped(switch_seq)));
-        unstopped.into_iter().flatten().map(|child| child.hosts.clone())
+        let is_stopping = self.questions.stopped.is_open();
+        let children = self.children.iter().enumerate();
+        let unstopped =
+            children.filter(move |(index, _)| is_stopping && !self.has_child_stopped(*index));
+        unstopped.map(|(_, child)| child.hosts.clone())
+    }
+
+    /// Whether a child has carried out the last order to stop, or has nothing left to stop.
+    fn has_child_stopped(&self, child_index: usize) -> bool {
+        self.questions.stopped.has_answered(child_index)
+            || self.questions.finished.has_answered(child_index)
+            || self.children[child_index].is_closed
     }
 
     /// Whether output waits until the parent has taken the earlier output.
@@ -232,7 +250,7 @@ impl TreeNode {
 
     /// Whether the last report has gone up.
     pub fn is_finished(&self) -> bool {
-        self.finished
+        self.questions.finished.is_complete()
     }
 
     /// Passes the placement of the job on to the child hosts: their first order.
@@ -279,22 +297,20 @@ impl TreeNode {
 
     fn on_job_order(&mut self, order: &JobOrder) {
         match order {
-            JobOrder::Drain => {
-                self.draining = true;
-                self.children.iter_mut().for_each(|child| child.drained = false);
-            }
+            JobOrder::Drain => self.questions.drained.ask_next(),
             JobOrder::Kill => self.killed = true,
             JobOrder::StartStage(_) => {
                 self.idle_summaries.clear();
-                self.reductions.clear();
+                self.questions.samples.clear();
                 self.unconfirmed_idle.clear();
                 self.children.iter_mut().for_each(|child| {
                     child.idle_summaries.clear();
                     child.stale.clear();
                 });
             }
-            JobOrder::Finish => self.finishing = true,
-            JobOrder::StartJob(_)
+            JobOrder::Finish if !self.is_finished() => self.questions.finished.ask(ONLY_ONCE),
+            JobOrder::Finish
+            | JobOrder::StartJob(_)
             | JobOrder::Flushed { .. }
             | JobOrder::Stdin(_)
             | JobOrder::StdinEof
@@ -307,17 +323,17 @@ impl TreeNode {
     fn on_switch_order(&mut self, order: &SwitchOrder) {
         match order {
             SwitchOrder::Stop { switch_seq, .. } => {
-                self.stopping_switch_seq = Some(*switch_seq);
+                self.questions.stopped.ask(*switch_seq);
                 self.children.iter_mut().for_each(Child::on_stopped);
                 self.require_idle_confirmation();
             }
             SwitchOrder::Run { stop_condition, .. } => match stop_condition {
                 StopCondition::Unchanged => {}
-                StopCondition::OnOrder => self.stopping_switch_seq = None,
+                StopCondition::OnOrder => self.questions.stopped.cancel(),
                 // The job will stop without a further order.
                 StopCondition::After { switch_seq: seq, .. }
                 | StopCondition::LocalRotation(LocalRotation { first_switch_seq: seq, .. }) => {
-                    self.stopping_switch_seq = Some(*seq);
+                    self.questions.stopped.ask(*seq);
                 }
             },
         }
@@ -340,16 +356,20 @@ impl TreeNode {
         let Some(child) = self.children.get_mut(child_index) else { return };
         match report {
             Report::FileRequest(request) => return self.on_file_request(child_index, request),
-            Report::Job(JobReport::Ready) => child.ready = true,
-            Report::Job(JobReport::Finished { elapsed_ns }) => child.elapsed_ns = Some(elapsed_ns),
-            Report::Output(OutputReport::Drained) if self.killed => child.drained = true,
+            Report::Job(JobReport::Ready) => {
+                self.questions.ready.on_answer(child_index, ONLY_ONCE, ());
+            }
+            Report::Job(JobReport::Finished { elapsed_ns }) => {
+                self.questions.finished.on_answer(child_index, ONLY_ONCE, elapsed_ns);
+            }
+            Report::Output(OutputReport::Drained) if self.killed => self.on_drained(child_index),
             Report::Output(report) => child.queue.push_back(report),
             Report::Switch(SwitchReport::IdleSummary { element, summary }) => {
                 child.on_idle_summary(element, summary)
             }
             Report::Switch(SwitchReport::Stopped { switch_seq }) => {
-                child.stopped_switch_seq = child.stopped_switch_seq.max(switch_seq);
                 child.on_stopped();
+                self.questions.stopped.on_answer(child_index, switch_seq, ());
             }
             Report::Element { element, report: ElementReport::SampleResult { round, sample } } => {
                 self.on_sample(child_index, element, round, sample)
@@ -401,7 +421,7 @@ impl TreeNode {
     pub fn on_child_lost(&mut self, child_index: usize, code: u8, reason: String) {
         if let Some(child) = self.children.get_mut(child_index)
             && !child.is_closed
-            && child.elapsed_ns.is_none()
+            && !self.questions.finished.has_answered(child_index)
         {
             let hosts = child.hosts.clone();
             // The loss is reported before anything that the child's end completes.
@@ -422,24 +442,16 @@ impl TreeNode {
     /// A child has sampled an element. The answers of all children go up as one report, after all
     /// of their earlier reports. A lost child never answers, but then the job ends.
     fn on_sample(&mut self, child_index: usize, element: u32, round: u64, sample: ActivitySample) {
-        let child_count = self.children.len();
-        let new_reduction = || SampleReduction {
-            round,
-            sample: ActivitySample::EMPTY,
-            answered: vec![false; child_count],
-        };
-        let reduction = self.reductions.entry(element).or_insert_with(new_reduction);
-        if reduction.round < round {
-            *reduction = new_reduction();
+        let samples = self.questions.samples.entry(element);
+        let samples = samples.or_insert_with(|| new_gather(&self.children));
+        // The first answer to a round asks for it.
+        if samples.number() < round {
+            samples.ask(round);
         }
-        if reduction.round > round || std::mem::replace(&mut reduction.answered[child_index], true)
-        {
-            return;
-        }
-        reduction.sample = reduction.sample.combine(sample);
-        let has_no_hosts = |index: usize| self.children[index].hosts.is_empty();
-        if (0..child_count).all(|index| reduction.answered[index] || has_no_hosts(index)) {
-            let sample = reduction.sample;
+        samples.on_answer(child_index, round, sample);
+        if let Some(answers) = samples.take(|_| false) {
+            let samples = answers.into_iter().map(|(_, sample)| sample);
+            let sample = samples.fold(ActivitySample::EMPTY, ActivitySample::combine);
             self.queue_report(ElementReport::SampleResult { round, sample }.of(element));
         }
     }
@@ -483,15 +495,13 @@ impl TreeNode {
                 self.outgoing.push(to_child(child_index, Order::OutputAck(credit)));
             }
         }
-        if self.finishing
-            && !self.finished
-            && self.children.iter().all(|child| self.is_child_done(child))
-        {
-            self.finished = true;
-            let elapsed_ns =
-                self.children.iter().filter_map(|child| child.elapsed_ns).max().unwrap_or(0);
-            let report = Report::Job(JobReport::Finished { elapsed_ns });
-            self.outgoing.push(Outgoing::Parent(report));
+        if self.killed || self.children.iter().all(|child| child.queue.is_empty()) {
+            let is_lost = |child_index: usize| self.children[child_index].is_closed;
+            if let Some(answers) = self.questions.finished.take(is_lost) {
+                let elapsed_ns = answers.into_iter().map(|(_, elapsed_ns)| elapsed_ns).max();
+                let report = JobReport::Finished { elapsed_ns: elapsed_ns.unwrap_or(0) };
+                self.outgoing.push(Outgoing::Parent(Report::Job(report)));
+            }
         }
         std::mem::take(&mut self.outgoing)
     }
@@ -509,8 +519,10 @@ impl TreeNode {
         }
     }
 
-    fn is_child_done(&self, child: &Child) -> bool {
-        (child.elapsed_ns.is_some() || child.is_closed) && (child.queue.is_empty() || self.killed)
+    /// All output of a child has gone up.
+    fn on_drained(&mut self, child_index: usize) {
+        let number = self.questions.drained.number();
+        self.questions.drained.on_answer(child_index, number, ());
     }
 
     /// Moves the reports that may go up now.
@@ -529,7 +541,7 @@ impl TreeNode {
                 }
                 Some(OutputReport::Drained) => {
                     child.queue.pop_front();
-                    child.drained = true;
+                    self.on_drained(child_index);
                     continue;
                 }
                 Some(OutputReport::Flush { .. }) | None => {}
@@ -537,26 +549,31 @@ impl TreeNode {
             let report = child.queue.pop_front().map(Report::Output);
             self.outgoing.extend(report.map(Outgoing::Parent));
         }
-        let is_drained = |child: &Child| {
-            child.drained || (child.is_closed && (child.queue.is_empty() || self.killed))
+        self.report_complete();
+    }
+
+    /// Reports what all children have answered.
+    fn report_complete(&mut self) {
+        let is_done = |child_index: usize| {
+            let child = &self.children[child_index];
+            child.is_closed && (child.queue.is_empty() || self.killed)
         };
-        if self.draining && self.children.iter().all(is_drained) {
-            self.draining = false;
+        if self.questions.drained.take(is_done).is_some() {
             self.outgoing.push(Outgoing::Parent(Report::Output(OutputReport::Drained)));
         }
-        if let Some(switch_seq) = self.stopping_switch_seq
-            && self.children.iter().all(|child| has_stopped(child, switch_seq))
-        {
-            self.stopping_switch_seq = None;
+        let is_over = |child_index: usize| {
+            self.children[child_index].is_closed
+                || self.questions.finished.has_answered(child_index)
+        };
+        if let Some(answers) = self.questions.stopped.take(is_over) {
             self.require_idle_confirmation();
             // Of several turns of a rotation, the last one counts.
-            let last =
-                self.children.iter().map(|child| child.stopped_switch_seq).max().unwrap_or(0);
-            let switch_seq = switch_seq.max(last);
+            let last = answers.into_iter().map(|(switch_seq, ())| switch_seq).max().unwrap_or(0);
+            let switch_seq = last.max(self.questions.stopped.number());
             self.queue_report(Report::Switch(SwitchReport::Stopped { switch_seq }));
         }
-        if !self.is_ready && self.children.iter().all(|child| child.ready) {
-            self.is_ready = true;
+        // The job of a lost child ends: it needs no report.
+        if self.questions.ready.take(|_| false).is_some() {
             self.queue_report(Report::Job(JobReport::Ready));
         }
     }
