@@ -55,30 +55,25 @@ enum Phase {
 pub struct DeadlockResponse {
     nodes: u32,
     detector: Detector,
-    all_idle: bool,
-    /// The job was stopped after its hosts reported idle.
-    idle_report_stale: bool,
     phase: Phase,
 }
 
 impl DeadlockResponse {
     /// The response for a parallel process of this many nodes, none of which was sampled.
     pub fn new(nodes: u32) -> Self {
-        let detector = Detector::new(nodes);
-        Self { nodes, detector, all_idle: false, idle_report_stale: false, phase: Phase::Watching }
+        Self { nodes, detector: Detector::new(nodes), phase: Phase::Watching }
     }
 
     /// Whether all of its processes wait and no message is outstanding, as reported since the job
     /// runs again, if it was stopped. The element then needs no processor, unless it is inspected.
     pub fn needs_no_processor(&self) -> bool {
         let is_inspecting = matches!(self.phase, Phase::Watching) && self.detector.is_suspecting();
-        self.all_idle && !self.idle_report_stale && !is_inspecting
+        self.detector.idle_since_stop().is_some() && !is_inspecting
     }
 
     /// The job is stopped: hosts whose processes were idle check again when it runs again.
-    pub fn on_stopped(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
-        self.idle_report_stale = true;
-        self.step_detector(DetectorEvent::Stopped, now)
+    pub fn on_stopped(&mut self, switch_seq: u64, now: MonotonicTime) -> Vec<ResponseAction> {
+        self.step_detector(DetectorEvent::Stopped { switch_seq }, now)
     }
 
     /// When [`DeadlockResponse::on_tick`] is due.
@@ -93,19 +88,22 @@ impl DeadlockResponse {
     /// The combined idle report of all hosts.
     pub fn on_idle_report(
         &mut self,
-        quiet: IdleSummary,
+        summary: IdleSummary,
         now: MonotonicTime,
     ) -> Vec<ResponseAction> {
-        (self.all_idle, self.idle_report_stale) = (quiet.is_quiescent(), false);
-        let event = if self.all_idle { DetectorEvent::AllIdle } else { DetectorEvent::SomeBusy };
+        let event = match summary.is_quiescent() {
+            true => DetectorEvent::AllIdle { stop_seq: summary.stop_seq },
+            false => DetectorEvent::SomeBusy,
+        };
         self.step_detector(event, now)
     }
 
     /// An order is about to wake a process: the samples so far prove nothing.
     pub fn on_disturbed(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        let idle_since_stop = self.detector.idle_since_stop();
         let mut steps = self.step_detector(DetectorEvent::SomeBusy, now);
-        if self.all_idle && !self.idle_report_stale {
-            steps.extend(self.step_detector(DetectorEvent::AllIdle, now));
+        if let Some(stop_seq) = idle_since_stop {
+            steps.extend(self.step_detector(DetectorEvent::AllIdle { stop_seq }, now));
         }
         steps
     }
@@ -150,10 +148,8 @@ impl DeadlockResponse {
         }
     }
 
+    /// After its verdict the detector takes no action any more.
     fn step_detector(&mut self, event: DetectorEvent, now: MonotonicTime) -> Vec<ResponseAction> {
-        if !matches!(self.phase, Phase::Watching) {
-            return Vec::new();
-        }
         let mut steps = Vec::new();
         for action in self.detector.on(event, now) {
             match action {
@@ -241,7 +237,7 @@ mod tests {
     const T0: MonotonicTime = MonotonicTime::from_secs(100);
 
     fn idle_report() -> IdleSummary {
-        IdleSummary { idle: true, sent: 3, received: 3, outstanding_rma: 0 }
+        IdleSummary { idle: true, sent: 3, received: 3, outstanding_rma: 0, stop_seq: 0 }
     }
 
     fn activity() -> ActivitySample {

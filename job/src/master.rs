@@ -228,7 +228,7 @@ impl JobMaster {
             }
             MasterEvent::Stop { switch_seq, lasting } => {
                 self.is_scheduled = false;
-                self.on_stopped();
+                self.on_stopped(switch_seq);
                 let order = SwitchOrder::Stop { switch_seq, is_lasting: lasting };
                 self.send_order(Order::Switch(order));
             }
@@ -277,9 +277,10 @@ impl JobMaster {
         }));
     }
 
-    fn on_stopped(&mut self) {
-        (0..self.deadlock_responses.len() as u32)
-            .for_each(|element| self.update_response(element, DeadlockResponse::on_stopped));
+    fn on_stopped(&mut self, switch_seq: u64) {
+        (0..self.deadlock_responses.len() as u32).for_each(|element| {
+            self.update_response(element, |response, now| response.on_stopped(switch_seq, now));
+        });
     }
 
     fn start_if_due(&mut self) {
@@ -382,7 +383,7 @@ impl JobMaster {
             Report::Job(report) => self.on_job_report(report),
             Report::Element { element, report } => self.on_element_report(element, report),
             Report::Switch(SwitchReport::Stopped { switch_seq }) => {
-                self.on_stopped();
+                self.on_stopped(switch_seq);
                 self.send_to_gang(GangRequest::Stopped(switch_seq));
             }
             Report::Switch(SwitchReport::IdleSummary { element, summary }) => {

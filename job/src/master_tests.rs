@@ -353,13 +353,15 @@ fn round_of(actions: &[MasterAction]) -> u64 {
     actions.iter().find_map(round).unwrap_or_else(|| panic!("{actions:?}"))
 }
 
+/// All processes of element 0 are idle, as reported after this stop.
+fn idle_after(stop_seq: u64) -> Report {
+    let summary = IdleSummary { stop_seq, ..IdleSummary::EMPTY };
+    Report::Switch(SwitchReport::IdleSummary { element: 0, summary })
+}
+
 /// The job is held for the confirming round of element 0.
 fn held_for_inspection(job: &mut JobMaster) -> u64 {
-    let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
-    let mut round = round_of(&report(
-        job,
-        Report::Switch(SwitchReport::IdleSummary { element: 0, summary: quiet }),
-    ));
+    let mut round = round_of(&report(job, idle_after(0)));
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
     for _ in 0..2 {
         round =
@@ -377,7 +379,7 @@ fn idle_without_deadlock(
     job: &mut JobMaster,
     element: u32,
 ) -> (Vec<GangRequest>, Vec<GangRequest>) {
-    let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
+    let quiet = IdleSummary { stop_seq: 0, ..IdleSummary::EMPTY };
     let idle = report(job, Report::Switch(SwitchReport::IdleSummary { element, summary: quiet }));
     let activity = ActivitySample { node_count: NODES, idle: false, ..ActivitySample::EMPTY };
     let seen = ElementReport::SampleResult { round: round_of(&idle), sample: activity }.of(element);
@@ -393,7 +395,7 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
         (vec![], vec![GangRequest::Idle]),
         "not while it is looked at"
     );
-    let quiet = IdleSummary { idle: true, sent: 1, ..IdleSummary::EMPTY };
+    let quiet = IdleSummary { sent: 1, ..IdleSummary::EMPTY };
     let in_flight =
         report(&mut job, Report::Switch(SwitchReport::IdleSummary { element: 1, summary: quiet }));
     assert_eq!(gang_requests(&in_flight), [GangRequest::Busy], "a message is under way");
@@ -403,26 +405,23 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
 #[test]
 fn a_job_that_was_stopped_is_idle_when_its_hosts_report_idle_again() {
     let mut job = started(&[1], ProgramKind::Score);
-    let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
-    let idle = Report::Switch(SwitchReport::IdleSummary { element: 0, summary: quiet });
     assert_eq!(idle_without_deadlock(&mut job, 0).1, [GangRequest::Idle]);
     let stopped = job.on(MasterEvent::Stop { switch_seq: 7, lasting: false });
     assert_eq!(gang_requests(&stopped), [GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job, 8)), []);
-    assert_eq!(gang_requests(&report(&mut job, idle.clone())), [GangRequest::Idle]);
+    assert_eq!(gang_requests(&report(&mut job, idle_after(0))), [], "sent before the stop");
+    assert_eq!(gang_requests(&report(&mut job, idle_after(7))), [GangRequest::Idle]);
     // The job stops by its timer.
     let stopped = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 9 }));
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9), GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job, 10)), []);
-    assert_eq!(gang_requests(&report(&mut job, idle)), [GangRequest::Idle]);
+    assert_eq!(gang_requests(&report(&mut job, idle_after(9))), [GangRequest::Idle]);
 }
 
 #[test]
 fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
     let mut job = started(&[1], ProgramKind::Score);
-    let quiet = IdleSummary { idle: true, ..IdleSummary::EMPTY };
-    let idle = Report::Switch(SwitchReport::IdleSummary { element: 0, summary: quiet });
-    let round = round_of(&report(&mut job, idle.clone()));
+    let round = round_of(&report(&mut job, idle_after(0)));
     let stopped = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 9 }));
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9)]);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
@@ -432,7 +431,7 @@ fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
         "of before"
     );
     run(&mut job, 10);
-    assert!(round_of(&report(&mut job, idle)) > round);
+    assert!(round_of(&report(&mut job, idle_after(9))) > round);
 }
 
 #[test]

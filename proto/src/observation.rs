@@ -15,12 +15,18 @@ pub struct IdleSummary {
     pub received: u64,
     /// Remote reads and writes that are outstanding.
     pub outstanding_rma: u64,
+    /// The last stop that all of them have been through; 0 for none. Processes that were idle
+    /// before a later stop may have work to do after it.
+    pub stop_seq: u64,
 }
 
 impl IdleSummary {
     /// The summary of no process.
     pub const EMPTY: IdleSummary =
-        IdleSummary { idle: true, sent: 0, received: 0, outstanding_rma: 0 };
+        IdleSummary { idle: true, sent: 0, received: 0, outstanding_rma: 0, stop_seq: u64::MAX };
+    /// Some process is busy: then nothing else matters.
+    pub const BUSY: IdleSummary =
+        IdleSummary { idle: false, sent: 0, received: 0, outstanding_rma: 0, stop_seq: 0 };
 
     /// The summary of both. Counters of hostile processes may wrap around.
     #[must_use]
@@ -30,6 +36,7 @@ impl IdleSummary {
             sent: self.sent.wrapping_add(other.sent),
             received: self.received.wrapping_add(other.received),
             outstanding_rma: self.outstanding_rma.wrapping_add(other.outstanding_rma),
+            stop_seq: self.stop_seq.min(other.stop_seq),
         }
     }
 

@@ -9,7 +9,10 @@ use crate::cluster::MonotonicTime;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DetectorEvent {
     /// All hosts report that all of its processes on them are idle.
-    AllIdle,
+    AllIdle {
+        /// The last stop before that.
+        stop_seq: u64,
+    },
     /// A host reports that one of its processes is busy.
     SomeBusy,
     /// All hosts have taken their snapshot.
@@ -21,9 +24,12 @@ pub enum DetectorEvent {
     },
     /// The whole job has stopped as requested.
     GangStopped,
-    /// The job's slice has ended. When it runs again, hosts whose processes are idle report it
-    /// again.
-    Stopped,
+    /// The job is being stopped, or has stopped. When it runs again, hosts whose processes are idle
+    /// report it again.
+    Stopped {
+        /// The number of the stop.
+        switch_seq: u64,
+    },
     /// Time has passed.
     Tick,
 }
@@ -65,9 +71,10 @@ enum State {
 pub struct Detector {
     nodes: u32,
     state: State,
-    all_idle: bool,
-    /// All were idle before a stop, and have not reported it since.
-    stopped_while_idle: bool,
+    /// All are idle, by reports that follow this stop. None: some process is busy.
+    idle_since_stop: Option<u64>,
+    /// The last stop of the job.
+    last_stop: u64,
     round: u64,
     backoff: Duration,
     recheck_delay: Duration,
@@ -76,17 +83,24 @@ pub struct Detector {
 impl Detector {
     /// A detector for a parallel process of this many nodes.
     pub fn new(nodes: u32) -> Self {
-        let (state, backoff) = (State::Busy, MIN_BACKOFF_INTERVAL);
-        let (all_idle, stopped_while_idle, round) = (false, false, 0);
         Self {
             nodes,
-            state,
-            all_idle,
-            stopped_while_idle,
-            round,
-            backoff,
+            state: State::Busy,
+            idle_since_stop: None,
+            last_stop: 0,
+            round: 0,
+            backoff: MIN_BACKOFF_INTERVAL,
             recheck_delay: RECHECK_INTERVAL,
         }
+    }
+
+    /// All are idle, as reported after the last stop: the stop that the reports follow.
+    pub fn idle_since_stop(&self) -> Option<u64> {
+        self.idle_since_stop.filter(|stop_seq| *stop_seq >= self.last_stop)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.idle_since_stop().is_some()
     }
 
     /// Whether a deadlock was found.
@@ -98,7 +112,7 @@ impl Detector {
     /// When the next `Tick` is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match self.state {
-            State::Backoff(_) if self.stopped_while_idle => None,
+            State::Backoff(_) if !self.is_idle() => None,
             State::Backoff(deadline) | State::RecheckDelay(deadline) => Some(deadline),
             _ => None,
         }
@@ -113,9 +127,10 @@ impl Detector {
     /// Handles an event.
     pub fn on(&mut self, event: DetectorEvent, now: MonotonicTime) -> Vec<DetectorAction> {
         match (event, self.state) {
-            (DetectorEvent::AllIdle, state) => {
-                (self.all_idle, self.stopped_while_idle) = (true, false);
+            (DetectorEvent::AllIdle { stop_seq }, state) => {
+                self.idle_since_stop = Some(stop_seq);
                 match state {
+                    _ if !self.is_idle() => Vec::new(),
                     State::Busy => {
                         self.backoff = MIN_BACKOFF_INTERVAL;
                         self.start_round1()
@@ -124,8 +139,8 @@ impl Detector {
                     _ => Vec::new(),
                 }
             }
-            (DetectorEvent::Stopped, state) => {
-                self.stopped_while_idle = self.all_idle;
+            (DetectorEvent::Stopped { switch_seq }, state) => {
+                self.last_stop = self.last_stop.max(switch_seq);
                 if matches!(
                     state,
                     State::Round1 | State::Round2 | State::Round3 | State::RecheckDelay(_)
@@ -135,7 +150,7 @@ impl Detector {
                 Vec::new()
             }
             (DetectorEvent::SomeBusy, state) => {
-                (self.all_idle, self.stopped_while_idle) = (false, false);
+                self.idle_since_stop = None;
                 match state {
                     State::Deadlocked => Vec::new(),
                     _ => self.back_off(now),
@@ -149,7 +164,7 @@ impl Detector {
                 self.take_snapshot(true)
             }
             (DetectorEvent::Tick, State::Backoff(deadline))
-                if deadline <= now && !self.stopped_while_idle =>
+                if deadline <= now && self.is_idle() =>
             {
                 self.start_round1()
             }
@@ -220,7 +235,7 @@ impl Detector {
 
     fn back_off(&mut self, now: MonotonicTime) -> Vec<DetectorAction> {
         let was_stopped = matches!(self.state, State::StoppingGang | State::ConfirmRound);
-        self.state = if self.all_idle {
+        self.state = if self.idle_since_stop.is_some() {
             self.backoff = (self.backoff * 2).min(MAX_BACKOFF_INTERVAL);
             State::Backoff(now + self.backoff)
         } else {

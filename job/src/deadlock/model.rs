@@ -416,7 +416,8 @@ impl Model {
         let mut next = state.clone();
         if !state.started {
             next.started = true;
-            let actions = next.detector.on(DetectorEvent::AllIdle, MonotonicTime::ZERO);
+            let actions =
+                next.detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, MonotonicTime::ZERO);
             self.apply(next, actions);
         } else if let Some((_, readings)) = &state.round {
             let word_count = |p: usize| readings[p].words(&state.processes[p]);

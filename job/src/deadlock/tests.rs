@@ -54,7 +54,7 @@ fn a_deadlock_is_found_in_the_first_rounds() {
     let mut histories = [LastRound::default(), LastRound::default()];
     let mut samples =
         [ProcessSnapshot { idle: true, sent: 3, received: 3, ..ProcessSnapshot::default() }; 2];
-    let mut actions = detector.on(DetectorEvent::AllIdle, MonotonicTime::ZERO);
+    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, MonotonicTime::ZERO);
     for _ in 0..4 {
         if let [DetectorAction::StopGang] = actions[..] {
             actions = detector.on(DetectorEvent::GangStopped, MonotonicTime::ZERO);
@@ -81,7 +81,7 @@ fn snapshots_become_rare_while_all_are_idle_without_deadlock() {
     let mut history = LastRound::default();
     let sample = ProcessSnapshot { idle: true, sent: 1, received: 0, ..ProcessSnapshot::default() };
     let (mut now, mut snapshots) = (MonotonicTime::ZERO, 0);
-    let mut actions = detector.on(DetectorEvent::AllIdle, now);
+    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, now);
     while now < Duration::from_secs(60) {
         match actions[..] {
             [DetectorAction::TakeSnapshot { round, .. }] => {
@@ -100,7 +100,7 @@ fn snapshots_become_rare_while_all_are_idle_without_deadlock() {
     detector.on(DetectorEvent::SomeBusy, now);
     assert_eq!(detector.deadline(), None);
     assert!(matches!(
-        detector.on(DetectorEvent::AllIdle, now)[..],
+        detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, now)[..],
         [DetectorAction::TakeSnapshot { .. }]
     ));
 }
@@ -116,7 +116,7 @@ fn a_spinning_process_that_has_not_polled_is_waited_for() {
         ..ProcessSnapshot::default()
     };
     let mut now = MonotonicTime::ZERO;
-    let mut actions = detector.on(DetectorEvent::AllIdle, now);
+    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, now);
     for round in 0..40 {
         match actions[..] {
             [DetectorAction::TakeSnapshot { round, stopped }] => {
@@ -163,7 +163,9 @@ fn rounds_that_a_stop_has_cut_short_begin_again_when_the_job_runs() {
         [DetectorAction::TakeSnapshot { round, stopped: false }] => round,
         _ => panic!("{actions:?}"),
     };
-    let mut round = first(detector.on(DetectorEvent::AllIdle, MonotonicTime::ZERO));
+    let all_idle = |stop_seq| DetectorEvent::AllIdle { stop_seq };
+    let stopped = |switch_seq| DetectorEvent::Stopped { switch_seq };
+    let mut round = first(detector.on(all_idle(0), MonotonicTime::ZERO));
     for slice in 0..10 {
         assert!(detector.is_suspecting());
         assert_eq!(
@@ -171,13 +173,16 @@ fn rounds_that_a_stop_has_cut_short_begin_again_when_the_job_runs() {
             round + 1,
             "slice {slice}"
         );
-        assert_eq!(detector.on(DetectorEvent::Stopped, MonotonicTime::ZERO), []);
+        assert_eq!(detector.on(stopped(slice + 1), MonotonicTime::ZERO), []);
         assert!(!detector.is_suspecting() && detector.deadline().is_none());
         assert_eq!(detector.on(round_done(round + 1), MonotonicTime::ZERO), [], "of before");
         assert_eq!(detector.on(DetectorEvent::Tick, MonotonicTime::ZERO), []);
-        round = first(detector.on(DetectorEvent::AllIdle, MonotonicTime::ZERO));
+        // This report was sent before the stop.
+        assert_eq!(detector.on(all_idle(slice), MonotonicTime::ZERO), []);
+        assert!(!detector.is_suspecting() && detector.deadline().is_none());
+        round = first(detector.on(all_idle(slice + 1), MonotonicTime::ZERO));
     }
-    detector.on(DetectorEvent::Stopped, MonotonicTime::ZERO);
+    detector.on(stopped(11), MonotonicTime::ZERO);
     detector.on(DetectorEvent::SomeBusy, MonotonicTime::ZERO);
     assert!(!detector.is_suspecting() && detector.deadline().is_none());
 }

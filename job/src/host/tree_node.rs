@@ -55,8 +55,6 @@ struct Child {
     is_closed: bool,
     /// The child's last report about each element of the running stage.
     idle_summaries: BTreeMap<u32, IdleSummary>,
-    /// Elements that were idle when the job was stopped and that have not been reported idle again.
-    stale: BTreeSet<u32>,
 }
 
 impl Child {
@@ -68,19 +66,7 @@ impl Child {
             requested_file_bytes: 0,
             is_closed: false,
             idle_summaries: BTreeMap::new(),
-            stale: BTreeSet::new(),
         }
-    }
-
-    /// The idle elements will be checked again when the job continues.
-    fn on_stopped(&mut self) {
-        let idle = self.idle_summaries.iter().filter(|(_, summary)| summary.idle);
-        self.stale = idle.map(|(element, _)| *element).collect();
-    }
-
-    fn on_idle_summary(&mut self, element: u32, summary: IdleSummary) {
-        self.stale.remove(&element);
-        self.idle_summaries.insert(element, summary);
     }
 }
 
@@ -151,9 +137,6 @@ pub struct TreeNode {
     questions: Questions,
     /// The last report that has gone up about each element of the running stage.
     idle_summaries: BTreeMap<u32, IdleSummary>,
-    /// Elements that were idle when the job was stopped. If they still are, that has to be
-    /// reported.
-    unconfirmed_idle: BTreeSet<u32>,
     pending_reports: CoalescingQueue<Report>,
     outgoing: Vec<Outgoing>,
 }
@@ -191,7 +174,6 @@ impl TreeNode {
             last_served: 0,
             killed: false,
             idle_summaries: BTreeMap::new(),
-            unconfirmed_idle: BTreeSet::new(),
             pending_reports: CoalescingQueue::new(MAX_PENDING_REPORTS),
             outgoing: Vec::new(),
         }
@@ -302,11 +284,7 @@ impl TreeNode {
             JobOrder::StartStage(_) => {
                 self.idle_summaries.clear();
                 self.questions.samples.clear();
-                self.unconfirmed_idle.clear();
-                self.children.iter_mut().for_each(|child| {
-                    child.idle_summaries.clear();
-                    child.stale.clear();
-                });
+                self.children.iter_mut().for_each(|child| child.idle_summaries.clear());
             }
             JobOrder::Finish if !self.is_finished() => self.questions.finished.ask(ONLY_ONCE),
             JobOrder::Finish
@@ -324,8 +302,6 @@ impl TreeNode {
         match order {
             SwitchOrder::Stop { switch_seq, .. } => {
                 self.questions.stopped.ask(*switch_seq);
-                self.children.iter_mut().for_each(Child::on_stopped);
-                self.require_idle_confirmation();
             }
             SwitchOrder::Run { stop_condition, .. } => match stop_condition {
                 StopCondition::Unchanged => {}
@@ -365,10 +341,9 @@ impl TreeNode {
             Report::Output(OutputReport::Drained) if self.killed => self.on_drained(child_index),
             Report::Output(report) => child.queue.push_back(report),
             Report::Switch(SwitchReport::IdleSummary { element, summary }) => {
-                child.on_idle_summary(element, summary)
+                child.idle_summaries.insert(element, summary);
             }
             Report::Switch(SwitchReport::Stopped { switch_seq }) => {
-                child.on_stopped();
                 self.questions.stopped.on_answer(child_index, switch_seq, ());
             }
             Report::Element { element, report: ElementReport::SampleResult { round, sample } } => {
@@ -456,30 +431,18 @@ impl TreeNode {
         }
     }
 
-    /// Idle elements have to be reported again when the job continues.
-    fn require_idle_confirmation(&mut self) {
-        let idle = self.idle_summaries.iter().filter(|(_, summary)| summary.idle);
-        self.unconfirmed_idle = idle.map(|(element, _)| *element).collect();
-    }
-
-    /// Reports whether all children are idle, if that has changed, and once after each stop. A host
-    /// that has not reported counts as busy.
+    /// Reports whether all children are idle, if that has changed or if all have been through a
+    /// further stop. A host that has not reported counts as busy.
     fn report_idle(&mut self) {
         let elements: BTreeSet<u32> =
             self.children.iter().flat_map(|child| child.idle_summaries.keys().copied()).collect();
         for element in elements {
-            let busy = IdleSummary { idle: false, ..IdleSummary::EMPTY };
-            let children_with_hosts =
-                || self.children.iter().filter(|child| !child.hosts.is_empty());
-            let combined = children_with_hosts()
-                .map(|child| child.idle_summaries.get(&element).copied().unwrap_or(busy))
-                .fold(IdleSummary::EMPTY, IdleSummary::combine);
-            if combined.idle && children_with_hosts().any(|child| child.stale.contains(&element)) {
-                continue;
-            }
-            let summary = if combined.idle { combined } else { busy };
-            let reannounce = self.unconfirmed_idle.remove(&element) && combined.idle;
-            if self.idle_summaries.insert(element, summary) != Some(summary) || reannounce {
+            let children_with_hosts = self.children.iter().filter(|child| !child.hosts.is_empty());
+            let combined = children_with_hosts
+                .map(|child| child.idle_summaries.get(&element).unwrap_or(&IdleSummary::BUSY))
+                .fold(IdleSummary::EMPTY, |sum, summary| sum.combine(*summary));
+            let summary = if combined.idle { combined } else { IdleSummary::BUSY };
+            if self.idle_summaries.insert(element, summary) != Some(summary) {
                 self.queue_report(Report::Switch(SwitchReport::IdleSummary { element, summary }));
             }
         }
@@ -566,7 +529,6 @@ impl TreeNode {
                 || self.questions.finished.has_answered(child_index)
         };
         if let Some(answers) = self.questions.stopped.take(is_over) {
-            self.require_idle_confirmation();
             // Of several turns of a rotation, the last one counts.
             let last = answers.into_iter().map(|(switch_seq, ())| switch_seq).max().unwrap_or(0);
             let switch_seq = last.max(self.questions.stopped.number());

@@ -152,65 +152,55 @@ fn equal_reports_of_all_hosts_go_up_as_one() {
 #[test]
 fn after_a_stop_every_host_must_report_idle_again() {
     let mut tree_node = root_node();
-    let run = |switch_seq, stop_condition| {
-        Order::Switch(SwitchOrder::Run { switch_seq, idle_check_interval_us: 1500, stop_condition })
-    };
-    (0..3).for_each(|child_index| tree_node.on_report(child_index, idle_summary(true, 1)));
-    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)]);
-    tree_node.on_order(run(1, StopCondition::Unchanged));
-    tree_node.on_report(1, idle_summary(true, 1));
+    let idle = |sent| idle_after(0, sent);
+    (0..3).for_each(|child_index| tree_node.on_report(child_index, idle(1)));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle(3)]);
+    tree_node.on_report(1, idle(1));
     assert_eq!(reports_to_parent(&mut tree_node), [], "the parent has that report");
-    // They stop by an order, then by themselves.
-    tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq: 2, is_lasting: false }));
-    tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
-    tree_node.on_report(0, idle_summary(true, 1));
-    tree_node.on_report(1, idle_summary(true, 1));
-    assert_eq!(reports_to_parent(&mut tree_node), []);
-    tree_node.on_report(2, idle_summary(true, 1));
-    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)], "once more");
-    (0..3).for_each(|host| tree_node.on_report(host, stopped(4)));
-    assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
-    tree_node.on_order(run(5, StopCondition::OnOrder));
-    (0..3).for_each(|child_index| tree_node.on_report(child_index, idle_summary(true, 1)));
-    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)], "once more");
-    tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq: 6, is_lasting: false }));
-    tree_node.on_order(run(7, StopCondition::OnOrder));
-    tree_node.on_report(2, idle_summary(false, 0));
-    assert_eq!(
-        reports_to_parent(&mut tree_node),
-        [idle_summary(false, 0)],
-        "busy does not wait for the other hosts"
-    );
+    // They stop by an order, then by themselves. One of them goes through another stop between.
+    for (stop_seq, first_seq) in [(2, 2), (5, 4)] {
+        tree_node.on_report(0, idle_after(first_seq, 1));
+        tree_node.on_report(1, idle_after(stop_seq, 1));
+        assert_eq!(reports_to_parent(&mut tree_node), []);
+        tree_node.on_report(0, idle_after(stop_seq, 1));
+        assert_eq!(reports_to_parent(&mut tree_node), []);
+        tree_node.on_report(2, idle_after(stop_seq, 1));
+        assert_eq!(reports_to_parent(&mut tree_node), [idle_after(stop_seq, 3)], "once more");
+    }
+    tree_node.on_report(2, busy());
+    assert_eq!(reports_to_parent(&mut tree_node), [busy()], "does not wait for the other hosts");
 }
 
-fn idle_summary(idle: bool, sent: u64) -> Report {
-    Report::Switch(SwitchReport::IdleSummary {
-        element: 0,
-        summary: IdleSummary { idle, sent, received: sent, outstanding_rma: 0 },
-    })
+fn busy() -> Report {
+    Report::Switch(SwitchReport::IdleSummary { element: 0, summary: IdleSummary::BUSY })
+}
+
+fn idle_after(stop_seq: u64, sent: u64) -> Report {
+    let summary = IdleSummary { sent, received: sent, stop_seq, ..IdleSummary::EMPTY };
+    Report::Switch(SwitchReport::IdleSummary { element: 0, summary })
 }
 
 #[test]
 fn an_element_is_idle_when_every_host_has_reported_it() {
     let mut tree_node = root_node();
-    tree_node.on_report(0, idle_summary(true, 1));
-    tree_node.on_report(1, idle_summary(true, 2));
-    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(false, 0)]);
-    tree_node.on_report(2, idle_summary(true, 3));
-    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 6)]);
-    tree_node.on_report(2, idle_summary(true, 3));
+    tree_node.on_report(0, idle_after(0, 1));
+    tree_node.on_report(1, idle_after(0, 2));
+    assert_eq!(reports_to_parent(&mut tree_node), [busy()]);
+    tree_node.on_report(2, idle_after(0, 3));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_after(0, 6)]);
+    tree_node.on_report(2, idle_after(0, 3));
     assert_eq!(reports_to_parent(&mut tree_node), [], "nothing has changed");
-    tree_node.on_report(1, idle_summary(true, 4));
-    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 8)]);
-    tree_node.on_report(0, idle_summary(false, 0));
-    tree_node.on_report(1, idle_summary(false, 0));
-    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(false, 0)]);
+    tree_node.on_report(1, idle_after(0, 4));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_after(0, 8)]);
+    tree_node.on_report(0, busy());
+    tree_node.on_report(1, busy());
+    assert_eq!(reports_to_parent(&mut tree_node), [busy()]);
     tree_node.on_order(Order::Job(JobOrder::StartStage(1)));
     tree_node.take_outgoing();
-    tree_node.on_report(0, idle_summary(true, 0));
+    tree_node.on_report(0, idle_after(0, 0));
     assert_eq!(
         reports_to_parent(&mut tree_node),
-        [idle_summary(false, 0)],
+        [busy()],
         "the other hosts have not reported in this stage"
     );
 }

@@ -73,7 +73,8 @@ pub enum SwitchReport {
         switch_seq: u64,
     },
     /// Whether all processes of the element are idle, on this host and all hosts below it. Sent
-    /// when that changes, or when the counters change while they are idle.
+    /// when that changes, when the counters change while they are idle, and after each stop if they
+    /// are still idle.
     IdleSummary {
         /// Element of the running stage.
         element: u32,

@@ -17,8 +17,9 @@ fn frequent_messages_stay_short() {
         assert_eq!(encoded_len(&HopOrder::Tree(Order::Switch(order))), len + 2);
     }
     let stopped = SwitchReport::Stopped { switch_seq: 1 };
-    let idle = SwitchReport::IdleSummary { element: 0, summary: IdleSummary::EMPTY };
-    for (report, len) in [(stopped, 2), (idle, 6)] {
+    let summary = IdleSummary { stop_seq: 1, ..IdleSummary::EMPTY };
+    let idle = SwitchReport::IdleSummary { element: 0, summary };
+    for (report, len) in [(stopped, 2), (idle, 7)] {
         assert_eq!(encoded_len(&report), len);
         assert_eq!(encoded_len(&HopReport::Tree(Report::Switch(report))), len + 2);
     }

@@ -17,8 +17,6 @@ pub struct IdlePoll {
     pub next_poll: Instant,
     /// A notification was received since the last poll.
     pub notified: bool,
-    /// Idle elements are reported even if they were idle at the last poll.
-    pub report_unchanged: bool,
     /// Earliest time of a poll after a notification.
     not_before: Instant,
     /// The last poll found an idle element.
@@ -29,13 +27,7 @@ impl IdlePoll {
     /// The first poll is due at once.
     pub fn new() -> Self {
         let now = Instant::now();
-        Self {
-            next_poll: now,
-            notified: false,
-            report_unchanged: false,
-            not_before: now,
-            was_idle: false,
-        }
+        Self { next_poll: now, notified: false, not_before: now, was_idle: false }
     }
 
     /// A process has sent a notification.
@@ -51,7 +43,7 @@ impl IdlePoll {
         };
         (self.not_before, self.next_poll) =
             (now + poll_interval, now + result.next_poll_in.unwrap_or(NOTHING_TO_POLL_INTERVAL));
-        (self.notified, self.report_unchanged, self.was_idle) = (false, false, result.any_idle);
+        (self.notified, self.was_idle) = (false, result.any_idle);
     }
 
     /// The job resumes, or gets another poll interval. After a stop, idle processes may have work
@@ -65,9 +57,8 @@ impl IdlePoll {
     ) {
         let earliest = now + poll_interval;
         if was_stopped {
-            (self.not_before, self.report_unchanged) =
-                (earliest, self.report_unchanged || self.was_idle);
-            self.next_poll = if self.report_unchanged || self.notified {
+            self.not_before = earliest;
+            self.next_poll = if self.was_idle || self.notified {
                 earliest
             } else {
                 self.next_poll.max(earliest)
@@ -118,7 +109,7 @@ mod tests {
             let mut idle_poll = polled(now, idle);
             idle_poll.on_resume(now + stop_time, POLL_INTERVAL, true, false);
             let due = if idle { now + stop_time + POLL_INTERVAL } else { now + LONG_INTERVAL };
-            assert_eq!((idle_poll.next_poll, idle_poll.report_unchanged), (due, idle));
+            assert_eq!(idle_poll.next_poll, due);
         }
         let mut idle_poll = polled(now, false);
         idle_poll.on_resume(now + 2 * LONG_INTERVAL, POLL_INTERVAL, true, false);
@@ -134,9 +125,6 @@ mod tests {
         let now = Instant::now();
         let mut idle_poll = polled(now, true);
         idle_poll.on_resume(now, POLL_INTERVAL / 2, false, true);
-        assert!(
-            idle_poll.next_poll == now + POLL_INTERVAL / 2 && !idle_poll.report_unchanged,
-            "only changes are reported"
-        );
+        assert_eq!(idle_poll.next_poll, now + POLL_INTERVAL / 2);
     }
 }

@@ -50,6 +50,7 @@ pub fn run(
         inspector,
         idle_poll,
         slice_end: None,
+        stop_seq: 0,
     };
     // The thread ends with its socket. The shepherd's loop notices the end of its own socket, and
     // ends the job.
@@ -65,6 +66,8 @@ struct SwitchThread {
     idle_poll: IdlePoll,
     /// When to stop the job without an order, and the sequence number of that stop.
     slice_end: Option<(Instant, u64)>,
+    /// The last stop that was begun; 0 for none.
+    stop_seq: u64,
 }
 
 /// An event that the switch thread handles.
@@ -86,7 +89,7 @@ impl SwitchThread {
             match event {
                 SwitchEvent::SliceExpired(switch_seq)
                 | SwitchEvent::OrderReceived(SwitchOrder::Stop { switch_seq, .. }) => {
-                    self.slice_end = None;
+                    (self.slice_end, self.stop_seq) = (None, switch_seq);
                     self.stop(switch_seq, run_gate)?;
                 }
                 SwitchEvent::OrderReceived(SwitchOrder::Run {
@@ -196,17 +199,13 @@ impl SwitchThread {
     fn sample(&mut self, run_gate: &RunGate) -> io::Result<()> {
         let (stream, mut send_result) = (&mut self.stream, Ok(()));
         let (job_time, poll_interval) = (run_gate.job_time(), run_gate.poll_interval());
-        let result = self.inspector.sample(
-            job_time,
-            poll_interval,
-            self.idle_poll.report_unchanged,
-            |element, summary| {
+        let result =
+            self.inspector.sample(job_time, poll_interval, self.stop_seq, |element, summary| {
                 let mut bytes = Vec::with_capacity(64);
                 // Fails only for reports that are too long.
                 let _ = frame::encode(&SwitchReport::IdleSummary { element, summary }, &mut bytes);
                 send_result = stream.write_all(&bytes);
-            },
-        );
+            });
         self.idle_poll.on_polled(Instant::now(), poll_interval, result);
         send_result
     }

@@ -16,7 +16,6 @@ use super::poll_backoff::{self, NotifySource};
 
 /// Attempts to arm processes without a change of state meanwhile. After that the element is polled.
 const MAX_ARM_ATTEMPTS: usize = 4;
-const BUSY: IdleSummary = IdleSummary { idle: false, ..IdleSummary::EMPTY };
 
 /// The processes whose C-Areas are armed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,14 +67,30 @@ impl ObservedElement {
                     self.arm(Armed::One(index), idle_notify::idle(slot));
                     all_armed = false;
                     if self.careas.area(index).is_some_and(|area| area.is_slot_busy(slot)) {
-                        return (BUSY, NotifySource::BusyThread);
+                        return (IdleSummary::BUSY, NotifySource::BusyThread);
                     }
                 }
                 IdleCheck::SomeBusy => break,
             }
         }
         self.arm(Armed::Disarmed, idle_notify::NONE);
-        (BUSY, NotifySource::NoProcess)
+        (IdleSummary::BUSY, NotifySource::NoProcess)
+    }
+
+    /// The report that is due after a poll with this result: if it has changed, or if all are still
+    /// idle after a further stop.
+    pub(super) fn take_report(
+        &mut self,
+        summary: IdleSummary,
+        stop_seq: u64,
+    ) -> Option<IdleSummary> {
+        let is_due = self.last_reported.is_none_or(|(last_summary, last_stop_seq)| {
+            last_summary != summary || (summary.idle && last_stop_seq != stop_seq)
+        });
+        is_due.then(|| {
+            self.last_reported = Some((summary, stop_seq));
+            IdleSummary { stop_seq, ..summary }
+        })
     }
 
     /// Checks all processes, or as many as it takes to find a busy thread. All are idle only if
@@ -104,6 +119,7 @@ impl ObservedElement {
                     sent,
                     received,
                     outstanding_rma: sample.remote_in_flight,
+                    ..IdleSummary::EMPTY
                 });
                 since_ns = if has_exited { since_ns } else { since_ns.max(area.idle_since()) };
             }

@@ -50,6 +50,19 @@ impl Fixture {
 }
 
 #[test]
+fn idle_is_reported_again_after_each_stop_and_busy_is_not() {
+    let mut element = Fixture::new().element;
+    let idle = IdleSummary { stop_seq: 3, ..IdleSummary::EMPTY };
+    let mut report = |summary, stop_seq| element.take_report(summary, stop_seq);
+    assert_eq!(report(IdleSummary::EMPTY, 3), Some(idle));
+    assert_eq!(report(IdleSummary::EMPTY, 3), None);
+    assert_eq!(report(IdleSummary::EMPTY, 4), Some(IdleSummary { stop_seq: 4, ..idle }));
+    let busy = IdleSummary { stop_seq: 4, ..IdleSummary::BUSY };
+    assert_eq!(report(IdleSummary::BUSY, 4), Some(busy));
+    assert_eq!(report(IdleSummary::BUSY, 5), None);
+}
+
+#[test]
 fn one_busy_process_is_armed_and_no_other() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.poll_idle(), (false, NotifySource::BusyThread));

@@ -81,7 +81,8 @@ struct ObservedElement {
     message_counters: MessageCounters,
     processes: Vec<ObservedProcess>,
     round_history: LastRound,
-    last_reported: Option<IdleSummary>,
+    /// And the last stop before that report.
+    last_reported: Option<(IdleSummary, u64)>,
     armed: Armed,
     backoff: PollBackoff,
 }
@@ -235,13 +236,13 @@ impl ProcessInspector {
 
     /// Checks for each element whether all of its processes are idle, and reports changes. All
     /// reports are made before a later [`ProcessInspector::clear`]. `job_time`: the job's time.
-    /// `report_unchanged`: also reports elements that are still idle. None: another thread holds
-    /// the lock.
+    /// `stop_seq`: the last stop; elements that are still idle are reported again after it. None:
+    /// another thread holds the lock.
     pub fn sample(
         &self,
         job_time: Duration,
         poll_interval: Duration,
-        report_unchanged: bool,
+        stop_seq: u64,
         mut report: impl FnMut(u32, IdleSummary),
     ) -> Option<PollResult> {
         let mut inner = match self.0.inner.try_lock() {
@@ -255,10 +256,9 @@ impl ProcessInspector {
         let mut result = PollResult::default();
         for (element_index, element) in &mut inner.elements {
             let (summary, source) = element.poll_idle(job_time_ns, poll_interval);
-            let changed = element.last_reported != Some(summary);
-            if changed || (report_unchanged && summary.idle) {
-                element.last_reported = Some(summary);
-                report(*element_index, summary);
+            let changed = element.last_reported.is_none_or(|(last, _)| last != summary);
+            if let Some(due) = element.take_report(summary, stop_seq) {
+                report(*element_index, due);
             }
             let delay = element.backoff.next(source, changed, poll_interval);
             result.next_poll_in = Some(result.next_poll_in.map_or(delay, |next| next.min(delay)));
