@@ -111,8 +111,8 @@ impl SwitchThread {
                     stop_condition,
                     ..
                 }) => {
-                    self.set_slice_end(stop_condition);
                     let (now, previous) = (Instant::now(), run_gate.poll_interval());
+                    self.set_slice_end(now, stop_condition);
                     let was_stopped = run_gate.mark_running(now, poll_interval_us);
                     if was_stopped {
                         self.processes.resume();
@@ -129,10 +129,15 @@ impl SwitchThread {
         }
     }
 
-    fn set_slice_end(&mut self, stop_condition: StopCondition) {
+    fn set_slice_end(&mut self, now: Instant, stop_condition: StopCondition) {
+        // If this thread could not run at the end of the slice, its daemon has stopped the job in
+        // its place, and let it go on for this order.
+        if let Some((_, switch_seq)) = self.slice_end.filter(|(end, _)| *end <= now) {
+            self.stop_seq = switch_seq;
+        }
         self.slice_end = match stop_condition {
             StopCondition::After { run_us: us, switch_seq } => {
-                Some((Instant::now() + Duration::from_micros(us.into()), switch_seq))
+                Some((now + Duration::from_micros(us.into()), switch_seq))
             }
             // The daemon handles the local rotation.
             StopCondition::OnOrder | StopCondition::Unchanged | StopCondition::LocalRotation(_) => {
