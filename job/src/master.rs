@@ -32,8 +32,6 @@ pub enum MasterEvent {
     /// The gang scheduler runs the job: at its start, and after each stop; also to set the poll
     /// interval.
     Run {
-        /// The number of the order.
-        switch_seq: u64,
         /// How often the hosts check whether all processes are idle, in microseconds.
         idle_check_interval_us: u32,
         /// The condition of the next stop.
@@ -41,10 +39,8 @@ pub enum MasterEvent {
     },
     /// The gang scheduler stops it.
     Stop {
-        /// The number of the order.
+        /// The number of the stop.
         switch_seq: u64,
-        /// Whether the stop lasts longer than a slice.
-        lasting: bool,
     },
     /// All hosts have stopped the job. It remains stopped until [`GangRequest::Release`]. After
     /// [`GangRequest::Hold`] this event can also report a stop for the user or for blocked output.
@@ -223,14 +219,13 @@ impl JobMaster {
             _ if self.is_done() => {}
             MasterEvent::FromClient(request) => self.on_client_request(request),
             MasterEvent::Report(report) => self.on_report(report),
-            MasterEvent::Run { switch_seq, idle_check_interval_us: poll_interval_us, until } => {
-                self.on_run(switch_seq, poll_interval_us, until)
+            MasterEvent::Run { idle_check_interval_us: poll_interval_us, until } => {
+                self.on_run(poll_interval_us, until)
             }
-            MasterEvent::Stop { switch_seq, lasting } => {
+            MasterEvent::Stop { switch_seq } => {
                 self.is_scheduled = false;
                 self.on_stopped(switch_seq);
-                let order = SwitchOrder::Stop { switch_seq, is_lasting: lasting };
-                self.send_order(Order::Switch(order));
+                self.send_order(Order::Switch(SwitchOrder::Stop { switch_seq }));
             }
             MasterEvent::GangStopped => {
                 let checks = self.held_elements.clone();
@@ -267,11 +262,10 @@ impl JobMaster {
     }
 
     /// The gang scheduler runs the job: processes are started in a slice only.
-    fn on_run(&mut self, switch_seq: u64, poll_interval_us: u32, until: StopCondition) {
+    fn on_run(&mut self, poll_interval_us: u32, until: StopCondition) {
         self.is_scheduled = true;
         self.start_if_due();
         self.send_order(Order::Switch(SwitchOrder::Run {
-            switch_seq,
             idle_check_interval_us: poll_interval_us,
             stop_condition: until,
         }));

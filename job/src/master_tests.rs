@@ -54,23 +54,18 @@ fn started(shape: &[usize], kind: ProgramKind) -> JobMaster {
     );
     assert_eq!(actions[1..], [MasterAction::Gang(GangRequest::Enter)]);
     assert_eq!(
-        run(&mut job, 1),
-        [Order::Job(JobOrder::StartStage(0)), ordered_run(1)].map(MasterAction::Order)
+        run(&mut job),
+        [Order::Job(JobOrder::StartStage(0)), ordered_run()].map(MasterAction::Order)
     );
     job
 }
 
-fn run(job: &mut JobMaster, switch_seq: u64) -> Vec<MasterAction> {
-    job.on(MasterEvent::Run {
-        switch_seq,
-        idle_check_interval_us: 9,
-        until: StopCondition::OnOrder,
-    })
+fn run(job: &mut JobMaster) -> Vec<MasterAction> {
+    job.on(MasterEvent::Run { idle_check_interval_us: 9, until: StopCondition::OnOrder })
 }
 
-fn ordered_run(switch_seq: u64) -> Order {
+fn ordered_run() -> Order {
     Order::Switch(SwitchOrder::Run {
-        switch_seq,
         idle_check_interval_us: 9,
         stop_condition: StopCondition::OnOrder,
     })
@@ -178,8 +173,8 @@ fn flushes_are_answered_where_they_came_from() {
 #[test]
 fn processes_are_started_in_a_slice_of_their_job_only() {
     let mut job = started(&[1, 1], ProgramKind::Plain);
-    let stop = Order::Switch(SwitchOrder::Stop { switch_seq: 2, is_lasting: false });
-    let stopped = job.on(MasterEvent::Stop { switch_seq: 2, lasting: false });
+    let stop = Order::Switch(SwitchOrder::Stop { switch_seq: 2 });
+    let stopped = job.on(MasterEvent::Stop { switch_seq: 2 });
     assert_eq!(stopped, [MasterAction::Order(stop)]);
     let actions = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 2 }));
     assert_eq!(actions, [MasterAction::Gang(GangRequest::Stopped(2))]);
@@ -187,10 +182,10 @@ fn processes_are_started_in_a_slice_of_their_job_only() {
     report(&mut job, ended(0, 0..4, 0));
     assert_eq!(report(&mut job, DRAINED), []);
     assert_eq!(
-        run(&mut job, 3),
-        [Order::Job(JobOrder::StartStage(1)), ordered_run(3)].map(MasterAction::Order)
+        run(&mut job),
+        [Order::Job(JobOrder::StartStage(1)), ordered_run()].map(MasterAction::Order)
     );
-    assert_eq!(run(&mut job, 4), [MasterAction::Order(ordered_run(4))]);
+    assert_eq!(run(&mut job), [MasterAction::Order(ordered_run())]);
 }
 
 #[test]
@@ -215,7 +210,7 @@ fn a_job_that_is_killed_before_its_first_slice_has_nothing_to_wait_for() {
     let actions = job.on(MasterEvent::FromClient(JobRequest::Kill));
     assert_eq!(actions[0], MasterAction::Order(Order::Job(JobOrder::Kill)));
     assert_eq!(actions[1..], leave_and_finish());
-    assert_eq!(run(&mut job, 1), [MasterAction::Order(ordered_run(1))]);
+    assert_eq!(run(&mut job), [MasterAction::Order(ordered_run())]);
     assert_eq!(report(&mut job, FINISHED), [finished(137)]);
 }
 
@@ -270,12 +265,8 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
         (0..3u64).prop_map(JobRequest::Flushed),
     ];
     let gang = prop_oneof![
-        any::<u64>().prop_map(|switch_seq| MasterEvent::Run {
-            switch_seq,
-            idle_check_interval_us: 1,
-            until: StopCondition::OnOrder
-        }),
-        any::<u64>().prop_map(|switch_seq| MasterEvent::Stop { switch_seq, lasting: false }),
+        Just(MasterEvent::Run { idle_check_interval_us: 1, until: StopCondition::OnOrder }),
+        any::<u64>().prop_map(|switch_seq| MasterEvent::Stop { switch_seq }),
         Just(MasterEvent::GangStopped),
     ];
     prop_oneof![
@@ -406,15 +397,15 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
 fn a_job_that_was_stopped_is_idle_when_its_hosts_report_idle_again() {
     let mut job = started(&[1], ProgramKind::Score);
     assert_eq!(idle_without_deadlock(&mut job, 0).1, [GangRequest::Idle]);
-    let stopped = job.on(MasterEvent::Stop { switch_seq: 7, lasting: false });
+    let stopped = job.on(MasterEvent::Stop { switch_seq: 7 });
     assert_eq!(gang_requests(&stopped), [GangRequest::Busy]);
-    assert_eq!(gang_requests(&run(&mut job, 8)), []);
+    assert_eq!(gang_requests(&run(&mut job)), []);
     assert_eq!(gang_requests(&report(&mut job, idle_after(0))), [], "sent before the stop");
     assert_eq!(gang_requests(&report(&mut job, idle_after(7))), [GangRequest::Idle]);
     // The job stops by its timer.
     let stopped = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 9 }));
     assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9), GangRequest::Busy]);
-    assert_eq!(gang_requests(&run(&mut job, 10)), []);
+    assert_eq!(gang_requests(&run(&mut job)), []);
     assert_eq!(gang_requests(&report(&mut job, idle_after(9))), [GangRequest::Idle]);
 }
 
@@ -430,7 +421,7 @@ fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
         [],
         "of before"
     );
-    run(&mut job, 10);
+    run(&mut job);
     assert!(round_of(&report(&mut job, idle_after(9))) > round);
 }
 

@@ -146,17 +146,13 @@ pub enum GangAction {
     Stop {
         /// The job.
         job: JobId,
-        /// The number of this order; larger than all earlier ones.
+        /// The number of this stop; larger than all earlier ones.
         switch_seq: u64,
-        /// Whether the stop lasts longer than a slice.
-        lasting: bool,
     },
     /// Start or continue the job on all of its hosts. Orders reach a host in their order.
     Run {
         /// The job.
         job: JobId,
-        /// The number of this order.
-        switch_seq: u64,
         /// The timed stop of the job; it replaces an earlier one.
         stop: Option<TimedStop>,
     },
@@ -187,6 +183,4 @@ pub enum GangAction {
     /// A host has not stopped this job within [`GangConfig::stop_timeout`]: ask the hosts for the
     /// stop, and name the host. The job continues to run.
     StopTimedOut(JobId),
-    /// The slice of this row begins.
-    RowStarted(Vec<JobId>),
 }

@@ -137,10 +137,8 @@ fn two_jobs_in_rotation() -> (GangScheduler, u64, MonotonicTime) {
     for _ in 0..100 {
         let first_stop = next.iter().find_map(|action| match action {
             GangAction::StartRotation { switch_seq, .. } => Some(Err(*switch_seq)),
-            GangAction::Stop { job, switch_seq, .. } => {
-                Some(Ok((*job, *switch_seq, Duration::ZERO)))
-            }
-            GangAction::Run { job, stop: Some(stop), .. } => {
+            GangAction::Stop { job, switch_seq } => Some(Ok((*job, *switch_seq, Duration::ZERO))),
+            GangAction::Run { job, stop: Some(stop) } => {
                 Some(Ok((*job, stop.switch_seq, stop.after)))
             }
             _ => None,
@@ -162,7 +160,7 @@ fn two_jobs_in_rotation() -> (GangScheduler, u64, MonotonicTime) {
 
 fn stop_orders(actions: &[GangAction]) -> Vec<(JobId, u64)> {
     let stop_order = |action: &GangAction| match action {
-        GangAction::Stop { job, switch_seq, .. } => Some((*job, *switch_seq)),
+        GangAction::Stop { job, switch_seq } => Some((*job, *switch_seq)),
         _ => None,
     };
     actions.iter().filter_map(stop_order).collect()

@@ -193,12 +193,6 @@ impl GangScheduler {
         self.jobs.get(&id).is_some_and(|job| job.hold_bits & suspended_bits != 0)
     }
 
-    /// A number for an order that the shell itself sends to a running job.
-    pub fn next_switch_seq(&mut self) -> u64 {
-        self.last_switch_seq += 1;
-        self.last_switch_seq
-    }
-
     fn update_job(&mut self, job: JobId, change: impl FnOnce(&mut GangJob)) {
         if let Some(job) = self.jobs.get_mut(&job) {
             change(job);
@@ -373,13 +367,8 @@ impl GangScheduler {
             self.actions.push(GangAction::StopTimedOut(id));
             let Some(job) = self.jobs.get_mut(&id) else { continue };
             if job.may_run() && !job.rotation_aborted {
-                self.last_switch_seq += 1;
                 job.state = JobState::Running;
-                self.actions.push(GangAction::Run {
-                    job: id,
-                    switch_seq: self.last_switch_seq,
-                    stop: None,
-                });
+                self.actions.push(GangAction::Run { job: id, stop: None });
             } else if let JobState::Stopping { switch_seq, .. } = job.state {
                 job.state = JobState::Stopping { switch_seq, deadline };
             }
@@ -480,8 +469,7 @@ impl GangScheduler {
                 job.state = JobState::Stopping { switch_seq, deadline };
                 // The job's time has ended: it is about to stop, or has stopped already.
                 if planned_stop.is_none_or(|(_, end)| now < end || end + TIMED_STOP_GRACE <= now) {
-                    let lasting = !job.may_run();
-                    self.actions.push(GangAction::Stop { job: *id, switch_seq, lasting });
+                    self.actions.push(GangAction::Stop { job: *id, switch_seq });
                 }
             }
         }
@@ -489,25 +477,15 @@ impl GangScheduler {
         for job in self.jobs.values().filter(|job| job.holds_slots()) {
             slot_usage.add(&job.shares);
         }
-        let mut any_started = false;
         for id in &self.row {
             let Some(job) = self.jobs.get_mut(id) else { continue };
             if job.state == JobState::Stopped && slot_usage.fits(&job.shares) {
                 slot_usage.add(&job.shares);
-                self.last_switch_seq += 1;
                 (job.state, job.is_idle, job.counted_at) = (JobState::Running, false, now);
                 (job.in_first_slice, job.is_newcomer) =
                     (job.is_newcomer && self.slice_length.is_some(), false);
-                self.actions.push(GangAction::Run {
-                    job: *id,
-                    switch_seq: self.last_switch_seq,
-                    stop: None,
-                });
-                any_started = true;
+                self.actions.push(GangAction::Run { job: *id, stop: None });
             }
-        }
-        if any_started {
-            self.actions.push(GangAction::RowStarted(self.row.iter().copied().collect()));
         }
         if self.switching && self.row.iter().all(|id| self.jobs[id].state == JobState::Running) {
             // A slice counts from the time at which its last job runs.

@@ -115,6 +115,19 @@ impl GangSimulation {
         self.push_event(time, event);
     }
 
+    /// Whether an action lets a job run that was stopped.
+    fn starts_row(&self, action: &GangAction) -> bool {
+        let is_stopped = |job: &JobId| {
+            let mut shares = self.shares[job].iter();
+            shares.any(|share| !self.running.contains_key(&(share.host, *job)))
+        };
+        match action {
+            GangAction::Run { job, .. } => is_stopped(job),
+            GangAction::StartRotation { .. } => true,
+            _ => false,
+        }
+    }
+
     fn step_gang(&mut self, event: GangEvent) {
         if let GangEvent::Enter { job, .. } = &event {
             self.entered_at.insert(*job, self.now);
@@ -125,9 +138,11 @@ impl GangSimulation {
             }
         }
         let leaver = if let GangEvent::Leave(job) = &event { Some(*job) } else { None };
-        for action in self.gang.on(event, self.now) {
+        let actions = self.gang.on(event, self.now);
+        self.row_count += u64::from(actions.iter().any(|action| self.starts_row(action)));
+        for action in actions {
             match action {
-                GangAction::Stop { job, switch_seq, .. } => {
+                GangAction::Stop { job, switch_seq } => {
                     self.ordered_stops += 1;
                     self.expect_acks(job, switch_seq);
                     for share in self.shares[&job].clone() {
@@ -137,7 +152,7 @@ impl GangSimulation {
                         );
                     }
                 }
-                GangAction::Run { job, stop, .. } => {
+                GangAction::Run { job, stop } => {
                     stop.iter().for_each(|stop| self.expect_acks(job, stop.switch_seq));
                     let stop = stop.map(|stop| (stop.switch_seq, stop.after));
                     for share in self.shares[&job].clone() {
@@ -165,7 +180,6 @@ impl GangSimulation {
                 GangAction::RotationEnded { .. } => {}
                 GangAction::Held(job) => self.held_jobs.push(job),
                 GangAction::StopTimedOut(job) => self.late_jobs.push(job),
-                GangAction::RowStarted(_) => self.row_count += 1,
             }
         }
         if let Some(job) = leaver {
@@ -349,11 +363,9 @@ fn second_of_two() -> (GangScheduler, TimedStop) {
     gang.on(enter(1), MonotonicTime::ZERO);
     gang.on(enter(2), MonotonicTime::ZERO);
     let first = gang.on(GangEvent::Tick, MS * 5);
-    let [GangAction::Stop { job: 1, switch_seq, .. }] = first[..] else { panic!("{first:?}") };
+    let [GangAction::Stop { job: 1, switch_seq }] = first[..] else { panic!("{first:?}") };
     let run = gang.on(GangEvent::Stopped { job: 1, switch_seq }, MS * 5);
-    let [GangAction::Run { job: 2, stop: Some(planned), .. }, _] = run[..] else {
-        panic!("{run:?}")
-    };
+    let [GangAction::Run { job: 2, stop: Some(planned) }] = run[..] else { panic!("{run:?}") };
     (gang, planned)
 }
 
@@ -363,7 +375,7 @@ fn a_timed_stop_that_does_not_happen_is_ordered() {
     let (mut gang, planned) = second_of_two();
     let deadline = gang.deadline().unwrap();
     assert!(deadline > MS * 5 + planned.after);
-    let ordered = [GangAction::Stop { job: 2, switch_seq: planned.switch_seq, lasting: false }];
+    let ordered = [GangAction::Stop { job: 2, switch_seq: planned.switch_seq }];
     assert_eq!(gang.on(GangEvent::Tick, deadline), ordered);
 }
 
@@ -371,7 +383,7 @@ fn a_timed_stop_that_does_not_happen_is_ordered() {
 fn a_job_left_alone_has_its_planned_stop_cancelled() {
     let (mut gang, planned) = second_of_two();
     let actions = gang.on(GangEvent::Leave(1), MS * 100);
-    assert!(matches!(actions[..], [GangAction::Run { job: 2, stop: None, .. }]), "{actions:?}");
+    assert!(matches!(actions[..], [GangAction::Run { job: 2, stop: None }]), "{actions:?}");
     // The stop that was already in flight: the job is to run, and runs.
     assert_eq!(
         gang.on(GangEvent::Stopped { job: 2, switch_seq: planned.switch_seq }, MS * 501),

@@ -39,7 +39,7 @@ impl ActiveRotation {
         let switch_seq = self.params.first_switch_seq.checked_add(turn.into())?;
         let stop_condition = StopCondition::After { run_us: self.params.turn_us, switch_seq };
         let idle_check_interval_us = self.idle_check_interval_us;
-        Some((job, SwitchOrder::Run { switch_seq, idle_check_interval_us, stop_condition }))
+        Some((job, SwitchOrder::Run { idle_check_interval_us, stop_condition }))
     }
 
     fn job_of(&self, turn: u32) -> Option<u32> {
@@ -137,7 +137,6 @@ mod tests {
             position,
         };
         SwitchOrder::Run {
-            switch_seq: 9,
             idle_check_interval_us: 1500,
             stop_condition: StopCondition::LocalRotation(params),
         }
@@ -145,7 +144,6 @@ mod tests {
 
     fn run_order(switch_seq: u64) -> SwitchOrder {
         SwitchOrder::Run {
-            switch_seq,
             idle_check_interval_us: 1500,
             stop_condition: StopCondition::After { run_us: 5000, switch_seq },
         }
@@ -171,12 +169,9 @@ mod tests {
 
     #[test]
     fn a_run_or_stop_order_to_one_job_ends_the_rotation() {
-        let stop = SwitchOrder::Stop { switch_seq: 20, is_lasting: false };
-        let unlimited_run = SwitchOrder::Run {
-            switch_seq: 20,
-            idle_check_interval_us: 0,
-            stop_condition: StopCondition::OnOrder,
-        };
+        let stop = SwitchOrder::Stop { switch_seq: 20 };
+        let unlimited_run =
+            SwitchOrder::Run { idle_check_interval_us: 0, stop_condition: StopCondition::OnOrder };
         for order in [stop, unlimited_run] {
             let mut host_rotation = started_rotation();
             assert_eq!(host_rotation.on_order(7, order), Some((7, order)));
@@ -186,7 +181,6 @@ mod tests {
         }
         // Orders for other jobs do not end the rotation, nor does another interval.
         let unchanged = SwitchOrder::Run {
-            switch_seq: 20,
             idle_check_interval_us: 0,
             stop_condition: StopCondition::Unchanged,
         };
@@ -209,7 +203,6 @@ mod tests {
                 position,
             };
             let order = SwitchOrder::Run {
-                switch_seq: 1,
                 idle_check_interval_us: 0,
                 stop_condition: StopCondition::LocalRotation(params),
             };

@@ -68,7 +68,7 @@ fn an_order_for_one_host_goes_to_that_host_only() {
 fn a_job_has_stopped_when_every_remaining_host_has() {
     let mut tree_node = root_node();
     let order_stop = |tree_node: &mut TreeNode, switch_seq| {
-        tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq, is_lasting: false }))
+        tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq }))
     };
     order_stop(&mut tree_node, 4);
     tree_node.on_report(0, stopped(4));
@@ -81,7 +81,6 @@ fn a_job_has_stopped_when_every_remaining_host_has() {
     order_stop(&mut tree_node, 6);
     tree_node.on_report(0, stopped(6));
     tree_node.on_order(Order::Switch(SwitchOrder::Run {
-        switch_seq: 7,
         idle_check_interval_us: 0,
         stop_condition: StopCondition::OnOrder,
     }));
@@ -100,19 +99,19 @@ fn a_job_has_stopped_when_every_remaining_host_has() {
 #[test]
 fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
     let mut tree_node = root_node();
-    let run = |switch_seq, stop_condition| {
-        Order::Switch(SwitchOrder::Run { switch_seq, idle_check_interval_us: 0, stop_condition })
+    let run = |stop_condition| {
+        Order::Switch(SwitchOrder::Run { idle_check_interval_us: 0, stop_condition })
     };
-    tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
+    tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: 4 }));
     [0, 2].into_iter().for_each(|host| tree_node.on_report(host, stopped(4)));
     // A new idle check interval changes nothing.
-    tree_node.on_order(run(5, StopCondition::Unchanged));
+    tree_node.on_order(run(StopCondition::Unchanged));
     assert_eq!(reports_to_parent(&mut tree_node), []);
     tree_node.on_report(1, stopped(4));
     assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
     // The hosts were about to stop when the stop was cancelled.
-    tree_node.on_order(run(6, StopCondition::After { run_us: 500, switch_seq: 7 }));
-    tree_node.on_order(run(8, StopCondition::OnOrder));
+    tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: 7 }));
+    tree_node.on_order(run(StopCondition::OnOrder));
     (0..3).for_each(|host| tree_node.on_report(host, stopped(7)));
     assert_eq!(reports_to_parent(&mut tree_node), []);
 }

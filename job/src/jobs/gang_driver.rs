@@ -220,14 +220,14 @@ impl Jobs {
         }
         for action in actions {
             match action {
-                GangAction::Stop { job, switch_seq, lasting } => {
+                GangAction::Stop { job, switch_seq } => {
                     self.gang.running.remove(&job);
                     self.gang.switch_latency.on_stop_ordered(job, switch_seq, self.now);
-                    self.step_master(job, MasterEvent::Stop { switch_seq, lasting });
+                    self.step_master(job, MasterEvent::Stop { switch_seq });
                 }
-                GangAction::Run { job, switch_seq, stop } => {
+                GangAction::Run { job, stop } => {
                     let until = self.gang.stop_condition(job, stop, self.now);
-                    self.run_job(job, switch_seq, until);
+                    self.run_job(job, until);
                 }
                 GangAction::StartRotation { jobs, switch_seq, turn_count, slice } => {
                     self.start_rotation(&jobs, switch_seq, turn_count, slice)
@@ -239,16 +239,15 @@ impl Jobs {
                 }
                 GangAction::Held(job) => self.step_master(job, MasterEvent::GangStopped),
                 GangAction::StopTimedOut(job) => self.report_late_hosts(job),
-                GangAction::RowStarted(_) => {}
             }
         }
         self.effects.push(Effect::RowStarted);
     }
 
-    fn run_job(&mut self, job: JobId, switch_seq: u64, until: StopCondition) {
+    fn run_job(&mut self, job: JobId, until: StopCondition) {
         self.gang.running.insert(job);
         let idle_check_interval_us = self.gang.poll_interval_us();
-        self.step_master(job, MasterEvent::Run { switch_seq, idle_check_interval_us, until });
+        self.step_master(job, MasterEvent::Run { idle_check_interval_us, until });
     }
 
     fn start_rotation(
@@ -264,7 +263,7 @@ impl Jobs {
             let first_switch_seq = switch_seq;
             let rotation =
                 LocalRotation { first_switch_seq, turn_us, turn_count, job_count, position };
-            self.run_job(*job, switch_seq, StopCondition::LocalRotation(rotation));
+            self.run_job(*job, StopCondition::LocalRotation(rotation));
         }
     }
 
@@ -272,10 +271,9 @@ impl Jobs {
     /// running jobs becomes more frequent or less frequent.
     fn send_poll_interval(&mut self) {
         for job in self.gang.running.iter().copied().collect::<Vec<_>>() {
-            let switch_seq = self.gang.scheduler.next_switch_seq();
             let idle_check_interval_us = self.gang.poll_interval_us();
             let until = StopCondition::Unchanged;
-            self.step_master(job, MasterEvent::Run { switch_seq, idle_check_interval_us, until });
+            self.step_master(job, MasterEvent::Run { idle_check_interval_us, until });
         }
     }
 

@@ -47,15 +47,11 @@ pub struct LocalRotation {
 pub enum SwitchOrder {
     /// Stop every process with its threads and descendants; then send [`SwitchReport::Stopped`].
     Stop {
-        /// Number of this order to stop or run; larger than all earlier ones.
+        /// Number of this stop; larger than all earlier ones.
         switch_seq: u64,
-        /// Whether the stop lasts longer than a slice.
-        is_lasting: bool,
     },
     /// Let every process continue, or allow it to be started.
     Run {
-        /// Number of this order to stop or run; larger than all earlier ones.
-        switch_seq: u64,
         /// Interval in which the host checks whether all processes are idle, in microseconds; 0 for
         /// never.
         idle_check_interval_us: u32,

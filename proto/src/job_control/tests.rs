@@ -9,10 +9,10 @@ fn encoded_len<M: serde::Serialize>(message: &M) -> usize {
 
 #[test]
 fn frequent_messages_stay_short() {
-    let stop = SwitchOrder::Stop { switch_seq: 1, is_lasting: false };
+    let stop = SwitchOrder::Stop { switch_seq: 1 };
     let stop_condition = StopCondition::After { run_us: 1, switch_seq: 1 };
-    let run = SwitchOrder::Run { switch_seq: 1, idle_check_interval_us: 1, stop_condition };
-    for (order, len) in [(stop, 3), (run, 6)] {
+    let run = SwitchOrder::Run { idle_check_interval_us: 1, stop_condition };
+    for (order, len) in [(stop, 2), (run, 5)] {
         assert_eq!(encoded_len(&order), len);
         assert_eq!(encoded_len(&HopOrder::Tree(Order::Switch(order))), len + 2);
     }

@@ -342,11 +342,11 @@ mod tests {
     use super::*;
 
     fn stop(switch_seq: u64) -> SwitchOrder {
-        SwitchOrder::Stop { switch_seq, is_lasting: false }
+        SwitchOrder::Stop { switch_seq }
     }
 
     fn run(stop_condition: StopCondition) -> SwitchOrder {
-        SwitchOrder::Run { switch_seq: 1, idle_check_interval_us: 0, stop_condition }
+        SwitchOrder::Run { idle_check_interval_us: 0, stop_condition }
     }
 
     fn run_for(run_us: u32, switch_seq: u64) -> SwitchOrder {

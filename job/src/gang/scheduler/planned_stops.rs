@@ -28,7 +28,7 @@ impl GangScheduler {
         for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.state == JobState::Running) {
             let stop_at = end.filter(|_| !next.contains(id));
             let pending_run_stop = self.actions.iter_mut().find_map(|action| match action {
-                GangAction::Run { job, stop, .. } if job == id => Some(stop),
+                GangAction::Run { job, stop } if job == id => Some(stop),
                 _ => None,
             });
             // A running job is not disturbed for a stop that an order can still tell it in time.
@@ -49,9 +49,7 @@ impl GangScheduler {
             match pending_run_stop {
                 Some(stop) => *stop = timed_stop,
                 None => {
-                    self.last_switch_seq += 1;
-                    let (job, switch_seq) = (*id, self.last_switch_seq);
-                    self.actions.push(GangAction::Run { job, switch_seq, stop: timed_stop });
+                    self.actions.push(GangAction::Run { job: *id, stop: timed_stop });
                 }
             }
         }

@@ -119,7 +119,7 @@ impl GangScheduler {
                 }
                 _ => {}
             }
-            self.actions.push(GangAction::Stop { job: *id, switch_seq, lasting: false });
+            self.actions.push(GangAction::Stop { job: *id, switch_seq });
         }
         let turns = u64::try_from(elapsed / slice + 1).unwrap_or(u64::MAX);
         self.actions.push(rotation.ended_action(turns));
@@ -162,8 +162,7 @@ impl GangScheduler {
             self.update_job(*id, |job| job.state = JobState::InRotation);
         }
         self.row = jobs.iter().copied().collect();
-        self.actions
-            .retain(|action| !matches!(action, GangAction::Run { .. } | GangAction::RowStarted(_)));
+        self.actions.retain(|action| !matches!(action, GangAction::Run { .. }));
         let (switch_seq, length) = (switch_seqs.start, slice);
         self.actions.push(GangAction::StartRotation {
             jobs: jobs.clone(),
@@ -171,7 +170,6 @@ impl GangScheduler {
             turn_count: turns,
             slice: length,
         });
-        self.actions.push(GangAction::RowStarted(jobs.clone()));
         self.rotation = Some(Rotation { jobs, switch_seqs, began_at: now });
     }
 
