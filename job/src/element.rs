@@ -10,6 +10,18 @@ use crate::exit_code::{self, ExitCodeSources};
 use crate::master::{MasterAction, notice};
 use crate::signal;
 
+/// How far the end of a parallel process has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EndProgress {
+    /// Nothing ends it.
+    Running,
+    /// A deadlock was reported, and it will be ended: the ends of its nodes are not reported any
+    /// more.
+    Deadlocked,
+    /// Its hosts have the order to end it.
+    Ordered,
+}
+
 /// A parallel process of the running stage.
 #[derive(Debug)]
 pub struct Element {
@@ -33,9 +45,7 @@ pub struct Element {
     /// Nodes in sc_barrier, including ended ones.
     in_barrier: NodeSet,
     network_ready: bool,
-    is_ending: bool,
-    /// A deadlock of the element was reported: the ends of its nodes are not reported any more.
-    is_deadlocked: bool,
+    end: EndProgress,
     exit_summary: ExitCodeSources,
 }
 
@@ -62,8 +72,7 @@ impl Element {
             next_broadcast: 0,
             in_barrier: NodeSet::new(),
             network_ready: false,
-            is_ending: false,
-            is_deadlocked: false,
+            end: EndProgress::Running,
             exit_summary: ExitCodeSources::default(),
         }
     }
@@ -81,6 +90,10 @@ impl Element {
     /// Whether every node has ended.
     pub fn is_ended(&self) -> bool {
         self.ended_nodes.len() == self.nodes
+    }
+
+    fn is_ending(&self) -> bool {
+        self.end == EndProgress::Ordered
     }
 
     /// Its exit code, as known so far.
@@ -103,7 +116,9 @@ impl Element {
     /// The element cannot continue, which is reported elsewhere. It is ended after a grace period.
     pub fn mark_failed(&mut self, failure: u8) {
         self.exit_summary.failure.get_or_insert(failure);
-        self.is_deadlocked = true;
+        if self.end == EndProgress::Running {
+            self.end = EndProgress::Deadlocked;
+        }
     }
 
     fn fail(&mut self, failure: u8, out: &mut Vec<MasterAction>) {
@@ -116,8 +131,8 @@ impl Element {
     }
 
     fn stop(&mut self, out: &mut Vec<MasterAction>) {
-        if !self.is_ending {
-            self.is_ending = true;
+        if !self.is_ending() {
+            self.end = EndProgress::Ordered;
             out.push(self.order(ElementOrder::End));
         }
     }
@@ -129,7 +144,7 @@ impl Element {
         text: String,
         out: &mut Vec<MasterAction>,
     ) {
-        if !self.is_ending {
+        if !self.is_ending() {
             out.push(notice(level, text));
         }
         self.fail(failure, out);
@@ -169,7 +184,7 @@ impl Element {
     ) {
         let newly_ended = self.mark_ended(nodes);
         let Some(first) = newly_ended.first() else { return };
-        if self.is_ending || self.is_deadlocked || self.independent_nodes {
+        if self.end != EndProgress::Running || self.independent_nodes {
             return;
         }
         if first == 0 {
@@ -213,7 +228,7 @@ impl Element {
 
     /// Ends the element if a node waits for a node that has ended.
     fn check_waiters(&mut self, out: &mut Vec<MasterAction>) {
-        if self.is_ending || self.ended_nodes.is_empty() || self.is_ended() {
+        if self.is_ending() || self.ended_nodes.is_empty() || self.is_ended() {
             return;
         }
         let is_starting = !self.network_ready;
@@ -238,7 +253,7 @@ impl Element {
         addresses: Vec<HostNetworkAddress>,
         out: &mut Vec<MasterAction>,
     ) {
-        if self.is_ending
+        if self.is_ending()
             || self.network_ready
             || nodes.last().is_some_and(|last| last >= self.nodes)
         {
@@ -258,7 +273,7 @@ impl Element {
     /// These nodes have called sc_barrier. Returns whether the barrier is complete, so that all
     /// nodes continue.
     pub fn on_in_barrier(&mut self, nodes: &NodeSet, out: &mut Vec<MasterAction>) -> bool {
-        if self.is_ending || nodes.last().is_some_and(|last| last >= self.nodes) {
+        if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return false;
         }
         self.in_barrier.union(nodes);
@@ -296,7 +311,7 @@ impl Element {
 
     /// A node has called sc_exit.
     pub fn on_exit(&mut self, code: i32, out: &mut Vec<MasterAction>) {
-        if !self.is_ending {
+        if !self.is_ending() {
             self.exit_summary.exit.get_or_insert((code & 0xff) as u8);
             self.stop(out);
         }

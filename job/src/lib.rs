@@ -23,5 +23,6 @@ pub mod line_splitter;
 pub mod master;
 pub mod metrics_subscribers;
 pub mod program_paths;
+mod scheduling;
 pub mod signal;
 pub mod validate;

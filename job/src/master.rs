@@ -20,6 +20,8 @@ use crate::element::Element;
 use crate::exit_code;
 use crate::gang::HoldReason;
 use crate::metrics_subscribers::{Subscriber, Subscribers};
+pub use crate::scheduling::GangRequest;
+use crate::scheduling::Scheduling;
 use crate::signal;
 
 /// An event of the job.
@@ -64,35 +66,13 @@ pub enum MasterAction {
     Gang(GangRequest),
 }
 
-/// A request of the job to the gang scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GangRequest {
-    /// The job can run: answered by [`MasterEvent::Run`].
-    Enter,
-    /// The job will not run any more.
-    Leave,
-    /// All hosts have carried out the stop order of this number.
-    Stopped(u64),
-    /// The job must not run until it is released for the same reason. Answered by
-    /// [`MasterEvent::GangStopped`], perhaps more than once.
-    Hold(HoldReason),
-    /// Ends a [`GangRequest::Hold`].
-    Release(HoldReason),
-    /// The job gives up the rest of its slice.
-    Yield,
-    /// The job wants no slice for this many seconds.
-    Sleep(u32),
-    /// None of its processes needs a processor.
-    Idle,
-    /// The job is not idle any more.
-    Busy,
-}
-
 /// The state of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     /// The hosts prepare.
     Starting,
+    /// A stage is due: it starts in the job's next slice.
+    StageDue,
     /// A stage runs.
     Running,
     /// Every process of the stage has ended; their output is still being read.
@@ -101,6 +81,15 @@ enum State {
     Finishing { refusal: Option<String>, code: u8 },
     /// scrun has been notified.
     Done,
+}
+
+/// A parallel process of the stage.
+#[derive(Debug)]
+struct StageElement {
+    element: Element,
+    deadlock_response: DeadlockResponse,
+    /// The job is held for its inspection.
+    holds_job: bool,
 }
 
 /// A job.
@@ -114,13 +103,8 @@ pub struct JobMaster {
     separate: bool,
     state: State,
     stage: usize,
-    elements: Vec<Element>,
-    /// The deadlock detection of each element, in the same order.
-    deadlock_responses: Vec<DeadlockResponse>,
-    /// The elements that the job is held for.
-    held_elements: Vec<u32>,
-    /// All elements were reported as idle.
-    idle_reported: bool,
+    elements: Vec<StageElement>,
+    scheduling: Scheduling,
     /// The time of the current event.
     now: MonotonicTime,
     /// The job is ended early, with this code at least.
@@ -130,14 +114,6 @@ pub struct JobMaster {
     /// Flush requests to scrun that are pending: host and its token, by our token.
     pending_flushes: HashMap<u64, (u32, u64)>,
     next_flush: u64,
-    /// The gang scheduler runs it.
-    is_scheduled: bool,
-    /// Its stage is to be started when it runs.
-    stage_pending: bool,
-    /// Its user has suspended it.
-    suspended: bool,
-    /// The gang scheduler has it.
-    in_gang: bool,
     /// Bytes of programs that the hosts have requested and that scrun has not sent.
     requested_file_bytes: u64,
     usage: Vec<NodeUsage>,
@@ -174,18 +150,12 @@ impl JobMaster {
             state: State::Starting,
             stage: 0,
             elements: Vec::new(),
-            deadlock_responses: Vec::new(),
-            held_elements: Vec::new(),
-            idle_reported: false,
+            scheduling: Scheduling::new(),
             now: MonotonicTime::ZERO,
             kill_code: None,
             expected_signals: Vec::new(),
             pending_flushes: HashMap::new(),
             next_flush: 0,
-            is_scheduled: false,
-            stage_pending: false,
-            suspended: false,
-            in_gang: false,
             requested_file_bytes: 0,
             usage: Vec::new(),
             subscribers: Subscribers::default(),
@@ -206,11 +176,8 @@ impl JobMaster {
 
     /// When [`MasterEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
-        let pairs = self.elements.iter().zip(&self.deadlock_responses);
-        pairs
-            .filter(|(element, _)| !element.is_ended())
-            .filter_map(|(_, response)| response.deadline())
-            .min()
+        let running = self.elements.iter().filter(|part| !part.element.is_ended());
+        running.filter_map(|part| part.deadlock_response.deadline()).min()
     }
 
     /// Handles one event and returns the actions.
@@ -223,18 +190,19 @@ impl JobMaster {
                 self.on_run(poll_interval_us, until)
             }
             MasterEvent::Stop { switch_seq } => {
-                self.is_scheduled = false;
+                self.scheduling.set_has_slice(false);
                 self.on_stopped(switch_seq);
                 self.send_order(Order::Switch(SwitchOrder::Stop { switch_seq }));
             }
             MasterEvent::GangStopped => {
-                let checks = self.held_elements.clone();
-                checks.into_iter().for_each(|number| {
-                    self.update_response(number, DeadlockResponse::on_gang_stopped)
-                });
+                for number in self.element_numbers() {
+                    if self.elements[number as usize].holds_job {
+                        self.update_response(number, DeadlockResponse::on_gang_stopped);
+                    }
+                }
             }
             MasterEvent::Tick => {
-                (0..self.deadlock_responses.len() as u32)
+                self.element_numbers()
                     .for_each(|number| self.update_response(number, DeadlockResponse::on_tick));
             }
             MasterEvent::SubscribeMetrics(subscriber, period_ms) => {
@@ -257,13 +225,18 @@ impl JobMaster {
         self.actions.push(MasterAction::ToClient(message));
     }
 
+    fn with_gang(&mut self, change: impl FnOnce(&mut Scheduling) -> Option<GangRequest>) {
+        let request = change(&mut self.scheduling);
+        self.actions.extend(request.map(MasterAction::Gang));
+    }
+
     fn send_to_gang(&mut self, request: GangRequest) {
         self.actions.push(MasterAction::Gang(request));
     }
 
     /// The gang scheduler runs the job: processes are started in a slice only.
     fn on_run(&mut self, poll_interval_us: u32, until: StopCondition) {
-        self.is_scheduled = true;
+        self.scheduling.set_has_slice(true);
         self.start_if_due();
         self.send_order(Order::Switch(SwitchOrder::Run {
             idle_check_interval_us: poll_interval_us,
@@ -272,37 +245,19 @@ impl JobMaster {
     }
 
     fn on_stopped(&mut self, switch_seq: u64) {
-        (0..self.deadlock_responses.len() as u32).for_each(|element| {
+        self.element_numbers().for_each(|element| {
             self.update_response(element, |response, now| response.on_stopped(switch_seq, now));
         });
     }
 
+    fn element_numbers(&self) -> std::ops::Range<u32> {
+        0..self.elements.len() as u32
+    }
+
     fn start_if_due(&mut self) {
-        if self.is_scheduled && std::mem::take(&mut self.stage_pending) {
+        if self.scheduling.has_slice() && self.state == State::StageDue {
+            self.state = State::Running;
             self.send_job_order(JobOrder::StartStage(self.stage as u32));
-        }
-    }
-
-    fn suspend(&mut self) {
-        self.suspended = true;
-        if self.in_gang {
-            self.send_to_gang(GangRequest::Hold(HoldReason::User));
-        }
-    }
-
-    fn resume(&mut self) {
-        self.suspended = false;
-        match self.in_gang {
-            true => self.send_to_gang(GangRequest::Release(HoldReason::User)),
-            false => self.enter_gang(),
-        }
-    }
-
-    /// Enters the gang scheduler as soon as there is a stage to run.
-    fn enter_gang(&mut self) {
-        if self.state == State::Running && !self.in_gang && !self.suspended {
-            self.in_gang = true;
-            self.send_to_gang(GangRequest::Enter);
         }
     }
 
@@ -327,12 +282,12 @@ impl JobMaster {
                 self.expected_signals.push(signal);
                 self.send_job_order(JobOrder::Signal(signal));
                 // The job must be able to handle the signal, whether its output is read or not.
-                if self.in_gang {
+                if self.scheduling.has_entered() {
                     self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
                 }
             }
-            JobRequest::Suspend => self.suspend(),
-            JobRequest::Resume => self.resume(),
+            JobRequest::Suspend => self.with_gang(Scheduling::suspend),
+            JobRequest::Resume => self.with_gang(Scheduling::resume),
             JobRequest::SubscribeMetrics(period_ms) => {
                 self.on_subscribe(Subscriber::Scrun, period_ms)
             }
@@ -451,7 +406,9 @@ impl JobMaster {
 
     fn on_element_report(&mut self, number: u32, report: ElementReport) {
         // Otherwise the report is about an earlier stage.
-        let Some(element) = self.elements.get_mut(number as usize) else { return };
+        let Some(StageElement { element, .. }) = self.elements.get_mut(number as usize) else {
+            return;
+        };
         let out = &mut self.actions;
         match report {
             ElementReport::Attached { nodes, addresses } => {
@@ -501,18 +458,13 @@ impl JobMaster {
         number: u32,
         handler: impl FnOnce(&mut DeadlockResponse, MonotonicTime) -> Vec<ResponseAction>,
     ) {
-        let is_running =
-            self.elements.get(number as usize).is_some_and(|element| !element.is_ended());
-        let Some(response) =
-            self.deadlock_responses.get_mut(number as usize).filter(|_| is_running)
-        else {
-            return;
-        };
-        for step in handler(response, self.now) {
+        let part = self.elements.get_mut(number as usize);
+        let Some(part) = part.filter(|part| !part.element.is_ended()) else { return };
+        for step in handler(&mut part.deadlock_response, self.now) {
             match step {
                 ResponseAction::Order(order) => self.send_order(order.to(number)),
                 ResponseAction::StopGang => {
-                    self.held_elements.push(number);
+                    self.elements[number as usize].holds_job = true;
                     self.send_to_gang(GangRequest::Hold(HoldReason::Inspection));
                 }
                 ResponseAction::Release => self.release_hold(number),
@@ -525,10 +477,10 @@ impl JobMaster {
                         &self.placement,
                     );
                     self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
-                    self.elements[number as usize].mark_failed(EXIT_DEADLOCK);
+                    self.elements[number as usize].element.mark_failed(EXIT_DEADLOCK);
                 }
                 ResponseAction::Kill => {
-                    self.elements[number as usize].end(EXIT_DEADLOCK, &mut self.actions)
+                    self.elements[number as usize].element.end(EXIT_DEADLOCK, &mut self.actions)
                 }
             }
         }
@@ -536,23 +488,18 @@ impl JobMaster {
 
     /// An element does not need the job to be held any longer.
     fn release_hold(&mut self, number: u32) {
-        let old_count = self.held_elements.len();
-        self.held_elements.retain(|other| *other != number);
-        if self.held_elements.is_empty() && old_count > 0 {
+        let held = std::mem::take(&mut self.elements[number as usize].holds_job);
+        if held && !self.elements.iter().any(|part| part.holds_job) {
             self.send_to_gang(GangRequest::Release(HoldReason::Inspection));
         }
     }
 
     /// Reports to the gang scheduler when all running elements become idle, and when that ends.
     fn report_idle(&mut self) {
-        let pairs = self.elements.iter().zip(&self.deadlock_responses);
-        let mut running = pairs.filter(|(element, _)| !element.is_ended()).peekable();
-        let all_idle =
-            running.peek().is_some() && running.all(|(_, response)| response.needs_no_processor());
-        if all_idle != self.idle_reported && self.in_gang {
-            self.idle_reported = all_idle;
-            self.send_to_gang(if all_idle { GangRequest::Idle } else { GangRequest::Busy });
-        }
+        let mut running = self.elements.iter().filter(|part| !part.element.is_ended()).peekable();
+        let all_idle = running.peek().is_some()
+            && running.all(|part| part.deadlock_response.needs_no_processor());
+        self.with_gang(|scheduling| scheduling.report_idle(all_idle));
     }
 
     fn element_name(&self, element: u32) -> String {
@@ -561,7 +508,7 @@ impl JobMaster {
     }
 
     fn begin_stage(&mut self, stage: usize) {
-        self.state = State::Running;
+        self.state = State::StageDue;
         self.stage = stage;
         self.pending_flushes.clear();
         let nodes = self.placement.nodes();
@@ -571,13 +518,13 @@ impl JobMaster {
             .map(|(index, (name, kind))| {
                 let element =
                     Element::new(index, name.clone(), *kind, nodes, (index as usize) < last);
-                if self.separate { element.with_independent_nodes() } else { element }
+                let element =
+                    if self.separate { element.with_independent_nodes() } else { element };
+                let deadlock_response = DeadlockResponse::new(nodes);
+                StageElement { element, deadlock_response, holds_job: false }
             })
             .collect();
-        self.deadlock_responses =
-            self.elements.iter().map(|_| DeadlockResponse::new(nodes)).collect();
-        self.stage_pending = true;
-        self.enter_gang();
+        self.with_gang(Scheduling::on_stage_due);
         self.start_if_due();
     }
 
@@ -593,7 +540,7 @@ impl JobMaster {
         let host_placements = self.placement.hosts.get(hosts.start as usize..hosts.end as usize);
         let lost_ranges: Vec<_> =
             host_placements.unwrap_or_default().iter().map(|host| host.node_range()).collect();
-        if self.separate && self.state == State::Running {
+        if self.separate && self.is_in_stage() {
             // The commands on other hosts are independent of it.
             self.kill_code.get_or_insert(code);
         } else {
@@ -601,18 +548,17 @@ impl JobMaster {
         }
         for range in lost_ranges {
             let nodes = NodeSet::from(range);
-            self.elements.iter_mut().for_each(|element| element.on_skipped(&nodes));
+            self.elements.iter_mut().for_each(|part| part.element.on_skipped(&nodes));
         }
     }
 
     fn end_all(&mut self, code: u8) {
         self.kill_code.get_or_insert(code);
         match &mut self.state {
-            State::Starting => self.finish(None, code),
             // No process of the stage has been started, and none will be.
-            State::Running if self.stage_pending => self.finish(None, code),
+            State::Starting | State::StageDue => self.finish(None, code),
             State::Running => {
-                for element in &mut self.elements {
+                for StageElement { element, .. } in &mut self.elements {
                     element.end(code, &mut self.actions);
                 }
             }
@@ -622,21 +568,24 @@ impl JobMaster {
     }
 
     fn advance_state(&mut self) {
-        for number in self.held_elements.clone() {
-            if self.elements.get(number as usize).is_none_or(Element::is_ended) {
+        for number in self.element_numbers() {
+            if self.elements[number as usize].element.is_ended() {
                 self.release_hold(number);
             }
         }
         self.report_idle();
-        if self.state == State::Running && self.elements.iter().all(Element::is_ended) {
-            (self.state, self.stage_pending) = (State::Draining, false);
-            self.deadlock_responses.clear();
+        if self.is_in_stage() && self.elements.iter().all(|part| part.element.is_ended()) {
+            self.state = State::Draining;
             self.send_job_order(JobOrder::Drain);
         }
     }
 
+    fn is_in_stage(&self) -> bool {
+        matches!(self.state, State::StageDue | State::Running)
+    }
+
     fn end_stage(&mut self) {
-        let code = exit_code::of_pipeline(self.elements.iter().map(Element::code));
+        let code = exit_code::of_pipeline(self.elements.iter().map(|part| part.element.code()));
         match self.kill_code {
             None if code == 0 && self.stage + 1 < self.stage_programs.len() => {
                 self.begin_stage(self.stage + 1);
@@ -647,10 +596,8 @@ impl JobMaster {
     }
 
     fn finish(&mut self, refusal: Option<String>, code: u8) {
-        (self.state, self.stage_pending) = (State::Finishing { refusal, code }, false);
-        if std::mem::take(&mut self.in_gang) {
-            self.send_to_gang(GangRequest::Leave);
-        }
+        self.state = State::Finishing { refusal, code };
+        self.with_gang(Scheduling::leave);
         self.send_job_order(JobOrder::Finish);
     }
 
