@@ -1,0 +1,508 @@
+//! Records between a daemon and its keeper. There are two sockets that keep records apart
+//! (SOCK_SEQPACKET). On the first one the daemon sends a [`Call`], with descriptors where it says
+//! so, and gets one [`Reply`] to each. On the other one the keeper sends [`Event`]s.
+
+use crate::field::{FieldError, FieldReader, FieldWriter};
+use crate::voucher::{KEY_LEN, MAX_VOUCHER_LEN};
+
+/// The longest record in bytes.
+pub const MAX_RECORD_LEN: usize = 8192;
+/// The longest text in bytes. Longer ones are cut.
+pub const MAX_TEXT_LEN: usize = 1024;
+/// Network sets of a job, and interfaces of a set.
+const MAX_RAW_SETS: u8 = 16;
+/// The longest name of a network interface in bytes (IFNAMSIZ).
+const MAX_INTERFACE_NAME_LEN: usize = 15;
+
+/// The kernel's number of a shepherd's job in its keeper: never used twice.
+pub type JobHandle = u64;
+/// What a keeper gives with a connection that it has accepted.
+pub type Ticket = [u8; 32];
+
+/// A request of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    /// Accept a connection of the local socket. Answer: [`Reply::Accepted`], or [`Reply::Nothing`]
+    /// if none waits.
+    Accept,
+    /// Vouch for the process that has made this connection, which comes as a descriptor. Answer:
+    /// [`Reply::Done`], and later an event with the number that the daemon has chosen.
+    Vouch {
+        /// The daemon's number for the session.
+        session: u64,
+        /// The ticket of the connection.
+        ticket: Ticket,
+    },
+    /// Renew a voucher that was made for this connection, which comes as a descriptor. Answer:
+    /// [`Reply::Renewed`].
+    Renew {
+        /// The ticket of the connection.
+        ticket: Ticket,
+        /// The voucher.
+        voucher: Vec<u8>,
+    },
+    /// Check a voucher. Answer: [`Reply::Done`].
+    Verify {
+        /// The voucher.
+        voucher: Vec<u8>,
+    },
+    /// Start a shepherd. Its control socket and the socket of its switch thread come as
+    /// descriptors. Answer: [`Reply::Started`].
+    Start(StartRequest),
+    /// Do this with a job. Answer: [`Reply::Done`].
+    Act {
+        /// The job.
+        job: JobHandle,
+        /// What is to be done.
+        action: Action,
+    },
+}
+
+/// The shepherd that is to be started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StartRequest {
+    /// The voucher of the user.
+    pub voucher: Vec<u8>,
+    /// The limit of the job's memory in bytes.
+    pub memory: Option<u64>,
+    /// Whether the job has programs that are copied.
+    pub has_programs: bool,
+    /// The number of processes that get raw sockets at most.
+    pub max_raw_processes: u32,
+    /// The raw sockets of each network set.
+    pub raw_sets: Vec<RawSet>,
+}
+
+/// The raw sockets of a network set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawSet {
+    /// The secret in the set's packets.
+    pub secret: u64,
+    /// The network interfaces.
+    pub interfaces: Vec<Vec<u8>>,
+}
+
+/// What is done with a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Freeze its processes.
+    Freeze,
+    /// Let its processes go on.
+    Thaw,
+    /// Let the shepherd continue that its user has stopped.
+    Continue,
+    /// Kill the shepherd.
+    KillShepherd,
+    /// Kill all its processes.
+    KillAll,
+    /// Kill what is left of it, and remove its cgroup and its directory.
+    Remove,
+}
+
+const ACTIONS: [Action; 6] = [
+    Action::Freeze,
+    Action::Thaw,
+    Action::Continue,
+    Action::KillShepherd,
+    Action::KillAll,
+    Action::Remove,
+];
+
+/// The answer to a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// It has been done, or will be.
+    Done,
+    /// There is nothing to do.
+    Nothing,
+    /// A connection, which comes as a descriptor.
+    Accepted {
+        /// For [`Call::Vouch`].
+        ticket: Ticket,
+    },
+    /// A new voucher.
+    Renewed {
+        /// The voucher.
+        voucher: Vec<u8>,
+    },
+    /// A shepherd runs.
+    Started {
+        /// The keeper's number of the job.
+        job: JobHandle,
+    },
+    /// It must not be done.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// It could not be done.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// How a shepherd ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShepherdEnd {
+    /// It has called exit.
+    Exited(u8),
+    /// It was killed by this signal.
+    Signaled(u8),
+}
+
+/// What a keeper reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The first event: the keeper is ready.
+    Ready {
+        /// The key of the links to other daemons, if there is a key of the cluster.
+        link_key: Option<[u8; KEY_LEN]>,
+    },
+    /// The only event: the keeper cannot work.
+    Unable {
+        /// Why.
+        reason: String,
+    },
+    /// A voucher that was requested.
+    Vouched {
+        /// The daemon's number of the session.
+        session: u64,
+        /// The voucher.
+        voucher: Vec<u8>,
+    },
+    /// A voucher that could not be made.
+    NotVouched {
+        /// The daemon's number of the session.
+        session: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A shepherd has ended.
+    Ended {
+        /// The keeper's number of the job.
+        job: JobHandle,
+        /// How it ended.
+        end: ShepherdEnd,
+        /// Whether the kernel has killed processes of the job for lack of memory.
+        killed_for_memory: bool,
+    },
+}
+
+fn write_optional_u64(writer: &mut FieldWriter, value: Option<u64>) {
+    writer.u8(value.is_some().into());
+    value.into_iter().for_each(|value| writer.u64(value));
+}
+
+fn read_optional_u64(reader: &mut FieldReader<'_>) -> Result<Option<u64>, FieldError> {
+    reader.bool()?.then(|| reader.u64()).transpose()
+}
+
+fn write_text(writer: &mut FieldWriter, text: &str) {
+    let end = (0..=MAX_TEXT_LEN.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    writer.bytes(&text.as_bytes()[..end.unwrap_or(0)]);
+}
+
+fn read_text(reader: &mut FieldReader<'_>) -> Result<String, FieldError> {
+    String::from_utf8(reader.bytes(MAX_TEXT_LEN)?).map_err(|_| FieldError)
+}
+
+impl StartRequest {
+    fn write(&self, writer: &mut FieldWriter) {
+        writer.bytes(&self.voucher);
+        write_optional_u64(writer, self.memory);
+        writer.u8(self.has_programs.into());
+        writer.u32(self.max_raw_processes);
+        writer.list(&self.raw_sets, |writer, set| {
+            writer.u64(set.secret);
+            writer.list(&set.interfaces, |writer, name| writer.bytes(name));
+        });
+    }
+
+    fn read(reader: &mut FieldReader<'_>) -> Result<Self, FieldError> {
+        Ok(Self {
+            voucher: reader.bytes(MAX_VOUCHER_LEN)?,
+            memory: read_optional_u64(reader)?,
+            has_programs: reader.bool()?,
+            max_raw_processes: reader.u32()?,
+            raw_sets: reader.list(MAX_RAW_SETS, |reader| {
+                let secret = reader.u64()?;
+                let name = |reader: &mut FieldReader<'_>| reader.bytes(MAX_INTERFACE_NAME_LEN);
+                Ok(RawSet { secret, interfaces: reader.list(MAX_RAW_SETS, name)? })
+            })?,
+        })
+    }
+}
+
+impl Call {
+    /// The number of descriptors that come with it.
+    pub fn descriptor_count(&self) -> usize {
+        match self {
+            Self::Vouch { .. } | Self::Renew { .. } => 1,
+            Self::Start(_) => 2,
+            Self::Accept | Self::Verify { .. } | Self::Act { .. } => 0,
+        }
+    }
+
+    /// The bytes of the record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = FieldWriter::default();
+        match self {
+            Self::Accept => writer.u8(1),
+            Self::Vouch { session, ticket } => {
+                writer.u8(2);
+                writer.u64(*session);
+                writer.array(ticket);
+            }
+            Self::Renew { ticket, voucher } => {
+                writer.u8(3);
+                writer.array(ticket);
+                writer.bytes(voucher);
+            }
+            Self::Verify { voucher } => {
+                writer.u8(4);
+                writer.bytes(voucher);
+            }
+            Self::Start(request) => {
+                writer.u8(5);
+                request.write(&mut writer);
+            }
+            Self::Act { job, action } => {
+                writer.u8(6);
+                writer.u64(*job);
+                let index = ACTIONS.iter().position(|known| known == action);
+                writer.u8(index.unwrap_or(ACTIONS.len()) as u8);
+            }
+        }
+        writer.into_bytes()
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// It is no call.
+    pub fn read(bytes: &[u8]) -> Result<Self, FieldError> {
+        let mut reader = FieldReader::new(bytes);
+        let call = match reader.u8()? {
+            1 => Self::Accept,
+            2 => Self::Vouch { session: reader.u64()?, ticket: reader.array()? },
+            3 => Self::Renew { ticket: reader.array()?, voucher: reader.bytes(MAX_VOUCHER_LEN)? },
+            4 => Self::Verify { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
+            5 => Self::Start(StartRequest::read(&mut reader)?),
+            6 => Self::Act {
+                job: reader.u64()?,
+                action: *ACTIONS.get(usize::from(reader.u8()?)).ok_or(FieldError)?,
+            },
+            _ => return Err(FieldError),
+        };
+        reader.end()?;
+        Ok(call)
+    }
+}
+
+impl Reply {
+    /// The bytes of the record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = FieldWriter::default();
+        match self {
+            Self::Done => writer.u8(1),
+            Self::Nothing => writer.u8(2),
+            Self::Accepted { ticket } => {
+                writer.u8(3);
+                writer.array(ticket);
+            }
+            Self::Renewed { voucher } => {
+                writer.u8(4);
+                writer.bytes(voucher);
+            }
+            Self::Started { job } => {
+                writer.u8(5);
+                writer.u64(*job);
+            }
+            Self::Refused { reason } => {
+                writer.u8(6);
+                write_text(&mut writer, reason);
+            }
+            Self::Failed { reason } => {
+                writer.u8(7);
+                write_text(&mut writer, reason);
+            }
+        }
+        writer.into_bytes()
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// It is no reply.
+    pub fn read(bytes: &[u8]) -> Result<Self, FieldError> {
+        let mut reader = FieldReader::new(bytes);
+        let reply = match reader.u8()? {
+            1 => Self::Done,
+            2 => Self::Nothing,
+            3 => Self::Accepted { ticket: reader.array()? },
+            4 => Self::Renewed { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
+            5 => Self::Started { job: reader.u64()? },
+            6 => Self::Refused { reason: read_text(&mut reader)? },
+            7 => Self::Failed { reason: read_text(&mut reader)? },
+            _ => return Err(FieldError),
+        };
+        reader.end()?;
+        Ok(reply)
+    }
+}
+
+impl Event {
+    /// The bytes of the record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = FieldWriter::default();
+        match self {
+            Self::Ready { link_key } => {
+                writer.u8(1);
+                writer.u8(link_key.is_some().into());
+                link_key.iter().for_each(|key| writer.array(key));
+            }
+            Self::Unable { reason } => {
+                writer.u8(2);
+                write_text(&mut writer, reason);
+            }
+            Self::Vouched { session, voucher } => {
+                writer.u8(3);
+                writer.u64(*session);
+                writer.bytes(voucher);
+            }
+            Self::NotVouched { session, reason } => {
+                writer.u8(4);
+                writer.u64(*session);
+                write_text(&mut writer, reason);
+            }
+            Self::Ended { job, end, killed_for_memory } => {
+                writer.u8(5);
+                writer.u64(*job);
+                let (kind, value) = match end {
+                    ShepherdEnd::Exited(code) => (0, *code),
+                    ShepherdEnd::Signaled(signal) => (1, *signal),
+                };
+                writer.u8(kind);
+                writer.u8(value);
+                writer.u8((*killed_for_memory).into());
+            }
+        }
+        writer.into_bytes()
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// It is no event.
+    pub fn read(bytes: &[u8]) -> Result<Self, FieldError> {
+        let mut reader = FieldReader::new(bytes);
+        let event = match reader.u8()? {
+            1 => {
+                let has_key = reader.bool()?;
+                Self::Ready { link_key: has_key.then(|| reader.array()).transpose()? }
+            }
+            2 => Self::Unable { reason: read_text(&mut reader)? },
+            3 => Self::Vouched { session: reader.u64()?, voucher: reader.bytes(MAX_VOUCHER_LEN)? },
+            4 => Self::NotVouched { session: reader.u64()?, reason: read_text(&mut reader)? },
+            5 => {
+                let job = reader.u64()?;
+                let end = match (reader.bool()?, reader.u8()?) {
+                    (false, code) => ShepherdEnd::Exited(code),
+                    (true, signal) => ShepherdEnd::Signaled(signal),
+                };
+                Self::Ended { job, end, killed_for_memory: reader.bool()? }
+            }
+            _ => return Err(FieldError),
+        };
+        reader.end()?;
+        Ok(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn records_are_read_back() {
+        let set = RawSet { secret: 9, interfaces: vec![b"eth0".to_vec(), Vec::new()] };
+        let start = StartRequest {
+            voucher: vec![1; 300],
+            memory: Some(1 << 30),
+            has_programs: true,
+            max_raw_processes: 4,
+            raw_sets: vec![set; 3],
+        };
+        let calls = [
+            Call::Accept,
+            Call::Vouch { session: 7, ticket: [3; 32] },
+            Call::Renew { ticket: [4; 32], voucher: vec![5; MAX_VOUCHER_LEN] },
+            Call::Verify { voucher: Vec::new() },
+            Call::Start(start),
+            Call::Start(StartRequest::default()),
+        ];
+        let acts = ACTIONS.map(|action| Call::Act { job: u64::MAX, action });
+        for call in calls.into_iter().chain(acts) {
+            assert_eq!(Call::read(&call.to_bytes()), Ok(call));
+        }
+        for reply in [
+            Reply::Done,
+            Reply::Nothing,
+            Reply::Accepted { ticket: [1; 32] },
+            Reply::Renewed { voucher: vec![1, 2] },
+            Reply::Started { job: 3 },
+            Reply::Refused { reason: "no".to_owned() },
+            Reply::Failed { reason: "é".repeat(MAX_TEXT_LEN / 2) },
+        ] {
+            assert_eq!(Reply::read(&reply.to_bytes()), Ok(reply));
+        }
+        for event in [
+            Event::Ready { link_key: None },
+            Event::Ready { link_key: Some([6; KEY_LEN]) },
+            Event::Unable { reason: String::new() },
+            Event::Vouched { session: 1, voucher: vec![7] },
+            Event::NotVouched { session: 1, reason: "x".to_owned() },
+            Event::Ended { job: 2, end: ShepherdEnd::Exited(3), killed_for_memory: true },
+            Event::Ended { job: 2, end: ShepherdEnd::Signaled(9), killed_for_memory: false },
+        ] {
+            assert_eq!(Event::read(&event.to_bytes()), Ok(event));
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        let reply = Reply::Failed { reason: "é".repeat(MAX_TEXT_LEN) + "x" };
+        let cut = Reply::Failed { reason: "é".repeat(MAX_TEXT_LEN / 2) };
+        assert_eq!(Reply::read(&reply.to_bytes()), Ok(cut));
+    }
+
+    #[test]
+    fn what_is_too_long_or_unknown_is_no_record() {
+        let long_voucher = Call::Verify { voucher: vec![0; MAX_VOUCHER_LEN + 1] };
+        let long_name = RawSet { secret: 1, interfaces: vec![vec![b'x'; 16]] };
+        let many_sets = vec![RawSet { secret: 1, interfaces: Vec::new() }; 17];
+        let start = |raw_sets| Call::Start(StartRequest { raw_sets, ..StartRequest::default() });
+        for call in [long_voucher, start(vec![long_name]), start(many_sets)] {
+            assert_eq!(Call::read(&call.to_bytes()), Err(FieldError));
+        }
+        let mut trailing = Call::Accept.to_bytes();
+        trailing.push(0);
+        for bytes in [&trailing[..], &[], &[0], &[7], &[6, 0, 0, 0, 0, 0, 0, 0, 0, 6]] {
+            assert_eq!(Call::read(bytes), Err(FieldError), "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_reader_fail_otherwise_than_by_an_error(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            if let Ok(call) = Call::read(&bytes) {
+                prop_assert_eq!(Call::read(&call.to_bytes()), Ok(call));
+            }
+            let _ = (Reply::read(&bytes), Event::read(&bytes));
+        }
+    }
+}

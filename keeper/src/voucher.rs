@@ -1,0 +1,311 @@
+//! Vouchers. The keeper of the login host asks the kernel who a client is, and says so in a
+//! voucher. It goes with the user's jobs to their hosts. The keepers there start processes as this
+//! user only with it. All keepers of a cluster share the key of the vouchers; no daemon has it.
+
+use blake3::Hash;
+
+use crate::field::{FieldError, FieldReader, FieldWriter};
+
+/// Bytes of a key.
+pub const KEY_LEN: usize = 32;
+/// How long a voucher is valid, in seconds.
+pub const VOUCHER_TTL_S: u64 = 3600;
+/// How far the clocks of two hosts may differ, in seconds.
+pub const CLOCK_DIFFERENCE_WINDOW_S: u64 = 300;
+/// The longest voucher in bytes.
+pub const MAX_VOUCHER_LEN: usize = 1024;
+
+/// The longest name of a user in bytes.
+pub const MAX_USER_NAME_LEN: usize = 256;
+/// The longest name of a host in bytes.
+const MAX_HOST_NAME_LEN: usize = 255;
+/// The largest number of limits.
+const MAX_LIMITS: u8 = 16;
+/// The first byte of a voucher.
+const FORMAT: u8 = 1;
+const MAC_LEN: usize = 32;
+
+/// Purposes of keys that are derived from the key of the cluster.
+const VOUCHER_CONTEXT: &str = "SCore 2026-11 vouchers of keepers";
+const LINK_CONTEXT: &str = "SCore 2026-11 links between daemons of multi-user mode";
+/// Purpose of the key of tickets, which is derived from random bytes.
+const TICKET_CONTEXT: &str = "SCore 2026-11 tickets for accepted connections";
+
+/// A resource limit, as in getrlimit(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResourceLimit {
+    /// RLIMIT_
+    pub resource: u32,
+    /// Soft limit; all ones for none.
+    pub soft: u64,
+    /// Hard limit; all ones for none.
+    pub hard: u64,
+}
+
+/// What the keeper of the login host says about a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Voucher {
+    /// The user.
+    pub uid: u32,
+    /// The user's group.
+    pub gid: u32,
+    /// The connection of the login, as the login host numbers it. Never repeated there until the
+    /// host is started again.
+    pub session: u64,
+    /// When the voucher ends, in seconds since 1970.
+    pub expires_at: u64,
+    /// The user's name on the login host; empty if its name services do not know the uid.
+    pub name: Vec<u8>,
+    /// The login host.
+    pub login_host: Vec<u8>,
+    /// The limits of the process that has logged in.
+    pub limits: Vec<ResourceLimit>,
+}
+
+/// Why a voucher is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VoucherError {
+    /// It is no voucher at all.
+    Malformed,
+    /// It was not made by a keeper of this cluster, or has been changed.
+    Forged,
+    /// Its time is over.
+    Expired,
+    /// It ends later than any voucher that is made now.
+    FromTheFuture,
+}
+
+impl std::fmt::Display for VoucherError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "the voucher of the user's login is malformed",
+            Self::Forged => "the voucher of the user's login is not of a keeper of this cluster",
+            Self::Expired => "the voucher of the user's login has expired (compare the clocks)",
+            Self::FromTheFuture => {
+                "the voucher of the user's login ends too late (compare the clocks)"
+            }
+        })
+    }
+}
+
+impl Voucher {
+    /// Reads a voucher without a check of who has made it. For daemons, which cannot check that.
+    ///
+    /// # Errors
+    /// It is malformed.
+    pub fn read_unverified(bytes: &[u8]) -> Result<Self, VoucherError> {
+        let (body, _) = split_mac(bytes)?;
+        read_body(body).map_err(|_| VoucherError::Malformed)
+    }
+
+    fn write_body(&self) -> Vec<u8> {
+        let mut writer = FieldWriter::default();
+        writer.u8(FORMAT);
+        writer.u32(self.uid);
+        writer.u32(self.gid);
+        writer.u64(self.session);
+        writer.u64(self.expires_at);
+        writer.bytes(&self.name);
+        writer.bytes(&self.login_host);
+        writer.list(&self.limits, |writer, limit| {
+            writer.u32(limit.resource);
+            writer.u64(limit.soft);
+            writer.u64(limit.hard);
+        });
+        writer.into_bytes()
+    }
+}
+
+fn read_body(body: &[u8]) -> Result<Voucher, FieldError> {
+    let mut reader = FieldReader::new(body);
+    if reader.u8()? != FORMAT {
+        return Err(FieldError);
+    }
+    let voucher = Voucher {
+        uid: reader.u32()?,
+        gid: reader.u32()?,
+        session: reader.u64()?,
+        expires_at: reader.u64()?,
+        name: reader.bytes(MAX_USER_NAME_LEN)?,
+        login_host: reader.bytes(MAX_HOST_NAME_LEN)?,
+        limits: reader.list(MAX_LIMITS, |reader| {
+            let (resource, soft, hard) = (reader.u32()?, reader.u64()?, reader.u64()?);
+            Ok(ResourceLimit { resource, soft, hard })
+        })?,
+    };
+    reader.end()?;
+    Ok(voucher)
+}
+
+fn split_mac(bytes: &[u8]) -> Result<(&[u8], [u8; MAC_LEN]), VoucherError> {
+    if bytes.len() > MAX_VOUCHER_LEN {
+        return Err(VoucherError::Malformed);
+    }
+    let (body, mac) = bytes.split_last_chunk::<MAC_LEN>().ok_or(VoucherError::Malformed)?;
+    Ok((body, *mac))
+}
+
+/// The key of the links between daemons, from the key of the cluster.
+pub fn link_key(cluster_key: &[u8; KEY_LEN]) -> [u8; KEY_LEN] {
+    blake3::derive_key(LINK_CONTEXT, cluster_key)
+}
+
+/// The key with which keepers make and check vouchers.
+#[derive(Clone)]
+pub struct VoucherKey([u8; KEY_LEN]);
+
+impl std::fmt::Debug for VoucherKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("VoucherKey(hidden)")
+    }
+}
+
+impl VoucherKey {
+    /// The key of a cluster's vouchers.
+    pub fn new(cluster_key: &[u8; KEY_LEN]) -> Self {
+        Self(blake3::derive_key(VOUCHER_CONTEXT, cluster_key))
+    }
+
+    /// The bytes of a voucher.
+    pub fn seal(&self, voucher: &Voucher) -> Vec<u8> {
+        let mut bytes = voucher.write_body();
+        let mac = blake3::keyed_hash(&self.0, &bytes);
+        bytes.extend_from_slice(mac.as_bytes());
+        bytes
+    }
+
+    /// Checks the bytes of a voucher at this time, in seconds since 1970.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn open(&self, bytes: &[u8], now: u64) -> Result<Voucher, VoucherError> {
+        let (body, mac) = split_mac(bytes)?;
+        // This comparison takes the same time wherever the difference is.
+        if blake3::keyed_hash(&self.0, body) != Hash::from_bytes(mac) {
+            return Err(VoucherError::Forged);
+        }
+        let voucher = read_body(body).map_err(|_| VoucherError::Malformed)?;
+        if voucher.expires_at <= now {
+            return Err(VoucherError::Expired);
+        }
+        if voucher.expires_at > now.saturating_add(VOUCHER_TTL_S + CLOCK_DIFFERENCE_WINDOW_S) {
+            return Err(VoucherError::FromTheFuture);
+        }
+        Ok(voucher)
+    }
+}
+
+/// The key of tickets: what a keeper gives with each connection that it has accepted. Without it a
+/// daemon could have the keeper vouch for the other end of any local socket, for example that of a
+/// service of root's to which the daemon has connected.
+#[derive(Debug)]
+pub struct TicketKey(VoucherKey);
+
+impl TicketKey {
+    /// The key, from random bytes.
+    pub fn new(random: &[u8; KEY_LEN]) -> Self {
+        Self(VoucherKey(blake3::derive_key(TICKET_CONTEXT, random)))
+    }
+
+    /// The ticket for a connection, which the kernel numbers.
+    pub fn ticket(&self, connection: u64) -> [u8; MAC_LEN] {
+        *blake3::keyed_hash(&self.0.0, &connection.to_le_bytes()).as_bytes()
+    }
+
+    /// Whether this is the ticket for a connection.
+    pub fn is_valid(&self, connection: u64, ticket: &[u8; MAC_LEN]) -> bool {
+        Hash::from_bytes(self.ticket(connection)) == Hash::from_bytes(*ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: u64 = 1_800_000_000;
+    const KEY: [u8; KEY_LEN] = [7; KEY_LEN];
+
+    fn voucher() -> Voucher {
+        Voucher {
+            uid: 1000,
+            gid: 100,
+            session: 5,
+            expires_at: NOW + VOUCHER_TTL_S,
+            name: b"alice".to_vec(),
+            login_host: b"comp0".to_vec(),
+            limits: vec![ResourceLimit { resource: 7, soft: 1024, hard: u64::MAX }],
+        }
+    }
+
+    #[test]
+    fn a_voucher_is_read_back_by_every_keeper_of_the_cluster_and_by_no_other() {
+        let bytes = VoucherKey::new(&KEY).seal(&voucher());
+        assert_eq!(VoucherKey::new(&KEY).open(&bytes, NOW), Ok(voucher()));
+        assert_eq!(Voucher::read_unverified(&bytes), Ok(voucher()));
+        let foreign = VoucherKey::new(&[8; KEY_LEN]);
+        assert_eq!(foreign.open(&bytes, NOW), Err(VoucherError::Forged));
+    }
+
+    #[test]
+    fn the_key_of_the_links_makes_no_vouchers() {
+        let bytes = VoucherKey::new(&link_key(&KEY)).seal(&voucher());
+        assert_eq!(VoucherKey::new(&KEY).open(&bytes, NOW), Err(VoucherError::Forged));
+        let bytes = VoucherKey(link_key(&KEY)).seal(&voucher());
+        assert_eq!(VoucherKey::new(&KEY).open(&bytes, NOW), Err(VoucherError::Forged));
+    }
+
+    #[test]
+    fn a_voucher_is_valid_for_its_time_only() {
+        let key = VoucherKey::new(&KEY);
+        let bytes = key.seal(&voucher());
+        let at = |now| key.open(&bytes, now).map(drop);
+        assert_eq!(at(NOW + VOUCHER_TTL_S - 1), Ok(()));
+        assert_eq!(at(NOW + VOUCHER_TTL_S), Err(VoucherError::Expired));
+        assert_eq!(at(NOW - CLOCK_DIFFERENCE_WINDOW_S), Ok(()));
+        assert_eq!(at(NOW - CLOCK_DIFFERENCE_WINDOW_S - 1), Err(VoucherError::FromTheFuture));
+    }
+
+    #[test]
+    fn every_change_of_a_voucher_is_noticed() {
+        let key = VoucherKey::new(&KEY);
+        let bytes = key.seal(&voucher());
+        for index in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[index] ^= 1;
+            assert_eq!(key.open(&changed, NOW), Err(VoucherError::Forged), "{index}");
+            assert!(key.open(&bytes[..index], NOW).is_err(), "{index}");
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_for_one_connection_and_one_keeper() {
+        let tickets = TicketKey::new(&KEY);
+        assert!(tickets.is_valid(7, &tickets.ticket(7)));
+        assert!(!tickets.is_valid(8, &tickets.ticket(7)));
+        assert!(!TicketKey::new(&[8; KEY_LEN]).is_valid(7, &tickets.ticket(7)));
+    }
+
+    #[test]
+    fn the_longest_voucher_fits() {
+        let limit = ResourceLimit { resource: 1, soft: 1, hard: 1 };
+        let longest = Voucher {
+            name: vec![b'n'; MAX_USER_NAME_LEN],
+            login_host: vec![b'h'; MAX_HOST_NAME_LEN],
+            limits: vec![limit; MAX_LIMITS.into()],
+            ..voucher()
+        };
+        let key = VoucherKey::new(&KEY);
+        assert_eq!(key.open(&key.seal(&longest), NOW), Ok(longest));
+    }
+
+    proptest! {
+        #[test]
+        fn what_no_keeper_has_made_is_never_accepted(
+            bytes in prop::collection::vec(any::<u8>(), 0..600),
+        ) {
+            prop_assert!(VoucherKey::new(&KEY).open(&bytes, NOW).is_err());
+            let _ = Voucher::read_unverified(&bytes);
+        }
+    }
+}
