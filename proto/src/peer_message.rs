@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job_control::Limit;
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
@@ -68,14 +67,21 @@ pub enum PeerMessage {
         /// One line.
         reason: String,
     },
-    /// To the server: a user has logged in at the sender, which has verified the user's identity.
+    /// To the server: a user has logged in at the sender.
     Login {
         /// Chosen by the sender; unique within its incarnation.
         session: u64,
-        /// The user.
-        user: User,
-        /// The resource limits of the user's scrun.
-        limits: Vec<Limit>,
+        /// What the keeper of the sender's host says about the user.
+        #[serde(with = "serde_bytes")]
+        voucher: Vec<u8>,
+    },
+    /// To the server: a later voucher for a session.
+    RenewVoucher {
+        /// The sender's number of the session.
+        session: u64,
+        /// The voucher.
+        #[serde(with = "serde_bytes")]
+        voucher: Vec<u8>,
     },
     /// To the server: a message of scrun ([`crate::message::UserRequest`]).
     SessionClientMessage {

@@ -2,17 +2,14 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Instant;
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use score_proto::frame::{self, Decoder, FrameError};
-use score_proto::job_control::Limit;
 use serde::{Serialize, de::DeserializeOwned};
-
-use crate::sys::credentials;
 
 /// Capacity that an empty queue of messages to send keeps.
 const MAX_IDLE_CAPACITY: usize = 64 * 1024;
@@ -145,12 +142,9 @@ impl FramedSocket {
         }
     }
 
-    /// The resource limits of the process that has connected the socket.
-    ///
-    /// # Errors
-    /// As [`credentials::peer_limits`].
-    pub fn peer_limits(&self) -> io::Result<Vec<Limit>> {
-        credentials::peer_limits(&self.stream)
+    /// The socket.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 
     /// Bytes that have been received and not returned as messages.

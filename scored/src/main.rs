@@ -4,6 +4,7 @@ mod console;
 mod daemon;
 mod framed_socket;
 mod http;
+mod keeper;
 mod launch;
 mod options;
 mod owner_arg;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
             // A fork of a daemon has inherited this.
             sys::process::default_and_block_signals().and_then(|()| shepherd::run(options))
         }
+        Ok(Command::Keeper(options)) => keeper::run(options),
         Ok(Command::Opener(options)) => raw_socket::run(options),
         Ok(Command::Preflight(options)) => {
             launch::preflight::run(&options).map_err(std::io::Error::other)

@@ -12,12 +12,12 @@ use crate::daemon::service::config as service;
 use crate::daemon::{self, CommonOptions};
 use crate::launch::{LaunchOptions, preflight};
 use crate::sys::descriptor;
-use crate::{console, owner_arg, raw_socket, shepherd};
+use crate::{console, keeper, owner_arg, raw_socket, shepherd};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
 usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET] [-port N]
-              [-key FILE] [-socket PATH] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
+              [-key FILE] [-socket PATH] [-user USER] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
               [-ts MS] [-rows N] [-page PORT|ADDRESS:PORT|off]
        scored -list | -kill JOB
        scored -probe [-json]
@@ -33,6 +33,7 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
   -port N       where daemons listen; default 9901
   -key FILE     the cluster key; default /etc/score/cluster.key
   -socket PATH  the socket for scruns of this host; default /run/scored/scored.sock
+  -user U       the system user as which the daemon runs; default scored. Its keeper runs as root
   -operator U   a user that may end the jobs of others; any number of times
   -syslog A     also send the log to a syslog receiver, by UDP; default port 514
   -ts MS        the length of a time slice, 5 to 60000; default 500
@@ -85,6 +86,8 @@ pub enum Command {
     Console(console::ConsoleOptions),
     /// `-shepherd`
     Shepherd(shepherd::ShepherdOptions),
+    /// `-keeper`: does what needs root for a service.
+    Keeper(keeper::KeeperOptions),
     /// `-opener`: opens raw sockets for a shepherd.
     Opener(raw_socket::HelperOptions),
     /// `-probe`
@@ -110,6 +113,9 @@ struct Args {
     control: Option<OwnedFd>,
     gang_switch: Option<OwnedFd>,
     raw: Option<OwnedFd>,
+    events: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
+    interfaces: Vec<String>,
     proc_dir: Option<OwnedFd>,
     directory: Option<OsString>,
     hosts: Option<String>,
@@ -167,6 +173,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
         Some("-opener") => {
             Ok(Command::Opener(raw_socket::HelperOptions { control: control(args.control)? }))
         }
+        Some("-keeper") => keeper_options(args).map(Command::Keeper),
         Some(_) => Ok(Command::Shepherd(shepherd::ShepherdOptions {
             control: control(args.control)?,
             switch_socket: args.gang_switch.ok_or("-switch is missing")?,
@@ -202,6 +209,7 @@ impl Args {
             "-probe" => self.mode = Some("-probe"),
             "-single" => self.mode = Some("-single"),
             "-shepherd" => self.mode = Some("-shepherd"),
+            "-keeper" => self.mode = Some("-keeper"),
             "-opener" => self.mode = Some("-opener"),
             "-greet" => self.mode = Some("-greet"),
             "-daemon" => self.mode = Some("-daemon"),
@@ -230,6 +238,10 @@ impl Args {
             "-nonamespace" => self.no_namespace = true,
             "-control" => self.control = Some(number(&shown, value()?)?),
             "-switch" => self.gang_switch = Some(number(&shown, value()?)?),
+            "-events" => self.events = Some(number(&shown, value()?)?),
+            "-listener" => self.listener = Some(number(&shown, value()?)?),
+            "-interface" => self.interfaces.push(text(value()?)),
+            "-user" => self.service.user = Some(text(value()?)),
             "-raw" => self.raw = Some(number(&shown, value()?)?),
             "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
             "-directory" => self.directory = Some(value()?.clone()),
@@ -279,6 +291,21 @@ impl Args {
         }
         Ok(())
     }
+}
+
+fn keeper_options(args: Args) -> Result<keeper::KeeperOptions, String> {
+    let daemon_uid = args.service.user.and_then(|uid| uid.parse().ok());
+    Ok(keeper::KeeperOptions {
+        calls: args.control.ok_or("-control is missing")?,
+        events: args.events.ok_or("-events is missing")?,
+        listener: args.listener.ok_or("-listener is missing")?,
+        socket: args.service.socket.ok_or("-socket is missing")?,
+        key: args.key.map(PathBuf::from),
+        host: args.host.ok_or("-host is missing")?,
+        daemon_uid: daemon_uid.ok_or("-user is missing")?,
+        interfaces: args.interfaces,
+        no_namespace: args.no_namespace,
+    })
 }
 
 fn common(no_namespace: bool, launch: LaunchOptions) -> CommonOptions {

@@ -41,6 +41,8 @@ pub fn read(word: &OsStr) -> Result<Owner, String> {
         gid: gid.parse().map_err(|_| format_error())?,
         name: OsBytes(parts.next().ok_or_else(format_error)?.to_vec()),
         limits: limits.ok_or_else(format_error)?,
+        // The shepherd needs none.
+        voucher: Vec::new(),
     })
 }
 
@@ -53,7 +55,7 @@ mod tests {
         let limit = Limit { resource: 7, soft: 1024, hard: u64::MAX };
         for (name, limits) in [("", vec![]), ("a:b,c=\u{e9}", vec![limit, limit])] {
             let name = OsBytes(name.as_bytes().to_vec());
-            let owner = Owner { uid: 1, gid: u32::MAX, name, limits };
+            let owner = Owner { uid: 1, gid: u32::MAX, name, limits, voucher: Vec::new() };
             assert_eq!(read(&write(&owner)), Ok(owner));
         }
         for wrong in ["", "1:2:3", "1:2:x:", "a:2::", "1:2:3=4:n", "-1:2::"] {

@@ -3,8 +3,10 @@
 
 mod driver;
 
+use std::fs::Permissions;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -125,6 +127,8 @@ fn systemd_is_notified_that_the_service_is_up_and_then_that_its_loop_runs() {
     let path = folder.join(format!("score-notify-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let socket = UnixDatagram::bind(&path).unwrap();
+    // As that of systemd: services that do not run as root write to it.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let variables = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
     let Some(mut service) = Service::start_with_variables(2, &variables) else { return };

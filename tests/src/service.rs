@@ -33,6 +33,9 @@ pub struct Cluster<'a> {
     netns_by_host: HashMap<String, NetNs>,
 }
 
+/// The system user of the daemons, which needs no name.
+const DAEMON_UID: &str = "61990";
+
 impl<'a> Cluster<'a> {
     /// Starts hosts a, b, ... with two processors each; the last is the server. Without root:
     /// returns `None` and prints a skip.
@@ -135,7 +138,7 @@ impl<'a> Cluster<'a> {
         let operator = OPERATOR.to_string();
         command
             .args(["-file", "db", "-key", "key", "-v", "-host", host, "-port", &port])
-            .args(["-operator", &operator, "-group", "all"])
+            .args(["-operator", &operator, "-group", "all", "-user", DAEMON_UID])
             .args(&self.options)
             .arg("-socket")
             .arg(self.socket(host))

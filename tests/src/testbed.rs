@@ -165,6 +165,8 @@ impl Testbed {
         let unit = fs::read_to_string(binaries::root().join("dist/scored.service"));
         let prefix = env.dir().display().to_string();
         let unit = unit.expect("the unit file exists").replace("@PREFIX@", &prefix);
+        // A system user that needs no name.
+        let unit = unit.replace("/bin/scored\n", "/bin/scored -user 61990\n");
         testbed.write_file("units/scored.service", &unit);
         let folder = testbed.folder.display();
         testbed.write_file(

@@ -82,8 +82,8 @@ impl Key {
         Key(bytes)
     }
 
-    /// The bytes, for the handshake.
-    pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
+    /// The bytes, for the handshake, and for keys that are derived from it.
+    pub fn bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 

@@ -29,6 +29,10 @@ pub struct Owner {
     pub name: OsBytes,
     /// scrun's own limits. No host exceeds its own limits.
     pub limits: Vec<Limit>,
+    /// What the keeper of the login host says about the user. The keeper of a host starts a
+    /// shepherd by this alone. Everything else here has been read from it.
+    #[serde(with = "serde_bytes")]
+    pub voucher: Vec<u8>,
 }
 
 /// A resource limit, as in getrlimit(2).

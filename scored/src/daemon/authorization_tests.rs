@@ -179,11 +179,17 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
     let ids = (UID, UID);
     let mut session = match situation {
         Situation::SingleUser => ClientSession::new(local.into(), poll.registry(), Token(9)),
-        _ => ClientSession::unauthenticated(local.into(), ids, poll.registry(), Token(9)),
+        _ => ClientSession::unauthenticated(local.into(), ids, [0; 32], poll.registry(), Token(9)),
     }
     .unwrap();
     if !matches!(situation, Situation::SingleUser | Situation::BeforeLogin) {
-        let owner = Owner { uid: UID, gid: UID, name: OsBytes(Vec::new()), limits: Vec::new() };
+        let owner = Owner {
+            uid: UID,
+            gid: UID,
+            name: OsBytes(Vec::new()),
+            limits: Vec::new(),
+            voucher: Vec::new(),
+        };
         let id = SessionId { host: 0, incarnation: 1, number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));
     }

@@ -39,8 +39,12 @@ impl Daemon {
         // epoll counts milliseconds: round up, or the loop would spin until the deadline.
         let led_jobs_timeout = self.led_jobs_timeout();
         let frame_deadlines = self.sessions.values().filter_map(ClientSession::frame_deadline);
-        let deadlines =
-            [self.program_folders.deadline(), self.reset_deadline, frame_deadlines.min()];
+        let deadlines = [
+            self.program_folders.deadline(),
+            self.reset_deadline,
+            frame_deadlines.min(),
+            self.next_renewal_at,
+        ];
         let deadline = deadlines.into_iter().flatten().min();
         let deadline_timeout = deadline.map(|due| due.saturating_duration_since(now));
         let timeouts = [
@@ -56,7 +60,6 @@ impl Daemon {
             self.stop_enforcement_timeout(),
             self.login_deadline(now),
             self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
-            self.leftovers.borrow().deadline(now),
         ];
         timeouts.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }

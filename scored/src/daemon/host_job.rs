@@ -1,5 +1,7 @@
 //! The part of a job on this host: its directory, its cgroup and its shepherd.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -7,6 +9,7 @@ use mio::{Registry, Token};
 use score_job::jobs::{Launch, LocalReport};
 use score_job::limits::{JobLimits, LimitKind};
 use score_job::{exit_code, program_paths, signal, validate};
+use score_keeper::record::{Action, StartRequest};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::frame::FrameError;
@@ -18,16 +21,20 @@ use score_proto::message::{HostKind, Level};
 
 use super::host_limits;
 use super::job_directory::JobDirectory;
-use super::leftovers::SharedLeftovers;
+use super::keeper_client::{self, KeeperError, KeptJob, SharedKeeper};
 use super::program_folders::ProgramFolders;
-use super::shepherd_handle::{KnownChildren, ShepherdArgs, ShepherdHandle};
+use super::shepherd_handle::{
+    ChildShepherd, KnownChildren, ShepherdArgs, ShepherdHandle, ShepherdOutcome, ShepherdProcess,
+};
 use super::stop_enforcer::{Enforcement, KillReason, OrderEffect, StopEnforcer};
-use crate::raw_socket;
-use crate::sys::cgroup::{Cgroups, Group};
-use crate::sys::{process, realtime};
+use crate::raw_socket::RawSocketGrant;
+use crate::sys::realtime;
 
 /// Refusal of a job without an owner: it would run as root.
 pub const NO_OWNER: &str = "a job of multi-user mode needs an owner";
+
+/// Refusal of a job with an owner by the daemon of one user.
+const OTHER_OWNER: &str = "this scored serves one user only";
 
 /// Bytes of orders that may wait for a shepherd. Input needs far fewer.
 const MAX_QUEUED_ORDER_BYTES: usize = 8 << 20;
@@ -45,13 +52,21 @@ pub struct HostJob {
     reports: Vec<LocalReport>,
     /// The shepherd, while it lives.
     pub shepherd: Option<ShepherdHandle>,
-    directory: Option<JobDirectory>,
-    /// In multi-user mode: the user and group of the job, and what remains of such jobs.
-    owner: Option<((u32, u32), SharedLeftovers)>,
-    group: Option<Group>,
-    /// Enforces the stops of the group.
+    resources: JobResources,
+    /// Enforces the stops of a job in multi-user mode.
     stop_enforcer: StopEnforcer,
     limits: JobLimits,
+}
+
+/// What a job has on this host.
+#[derive(Debug)]
+enum JobResources {
+    /// Nothing.
+    None,
+    /// In single-user mode.
+    Directory(JobDirectory),
+    /// In multi-user mode: the keeper has made the job's directory and its cgroup.
+    Kept(KeptJob),
 }
 
 /// Whether the stop report came without other reports.
@@ -77,16 +92,12 @@ pub struct StartContext<'a> {
     pub switch_token: Token,
     /// The other children of this process.
     pub known_children: KnownChildren,
-    /// What ended jobs have left.
-    pub leftovers: SharedLeftovers,
-    /// The programs of earlier jobs.
+    /// The programs of earlier jobs, in single-user mode.
     pub program_folders: &'a mut ProgramFolders,
-    /// The cgroups of jobs, in multi-user mode.
-    pub cgroups: &'a Cgroups,
+    /// The keeper, in multi-user mode: then each job has an owner.
+    pub keeper: Option<&'a SharedKeeper>,
     /// Whether it is time to remove the directories that earlier jobs have left.
     pub sweep_due: bool,
-    /// Whether this daemon serves every user: then each job has an owner.
-    pub is_service: bool,
     /// Is called with the path of the directory before the directory exists.
     pub announce_path: &'a mut dyn FnMut(&str),
 }
@@ -99,9 +110,7 @@ impl HostJob {
             pending_launch: Some(launch),
             reports: Vec::new(),
             shepherd: None,
-            directory: None,
-            owner: None,
-            group: None,
+            resources: JobResources::None,
             stop_enforcer: StopEnforcer::new(),
             limits: JobLimits::default(),
         }
@@ -126,9 +135,13 @@ impl HostJob {
                 // disk, the first host does it.
                 let is_swept_by_first_host = shares_disk(begin) && self.placement.self_host != 0;
                 let should_sweep = begin.owner.is_none() && !is_swept_by_first_host && sweep_due;
-                let sweep_directory = self.directory.as_ref().filter(|_| should_sweep);
-                let errors = sweep_directory.map(JobDirectory::remove_leftovers);
-                for error in errors.unwrap_or_default() {
+                let errors = match &self.resources {
+                    JobResources::Directory(directory) if should_sweep => {
+                        directory.remove_leftovers()
+                    }
+                    _ => Vec::new(),
+                };
+                for error in errors {
                     self.warn(format!("left by an earlier job, and cannot be removed: {error}"));
                 }
             }
@@ -158,57 +171,89 @@ impl HostJob {
         let nodes = placement.self_placement().map_or(0, |local_host| local_host.nodes);
         validate::check_limits(&begin.spec, nodes, &host_limits::cached_limits())
             .map_err(|reason| (EXIT_REFUSED, reason))?;
-        let failed = |reason: String| (EXIT_FAILED, reason);
-        if context.is_service && begin.owner.is_none() {
-            return Err((EXIT_REFUSED, NO_OWNER.to_owned()));
-        }
-        let directory = match &begin.owner {
-            Some(_) => JobDirectory::create_for_user(&mut *context.announce_path),
-            None => {
-                let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
-                JobDirectory::create(runtime_dir.as_deref(), &mut *context.announce_path)
+        self.limits = JobLimits::from_options(&begin.spec.options, begin.owner.is_some())
+            .map_err(|reason| (EXIT_FAILED, reason))?;
+        let shepherd = match (context.keeper.cloned(), &begin.owner) {
+            (None, None) => self.start_child(begin, context)?,
+            (Some(keeper), Some(owner)) => {
+                self.start_kept(begin, &keeper, &owner.voucher, context)?
             }
+            (Some(_), None) => return Err((EXIT_REFUSED, NO_OWNER.to_owned())),
+            (None, Some(_)) => return Err((EXIT_REFUSED, OTHER_OWNER.to_owned())),
         };
-        let directory = self.directory.insert(directory.map_err(failed)?);
-        if let Some(owner) = &begin.owner {
-            directory.chown_to((owner.uid, owner.gid)).map_err(failed)?;
-            self.owner = Some(((owner.uid, owner.gid), context.leftovers.clone()));
-        }
-        self.limits =
-            JobLimits::from_options(&begin.spec.options, begin.owner.is_some()).map_err(failed)?;
-        if begin.owner.is_some() {
-            let group = context.cgroups.make(directory.name(), self.limits.memory);
-            let group = group.map_err(|error| failed(format!("cgroup of the job: {error}")))?;
-            self.group = Some(group);
-        }
-        let has_programs = !program_paths::files(&begin.spec).is_empty();
-        let program_folder = if has_programs && !shares_disk(begin) {
-            let owner = begin.owner.as_ref().map(|owner| (owner.uid, owner.gid));
-            context.program_folders.folder_of(owner, &context.known_children)
-        } else {
-            None
-        };
-        let shepherd_args = ShepherdArgs {
-            directory: &directory.path().to_string_lossy(),
-            program_folder: program_folder.as_deref(),
-            owner: begin.owner.as_ref(),
-            group: self.group.as_ref(),
-            raw_socket_grant: raw_socket::RawSocketGrant::for_job(begin, &self.placement),
-        };
-        let shepherd = ShepherdHandle::start(&shepherd_args, context);
-        let shepherd = shepherd
-            .map_err(|error| failed(format!("the job's shepherd cannot be started: {error}")))?;
         let shepherd = self.shepherd.insert(shepherd);
-        if let Some(group) = &self.group {
-            let entered = group.enter(shepherd.pid());
-            entered.map_err(|error| failed(format!("cgroup of the job: {error}")))?;
-        }
+        let placement = &self.placement;
         shepherd.control_link.queue(&ShepherdOrder::Hello { version: PROTOCOL_VERSION });
         shepherd.control_link.queue(&ShepherdOrder::SetPlacement(placement.clone()));
         let start = JobOrder::StartJob(Box::new(begin.clone()));
         shepherd.control_link.queue(&ShepherdOrder::Job(start));
         shepherd.control_link.flush();
         Ok(())
+    }
+
+    /// Starts the shepherd of a job of single-user mode.
+    fn start_child(
+        &mut self,
+        begin: &JobStart,
+        context: StartContext<'_>,
+    ) -> Result<ShepherdHandle, (u8, String)> {
+        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
+        let directory = JobDirectory::create(runtime_dir.as_deref(), &mut *context.announce_path)
+            .map_err(|reason| (EXIT_FAILED, reason))?;
+        let path = directory.path().to_string_lossy().into_owned();
+        self.resources = JobResources::Directory(directory);
+        let has_programs = !program_paths::files(&begin.spec).is_empty();
+        let program_folder = match has_programs && !shares_disk(begin) {
+            true => context.program_folders.folder_of(None, &context.known_children),
+            false => None,
+        };
+        let shepherd_args = ShepherdArgs {
+            directory: &path,
+            program_folder: program_folder.as_deref(),
+            owner: None,
+            group: None,
+            raw_socket_grant: None,
+        };
+        let tokens = [context.token, context.switch_token];
+        let (no_namespace, known_children) = (context.no_namespace, &context.known_children);
+        let start = |sockets: [&OwnedFd; 2]| -> io::Result<_> {
+            ChildShepherd::start(&shepherd_args, sockets, no_namespace, known_children)
+                .map(ShepherdProcess::Child)
+        };
+        ShepherdHandle::start(context.registry, tokens, start).map_err(not_started)
+    }
+
+    /// Has the keeper start the shepherd of a user's job.
+    fn start_kept(
+        &mut self,
+        begin: &JobStart,
+        keeper: &SharedKeeper,
+        voucher: &[u8],
+        context: StartContext<'_>,
+    ) -> Result<ShepherdHandle, (u8, String)> {
+        let grant = RawSocketGrant::for_job(begin, &self.placement);
+        let request = StartRequest {
+            voucher: voucher.to_vec(),
+            memory: self.limits.memory,
+            has_programs: !program_paths::files(&begin.spec).is_empty(),
+            max_raw_processes: grant.as_ref().map_or(0, |grant| grant.max_processes),
+            raw_sets: grant.map(RawSocketGrant::into_records).unwrap_or_default(),
+        };
+        let mut kept = None;
+        let start = |sockets: [&OwnedFd; 2]| {
+            let job = keeper_client::start(keeper, request, sockets)?;
+            kept = Some(job.clone());
+            Ok(ShepherdProcess::Kept(job))
+        };
+        let tokens = [context.token, context.switch_token];
+        let shepherd = ShepherdHandle::start::<KeeperError>(context.registry, tokens, start);
+        if let Some(job) = kept {
+            self.resources = JobResources::Kept(job);
+        }
+        shepherd.map_err(|error| match error {
+            KeeperError::Refused(reason) => (EXIT_REFUSED, reason),
+            KeeperError::Failed(error) => not_started(error),
+        })
     }
 
     /// Prefixes a text with the name of this host if the job has several hosts.
@@ -248,7 +293,7 @@ impl HostJob {
             (Some(shepherd), order) => {
                 if matches!(order, ShepherdOrder::Job(JobOrder::Kill)) {
                     // The user may have stopped the shepherd from outside.
-                    process::kill(shepherd.pid(), libc::SIGCONT);
+                    shepherd.resume();
                 }
                 shepherd.control_link.queue(order);
                 if shepherd.control_link.backlog() > MAX_QUEUED_ORDER_BYTES {
@@ -271,7 +316,7 @@ impl HostJob {
         let Some(shepherd) = &mut self.shepherd else { return };
         if matches!(order, SwitchOrder::Stop { .. }) {
             // The user may have stopped the shepherd from outside.
-            process::kill(shepherd.pid(), libc::SIGCONT);
+            shepherd.resume();
         }
         shepherd.switch_link.queue(&order);
     }
@@ -295,7 +340,14 @@ impl HostJob {
 
     /// Whether this daemon can enforce the stops of the job.
     fn is_enforced(&self) -> bool {
-        self.group.is_some() && self.shepherd.is_some()
+        self.kept().is_some() && self.shepherd.is_some()
+    }
+
+    fn kept(&self) -> Option<&KeptJob> {
+        match &self.resources {
+            JobResources::Kept(job) => Some(job),
+            JobResources::None | JobResources::Directory(_) => None,
+        }
     }
 
     fn apply(&mut self, effect: OrderEffect) {
@@ -307,28 +359,28 @@ impl HostJob {
     }
 
     fn thaw(&mut self) {
-        if let Some(Err(error)) = self.group.as_ref().map(Group::thaw) {
+        if let Some(Err(error)) = self.kept().map(|job| job.act(Action::Thaw)) {
             self.warn(format!("the job stays frozen: {error}"));
         }
     }
 
     /// When [`HostJob::enforce_stop`] has to be called.
     pub fn stop_deadline(&self) -> Option<Instant> {
-        self.group.as_ref().and(self.shepherd.as_ref()).and(self.stop_enforcer.deadline())
+        self.stop_enforcer.deadline().filter(|_| self.is_enforced())
     }
 
     /// Stops or ends the job if the shepherd is late with that. Returns what was due.
     pub fn enforce_stop(&mut self, now: Instant) -> Option<Enforcement> {
         self.stop_deadline().filter(|deadline| *deadline <= now)?;
-        let group = self.group.as_ref()?;
+        let job = self.kept()?.clone();
         let enforcement = self.stop_enforcer.enforce(now)?;
         match enforcement {
-            Enforcement::Freeze { switch_seq, .. } => match group.freeze() {
+            Enforcement::Freeze { switch_seq, .. } => match job.act(Action::Freeze) {
                 Ok(()) => self.report_stopped(switch_seq),
                 Err(_) => self.stop_enforcer.on_freeze_failed(now),
             },
             Enforcement::KillRemaining { switch_seq } => {
-                group.kill();
+                let _ = job.act(Action::KillAll);
                 self.report_stopped(switch_seq);
             }
             Enforcement::Kill(_) => self.kill_shepherd(),
@@ -448,8 +500,7 @@ impl HostJob {
             return self.kill_shepherd();
         };
         let finished_ns = shepherd.elapsed_ns;
-        let status = shepherd.reap();
-        let killed_for_memory = self.group.as_ref().is_some_and(|group| group.oom_kills() > 0);
+        let ShepherdOutcome { status, killed_for_memory } = shepherd.reap();
         self.remove_resources();
         match finished_ns {
             Some(elapsed_ns) => self.report_job(JobReport::Finished { elapsed_ns }),
@@ -491,24 +542,27 @@ impl HostJob {
         self.remove_resources();
     }
 
-    /// Removes the job's cgroup and directory.
+    /// Removes what the job has on this host.
     fn remove_resources(&mut self) {
-        if let Some(group) = self.group.take() {
-            group.kill();
-            if let Err(error) = realtime::run_as_normal(|| group.remove()) {
-                self.warn(format!("the job's cgroup cannot be removed: {error}"));
+        match std::mem::replace(&mut self.resources, JobResources::None) {
+            JobResources::None => {}
+            JobResources::Kept(job) => {
+                if let Err(error) = job.act(Action::Remove) {
+                    self.warn(format!("what is left of the job cannot be removed: {error}"));
+                }
+            }
+            JobResources::Directory(directory) => {
+                let path: PathBuf = directory.path().to_owned();
+                if let Err(error) = realtime::run_as_normal(|| directory.remove()) {
+                    self.warn(format!("{} cannot be removed: {error}", path.display()));
+                }
             }
         }
-        let Some(directory) = self.directory.take() else { return };
-        let path: PathBuf = directory.path().to_owned();
-        let removed = match self.owner.take() {
-            None => realtime::run_as_normal(|| directory.remove()),
-            Some((owner, leftovers)) => leftovers.borrow_mut().remove(directory, owner),
-        };
-        if let Err(error) = removed {
-            self.warn(format!("{} cannot be removed: {error}", path.display()));
-        }
     }
+}
+
+fn not_started(error: io::Error) -> (u8, String) {
+    (EXIT_FAILED, format!("the job's shepherd cannot be started: {error}"))
 }
 
 /// Whether all hosts of a job are virtual hosts: they share one disk.

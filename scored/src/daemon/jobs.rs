@@ -376,11 +376,9 @@ impl Daemon {
             token,
             switch_token,
             known_children: self.known_children.clone(),
-            leftovers: self.leftovers.clone(),
             program_folders: &mut self.program_folders,
-            cgroups: &self.cgroups,
+            keeper: self.keeper.as_ref(),
             sweep_due,
-            is_service: self.service.is_some(),
             announce_path: &mut announce_path,
         };
         host_job.begin(&launch.start, context);

@@ -8,28 +8,26 @@ mod daemon_bringup;
 mod deadlines;
 mod host_job;
 mod host_limits;
-mod job_directory;
+pub mod job_directory;
 mod jobs;
-mod leftovers;
+mod keeper_client;
 mod local_listener;
 mod peers;
-mod program_folders;
+pub mod program_folders;
 mod rejected_connections;
 mod scout;
 pub mod service;
 mod session;
 mod session_state;
-mod shepherd_handle;
+pub mod shepherd_handle;
 mod stop_enforcer;
 mod submit;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
@@ -46,14 +44,13 @@ use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
 use crate::launch::LaunchOptions;
-use crate::sys::cgroup::Cgroups;
 use crate::sys::cpu_latency::CpuLatencyHold;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};
 use daemon_bringup::DaemonBringup;
 use host_job::HostJob;
-use leftovers::{Leftovers, SharedLeftovers};
+use keeper_client::SharedKeeper;
 use peers::{PeerEvent, Peers};
 use program_folders::ProgramFolders;
 use scout::Scout;
@@ -75,8 +72,10 @@ const SERVICE_LISTENER: Token = Token(5);
 const SLICE_TIMER: Token = Token(6);
 /// A client connects to the port of the status page.
 const HTTP_LISTENER: Token = Token(7);
+/// The keeper has sent an event.
+const KEEPER: Token = Token(8);
 /// The first token that is given to sessions, shepherds and links.
-const FIRST_DYNAMIC_TOKEN: usize = 8;
+const FIRST_DYNAMIC_TOKEN: usize = 9;
 
 /// How often the daemon decides which links may send rare heartbeats.
 const HEARTBEAT_RATE_INTERVAL: Duration = Duration::from_secs(1);
@@ -191,8 +190,6 @@ enum TokenOwner {
     Peer,
     /// A client of the status page.
     HttpConnection,
-    /// A process that looks up the name of a user.
-    NameLookup,
 }
 
 struct Daemon {
@@ -224,8 +221,10 @@ struct Daemon {
     /// When a reset of this host is complete, even if a killed shepherd has not ended.
     reset_deadline: Option<Instant>,
     known_children: KnownChildren,
-    /// What jobs of users have left on this host.
-    leftovers: SharedLeftovers,
+    /// The keeper, in multi-user mode.
+    keeper: Option<SharedKeeper>,
+    /// When the first voucher of a session has to be renewed.
+    next_renewal_at: Option<Instant>,
     program_folders: ProgramFolders,
     next_job: u32,
     /// The start of the job masters' clock.
@@ -241,7 +240,6 @@ struct Daemon {
     is_ending: bool,
     /// The last search for directories that earlier jobs have left.
     last_sweep_at: Option<Instant>,
-    cgroups: Cgroups,
     /// The state of multi-user mode.
     service: Option<Service>,
     /// Measures the loop, in multi-user mode.
@@ -279,7 +277,8 @@ impl Daemon {
             host_jobs: BTreeMap::new(),
             ending_host_jobs: Vec::new(),
             reset_deadline: None,
-            leftovers: Rc::new(RefCell::new(Leftovers::new(known_children.clone()))),
+            keeper: None,
+            next_renewal_at: None,
             known_children,
             program_folders: ProgramFolders::default(),
             next_job: 1,
@@ -290,7 +289,6 @@ impl Daemon {
             rejected_count: 0,
             is_ending: false,
             last_sweep_at: None,
-            cgroups: Cgroups::default(),
             service: None,
             turn_clock: None,
         })
@@ -358,7 +356,6 @@ impl Daemon {
             self.dispatch_pending();
             self.on_job_input(Input::Tick);
             self.dispatch_pending();
-            self.advance_leftovers();
             self.latency_hold.release_if_expired(Instant::now());
             self.program_folders.remove_unused(Instant::now());
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
@@ -390,19 +387,16 @@ impl Daemon {
         self.dispatch_pending();
         self.wait_for_ending_jobs();
         self.program_folders.close(&self.known_children);
-        self.leftovers.borrow_mut().finish(SHUTDOWN_TIMEOUT);
         self.peers.iter_mut().for_each(|peers| peers.send_goodbyes("its work is done"));
         // The daemons that were started from here are asked to exit, and are waited for.
         self.bringup.iter_mut().for_each(DaemonBringup::close);
-        // A name service may be stuck in the kernel, so nobody waits for its process.
-        let helpers = self.service.iter_mut().flat_map(Service::kill_helpers).collect::<Vec<_>>();
-        self.known_children.borrow_mut().retain(|pid| !helpers.contains(pid));
         let child_pids: Vec<i32> = self.known_children.borrow_mut().drain().collect();
         process::wait_or_kill(&child_pids, SHUTDOWN_TIMEOUT);
         // Remove what killed daemons could not remove, for jobs that a session has left.
         self.jobs.led_job_ids().into_iter().for_each(|job| self.on_job_input(Input::Abort(job)));
         self.dispatch_pending();
         self.wait_for_ending_jobs();
+        self.keeper.iter().for_each(|keeper| keeper.borrow_mut().close());
         Ok(())
     }
 
@@ -410,6 +404,7 @@ impl Daemon {
     fn wait_for_ending_jobs(&mut self) {
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while !self.ending_host_jobs.is_empty() && Instant::now() < deadline {
+            self.keeper.iter().for_each(|keeper| keeper.borrow_mut().receive_events());
             self.reap_ending_jobs();
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -440,7 +435,8 @@ impl Daemon {
         self.accept_clients();
         self.accept_local_clients();
         self.receive_from_peers();
-        self.finish_name_lookups();
+        self.receive_from_keeper();
+        self.renew_vouchers();
         self.receive_from_sessions();
         self.drop_unauthenticated_clients();
         self.advance_bringup();
@@ -466,8 +462,8 @@ impl Daemon {
                 (SERVICE_LISTENER, _) => {
                     self.service.iter_mut().for_each(Service::on_listener_ready)
                 }
-                // Look-ups are checked whenever there are events.
-                (_, None | Some(TokenOwner::NameLookup)) => {}
+                // The keeper's events are taken whenever there are events.
+                (KEEPER, _) | (_, None) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
                     if let Some(session) = self.sessions.get_mut(session_key) {
                         session.mark_readable();
@@ -583,9 +579,6 @@ impl Daemon {
                 return;
             };
             self.known_children.borrow_mut().remove(&pid);
-            self.service.iter_mut().for_each(|service| service.on_child_reaped(pid));
-            let line = self.leftovers.borrow_mut().on_child_exit(pid, Some(reaped.status));
-            line.iter().for_each(|line| self.warn_rate_limited(line));
             let progress =
                 self.bringup.as_mut().and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
             self.report_bringup_progress(progress.unwrap_or_default());
@@ -641,7 +634,9 @@ impl Daemon {
     /// Whether a child of this process is the shepherd of a job, or was.
     fn is_shepherd(&self, pid: i32) -> bool {
         let mut host_jobs = self.host_jobs.values().chain(&self.ending_host_jobs);
-        host_jobs.any(|host_job| host_job.shepherd.as_ref().is_some_and(|one| one.pid() == pid))
+        host_jobs.any(|host_job| {
+            host_job.shepherd.as_ref().is_some_and(|one| one.child_pid() == Some(pid))
+        })
     }
 
     /// A session ends: what its user has used by it is free again.

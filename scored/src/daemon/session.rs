@@ -3,24 +3,25 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use score_job::cluster::SessionId;
 use score_job::host::rate_limit::TokenBucket;
+use score_keeper::record::Ticket;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::{self, FrameError};
-use score_proto::job_control::{Limit, Owner};
+use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, Login, OUTPUT_WINDOW,
     ServerMessage, SingleUserRequest, UserRequest,
 };
 
-use super::session_state::{self, ClientMessage, LoggedInUser, SessionState};
+use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, SessionState};
 use crate::framed_socket::FramedSocket;
 
 /// Bytes that may wait for a scrun that does not read, in addition to the windows of its jobs.
@@ -159,6 +160,10 @@ pub struct ClientSession {
     forwarded_cost: u64,
     /// The client has closed its side. Messages that it has sent before may wait in the socket.
     has_hung_up: bool,
+    /// The keeper's evidence that it has accepted the connection, in multi-user mode.
+    ticket: Option<Ticket>,
+    /// When the voucher has to be renewed, if the client is on this host.
+    renewal_at: Option<Instant>,
 }
 
 impl ClientSession {
@@ -179,11 +184,13 @@ impl ClientSession {
     pub fn unauthenticated(
         socket: OwnedFd,
         (uid, gid): (u32, u32),
+        ticket: Ticket,
         registry: &Registry,
         token: Token,
     ) -> io::Result<Self> {
         let mut session = Self::new(socket, registry, token)?;
         session.state = SessionState::Unauthenticated { uid, gid };
+        session.ticket = Some(ticket);
         session.set_max_message_len(MAX_UNAUTHENTICATED_MESSAGE_LEN);
         Ok(session)
     }
@@ -216,6 +223,34 @@ impl ClientSession {
             charged_bytes: 0,
             forwarded_cost: 0,
             has_hung_up: false,
+            ticket: None,
+            renewal_at: None,
+        }
+    }
+
+    /// The socket of a client of this host that was accepted by the keeper, and its ticket.
+    pub fn local_socket(&self) -> Option<(BorrowedFd<'_>, Ticket)> {
+        match &self.transport {
+            Transport::Local(link) => Some((link.as_fd(), self.ticket?)),
+            Transport::Remote { .. } => None,
+        }
+    }
+
+    /// When the voucher of the login has to be renewed, if that is to be done here.
+    pub fn renewal_at(&self) -> Option<Instant> {
+        self.renewal_at
+    }
+
+    /// Changes when the voucher is renewed.
+    pub fn set_renewal_at(&mut self, renewal_at: Instant) {
+        self.renewal_at = Some(renewal_at);
+    }
+
+    /// The login has a later voucher, and when that has to be renewed.
+    pub fn set_voucher(&mut self, voucher: Vec<u8>, renewal_at: Option<Instant>) {
+        self.renewal_at = renewal_at;
+        if let SessionState::User(user) | SessionState::Forwarded(user) = &mut self.state {
+            user.owner.voucher = voucher;
         }
     }
 
@@ -277,16 +312,16 @@ impl ClientSession {
 
     /// The client claims to be this user. Until the name has been looked up, the session is not
     /// read, and the look-up has a deadline of its own.
-    pub fn set_claim(&mut self, owner: Owner) {
-        self.state = SessionState::NameLookup(owner);
+    pub fn set_claim(&mut self, claim: LoginClaim) {
+        self.state = SessionState::NameLookup(claim);
     }
 
     /// The user that the client claims to be. The session waits for a login again.
-    pub fn take_claim(&mut self) -> Option<Owner> {
-        let SessionState::NameLookup(owner) = &self.state else { return None };
-        let unauthenticated = SessionState::Unauthenticated { uid: owner.uid, gid: owner.gid };
+    pub fn take_claim(&mut self) -> Option<LoginClaim> {
+        let SessionState::NameLookup(claim) = &self.state else { return None };
+        let unauthenticated = SessionState::Unauthenticated { uid: claim.uid, gid: claim.gid };
         match std::mem::replace(&mut self.state, unauthenticated) {
-            SessionState::NameLookup(owner) => Some(owner),
+            SessionState::NameLookup(claim) => Some(claim),
             _ => None,
         }
     }
@@ -626,17 +661,6 @@ impl ClientSession {
     /// Whether the session's last message has been queued.
     pub fn is_closing(&self) -> bool {
         self.is_closing
-    }
-
-    /// The resource limits of the process on the other end of the socket.
-    ///
-    /// # Errors
-    /// The process has ended.
-    pub fn peer_limits(&self) -> io::Result<Vec<Limit>> {
-        match &self.transport {
-            Transport::Local(link) => link.peer_limits(),
-            Transport::Remote { .. } => Err(io::ErrorKind::NotConnected.into()),
-        }
     }
 
     /// Whether the scrun has closed the connection, or the session has sent its last message.

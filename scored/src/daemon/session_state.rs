@@ -5,17 +5,28 @@ use score_job::cluster::SessionId;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::frame::FrameError;
 use score_proto::job_control::Owner;
-use score_proto::message::{Greeting, Login, SingleUserRequest, UserRequest};
+use score_proto::message::{Greeting, Login, OsBytes, SingleUserRequest, UserRequest};
 
 use crate::framed_socket::FramedSocket;
 
 /// A user who has logged in.
 #[derive(Debug)]
 pub struct LoggedInUser {
-    /// The user, as the kernel and the name services of the login host have reported.
+    /// The user, as the keeper of the login host has vouched.
     pub owner: Owner,
     /// The cluster's number for the login.
     pub id: SessionId,
+}
+
+/// The user that a client claims to be, until the keeper has vouched for it.
+#[derive(Debug)]
+pub struct LoginClaim {
+    /// The user id, which the kernel has reported.
+    pub uid: u32,
+    /// The group id, which the kernel has reported.
+    pub gid: u32,
+    /// The name that the client claims.
+    pub name: OsBytes,
 }
 
 /// See the [module](self).
@@ -30,9 +41,8 @@ pub enum SessionState {
         /// The group id.
         gid: u32,
     },
-    /// The name of the user is being looked up, and the session is not read. The name given here
-    /// is what the client claims.
-    NameLookup(Owner),
+    /// The keeper looks up the name of the user, and the session is not read.
+    NameLookup(LoginClaim),
     /// A user whose requests are handled here. The client is on this host or, in the server, on
     /// another one.
     User(LoggedInUser),
@@ -60,7 +70,7 @@ impl SessionState {
         match self {
             SessionState::SingleUser => None,
             SessionState::Unauthenticated { uid, .. } => Some(*uid),
-            SessionState::NameLookup(owner) => Some(owner.uid),
+            SessionState::NameLookup(claim) => Some(claim.uid),
             SessionState::User(user) | SessionState::Forwarded(user) => Some(user.owner.uid),
         }
     }

@@ -11,12 +11,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use mio::Registry;
+use mio::{Registry, Token};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use score_keeper::record::Action;
 use score_proto::job_control::{Owner, Status};
 
-use super::host_job::StartContext;
+use super::keeper_client::KeptJob;
 use crate::framed_socket::FramedSocket;
 use crate::shepherd::{CgroupCounters, ShepherdOptions};
 use crate::sys::cgroup::Group;
@@ -65,41 +66,35 @@ impl ShepherdArgs<'_> {
     }
 }
 
-/// A shepherd that has been started.
+/// A shepherd that is a child of this process.
 #[derive(Debug)]
-pub struct ShepherdHandle {
+pub struct ChildShepherd {
     pid: i32,
     known_children: KnownChildren,
     containment: Containment,
-    /// The shepherd's control socket: [`score_proto::job_control::ShepherdOrder`] and
-    /// [`score_proto::job_control::ShepherdReport`].
-    pub control_link: FramedSocket,
-    /// The socket of the shepherd's switch thread: [`score_proto::job_control::SwitchOrder`] and
-    /// [`score_proto::job_control::SwitchReport`].
-    pub switch_link: FramedSocket,
-    /// The elapsed time in the shepherd's last report.
-    pub elapsed_ns: Option<u64>,
 }
 
-impl ShepherdHandle {
-    /// Starts a shepherd in the first kind of containment that this machine allows.
+impl ChildShepherd {
+    /// Starts a shepherd with its two sockets, in the first kind of containment that this machine
+    /// allows.
     ///
     /// # Errors
     /// The error of the last kind of containment.
-    pub fn start(shepherd_args: &ShepherdArgs<'_>, context: StartContext<'_>) -> io::Result<Self> {
-        let pair =
-            || socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC);
-        let ((local, child), (local_switch, child_switch)) = (pair()?, pair()?);
-        let sockets = [&child, &child_switch];
+    pub fn start(
+        shepherd_args: &ShepherdArgs<'_>,
+        sockets: [&OwnedFd; 2],
+        no_namespace: bool,
+        known_children: &KnownChildren,
+    ) -> io::Result<Self> {
         let outer_proc = OwnedFd::from(File::open("/proc")?);
         // Without raw sockets the job uses UDP, and a line says so.
         let opener =
             shepherd_args.raw_socket_grant.as_ref().and_then(|plan| raw_socket::start(plan).ok());
-        context.known_children.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));
+        known_children.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));
         let opener = opener.as_ref().map(|(_, socket)| socket);
         let mut last_error = io::Error::from_raw_os_error(libc::EPERM);
         for containment in Containment::candidates() {
-            if context.no_namespace && containment.is_namespace() {
+            if no_namespace && containment.is_namespace() {
                 continue;
             }
             let outer_proc = containment.is_namespace().then_some(&outer_proc);
@@ -115,25 +110,95 @@ impl ShepherdHandle {
             });
             match result {
                 Ok(pid) => {
-                    let (mut control_link, mut switch_link) =
-                        (FramedSocket::new(local)?, FramedSocket::new(local_switch)?);
-                    control_link.register(context.registry, context.token)?;
-                    switch_link.register(context.registry, context.switch_token)?;
-                    let known_children = context.known_children;
                     known_children.borrow_mut().insert(pid);
-                    return Ok(Self {
-                        pid,
-                        known_children,
-                        containment: *containment,
-                        control_link,
-                        switch_link,
-                        elapsed_ns: None,
-                    });
+                    let known_children = known_children.clone();
+                    return Ok(Self { pid, known_children, containment: *containment });
                 }
                 Err(error) => last_error = error,
             }
         }
         Err(last_error)
+    }
+
+    /// The shepherd's process number.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether the shepherd has ended. The process stays a zombie until it is waited for.
+    pub fn has_ended(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = waitid(Id::Pid(nix::unistd::Pid::from_raw(self.pid)), flags);
+        !matches!(status, Ok(WaitStatus::StillAlive))
+    }
+
+    /// Kills the shepherd, and with its PID namespace everything below it. Its end comes as SIGCHLD
+    /// and must not be waited for: the namespace stays as long as a process outside traces one of
+    /// its processes, and that is up to the user.
+    pub fn kill(&self) {
+        process::kill(self.pid, libc::SIGKILL);
+    }
+
+    /// Gives up a shepherd that was killed and does not end: this process ends without it.
+    pub fn forget(self) {
+        self.known_children.borrow_mut().remove(&self.pid);
+    }
+
+    /// Collects the status of a shepherd that has ended, or that has not become its user yet.
+    pub fn reap(self) -> Option<Status> {
+        let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
+        let status = reaped.map(|reaped| reaped.status);
+        self.known_children.borrow_mut().remove(&self.pid);
+        if !self.containment.is_namespace() {
+            kill_orphans(&self.known_children.borrow());
+        }
+        status
+    }
+}
+
+/// The process of a shepherd.
+#[derive(Debug)]
+pub enum ShepherdProcess {
+    /// In single-user mode: a child of this daemon.
+    Child(ChildShepherd),
+    /// In multi-user mode: a child of the keeper.
+    Kept(KeptJob),
+}
+
+/// A shepherd that has been started.
+#[derive(Debug)]
+pub struct ShepherdHandle {
+    process: ShepherdProcess,
+    /// The shepherd's control socket: [`score_proto::job_control::ShepherdOrder`] and
+    /// [`score_proto::job_control::ShepherdReport`].
+    pub control_link: FramedSocket,
+    /// The socket of the shepherd's switch thread: [`score_proto::job_control::SwitchOrder`] and
+    /// [`score_proto::job_control::SwitchReport`].
+    pub switch_link: FramedSocket,
+    /// The elapsed time in the shepherd's last report.
+    pub elapsed_ns: Option<u64>,
+}
+
+impl ShepherdHandle {
+    /// Has `start` start a shepherd, with the sockets that are given to it.
+    ///
+    /// # Errors
+    /// As socketpair(2), epoll_ctl(2), or the error of `start`.
+    pub fn start<E: From<io::Error>>(
+        registry: &Registry,
+        [token, switch_token]: [Token; 2],
+        start: impl FnOnce([&OwnedFd; 2]) -> Result<ShepherdProcess, E>,
+    ) -> Result<Self, E> {
+        let pair = || -> io::Result<_> {
+            Ok(socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?)
+        };
+        let ((local, child), (local_switch, child_switch)) = (pair()?, pair()?);
+        let process = start([&child, &child_switch])?;
+        let (mut control_link, mut switch_link) =
+            (FramedSocket::new(local)?, FramedSocket::new(local_switch)?);
+        control_link.register(registry, token)?;
+        switch_link.register(registry, switch_token)?;
+        Ok(Self { process, control_link, switch_link, elapsed_ns: None })
     }
 
     /// Either socket may be readable.
@@ -155,40 +220,63 @@ impl ShepherdHandle {
         }
     }
 
-    /// The shepherd's process number.
-    pub fn pid(&self) -> i32 {
-        self.pid
+    /// The shepherd's process number, if it is a child of this process.
+    pub fn child_pid(&self) -> Option<i32> {
+        match &self.process {
+            ShepherdProcess::Child(child) => Some(child.pid()),
+            ShepherdProcess::Kept(_) => None,
+        }
     }
 
-    /// Whether the shepherd has ended. The process stays a zombie until it is waited for.
+    /// Lets the shepherd continue that its user has stopped.
+    pub fn resume(&self) {
+        match &self.process {
+            ShepherdProcess::Child(child) => process::kill(child.pid(), libc::SIGCONT),
+            ShepherdProcess::Kept(job) => _ = job.act(Action::Continue),
+        }
+    }
+
+    /// Whether the shepherd has ended.
     pub fn has_ended(&self) -> bool {
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let status = waitid(Id::Pid(nix::unistd::Pid::from_raw(self.pid)), flags);
-        !matches!(status, Ok(WaitStatus::StillAlive))
+        match &self.process {
+            ShepherdProcess::Child(child) => child.has_ended(),
+            ShepherdProcess::Kept(job) => job.has_ended(),
+        }
     }
 
-    /// Kills the shepherd, and with its PID namespace everything below it. The daemon learns of the
-    /// end by SIGCHLD and must not wait for it: the namespace stays as long as a process outside
-    /// traces one of its processes, and that is up to the user.
+    /// Kills the shepherd, as [`ChildShepherd::kill`].
     pub fn kill(&self) {
-        process::kill(self.pid, libc::SIGKILL);
+        match &self.process {
+            ShepherdProcess::Child(child) => child.kill(),
+            ShepherdProcess::Kept(job) => _ = job.act(Action::KillShepherd),
+        }
     }
 
     /// Gives up a shepherd that was killed and does not end: this daemon ends without it.
     pub fn forget(self) {
-        self.known_children.borrow_mut().remove(&self.pid);
+        if let ShepherdProcess::Child(child) = self.process {
+            child.forget();
+        }
     }
 
-    /// Collects the status of a shepherd that has ended, or that has not become its user yet.
-    pub fn reap(self) -> Option<Status> {
-        let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
-        let status = reaped.map(|reaped| reaped.status);
-        self.known_children.borrow_mut().remove(&self.pid);
-        if !self.containment.is_namespace() {
-            kill_orphans(&self.known_children.borrow());
+    /// Collects how a shepherd has ended.
+    pub fn reap(self) -> ShepherdOutcome {
+        match self.process {
+            ShepherdProcess::Child(child) => {
+                ShepherdOutcome { status: child.reap(), killed_for_memory: false }
+            }
+            ShepherdProcess::Kept(job) => job.outcome(),
         }
-        status
     }
+}
+
+/// How a shepherd has ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShepherdOutcome {
+    /// Its exit status, if it is known.
+    pub status: Option<Status>,
+    /// Whether the kernel has killed processes of the job for lack of memory.
+    pub killed_for_memory: bool,
 }
 
 fn start_program(

@@ -14,6 +14,7 @@ pub use helper::{HelperOptions, run, start};
 
 use std::time::Duration;
 
+use score_keeper::record::RawSet;
 use score_proto::job_control::{JobStart, Placement};
 use score_proto::message::ProgramKind;
 use serde::{Deserialize, Serialize};
@@ -76,5 +77,31 @@ impl RawSocketGrant {
         let max_processes =
             score.saturating_mul(placement.self_placement().map_or(0, |here| here.nodes));
         Some(RawSocketGrant { sets, max_processes })
+    }
+
+    /// The grant in a record to the keeper, without [`RawSocketGrant::max_processes`].
+    pub fn into_records(self) -> Vec<RawSet> {
+        let bytes = |names: Vec<String>| names.into_iter().map(String::into_bytes).collect();
+        let sets = self.sets.into_iter();
+        sets.map(|(secret, names)| RawSet { secret, interfaces: bytes(names) }).collect()
+    }
+
+    /// The grant for a request to the keeper. A set with an interface that is not one of `trusted`
+    /// gets no raw sockets. None if no set gets any.
+    pub fn from_records(
+        max_processes: u32,
+        sets: &[RawSet],
+        trusted: &[String],
+    ) -> Option<RawSocketGrant> {
+        let name_of = |wanted: &Vec<u8>| {
+            trusted.iter().find(|name| name.as_bytes() == wanted.as_slice()).cloned()
+        };
+        let links = |set: &RawSet| -> Vec<String> {
+            let names: Option<_> = set.interfaces.iter().map(name_of).collect();
+            names.unwrap_or_default()
+        };
+        let sets: Vec<_> = sets.iter().map(|set| (set.secret, links(set))).collect();
+        let has_links = sets.iter().any(|(_, links)| !links.is_empty());
+        has_links.then_some(RawSocketGrant { sets, max_processes })
     }
 }

@@ -43,7 +43,7 @@ use crate::sys::{credentials, descriptor, process};
 use gang_switch::SwitchHandle;
 use job_runner::JobRunner;
 pub use limit_enforcer::CgroupCounters;
-pub use networks::{raw_links, secret_of};
+pub use networks::{interface, raw_links, secret_of};
 use reports::ScoredLink;
 
 const LINK: Token = Token(0);

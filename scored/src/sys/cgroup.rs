@@ -397,6 +397,17 @@ impl Group {
             .collect()
     }
 
+    /// Removes the group if its processes have exited.
+    ///
+    /// # Errors
+    /// As rmdir(2).
+    pub fn remove_if_empty(&self) -> io::Result<()> {
+        self.dirs.iter().try_for_each(|dir| match fs::remove_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        })
+    }
+
     /// Removes the group. Its processes must have exited or been killed.
     ///
     /// # Errors

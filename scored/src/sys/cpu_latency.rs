@@ -12,44 +12,64 @@ const CPU_DMA_LATENCY_PATH: &str = "/dev/cpu_dma_latency";
 /// How long the processors are kept awake after the last request.
 const HOLD_WINDOW: Duration = Duration::from_secs(1);
 
+/// The latency that stands for no limit: that of a file to which nothing has been written.
+const UNLIMITED_LATENCY_US: i32 = 2_000_000_000;
+
+/// The file, as far as it is known.
+#[derive(Debug, Default)]
+enum LatencyFile {
+    #[default]
+    NotOpened,
+    /// It stays open: a daemon without privileges could not open it again.
+    Open(File),
+    /// It does not exist or may not be opened.
+    Unavailable,
+}
+
 /// See the [module](self). Initially the processors may sleep.
 #[derive(Debug, Default)]
 pub struct CpuLatencyHold {
-    hold: Option<(File, Instant)>,
-    /// The file does not exist or may not be opened.
-    is_unavailable: bool,
+    file: LatencyFile,
+    expires_at: Option<Instant>,
 }
 
 impl CpuLatencyHold {
+    /// Opens the file, before this process loses the permission for that.
+    pub fn prepare(&mut self) {
+        if matches!(self.file, LatencyFile::NotOpened) {
+            let opened = File::options().write(true).open(CPU_DMA_LATENCY_PATH);
+            self.file = opened.map_or(LatencyFile::Unavailable, LatencyFile::Open);
+        }
+    }
+
+    fn limit(&mut self, latency_us: i32) -> bool {
+        let LatencyFile::Open(file) = &mut self.file else { return false };
+        file.write_all(&latency_us.to_ne_bytes()).is_ok()
+    }
+
     /// Keeps the processors awake for `HOLD_WINDOW` from now on.
     pub fn extend(&mut self, now: Instant) {
-        let new_expiry = now + HOLD_WINDOW;
-        match &mut self.hold {
-            Some((_, expires_at)) => *expires_at = new_expiry,
-            None if self.is_unavailable => {}
-            None => {
-                self.hold = open().ok().map(|file| (file, new_expiry));
-                self.is_unavailable = self.hold.is_none();
+        if self.expires_at.is_none() {
+            self.prepare();
+            if !self.limit(0) {
+                return;
             }
         }
+        self.expires_at = Some(now + HOLD_WINDOW);
     }
 
     /// Lets the processors sleep if there was no request for a while. To be called at
     /// [`CpuLatencyHold::deadline`].
     pub fn release_if_expired(&mut self, now: Instant) {
-        self.hold.take_if(|(_, expires_at)| *expires_at <= now);
+        if self.expires_at.take_if(|expires_at| *expires_at <= now).is_some() {
+            self.limit(UNLIMITED_LATENCY_US);
+        }
     }
 
     /// When the processors may sleep again.
     pub fn deadline(&self) -> Option<Instant> {
-        self.hold.as_ref().map(|(_, expires_at)| *expires_at)
+        self.expires_at
     }
-}
-
-fn open() -> std::io::Result<File> {
-    let mut file = File::options().write(true).open(CPU_DMA_LATENCY_PATH)?;
-    file.write_all(&0_i32.to_ne_bytes())?;
-    Ok(file)
 }
 
 #[cfg(test)]
@@ -61,7 +81,7 @@ mod tests {
         let now = Instant::now();
         let file = File::options().write(true).open("/dev/null").unwrap();
         let mut latency_hold =
-            CpuLatencyHold { hold: Some((file, now + HOLD_WINDOW)), is_unavailable: false };
+            CpuLatencyHold { file: LatencyFile::Open(file), expires_at: Some(now + HOLD_WINDOW) };
         latency_hold.extend(now + HOLD_WINDOW / 2);
         latency_hold.release_if_expired(now + HOLD_WINDOW);
         assert_eq!(latency_hold.deadline(), Some(now + HOLD_WINDOW + HOLD_WINDOW / 2));
@@ -71,7 +91,7 @@ mod tests {
 
     #[test]
     fn an_unavailable_device_is_not_opened_again() {
-        let mut latency_hold = CpuLatencyHold { hold: None, is_unavailable: true };
+        let mut latency_hold = CpuLatencyHold { file: LatencyFile::Unavailable, expires_at: None };
         latency_hold.extend(Instant::now());
         assert_eq!(latency_hold.deadline(), None);
     }

@@ -53,7 +53,32 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
     setresgid(gid, gid, gid).map_err(|error| failed("setresgid", &error))?;
     setresuid(uid, uid, uid).map_err(|error| failed("setresuid", &error))?;
     join_session_keyring();
-    verify_irrevocable(owner).map_err(|reason| failed("revocable", &reason))
+    verify_irrevocable((owner.uid, owner.gid)).map_err(|reason| failed("revocable", &reason))
+}
+
+/// Changes this process, which has one thread and runs as root, to a system user without any
+/// capability. No program that it executes can have more.
+///
+/// # Errors
+/// One line. The process must then exit.
+pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        format!("cannot become the system user, uid {uid}: {what}: {error}")
+    };
+    let (new_uid, new_gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(&[new_gid]).map_err(|error| failed("setgroups", &error))?;
+    setresgid(new_gid, new_gid, new_gid).map_err(|error| failed("setresgid", &error))?;
+    setresuid(new_uid, new_uid, new_uid).map_err(|error| failed("setresuid", &error))?;
+    // SAFETY: plain prctl with integer arguments. Changing ids has made the process not dumpable;
+    // that does not depend on the machine's settings if it is said here.
+    let result = unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0)
+            | libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    };
+    if result != 0 {
+        return Err(failed("prctl", &std::io::Error::last_os_error()));
+    }
+    verify_irrevocable((uid, gid)).map_err(|reason| failed("revocable", &reason))
 }
 
 /// Leaves the service's session keyring for a new one. It belongs to the uid of this moment, so the
@@ -81,18 +106,18 @@ fn reset_inherited_state(limits: &[Limit]) {
 }
 
 /// Verifies that root privileges cannot be regained.
-fn verify_irrevocable(owner: &Owner) -> Result<(), String> {
+fn verify_irrevocable((uid, gid): (u32, u32)) -> Result<(), String> {
     let ids = nix::unistd::getresuid().map_err(|error| error.to_string())?;
     let groups = nix::unistd::getresgid().map_err(|error| error.to_string())?;
     let uids = [ids.real, ids.effective, ids.saved];
-    if uids.iter().any(|id| id.as_raw() != owner.uid) {
+    if uids.iter().any(|id| id.as_raw() != uid) {
         return Err("another uid is left".to_owned());
     }
     let gids = [groups.real, groups.effective, groups.saved];
-    if gids.iter().any(|id| id.as_raw() != owner.gid) {
+    if gids.iter().any(|id| id.as_raw() != gid) {
         return Err("another gid is left".to_owned());
     }
-    if owner.uid == 0 {
+    if uid == 0 {
         return Ok(());
     }
     let root = Uid::from_raw(0);
@@ -174,6 +199,32 @@ fn parse_limits(text: &str) -> Option<Vec<Limit>> {
     INHERITED_LIMITS.iter().map(limit).collect()
 }
 
+/// The kernel's number of a socket, which no other socket gets as long as this host runs.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn socket_cookie(socket: &impl AsFd) -> std::io::Result<u64> {
+    let (mut cookie, mut len): (u64, libc::socklen_t) = (0, 8);
+    // SAFETY: writes at most eight bytes to the integer.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Whether the other end of a connected socket is closed.
+pub fn peer_has_closed(socket: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    let _ = poll(&mut polled, PollTimeout::ZERO);
+    polled[0].revents().is_none_or(|events| events.contains(PollFlags::POLLHUP))
+}
+
 fn peer_pidfd(socket: &impl AsFd) -> Option<OwnedFd> {
     let (mut fd, mut len): (libc::c_int, libc::socklen_t) = (-1, 4);
     // SAFETY: writes at most four bytes to the integer.
@@ -197,7 +248,8 @@ mod tests {
     use score_proto::message::OsBytes;
 
     fn owner(uid: u32, name: &str) -> Owner {
-        Owner { uid, gid: uid, name: OsBytes(name.as_bytes().to_vec()), limits: Vec::new() }
+        let name = OsBytes(name.as_bytes().to_vec());
+        Owner { uid, gid: uid, name, limits: Vec::new(), voucher: Vec::new() }
     }
 
     /// Runs `check` in a child process and returns its result.

@@ -22,3 +22,4 @@ pub mod remove_as_user;
 pub mod remove_on_close;
 pub mod spawn;
 pub mod timer;
+pub mod wall_clock;

@@ -255,6 +255,13 @@ pub fn lower_limit(requested: &score_proto::job_control::Limit) {
     unsafe { libc::setrlimit(requested.resource, &lowered) };
 }
 
+/// Lets this process enter the realtime class also when it is not root any more.
+pub fn allow_realtime() {
+    let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    // SAFETY: reads the struct given. Without the permission the class is not entered again.
+    unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) };
+}
+
 /// Raises the soft limit of descriptors to the hard one; returns what it was.
 pub fn raise_descriptor_limit() -> libc::rlimit {
     let original = resource_limit(libc::RLIMIT_NOFILE);

@@ -2,7 +2,7 @@
 
 use super::driver::TEST_TIMEOUT;
 use super::driver::service::{
-    ALICE, BOB, Client, Service, encode, hello, login, login_named, run_as, spec,
+    ALICE, BOB, Client, Service, children_of, encode, hello, login, login_named, run_as, spec,
 };
 use super::support::{HONEST_WAIT_TIMEOUT, longest_wait};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -70,10 +70,10 @@ fn a_scout_session_is_not_opened_by_a_service() {
         }
     }
     assert_eq!(namespace(service.pid()), before);
-    let children = format!("/proc/{0}/task/{0}/children", service.pid());
+    let keeper = service.keeper_pid();
     // A process that has looked up the name of a user may be ending.
     let end = Instant::now() + TEST_TIMEOUT;
-    while !std::fs::read_to_string(&children).unwrap().is_empty() {
+    while !children_of(keeper).is_empty() {
         assert!(Instant::now() < end, "the server has started a process");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -212,8 +212,8 @@ fn a_name_service_that_never_answers_delays_no_other_user_and_no_end() {
     let started_at = Instant::now();
     let mut waiting: Vec<Client> =
         (0..LOGINS).map(|_| Client::log_in(&service.socket(), ALICE)).collect();
-    let children = format!("/proc/{0}/task/{0}/children", service.pid());
-    let children = || std::fs::read_to_string(&children).unwrap();
+    let keeper = service.keeper_pid();
+    let children = || children_of(keeper);
     // The answer about bob is known. That about alice is not, and one process asks for it.
     for _ in 0..5 {
         let mut bob = Client::log_in(&service.socket(), BOB);

@@ -5,6 +5,7 @@
 #[path = "../driver/mod.rs"]
 mod driver;
 mod floods;
+mod keeper;
 mod logins;
 mod privileges;
 mod shepherds;

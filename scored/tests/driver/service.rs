@@ -26,6 +26,9 @@ use super::{TEST_TIMEOUT, bytes, job, sh};
 pub const ALICE: u32 = 61_001;
 pub const BOB: u32 = 61_002;
 
+/// The system user of the daemons, which needs no name.
+pub const DAEMON_UID: u32 = 61_990;
+
 static NEXT_TEST_ID: AtomicU32 = AtomicU32::new(0);
 
 /// How the daemons of a service are started.
@@ -108,7 +111,9 @@ impl Service {
             let folder = &service.folder;
             let log = std::fs::File::create(folder.join(format!("log-{host}"))).unwrap();
             let port = port.to_string();
-            let mut command = scored(&["-host", host, "-server", server, "-port", &port]);
+            let user = DAEMON_UID.to_string();
+            let words = ["-host", host, "-server", server, "-port", &port, "-user", &user];
+            let mut command = scored(&words);
             setup.passwd.into_iter().for_each(|passwd| replace_passwd(&mut command, passwd));
             let child = command
                 .arg("-file")
@@ -172,6 +177,12 @@ impl Service {
         self.server().1.id()
     }
 
+    /// The keeper of the server: the only child of its daemon.
+    pub fn keeper_pid(&self) -> u32 {
+        let pid = self.pid();
+        children_of(pid).trim().parse().unwrap()
+    }
+
     /// Whether every daemon lives.
     pub fn is_alive(&mut self) -> bool {
         self.daemons.iter_mut().all(|(_, child)| child.try_wait().unwrap().is_none())
@@ -205,11 +216,19 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         for (_, child) in &mut self.daemons {
-            let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+            // A test may have ended it.
+            if matches!(child.try_wait(), Ok(None)) {
+                let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+            }
             let _ = child.wait();
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The children of a process.
+pub fn children_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
 }
 
 fn status_of(pid: u32, what: &str) -> u64 {

@@ -82,6 +82,8 @@ impl ServiceTestbed {
         let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let mut command = Command::new(scored);
         command.args(["-host", host, "-server", "hostb", "-port", port, "-ts", "10"]);
+        // A user that needs no name.
+        command.args(["-user", "61990"]);
         command.arg("-file").arg(self.folder.join("db")).arg("-key").arg(self.folder.join("key"));
         command.arg("-socket").arg(socket_of(&self.folder, host));
         let child = command.stdin(Stdio::null()).stderr(file).env_remove("JOURNAL_STREAM").spawn();

@@ -92,6 +92,8 @@ impl GangTestbed {
         let mut command = Command::new(program_dir()?.join("scored"));
         let name = format!("h{host}");
         command.args(["-host", &name, "-server", "h0", "-group", "all", "-port", port]);
+        // A user that needs no name.
+        command.args(["-user", "61990"]);
         command.args(["-ts", slice, "-v"]).arg("-file").arg(self.folder.join("db"));
         command.arg("-key").arg(self.folder.join("key"));
         command.arg("-socket").arg(self.folder.join(format!("socket-{host}")));

@@ -10,7 +10,6 @@ use score_hosts::placement::homogeneous_pools;
 use score_hosts::{Context, Database, Host, Network, database_file, evaluate};
 use score_job::cluster::HostConfig;
 use score_proto::nodeset::NodeSet;
-use score_tree::key::Key;
 
 use score_proto::network::HostNetwork;
 
@@ -44,6 +43,8 @@ pub struct ServiceOptions {
     pub socket: Option<PathBuf>,
     /// `-network NETWORK`: the network that the daemons use among themselves.
     pub network: Option<String>,
+    /// `-user USER`: the system user as which the daemon runs.
+    pub user: Option<String>,
     /// `-syslog ADDRESS[:PORT]`: a receiver that gets a copy of the log.
     pub syslog: Option<String>,
     /// `-operator USER`, any number of times.
@@ -111,8 +112,8 @@ pub struct Config {
     pub server: SocketAddr,
     /// The address at which this daemon listens.
     pub address: SocketAddr,
-    /// The key with which daemons authenticate to each other. None if there is only one host.
-    pub key: Option<Key>,
+    /// The file with the key of the cluster, which the keeper reads. None: there is one host.
+    pub key_path: Option<PathBuf>,
     /// Users that may end the jobs of other users.
     pub operators: Vec<u32>,
     /// Jobs that may share a processor.
@@ -123,7 +124,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the database and the key.
+    /// Reads the database.
     ///
     /// # Errors
     /// One line with the file, word or host at fault.
@@ -141,14 +142,9 @@ impl Config {
             Some(name) => launch::position_of(name, &names(&hosts[..regular_count]))
                 .ok_or_else(|| format!("-server {name}: not one of the {regular_count} hosts"))?,
         };
-        let key = match hosts.len() {
+        let key_path = match hosts.len() {
             1 => None,
-            _ => {
-                let path = options.key.clone().unwrap_or_else(|| DEFAULT_KEY_PATH.into());
-                Some(Key::load(&path).map_err(|error| {
-                    format!("{error} (scored -makekey FILE makes one; every host needs the same)")
-                })?)
-            }
+            _ => Some(options.key.clone().unwrap_or_else(|| DEFAULT_KEY_PATH.into())),
         };
         let port = options.port.unwrap_or(DEFAULT_PORT);
         let is_single_host = hosts.len() == 1;
@@ -183,7 +179,7 @@ impl Config {
             local_index: local_position.unwrap_or(0),
             server: server_address,
             address,
-            key,
+            key_path,
             operators: operators(&options.operators)?,
             rows: options.rows.unwrap_or(DEFAULT_MAX_ROWS),
             database,
@@ -383,21 +379,14 @@ fn operators(names: &[String]) -> Result<Vec<u32>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn read(text: &str, options: ServiceOptions) -> Result<Config, String> {
         let name = format!("score-config-{:?}", std::thread::current().id());
         let file = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         std::fs::write(&file, text).unwrap();
-        let key = file.with_extension("key");
-        let _ = std::fs::remove_file(&key);
-        score_tree::key::make(&key).unwrap();
-        let options =
-            ServiceOptions { file: Some(file.clone()), key: Some(key.clone()), ..options };
+        let options = ServiceOptions { file: Some(file.clone()), ..options };
         let config = Config::read(&options);
-        let remove = |path: &Path| std::fs::remove_file(path).unwrap();
-        remove(&file);
-        remove(&key);
+        std::fs::remove_file(&file).unwrap();
         config
     }
 

@@ -2,6 +2,7 @@
 //! users may still refer to those jobs.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 /// The directory of state that outlives a daemon.
@@ -16,6 +17,20 @@ pub struct JobIdAllocator {
     first: u32,
     /// All numbers below this one are reserved in the file.
     reserved_end: u32,
+}
+
+/// Makes the directory of state, and gives it to the user as which the daemon will run.
+pub fn prepare_state(uid: u32, gid: u32) {
+    let give = |path: &str| std::os::unix::fs::lchown(path, Some(uid), Some(gid));
+    let prepared = fs::create_dir_all(STATE_DIR).and_then(|()| give(STATE_DIR));
+    // The file may not exist yet, or be that of a scored that has run as root.
+    let prepared = prepared.and_then(|()| match give(NEXT_JOB_FILE) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    });
+    if let Err(error) = prepared {
+        super::warn(&format!("{STATE_DIR}: {error}: a restarted server repeats job numbers"));
+    }
 }
 
 impl JobIdAllocator {

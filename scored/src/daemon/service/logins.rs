@@ -8,13 +8,14 @@ use score_job::host::usage::forward_cost;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
-use score_proto::job_control::{Limit, Owner};
+use score_proto::job_control::Owner;
 use score_proto::message::{Login, ServerMessage, UserRequest};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
 use super::super::session::ClientSession;
-use super::super::session_state::{LoggedInUser, SessionState};
+use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
 use super::super::{Daemon, TokenOwner};
+use super::vouchers::renewal_time;
 use super::{Role, Service, info};
 use score_job::jobs::ClientJob;
 
@@ -77,11 +78,13 @@ impl Daemon {
         for _ in self.unauthenticated().count()..room {
             let started_at = Instant::now();
             let Some(service) = &mut self.service else { return };
-            let Some(client) = service.listener.accept() else { return };
+            let Some(keeper) = &self.keeper else { return };
+            let accept = || keeper.borrow_mut().accept();
+            let Some((client, ticket)) = service.listener.accept_by(accept) else { return };
             let session_key = self.next_token;
             let token = self.allocate_token(TokenOwner::Session(session_key));
             let (socket, ids) = (client.socket, client.credentials);
-            match ClientSession::unauthenticated(socket, ids, self.poll.registry(), token) {
+            match ClientSession::unauthenticated(socket, ids, ticket, self.poll.registry(), token) {
                 Ok(session) => _ = self.sessions.insert(session_key, session),
                 Err(_) => _ = self.token_owners.remove(&token),
             }
@@ -197,24 +200,19 @@ impl Daemon {
         if let Some(reason) = refusal {
             return self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
         }
-        // What the client claims does not count: without limits it would get those of the service.
-        let limits = match session.peer_limits() {
-            Ok(limits) => limits,
-            Err(error) => {
-                let reason = format!("the limits of your process: {error}");
-                return self.refuse_login(session_key, &reason, EXIT_REFUSED);
-            }
-        };
-        session.set_claim(Owner { uid, gid, name: login.name, limits });
-        self.complete_login_with_name(session_key, uid);
+        self.request_voucher(session_key, LoginClaim { uid, gid, name: login.name });
     }
 
     /// The user of a session has been verified.
     pub(super) fn accept_login(&mut self, session_key: usize, owner: Owner) {
         let Some(service) = &mut self.service else { return };
         let Some(session) = self.sessions.get_mut(&session_key) else { return };
-        let Owner { uid, gid, name, limits } = owner.clone();
+        let Owner { uid, gid, name, voucher, .. } = owner.clone();
         let user = User { uid, gid, name };
+        let renewal_at = renewal_time(&voucher, Instant::now());
+        session.set_renewal_at(renewal_at);
+        self.next_renewal_at =
+            Some(self.next_renewal_at.map_or(renewal_at, |due| due.min(renewal_at)));
         if service.verbose {
             info(&format!("uid {uid} has logged in"));
         }
@@ -235,7 +233,7 @@ impl Daemon {
                 let id = id(member.host().unwrap_or(SERVER), member.incarnation());
                 session.log_in(SessionState::Forwarded(LoggedInUser { owner, id }));
                 let session = session_key as u64;
-                self.send_to_host(SERVER, PeerMessage::Login { session, user, limits });
+                self.send_to_host(SERVER, PeerMessage::Login { session, voucher });
             }
         }
     }
@@ -263,8 +261,9 @@ impl Daemon {
     /// A message about a session: from the session's host to the server, or from the server.
     pub fn on_session_message(&mut self, from: HostId, message: PeerMessage) {
         match message {
-            PeerMessage::Login { session, user, limits } => {
-                self.log_in_remote(from, session, user, limits)
+            PeerMessage::Login { session, voucher } => self.log_in_remote(from, session, voucher),
+            PeerMessage::RenewVoucher { session, voucher } => {
+                self.on_renewed_voucher(from, session, voucher)
             }
             PeerMessage::SessionClientMessage { session, body } => {
                 let cost = forward_cost(body.len());
@@ -318,20 +317,32 @@ impl Daemon {
         }
     }
 
-    fn remote_session(&mut self, from: HostId, session: u64) -> Option<&mut ClientSession> {
+    pub(super) fn remote_session(
+        &mut self,
+        from: HostId,
+        session: u64,
+    ) -> Option<&mut ClientSession> {
         let session_key = self.service.as_ref()?.remote_sessions.get(&(from, session))?;
         self.sessions.get_mut(session_key)
     }
 
-    fn log_in_remote(&mut self, from: HostId, session: u64, user: User, limits: Vec<Limit>) {
+    fn log_in_remote(&mut self, from: HostId, session: u64, voucher: Vec<u8>) {
+        if !self.service.as_ref().is_some_and(Service::is_server) {
+            return;
+        }
+        let owner = match self.verified_owner(voucher) {
+            Ok(owner) => owner,
+            Err(reason) => {
+                return self.send_to_host(from, PeerMessage::SessionEnded { session, reason });
+            }
+        };
         let session_key = self.next_token;
         self.next_token += 1;
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         let Some(incarnation) = cluster.incarnation_of(from) else { return };
         let id = SessionId { host: from, incarnation, number: session };
-        let User { uid, gid, name } = user.clone();
-        let owner = Owner { uid, gid, name, limits };
+        let user = User { uid: owner.uid, gid: owner.gid, name: owner.name.clone() };
         let remote = ClientSession::remote(LoggedInUser { owner, id });
         service.remote_sessions.insert((from, session), session_key);
         self.sessions.insert(session_key, remote);

@@ -26,6 +26,7 @@ impl Daemon {
         let from = name.and_then(|name| service.host_named(name));
         match message {
             PeerMessage::Login { .. }
+            | PeerMessage::RenewVoucher { .. }
             | PeerMessage::SessionClientMessage { .. }
             | PeerMessage::SessionServerMessage { .. }
             | PeerMessage::ForwardCredit { .. }

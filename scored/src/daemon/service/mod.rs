@@ -9,13 +9,14 @@
 //! | `logins.rs` | logins, and their messages to and from the server |
 //! | `membership.rs` | messages between daemons, to and from the cluster state machines |
 //! | `status_page.rs` | the status page of the cluster, and what each user sees of it |
-//! | `user_names.rs` | the names of the users who log in |
 //! | `job_requests.rs` | jobs: from a request to the hosts |
 //! | `job_ids.rs` | job numbers that outlive a server |
 //! | `gang_settings.rs` | the gang scheduler's configuration on this machine |
 //! | `http_connections.rs` | the connections of the status page |
 //! | `page_metrics.rs` | metrics of jobs for the status page |
+//! | `keeper_start.rs` | the start of the keeper, and the loss of privileges |
 //! | `systemd.rs` | messages to systemd |
+//! | `vouchers.rs` | who the users are, as keepers vouch |
 
 pub mod config;
 mod console;
@@ -23,30 +24,38 @@ mod gang_settings;
 mod http_connections;
 mod job_ids;
 mod job_requests;
+mod keeper_start;
 mod log;
 mod logins;
 mod membership;
 mod page_metrics;
 mod status_page;
 mod systemd;
-mod user_names;
+mod vouchers;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::DirBuilder;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use mio::Interest;
+use mio::unix::SourceFd;
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_proto::peer_message::{HostId, SERVER};
+use score_tree::key::Key;
 
 use super::local_listener::LocalListener;
 use super::peers::Peers;
 use super::{
-    CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, setup_process,
+    CommonOptions, Daemon, KEEPER, LISTENER, SERVICE_LISTENER, host_limits, setup_process,
 };
 use crate::sys::cgroup::Cgroups;
 use crate::sys::random::random_u64;
@@ -54,10 +63,10 @@ use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
 use config::{Config, ServiceOptions};
 use job_ids::JobIdAllocator;
+use keeper_start::SystemUser;
 pub use log::{info, warn};
 use status_page::Page;
 use systemd::SystemdNotifier;
-use user_names::UserNames;
 
 /// Time-outs of the cluster for its daemons. The links have the same limit of silence.
 const TIMEOUTS: Timeouts = Timeouts {
@@ -101,7 +110,6 @@ pub struct Service {
     listener: LocalListener,
     /// The largest number of clients without login.
     max_unauthenticated: usize,
-    user_names: UserNames,
     role: Role,
     started_at: Instant,
     /// The addresses of the daemons of other hosts, as far as they are known.
@@ -146,18 +154,15 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     descriptor::reserve_low()?;
     process::set_umask(0o022);
     let config = Config::read(options).map_err(to_error)?;
+    let user = SystemUser::find(options.user.as_deref()).map_err(to_error)?;
     let descriptor_limit = process::raise_descriptor_limit().rlim_max;
     let mut daemon = Daemon::new(CommonOptions {
         no_namespace: options.no_namespace,
         gang: gang_settings::choose(options.slice, probe::may_use_realtime()),
         ..CommonOptions::default()
     })?;
-    daemon.cgroups = Cgroups::find(true);
-    // Before jobs run here, the leftovers of earlier daemons must be removed.
-    let mut errors = daemon.cgroups.sweep(&job_directory::is_dead);
-    errors.extend(job_directory::remove_leftovers_of_root());
-    daemon.leftovers.borrow_mut().sweep_soon(Instant::now());
-    errors.iter().for_each(|error| warn(&format!("left by an earlier scored: {error}")));
+    // The groups of jobs are siblings of the one into which this moves the process.
+    Cgroups::find(true);
     let path = options.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET_PATH.into());
     if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
         let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
@@ -167,21 +172,29 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let listener = LocalListener::open(&path, 0o666, daemon.poll.registry(), SERVICE_LISTENER)
         .map_err(to_error)?;
     let local_name = config.hosts[config.local_index].name.clone();
-    if let Some(key) = config.key.clone() {
+    let link_key = daemon.start_keeper(options, &config, user, (&listener, &path));
+    let link_key = link_key.map_err(to_error)?;
+    if let Some(key) = link_key.map(Key::from_bytes) {
         let registry = daemon.poll.registry();
         let peers = Peers::bind(config.address, key, local_name.clone(), registry, LISTENER);
         let with_address = |error: io::Error| to_error(format!("{}: {error}", config.address));
         daemon.peers = Some(peers.map_err(with_address)?);
     }
     let is_server = config.local_index == SERVER as usize;
-    let job_id_allocator = is_server.then(JobIdAllocator::load);
-    let slots = (0..).zip(&config.hosts).map(|(host_id, host)| (host_id, host.slots));
-    daemon.set_host_slots(slots.collect());
+    let page = options.page.address().filter(|_| is_server);
+    let registry = daemon.poll.registry();
+    let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
+    let page = page.map(open_page).transpose().map_err(to_error)?;
     // On every host, orders to switch pass through this loop. If this fails, `gang_settings` has
     // logged the reason.
     if realtime::enter(Inherit::Normal).is_ok() {
         realtime::pin_to_first_cpu();
     }
+    daemon.latency_hold.prepare();
+    keeper_start::become_daemon(user).map_err(to_error)?;
+    let job_id_allocator = is_server.then(JobIdAllocator::load);
+    let slots = (0..).zip(&config.hosts).map(|(host_id, host)| (host_id, host.slots));
+    daemon.set_host_slots(slots.collect());
     let role = initial_role(
         &config,
         daemon.peers.as_ref().map_or(0, Peers::incarnation),
@@ -191,17 +204,12 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         Role::Server(_) => format!("server of {} hosts", config.hosts.len()),
         Role::Host(_) => format!("host {local_name}, server {}", config.server),
     };
-    let page = options.page.address().filter(|_| is_server);
-    let registry = daemon.poll.registry();
-    let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
-    let page = page.map(open_page).transpose().map_err(to_error)?;
     page.iter().for_each(|page| info(&page.announcement()));
     info(&format!("ready: {role_text}; scruns connect to {}", path.display()));
     daemon.service = Some(Service {
         config,
         listener,
         max_unauthenticated: logins::max_unauthenticated(descriptor_limit),
-        user_names: UserNames::default(),
         role,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
@@ -257,6 +265,23 @@ fn initial_role(
 }
 
 impl Daemon {
+    /// Starts the keeper. Returns the key of the links to other daemons.
+    fn start_keeper(
+        &mut self,
+        options: &ServiceOptions,
+        config: &Config,
+        user: SystemUser,
+        (listener, path): (&LocalListener, &Path),
+    ) -> Result<Option<[u8; 32]>, String> {
+        let listener = listener.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let (client, link_key) = keeper_start::start(options, config, user, (&listener, path))?;
+        let mut events = SourceFd(&client.events_fd().as_raw_fd());
+        let registered = self.poll.registry().register(&mut events, KEEPER, Interest::READABLE);
+        registered.map_err(|error| error.to_string())?;
+        self.keeper = Some(Rc::new(RefCell::new(client)));
+        Ok(link_key)
+    }
+
     /// A phase of the loop's turn has ended.
     pub fn end_phase(&mut self, phase: TurnPhase) {
         if let Some(clock) = &mut self.turn_clock {
@@ -335,9 +360,7 @@ impl Service {
             Role::Host(member) => member.deadline(),
         };
         let page = self.page.as_ref().and_then(|page| page.deadline(now));
-        let lookup = self.user_names.deadline();
-        let lookup = lookup.map(|due| due.saturating_duration_since(Instant::now()));
-        page.into_iter().chain(lookup).fold(deadline.saturating_sub(now), Duration::min)
+        page.into_iter().fold(deadline.saturating_sub(now), Duration::min)
     }
 
     /// mio has reported an event of the page: of its listener, or of this connection.
@@ -347,17 +370,6 @@ impl Service {
             Some(connection_id) => page.mark_readable(connection_id),
             None => page.on_listener_ready(),
         }
-    }
-
-    /// A child of this process has been reaped.
-    pub fn on_child_reaped(&mut self, pid: i32) {
-        self.user_names.on_child_reaped(pid);
-    }
-
-    /// Kills the processes that need not be waited for when this daemon ends, and returns their
-    /// numbers.
-    pub fn kill_helpers(&mut self) -> Vec<i32> {
-        self.user_names.abandon_lookups()
     }
 
     /// mio has reported a connection to the local socket.

@@ -20,8 +20,8 @@ use score_proto::nodeset::NodeSet;
 use crate::raw_socket::RawSocketClient;
 use device_opener::DeviceOpener;
 pub use device_opener::secret_of;
-pub use transport::raw_links;
 use transport::{AddressTable, TransportOffer};
+pub use transport::{interface, raw_links};
 
 /// A device and its contexts, one for each process of this host.
 struct OpenDevice {

@@ -118,7 +118,10 @@ fn refusal<T>(network: &HostNetwork) -> Result<T, String> {
 }
 
 /// The name of an interface, from its name or its address.
-fn interface(link: &str) -> Result<String, String> {
+///
+/// # Errors
+/// One line: no interface has the address.
+pub fn interface(link: &str) -> Result<String, String> {
     let Ok(address) = link.parse::<IpAddr>() else { return Ok(link.to_owned()) };
     let interfaces = getifaddrs().map_err(|error| format!("the interfaces: {error}"))?;
     let has_address = |candidate: &nix::ifaddrs::InterfaceAddress| {

@@ -1,23 +1,20 @@
 //! What is left of jobs of a service whose shepherds were killed. Each directory is in root's
 //! folder of leftovers, where no user can reach it by its path. A process with the rights of its
 //! user removes it there. A user can keep it by writing through an open descriptor, or by files
-//! that the user may not remove: then it is tried again later. The daemon's loop does not wait.
+//! that the user may not remove: then it is tried again later. The keeper's loop does not wait.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, ReadDir};
 use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use score_proto::job_control::Status;
 
-use super::Daemon;
-use super::job_directory::{JobDirectory, LEFTOVERS_DIR, has_job_prefix};
-use super::shepherd_handle::KnownChildren;
+use crate::daemon::job_directory::{JobDirectory, LEFTOVERS_DIR, has_job_prefix};
+use crate::daemon::shepherd_handle::KnownChildren;
 use crate::sys::{process, remove_as_user};
 
 /// How often the folder is searched while it is not empty.
@@ -32,11 +29,8 @@ const MAX_REMOVERS: usize = 16;
 const MAX_ENTRIES_PER_TURN: usize = 64;
 /// A directory that is left after so many attempts is logged.
 const LOGGED_ATTEMPTS: u32 = 10;
-/// The interval between two looks at the removers when the daemon ends.
+/// The interval between two looks at the removers when the keeper ends.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-
-/// The leftovers, which are shared by the daemon and its jobs.
-pub type SharedLeftovers = Rc<RefCell<Leftovers>>;
 
 /// A directory in the folder of leftovers.
 #[derive(Debug)]
@@ -96,7 +90,7 @@ impl Leftovers {
         }
     }
 
-    /// Searches the folder for what earlier daemons have left.
+    /// Searches the folder for what earlier keepers have left.
     pub fn sweep_soon(&mut self, now: Instant) {
         self.next_sweep_at = Some(now);
     }
@@ -133,11 +127,6 @@ impl Leftovers {
         let removers = self.removers.values().map(|remover| remover.deadline);
         let due = removers.chain(self.next_sweep_at).min()?;
         Some(due.saturating_duration_since(now))
-    }
-
-    /// Whether [`Leftovers::advance`] may have anything to do.
-    fn has_work(&self) -> bool {
-        self.next_sweep_at.is_some() || self.sweep.is_some() || !self.by_name.is_empty()
     }
 
     /// Does what is due.
@@ -236,7 +225,7 @@ impl Leftovers {
         }
     }
 
-    /// A child of the daemon has ended. Returns a line for the log.
+    /// A child of the keeper has ended. Returns a line for the log.
     pub fn on_child_exit(&mut self, pid: i32, status: Option<Status>) -> Option<String> {
         let remover = self.removers.remove(&pid)?;
         let leftover = self.by_name.get_mut(&remover.name)?;
@@ -256,7 +245,7 @@ impl Leftovers {
         })
     }
 
-    /// When the daemon ends: removes as much as this time allows. The next daemon does the rest.
+    /// When the keeper ends: removes as much as this time allows. The next keeper does the rest.
     pub fn finish(&mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while !(self.queues.is_empty() && self.removers.is_empty()) && Instant::now() < deadline {
@@ -272,17 +261,6 @@ impl Leftovers {
                 self.on_child_exit(pid, status);
             }
             std::thread::sleep(SHUTDOWN_CHECK_INTERVAL);
-        }
-    }
-}
-
-impl Daemon {
-    /// Removes what is left of jobs.
-    pub fn advance_leftovers(&mut self) {
-        let mut leftovers = self.leftovers.borrow_mut();
-        // Mostly there are none, and the clock is not read.
-        if leftovers.has_work() {
-            leftovers.advance(Instant::now());
         }
     }
 }

@@ -1,0 +1,313 @@
+//! The daemon's side of its keeper (docs/security.md): the process that does what needs root. The
+//! keeper answers a call at once, so that the daemon waits for the answer. What takes longer comes
+//! as an event.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt::ReceiveTimeout};
+use nix::sys::time::{TimeVal, TimeValLike};
+use score_keeper::record::{
+    Action, Call, Event, JobHandle, MAX_RECORD_LEN, Reply, ShepherdEnd, StartRequest, Ticket,
+};
+use score_proto::job_control::Status;
+
+use super::shepherd_handle::ShepherdOutcome;
+use crate::sys::{descriptor, fd_passing};
+
+/// A keeper that does not answer for so long is given up.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a keeper may take to end the jobs, when the daemon ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The keeper, which the daemon and its jobs share.
+pub type SharedKeeper = Rc<RefCell<KeeperClient>>;
+
+/// Why a call has not been carried out.
+#[derive(Debug)]
+pub enum KeeperError {
+    /// It must not be.
+    Refused(String),
+    /// It could not be.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for KeeperError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl std::fmt::Display for KeeperError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(reason) => f.write_str(reason),
+            Self::Failed(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// The answer to a login.
+#[derive(Debug)]
+pub struct VouchResult {
+    /// The session.
+    pub session: u64,
+    /// The voucher, or why there is none.
+    pub voucher: Result<Vec<u8>, String>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct KeeperClient {
+    calls: OwnedFd,
+    events: OwnedFd,
+    is_lost: bool,
+    /// Jobs that have not been removed.
+    jobs: HashSet<JobHandle>,
+    /// Those of them whose shepherds have ended.
+    outcomes: HashMap<JobHandle, ShepherdOutcome>,
+    /// Whether a shepherd has ended that nobody has looked at.
+    has_new_outcomes: bool,
+    vouch_results: VecDeque<VouchResult>,
+}
+
+impl KeeperClient {
+    /// A client on these sockets. Waits until the keeper is ready. Returns the key of the links to
+    /// other daemons, too, if there is a key of the cluster.
+    ///
+    /// # Errors
+    /// Why the keeper cannot work.
+    pub fn connect(calls: OwnedFd, events: OwnedFd) -> Result<(Self, Option<[u8; 32]>), String> {
+        let to_text = |error: io::Error| format!("the keeper has not started: {error}");
+        let timeout = TimeVal::seconds(REPLY_TIMEOUT.as_secs().cast_signed());
+        setsockopt(&calls, ReceiveTimeout, &timeout).map_err(|errno| to_text(errno.into()))?;
+        let (bytes, _) = fd_passing::receive(&events, MAX_RECORD_LEN).map_err(to_text)?;
+        let link_key = match Event::read(&bytes) {
+            Ok(Event::Ready { link_key }) => link_key,
+            Ok(Event::Unable { reason }) => return Err(reason),
+            _ => return Err("the keeper has not started".to_owned()),
+        };
+        descriptor::set_nonblocking(events.as_fd()).map_err(to_text)?;
+        let client = Self {
+            calls,
+            events,
+            is_lost: false,
+            jobs: HashSet::new(),
+            outcomes: HashMap::new(),
+            has_new_outcomes: false,
+            vouch_results: VecDeque::new(),
+        };
+        Ok((client, link_key))
+    }
+
+    /// The socket of events.
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Whether the keeper has ended, or does not answer.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    fn call(
+        &mut self,
+        call: &Call,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Option<OwnedFd>), KeeperError> {
+        if self.is_lost {
+            return Err(io::Error::from(io::ErrorKind::NotConnected).into());
+        }
+        let result = fd_passing::send(&self.calls, &call.to_bytes(), descriptors)
+            .and_then(|()| fd_passing::receive(&self.calls, MAX_RECORD_LEN));
+        match result {
+            // A descriptor did not fit: this process has too many. The answer has been taken.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(error.into()),
+            Err(error) => {
+                self.is_lost = true;
+                Err(error.into())
+            }
+            Ok((bytes, descriptors)) => match Reply::read(&bytes) {
+                Ok(Reply::Refused { reason }) => Err(KeeperError::Refused(reason)),
+                Ok(Reply::Failed { reason }) => Err(io::Error::other(reason).into()),
+                Ok(reply) => Ok((reply, descriptors.into_iter().next())),
+                Err(_) => {
+                    self.is_lost = true;
+                    Err(io::Error::other("the keeper has ended").into())
+                }
+            },
+        }
+    }
+
+    fn expect<T>(&mut self, answer: Option<T>) -> Result<T, KeeperError> {
+        self.is_lost |= answer.is_none();
+        answer.ok_or_else(|| io::Error::other("the keeper has given another answer").into())
+    }
+
+    fn expect_done(&mut self, reply: Reply) -> Result<(), KeeperError> {
+        self.expect((reply == Reply::Done).then_some(()))
+    }
+
+    /// The next connection to the local socket, and its ticket.
+    ///
+    /// # Errors
+    /// As accept(2).
+    pub fn accept(&mut self) -> io::Result<(OwnedFd, Ticket)> {
+        match self.call(&Call::Accept, &[]) {
+            Ok((Reply::Accepted { ticket }, Some(socket))) => Ok((socket, ticket)),
+            Ok(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+
+    /// Requests a voucher for the process that has made a connection. It comes as a
+    /// [`VouchResult`].
+    ///
+    /// # Errors
+    /// The keeper does not vouch for it.
+    pub fn vouch(
+        &mut self,
+        session: u64,
+        socket: BorrowedFd<'_>,
+        ticket: Ticket,
+    ) -> Result<(), KeeperError> {
+        let (reply, _) = self.call(&Call::Vouch { session, ticket }, &[socket])?;
+        self.expect_done(reply)
+    }
+
+    /// A later voucher for a connection.
+    ///
+    /// # Errors
+    /// There is none any more.
+    pub fn renew(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        ticket: Ticket,
+        voucher: Vec<u8>,
+    ) -> Result<Vec<u8>, KeeperError> {
+        let (reply, _) = self.call(&Call::Renew { ticket, voucher }, &[socket])?;
+        let voucher = match reply {
+            Reply::Renewed { voucher } => Some(voucher),
+            _ => None,
+        };
+        self.expect(voucher)
+    }
+
+    /// Checks a voucher.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn verify(&mut self, voucher: Vec<u8>) -> Result<(), KeeperError> {
+        let (reply, _) = self.call(&Call::Verify { voucher }, &[])?;
+        self.expect_done(reply)
+    }
+
+    /// Takes the events that have come.
+    pub fn receive_events(&mut self) {
+        while !self.is_lost {
+            let event = match fd_passing::receive(&self.events, MAX_RECORD_LEN) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => None,
+                Ok((bytes, _)) => Event::read(&bytes).ok(),
+            };
+            match event {
+                Some(Event::Vouched { session, voucher }) => {
+                    self.vouch_results.push_back(VouchResult { session, voucher: Ok(voucher) });
+                }
+                Some(Event::NotVouched { session, reason }) => {
+                    self.vouch_results.push_back(VouchResult { session, voucher: Err(reason) });
+                }
+                Some(Event::Ended { job, end, killed_for_memory }) if self.jobs.contains(&job) => {
+                    let status = Some(match end {
+                        ShepherdEnd::Exited(code) => Status::Exited(code),
+                        ShepherdEnd::Signaled(signal) => Status::Signaled(signal.into()),
+                    });
+                    self.outcomes.insert(job, ShepherdOutcome { status, killed_for_memory });
+                    self.has_new_outcomes = true;
+                }
+                Some(Event::Ended { .. }) => {}
+                Some(Event::Ready { .. } | Event::Unable { .. }) | None => self.is_lost = true,
+            }
+        }
+    }
+
+    /// Whether shepherds have ended since the last call.
+    pub fn take_has_new_outcomes(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_outcomes)
+    }
+
+    /// The answers to logins.
+    pub fn take_vouch_results(&mut self) -> VecDeque<VouchResult> {
+        std::mem::take(&mut self.vouch_results)
+    }
+
+    /// The daemon ends: waits until the keeper has ended its jobs.
+    pub fn close(&mut self) {
+        let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&self.calls), Shutdown::Write);
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+        while !self.is_lost && Instant::now() < deadline {
+            self.receive_events();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Has the keeper start a shepherd, which gets these sockets.
+///
+/// # Errors
+/// It has not been started.
+pub fn start(
+    keeper: &SharedKeeper,
+    request: StartRequest,
+    sockets: [&OwnedFd; 2],
+) -> Result<KeptJob, KeeperError> {
+    let mut client = keeper.borrow_mut();
+    let (reply, _) = client.call(&Call::Start(request), &sockets.map(OwnedFd::as_fd))?;
+    let handle = match reply {
+        Reply::Started { job } => Some(job),
+        _ => None,
+    };
+    let handle = client.expect(handle)?;
+    client.jobs.insert(handle);
+    Ok(KeptJob { keeper: keeper.clone(), handle })
+}
+
+/// A job whose shepherd the keeper has started.
+#[derive(Debug, Clone)]
+pub struct KeptJob {
+    keeper: SharedKeeper,
+    handle: JobHandle,
+}
+
+impl KeptJob {
+    /// Has the keeper do this with the job.
+    ///
+    /// # Errors
+    /// It could not be done.
+    pub fn act(&self, action: Action) -> Result<(), KeeperError> {
+        let mut client = self.keeper.borrow_mut();
+        if action == Action::Remove {
+            client.jobs.remove(&self.handle);
+            client.outcomes.remove(&self.handle);
+        }
+        let (reply, _) = client.call(&Call::Act { job: self.handle, action }, &[])?;
+        client.expect_done(reply)
+    }
+
+    /// Whether the shepherd has ended, as far as events have been taken. Without a keeper no
+    /// shepherd runs.
+    pub fn has_ended(&self) -> bool {
+        let client = self.keeper.borrow();
+        client.is_lost || client.outcomes.contains_key(&self.handle)
+    }
+
+    /// How the shepherd has ended.
+    pub fn outcome(&self) -> ShepherdOutcome {
+        self.keeper.borrow().outcomes.get(&self.handle).copied().unwrap_or_default()
+    }
+}

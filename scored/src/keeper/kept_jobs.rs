@@ -1,0 +1,289 @@
+//! The jobs of users on this host, as far as they need root: directory, cgroup, shepherd.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use score_keeper::record::{Action, Event, JobHandle, ShepherdEnd, StartRequest};
+use score_keeper::voucher::Voucher;
+use score_proto::job_control::{Limit, Owner, Status};
+use score_proto::message::OsBytes;
+
+use super::leftovers::Leftovers;
+use crate::daemon::job_directory::{self, JobDirectory};
+use crate::daemon::program_folders::ProgramFolders;
+use crate::daemon::shepherd_handle::{ChildShepherd, KnownChildren, ShepherdArgs};
+use crate::raw_socket::RawSocketGrant;
+use crate::sys::cgroup::{Cgroups, Group};
+use crate::sys::process;
+
+/// The largest number of jobs at the same time. Each has a directory and a descriptor.
+const MAX_JOBS: usize = 16_384;
+/// How soon a cgroup is removed that still had processes, at first. The time doubles.
+const GROUP_RETRY_INTERVAL: Duration = Duration::from_millis(2);
+/// The longest of these times.
+const MAX_GROUP_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A job on this host.
+#[derive(Debug)]
+struct HostedJob {
+    owner: (u32, u32),
+    directory: JobDirectory,
+    group: Group,
+    /// None: it has ended.
+    shepherd: Option<ChildShepherd>,
+}
+
+/// A cgroup that is removed as soon as its processes have exited.
+#[derive(Debug)]
+struct EndingGroup {
+    group: Group,
+    retry_at: Instant,
+    retry_interval: Duration,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct KeptJobs {
+    cgroups: Cgroups,
+    no_namespace: bool,
+    /// The network interfaces on which jobs may have raw sockets.
+    trusted_interfaces: Vec<String>,
+    jobs: HashMap<JobHandle, HostedJob>,
+    last_handle: JobHandle,
+    /// Shepherds of removed jobs that have not ended yet.
+    ending_shepherds: Vec<ChildShepherd>,
+    ending_groups: Vec<EndingGroup>,
+    leftovers: Leftovers,
+    program_folders: ProgramFolders,
+    known_children: KnownChildren,
+}
+
+impl KeptJobs {
+    /// No jobs yet. Removes what jobs of earlier keepers have left; returns a line for each thing
+    /// that could not be removed.
+    pub fn new(
+        no_namespace: bool,
+        trusted_interfaces: Vec<String>,
+        known_children: KnownChildren,
+    ) -> (Self, Vec<String>) {
+        let cgroups = Cgroups::find(true);
+        let mut errors = cgroups.sweep(&job_directory::is_dead);
+        errors.extend(job_directory::remove_leftovers_of_root());
+        let mut leftovers = Leftovers::new(known_children.clone());
+        leftovers.sweep_soon(Instant::now());
+        let jobs = Self {
+            cgroups,
+            no_namespace,
+            trusted_interfaces,
+            jobs: HashMap::new(),
+            last_handle: 0,
+            ending_shepherds: Vec::new(),
+            ending_groups: Vec::new(),
+            leftovers,
+            program_folders: ProgramFolders::default(),
+            known_children,
+        };
+        (jobs, errors)
+    }
+
+    /// Starts the shepherd of a job for the user of a voucher that has been checked.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn start(
+        &mut self,
+        request: &StartRequest,
+        voucher: Voucher,
+        sockets: [&OwnedFd; 2],
+    ) -> Result<JobHandle, String> {
+        if self.jobs.len() >= MAX_JOBS {
+            return Err("this host has too many jobs".to_owned());
+        }
+        let owner = owner_of(voucher);
+        let ids = (owner.uid, owner.gid);
+        let directory = JobDirectory::create_for_user(&mut |_| {})?;
+        let group = match self.cgroups.make(directory.name(), request.memory) {
+            Ok(group) => group,
+            Err(error) => {
+                let _ = directory.remove_if_empty();
+                return Err(format!("cgroup of the job: {error}"));
+            }
+        };
+        let mut job = HostedJob { owner: ids, directory, group, shepherd: None };
+        match self.start_shepherd(&mut job, request, &owner, sockets) {
+            Ok(()) => {
+                self.last_handle += 1;
+                self.jobs.insert(self.last_handle, job);
+                Ok(self.last_handle)
+            }
+            Err(reason) => {
+                // Nothing of the user's has been started.
+                let _ = self.discard(job);
+                Err(reason)
+            }
+        }
+    }
+
+    fn start_shepherd(
+        &mut self,
+        job: &mut HostedJob,
+        request: &StartRequest,
+        owner: &Owner,
+        sockets: [&OwnedFd; 2],
+    ) -> Result<(), String> {
+        job.directory.chown_to(job.owner)?;
+        let program_folder = match request.has_programs {
+            true => self.program_folders.folder_of(Some(job.owner), &self.known_children),
+            false => None,
+        };
+        let raw_socket_grant = RawSocketGrant::from_records(
+            request.max_raw_processes,
+            &request.raw_sets,
+            &self.trusted_interfaces,
+        );
+        let args = ShepherdArgs {
+            directory: &job.directory.path().to_string_lossy(),
+            program_folder: program_folder.as_deref(),
+            owner: Some(owner),
+            group: Some(&job.group),
+            raw_socket_grant,
+        };
+        let shepherd =
+            ChildShepherd::start(&args, sockets, self.no_namespace, &self.known_children)
+                .map_err(|error| format!("the job's shepherd cannot be started: {error}"))?;
+        let shepherd = job.shepherd.insert(shepherd);
+        let entered = job.group.enter(shepherd.pid());
+        entered.map_err(|error| format!("cgroup of the job: {error}"))
+    }
+
+    /// Does this with a job.
+    ///
+    /// # Errors
+    /// There is no such job, or an error of the system.
+    pub fn act(&mut self, handle: JobHandle, action: Action) -> io::Result<()> {
+        let no_job = || io::Error::new(io::ErrorKind::NotFound, "the keeper has no such job");
+        let job = self.jobs.get(&handle).ok_or_else(no_job)?;
+        match (action, &job.shepherd) {
+            (Action::Freeze, _) => job.group.freeze()?,
+            (Action::Thaw, _) => job.group.thaw()?,
+            (Action::KillAll, _) => job.group.kill(),
+            (Action::KillShepherd, Some(shepherd)) => shepherd.kill(),
+            (Action::Continue, Some(shepherd)) => process::kill(shepherd.pid(), libc::SIGCONT),
+            (Action::KillShepherd | Action::Continue, None) => {}
+            (Action::Remove, _) => {
+                let job = self.jobs.remove(&handle).ok_or_else(no_job)?;
+                self.discard(job)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills what is left of a job, and removes what it has.
+    fn discard(&mut self, job: HostedJob) -> io::Result<()> {
+        let HostedJob { owner, directory, group, shepherd } = job;
+        if let Some(shepherd) = shepherd {
+            shepherd.kill();
+            self.ending_shepherds.push(shepherd);
+        }
+        group.kill();
+        let (retry_at, retry_interval) = (Instant::now(), GROUP_RETRY_INTERVAL);
+        self.ending_groups.push(EndingGroup { group, retry_at, retry_interval });
+        self.remove_groups(retry_at);
+        self.leftovers.remove(directory, owner)
+    }
+
+    fn remove_groups(&mut self, now: Instant) {
+        self.ending_groups.retain_mut(|ending| {
+            if ending.retry_at > now || ending.group.remove_if_empty().is_ok() {
+                return ending.retry_at > now;
+            }
+            ending.group.kill();
+            ending.retry_at = now + ending.retry_interval;
+            ending.retry_interval = (ending.retry_interval * 2).min(MAX_GROUP_RETRY_INTERVAL);
+            true
+        });
+    }
+
+    /// Reaps shepherds that have ended.
+    pub fn reap_shepherds(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (handle, job) in &mut self.jobs {
+            let Some(shepherd) = job.shepherd.take_if(|shepherd| shepherd.has_ended()) else {
+                continue;
+            };
+            let end = match shepherd.reap() {
+                Some(Status::Exited(code)) => ShepherdEnd::Exited(code),
+                Some(Status::Signaled(signal)) => {
+                    ShepherdEnd::Signaled(u8::try_from(signal).unwrap_or(0))
+                }
+                None => ShepherdEnd::Signaled(libc::SIGKILL as u8),
+            };
+            let killed_for_memory = job.group.oom_kills() > 0;
+            events.push(Event::Ended { job: *handle, end, killed_for_memory });
+        }
+        let ended = self.ending_shepherds.extract_if(.., |shepherd| shepherd.has_ended());
+        ended.for_each(|shepherd| _ = shepherd.reap());
+        events
+    }
+
+    /// Whether a child of this process is a shepherd.
+    pub fn is_shepherd(&self, pid: i32) -> bool {
+        let mut shepherds = self.jobs.values().filter_map(|job| job.shepherd.as_ref());
+        shepherds.any(|shepherd| shepherd.pid() == pid)
+            || self.ending_shepherds.iter().any(|shepherd| shepherd.pid() == pid)
+    }
+
+    /// Another child has been reaped. Returns a line for the log.
+    pub fn on_child_reaped(&mut self, reaped: process::Reaped) -> Option<String> {
+        self.leftovers.on_child_exit(reaped.pid, Some(reaped.status))
+    }
+
+    /// Does what is due.
+    pub fn advance(&mut self, now: Instant) {
+        self.remove_groups(now);
+        self.leftovers.advance(now);
+        self.program_folders.remove_unused(now);
+    }
+
+    /// When [`KeptJobs::advance`] has to be called.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let leftovers = self.leftovers.deadline(now).map(|left| now + left);
+        let groups = self.ending_groups.iter().map(|ending| ending.retry_at).min();
+        [leftovers, groups, self.program_folders.deadline()].into_iter().flatten().min()
+    }
+
+    /// Whether shepherds or cgroups are left.
+    pub fn is_ending(&self) -> bool {
+        !(self.ending_shepherds.is_empty() && self.ending_groups.is_empty())
+    }
+
+    /// Ends all jobs. What they have left is removed as they end.
+    pub fn end_all(&mut self) {
+        let jobs: Vec<_> = self.jobs.drain().map(|(_, job)| job).collect();
+        jobs.into_iter().for_each(|job| _ = self.discard(job));
+    }
+
+    /// When the keeper ends: removes as much as this time allows.
+    pub fn finish(&mut self, timeout: Duration) {
+        self.program_folders.close(&self.known_children);
+        self.ending_shepherds.drain(..).for_each(ChildShepherd::forget);
+        self.leftovers.finish(timeout);
+    }
+}
+
+fn owner_of(voucher: Voucher) -> Owner {
+    let limits = voucher.limits.iter().map(|limit| Limit {
+        resource: limit.resource,
+        soft: limit.soft,
+        hard: limit.hard,
+    });
+    Owner {
+        uid: voucher.uid,
+        gid: voucher.gid,
+        name: OsBytes(voucher.name),
+        limits: limits.collect(),
+        voucher: Vec::new(),
+    }
+}

@@ -1,0 +1,360 @@
+//! The keeper: the process of multi-user mode that runs as root. It does for its daemon, which has
+//! no privileges, what needs them, and decides whether it may be done. It reads only the records of
+//! [`score_keeper`], and has no network. docs/security.md says what a daemon can have it do.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `kept_jobs.rs` | directories, cgroups and shepherds of jobs |
+//! | `leftovers.rs` | removal of what killed shepherds have left |
+//! | `user_names.rs` | the names of the users who log in |
+//! | `vouchers.rs` | who a client is |
+
+mod kept_jobs;
+mod leftovers;
+mod user_names;
+mod vouchers;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_keeper::record::{Call, Event, MAX_RECORD_LEN, Reply, StartRequest};
+use score_keeper::voucher;
+use score_tree::key::Key;
+
+use score_job::host::rate_limit::TokenBucket;
+use crate::daemon::service::warn;
+use crate::daemon::shepherd_handle::KnownChildren;
+use crate::sys::process::{self, WaitResult};
+use crate::sys::realtime::{self, Inherit};
+use crate::sys::{descriptor, fd_passing};
+use kept_jobs::KeptJobs;
+use vouchers::VoucherIssuer;
+
+/// The name of the process.
+const PROCESS_NAME: &std::ffi::CStr = c"scored-keeper";
+/// Calls that are answered before other work is looked at.
+const CALLS_PER_TURN: usize = 64;
+/// Events that may wait for the daemon. There is one at most for each login and each job.
+const MAX_QUEUED_EVENTS: usize = 1 << 19;
+/// How long the jobs may take to end when the keeper ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
+/// Refusals that are logged at once, and how often one is logged later.
+const LOG_BURST: u32 = 10;
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The options of a keeper.
+#[derive(Debug)]
+pub struct KeeperOptions {
+    /// The socket for calls.
+    pub calls: OwnedFd,
+    /// The socket for events.
+    pub events: OwnedFd,
+    /// The local socket at which users connect.
+    pub listener: OwnedFd,
+    /// Its path.
+    pub socket: PathBuf,
+    /// The key of the cluster, if it has more than one host.
+    pub key: Option<PathBuf>,
+    /// The name of this host.
+    pub host: String,
+    /// The uid of the daemon, which starts no jobs of its own.
+    pub daemon_uid: u32,
+    /// The network interfaces on which jobs may have raw sockets.
+    pub interfaces: Vec<String>,
+    /// `-nonamespace`
+    pub no_namespace: bool,
+}
+
+/// Why the loop ends.
+enum LoopEnd {
+    /// The daemon has ended.
+    DaemonEnded,
+    /// The daemon does not do what a daemon does.
+    Misbehaved(String),
+}
+
+struct Keeper {
+    calls: OwnedFd,
+    events: OwnedFd,
+    /// Events that the socket has not taken yet.
+    queue: VecDeque<Vec<u8>>,
+    listener: UnixListener,
+    daemon_uid: u32,
+    signals: SignalFd,
+    issuer: VoucherIssuer,
+    jobs: KeptJobs,
+    known_children: KnownChildren,
+    log_limit: TokenBucket,
+}
+
+/// Serves a daemon until it ends. Then ends its jobs, and removes what they have left.
+///
+/// # Errors
+/// An error of the system before the keeper was ready.
+pub fn run(options: KeeperOptions) -> io::Result<()> {
+    process::set_name(PROCESS_NAME);
+    process::leave_session();
+    process::default_and_block_signals()?;
+    process::become_subreaper();
+    descriptor::reserve_low()?;
+    descriptor::close_on_exec_from(3);
+    descriptor::set_nonblocking(options.calls.as_fd())?;
+    descriptor::set_nonblocking(options.events.as_fd())?;
+    let socket_path = options.socket.clone();
+    let events = options.events.try_clone()?;
+    match Keeper::new(options) {
+        Err(reason) => fd_passing::send(&events, &Event::Unable { reason }.to_bytes(), &[]),
+        Ok(keeper) => {
+            drop(events);
+            keeper.serve();
+            let _ = std::fs::remove_file(socket_path);
+            Ok(())
+        }
+    }
+}
+
+impl Keeper {
+    fn new(options: KeeperOptions) -> Result<Self, String> {
+        let to_text = |error: io::Error| error.to_string();
+        let random = || Key::generate().map_err(to_text);
+        let cluster_key = match &options.key {
+            None => None,
+            Some(path) => Some(Key::load(path).map_err(|error| {
+                format!("{error} (scored -makekey FILE makes one; every host needs the same)")
+            })?),
+        };
+        let link_key = cluster_key.as_ref().map(|key| voucher::link_key(key.bytes()));
+        let voucher_key = cluster_key.map_or_else(random, Ok)?;
+        let known_children = KnownChildren::default();
+        let issuer = VoucherIssuer::new(
+            voucher_key.bytes(),
+            random()?.bytes(),
+            &options.host,
+            known_children.clone(),
+        );
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let signals = SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), flags)
+            .map_err(|errno| errno.to_string())?;
+        let (jobs, errors) =
+            KeptJobs::new(options.no_namespace, options.interfaces, known_children.clone());
+        errors.iter().for_each(|error| warn(&format!("left by an earlier scored: {error}")));
+        // A daemon in the realtime class waits for the answers.
+        let _ = realtime::enter(Inherit::Normal);
+        let mut keeper = Self {
+            calls: options.calls,
+            events: options.events,
+            queue: VecDeque::new(),
+            listener: UnixListener::from(options.listener),
+            daemon_uid: options.daemon_uid,
+            signals,
+            issuer,
+            jobs,
+            known_children,
+            log_limit: TokenBucket::new(LOG_BURST, LOG_INTERVAL, Instant::now()),
+        };
+        keeper.report(&Event::Ready { link_key });
+        Ok(keeper)
+    }
+
+    fn serve(mut self) {
+        let end = loop {
+            let served = self.send_events().and_then(|()| {
+                self.wait();
+                self.answer_calls()
+            });
+            if let Err(end) = served {
+                break end;
+            }
+            self.reap();
+            let events = self.issuer.finish_lookups();
+            events.iter().for_each(|event| self.report(event));
+            self.jobs.advance(Instant::now());
+        };
+        if let LoopEnd::Misbehaved(reason) = end {
+            warn(&format!("the keeper ends all jobs: {reason}"));
+        }
+        self.shut_down();
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) {
+        let wants_write = !self.queue.is_empty();
+        let event_flags = if wants_write { PollFlags::POLLOUT } else { PollFlags::empty() };
+        let mut polled = vec![
+            PollFd::new(self.calls.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.events.as_fd(), event_flags),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+        ];
+        let names = self.issuer.names();
+        polled.extend(names.pipes().map(|pipe| PollFd::new(pipe, PollFlags::POLLIN)));
+        let now = Instant::now();
+        let deadline = self.jobs.deadline(now).into_iter().chain(names.deadline()).min();
+        let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
+            let left = deadline.saturating_duration_since(now);
+            let rounded_up = if left.is_zero() { left } else { left + Duration::from_millis(1) };
+            PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)
+        });
+        // An error, EINTR too, is the same as an early end of the time.
+        let _ = poll(&mut polled, timeout);
+    }
+
+    fn answer_calls(&mut self) -> Result<(), LoopEnd> {
+        for _ in 0..CALLS_PER_TURN {
+            let (bytes, descriptors) = match fd_passing::receive(&self.calls, MAX_RECORD_LEN) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(LoopEnd::Misbehaved(format!("a call: {error}"))),
+                Ok((bytes, _)) if bytes.is_empty() => return Err(LoopEnd::DaemonEnded),
+                Ok(received) => received,
+            };
+            let call =
+                Call::read(&bytes).ok().filter(|call| call.descriptor_count() == descriptors.len());
+            let Some(call) = call else {
+                return Err(LoopEnd::Misbehaved("the daemon has sent what is no call".to_owned()));
+            };
+            let (reply, descriptor) = self.answer(call, &descriptors);
+            let descriptors: Vec<_> = descriptor.iter().map(OwnedFd::as_fd).collect();
+            let sent = fd_passing::send(&self.calls, &reply.to_bytes(), &descriptors);
+            sent.map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    LoopEnd::Misbehaved("the daemon does not read its answers".to_owned())
+                }
+                _ => LoopEnd::DaemonEnded,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The answer to a call, and a descriptor that goes with it.
+    fn answer(&mut self, call: Call, descriptors: &[OwnedFd]) -> (Reply, Option<OwnedFd>) {
+        let reply = match (call, descriptors) {
+            (Call::Accept, _) => return self.accept(),
+            (Call::Vouch { session, ticket }, [socket]) => {
+                let result = self.issuer.vouch(session, socket, &ticket);
+                let result = result.map(|event| event.iter().for_each(|event| self.report(event)));
+                self.done_or_refused("a voucher", result)
+            }
+            (Call::Renew { ticket, voucher }, [socket]) => {
+                match self.issuer.renew(socket, &ticket, &voucher) {
+                    Ok(voucher) => Reply::Renewed { voucher },
+                    Err(reason) => self.refuse("a new voucher", reason),
+                }
+            }
+            (Call::Verify { voucher }, _) => {
+                let result = self.issuer.verify(&voucher).map(drop);
+                self.done_or_refused("a login of another host", result)
+            }
+            (Call::Start(request), [control, switch]) => self.start(&request, [control, switch]),
+            (Call::Act { job, action }, _) => match self.jobs.act(job, action) {
+                Ok(()) => Reply::Done,
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            // The number of descriptors has been checked.
+            (Call::Vouch { .. } | Call::Renew { .. } | Call::Start(_), _) => {
+                Reply::Failed { reason: "a descriptor is missing".to_owned() }
+            }
+        };
+        (reply, None)
+    }
+
+    fn accept(&mut self) -> (Reply, Option<OwnedFd>) {
+        let accepted = self.listener.accept().and_then(|(stream, _)| {
+            let socket = OwnedFd::from(stream);
+            Ok((self.issuer.ticket(&socket)?, socket))
+        });
+        match accepted {
+            Ok((ticket, socket)) => (Reply::Accepted { ticket }, Some(socket)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (Reply::Nothing, None),
+            Err(error) => (Reply::Failed { reason: error.to_string() }, None),
+        }
+    }
+
+    fn start(&mut self, request: &StartRequest, sockets: [&OwnedFd; 2]) -> Reply {
+        let voucher = match self.issuer.verify(&request.voucher) {
+            Ok(voucher) => voucher,
+            Err(reason) => return self.refuse("a job", reason),
+        };
+        if voucher.uid == self.daemon_uid {
+            return self.refuse("a job", "the daemon's own user has no jobs".to_owned());
+        }
+        match self.jobs.start(request, voucher, sockets) {
+            Ok(job) => Reply::Started { job },
+            Err(reason) => Reply::Failed { reason },
+        }
+    }
+
+    fn done_or_refused(&mut self, what: &str, result: Result<(), String>) -> Reply {
+        match result {
+            Ok(()) => Reply::Done,
+            Err(reason) => self.refuse(what, reason),
+        }
+    }
+
+    /// Refuses a call, and logs that.
+    fn refuse(&mut self, what: &str, reason: String) -> Reply {
+        let now = Instant::now();
+        if self.log_limit.next_at(now).is_none() {
+            self.log_limit.take(now);
+            warn(&format!("the keeper has refused {what}: {reason}"));
+        }
+        Reply::Refused { reason }
+    }
+
+    fn report(&mut self, event: &Event) {
+        self.queue.push_back(event.to_bytes());
+    }
+
+    fn send_events(&mut self) -> Result<(), LoopEnd> {
+        while let Some(bytes) = self.queue.front() {
+            match fd_passing::send(&self.events, bytes, &[]) {
+                Ok(()) => _ = self.queue.pop_front(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return Err(LoopEnd::DaemonEnded),
+            }
+        }
+        match self.queue.len() {
+            ..=MAX_QUEUED_EVENTS => Ok(()),
+            _ => Err(LoopEnd::Misbehaved("the daemon does not read events".to_owned())),
+        }
+    }
+
+    /// Reaps all children that have ended.
+    fn reap(&mut self) {
+        if !matches!(self.signals.read_signal(), Ok(Some(_))) {
+            return;
+        }
+        while matches!(self.signals.read_signal(), Ok(Some(_))) {}
+        loop {
+            let events = self.jobs.reap_shepherds();
+            events.iter().for_each(|event| self.report(event));
+            let Some(pid) = process::first_exited_child() else { return };
+            if self.jobs.is_shepherd(pid) {
+                // It has ended since the check.
+                continue;
+            }
+            let WaitResult::Exited(reaped) = process::reap_one(pid) else { return };
+            self.known_children.borrow_mut().remove(&pid);
+            self.issuer.on_child_reaped(pid);
+            let line = self.jobs.on_child_reaped(reaped);
+            line.iter().for_each(|line| warn(line));
+        }
+    }
+
+    /// The daemon has ended: so do its jobs.
+    fn shut_down(mut self) {
+        self.jobs.end_all();
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+        while self.jobs.is_ending() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(200));
+            self.jobs.reap_shepherds();
+            self.jobs.advance(Instant::now());
+        }
+        self.jobs.finish(SHUTDOWN_TIMEOUT);
+    }
+}

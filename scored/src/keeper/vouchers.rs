@@ -1,0 +1,180 @@
+//! Vouchers: who the process at the other end of a connection is, as the kernel and the name
+//! services of this host know it.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use score_keeper::record::{Event, Ticket};
+use score_keeper::voucher::{
+    KEY_LEN, MAX_USER_NAME_LEN, ResourceLimit, TicketKey, VOUCHER_TTL_S, Voucher, VoucherKey,
+};
+
+use super::user_names::UserNames;
+use crate::daemon::shepherd_handle::KnownChildren;
+use crate::sys::credentials;
+use crate::sys::wall_clock::unix_seconds;
+
+/// Environment variable of scored, for tests: another time to live in seconds.
+const VOUCHER_TTL_ENV: &str = "SCORE_TEST_VOUCHER_TTL_S";
+
+/// A login that waits for the name of its user.
+#[derive(Debug)]
+struct Applicant {
+    session: u64,
+    uid: u32,
+    gid: u32,
+    connection: u64,
+    limits: Vec<ResourceLimit>,
+}
+
+/// Makes and checks vouchers.
+#[derive(Debug)]
+pub struct VoucherIssuer {
+    key: VoucherKey,
+    tickets: TicketKey,
+    host: Vec<u8>,
+    ttl_s: u64,
+    names: UserNames<Applicant>,
+    known_children: KnownChildren,
+}
+
+impl VoucherIssuer {
+    /// An issuer with the key of the cluster, on this host.
+    pub fn new(
+        cluster_key: &[u8; KEY_LEN],
+        random: &[u8; KEY_LEN],
+        host: &str,
+        known_children: KnownChildren,
+    ) -> Self {
+        let from_test = std::env::var(VOUCHER_TTL_ENV).ok().and_then(|text| text.parse().ok());
+        Self {
+            key: VoucherKey::new(cluster_key),
+            tickets: TicketKey::new(random),
+            host: host.as_bytes().to_vec(),
+            ttl_s: from_test.unwrap_or(VOUCHER_TTL_S).min(VOUCHER_TTL_S),
+            names: UserNames::default(),
+            known_children,
+        }
+    }
+
+    /// The ticket for a connection that has been accepted.
+    ///
+    /// # Errors
+    /// As getsockopt(2).
+    pub fn ticket(&self, socket: &OwnedFd) -> std::io::Result<Ticket> {
+        Ok(self.tickets.ticket(credentials::socket_cookie(socket)?))
+    }
+
+    /// The kernel's number of a connection that this keeper has accepted.
+    fn connection(&self, socket: &OwnedFd, ticket: &Ticket) -> Result<u64, String> {
+        let connection = credentials::socket_cookie(socket).map_err(|error| error.to_string())?;
+        match self.tickets.is_valid(connection, ticket) {
+            true => Ok(connection),
+            false => Err("this keeper has not accepted the connection".to_owned()),
+        }
+    }
+
+    /// Vouches for the process that has made a connection, now or later.
+    ///
+    /// # Errors
+    /// One line: the keeper does not vouch for it.
+    pub fn vouch(
+        &mut self,
+        session: u64,
+        socket: &OwnedFd,
+        ticket: &Ticket,
+    ) -> Result<Option<Event>, String> {
+        let connection = self.connection(socket, ticket)?;
+        let (uid, gid) = credentials::peer_ids(socket).map_err(|error| error.to_string())?;
+        // What the client claims does not count: without limits it would get those of the service.
+        let limits = credentials::peer_limits(socket)
+            .map_err(|error| format!("the limits of your process: {error}"))?;
+        let limits = limits.iter().map(|limit| ResourceLimit {
+            resource: limit.resource,
+            soft: limit.soft,
+            hard: limit.hard,
+        });
+        let applicant = Applicant { session, uid, gid, connection, limits: limits.collect() };
+        match self.names.known(uid, Instant::now()) {
+            Some(name) => Ok(Some(self.event(applicant, name))),
+            None => {
+                self.known_children.borrow_mut().extend(self.names.look_up(uid, applicant)?);
+                Ok(None)
+            }
+        }
+    }
+
+    fn event(&self, applicant: Applicant, name: Vec<u8>) -> Event {
+        let Applicant { session, uid, gid, connection, limits } = applicant;
+        if name.len() > MAX_USER_NAME_LEN {
+            return Event::NotVouched { session, reason: "your name is too long".to_owned() };
+        }
+        let voucher = Voucher {
+            uid,
+            gid,
+            session: connection,
+            expires_at: unix_seconds() + self.ttl_s,
+            name,
+            login_host: self.host.clone(),
+            limits,
+        };
+        Event::Vouched { session, voucher: self.key.seal(&voucher) }
+    }
+
+    /// Renews a voucher for a connection that is still open.
+    ///
+    /// # Errors
+    /// One line: the voucher is refused, is for another connection, or the user has gone.
+    pub fn renew(
+        &self,
+        socket: &OwnedFd,
+        ticket: &Ticket,
+        voucher: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let connection = self.connection(socket, ticket)?;
+        let voucher = self.verify(voucher)?;
+        if voucher.session != connection || voucher.login_host != self.host {
+            return Err("the voucher is for another connection".to_owned());
+        }
+        if credentials::peer_has_closed(socket) {
+            return Err("the user has closed the connection".to_owned());
+        }
+        let expires_at = unix_seconds() + self.ttl_s;
+        Ok(self.key.seal(&Voucher { expires_at, ..voucher }))
+    }
+
+    /// The content of a voucher that is valid now.
+    ///
+    /// # Errors
+    /// One line: it is refused.
+    pub fn verify(&self, voucher: &[u8]) -> Result<Voucher, String> {
+        self.key.open(voucher, unix_seconds()).map_err(|error| error.to_string())
+    }
+
+    /// Vouches for those whose names have been looked up.
+    pub fn finish_lookups(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for finished in self.names.take_finished() {
+            for applicant in finished.logins {
+                events.push(match &finished.name {
+                    Ok(name) => self.event(applicant, name.clone()),
+                    Err(reason) => {
+                        let session = applicant.session;
+                        Event::NotVouched { session, reason: reason.clone() }
+                    }
+                });
+            }
+        }
+        events
+    }
+
+    /// The look-ups.
+    pub fn names(&self) -> &UserNames<impl Sized> {
+        &self.names
+    }
+
+    /// A child of this process has been reaped.
+    pub fn on_child_reaped(&mut self, pid: i32) {
+        self.names.on_child_reaped(pid);
+    }
+}

@@ -1,0 +1,399 @@
+//! Attacks of a daemon that has been taken over, on its keeper; and the end of either of them.
+
+// UNSAFETY: a closure between fork and exec, and descriptors that the kernel has just made.
+#![expect(unsafe_code)]
+
+use super::driver::TEST_TIMEOUT;
+use super::driver::service::{ALICE, BOB, Client, DAEMON_UID, Service, run_as, spec};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, setsockopt, socketpair, sockopt::ReceiveTimeout,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::{Pid, geteuid};
+use score_keeper::record::{Action, Call, Event, MAX_RECORD_LEN, Reply, StartRequest, Ticket};
+use score_keeper::voucher::{VOUCHER_TTL_S, Voucher, VoucherKey, link_key};
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::message::UserRequest;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const MALLORY: u32 = 61_004;
+static NEXT_KEEPER: AtomicU32 = AtomicU32::new(0);
+
+/// A keeper whose daemon is the test.
+struct TestKeeper {
+    child: Child,
+    folder: PathBuf,
+    calls: OwnedFd,
+    events: OwnedFd,
+    cluster_key: [u8; 32],
+}
+
+impl TestKeeper {
+    fn start() -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED multi-user mode: it needs root");
+            return None;
+        }
+        let number = NEXT_KEEPER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("score-keeper-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let key_path = folder.join("key");
+        score_tree::key::make(&key_path).unwrap();
+        let cluster_key = *score_tree::key::Key::load(&key_path).unwrap().bytes();
+        let listener = UnixListener::bind(folder.join("socket")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(folder.join("socket"), mode).unwrap();
+        let pair = || {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap()
+        };
+        let ((calls, keeper_calls), (events, keeper_events)) = (pair(), pair());
+        let inherited = [OwnedFd::from(listener), keeper_calls, keeper_events];
+        let [listener, keeper_calls, keeper_events] =
+            [0, 1, 2].map(|index| inherited[index].as_raw_fd().to_string());
+        let user = DAEMON_UID.to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
+        command.args(["-keeper", "-control", &keeper_calls, "-events", &keeper_events]);
+        command.args(["-listener", &listener, "-host", "here", "-user", &user]);
+        command.arg("-key").arg(&key_path).arg("-socket").arg(folder.join("socket"));
+        command.stdin(Stdio::null()).env_remove("JOURNAL_STREAM");
+        command.stderr(std::fs::File::create(folder.join("log")).unwrap());
+        let keep = move || {
+            for fd in &inherited {
+                fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            }
+            Ok(())
+        };
+        // SAFETY: system calls only.
+        let child = unsafe { command.pre_exec(keep) }.spawn().unwrap();
+        drop(command);
+        for socket in [&calls, &events] {
+            setsockopt(socket, ReceiveTimeout, &TimeVal::seconds(20)).unwrap();
+        }
+        let keeper = Self { child, folder, calls, events, cluster_key };
+        let link_key = Some(link_key(&cluster_key));
+        assert_eq!(keeper.event(), Event::Ready { link_key });
+        Some(keeper)
+    }
+
+    fn send(&self, bytes: &[u8], fds: &[RawFd]) -> nix::Result<usize> {
+        let rights = [ControlMessage::ScmRights(fds)];
+        let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
+        let iov = [IoSlice::new(bytes)];
+        sendmsg::<()>(self.calls.as_raw_fd(), &iov, rights, MsgFlags::MSG_NOSIGNAL, None)
+    }
+
+    fn call(&self, call: &Call, fds: &[RawFd]) -> (Reply, Option<OwnedFd>) {
+        self.send(&call.to_bytes(), fds).unwrap();
+        let (bytes, fd) = receive(&self.calls);
+        (Reply::read(&bytes).unwrap(), fd)
+    }
+
+    fn event(&self) -> Event {
+        Event::read(&receive(&self.events).0).unwrap()
+    }
+
+    fn accept(&self) -> (OwnedFd, Ticket) {
+        match self.call(&Call::Accept, &[]) {
+            (Reply::Accepted { ticket }, Some(fd)) => (fd, ticket),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A voucher as the keeper makes it, for these changes.
+    fn sealed(&self, change: impl FnOnce(&mut Voucher)) -> Vec<u8> {
+        self.sealed_with(&self.cluster_key, change)
+    }
+
+    fn sealed_with(&self, key: &[u8; 32], change: impl FnOnce(&mut Voucher)) -> Vec<u8> {
+        let mut voucher = Voucher {
+            uid: MALLORY,
+            gid: MALLORY,
+            session: 1,
+            expires_at: unix_seconds() + 100,
+            name: Vec::new(),
+            login_host: b"there".to_vec(),
+            limits: Vec::new(),
+        };
+        change(&mut voucher);
+        VoucherKey::new(key).seal(&voucher)
+    }
+
+    /// Has a job started. Returns the answer and the daemon's ends of its sockets.
+    fn start_job(&self, voucher: Vec<u8>) -> (Reply, [UnixStream; 2]) {
+        let ((control, other), (switch, other_switch)) =
+            (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        let request = StartRequest { voucher, ..StartRequest::default() };
+        let fds = [other.as_raw_fd(), other_switch.as_raw_fd()];
+        (self.call(&Call::Start(request), &fds).0, [control, switch])
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    fn until_ended(&mut self) {
+        until("the keeper ends", || self.child.try_wait().unwrap().is_some());
+    }
+}
+
+impl Drop for TestKeeper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn receive(socket: &OwnedFd) -> (Vec<u8>, Option<OwnedFd>) {
+    let mut bytes = vec![0; MAX_RECORD_LEN];
+    let mut space = nix::cmsg_space!([RawFd; 4]);
+    let mut iov = [IoSliceMut::new(&mut bytes)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut space), flags).unwrap();
+    let fd = message.cmsgs().unwrap().find_map(|control| match control {
+        ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
+        _ => None,
+    });
+    let len = message.bytes;
+    bytes.truncate(len);
+    // SAFETY: the kernel has just made this descriptor for us.
+    (bytes, fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !holds() {
+        assert!(Instant::now() < end, "not: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "vouchers have no other clock")]
+fn unix_seconds() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap().as_secs()
+}
+
+fn refusal(reply: Reply) -> String {
+    match reply {
+        Reply::Refused { reason } => reason,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
+    let Some(keeper) = TestKeeper::start() else { return };
+    let mut changed = keeper.sealed(|_| {});
+    changed[1] ^= 1;
+    let late = unix_seconds() + 2 * VOUCHER_TTL_S;
+    for (voucher, reason) in [
+        (Vec::new(), "malformed"),
+        (changed, "not of a keeper"),
+        (keeper.sealed_with(&[9; 32], |voucher| voucher.uid = 0), "not of a keeper"),
+        // The only key that a daemon has.
+        (keeper.sealed_with(&link_key(&keeper.cluster_key), |_| {}), "not of a keeper"),
+        (keeper.sealed(|voucher| voucher.expires_at = unix_seconds()), "has expired"),
+        (keeper.sealed(|voucher| voucher.expires_at = late), "ends too late"),
+        (keeper.sealed(|voucher| voucher.uid = DAEMON_UID), "own user"),
+    ] {
+        let (reply, _sockets) = keeper.start_job(voucher.clone());
+        let answer = refusal(reply);
+        assert!(answer.contains(reason), "{reason}: {answer}");
+        assert!(keeper.log().contains(reason), "{}", keeper.log());
+        if reason == "malformed" {
+            refusal(keeper.call(&Call::Verify { voucher }, &[]).0);
+        }
+    }
+    // What is valid starts a job, which ends with its daemon's sockets.
+    let (reply, sockets) = keeper.start_job(keeper.sealed(|_| {}));
+    let Reply::Started { job } = reply else { panic!("{reply:?}") };
+    drop(sockets);
+    assert!(matches!(keeper.event(), Event::Ended { job: ended, .. } if ended == job));
+    let act = |action| keeper.call(&Call::Act { job, action }, &[]).0;
+    assert_eq!(act(Action::Remove), Reply::Done);
+    assert!(matches!(act(Action::Remove), Reply::Failed { .. }), "it is removed once");
+}
+
+#[test]
+fn a_keeper_vouches_for_connections_that_it_has_accepted_and_for_no_other() {
+    let Some(keeper) = TestKeeper::start() else { return };
+    let connect = |uid| run_as(uid, || UnixStream::connect(keeper.folder.join("socket")).unwrap());
+    let vouch = |socket: &OwnedFd, ticket| {
+        keeper.call(&Call::Vouch { session: 5, ticket }, &[socket.as_raw_fd()]).0
+    };
+    let (alice, bob) = (connect(ALICE), connect(BOB));
+    let (alice_socket, alice_ticket) = keeper.accept();
+    let (bob_socket, bob_ticket) = keeper.accept();
+    assert_eq!(keeper.call(&Call::Accept, &[]).0, Reply::Nothing);
+    // A socket whose other end is root's, as that of a service to which a daemon has connected.
+    let (of_root, _other) = UnixStream::pair().unwrap();
+    let of_root = OwnedFd::from(of_root);
+    for (socket, ticket) in
+        [(&of_root, alice_ticket), (&of_root, [0; 32]), (&alice_socket, bob_ticket)]
+    {
+        assert!(refusal(vouch(socket, ticket)).contains("has not accepted"));
+    }
+    let mut vouchers = [(&alice_socket, alice_ticket), (&bob_socket, bob_ticket)].map(|client| {
+        assert_eq!(vouch(client.0, client.1), Reply::Done);
+        match keeper.event() {
+            Event::Vouched { session: 5, voucher } => voucher,
+            other => panic!("{other:?}"),
+        }
+    });
+    let uids =
+        vouchers.each_ref().map(|voucher| Voucher::read_unverified(voucher).map(|one| one.uid));
+    assert_eq!(uids, [Ok(ALICE), Ok(BOB)]);
+    let renew = |socket: &OwnedFd, ticket, voucher| {
+        keeper.call(&Call::Renew { ticket, voucher }, &[socket.as_raw_fd()]).0
+    };
+    let foreign = renew(&alice_socket, alice_ticket, vouchers[1].clone());
+    assert!(refusal(foreign).contains("another connection"));
+    match renew(&alice_socket, alice_ticket, vouchers[0].clone()) {
+        Reply::Renewed { voucher } => vouchers[0] = voucher,
+        other => panic!("{other:?}"),
+    }
+    // Whoever has gone is not vouched for any more.
+    drop((alice, bob));
+    let late = renew(&alice_socket, alice_ticket, vouchers[0].clone());
+    assert!(refusal(late).contains("has closed"));
+}
+
+#[test]
+fn what_is_no_call_ends_the_keeper() {
+    let long = vec![4; MAX_RECORD_LEN + 1];
+    let path = [&[5_u8, 1, 0][..], b"../etc"].concat();
+    let no_descriptors = Call::Start(StartRequest::default()).to_bytes();
+    for bytes in [&[0xff][..], &long, &path, &no_descriptors] {
+        let Some(mut keeper) = TestKeeper::start() else { return };
+        keeper.send(bytes, &[]).unwrap();
+        keeper.until_ended();
+        assert!(keeper.log().contains("the keeper ends all jobs"), "{}", keeper.log());
+    }
+}
+
+#[test]
+fn a_daemon_that_floods_its_keeper_ends_it_and_fills_no_log() {
+    let Some(mut keeper) = TestKeeper::start() else { return };
+    let verify = Call::Verify { voucher: vec![1; 40] };
+    for _ in 0..200 {
+        refusal(keeper.call(&verify, &[]).0);
+    }
+    assert!(keeper.log().lines().count() < 30, "{}", keeper.log());
+    // Nobody reads the answers.
+    while keeper.send(&verify.to_bytes(), &[]).is_ok() {}
+    keeper.until_ended();
+    assert!(keeper.log().contains("does not read its answers"), "{}", keeper.log());
+}
+
+#[test]
+fn the_daemon_has_no_privileges_and_the_keeper_no_network() {
+    let Some(service) = Service::start_two_hosts() else { return };
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let ids = vec![DAEMON_UID.to_string(); 4];
+    assert_eq!((field("Uid:"), field("Gid:")), (ids.clone(), ids));
+    assert_eq!(field("Groups:"), [DAEMON_UID.to_string()]);
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(field(set), ["0000000000000000"], "{set}");
+    }
+    assert_eq!(field("NoNewPrivs:"), ["1"]);
+    let keeper = service.keeper_pid();
+    let status = std::fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
+    assert!(status.contains("Uid:\t0\t0\t0\t0"), "{status}");
+    let inet: String = ["tcp", "tcp6", "udp", "udp6", "raw", "raw6"]
+        .map(|name| std::fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default())
+        .concat();
+    let has_inet = |pid: u32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        let links = fds.filter_map(|fd| {
+            std::fs::read_link(fd.path()).ok()?.into_os_string().into_string().ok()
+        });
+        let inodes: Vec<String> = links
+            .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+            .collect();
+        inodes.iter().any(|inode| inet.split_whitespace().any(|word| word == inode))
+    };
+    assert!(has_inet(service.pid()), "the test finds sockets");
+    assert!(!has_inet(keeper));
+}
+
+/// Starts a job that goes on. Returns its client and its directory.
+fn running_job(service: &Service) -> (Client, PathBuf) {
+    let mut client = Client::connect_as(&service.socket(), ALICE);
+    let script = "pwd; touch file; sleep 1000 & echo up; wait";
+    client.request(ALICE, 1, spec(script, &["wait"]));
+    client.until_noticed("up\n");
+    let directory = PathBuf::from(client.out.lines().next().unwrap());
+    (client, directory)
+}
+
+/// Whether a process has this directory as its own.
+fn has_processes(directory: &std::path::Path) -> bool {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut directories =
+        entries.filter_map(|entry| std::fs::read_link(entry.path().join("cwd")).ok());
+    directories.any(|cwd| cwd.starts_with(directory))
+}
+
+#[test]
+fn nothing_is_left_of_jobs_when_the_daemon_is_killed() {
+    let Some(mut service) = Service::start(2) else { return };
+    let (_client, directory) = running_job(&service);
+    assert!(has_processes(&directory));
+    let keeper = service.keeper_pid();
+    kill(Pid::from_raw(service.pid() as i32), Signal::SIGKILL).unwrap();
+    until("the keeper ends", || std::fs::read_link(format!("/proc/{keeper}/exe")).is_err());
+    assert!(!has_processes(&directory));
+    assert!(!directory.exists());
+    assert!(!service.socket().exists());
+    assert!(!service.is_alive());
+}
+
+#[test]
+fn a_service_ends_with_its_keeper_and_the_next_one_removes_what_is_left() {
+    let Some(mut service) = Service::start(2) else { return };
+    let (_client, directory) = running_job(&service);
+    kill(Pid::from_raw(service.keeper_pid() as i32), Signal::SIGKILL).unwrap();
+    until("the daemon ends", || !service.is_alive());
+    until("the job ends", || !has_processes(&directory));
+    assert!(service.log().contains("the keeper has ended"), "{}", service.log());
+    let Some(_next) = Service::start(1) else { return };
+    until("the directory is removed", || !directory.exists());
+}
+
+#[test]
+fn a_login_that_lasts_longer_than_its_voucher_gets_new_ones() {
+    const VOUCHER_TTL: Duration = Duration::from_secs(2);
+    let variables = [("SCORE_TEST_VOUCHER_TTL_S", "2")];
+    let Some(service) = Service::start_two_hosts_with_variables(&variables) else { return };
+    let mut clients = ["hosta", "hostb"].map(|host| Client::log_in(&service.socket_of(host), BOB));
+    std::thread::sleep(VOUCHER_TTL * 2);
+    for client in &mut clients {
+        let allocation = AllocationRequest::FewestHosts(1);
+        let spec = spec("echo late", &["wait"]);
+        client.send(&[UserRequest::SubmitJob { allocation, spec }]);
+        assert_eq!(
+            (client.until_ended(), client.out.as_str()),
+            (0, "late\n"),
+            "{}",
+            client.notices
+        );
+    }
+}
