@@ -315,8 +315,9 @@ impl HostJob {
         self.prepare_for_switch(order);
         let Some(shepherd) = &mut self.shepherd else { return };
         if matches!(order, SwitchOrder::Stop { .. }) {
-            // The user may have stopped the shepherd from outside.
-            shepherd.resume();
+            // The user may have stopped the shepherd from outside. In multi-user mode this would
+            // cost each gang switch a call of the keeper: there the job is frozen instead.
+            shepherd.resume_child();
         }
         shepherd.switch_link.queue(&order);
     }
@@ -375,10 +376,14 @@ impl HostJob {
         let job = self.kept()?.clone();
         let enforcement = self.stop_enforcer.enforce(now)?;
         match enforcement {
-            Enforcement::Freeze { switch_seq, .. } => match job.act(Action::Freeze) {
-                Ok(()) => self.report_stopped(switch_seq),
-                Err(_) => self.stop_enforcer.on_freeze_failed(now),
-            },
+            Enforcement::Freeze { switch_seq, .. } => {
+                // The user may have stopped the shepherd from outside: it goes on when thawed.
+                let _ = job.act(Action::Continue);
+                match job.act(Action::Freeze) {
+                    Ok(()) => self.report_stopped(switch_seq),
+                    Err(_) => self.stop_enforcer.on_freeze_failed(now),
+                }
+            }
             Enforcement::KillRemaining { switch_seq } => {
                 let _ = job.act(Action::KillAll);
                 self.report_stopped(switch_seq);

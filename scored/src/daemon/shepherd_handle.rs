@@ -236,6 +236,13 @@ impl ShepherdHandle {
         }
     }
 
+    /// Does the same in single-user mode.
+    pub fn resume_child(&self) {
+        if let ShepherdProcess::Child(child) = &self.process {
+            process::kill(child.pid(), libc::SIGCONT);
+        }
+    }
+
     /// Whether the shepherd has ended.
     pub fn has_ended(&self) -> bool {
         match &self.process {

@@ -100,6 +100,8 @@ struct Keeper {
 /// An error of the system before the keeper was ready.
 pub fn run(options: KeeperOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
+    // A core would hold the key of the cluster.
+    process::forbid_dumps();
     process::leave_session();
     process::default_and_block_signals()?;
     process::become_subreaper();

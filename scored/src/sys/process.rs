@@ -255,6 +255,13 @@ pub fn lower_limit(requested: &score_proto::job_control::Limit) {
     unsafe { libc::setrlimit(requested.resource, &lowered) };
 }
 
+/// Forbids other processes to trace this one, and core dumps of it. Programs that it executes are
+/// not affected.
+pub fn forbid_dumps() {
+    // SAFETY: plain prctl with integer arguments.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
 /// Lets this process enter the realtime class also when it is not root any more.
 pub fn allow_realtime() {
     let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
