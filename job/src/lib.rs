@@ -24,5 +24,7 @@ pub mod master;
 pub mod metrics_subscribers;
 pub mod program_paths;
 mod scheduling;
+#[cfg(test)]
+mod seeded_random;
 pub mod signal;
 pub mod validate;

@@ -12,6 +12,7 @@ use score_proto::job_control::{
     OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder, ShepherdReport, StopCondition,
     SwitchOrder, SwitchReport,
 };
+use score_proto::message::Stream;
 use score_proto::observation::{ActivitySample, IdleSummary};
 use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
@@ -51,6 +52,9 @@ struct Child {
     credit_to_grant: u64,
     /// Bytes of programs that the child has requested and that have not been sent to it.
     requested_file_bytes: u64,
+    /// The host and the stream of the child's last output if that has ended in the middle of a
+    /// line.
+    open_line: Option<(u32, Stream)>,
     /// Nothing more comes from the child.
     is_closed: bool,
     /// The child's last report about each element of the running stage.
@@ -64,6 +68,7 @@ impl Child {
             queue: VecDeque::new(),
             credit_to_grant: 0,
             requested_file_bytes: 0,
+            open_line: None,
             is_closed: false,
             idle_summaries: BTreeMap::new(),
         }
@@ -280,7 +285,7 @@ impl TreeNode {
     fn on_job_order(&mut self, order: &JobOrder) {
         match order {
             JobOrder::Drain => self.questions.drained.ask_next(),
-            JobOrder::Kill => self.killed = true,
+            JobOrder::Kill => self.on_kill(),
             JobOrder::StartStage(_) => {
                 self.idle_summaries.clear();
                 self.questions.samples.clear();
@@ -339,7 +344,12 @@ impl TreeNode {
                 self.questions.finished.on_answer(child_index, ONLY_ONCE, elapsed_ns);
             }
             Report::Output(OutputReport::Drained) if self.killed => self.on_drained(child_index),
-            Report::Output(report) => child.queue.push_back(report),
+            Report::Output(report) => {
+                if let OutputReport::Text { host, stream, is_partial_line, .. } = &report {
+                    child.open_line = is_partial_line.then_some((*host, *stream));
+                }
+                child.queue.push_back(report);
+            }
             Report::Switch(SwitchReport::IdleSummary { element, summary }) => {
                 child.idle_summaries.insert(element, summary);
             }
@@ -410,6 +420,12 @@ impl TreeNode {
     pub fn close_child(&mut self, child_index: usize) {
         if let Some(child) = self.children.get_mut(child_index) {
             child.is_closed = true;
+            if let Some((host, stream)) = child.open_line.take() {
+                // The nodes above wait for the end of this line, and hold back all others.
+                let (bytes, is_partial_line) = (b"\n".to_vec(), false);
+                let text = OutputReport::Text { host, stream, bytes, is_partial_line };
+                child.queue.push_back(text);
+            }
         }
         self.forward_output();
     }
@@ -483,6 +499,19 @@ impl TreeNode {
     }
 
     /// All output of a child has gone up.
+    /// The user may read no more output: the end of the job does not wait for it from now on.
+    fn on_kill(&mut self) {
+        self.killed = true;
+        for child_index in 0..self.children.len() {
+            let queue = &mut self.children[child_index].queue;
+            if queue.contains(&OutputReport::Drained) {
+                queue.retain(|report| *report != OutputReport::Drained);
+                self.on_drained(child_index);
+            }
+        }
+        self.forward_output();
+    }
+
     fn on_drained(&mut self, child_index: usize) {
         let number = self.questions.drained.number();
         self.questions.drained.on_answer(child_index, number, ());

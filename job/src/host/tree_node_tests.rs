@@ -1,6 +1,6 @@
 use super::*;
 use score_proto::job_control::Status;
-use score_proto::message::{MAX_IO_CHUNK, Stream};
+use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
 
 /// Host 0 of three hosts; the other two are its children.
@@ -254,6 +254,33 @@ fn ready_and_drained_and_finished_wait_for_the_last_host() {
 }
 
 #[test]
+fn a_line_that_a_dead_shepherd_cannot_finish_is_ended_so_that_it_holds_nobody_up() {
+    let mut tree_node = root_node();
+    tree_node.on_order(Order::Job(JobOrder::Drain));
+    tree_node.on_report(0, output("unfinished", true));
+    tree_node.on_report(1, output("other\n", false));
+    assert_eq!(reports_to_parent(&mut tree_node), [output("unfinished", true)]);
+    tree_node.close_child(0);
+    let rest = [output("\n", false), output("other\n", false)];
+    assert_eq!(reports_to_parent(&mut tree_node), rest);
+}
+
+#[test]
+fn output_that_nobody_reads_holds_no_killed_job() {
+    let mut tree_node = root_node();
+    let window = usize::try_from(HOP_WINDOW).unwrap();
+    tree_node.on_report(1, output(&"x".repeat(window), false));
+    for child_index in 0..3 {
+        tree_node.on_report(child_index, output("no room\n", false));
+        tree_node.on_report(child_index, DRAINED);
+    }
+    tree_node.on_order(Order::Job(JobOrder::Drain));
+    assert!(!reports_to_parent(&mut tree_node).contains(&DRAINED));
+    tree_node.on_order(Order::Job(JobOrder::Kill));
+    assert!(reports_to_parent(&mut tree_node).contains(&DRAINED));
+}
+
+#[test]
 fn a_line_that_goes_on_is_not_cut_by_another_host() {
     let mut tree_node = root_node();
     tree_node.on_report(1, output("a long", true));
@@ -266,7 +293,8 @@ fn a_line_that_goes_on_is_not_cut_by_another_host() {
     assert_eq!(reports_to_parent(&mut tree_node), [output("cut", true)]);
     tree_node.on_child_lost(1, 1, "gone".to_owned());
     let lost_report = Report::HostsLost { code: 1, hosts: 1..2, reason: "gone".to_owned() };
-    assert_eq!(reports_to_parent(&mut tree_node), [lost_report, output("next\n", false)]);
+    let ends = [lost_report, output("\n", false), output("next\n", false)];
+    assert_eq!(reports_to_parent(&mut tree_node), ends);
 }
 
 #[test]

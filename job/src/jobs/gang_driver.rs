@@ -166,6 +166,11 @@ impl GangDriver {
         })
     }
 
+    /// A job is over. Its output may have been blocked again since it has left the scheduler.
+    pub(super) fn forget_output(&mut self, job: JobId) {
+        self.output_stalls.remove(&job);
+    }
+
     /// A job's output is blocked now, or is not. Returns what the scheduler has to know.
     fn on_output(
         &mut self,

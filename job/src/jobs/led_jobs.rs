@@ -119,6 +119,7 @@ impl Jobs {
     /// Removes a job's master. What a lost host could not remove itself is removed here.
     fn forget_led_job(&mut self, job: JobId) -> bool {
         let Some(led_job) = self.led_jobs.remove(&job) else { return false };
+        self.gang.forget_output(job);
         if !led_job.directories.is_empty() {
             let paths = led_job.directories.into_values().collect();
             self.effects.push(Effect::RemoveDirectories(paths));

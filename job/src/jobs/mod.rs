@@ -11,6 +11,8 @@
 mod gang_driver;
 mod led_jobs;
 mod tree_positions;
+#[cfg(test)]
+mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -119,7 +119,9 @@ impl Jobs {
             .filter(|links| links.tag(tag.job) == tag && links.parent == Parent::Peer(link));
         match (order, links) {
             (HopOrder::SetPlacement(placement), _) => self.on_placement(link, tag, placement),
-            (HopOrder::Abort, Some(_)) => self.abort(tag.job),
+            // Only this host's part: this daemon may also lead the job, and then its master learns
+            // from the reports that hosts are lost.
+            (HopOrder::Abort, Some(_)) => self.abort_position(position),
             (HopOrder::Tree(order), Some(links)) => {
                 links.node.on_order(order);
                 self.touched.insert(position);
@@ -332,6 +334,11 @@ impl Jobs {
 
 /// What the daemon asks about positions.
 impl Jobs {
+    /// Whether this daemon neither leads a job nor takes part in one.
+    pub fn is_empty(&self) -> bool {
+        self.led_jobs.is_empty() && self.positions.is_empty()
+    }
+
     /// The link to the parent of a job's part on this host, if the parent is another host.
     pub fn parent_link(&self, job: JobId) -> Option<LinkId> {
         match self.positions.get(&(job, false))?.parent {

@@ -28,13 +28,13 @@ use score_keeper::record::{Call, Event, MAX_RECORD_LEN, Reply, StartRequest};
 use score_keeper::voucher;
 use score_tree::key::Key;
 
-use score_job::host::rate_limit::TokenBucket;
 use crate::daemon::service::warn;
 use crate::daemon::shepherd_handle::KnownChildren;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, fd_passing};
 use kept_jobs::KeptJobs;
+use score_job::host::rate_limit::TokenBucket;
 use vouchers::VoucherIssuer;
 
 /// The name of the process.

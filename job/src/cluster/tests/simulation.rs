@@ -18,9 +18,8 @@ use crate::cluster::{
 };
 
 mod driver;
-mod random;
 
-pub use random::Random;
+pub use crate::seeded_random::Random;
 
 pub const TIMEOUTS: Timeouts = Timeouts {
     silence: Duration::from_secs(10),

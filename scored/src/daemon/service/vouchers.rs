@@ -13,10 +13,10 @@ use score_proto::peer_message::{HostId, SERVER};
 use super::super::Daemon;
 use super::super::host_job::HostJob;
 use super::super::keeper_client::{KeeperError, VouchResult};
-use score_job::jobs::ClientJob;
 use super::super::session_state::LoginClaim;
 use super::{LogTopic, warn};
 use crate::sys::wall_clock::unix_seconds;
+use score_job::jobs::ClientJob;
 
 /// How soon a renewal is tried again that has failed.
 const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Random numbers of the simulation.
+//! Random numbers of the simulations.
 
 use crate::cluster::MonotonicTime;
 

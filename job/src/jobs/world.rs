@@ -1,0 +1,239 @@
+//! A simulated cluster that runs whole jobs: daemons with the real [`Jobs`], links with delays and
+//! losses, restarts, shepherds, honest users, and hostile ones. Everything follows from a seed.
+//! `SCORE_SIM_SEEDS=100000` runs many, `SCORE_SIM_SEED=N` one, `SCORE_SIM_HOSTS=N` at that size.
+//!
+//! Invariants: each job ends exactly once; without a fault an honest job ends with code 0, all of
+//! its output and within a bound; no host runs more honest processes than it has slots; no job runs
+//! for another user than the one who has submitted it; at the end nothing is left on any host.
+
+mod hostile;
+mod hosts;
+mod links;
+mod shepherd;
+mod users;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use score_proto::job_control::{HopOrder, HopReport};
+
+use super::{Input, JobTag, LinkId, LocalReport};
+use crate::cluster::{JobId, MonotonicTime};
+use crate::seeded_random::Random;
+use hosts::Host;
+use links::Links;
+use users::UserJob;
+
+/// The host of the server, which leads all jobs.
+const SERVER_HOST: usize = 0;
+/// Processors of each host.
+const SLOTS: u32 = 2;
+/// Every job has ended by then, whatever has happened: faults end earlier.
+const END_OF_TIME: MonotonicTime = Duration::from_secs(300);
+/// No faults and no new jobs after this time.
+const LAST_FAULT_AT: MonotonicTime = Duration::from_secs(20);
+
+/// What happens at a time.
+#[derive(Debug)]
+enum Event {
+    /// A message arrives over a link.
+    Order(LinkId, usize, JobTag, HopOrder),
+    /// The same, on the way up.
+    Report(LinkId, usize, JobTag, HopReport),
+    /// A host notices that a link is lost.
+    LinkLost(LinkId, usize),
+    /// A daemon's own deadline, unless it has restarted since.
+    Tick(usize, u64),
+    /// A shepherd acts, unless it has ended or its host has restarted since.
+    Shepherd { host: usize, incarnation: u64, job: JobId, step: shepherd::Step },
+    /// A user submits a job.
+    Submit,
+    /// The user's request reaches the server.
+    Request(JobId, score_proto::message::JobRequest),
+    /// Something fails.
+    Fault,
+    /// A hostile user acts.
+    Attack(JobId),
+}
+
+/// An event at its time; events at the same time happen in the order in which they were made.
+struct Scheduled(MonotonicTime, u64, Event);
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// What has happened in a run, so that a test can see that something did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    completed: u64,
+    failed: u64,
+    hostile: u64,
+    faults: u64,
+    switches: u64,
+    late_stops: u64,
+    messages: u64,
+}
+
+struct World {
+    random: Random,
+    now: MonotonicTime,
+    next_event: u64,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    hosts: Vec<Host>,
+    links: Links,
+    jobs: BTreeMap<JobId, UserJob>,
+    next_job: JobId,
+    faults_percent: u64,
+    counts: Counts,
+}
+
+impl World {
+    fn new(seed: u64, host_count: usize, faults_percent: u64) -> Self {
+        let mut world = Self {
+            random: Random::new(seed),
+            now: Duration::ZERO,
+            next_event: 0,
+            events: BinaryHeap::new(),
+            hosts: (0..host_count).map(Host::new).collect(),
+            links: Links::default(),
+            jobs: BTreeMap::new(),
+            next_job: 1,
+            faults_percent,
+            counts: Counts::default(),
+        };
+        world.hosts[SERVER_HOST].lead(host_count);
+        world
+    }
+
+    fn at(&mut self, delay: Duration, event: Event) {
+        self.next_event += 1;
+        self.events.push(Reverse(Scheduled(self.now + delay, self.next_event, event)));
+    }
+
+    /// A short time, as a message or a process needs.
+    fn short_delay(&mut self) -> Duration {
+        let max_us = if self.random.chance(3) { 20_000 } else { 300 };
+        Duration::from_micros(1 + self.random.below(max_us))
+    }
+
+    fn run(&mut self) {
+        while let Some(Reverse(Scheduled(time, _, event))) = self.events.pop() {
+            if time > END_OF_TIME {
+                // Jobs that have ended wanted to sleep until then.
+                break;
+            }
+            self.now = time;
+            self.handle(event);
+        }
+        self.check_end();
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Order(link, host, tag, order) => {
+                if self.links.is_up_at(link, host) {
+                    self.counts.messages += 1;
+                    self.input(host, Input::Order(link, tag, order));
+                }
+            }
+            Event::Report(link, host, tag, report) => {
+                if self.links.is_up_at(link, host) {
+                    self.counts.messages += 1;
+                    self.input(host, Input::Report(link, tag, report));
+                }
+            }
+            Event::LinkLost(link, host) => {
+                if self.links.notice_loss(link, host) {
+                    // Also jobs that have begun since the loss.
+                    self.mark_users_of(self.links.ends(link));
+                    self.input(host, Input::LinkLost(link, "no data received".to_owned()));
+                }
+            }
+            Event::Tick(host, incarnation) => {
+                if self.hosts[host].incarnation == incarnation {
+                    self.hosts[host].tick_at = None;
+                    self.input(host, Input::Tick);
+                }
+            }
+            Event::Shepherd { host, incarnation, job, step } => {
+                if self.hosts[host].incarnation == incarnation {
+                    self.on_shepherd_step(host, job, step);
+                }
+            }
+            Event::Submit => self.submit(),
+            Event::Request(job, request) => {
+                self.input(SERVER_HOST, Input::FromSession(job, request))
+            }
+            Event::Fault => self.fault(),
+            Event::Attack(job) => self.attack(job),
+        }
+    }
+
+    fn input(&mut self, host: usize, input: Input) {
+        let now = self.now;
+        self.hosts[host].jobs.on(input, now);
+        self.settle(host);
+    }
+
+    fn local(&mut self, host: usize, job: JobId, report: LocalReport) {
+        self.input(host, Input::Local(job, report));
+    }
+}
+
+fn run_seed(seed: u64) -> Counts {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let mut choice = Random::new(seed ^ 0x5eed);
+    let max_hosts = 1 << choice.below(7);
+    let host_count = number("SCORE_SIM_HOSTS").unwrap_or(1 + choice.below(max_hosts));
+    let faults_percent = [0, 0, 5, 30][choice.below(4) as usize];
+    let mut world = World::new(seed, host_count as usize, faults_percent);
+    let jobs = 1 + world.random.below(2 * host_count.min(8) + 2);
+    for _ in 0..jobs {
+        let delay = world.random.time(0, 10_000);
+        world.at(delay, Event::Submit);
+    }
+    world.run();
+    world.counts
+}
+
+#[test]
+fn whole_jobs_among_faults_and_hostile_users_violate_no_invariant() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let Some(seed) = number("SCORE_SIM_SEED") {
+        return eprintln!("{:?}", run_seed(seed));
+    }
+    for batch in 0..number("SCORE_SIM_SEEDS").unwrap_or(100).div_ceil(100) {
+        let all: Vec<Counts> = (batch * 100..(batch + 1) * 100)
+            .map(|seed| {
+                let run = std::panic::catch_unwind(|| run_seed(seed));
+                run.unwrap_or_else(|_| panic!("SCORE_SIM_SEED={seed} violates an invariant"))
+            })
+            .collect();
+        // The test would prove nothing if no events happened.
+        let total = |counter: fn(&Counts) -> u64| all.iter().map(counter).sum::<u64>();
+        assert!(total(|counts| counts.completed) > 100 && total(|counts| counts.failed) > 30);
+        assert!(total(|counts| counts.hostile) > 30 && total(|counts| counts.faults) > 30);
+        assert!(total(|counts| counts.switches) > 1000 && total(|counts| counts.messages) > 10_000);
+        assert!(total(|counts| counts.late_stops) > 10);
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_run_each_time() {
+    assert_eq!(run_seed(7), run_seed(7));
+}

@@ -1,0 +1,160 @@
+//! Hostile users: their clients send any request, and their shepherds report anything, at any time.
+
+use score_proto::job_control::{
+    ElementReport, FileRequest, JobReport, OutputReport, ProgramAnswer, ShepherdReport, Status,
+    SwitchReport,
+};
+use score_proto::message::{JobRequest, Level, Stream};
+use score_proto::nodeset::NodeSet;
+use score_proto::observation::{ActivitySample, IdleSummary, Metrics};
+
+use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
+use crate::cluster::JobId;
+use crate::jobs::{Input, LocalReport};
+
+impl World {
+    /// A hostile user acts, and will act again.
+    pub fn attack(&mut self, job: JobId) {
+        for _ in 0..=self.random.below(4) {
+            if self.random.chance(40) {
+                let request = self.any_request();
+                self.input(SERVER_HOST, Input::FromSession(job, request));
+                continue;
+            }
+            let hosts = &self.jobs[&job].hosts;
+            let host = hosts[self.random.below(hosts.len() as u64) as usize];
+            if self.hosts[host].shepherds.get(&job).is_some_and(|one| !one.has_ended()) {
+                let report = self.any_report();
+                self.report(host, job, report);
+            }
+        }
+        if self.now < LAST_FAULT_AT && self.jobs[&job].code.is_none() {
+            let delay = self.random.time(0, 200);
+            self.at(delay, Event::Attack(job));
+        }
+    }
+
+    fn any_number(&mut self) -> u64 {
+        match self.random.below(4) {
+            0 => self.random.below(4),
+            1 => self.random.below(100),
+            2 => u64::MAX - self.random.below(3),
+            _ => self.random.below(u64::MAX),
+        }
+    }
+
+    fn any_nodes(&mut self) -> NodeSet {
+        let first = self.any_number() as u32;
+        NodeSet::from(first..first.saturating_add(self.random.below(5) as u32))
+    }
+
+    fn any_bytes(&mut self) -> Vec<u8> {
+        vec![b'x'; self.random.below(2000) as usize]
+    }
+
+    fn any_request(&mut self) -> JobRequest {
+        match self.random.below(11) {
+            0 => JobRequest::Stdin(self.any_bytes()),
+            1 => JobRequest::StdinEof,
+            2 => JobRequest::OutputAck(self.any_number()),
+            3 => JobRequest::Flushed(self.any_number()),
+            4 => JobRequest::OutputClosed(Stream::Stderr),
+            5 => JobRequest::Signal(self.any_number() as i32),
+            6 => JobRequest::Suspend,
+            7 => JobRequest::SubscribeMetrics(self.any_number() as u32),
+            8 => JobRequest::FileChunk {
+                hash: [0; 32],
+                offset: self.any_number(),
+                bytes: self.any_bytes(),
+            },
+            9 if self.random.chance(5) => JobRequest::Kill,
+            _ => JobRequest::Resume,
+        }
+    }
+
+    fn any_report(&mut self) -> LocalReport {
+        let report = match self.random.below(9) {
+            0 | 1 => return LocalReport::Switch(self.any_switch_report()),
+            2 => {
+                let (offset, length) = (self.any_number(), self.any_number());
+                let hash = [0; 32];
+                ShepherdReport::FileRequest(FileRequest { hash, offset, length })
+            }
+            3 => {
+                let (offset, bytes) = (self.any_number(), self.any_bytes());
+                let answer = ProgramAnswer::Chunk { hash: [0; 32], offset, bytes };
+                ShepherdReport::Program { child: self.any_number() as u32, answer }
+            }
+            4 => ShepherdReport::Output(self.any_output()),
+            5 | 6 => ShepherdReport::Job(self.any_job_report()),
+            _ => {
+                let element = self.any_number() as u32;
+                ShepherdReport::Element { element, report: self.any_element_report() }
+            }
+        };
+        LocalReport::Shepherd(report)
+    }
+
+    fn any_switch_report(&mut self) -> SwitchReport {
+        if self.random.chance(50) {
+            return SwitchReport::Stopped { switch_seq: self.any_number() };
+        }
+        let summary = IdleSummary {
+            idle: self.random.chance(70),
+            sent: self.any_number(),
+            received: self.any_number(),
+            outstanding_rma: self.any_number(),
+            stop_seq: self.any_number(),
+        };
+        SwitchReport::IdleSummary { element: self.random.below(3) as u32, summary }
+    }
+
+    fn any_output(&mut self) -> OutputReport {
+        match self.random.below(4) {
+            0 => OutputReport::Drained,
+            1 => OutputReport::Flush { host: self.any_number() as u32, token: self.any_number() },
+            _ => OutputReport::Text {
+                host: self.any_number() as u32,
+                stream: Stream::Stdout,
+                bytes: self.any_bytes(),
+                is_partial_line: self.random.chance(50),
+            },
+        }
+    }
+
+    fn any_job_report(&mut self) -> JobReport {
+        match self.random.below(7) {
+            0 => JobReport::Ready,
+            1 if self.random.chance(10) => JobReport::Refused { code: 0, reason: String::new() },
+            2 => JobReport::Metrics(Metrics::default()),
+            3 if self.random.chance(10) => JobReport::JobFailed { code: 0, reason: String::new() },
+            4 => JobReport::StdinWindow(self.any_number()),
+            5 => JobReport::StdinClosed,
+            _ => JobReport::Notice { level: Level::Error, text: "lie".to_owned() },
+        }
+    }
+
+    fn any_element_report(&mut self) -> ElementReport {
+        let nodes = self.any_nodes();
+        match self.random.below(12) {
+            0 => ElementReport::Attached { nodes, addresses: Vec::new() },
+            1 => ElementReport::InBarrier { nodes },
+            2 => ElementReport::Ended { nodes, status: Status::Signaled(self.any_number() as i32) },
+            3 => ElementReport::Skipped { nodes },
+            4 => ElementReport::NotStarted { nodes, code: 0, reason: String::new() },
+            5 => ElementReport::Exit { code: self.any_number() as i32 },
+            6 => {
+                let (node, signal) = (self.any_number() as u32, self.any_number() as i32);
+                ElementReport::Broadcast { node, signal }
+            }
+            7 => ElementReport::Sent { serial: self.any_number(), nodes },
+            8 => ElementReport::Sleep { seconds: self.any_number() as u32 },
+            9 => ElementReport::Yield,
+            10 => {
+                let round = self.any_number();
+                ElementReport::SampleResult { round, sample: ActivitySample::EMPTY }
+            }
+            _ => ElementReport::WaitStates { waits: Vec::new() },
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Links between the simulated hosts: in order, with delays, until they are lost.
+
+use std::collections::BTreeMap;
+
+use super::MonotonicTime;
+use crate::jobs::LinkId;
+
+struct Link {
+    ends: [usize; 2],
+    /// The ends that have not noticed a loss.
+    is_up_at: [bool; 2],
+    is_lost: bool,
+    /// When the last message arrives at each end.
+    last_arrival: [MonotonicTime; 2],
+}
+
+#[derive(Default)]
+pub struct Links {
+    all: BTreeMap<LinkId, Link>,
+    next: LinkId,
+}
+
+impl Links {
+    /// The link between two hosts as the first one knows it, or a new one.
+    pub fn connect(&mut self, from: usize, to: usize) -> LinkId {
+        let usable = self.all.iter().find(|(_, link)| {
+            let index = link.ends.iter().position(|end| *end == from);
+            link.ends.contains(&to) && index.is_some_and(|index| link.is_up_at[index])
+        });
+        if let Some((id, _)) = usable {
+            return *id;
+        }
+        self.next += 1;
+        let last_arrival = [MonotonicTime::ZERO; 2];
+        let link = Link { ends: [from, to], is_up_at: [true; 2], is_lost: false, last_arrival };
+        self.all.insert(self.next, link);
+        self.next
+    }
+
+    fn end_index(&self, id: LinkId, host: usize) -> Option<usize> {
+        self.all.get(&id)?.ends.iter().position(|end| *end == host)
+    }
+
+    pub fn is_up_at(&self, id: LinkId, host: usize) -> bool {
+        let index = self.end_index(id, host);
+        index.is_some_and(|index| self.all[&id].is_up_at[index] && !self.all[&id].is_lost)
+    }
+
+    /// The other end, and when a message arrives there that is sent now. None: the link is lost.
+    pub fn send(
+        &mut self,
+        id: LinkId,
+        from: usize,
+        arrival: MonotonicTime,
+    ) -> Option<(usize, MonotonicTime)> {
+        let other = 1 - self.end_index(id, from)?;
+        let link = self.all.get_mut(&id).filter(|link| !link.is_lost)?;
+        link.last_arrival[other] = link.last_arrival[other].max(arrival);
+        Some((link.ends[other], link.last_arrival[other]))
+    }
+
+    /// The links that end at a host.
+    pub fn of_host(&self, host: usize) -> Vec<LinkId> {
+        let of_host = self.all.iter().filter(|(_, link)| link.ends.contains(&host));
+        of_host.filter(|(_, link)| !link.is_lost).map(|(id, _)| *id).collect()
+    }
+
+    /// The link carries nothing any more. Returns its ends, which will notice.
+    pub fn lose(&mut self, id: LinkId) -> [usize; 2] {
+        let Some(link) = self.all.get_mut(&id) else { panic!("no link {id}") };
+        link.is_lost = true;
+        link.ends
+    }
+
+    pub fn ends(&self, id: LinkId) -> [usize; 2] {
+        self.all[&id].ends
+    }
+
+    /// False: that end has noticed before.
+    pub fn notice_loss(&mut self, id: LinkId, host: usize) -> bool {
+        let Some(index) = self.end_index(id, host) else { return false };
+        let link = self.all.get_mut(&id);
+        link.is_some_and(|link| std::mem::replace(&mut link.is_up_at[index], false))
+    }
+}
