@@ -48,6 +48,8 @@ pub struct HostJob {
     /// The job, until the end of the turn of the loop in which it was ordered to begin.
     pub pending_launch: Option<Box<Launch>>,
     placement: Placement,
+    /// In multi-user mode: the job's user.
+    owner_uid: Option<u32>,
     /// Reports that the job's node of the range tree has not got yet.
     reports: Vec<LocalReport>,
     /// The shepherd, while it lives.
@@ -107,6 +109,7 @@ impl HostJob {
     pub fn new(launch: Box<Launch>) -> Self {
         Self {
             placement: launch.placement.clone(),
+            owner_uid: launch.start.owner.as_ref().map(|owner| owner.uid),
             pending_launch: Some(launch),
             reports: Vec::new(),
             shepherd: None,
@@ -114,6 +117,11 @@ impl HostJob {
             stop_enforcer: StopEnforcer::new(),
             limits: JobLimits::default(),
         }
+    }
+
+    /// The job's user, in multi-user mode.
+    pub fn owner_uid(&self) -> Option<u32> {
+        self.owner_uid
     }
 
     /// The reports since the last call.

@@ -314,8 +314,9 @@ impl Daemon {
             stop_condition: StopCondition::After { .. } | StopCondition::LocalRotation(_),
             ..
         } = order
+            && self.latency_hold.extend(Instant::now())
         {
-            self.latency_hold.extend(Instant::now());
+            self.log_if_verbose("the processors stay awake: jobs take turns");
         }
         let host_job = self.host_jobs.get_mut(&job);
         host_job.into_iter().for_each(|host_job| host_job.on_switch_order(order));

@@ -356,7 +356,9 @@ impl Daemon {
             self.dispatch_pending();
             self.on_job_input(Input::Tick);
             self.dispatch_pending();
-            self.latency_hold.release_if_expired(Instant::now());
+            if self.latency_hold.release_if_expired(Instant::now()) {
+                self.log_if_verbose("the processors may sleep: no jobs take turns");
+            }
             self.program_folders.remove_unused(Instant::now());
             if heartbeats_tuned_at.elapsed() > HEARTBEAT_RATE_INTERVAL {
                 // Not while a job is being launched.

@@ -15,6 +15,7 @@ use score_proto::job_control::{
 
 use super::Daemon;
 use super::host_job::HostJob;
+use super::service::LogTopic;
 
 /// How late the shepherd may report a stop before the job is frozen.
 const STOP_GRACE: Duration = Duration::from_millis(200);
@@ -325,7 +326,8 @@ impl Daemon {
             let Some(enforcement) = host_job.enforce_stop(now) else { continue };
             self.jobs.end_rotation_with(*job);
             if let (Some(service), Some(text)) = (&mut self.service, enforcement.log_text()) {
-                service.warn_rate_limited(true, &format!("job {job}: {text}"));
+                let topic = host_job.owner_uid().map_or(LogTopic::Daemon, LogTopic::User);
+                service.warn_about(topic, &format!("job {job}: {text}"));
             }
         }
     }

@@ -47,23 +47,27 @@ impl CpuLatencyHold {
         file.write_all(&latency_us.to_ne_bytes()).is_ok()
     }
 
-    /// Keeps the processors awake for `HOLD_WINDOW` from now on.
-    pub fn extend(&mut self, now: Instant) {
-        if self.expires_at.is_none() {
+    /// Keeps the processors awake for `HOLD_WINDOW` from now on. True if they were not before.
+    pub fn extend(&mut self, now: Instant) -> bool {
+        let begins = self.expires_at.is_none();
+        if begins {
             self.prepare();
             if !self.limit(0) {
-                return;
+                return false;
             }
         }
         self.expires_at = Some(now + HOLD_WINDOW);
+        begins
     }
 
     /// Lets the processors sleep if there was no request for a while. To be called at
-    /// [`CpuLatencyHold::deadline`].
-    pub fn release_if_expired(&mut self, now: Instant) {
-        if self.expires_at.take_if(|expires_at| *expires_at <= now).is_some() {
+    /// [`CpuLatencyHold::deadline`]. True if they may sleep from now on.
+    pub fn release_if_expired(&mut self, now: Instant) -> bool {
+        let ends = self.expires_at.take_if(|expires_at| *expires_at <= now).is_some();
+        if ends {
             self.limit(UNLIMITED_LATENCY_US);
         }
+        ends
     }
 
     /// When the processors may sleep again.

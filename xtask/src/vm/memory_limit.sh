@@ -6,7 +6,7 @@ mkdir -p /etc/score
 echo "alice:x:61001:61001::/tmp:/bin/sh" >> /etc/passwd
 hostname vm
 export PATH=/given:$PATH
-scored -v -page off 2> /tmp/log &
+scored -v -page off -user 61990 2> /tmp/log &
 for i in $(seq 300); do grep -q ready: /tmp/log && break; sleep 0.1; done
 cat > /tmp/job <<'END'
 scrun -scored=vm,nodes=1,memorylimit=30 sh -c 'x=$(head -c 1000000 /dev/zero | tr "\0" x); echo little' || exit

@@ -12,7 +12,7 @@ use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
 
 use super::super::Daemon;
 use super::super::session::ClientSession;
-use super::{Role, Service, info};
+use super::{LogTopic, Role, Service, info};
 use score_job::jobs::{ClientJob, GangDriver};
 
 impl Daemon {
@@ -69,7 +69,7 @@ impl Daemon {
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");
-                    service.warn_rate_limited(true, &text);
+                    service.warn_about(LogTopic::User(uid), &text);
                     return self.refuse(
                         ClientJob::session_itself(session_key),
                         reason,

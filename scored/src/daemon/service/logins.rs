@@ -16,7 +16,7 @@ use super::super::session::ClientSession;
 use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
 use super::super::{Daemon, TokenOwner};
 use super::vouchers::renewal_time;
-use super::{Role, Service, info};
+use super::{LogTopic, Role, Service, info};
 use score_job::jobs::ClientJob;
 
 /// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
@@ -158,7 +158,7 @@ impl Daemon {
         let reason = "no login before the time-out".to_owned();
         session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED });
         let text = format!("uid {}: no login before the time-out: connection closed", client.uid);
-        service.warn_rate_limited(true, &text);
+        service.warn_about(LogTopic::User(client.uid), &text);
     }
 
     /// The time until a client's login times out or the next client can be accepted, if any.
@@ -190,7 +190,7 @@ impl Daemon {
         let Some((uid, gid)) = session.unauthenticated_ids() else { return };
         let refusal = if login.uid != uid {
             let text = format!("uid {uid} has claimed to be uid {}: refused", login.uid);
-            service.warn_rate_limited(true, &text);
+            service.warn_about(LogTopic::User(uid), &text);
             Some(format!("login refused: the claimed uid differs from your uid {uid}"))
         } else if login.name.0.len() > MAX_USER_NAME_LEN {
             Some("the login is too long".to_owned())

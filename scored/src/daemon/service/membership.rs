@@ -11,7 +11,7 @@ use score_proto::message::Level;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
 use super::super::{Daemon, TokenOwner};
-use super::{Role, info, warn};
+use super::{LogTopic, Role, info, warn};
 use crate::sys::random::random_u64;
 use score_proto::message::ServerMessage;
 
@@ -33,8 +33,8 @@ impl Daemon {
             | PeerMessage::SessionEnded { .. } => match from {
                 Some(from) => self.on_session_message(from, message),
                 None => {
-                    service.warn_rate_limited(
-                        false,
+                    service.warn_about(
+                        LogTopic::DaemonPort,
                         "login message from a host that is not in the cluster",
                     );
                 }
@@ -81,8 +81,8 @@ impl Daemon {
                     self.on_server_lost(reason);
                 }
             }
-            None => service.warn_rate_limited(
-                false,
+            None => service.warn_about(
+                LogTopic::DaemonPort,
                 &format!("a connection to the daemons' port was dropped: {reason}"),
             ),
         }
@@ -91,7 +91,8 @@ impl Daemon {
     /// Logs a line about the daemon of another host.
     pub fn warn_of_peer(&mut self, reason: &str) {
         if let Some(service) = &mut self.service {
-            service.warn_rate_limited(false, &format!("a connection was refused: {reason}"));
+            service
+                .warn_about(LogTopic::DaemonPort, &format!("a connection was refused: {reason}"));
         }
     }
 

@@ -89,18 +89,14 @@ enum Role {
 
 /// What rate-limited lines of the log are about. The lines of one topic do not suppress those of
 /// another.
-#[derive(Debug, Clone, Copy)]
-enum LogTopic {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LogTopic {
     /// Peers of the daemons' port.
     DaemonPort,
-    /// Clients of this host.
-    LocalClients,
+    /// What a user has tried, or a client of the user.
+    User(u32),
     /// The daemon itself.
     Daemon,
-}
-
-impl LogTopic {
-    const COUNT: usize = Self::Daemon as usize + 1;
 }
 
 /// A daemon in multi-user mode.
@@ -129,8 +125,8 @@ pub struct Service {
     systemd: Option<SystemdNotifier>,
     /// In the server, unless the page is disabled.
     page: Option<Page>,
-    /// Start of the interval and number of lines in it, by [`LogTopic`].
-    log_windows: [(Instant, u32); LogTopic::COUNT],
+    /// Start of the interval and number of lines in it, of topics with recent lines.
+    log_windows: HashMap<LogTopic, (Instant, u32)>,
 }
 
 /// Runs as a service, in the foreground, until SIGTERM.
@@ -221,7 +217,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         verbose: options.verbose,
         systemd: None,
         page,
-        log_windows: [(Instant::now(), 0); LogTopic::COUNT],
+        log_windows: HashMap::new(),
     });
     daemon.update_identity();
     daemon.turn_clock = Some(TurnClock::new(Instant::now()));
@@ -296,6 +292,13 @@ impl Daemon {
         self.warn_rate_limited(&line);
     }
 
+    /// Logs a line for `-v`, in multi-user mode.
+    pub fn log_if_verbose(&self, line: &str) {
+        if self.service.as_ref().is_some_and(|service| service.verbose) {
+            info(line);
+        }
+    }
+
     /// Logs a line about this daemon, in multi-user mode.
     pub fn warn_rate_limited(&mut self, line: &str) {
         self.service.iter_mut().for_each(|service| service.warn_about(LogTopic::Daemon, line));
@@ -332,18 +335,11 @@ impl Service {
         matches!(self.role, Role::Server(_))
     }
 
-    /// Logs a line about an unauthenticated client or peer. Such lines must not fill the log.
-    pub(super) fn warn_rate_limited(&mut self, is_local: bool, text: &str) {
-        let topic = if is_local { LogTopic::LocalClients } else { LogTopic::DaemonPort };
-        self.warn_about(topic, text);
-    }
-
     /// Logs a line, unless there have been too many on the same topic.
-    fn warn_about(&mut self, topic: LogTopic, text: &str) {
-        let (window_start, count) = &mut self.log_windows[topic as usize];
-        if window_start.elapsed() > LOG_RATE_INTERVAL {
-            (*window_start, *count) = (Instant::now(), 0);
-        }
+    pub fn warn_about(&mut self, topic: LogTopic, text: &str) {
+        let now = Instant::now();
+        self.log_windows.retain(|_, (start, _)| now.duration_since(*start) <= LOG_RATE_INTERVAL);
+        let (_, count) = self.log_windows.entry(topic).or_insert((now, 0));
         *count += 1;
         match *count {
             ..=LOG_RATE_BURST => warn(text),

@@ -13,6 +13,7 @@ use score_proto::peer_message::{HostId, SERVER};
 use super::super::Daemon;
 use super::super::host_job::HostJob;
 use super::super::keeper_client::{KeeperError, VouchResult};
+use super::super::session::ClientSession;
 use super::super::session_state::LoginClaim;
 use super::{LogTopic, warn};
 use crate::sys::wall_clock::unix_seconds;
@@ -91,8 +92,10 @@ impl Daemon {
         match result.voucher.and_then(owner_of) {
             Ok(owner) => self.complete_login(session_key, owner),
             Err(reason) => {
+                let uid = self.sessions.get(&session_key).and_then(ClientSession::uid);
+                let topic = uid.map_or(LogTopic::Daemon, LogTopic::User);
                 let service = self.service.as_mut();
-                service.into_iter().for_each(|service| service.warn_rate_limited(true, &reason));
+                service.into_iter().for_each(|service| service.warn_about(topic, &reason));
                 self.refuse_login(session_key, &reason, EXIT_FAILED);
             }
         }
@@ -108,7 +111,8 @@ impl Daemon {
         let quoted = |name: &OsBytes| String::from_utf8_lossy(&name.0).into_owned();
         let (uid, claimed, name) = (claim.uid, quoted(&claim.name), quoted(&owner.name));
         let text = format!("uid {uid}, {name:?}, has claimed to be {claimed:?}: refused");
-        self.service.iter_mut().for_each(|service| service.warn_rate_limited(true, &text));
+        let topic = LogTopic::User(owner.uid);
+        self.service.iter_mut().for_each(|service| service.warn_about(topic, &text));
         let reason = format!("the claimed name {claimed:?} differs from your name {name:?}");
         self.refuse_login(session_key, &reason, EXIT_REFUSED);
     }
@@ -154,10 +158,11 @@ impl Daemon {
             }
             Err(error) => {
                 session.set_renewal_at(now + RENEWAL_RETRY_INTERVAL);
+                let topic = session.uid().map_or(LogTopic::Daemon, LogTopic::User);
                 let text = format!("the voucher of a login cannot be renewed: {error}");
                 let service = self.service.as_mut();
                 service.into_iter().for_each(|service| {
-                    service.warn_about(LogTopic::LocalClients, &text);
+                    service.warn_about(topic, &text);
                 });
             }
         }
