@@ -21,7 +21,7 @@ use score_job::jobs::ClientJob;
 
 /// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
 /// descriptor and some KiB. A burst of as many scruns of one user loses none, however late they are
-/// scheduled.
+/// scheduled, unless their messages wait for [`BUSY_EVICTION_GRACE`] and others need the room.
 const MAX_UNAUTHENTICATED: usize = 1024;
 /// Clients without login have this share of the descriptors at most. The others are for jobs.
 const UNAUTHENTICATED_FD_SHARE: u64 = 4;
