@@ -16,28 +16,20 @@ const MAX_INTERFACE_NAME_LEN: usize = 15;
 
 /// The kernel's number of a shepherd's job in its keeper: never used twice.
 pub type JobHandle = u64;
-/// What a keeper gives with a connection that it has accepted.
-pub type Ticket = [u8; 32];
 
 /// A request of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
-    /// Accept a connection of the local socket. Answer: [`Reply::Accepted`], or [`Reply::Nothing`]
-    /// if none waits.
-    Accept,
-    /// Vouch for the process that has made this connection, which comes as a descriptor. Answer:
-    /// [`Reply::Done`], and later an event with the number that the daemon has chosen.
+    /// Vouch for the process that has connected to the local socket of users. The connection comes
+    /// as a descriptor. Answer: [`Reply::Done`], and later an event with the number that the daemon
+    /// has chosen.
     Vouch {
         /// The daemon's number for the session.
         session: u64,
-        /// The ticket of the connection.
-        ticket: Ticket,
     },
     /// Renew a voucher that was made for this connection, which comes as a descriptor. Answer:
     /// [`Reply::Renewed`].
     Renew {
-        /// The ticket of the connection.
-        ticket: Ticket,
         /// The voucher.
         voucher: Vec<u8>,
     },
@@ -113,13 +105,6 @@ const ACTIONS: [Action; 6] = [
 pub enum Reply {
     /// It has been done, or will be.
     Done,
-    /// There is nothing to do.
-    Nothing,
-    /// A connection, which comes as a descriptor.
-    Accepted {
-        /// For [`Call::Vouch`].
-        ticket: Ticket,
-    },
     /// A new voucher.
     Renewed {
         /// The voucher.
@@ -240,7 +225,7 @@ impl Call {
         match self {
             Self::Vouch { .. } | Self::Renew { .. } => 1,
             Self::Start(_) => 2,
-            Self::Accept | Self::Verify { .. } | Self::Act { .. } => 0,
+            Self::Verify { .. } | Self::Act { .. } => 0,
         }
     }
 
@@ -248,27 +233,24 @@ impl Call {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = FieldWriter::default();
         match self {
-            Self::Accept => writer.u8(1),
-            Self::Vouch { session, ticket } => {
-                writer.u8(2);
+            Self::Vouch { session } => {
+                writer.u8(1);
                 writer.u64(*session);
-                writer.array(ticket);
             }
-            Self::Renew { ticket, voucher } => {
-                writer.u8(3);
-                writer.array(ticket);
+            Self::Renew { voucher } => {
+                writer.u8(2);
                 writer.bytes(voucher);
             }
             Self::Verify { voucher } => {
-                writer.u8(4);
+                writer.u8(3);
                 writer.bytes(voucher);
             }
             Self::Start(request) => {
-                writer.u8(5);
+                writer.u8(4);
                 request.write(&mut writer);
             }
             Self::Act { job, action } => {
-                writer.u8(6);
+                writer.u8(5);
                 writer.u64(*job);
                 let index = ACTIONS.iter().position(|known| known == action);
                 writer.u8(index.unwrap_or(ACTIONS.len()) as u8);
@@ -284,12 +266,11 @@ impl Call {
     pub fn read(bytes: &[u8]) -> Result<Self, FieldError> {
         let mut reader = FieldReader::new(bytes);
         let call = match reader.u8()? {
-            1 => Self::Accept,
-            2 => Self::Vouch { session: reader.u64()?, ticket: reader.array()? },
-            3 => Self::Renew { ticket: reader.array()?, voucher: reader.bytes(MAX_VOUCHER_LEN)? },
-            4 => Self::Verify { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
-            5 => Self::Start(StartRequest::read(&mut reader)?),
-            6 => Self::Act {
+            1 => Self::Vouch { session: reader.u64()? },
+            2 => Self::Renew { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
+            3 => Self::Verify { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
+            4 => Self::Start(StartRequest::read(&mut reader)?),
+            5 => Self::Act {
                 job: reader.u64()?,
                 action: *ACTIONS.get(usize::from(reader.u8()?)).ok_or(FieldError)?,
             },
@@ -306,25 +287,20 @@ impl Reply {
         let mut writer = FieldWriter::default();
         match self {
             Self::Done => writer.u8(1),
-            Self::Nothing => writer.u8(2),
-            Self::Accepted { ticket } => {
-                writer.u8(3);
-                writer.array(ticket);
-            }
             Self::Renewed { voucher } => {
-                writer.u8(4);
+                writer.u8(2);
                 writer.bytes(voucher);
             }
             Self::Started { job } => {
-                writer.u8(5);
+                writer.u8(3);
                 writer.u64(*job);
             }
             Self::Refused { reason } => {
-                writer.u8(6);
+                writer.u8(4);
                 write_text(&mut writer, reason);
             }
             Self::Failed { reason } => {
-                writer.u8(7);
+                writer.u8(5);
                 write_text(&mut writer, reason);
             }
         }
@@ -339,12 +315,10 @@ impl Reply {
         let mut reader = FieldReader::new(bytes);
         let reply = match reader.u8()? {
             1 => Self::Done,
-            2 => Self::Nothing,
-            3 => Self::Accepted { ticket: reader.array()? },
-            4 => Self::Renewed { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
-            5 => Self::Started { job: reader.u64()? },
-            6 => Self::Refused { reason: read_text(&mut reader)? },
-            7 => Self::Failed { reason: read_text(&mut reader)? },
+            2 => Self::Renewed { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
+            3 => Self::Started { job: reader.u64()? },
+            4 => Self::Refused { reason: read_text(&mut reader)? },
+            5 => Self::Failed { reason: read_text(&mut reader)? },
             _ => return Err(FieldError),
         };
         reader.end()?;
@@ -452,9 +426,8 @@ mod tests {
             raw_sets: vec![set; 3],
         };
         let calls = [
-            Call::Accept,
-            Call::Vouch { session: 7, ticket: [3; 32] },
-            Call::Renew { ticket: [4; 32], voucher: vec![5; MAX_VOUCHER_LEN] },
+            Call::Vouch { session: 7 },
+            Call::Renew { voucher: vec![5; MAX_VOUCHER_LEN] },
             Call::Verify { voucher: Vec::new() },
             Call::Start(start),
             Call::Start(StartRequest::default()),
@@ -465,8 +438,6 @@ mod tests {
         }
         for reply in [
             Reply::Done,
-            Reply::Nothing,
-            Reply::Accepted { ticket: [1; 32] },
             Reply::Renewed { voucher: vec![1, 2] },
             Reply::Started { job: 3 },
             Reply::Refused { reason: "no".to_owned() },
@@ -503,9 +474,9 @@ mod tests {
         for call in [long_voucher, start(vec![long_name]), start(many_sets)] {
             assert_eq!(Call::read(&call.to_bytes()), Err(FieldError));
         }
-        let mut trailing = Call::Accept.to_bytes();
+        let mut trailing = Call::Vouch { session: 1 }.to_bytes();
         trailing.push(0);
-        for bytes in [&trailing[..], &[], &[0], &[7], &[6, 0, 0, 0, 0, 0, 0, 0, 0, 6]] {
+        for bytes in [&trailing[..], &[], &[0], &[6], &[5, 0, 0, 0, 0, 0, 0, 0, 0, 6]] {
             assert_eq!(Call::read(bytes), Err(FieldError), "{bytes:?}");
         }
     }

@@ -28,8 +28,6 @@ const MAC_LEN: usize = 32;
 /// Purposes of keys that are derived from the key of the cluster.
 const VOUCHER_CONTEXT: &str = "SCore 2026-11 vouchers of keepers";
 const LINK_CONTEXT: &str = "SCore 2026-11 links between daemons of multi-user mode";
-/// Purpose of the key of tickets, which is derived from random bytes.
-const TICKET_CONTEXT: &str = "SCore 2026-11 tickets for accepted connections";
 
 /// A resource limit, as in getrlimit(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,29 +193,6 @@ impl VoucherKey {
     }
 }
 
-/// The key of tickets: what a keeper gives with each connection that it has accepted. Without it a
-/// daemon could have the keeper vouch for the other end of any local socket, for example that of a
-/// service of root's to which the daemon has connected.
-#[derive(Debug)]
-pub struct TicketKey(VoucherKey);
-
-impl TicketKey {
-    /// The key, from random bytes.
-    pub fn new(random: &[u8; KEY_LEN]) -> Self {
-        Self(VoucherKey(blake3::derive_key(TICKET_CONTEXT, random)))
-    }
-
-    /// The ticket for a connection, which the kernel numbers.
-    pub fn ticket(&self, connection: u64) -> [u8; MAC_LEN] {
-        *blake3::keyed_hash(&self.0.0, &connection.to_le_bytes()).as_bytes()
-    }
-
-    /// Whether this is the ticket for a connection.
-    pub fn is_valid(&self, connection: u64, ticket: &[u8; MAC_LEN]) -> bool {
-        Hash::from_bytes(self.ticket(connection)) == Hash::from_bytes(*ticket)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,14 +251,6 @@ mod tests {
             assert_eq!(key.open(&changed, NOW), Err(VoucherError::Forged), "{index}");
             assert!(key.open(&bytes[..index], NOW).is_err(), "{index}");
         }
-    }
-
-    #[test]
-    fn a_ticket_is_for_one_connection_and_one_keeper() {
-        let tickets = TicketKey::new(&KEY);
-        assert!(tickets.is_valid(7, &tickets.ticket(7)));
-        assert!(!tickets.is_valid(8, &tickets.ticket(7)));
-        assert!(!TicketKey::new(&[8; KEY_LEN]).is_valid(7, &tickets.ticket(7)));
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
     let ids = (UID, UID);
     let mut session = match situation {
         Situation::SingleUser => ClientSession::new(local.into(), poll.registry(), Token(9)),
-        _ => ClientSession::unauthenticated(local.into(), ids, [0; 32], poll.registry(), Token(9)),
+        _ => ClientSession::unauthenticated(local.into(), ids, poll.registry(), Token(9)),
     }
     .unwrap();
     if !matches!(situation, Situation::SingleUser | Situation::BeforeLogin) {

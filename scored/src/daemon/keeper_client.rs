@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt::ReceiveTimeout};
 use nix::sys::time::{TimeVal, TimeValLike};
 use score_keeper::record::{
-    Action, Call, Event, JobHandle, MAX_RECORD_LEN, Reply, ShepherdEnd, StartRequest, Ticket,
+    Action, Call, Event, JobHandle, MAX_RECORD_LEN, Reply, ShepherdEnd, StartRequest,
 };
 use score_proto::job_control::Status;
 
@@ -114,27 +114,21 @@ impl KeeperClient {
         self.is_lost
     }
 
-    fn call(
-        &mut self,
-        call: &Call,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Option<OwnedFd>), KeeperError> {
+    fn call(&mut self, call: &Call, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, KeeperError> {
         if self.is_lost {
             return Err(io::Error::from(io::ErrorKind::NotConnected).into());
         }
         let result = fd_passing::send(&self.calls, &call.to_bytes(), descriptors)
             .and_then(|()| fd_passing::receive(&self.calls, MAX_RECORD_LEN));
         match result {
-            // A descriptor did not fit: this process has too many. The answer has been taken.
-            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(error.into()),
             Err(error) => {
                 self.is_lost = true;
                 Err(error.into())
             }
-            Ok((bytes, descriptors)) => match Reply::read(&bytes) {
+            Ok((bytes, _)) => match Reply::read(&bytes) {
                 Ok(Reply::Refused { reason }) => Err(KeeperError::Refused(reason)),
                 Ok(Reply::Failed { reason }) => Err(io::Error::other(reason).into()),
-                Ok(reply) => Ok((reply, descriptors.into_iter().next())),
+                Ok(reply) => Ok(reply),
                 Err(_) => {
                     self.is_lost = true;
                     Err(io::Error::other("the keeper has ended").into())
@@ -152,30 +146,13 @@ impl KeeperClient {
         self.expect((reply == Reply::Done).then_some(()))
     }
 
-    /// The next connection to the local socket, and its ticket.
-    ///
-    /// # Errors
-    /// As accept(2).
-    pub fn accept(&mut self) -> io::Result<(OwnedFd, Ticket)> {
-        match self.call(&Call::Accept, &[]) {
-            Ok((Reply::Accepted { ticket }, Some(socket))) => Ok((socket, ticket)),
-            Ok(_) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(error) => Err(io::Error::other(error.to_string())),
-        }
-    }
-
     /// Requests a voucher for the process that has made a connection. It comes as a
     /// [`VouchResult`].
     ///
     /// # Errors
     /// The keeper does not vouch for it.
-    pub fn vouch(
-        &mut self,
-        session: u64,
-        socket: BorrowedFd<'_>,
-        ticket: Ticket,
-    ) -> Result<(), KeeperError> {
-        let (reply, _) = self.call(&Call::Vouch { session, ticket }, &[socket])?;
+    pub fn vouch(&mut self, session: u64, socket: BorrowedFd<'_>) -> Result<(), KeeperError> {
+        let reply = self.call(&Call::Vouch { session }, &[socket])?;
         self.expect_done(reply)
     }
 
@@ -186,10 +163,9 @@ impl KeeperClient {
     pub fn renew(
         &mut self,
         socket: BorrowedFd<'_>,
-        ticket: Ticket,
         voucher: Vec<u8>,
     ) -> Result<Vec<u8>, KeeperError> {
-        let (reply, _) = self.call(&Call::Renew { ticket, voucher }, &[socket])?;
+        let reply = self.call(&Call::Renew { voucher }, &[socket])?;
         let voucher = match reply {
             Reply::Renewed { voucher } => Some(voucher),
             _ => None,
@@ -202,7 +178,7 @@ impl KeeperClient {
     /// # Errors
     /// It is refused.
     pub fn verify(&mut self, voucher: Vec<u8>) -> Result<(), KeeperError> {
-        let (reply, _) = self.call(&Call::Verify { voucher }, &[])?;
+        let reply = self.call(&Call::Verify { voucher }, &[])?;
         self.expect_done(reply)
     }
 
@@ -267,7 +243,7 @@ pub fn start(
     sockets: [&OwnedFd; 2],
 ) -> Result<KeptJob, KeeperError> {
     let mut client = keeper.borrow_mut();
-    let (reply, _) = client.call(&Call::Start(request), &sockets.map(OwnedFd::as_fd))?;
+    let reply = client.call(&Call::Start(request), &sockets.map(OwnedFd::as_fd))?;
     let handle = match reply {
         Reply::Started { job } => Some(job),
         _ => None,
@@ -295,7 +271,7 @@ impl KeptJob {
             client.jobs.remove(&self.handle);
             client.outcomes.remove(&self.handle);
         }
-        let (reply, _) = client.call(&Call::Act { job: self.handle, action }, &[])?;
+        let reply = client.call(&Call::Act { job: self.handle, action }, &[])?;
         client.expect_done(reply)
     }
 

@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener as StdListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use mio::net::UnixListener;
@@ -62,23 +62,13 @@ impl LocalListener {
 
     /// The next client, if there is one. A client whose user the kernel does not report is dropped.
     pub fn accept(&mut self) -> Option<AcceptedClient> {
-        let listener = self.listener.as_fd().try_clone_to_owned().map(StdListener::from).ok()?;
-        let accept = || Ok((OwnedFd::from(listener.accept()?.0), ()));
-        self.accept_by(accept).map(|(client, ())| client)
-    }
-
-    /// The next client, if there is one, which another process accepts. That process says something
-    /// about the client besides.
-    pub fn accept_by<T>(
-        &mut self,
-        accept: impl Fn() -> io::Result<(OwnedFd, T)>,
-    ) -> Option<(AcceptedClient, T)> {
         while self.may_accept {
-            match accept() {
-                Ok((socket, more)) => {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
                     self.fds_exhausted = false;
-                    if let Ok(peer) = credentials::peer_ids(&socket) {
-                        return Some((AcceptedClient { socket, credentials: peer }, more));
+                    let socket = OwnedFd::from(stream);
+                    if let Ok(credentials) = credentials::peer_ids(&socket) {
+                        return Some(AcceptedClient { socket, credentials });
                     }
                 }
                 Err(error) if is_connection_error(&error) => {}

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use mio::{Registry, Token};
 use score_job::cluster::SessionId;
 use score_job::host::rate_limit::TokenBucket;
-use score_keeper::record::Ticket;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
@@ -160,8 +159,6 @@ pub struct ClientSession {
     forwarded_cost: u64,
     /// The client has closed its side. Messages that it has sent before may wait in the socket.
     has_hung_up: bool,
-    /// The keeper's evidence that it has accepted the connection, in multi-user mode.
-    ticket: Option<Ticket>,
     /// When the voucher has to be renewed, if the client is on this host.
     renewal_at: Option<Instant>,
 }
@@ -184,13 +181,11 @@ impl ClientSession {
     pub fn unauthenticated(
         socket: OwnedFd,
         (uid, gid): (u32, u32),
-        ticket: Ticket,
         registry: &Registry,
         token: Token,
     ) -> io::Result<Self> {
         let mut session = Self::new(socket, registry, token)?;
         session.state = SessionState::Unauthenticated { uid, gid };
-        session.ticket = Some(ticket);
         session.set_max_message_len(MAX_UNAUTHENTICATED_MESSAGE_LEN);
         Ok(session)
     }
@@ -223,15 +218,14 @@ impl ClientSession {
             charged_bytes: 0,
             forwarded_cost: 0,
             has_hung_up: false,
-            ticket: None,
             renewal_at: None,
         }
     }
 
-    /// The socket of a client of this host that was accepted by the keeper, and its ticket.
-    pub fn local_socket(&self) -> Option<(BorrowedFd<'_>, Ticket)> {
+    /// The socket of a client of this host.
+    pub fn local_socket(&self) -> Option<BorrowedFd<'_>> {
         match &self.transport {
-            Transport::Local(link) => Some((link.as_fd(), self.ticket?)),
+            Transport::Local(link) => Some(link.as_fd()),
             Transport::Remote { .. } => None,
         }
     }

@@ -32,7 +32,7 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
     let poll = Poll::new().unwrap();
     let (registry, token) = (poll.registry(), Token(9));
     let mut session =
-        ClientSession::unauthenticated(local.into(), (7, 7), [0; 32], registry, token).unwrap();
+        ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
     if let Some(owner) = owner {
         let id = SessionId { host: 0, incarnation: 1, number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));

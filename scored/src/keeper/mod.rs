@@ -17,7 +17,6 @@ mod vouchers;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -32,7 +31,7 @@ use crate::daemon::service::warn;
 use crate::daemon::shepherd_handle::KnownChildren;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::realtime::{self, Inherit};
-use crate::sys::{descriptor, fd_passing};
+use crate::sys::{credentials, descriptor, fd_passing};
 use kept_jobs::KeptJobs;
 use score_job::host::rate_limit::TokenBucket;
 use vouchers::VoucherIssuer;
@@ -85,7 +84,8 @@ struct Keeper {
     events: OwnedFd,
     /// Events that the socket has not taken yet.
     queue: VecDeque<Vec<u8>>,
-    listener: UnixListener,
+    /// The local socket of users. It must exist as long as its file stands for it.
+    _listener: OwnedFd,
     daemon_uid: u32,
     signals: SignalFd,
     issuer: VoucherIssuer,
@@ -125,7 +125,6 @@ pub fn run(options: KeeperOptions) -> io::Result<()> {
 impl Keeper {
     fn new(options: KeeperOptions) -> Result<Self, String> {
         let to_text = |error: io::Error| error.to_string();
-        let random = || Key::generate().map_err(to_text);
         let cluster_key = match &options.key {
             None => None,
             Some(path) => Some(Key::load(path).map_err(|error| {
@@ -133,11 +132,14 @@ impl Keeper {
             })?),
         };
         let link_key = cluster_key.as_ref().map(|key| voucher::link_key(key.bytes()));
-        let voucher_key = cluster_key.map_or_else(random, Ok)?;
+        let voucher_key = cluster_key.map_or_else(|| Key::generate().map_err(to_text), Ok)?;
+        let socket_file = credentials::bound_file(&options.listener).map_err(|error| {
+            format!("{}: its file: {error} (CAP_NET_ADMIN is needed)", options.socket.display())
+        })?;
         let known_children = KnownChildren::default();
         let issuer = VoucherIssuer::new(
             voucher_key.bytes(),
-            random()?.bytes(),
+            socket_file,
             &options.host,
             known_children.clone(),
         );
@@ -153,7 +155,7 @@ impl Keeper {
             calls: options.calls,
             events: options.events,
             queue: VecDeque::new(),
-            listener: UnixListener::from(options.listener),
+            _listener: options.listener,
             daemon_uid: options.daemon_uid,
             signals,
             issuer,
@@ -220,9 +222,8 @@ impl Keeper {
             let Some(call) = call else {
                 return Err(LoopEnd::Misbehaved("the daemon has sent what is no call".to_owned()));
             };
-            let (reply, descriptor) = self.answer(call, &descriptors);
-            let descriptors: Vec<_> = descriptor.iter().map(OwnedFd::as_fd).collect();
-            let sent = fd_passing::send(&self.calls, &reply.to_bytes(), &descriptors);
+            let reply = self.answer(call, &descriptors);
+            let sent = fd_passing::send(&self.calls, &reply.to_bytes(), &[]);
             sent.map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => {
                     LoopEnd::Misbehaved("the daemon does not read its answers".to_owned())
@@ -233,21 +234,18 @@ impl Keeper {
         Ok(())
     }
 
-    /// The answer to a call, and a descriptor that goes with it.
-    fn answer(&mut self, call: Call, descriptors: &[OwnedFd]) -> (Reply, Option<OwnedFd>) {
-        let reply = match (call, descriptors) {
-            (Call::Accept, _) => return self.accept(),
-            (Call::Vouch { session, ticket }, [socket]) => {
-                let result = self.issuer.vouch(session, socket, &ticket);
+    /// The answer to a call.
+    fn answer(&mut self, call: Call, descriptors: &[OwnedFd]) -> Reply {
+        match (call, descriptors) {
+            (Call::Vouch { session }, [socket]) => {
+                let result = self.issuer.vouch(session, socket);
                 let result = result.map(|event| event.iter().for_each(|event| self.report(event)));
                 self.done_or_refused("a voucher", result)
             }
-            (Call::Renew { ticket, voucher }, [socket]) => {
-                match self.issuer.renew(socket, &ticket, &voucher) {
-                    Ok(voucher) => Reply::Renewed { voucher },
-                    Err(reason) => self.refuse("a new voucher", reason),
-                }
-            }
+            (Call::Renew { voucher }, [socket]) => match self.issuer.renew(socket, &voucher) {
+                Ok(voucher) => Reply::Renewed { voucher },
+                Err(reason) => self.refuse("a new voucher", reason),
+            },
             (Call::Verify { voucher }, _) => {
                 let result = self.issuer.verify(&voucher).map(drop);
                 self.done_or_refused("a login of another host", result)
@@ -261,19 +259,6 @@ impl Keeper {
             (Call::Vouch { .. } | Call::Renew { .. } | Call::Start(_), _) => {
                 Reply::Failed { reason: "a descriptor is missing".to_owned() }
             }
-        };
-        (reply, None)
-    }
-
-    fn accept(&mut self) -> (Reply, Option<OwnedFd>) {
-        let accepted = self.listener.accept().and_then(|(stream, _)| {
-            let socket = OwnedFd::from(stream);
-            Ok((self.issuer.ticket(&socket)?, socket))
-        });
-        match accepted {
-            Ok((ticket, socket)) => (Reply::Accepted { ticket }, Some(socket)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (Reply::Nothing, None),
-            Err(error) => (Reply::Failed { reason: error.to_string() }, None),
         }
     }
 

@@ -4,14 +4,14 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use score_keeper::record::{Event, Ticket};
+use score_keeper::record::Event;
 use score_keeper::voucher::{
-    KEY_LEN, MAX_USER_NAME_LEN, ResourceLimit, TicketKey, VOUCHER_TTL_S, Voucher, VoucherKey,
+    KEY_LEN, MAX_USER_NAME_LEN, ResourceLimit, VOUCHER_TTL_S, Voucher, VoucherKey,
 };
 
 use super::user_names::UserNames;
 use crate::daemon::shepherd_handle::KnownChildren;
-use crate::sys::credentials;
+use crate::sys::credentials::{self, FileIdentity};
 use crate::sys::wall_clock::unix_seconds;
 
 /// Environment variable of scored, for tests: another time to live in seconds.
@@ -31,7 +31,8 @@ struct Applicant {
 #[derive(Debug)]
 pub struct VoucherIssuer {
     key: VoucherKey,
-    tickets: TicketKey,
+    /// The file of the local socket of users.
+    socket_file: FileIdentity,
     host: Vec<u8>,
     ttl_s: u64,
     names: UserNames<Applicant>,
@@ -39,17 +40,18 @@ pub struct VoucherIssuer {
 }
 
 impl VoucherIssuer {
-    /// An issuer with the key of the cluster, on this host.
+    /// An issuer with the key of the cluster, on this host, for the connections to the socket that
+    /// has this file.
     pub fn new(
         cluster_key: &[u8; KEY_LEN],
-        random: &[u8; KEY_LEN],
+        socket_file: FileIdentity,
         host: &str,
         known_children: KnownChildren,
     ) -> Self {
         let from_test = std::env::var(VOUCHER_TTL_ENV).ok().and_then(|text| text.parse().ok());
         Self {
             key: VoucherKey::new(cluster_key),
-            tickets: TicketKey::new(random),
+            socket_file,
             host: host.as_bytes().to_vec(),
             ttl_s: from_test.unwrap_or(VOUCHER_TTL_S).min(VOUCHER_TTL_S),
             names: UserNames::default(),
@@ -57,20 +59,17 @@ impl VoucherIssuer {
         }
     }
 
-    /// The ticket for a connection that has been accepted.
-    ///
-    /// # Errors
-    /// As getsockopt(2).
-    pub fn ticket(&self, socket: &OwnedFd) -> std::io::Result<Ticket> {
-        Ok(self.tickets.ticket(credentials::socket_cookie(socket)?))
-    }
-
-    /// The kernel's number of a connection that this keeper has accepted.
-    fn connection(&self, socket: &OwnedFd, ticket: &Ticket) -> Result<u64, String> {
-        let connection = credentials::socket_cookie(socket).map_err(|error| error.to_string())?;
-        match self.tickets.is_valid(connection, ticket) {
-            true => Ok(connection),
-            false => Err("this keeper has not accepted the connection".to_owned()),
+    /// The kernel's number of a connection to the local socket of users. For another connection
+    /// the keeper does not vouch: a daemon could connect to a service of root's, and present that
+    /// connection, at the other end of which is root.
+    fn connection(&self, socket: &OwnedFd) -> Result<u64, String> {
+        let is_connection = credentials::bound_file(socket)
+            .is_ok_and(|file| file == self.socket_file)
+            // The listening socket has this file, too. As its peer the kernel names root.
+            && !credentials::is_listening(socket);
+        match is_connection {
+            true => credentials::socket_cookie(socket).map_err(|error| error.to_string()),
+            false => Err("it is not a connection to the socket of this service".to_owned()),
         }
     }
 
@@ -78,13 +77,8 @@ impl VoucherIssuer {
     ///
     /// # Errors
     /// One line: the keeper does not vouch for it.
-    pub fn vouch(
-        &mut self,
-        session: u64,
-        socket: &OwnedFd,
-        ticket: &Ticket,
-    ) -> Result<Option<Event>, String> {
-        let connection = self.connection(socket, ticket)?;
+    pub fn vouch(&mut self, session: u64, socket: &OwnedFd) -> Result<Option<Event>, String> {
+        let connection = self.connection(socket)?;
         let (uid, gid) = credentials::peer_ids(socket).map_err(|error| error.to_string())?;
         // What the client claims does not count: without limits it would get those of the service.
         let limits = credentials::peer_limits(socket)
@@ -125,13 +119,8 @@ impl VoucherIssuer {
     ///
     /// # Errors
     /// One line: the voucher is refused, is for another connection, or the user has gone.
-    pub fn renew(
-        &self,
-        socket: &OwnedFd,
-        ticket: &Ticket,
-        voucher: &[u8],
-    ) -> Result<Vec<u8>, String> {
-        let connection = self.connection(socket, ticket)?;
+    pub fn renew(&self, socket: &OwnedFd, voucher: &[u8]) -> Result<Vec<u8>, String> {
+        let connection = self.connection(socket)?;
         let voucher = self.verify(voucher)?;
         if voucher.session != connection || voucher.login_host != self.host {
             return Err("the voucher is for another connection".to_owned());

@@ -6,10 +6,11 @@
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::sockopt::{AcceptConn, PeerCredentials};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use score_proto::job_control::{Limit, Owner};
 
@@ -18,6 +19,9 @@ use super::process;
 
 /// KEYCTL_JOIN_SESSION_KEYRING
 const JOIN_SESSION_KEYRING: libc::c_int = 1;
+
+/// The ioctl of local sockets that opens the file of a socket (linux/un.h).
+const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
 
 /// Changes this process, which has one thread and runs as root, to the owner's user and groups.
 /// After that, neither it nor any process that it starts can regain root privileges.
@@ -218,6 +222,34 @@ pub fn socket_cookie(socket: &impl AsFd) -> std::io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(std::io::Error::last_os_error()) }
 }
 
+/// A file in the kernel's numbers: of its file system, and of the file there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+/// The file to which a local socket is bound. A connection that a listener has accepted is bound
+/// to the listener's file; no other socket can be, as bind(2) makes a new file.
+///
+/// # Errors
+/// The socket is bound to no file; this process lacks CAP_NET_ADMIN.
+pub fn bound_file(socket: &impl AsFd) -> std::io::Result<FileIdentity> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCUNIXFILE) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    let metadata = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) }).metadata()?;
+    Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
+}
+
+/// Whether a socket accepts connections. So does one of which the kernel does not say it.
+pub fn is_listening(socket: &impl AsFd) -> bool {
+    getsockopt(socket, AcceptConn).unwrap_or(true)
+}
+
 /// Whether the other end of a connected socket is closed.
 pub fn peer_has_closed(socket: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
@@ -338,6 +370,30 @@ mod tests {
             let lowered = process::resource_limit(libc::RLIMIT_NOFILE);
             unchanged && (lowered.rlim_cur, lowered.rlim_max) == (40, 50)
         }));
+    }
+
+    #[test]
+    fn an_accepted_connection_is_bound_to_the_file_of_its_listener_and_its_other_end_to_none() {
+        if !is_root() {
+            return;
+        }
+        let path = |number: u32| {
+            let name = format!("score-bound-{}-{number}", std::process::id());
+            std::env::temp_dir().join(name)
+        };
+        let [(one, client, accepted), (other, ..)] = [1, 2].map(|number| {
+            let listener = std::os::unix::net::UnixListener::bind(path(number)).unwrap();
+            let client = std::os::unix::net::UnixStream::connect(path(number)).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            (listener, client, accepted)
+        });
+        [1, 2].map(|number| fs::remove_file(path(number)).unwrap());
+        let file = bound_file(&one).unwrap();
+        assert_eq!(bound_file(&accepted).unwrap(), file);
+        assert_ne!(bound_file(&other).unwrap(), file);
+        assert_eq!((is_listening(&one), is_listening(&accepted)), (true, false));
+        let error = bound_file(&client).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
     }
 
     #[test]

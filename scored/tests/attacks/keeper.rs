@@ -1,6 +1,6 @@
 //! Attacks of a daemon that has been taken over, on its keeper; and the end of either of them.
 
-// UNSAFETY: a closure between fork and exec, and descriptors that the kernel has just made.
+// UNSAFETY: a closure between fork and exec.
 #![expect(unsafe_code)]
 
 use super::driver::TEST_TIMEOUT;
@@ -8,17 +8,17 @@ use super::driver::service::{ALICE, BOB, Client, DAEMON_UID, Service, run_as, sp
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-    sendmsg, setsockopt, socketpair, sockopt::ReceiveTimeout,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, setsockopt,
+    socketpair, sockopt::ReceiveTimeout,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Pid, geteuid};
-use score_keeper::record::{Action, Call, Event, MAX_RECORD_LEN, Reply, StartRequest, Ticket};
+use score_keeper::record::{Action, Call, Event, MAX_RECORD_LEN, Reply, StartRequest};
 use score_keeper::voucher::{VOUCHER_TTL_S, Voucher, VoucherKey, link_key};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::message::UserRequest;
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -36,6 +36,7 @@ struct TestKeeper {
     calls: OwnedFd,
     events: OwnedFd,
     cluster_key: [u8; 32],
+    listener: UnixListener,
 }
 
 impl TestKeeper {
@@ -60,13 +61,14 @@ impl TestKeeper {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap()
         };
         let ((calls, keeper_calls), (events, keeper_events)) = (pair(), pair());
-        let inherited = [OwnedFd::from(listener), keeper_calls, keeper_events];
-        let [listener, keeper_calls, keeper_events] =
+        let keeper_listener = OwnedFd::from(listener.try_clone().unwrap());
+        let inherited = [keeper_listener, keeper_calls, keeper_events];
+        let [listener_number, keeper_calls, keeper_events] =
             [0, 1, 2].map(|index| inherited[index].as_raw_fd().to_string());
         let user = DAEMON_UID.to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
         command.args(["-keeper", "-control", &keeper_calls, "-events", &keeper_events]);
-        command.args(["-listener", &listener, "-host", "here", "-user", &user]);
+        command.args(["-listener", &listener_number, "-host", "here", "-user", &user]);
         command.arg("-key").arg(&key_path).arg("-socket").arg(folder.join("socket"));
         command.stdin(Stdio::null()).env_remove("JOURNAL_STREAM");
         command.stderr(std::fs::File::create(folder.join("log")).unwrap());
@@ -82,7 +84,7 @@ impl TestKeeper {
         for socket in [&calls, &events] {
             setsockopt(socket, ReceiveTimeout, &TimeVal::seconds(20)).unwrap();
         }
-        let keeper = Self { child, folder, calls, events, cluster_key };
+        let keeper = Self { child, folder, calls, events, cluster_key, listener };
         let link_key = Some(link_key(&cluster_key));
         assert_eq!(keeper.event(), Event::Ready { link_key });
         Some(keeper)
@@ -95,21 +97,20 @@ impl TestKeeper {
         sendmsg::<()>(self.calls.as_raw_fd(), &iov, rights, MsgFlags::MSG_NOSIGNAL, None)
     }
 
-    fn call(&self, call: &Call, fds: &[RawFd]) -> (Reply, Option<OwnedFd>) {
+    fn call(&self, call: &Call, fds: &[RawFd]) -> Reply {
         self.send(&call.to_bytes(), fds).unwrap();
-        let (bytes, fd) = receive(&self.calls);
-        (Reply::read(&bytes).unwrap(), fd)
+        Reply::read(&receive(&self.calls)).unwrap()
     }
 
     fn event(&self) -> Event {
-        Event::read(&receive(&self.events).0).unwrap()
+        Event::read(&receive(&self.events)).unwrap()
     }
 
-    fn accept(&self) -> (OwnedFd, Ticket) {
-        match self.call(&Call::Accept, &[]) {
-            (Reply::Accepted { ticket }, Some(fd)) => (fd, ticket),
-            other => panic!("{other:?}"),
-        }
+    /// The connection of a new client of this uid, as a daemon accepts it, and its other end.
+    fn connection(&self, uid: u32) -> (OwnedFd, UnixStream) {
+        let path = self.folder.join("socket");
+        let client = run_as(uid, || UnixStream::connect(&path).unwrap());
+        (self.listener.accept().unwrap().0.into(), client)
     }
 
     /// A voucher as the keeper makes it, for these changes.
@@ -137,7 +138,7 @@ impl TestKeeper {
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let request = StartRequest { voucher, ..StartRequest::default() };
         let fds = [other.as_raw_fd(), other_switch.as_raw_fd()];
-        (self.call(&Call::Start(request), &fds).0, [control, switch])
+        (self.call(&Call::Start(request), &fds), [control, switch])
     }
 
     fn log(&self) -> String {
@@ -157,20 +158,11 @@ impl Drop for TestKeeper {
     }
 }
 
-fn receive(socket: &OwnedFd) -> (Vec<u8>, Option<OwnedFd>) {
+fn receive(socket: &OwnedFd) -> Vec<u8> {
     let mut bytes = vec![0; MAX_RECORD_LEN];
-    let mut space = nix::cmsg_space!([RawFd; 4]);
-    let mut iov = [IoSliceMut::new(&mut bytes)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut space), flags).unwrap();
-    let fd = message.cmsgs().unwrap().find_map(|control| match control {
-        ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
-        _ => None,
-    });
-    let len = message.bytes;
+    let len = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()).unwrap();
     bytes.truncate(len);
-    // SAFETY: the kernel has just made this descriptor for us.
-    (bytes, fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+    bytes
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -215,7 +207,7 @@ fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
         assert!(answer.contains(reason), "{reason}: {answer}");
         assert!(keeper.log().contains(reason), "{}", keeper.log());
         if reason == "malformed" {
-            refusal(keeper.call(&Call::Verify { voucher }, &[]).0);
+            refusal(keeper.call(&Call::Verify { voucher }, &[]));
         }
     }
     // What is valid starts a job, which ends with its daemon's sockets.
@@ -223,32 +215,35 @@ fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
     let Reply::Started { job } = reply else { panic!("{reply:?}") };
     drop(sockets);
     assert!(matches!(keeper.event(), Event::Ended { job: ended, .. } if ended == job));
-    let act = |action| keeper.call(&Call::Act { job, action }, &[]).0;
+    let act = |action| keeper.call(&Call::Act { job, action }, &[]);
     assert_eq!(act(Action::Remove), Reply::Done);
     assert!(matches!(act(Action::Remove), Reply::Failed { .. }), "it is removed once");
 }
 
 #[test]
-fn a_keeper_vouches_for_connections_that_it_has_accepted_and_for_no_other() {
+fn a_keeper_vouches_for_connections_to_its_socket_and_for_no_other() {
     let Some(keeper) = TestKeeper::start() else { return };
-    let connect = |uid| run_as(uid, || UnixStream::connect(keeper.folder.join("socket")).unwrap());
-    let vouch = |socket: &OwnedFd, ticket| {
-        keeper.call(&Call::Vouch { session: 5, ticket }, &[socket.as_raw_fd()]).0
-    };
-    let (alice, bob) = (connect(ALICE), connect(BOB));
-    let (alice_socket, alice_ticket) = keeper.accept();
-    let (bob_socket, bob_ticket) = keeper.accept();
-    assert_eq!(keeper.call(&Call::Accept, &[]).0, Reply::Nothing);
-    // A socket whose other end is root's, as that of a service to which a daemon has connected.
+    let vouch = |socket: &OwnedFd| keeper.call(&Call::Vouch { session: 5 }, &[socket.as_raw_fd()]);
+    let ((alice_socket, alice), (bob_socket, bob)) =
+        (keeper.connection(ALICE), keeper.connection(BOB));
+    // Sockets whose other end is root's, as that of a service to which a daemon has connected: one
+    // that is bound to no file, and one that is bound to a file of its own.
     let (of_root, _other) = UnixStream::pair().unwrap();
-    let of_root = OwnedFd::from(of_root);
-    for (socket, ticket) in
-        [(&of_root, alice_ticket), (&of_root, [0; 32]), (&alice_socket, bob_ticket)]
-    {
-        assert!(refusal(vouch(socket, ticket)).contains("has not accepted"));
+    let path = keeper.folder.join("another");
+    let other_listener = UnixListener::bind(&path).unwrap();
+    let _client = UnixStream::connect(&path).unwrap();
+    let accepted_elsewhere = other_listener.accept().unwrap().0;
+    for socket in [of_root.into(), accepted_elsewhere.into(), OwnedFd::from(other_listener)] {
+        assert!(refusal(vouch(&socket)).contains("not a connection"));
     }
-    let mut vouchers = [(&alice_socket, alice_ticket), (&bob_socket, bob_ticket)].map(|client| {
-        assert_eq!(vouch(client.0, client.1), Reply::Done);
+    // The client's end of a connection, at the other end of which is the service.
+    let client = alice.try_clone().unwrap().into();
+    assert!(refusal(vouch(&client)).contains("not a connection"));
+    // The listening socket, whose peer is root for the kernel.
+    let listener = OwnedFd::from(keeper.listener.try_clone().unwrap());
+    assert!(refusal(vouch(&listener)).contains("not a connection"));
+    let mut vouchers = [&alice_socket, &bob_socket].map(|client| {
+        assert_eq!(vouch(client), Reply::Done);
         match keeper.event() {
             Event::Vouched { session: 5, voucher } => voucher,
             other => panic!("{other:?}"),
@@ -257,18 +252,17 @@ fn a_keeper_vouches_for_connections_that_it_has_accepted_and_for_no_other() {
     let uids =
         vouchers.each_ref().map(|voucher| Voucher::read_unverified(voucher).map(|one| one.uid));
     assert_eq!(uids, [Ok(ALICE), Ok(BOB)]);
-    let renew = |socket: &OwnedFd, ticket, voucher| {
-        keeper.call(&Call::Renew { ticket, voucher }, &[socket.as_raw_fd()]).0
-    };
-    let foreign = renew(&alice_socket, alice_ticket, vouchers[1].clone());
+    let renew =
+        |socket: &OwnedFd, voucher| keeper.call(&Call::Renew { voucher }, &[socket.as_raw_fd()]);
+    let foreign = renew(&alice_socket, vouchers[1].clone());
     assert!(refusal(foreign).contains("another connection"));
-    match renew(&alice_socket, alice_ticket, vouchers[0].clone()) {
+    match renew(&alice_socket, vouchers[0].clone()) {
         Reply::Renewed { voucher } => vouchers[0] = voucher,
         other => panic!("{other:?}"),
     }
     // Whoever has gone is not vouched for any more.
-    drop((alice, bob));
-    let late = renew(&alice_socket, alice_ticket, vouchers[0].clone());
+    drop((alice, bob, client));
+    let late = renew(&alice_socket, vouchers[0].clone());
     assert!(refusal(late).contains("has closed"));
 }
 
@@ -290,7 +284,7 @@ fn a_daemon_that_floods_its_keeper_ends_it_and_fills_no_log() {
     let Some(mut keeper) = TestKeeper::start() else { return };
     let verify = Call::Verify { voucher: vec![1; 40] };
     for _ in 0..200 {
-        refusal(keeper.call(&verify, &[]).0);
+        refusal(keeper.call(&verify, &[]));
     }
     assert!(keeper.log().lines().count() < 30, "{}", keeper.log());
     // Nobody reads the answers.

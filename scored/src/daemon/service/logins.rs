@@ -78,13 +78,11 @@ impl Daemon {
         for _ in self.unauthenticated().count()..room {
             let started_at = Instant::now();
             let Some(service) = &mut self.service else { return };
-            let Some(keeper) = &self.keeper else { return };
-            let accept = || keeper.borrow_mut().accept();
-            let Some((client, ticket)) = service.listener.accept_by(accept) else { return };
+            let Some(client) = service.listener.accept() else { return };
             let session_key = self.next_token;
             let token = self.allocate_token(TokenOwner::Session(session_key));
             let (socket, ids) = (client.socket, client.credentials);
-            match ClientSession::unauthenticated(socket, ids, ticket, self.poll.registry(), token) {
+            match ClientSession::unauthenticated(socket, ids, self.poll.registry(), token) {
                 Ok(session) => _ = self.sessions.insert(session_key, session),
                 Err(_) => _ = self.token_owners.remove(&token),
             }

@@ -55,8 +55,8 @@ impl Daemon {
         else {
             return;
         };
-        let Some((socket, ticket)) = session.local_socket() else { return };
-        let requested = keeper.borrow_mut().vouch(session_key as u64, socket, ticket);
+        let Some(socket) = session.local_socket() else { return };
+        let requested = keeper.borrow_mut().vouch(session_key as u64, socket);
         session.set_claim(claim);
         match requested {
             Ok(()) => {}
@@ -144,9 +144,9 @@ impl Daemon {
         else {
             return;
         };
-        let Some((socket, ticket)) = session.local_socket() else { return };
+        let Some(socket) = session.local_socket() else { return };
         let Some(old) = session.owner().map(|owner| owner.voucher.clone()) else { return };
-        let renewed = keeper.borrow_mut().renew(socket, ticket, old);
+        let renewed = keeper.borrow_mut().renew(socket, old);
         match renewed {
             Ok(voucher) => {
                 let is_forwarded = session.is_forwarded();
