@@ -163,6 +163,11 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A line that the keeper has written to its log, for a receiver of the log in the network.
+    Logged {
+        /// The line.
+        line: String,
+    },
     /// A shepherd has ended.
     Ended {
         /// The keeper's number of the job.
@@ -361,6 +366,10 @@ impl Event {
                 writer.u8(value);
                 writer.u8((*killed_for_memory).into());
             }
+            Self::Logged { line } => {
+                writer.u8(6);
+                write_text(&mut writer, line);
+            }
         }
         writer.into_bytes()
     }
@@ -387,6 +396,7 @@ impl Event {
                 };
                 Self::Ended { job, end, killed_for_memory: reader.bool()? }
             }
+            6 => Self::Logged { line: read_text(&mut reader)? },
             _ => return Err(FieldError),
         };
         reader.end()?;
@@ -449,6 +459,7 @@ mod tests {
             Event::Ready { link_key: None },
             Event::Ready { link_key: Some([6; KEY_LEN]) },
             Event::Unable { reason: String::new() },
+            Event::Logged { line: "text".to_owned() },
             Event::Vouched { session: 1, voucher: vec![7] },
             Event::NotVouched { session: 1, reason: "x".to_owned() },
             Event::Ended { job: 2, end: ShepherdEnd::Exited(3), killed_for_memory: true },

@@ -16,6 +16,7 @@ use score_keeper::record::{
 };
 use score_proto::job_control::Status;
 
+use super::service::forward_warning;
 use super::shepherd_handle::ShepherdOutcome;
 use crate::sys::{descriptor, fd_passing};
 
@@ -207,6 +208,7 @@ impl KeeperClient {
                     self.has_new_outcomes = true;
                 }
                 Some(Event::Ended { .. }) => {}
+                Some(Event::Logged { line }) => forward_warning(&line),
                 Some(Event::Ready { .. } | Event::Unable { .. }) | None => self.is_lost = true,
             }
         }

@@ -88,8 +88,10 @@ impl ChildShepherd {
     ) -> io::Result<Self> {
         let outer_proc = OwnedFd::from(File::open("/proc")?);
         // Without raw sockets the job uses UDP, and a line says so.
-        let opener =
-            shepherd_args.raw_socket_grant.as_ref().and_then(|plan| raw_socket::start(plan).ok());
+        let opener = shepherd_args.raw_socket_grant.as_ref().and_then(|grant| {
+            let owner = shepherd_args.owner.map(|owner| (owner.uid, owner.gid))?;
+            raw_socket::start(grant, owner).ok()
+        });
         known_children.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));
         let opener = opener.as_ref().map(|(_, socket)| socket);
         let mut last_error = io::Error::from_raw_os_error(libc::EPERM);
@@ -149,10 +151,12 @@ impl ChildShepherd {
         let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
         let status = reaped.map(|reaped| reaped.status);
         self.known_children.borrow_mut().remove(&self.pid);
-        if !self.containment.is_namespace() {
-            kill_orphans(&self.known_children.borrow());
-        }
         status
+    }
+
+    /// Whether processes of the job may be left that have become children of this process.
+    pub fn may_leave_orphans(&self) -> bool {
+        !self.containment.is_namespace()
     }
 }
 
@@ -270,7 +274,11 @@ impl ShepherdHandle {
     pub fn reap(self) -> ShepherdOutcome {
         match self.process {
             ShepherdProcess::Child(child) => {
-                ShepherdOutcome { status: child.reap(), killed_for_memory: false }
+                let known_children =
+                    child.may_leave_orphans().then(|| child.known_children.clone());
+                let status = child.reap();
+                known_children.iter().for_each(|known| kill_orphans(&known.borrow()));
+                ShepherdOutcome { status, killed_for_memory: false }
             }
             ShepherdProcess::Kept(job) => job.outcome(),
         }
@@ -342,15 +350,7 @@ fn run_forked(
 /// Without a namespace the orphans have become children of this process.
 fn kill_orphans(known_children: &HashSet<i32>) {
     let deadline = Instant::now() + KILL_TIMEOUT;
-    while Instant::now() < deadline {
-        let orphans = process::descendants_except(known_children);
-        if orphans.is_empty() {
-            return;
-        }
-        for pid in orphans {
-            process::kill(pid, libc::SIGKILL);
-            process::reap_one(pid);
-        }
+    while process::kill_descendants_except(known_children) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -20,10 +20,10 @@ use crate::sys::process;
 
 /// The largest number of jobs at the same time. Each has a directory and a descriptor.
 const MAX_JOBS: usize = 16_384;
-/// How soon a cgroup is removed that still had processes, at first. The time doubles.
-const GROUP_RETRY_INTERVAL: Duration = Duration::from_millis(2);
+/// How soon killed processes are looked at again, at first. The time doubles.
+const KILL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// The longest of these times.
-const MAX_GROUP_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_KILL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A job on this host.
 #[derive(Debug)]
@@ -35,12 +35,22 @@ struct HostedJob {
     shepherd: Option<ChildShepherd>,
 }
 
-/// A cgroup that is removed as soon as its processes have exited.
+/// When killed processes that do not end at once are killed again.
 #[derive(Debug)]
-struct EndingGroup {
-    group: Group,
-    retry_at: Instant,
-    retry_interval: Duration,
+struct KillRetry {
+    at: Instant,
+    interval: Duration,
+}
+
+impl KillRetry {
+    fn new(now: Instant) -> Self {
+        Self { at: now, interval: KILL_RETRY_INTERVAL }
+    }
+
+    fn postpone(&mut self, now: Instant) {
+        self.at = now + self.interval;
+        self.interval = (self.interval * 2).min(MAX_KILL_RETRY_INTERVAL);
+    }
 }
 
 /// See the [module](self).
@@ -54,7 +64,10 @@ pub struct KeptJobs {
     last_handle: JobHandle,
     /// Shepherds of removed jobs that have not ended yet.
     ending_shepherds: Vec<ChildShepherd>,
-    ending_groups: Vec<EndingGroup>,
+    /// Cgroups that are removed as soon as their processes have exited.
+    ending_groups: Vec<(Group, KillRetry)>,
+    /// Processes of ended shepherds without a namespace may be left.
+    orphans: Option<KillRetry>,
     leftovers: Leftovers,
     program_folders: ProgramFolders,
     known_children: KnownChildren,
@@ -81,6 +94,7 @@ impl KeptJobs {
             last_handle: 0,
             ending_shepherds: Vec::new(),
             ending_groups: Vec::new(),
+            orphans: None,
             leftovers,
             program_folders: ProgramFolders::default(),
             known_children,
@@ -188,31 +202,40 @@ impl KeptJobs {
             self.ending_shepherds.push(shepherd);
         }
         group.kill();
-        let (retry_at, retry_interval) = (Instant::now(), GROUP_RETRY_INTERVAL);
-        self.ending_groups.push(EndingGroup { group, retry_at, retry_interval });
-        self.remove_groups(retry_at);
+        let now = Instant::now();
+        self.ending_groups.push((group, KillRetry::new(now)));
+        self.remove_groups(now);
         self.leftovers.remove(directory, owner)
     }
 
     fn remove_groups(&mut self, now: Instant) {
-        self.ending_groups.retain_mut(|ending| {
-            if ending.retry_at > now || ending.group.remove_if_empty().is_ok() {
-                return ending.retry_at > now;
+        self.ending_groups.retain_mut(|(group, retry)| {
+            if retry.at > now || group.remove_if_empty().is_ok() {
+                return retry.at > now;
             }
-            ending.group.kill();
-            ending.retry_at = now + ending.retry_interval;
-            ending.retry_interval = (ending.retry_interval * 2).min(MAX_GROUP_RETRY_INTERVAL);
+            group.kill();
+            retry.postpone(now);
             true
         });
+    }
+
+    fn kill_orphans(&mut self, now: Instant) {
+        let Some(retry) = self.orphans.as_mut().filter(|retry| retry.at <= now) else { return };
+        retry.postpone(now);
+        if !process::kill_descendants_except(&self.known_children.borrow()) {
+            self.orphans = None;
+        }
     }
 
     /// Reaps shepherds that have ended.
     pub fn reap_shepherds(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
+        let mut may_leave_orphans = false;
         for (handle, job) in &mut self.jobs {
             let Some(shepherd) = job.shepherd.take_if(|shepherd| shepherd.has_ended()) else {
                 continue;
             };
+            may_leave_orphans |= shepherd.may_leave_orphans();
             let end = match shepherd.reap() {
                 Some(Status::Exited(code)) => ShepherdEnd::Exited(code),
                 Some(Status::Signaled(signal)) => {
@@ -224,7 +247,13 @@ impl KeptJobs {
             events.push(Event::Ended { job: *handle, end, killed_for_memory });
         }
         let ended = self.ending_shepherds.extract_if(.., |shepherd| shepherd.has_ended());
-        ended.for_each(|shepherd| _ = shepherd.reap());
+        for shepherd in ended {
+            may_leave_orphans |= shepherd.may_leave_orphans();
+            shepherd.reap();
+        }
+        if may_leave_orphans {
+            self.orphans = Some(KillRetry::new(Instant::now()));
+        }
         events
     }
 
@@ -243,6 +272,7 @@ impl KeptJobs {
     /// Does what is due.
     pub fn advance(&mut self, now: Instant) {
         self.remove_groups(now);
+        self.kill_orphans(now);
         self.leftovers.advance(now);
         self.program_folders.remove_unused(now);
     }
@@ -250,13 +280,15 @@ impl KeptJobs {
     /// When [`KeptJobs::advance`] has to be called.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let leftovers = self.leftovers.deadline(now).map(|left| now + left);
-        let groups = self.ending_groups.iter().map(|ending| ending.retry_at).min();
-        [leftovers, groups, self.program_folders.deadline()].into_iter().flatten().min()
+        let groups = self.ending_groups.iter().map(|(_, retry)| retry.at).min();
+        let orphans = self.orphans.as_ref().map(|retry| retry.at);
+        [leftovers, groups, orphans, self.program_folders.deadline()].into_iter().flatten().min()
     }
 
-    /// Whether shepherds or cgroups are left.
+    /// Whether shepherds, other processes or cgroups are left.
     pub fn is_ending(&self) -> bool {
-        !(self.ending_shepherds.is_empty() && self.ending_groups.is_empty())
+        self.orphans.is_some()
+            || !(self.ending_shepherds.is_empty() && self.ending_groups.is_empty())
     }
 
     /// Ends all jobs. What they have left is removed as they end.

@@ -148,7 +148,6 @@ impl Keeper {
             .map_err(|errno| errno.to_string())?;
         let (jobs, errors) =
             KeptJobs::new(options.no_namespace, options.interfaces, known_children.clone());
-        errors.iter().for_each(|error| warn(&format!("left by an earlier scored: {error}")));
         // A daemon in the realtime class waits for the answers.
         let _ = realtime::enter(Inherit::Normal);
         let mut keeper = Self {
@@ -164,6 +163,9 @@ impl Keeper {
             log_limit: TokenBucket::new(LOG_BURST, LOG_INTERVAL, Instant::now()),
         };
         keeper.report(&Event::Ready { link_key });
+        for error in errors {
+            keeper.log(&format!("left by an earlier scored: {error}"));
+        }
         Ok(keeper)
     }
 
@@ -288,9 +290,15 @@ impl Keeper {
         let now = Instant::now();
         if self.log_limit.next_at(now).is_none() {
             self.log_limit.take(now);
-            warn(&format!("the keeper has refused {what}: {reason}"));
+            self.log(&format!("the keeper has refused {what}: {reason}"));
         }
         Reply::Refused { reason }
+    }
+
+    /// Logs a line. The daemon passes it on to a receiver in the network: the keeper has none.
+    fn log(&mut self, line: &str) {
+        warn(line);
+        self.report(&Event::Logged { line: line.to_owned() });
     }
 
     fn report(&mut self, event: &Event) {
@@ -329,7 +337,7 @@ impl Keeper {
             self.known_children.borrow_mut().remove(&pid);
             self.issuer.on_child_reaped(pid);
             let line = self.jobs.on_child_reaped(reaped);
-            line.iter().for_each(|line| warn(line));
+            line.iter().for_each(|line| self.log(line));
         }
     }
 

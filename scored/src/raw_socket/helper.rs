@@ -1,4 +1,5 @@
-//! The opener, which runs as root.
+//! The opener. It starts as root, and has become the user of the job, with the few capabilities that
+//! raw sockets need, before it reads what the user's shepherd sends.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +13,7 @@ use score_proto::frame;
 
 use super::{EndpointInfo, MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest, RawSocketGrant};
 use crate::sys::namespace::{self, Containment};
-use crate::sys::{fd_passing, process, realtime};
+use crate::sys::{credentials, fd_passing, process, realtime};
 
 /// The name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-opener";
@@ -24,15 +25,19 @@ pub struct HelperOptions {
     pub control: OwnedFd,
 }
 
-/// Starts an opener. Returns its process id, and the socket for the shepherd.
+/// Starts an opener for a job of the user with these ids. Returns its process id, and the socket for the shepherd.
 ///
 /// # Errors
 /// The error of the system call.
-pub fn start(plan: &RawSocketGrant) -> io::Result<(i32, OwnedFd)> {
+pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
     // Sent while the shepherd does not have its end: no other message can precede it.
-    fd_passing::send(&theirs, &frame::encode_datagram(plan).map_err(io::Error::other)?, &[])?;
+    fd_passing::send(
+        &theirs,
+        &frame::encode_datagram(&(owner, plan)).map_err(io::Error::other)?,
+        &[],
+    )?;
     let control = std::os::fd::AsRawFd::as_raw_fd(&ours).to_string();
     let arguments = ["scored", "-opener", "-control", &control];
     let arguments: Result<Vec<_>, _> = arguments.into_iter().map(std::ffi::CString::new).collect();
@@ -50,12 +55,15 @@ pub fn start(plan: &RawSocketGrant) -> io::Result<(i32, OwnedFd)> {
 pub fn run(options: HelperOptions) -> io::Result<()> {
     process::set_name(PROCESS_NAME);
     process::default_and_block_signals()?;
-    process::die_with_parent(libc::SIGKILL);
     let socket = options.control;
     // The user may have stopped the shepherd.
     setsockopt(&socket, SendTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
     let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;
-    let plan: RawSocketGrant = frame::decode_datagram(&bytes).map_err(io::Error::other)?;
+    let (owner, plan): ((u32, u32), RawSocketGrant) =
+        frame::decode_datagram(&bytes).map_err(io::Error::other)?;
+    credentials::become_raw_socket_opener(owner).map_err(io::Error::other)?;
+    // The kernel clears this when ids change.
+    process::die_with_parent(libc::SIGKILL);
     let mut open_counts = vec![0; plan.sets.len()];
     loop {
         let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;

@@ -1,8 +1,9 @@
 //! Raw Ethernet sockets for jobs of users. A shepherd has the rights of its user, who may not open
-//! raw sockets. On networks that scorehosts.db trusts, a process of root opens the sockets for it,
-//! one by one: the *opener*, which the daemon starts next to the shepherd. The daemon sends the
-//! opener the job's grant. The opener decodes nothing else but [`OpenRequest`], and keeps no socket
-//! that it passes on.
+//! raw sockets. On networks that scorehosts.db trusts, another process opens the sockets for it,
+//! one by one: the *opener*, which the keeper starts next to the shepherd. The keeper sends the
+//! opener the job's grant. Then the opener becomes the user, but keeps the capabilities that raw
+//! sockets need. It decodes nothing else but [`OpenRequest`], and keeps no socket that it passes
+//! on.
 //!
 //! What a user can do with such a socket: see docs/security.md.
 

@@ -85,6 +85,68 @@ pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
     verify_irrevocable((uid, gid)).map_err(|reason| failed("revocable", &reason))
 }
 
+/// The capabilities of a process that opens raw sockets: packet sockets, AF_XDP with its program,
+/// and memory that stays where it is.
+const RAW_SOCKET_CAPABILITIES: u64 =
+    1 << CAP_NET_RAW | 1 << CAP_NET_ADMIN | 1 << CAP_IPC_LOCK | 1 << CAP_BPF;
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_NET_RAW: u32 = 13;
+const CAP_IPC_LOCK: u32 = 14;
+const CAP_BPF: u32 = 39;
+/// _LINUX_CAPABILITY_VERSION_3
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// Changes this process, which has one thread and runs as root, to this user. Of its capabilities
+/// it keeps those that raw sockets need. Nobody can trace it, neither the user.
+///
+/// # Errors
+/// One line. The process must then exit.
+pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        format!("cannot give up the rights of root: {what}: {error}")
+    };
+    let last_error = |what: &str| failed(what, &std::io::Error::last_os_error());
+    let permitted = permitted_capabilities()
+        .ok_or_else(|| failed("/proc/self/status", &"the capabilities are missing"))?;
+    // SAFETY: plain prctl with integer arguments.
+    if unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) } != 0 {
+        return Err(last_error("prctl"));
+    }
+    let (new_uid, new_gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(&[new_gid]).map_err(|error| failed("setgroups", &error))?;
+    setresgid(new_gid, new_gid, new_gid).map_err(|error| failed("setresgid", &error))?;
+    setresuid(new_uid, new_uid, new_uid).map_err(|error| failed("setresuid", &error))?;
+    let kept = permitted & RAW_SOCKET_CAPABILITIES;
+    let [low, high] = [kept as u32, (kept >> 32) as u32];
+    let header: [u32; 2] = [CAPABILITY_VERSION, 0];
+    // Effective, permitted and inheritable ones, each in two words.
+    let sets: [u32; 6] = [low, low, 0, high, high, 0];
+    // SAFETY: both arrays have the layout of linux/capability.h for this version.
+    if unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) } != 0 {
+        return Err(last_error("capset"));
+    }
+    // SAFETY: plain prctl with integer arguments.
+    let result = unsafe {
+        libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0)
+            | libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0)
+            | libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    };
+    if result != 0 {
+        return Err(last_error("prctl"));
+    }
+    let root = Uid::from_raw(0);
+    match uid != 0 && setresuid(root, root, root).is_ok() {
+        true => Err(failed("setresuid", &"the rights of root can be regained")),
+        false => Ok(()),
+    }
+}
+
+fn permitted_capabilities() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapPrm:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
 /// Leaves the service's session keyring for a new one. It belongs to the uid of this moment, so the
 /// user calls this, not root.
 fn join_session_keyring() {
@@ -373,6 +435,27 @@ mod tests {
     }
 
     #[test]
+    fn the_opener_of_raw_sockets_is_the_user_and_can_open_them_and_nothing_of_roots() {
+        if !is_root() {
+            return;
+        }
+        let had = permitted_capabilities().unwrap();
+        assert!(in_child(|| {
+            let result = become_raw_socket_opener((54_321, 54_321));
+            let flags = nix::sys::socket::SockFlag::empty();
+            let kind = nix::sys::socket::SockType::Raw;
+            let packet = nix::sys::socket::AddressFamily::Packet;
+            let root = Uid::from_raw(0);
+            result == Ok(())
+                && nix::unistd::geteuid().as_raw() == 54_321
+                && permitted_capabilities() == Some(had & RAW_SOCKET_CAPABILITIES)
+                && nix::sys::socket::socket(packet, kind, flags, None).is_ok()
+                && setresuid(root, root, root).is_err()
+                && fs::read("/etc/shadow").is_err()
+        }));
+    }
+
+    #[test]
     fn an_accepted_connection_is_bound_to_the_file_of_its_listener_and_its_other_end_to_none() {
         if !is_root() {
             return;
@@ -387,7 +470,7 @@ mod tests {
             let (accepted, _) = listener.accept().unwrap();
             (listener, client, accepted)
         });
-        [1, 2].map(|number| fs::remove_file(path(number)).unwrap());
+        [1, 2].iter().for_each(|number| fs::remove_file(path(*number)).unwrap());
         let file = bound_file(&one).unwrap();
         assert_eq!(bound_file(&accepted).unwrap(), file);
         assert_ne!(bound_file(&other).unwrap(), file);

@@ -190,6 +190,17 @@ pub fn descendants_except(excluded: &HashSet<i32>) -> Vec<i32> {
     descendants
 }
 
+/// Kills the descendants that [`descendants_except`] returns, and reaps those that have ended.
+/// Returns whether there were any.
+pub fn kill_descendants_except(excluded: &HashSet<i32>) -> bool {
+    let found = descendants_except(excluded);
+    for pid in &found {
+        kill(*pid, libc::SIGKILL);
+        reap_one(*pid);
+    }
+    !found.is_empty()
+}
+
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, parentheses too: count from the last one.

@@ -102,8 +102,19 @@ impl TestKeeper {
         Reply::read(&receive(&self.calls)).unwrap()
     }
 
+    /// The next event, and the lines that the keeper has logged before.
+    fn event_after_lines(&self) -> (Event, Vec<String>) {
+        let mut lines = Vec::new();
+        loop {
+            match Event::read(&receive(&self.events)).unwrap() {
+                Event::Logged { line } => lines.push(line),
+                event => return (event, lines),
+            }
+        }
+    }
+
     fn event(&self) -> Event {
-        Event::read(&receive(&self.events)).unwrap()
+        self.event_after_lines().0
     }
 
     /// The connection of a new client of this uid, as a daemon accepts it, and its other end.
@@ -214,7 +225,10 @@ fn a_voucher_that_no_keeper_of_the_cluster_has_made_now_starts_nothing() {
     let (reply, sockets) = keeper.start_job(keeper.sealed(|_| {}));
     let Reply::Started { job } = reply else { panic!("{reply:?}") };
     drop(sockets);
-    assert!(matches!(keeper.event(), Event::Ended { job: ended, .. } if ended == job));
+    let (event, lines) = keeper.event_after_lines();
+    assert!(matches!(event, Event::Ended { job: ended, .. } if ended == job), "{event:?}");
+    // A daemon with a receiver of its log passes these lines on.
+    assert!(lines.len() > 3 && keeper.log().contains(&lines[0]), "{lines:?}");
     let act = |action| keeper.call(&Call::Act { job, action }, &[]);
     assert_eq!(act(Action::Remove), Reply::Done);
     assert!(matches!(act(Action::Remove), Reply::Failed { .. }), "it is removed once");

@@ -49,16 +49,29 @@ pub fn warn(text: &str) {
     log(4, text);
 }
 
+/// Passes on a line that another process of this scored has logged as a warning.
+pub fn forward_warning(text: &str) {
+    send_packet(4, &printable(text));
+}
+
+/// Text from other processes must not begin a new line.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 fn log(priority: u8, text: &str) {
-    // Text from other processes must not begin a new line.
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text = printable(text);
     match std::env::var_os("JOURNAL_STREAM") {
         Some(_) => eprintln!("<{priority}>{text}"),
         None => eprintln!("scored: {text}"),
     }
+    send_packet(priority, &text);
+}
+
+fn send_packet(priority: u8, text: &str) {
     if let Some(Receiver { socket, host }) = RECEIVER.get() {
         // The receiver may be missing. That must neither stop the daemon nor fill the other log.
-        let _ = socket.send(packet(priority, host, std::process::id(), &text).as_bytes());
+        let _ = socket.send(packet(priority, host, std::process::id(), text).as_bytes());
     }
 }
 

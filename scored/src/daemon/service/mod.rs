@@ -64,7 +64,7 @@ use crate::sys::{descriptor, probe, process};
 use config::{Config, ServiceOptions};
 use job_ids::JobIdAllocator;
 use keeper_start::SystemUser;
-pub use log::{info, warn};
+pub use log::{forward_warning, info, warn};
 use status_page::Page;
 use systemd::SystemdNotifier;
 
