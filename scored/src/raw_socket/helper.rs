@@ -1,5 +1,5 @@
-//! The opener. It starts as root, and has become the user of the job, with the few capabilities that
-//! raw sockets need, before it reads what the user's shepherd sends.
+//! The opener. It starts as root, and has become the user of the job, with the few capabilities
+//! that raw sockets need, before it reads what the user's shepherd sends.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,8 @@ pub struct HelperOptions {
     pub control: OwnedFd,
 }
 
-/// Starts an opener for a job of the user with these ids. Returns its process id, and the socket for the shepherd.
+/// Starts an opener for a job of the user with these ids. Returns its process id, and the socket
+/// for the shepherd.
 ///
 /// # Errors
 /// The error of the system call.
@@ -33,11 +34,8 @@ pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, Owned
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
     // Sent while the shepherd does not have its end: no other message can precede it.
-    fd_passing::send(
-        &theirs,
-        &frame::encode_datagram(&(owner, plan)).map_err(io::Error::other)?,
-        &[],
-    )?;
+    let start = frame::encode_datagram(&(owner, plan)).map_err(io::Error::other)?;
+    fd_passing::send(&theirs, &start, &[])?;
     let control = std::os::fd::AsRawFd::as_raw_fd(&ours).to_string();
     let arguments = ["scored", "-opener", "-control", &control];
     let arguments: Result<Vec<_>, _> = arguments.into_iter().map(std::ffi::CString::new).collect();
