@@ -10,8 +10,13 @@ use std::path::{Path, PathBuf};
 
 use mio::net::UnixListener;
 use mio::{Interest, Registry, Token};
+use nix::sys::socket::{Backlog, listen};
 
 use crate::sys::credentials;
+
+/// Clients that wait in the kernel, at most. Further ones wait in connect(2). The queue belongs to
+/// all users: it is short, so that those who come later do not wait for a flood of others.
+const MAX_QUEUED_CLIENTS: i32 = 32;
 
 /// A client that has connected.
 #[derive(Debug)]
@@ -51,6 +56,10 @@ impl LocalListener {
             fs::remove_file(path).map_err(with_path)?;
         }
         let listener = UnixListener::bind(path).map_err(with_path)?;
+        // Changes the length of the queue.
+        Backlog::new(MAX_QUEUED_CLIENTS)
+            .and_then(|backlog| listen(&listener, backlog))
+            .map_err(|errno| with_path(errno.into()))?;
         let mut local_listener =
             Self { listener, path: path.to_owned(), may_accept: true, fds_exhausted: false };
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(with_path)?;

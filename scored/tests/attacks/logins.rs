@@ -12,6 +12,7 @@ use score_proto::message::{
     ConsoleRequest, HostKind, HostSpec, JobRequest, JobSpec, SingleUserRequest,
 };
 use std::fs::OpenOptions;
+use std::io::Read;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -111,6 +112,12 @@ fn silent_clients_of_one_user_do_not_delay_the_login_of_another() {
         let clients: Vec<_> =
             run_as(ALICE, || std::iter::repeat_with(connect).take(CLIENTS).collect());
         std::thread::sleep(Duration::from_secs(4));
+        let mut last = clients.last().unwrap();
+        let mut refusal = Vec::new();
+        last.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        last.read_to_end(&mut refusal).unwrap();
+        let refusal = String::from_utf8_lossy(&refusal);
+        assert!(refusal.contains("other clients of yours have connected"), "{refusal}");
         drop(clients);
     });
     assert!(wait < Duration::from_secs(2), "another user waited {wait:?}");

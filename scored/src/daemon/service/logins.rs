@@ -1,8 +1,10 @@
 //! Logins: clients of the local socket, and logins that the daemons of other hosts forward.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{MsgFlags, send};
 use score_job::cluster::{self, SessionId};
 use score_job::host::usage::forward_cost;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
@@ -12,6 +14,7 @@ use score_proto::job_control::Owner;
 use score_proto::message::{Login, ServerMessage, UserRequest};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
 
+use super::super::local_listener::AcceptedClient;
 use super::super::session::ClientSession;
 use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
 use super::super::{Daemon, TokenOwner};
@@ -20,22 +23,27 @@ use super::{LogTopic, Role, Service, info};
 use score_job::jobs::ClientJob;
 
 /// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
-/// descriptor and some KiB. A burst of as many scruns of one user loses none, however late they are
-/// scheduled, unless their messages wait for [`BUSY_EVICTION_GRACE`] and others need the room.
-const MAX_UNAUTHENTICATED: usize = 1024;
+/// descriptor and some KiB. A burst of a quarter as many scruns of one user loses none, however
+/// late they are scheduled, unless their messages wait for [`BUSY_EVICTION_GRACE`] and others need
+/// the room.
+const MAX_UNAUTHENTICATED: usize = 4096;
 /// Clients without login have this share of the descriptors at most. The others are for jobs.
 const UNAUTHENTICATED_FD_SHARE: u64 = 4;
 /// If there are more clients without login, the user with the most of them loses the oldest, but
 /// none that is younger than this. A scrun sends its login as soon as it has connected. It is read
 /// in the same turn of the loop in which the client is accepted, so that only a scrun that the
-/// kernel has interrupted just there needs the time. A silent flood of 4,096 clients, which is
-/// the length of the listen queue, delays another user by four times this.
+/// kernel has interrupted just there needs the time.
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
 /// The same for clients that have sent messages which the daemon has not read yet.
 const BUSY_EVICTION_GRACE: Duration = Duration::from_secs(2);
 /// Clients that are dropped in one turn of the loop to make room, at most: other work goes on, and
 /// if few clients wait, few are dropped for them.
 const MAX_EVICTED_PER_TICK: usize = 128;
+/// One user may have this part of the clients without login, as far as they are silent. Further
+/// ones are refused at once, which costs little: other users need not wait until room is made.
+const SILENT_SHARE: usize = 4;
+/// Clients that are accepted in one turn of the loop, at most.
+const MAX_ACCEPTED_PER_TURN: usize = 32;
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest user name, in bytes.
@@ -47,6 +55,37 @@ struct UnauthenticatedClient {
     connected_at: Instant,
     session_key: usize,
     uid: u32,
+}
+
+/// When no clients are accepted, because users without time have had theirs accepted before. The
+/// daemon has to accept them, too, since the kernel does not say whose client comes next. It then
+/// pauses for as long as it has worked: such clients get half of the daemon's processor.
+#[derive(Debug)]
+pub struct AcceptPauses {
+    end: Instant,
+    /// Pauses that are still to be made.
+    owed: Duration,
+}
+
+impl AcceptPauses {
+    /// No pause.
+    pub fn new(now: Instant) -> Self {
+        Self { end: now, owed: Duration::ZERO }
+    }
+
+    /// The daemon has worked so long for a client whose user has no time left.
+    fn add(&mut self, now: Instant, time_used: Duration) {
+        self.owed += time_used;
+        // The loop cannot wait for a shorter time.
+        if self.owed >= Duration::from_millis(1) {
+            self.end = now + std::mem::take(&mut self.owed);
+        }
+    }
+
+    /// When clients are accepted again.
+    pub fn end(&self) -> Instant {
+        self.end
+    }
 }
 
 /// The largest number of clients without login in a process that may have this many descriptors.
@@ -75,19 +114,73 @@ impl Daemon {
     /// Accepts clients of the local socket, as long as there is room.
     pub fn accept_local_clients(&mut self) {
         let room = self.service.as_ref().map_or(0, |service| service.max_unauthenticated);
-        for _ in self.unauthenticated().count()..room {
+        let room = room.saturating_sub(self.unauthenticated().count());
+        if !self.service.as_ref().is_some_and(|service| service.listener.may_accept) {
+            return;
+        }
+        let crowding_uids = self.crowding_uids();
+        for _ in 0..room.min(MAX_ACCEPTED_PER_TURN) {
             let started_at = Instant::now();
             let Some(service) = &mut self.service else { return };
-            let Some(client) = service.listener.accept() else { return };
-            let session_key = self.next_token;
-            let token = self.allocate_token(TokenOwner::Session(session_key));
-            let (socket, ids) = (client.socket, client.credentials);
-            match ClientSession::unauthenticated(socket, ids, self.poll.registry(), token) {
-                Ok(session) => _ = self.sessions.insert(session_key, session),
-                Err(_) => _ = self.token_owners.remove(&token),
+            if service.accept_pauses.end() > started_at {
+                return;
             }
-            self.usage.charge_time(ids.0, started_at.elapsed());
+            let Some(client) = service.listener.accept() else { return };
+            let (uid, _) = client.credentials;
+            match crowding_uids.contains(&uid) {
+                true => self.refuse_client(&client),
+                false => self.add_client(client),
+            }
+            let time_used = started_at.elapsed();
+            if !self.usage.has_time(uid)
+                && let Some(service) = &mut self.service
+            {
+                service.accept_pauses.add(started_at, time_used);
+            }
+            self.usage.charge_time(uid, time_used);
         }
+    }
+
+    fn add_client(&mut self, client: AcceptedClient) {
+        let session_key = self.next_token;
+        let token = self.allocate_token(TokenOwner::Session(session_key));
+        let AcceptedClient { socket, credentials } = client;
+        match ClientSession::unauthenticated(socket, credentials, self.poll.registry(), token) {
+            Ok(session) => _ = self.sessions.insert(session_key, session),
+            Err(_) => _ = self.token_owners.remove(&token),
+        }
+    }
+
+    /// Refuses a client whose user has too many silent ones, without a session.
+    fn refuse_client(&mut self, client: &AcceptedClient) {
+        let (uid, _) = client.credentials;
+        let count = self.max_silent_per_user();
+        let reason = format!("{count} other clients of yours have connected and not logged in");
+        let refusal = ServerMessage::Refused { reason, code: EXIT_FAILED };
+        let mut bytes = Vec::new();
+        if frame::encode(&refusal, &mut bytes).is_ok() {
+            // The socket is new: the message fits, or the client has gone.
+            let _ = send(client.socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL);
+        }
+        let service = self.service.as_mut();
+        let text = format!("uid {uid}: {count} clients have not logged in: another one is refused");
+        service.into_iter().for_each(|one| one.warn_about(LogTopic::User(uid), &text));
+    }
+
+    /// Users who have as many silent clients as they may have.
+    fn crowding_uids(&self) -> HashSet<u32> {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for client in self.unauthenticated().filter(|client| self.is_silent(client)) {
+            *counts.entry(client.uid).or_default() += 1;
+        }
+        let max_silent = self.max_silent_per_user();
+        counts.retain(|_, count| *count >= max_silent);
+        counts.into_keys().collect()
+    }
+
+    fn max_silent_per_user(&self) -> usize {
+        let max_unauthenticated = self.service.as_ref().map_or(0, |one| one.max_unauthenticated);
+        (max_unauthenticated / SILENT_SHARE).max(1)
     }
 
     /// Drops clients that have not logged in in time, and others if there is no room for the next
@@ -165,8 +258,9 @@ impl Daemon {
         // Not at once: if descriptors have run out, nothing can be done now.
         let retry_delay = Duration::from_millis(20);
         if service.listener.may_accept && !self.lacks_room() {
-            // Some clients have logged in, or were dropped, since there was no room.
-            return Some(Duration::ZERO);
+            // There is more than was accepted in this turn, or clients have logged in or were
+            // dropped since there was no room.
+            return Some(service.accept_pauses.end().saturating_duration_since(now));
         }
         let connected_at = self.unauthenticated().map(|client| client.connected_at).min();
         let timeout = if service.listener.may_accept { EVICTION_GRACE } else { LOGIN_TIMEOUT };
@@ -425,6 +519,21 @@ mod tests {
         let evicted = evicted(clients, at(1000));
         assert_eq!(evicted.len(), MAX_EVICTED_PER_TICK);
         assert!(evicted.iter().all(|client| client.uid == 3 && client.session_key < 200));
+    }
+
+    #[test]
+    fn the_pauses_between_accepts_add_up_to_the_time_used() {
+        let start = Instant::now();
+        let used = Duration::from_micros(100);
+        let mut pauses = AcceptPauses::new(start);
+        let mut now = start;
+        for _ in 0..1000 {
+            now = now.max(pauses.end()) + used;
+            pauses.add(now, used);
+        }
+        let total = now - start;
+        let expected = used * 2000;
+        assert!(total <= expected && expected - total < Duration::from_millis(2), "{total:?}");
     }
 
     #[test]

@@ -65,6 +65,7 @@ use config::{Config, ServiceOptions};
 use job_ids::JobIdAllocator;
 use keeper_start::SystemUser;
 pub use log::{forward_warning, info, warn};
+use logins::AcceptPauses;
 use status_page::Page;
 use systemd::SystemdNotifier;
 
@@ -106,6 +107,7 @@ pub struct Service {
     listener: LocalListener,
     /// The largest number of clients without login.
     max_unauthenticated: usize,
+    accept_pauses: AcceptPauses,
     role: Role,
     started_at: Instant,
     /// The addresses of the daemons of other hosts, as far as they are known.
@@ -206,6 +208,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         config,
         listener,
         max_unauthenticated: logins::max_unauthenticated(descriptor_limit),
+        accept_pauses: AcceptPauses::new(Instant::now()),
         role,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),
