@@ -126,6 +126,7 @@ struct Args {
     new_key: PathBuf,
     owner: Option<OsString>,
     programs: Option<PathBuf>,
+    membership_files: Vec<PathBuf>,
     cpu_file: Option<PathBuf>,
     oom_file: Option<PathBuf>,
     service: service::ServiceOptions,
@@ -182,6 +183,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             program_folder: args.programs,
             outer_proc: args.proc_dir,
             owner: args.owner.as_deref().map(owner_arg::read).transpose()?,
+            membership_files: args.membership_files,
             cgroup_counters: shepherd::CgroupCounters {
                 cpu_file: args.cpu_file,
                 oom_file: args.oom_file,
@@ -247,6 +249,7 @@ impl Args {
             "-directory" => self.directory = Some(value()?.clone()),
             "-programs" => self.programs = Some(value()?.into()),
             "-owner" => self.owner = Some(value()?.clone()),
+            "-cgroup" => self.membership_files.push(value()?.into()),
             "-cpufile" => self.cpu_file = Some(value()?.into()),
             "-oomfile" => self.oom_file = Some(value()?.into()),
             "-group" => self.service.group = Some(text(value()?)),

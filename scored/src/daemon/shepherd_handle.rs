@@ -41,7 +41,7 @@ pub struct ShepherdArgs<'a> {
     pub program_folder: Option<&'a Path>,
     /// The user that the shepherd becomes.
     pub owner: Option<&'a Owner>,
-    /// The job's cgroup, if the kernel counts its usage.
+    /// The job's cgroup, which the shepherd joins: this process must not wait for the kernel.
     pub group: Option<&'a Group>,
     /// The raw sockets that the shepherd may have opened for it.
     pub raw_socket_grant: Option<raw_socket::RawSocketGrant>,
@@ -62,6 +62,8 @@ impl ShepherdArgs<'_> {
         for (option, value) in pairs {
             args.extend(value.into_iter().flat_map(|value| [option.into(), value]));
         }
+        let membership_files = self.group.iter().flat_map(|group| group.membership_files());
+        args.extend(membership_files.flat_map(|file| ["-cgroup".into(), file.into_os_string()]));
         args
     }
 }
@@ -334,6 +336,7 @@ fn run_forked(
             raw_socket_helper: None,
             outer_proc,
             owner: None,
+            membership_files: Vec::new(),
             cgroup_counters: CgroupCounters::default(),
         })
     };

@@ -167,9 +167,8 @@ impl KeptJobs {
         let shepherd =
             ChildShepherd::start(&args, sockets, self.no_namespace, &self.known_children)
                 .map_err(|error| format!("the job's shepherd cannot be started: {error}"))?;
-        let shepherd = job.shepherd.insert(shepherd);
-        let entered = job.group.enter(shepherd.pid());
-        entered.map_err(|error| format!("cgroup of the job: {error}"))
+        job.shepherd = Some(shepherd);
+        Ok(())
     }
 
     /// Does this with a job.

@@ -39,7 +39,7 @@ use score_proto::job_control::{JobReport, Owner};
 use crate::framed_socket::FramedSocket;
 use crate::raw_socket::RawSocketClient;
 use crate::sys::realtime::{self, Inherit};
-use crate::sys::{credentials, descriptor, process};
+use crate::sys::{cgroup, credentials, descriptor, process};
 use gang_switch::SwitchHandle;
 use job_runner::JobRunner;
 pub use limit_enforcer::CgroupCounters;
@@ -76,6 +76,8 @@ pub struct ShepherdOptions {
     pub outer_proc: Option<OwnedFd>,
     /// Owner of the job, if it is not the user who started scored.
     pub owner: Option<Owner>,
+    /// The files by which the shepherd joins the job's cgroup, if it has one.
+    pub membership_files: Vec<PathBuf>,
     /// Files in which the kernel counts the job's resource usage.
     pub cgroup_counters: CgroupCounters,
 }
@@ -102,7 +104,9 @@ pub fn run(options: ShepherdOptions) -> io::Result<()> {
     if let Some(owner) = &options.owner {
         // For the switch thread, while this process still has the permission.
         let _ = realtime::enter(Inherit::Realtime);
-        if let Err(reason) = credentials::become_owner(owner) {
+        let joined = cgroup::join(&options.membership_files)
+            .map_err(|error| format!("cgroup of the job: {error}"));
+        if let Err(reason) = joined.and_then(|()| credentials::become_owner(owner)) {
             reports.add(JobReport::JobFailed { code: EXIT_FAILED, reason });
             reports.flush(poll.registry());
             std::process::exit(EXIT_SETUID_FAILED.into());

@@ -325,13 +325,19 @@ impl ControllerPath {
     }
 }
 
+/// Moves this process into the group of these files. So are the processes that it starts from now
+/// on. The kernel may take some milliseconds for that, because it waits for all processors.
+///
+/// # Errors
+/// As write(2) on cgroup.procs.
+pub fn join(membership_files: &[PathBuf]) -> io::Result<()> {
+    membership_files.iter().try_for_each(|file| fs::write(file, "0"))
+}
+
 impl Group {
-    /// Moves a process into the group. Processes that it starts from now on are in the group, too.
-    ///
-    /// # Errors
-    /// As write(2) on cgroup.procs.
-    pub fn enter(&self, pid: i32) -> io::Result<()> {
-        self.dirs.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+    /// The files by which a process [`join`]s the group.
+    pub fn membership_files(&self) -> impl Iterator<Item = PathBuf> {
+        self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
     }
 
     /// How many processes of the group the kernel has killed for lack of memory.
@@ -476,7 +482,7 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        group.enter(child.id() as i32).unwrap();
+        add(&group, child.id());
         drop(child.stdin.take());
         let deadline = Instant::now() + Duration::from_secs(10);
         let used = || group.cpu_file.as_deref().and_then(cpu_ns).unwrap();
@@ -491,6 +497,11 @@ mod tests {
         assert!(group.dirs.iter().all(|dir| !dir.exists()));
     }
 
+    /// Moves a process into the group.
+    fn add(group: &Group, pid: u32) {
+        group.membership_files().for_each(|file| fs::write(file, pid.to_string()).unwrap());
+    }
+
     /// A child that computes for ever, in the group.
     fn busy_child(group: &Group) -> std::process::Child {
         let mut child = std::process::Command::new("/bin/sh")
@@ -498,7 +509,7 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        group.enter(child.id() as i32).unwrap();
+        add(group, child.id());
         drop(child.stdin.take());
         child
     }
@@ -618,7 +629,7 @@ mod tests {
             .map(|_| std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap())
             .collect();
         let mut bystander = children.pop().unwrap();
-        children.iter().for_each(|child| group.enter(child.id() as i32).unwrap());
+        children.iter().for_each(|child| add(&group, child.id()));
         group.kill_one_by_one();
         for child in &mut children {
             wait_until("a child survives", || child.try_wait().unwrap().is_some());
