@@ -2,6 +2,7 @@
 //! processes. A job has one master, whatever the number of its hosts.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::job_control::{
@@ -161,7 +162,7 @@ impl JobMaster {
             subscribers: Subscribers::default(),
             actions: Vec::new(),
         };
-        (job, Order::Job(JobOrder::StartJob(Box::new(begin))))
+        (job, Order::Job(JobOrder::StartJob(Arc::new(begin))))
     }
 
     /// Whether scrun has been notified of the end of the job.

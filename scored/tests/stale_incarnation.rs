@@ -97,7 +97,7 @@ impl Server {
     fn send_begin(&mut self, job_incarnation: u64, script: &str) {
         let spec = job(1, vec![sh(script)]);
         let start = JobStart { job: JOB, secret: 1, spec, owner: None };
-        self.send_job_order(job_incarnation, JobOrder::StartJob(Box::new(start)));
+        self.send_job_order(job_incarnation, JobOrder::StartJob(start.into()));
     }
 
     /// The first received message that `select` accepts.

@@ -15,6 +15,7 @@ mod tree_positions;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use score_proto::client_session::SESSION_JOB;
 use score_proto::job_control::{
@@ -205,7 +206,7 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Launch {
     /// What the hosts of the job learn.
-    pub start: Box<JobStart>,
+    pub start: Arc<JobStart>,
     /// The hosts of the job.
     pub placement: Placement,
     /// Who has to know the path of the job's directory before it exists.

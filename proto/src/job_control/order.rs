@@ -1,5 +1,7 @@
 //! Orders of a job's master, on their way down the tree.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{HostNetworkAddress, JobStart, ProgramAnswer, SwitchOrder};
@@ -31,7 +33,7 @@ pub enum Order {
 pub enum JobOrder {
     /// The job; once. Every host answers [`super::JobReport::Ready`] or
     /// [`super::JobReport::Refused`].
-    StartJob(Box<JobStart>),
+    StartJob(Arc<JobStart>),
     /// Start every process of this stage.
     StartStage(u32),
     /// scrun has written all output from before [`super::OutputReport::Flush`] with this token.

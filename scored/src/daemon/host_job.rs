@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use mio::{Registry, Token};
@@ -130,7 +131,7 @@ impl HostJob {
     }
 
     /// Begins the job here. The result is reported.
-    pub fn begin(&mut self, begin: &JobStart, context: StartContext<'_>) {
+    pub fn begin(&mut self, begin: &Arc<JobStart>, context: StartContext<'_>) {
         let sweep_due = context.sweep_due;
         match self.try_begin(begin, context) {
             Ok(()) => {
@@ -171,7 +172,7 @@ impl HostJob {
 
     fn try_begin(
         &mut self,
-        begin: &JobStart,
+        begin: &Arc<JobStart>,
         context: StartContext<'_>,
     ) -> Result<(), (u8, String)> {
         let placement = &self.placement;
@@ -193,7 +194,7 @@ impl HostJob {
         let placement = &self.placement;
         shepherd.control_link.queue(&ShepherdOrder::Hello { version: PROTOCOL_VERSION });
         shepherd.control_link.queue(&ShepherdOrder::SetPlacement(placement.clone()));
-        let start = JobOrder::StartJob(Box::new(begin.clone()));
+        let start = JobOrder::StartJob(Arc::clone(begin));
         shepherd.control_link.queue(&ShepherdOrder::Job(start));
         shepherd.control_link.flush();
         Ok(())

@@ -2,6 +2,7 @@
 //! answer without the job master.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use score_job::limits::JobLimits;
@@ -54,7 +55,7 @@ impl JobRunner {
 
     fn on_job_order(&mut self, order: JobOrder) {
         match order {
-            JobOrder::StartJob(job_start) => self.start_job(*job_start),
+            JobOrder::StartJob(job_start) => self.start_job(Arc::unwrap_or_clone(job_start)),
             JobOrder::StartStage(stage) => self.start_stage(stage as usize),
             JobOrder::Flushed { token, host: _ } => {
                 if let Some((key, id)) = self.pending_flushes.remove(&token) {
