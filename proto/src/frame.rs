@@ -195,11 +195,13 @@ pub fn fuzz(bytes: &[u8]) {
     check_stream::<JobMessage<crate::message::SingleUserRequest>>(bytes);
     check_stream::<JobMessage<crate::message::Login>>(bytes);
     check_stream::<JobMessage<crate::message::UserRequest>>(bytes);
+    check_stream::<JobMessage<crate::message::JobRequest>>(bytes);
     check_stream::<JobMessage<crate::message::ServerMessage>>(bytes);
     check_stream::<crate::job_control::ShepherdOrder>(bytes);
     check_stream::<crate::job_control::ShepherdReport>(bytes);
     check_stream::<crate::job_control::SwitchOrder>(bytes);
     check_stream::<crate::job_control::SwitchReport>(bytes);
+    check_datagram::<crate::peer_message::PeerMessage>(bytes);
     check_datagram::<crate::job_control::HopOrder>(bytes);
     check_datagram::<crate::job_control::HopReport>(bytes);
     check_datagram::<crate::message::Call>(bytes);
