@@ -28,6 +28,7 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
             (3 minutes)
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
+  mutants PACKAGE  only by itself: changes of a package that its tests do not notice
   machines  only by itself: time slices on two virtual machines at once, and a lost machine
   -count N  number of jobs, or of stops     -minutes N  time limit
   -quick    a short run, as in every test run
