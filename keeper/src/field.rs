@@ -139,11 +139,6 @@ impl FieldWriter {
         items.iter().take(usize::from(count)).for_each(|one| item(self, one));
     }
 
-    /// The bytes so far.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
     /// All bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0

@@ -470,6 +470,19 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_comes_with_one_descriptor_and_a_start_with_two() {
+        for (call, count) in [
+            (Call::Vouch { session: 1 }, 1),
+            (Call::Renew { voucher: Vec::new() }, 1),
+            (Call::Verify { voucher: Vec::new() }, 0),
+            (Call::Start(StartRequest::default()), 2),
+            (Call::Act { job: 1, action: Action::Freeze }, 0),
+        ] {
+            assert_eq!(call.descriptor_count(), count, "{call:?}");
+        }
+    }
+
+    #[test]
     fn a_long_text_is_cut_between_characters() {
         let reply = Reply::Failed { reason: "é".repeat(MAX_TEXT_LEN) + "x" };
         let cut = Reply::Failed { reason: "é".repeat(MAX_TEXT_LEN / 2) };

@@ -228,6 +228,29 @@ mod tests {
         assert_eq!(VoucherKey::new(&KEY).open(&bytes, NOW), Err(VoucherError::Forged));
         let bytes = VoucherKey(link_key(&KEY)).seal(&voucher());
         assert_eq!(VoucherKey::new(&KEY).open(&bytes, NOW), Err(VoucherError::Forged));
+        assert_ne!(link_key(&KEY), link_key(&[8; KEY_LEN]), "each cluster has its own");
+    }
+
+    #[test]
+    fn each_refusal_says_why_and_no_key_is_shown() {
+        use VoucherError::{Expired, Forged, FromTheFuture, Malformed};
+        for (error, why) in [
+            (Malformed, "malformed"),
+            (Forged, "not of a keeper"),
+            (Expired, "has expired"),
+            (FromTheFuture, "ends too late"),
+        ] {
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        assert_eq!(format!("{:?}", VoucherKey::new(&KEY)), "VoucherKey(hidden)");
+        assert!(FieldError.to_string().contains("field"));
+    }
+
+    #[test]
+    fn a_voucher_of_the_longest_length_is_read_and_a_longer_one_is_malformed() {
+        let open = |len| VoucherKey::new(&KEY).open(&vec![0; len], NOW);
+        assert_eq!(open(MAX_VOUCHER_LEN), Err(VoucherError::Forged));
+        assert_eq!(open(MAX_VOUCHER_LEN + 1), Err(VoucherError::Malformed));
     }
 
     #[test]
