@@ -36,7 +36,8 @@ fn mutants(package: &str, options: &[String]) -> Result<(), String> {
         return Err("soak mutants: cargo-mutants is missing: cargo install cargo-mutants".into());
     }
     let results = run::target_dir()?;
-    let mut command = run::cargo(&["mutants", "--package", package, "--output"]);
+    let mut command =
+        run::cargo(&["mutants", "--package", package, "--profile", "mutants", "--output"]);
     command.arg(results).args(options).env("SCORE_SIM_SEEDS", MUTANT_SEEDS);
     run::run_checked(&mut command)
 }
