@@ -468,17 +468,6 @@ impl ServerState {
         self.drop_usage_if_unused(found.user.uid);
     }
 
-    pub(super) fn on_job_host_failed(
-        &mut self,
-        number: JobId,
-        host: HostId,
-        reason: &str,
-        now: MonotonicTime,
-    ) {
-        let text = format!("host {}: {reason}", self.name(host));
-        self.end_running(number, &text, now);
-    }
-
     /// A host was declared down: its shares of all jobs are lost, and these jobs end.
     pub(super) fn on_host_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
         let has_share_there = |run: &RunningJob| {

@@ -330,13 +330,6 @@ impl ServerState {
         self.suspect_descendants(host, self.config.times.silence * 3 / 2, now);
     }
 
-    pub(super) fn mark_defect(&mut self, host: HostId, defect: bool) {
-        if let Some(found) = self.hosts.get_mut(host as usize) {
-            found.config.defect = defect;
-            self.needs_scheduling = true;
-        }
-    }
-
     /// The server itself did not run for a while: no host is suspected because of that time.
     fn extend_deadlines(&mut self, delay: MonotonicTime) {
         for host in &mut self.hosts {

@@ -29,8 +29,8 @@
 //!   that it does not have.
 //! - Kill orders are repeated until `Released` or `HostDown`, because the link may have broken
 //!   during one.
-//! - If a link of a job breaks, the daemon below it kills its part of that job. The server is
-//!   notified by `JobHostFailed` with the host.
+//! - If a link of a job breaks, the daemon below it kills its part of that job. The job's master
+//!   ends the other parts, and the server is notified by `Finished`.
 //! - Received messages are read before `Tick` is reported. A machine that was stopped reads first.
 //! - [`Timeouts::silence`] is longer than an interruption that must do no harm: TCP tries again
 //!   about 6 s after the beginning of an interruption of 5 s.
@@ -257,25 +257,8 @@ pub enum ClusterEvent {
         /// Exit code.
         code: u8,
     },
-    /// A host of the job cannot be reached although it is up in the cluster, or cannot continue the
-    /// job.
-    JobHostFailed {
-        /// The job.
-        job: JobId,
-        /// The host.
-        host: HostId,
-        /// The reason.
-        reason: String,
-    },
     /// A user ends a job.
     KillJob(JobPermit),
-    /// The operator marks a host as defect or as repaired.
-    SetDefective {
-        /// The host.
-        host: HostId,
-        /// Whether the host is defect.
-        defect: bool,
-    },
     /// The time [`ServerState::deadline`] is reached.
     Tick,
 }

@@ -66,11 +66,7 @@ impl ServerState {
             ClusterEvent::Logout { session } => self.on_logout(session, "its scrun has gone", now),
             ClusterEvent::Released { job, hosts } => self.on_released(job, &hosts),
             ClusterEvent::Finished { job, code } => self.on_finished(job, code, now),
-            ClusterEvent::JobHostFailed { job, host, reason } => {
-                self.on_job_host_failed(job, host, &reason, now)
-            }
             ClusterEvent::KillJob(permit) => self.on_kill_job(&permit, now),
-            ClusterEvent::SetDefective { host, defect } => self.mark_defect(host, defect),
             ClusterEvent::Tick => {
                 self.tick_hosts(now);
                 self.tick_jobs(now);

@@ -168,9 +168,7 @@ fn random_faults_violate_no_invariant() {
         // The test would prove nothing if no events happened.
         let total = |counter: fn(&Coverage) -> u64| all.iter().map(counter).sum::<u64>();
         assert!(total(|counts| counts.started) > 1000 && total(|counts| counts.refused) > 100);
-        assert!(
-            total(|counts| counts.completed) > 500 && total(|counts| counts.blamed_hosts) > 100
-        );
+        assert!(total(|counts| counts.completed) > 500 && total(|counts| counts.blamed_hosts) > 50);
         assert!(total(|counts| counts.declared_down) > 100 && total(|counts| counts.resets) > 100);
     }
 }

@@ -171,13 +171,8 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
             ClusterEvent::Released { job, hosts: NodeSet::from(0..end) }
         }),
         2 => (0u32..20, any::<u8>()).prop_map(|(job, code)| ClusterEvent::Finished { job, code }),
-        1 => (0u32..20, host()).prop_map(move |(job, host)| {
-            ClusterEvent::JobHostFailed { job, host, reason: reason() }
-        }),
         1 => (0u32..4, 0u32..20)
             .prop_map(|(uid, job)| ClusterEvent::KillJob(JobPermit::forged(uid, job))),
-        1 => (host(), any::<bool>())
-            .prop_map(|(host, defect)| ClusterEvent::SetDefective { host, defect }),
         1 => Just(ClusterEvent::Tick),
     ]
 }

@@ -564,6 +564,7 @@ fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
 fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
     let mut config = cluster_config(3, 2);
     config.hosts[3].spare_for = NodeSet::from(0..3);
+    config.hosts[2].defect = true;
     let mut cluster = ServerState::new(config, at_second(0));
     cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
     for host in 1..=3 {
@@ -572,7 +573,6 @@ fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
     let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
     let three = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, false);
     assert!(!reason(&cluster.on(submit(1, 1, three), at_second(0))).is_empty());
-    cluster.on(ClusterEvent::SetDefective { host: 2, defect: true }, at_second(0));
     let actions = cluster.on(submit(1, 2, two), at_second(0));
     let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(shares[..], [share(1, 1), share(3, 1)]);
@@ -580,19 +580,20 @@ fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
 
 #[test]
 fn a_spare_stands_in_for_its_own_hosts_only() {
-    let mut config = cluster_config(3, 2);
-    config.hosts[3].spare_for = NodeSet::one(1);
-    let mut cluster = ServerState::new(config, at_second(0));
-    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
-    for host in 1..=3 {
-        cluster.on(child(host, 100, 1), at_second(0));
-    }
-    let two = || request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
-    cluster.on(ClusterEvent::SetDefective { host: 2, defect: true }, at_second(0));
-    assert!(!reason(&cluster.on(submit(1, 1, two()), at_second(0))).is_empty());
-    cluster.on(ClusterEvent::SetDefective { host: 2, defect: false }, at_second(0));
-    cluster.on(ClusterEvent::SetDefective { host: 1, defect: true }, at_second(0));
-    let actions = cluster.on(submit(1, 2, two()), at_second(0));
+    let actions_without = |defect: usize| {
+        let mut config = cluster_config(3, 2);
+        config.hosts[3].spare_for = NodeSet::one(1);
+        config.hosts[defect].defect = true;
+        let mut cluster = ServerState::new(config, at_second(0));
+        cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+        for host in 1..=3 {
+            cluster.on(child(host, 100, 1), at_second(0));
+        }
+        let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
+        cluster.on(submit(1, 1, two), at_second(0))
+    };
+    assert!(!reason(&actions_without(2)).is_empty());
+    let actions = actions_without(1);
     let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(shares[..], [share(2, 1), share(3, 1)]);
 }

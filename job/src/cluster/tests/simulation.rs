@@ -496,7 +496,7 @@ impl Simulation {
                 self.step_member(to, tree_member::MemberEvent::Received { from, message })
             }
             Message::ShareReleased { job, share, did_run } => {
-                self.on_share_released(from, job, share, did_run)
+                self.on_share_released(job, share, did_run)
             }
             Message::Start { job, incarnation, share, procs, run_time } => {
                 self.start_share(to, (job, share, procs), incarnation, run_time);

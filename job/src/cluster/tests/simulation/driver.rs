@@ -61,12 +61,20 @@ impl Simulation {
             };
             let jobs = self.masters.iter().filter(|(_, master)| has_share_there(master));
             for job in jobs.map(|(job, _)| *job).collect::<Vec<_>>() {
-                let reason = "its link was lost".to_owned();
-                self.step_server(ClusterEvent::JobHostFailed { job, host, reason }, now);
+                self.fail_job(job, now);
             }
         }
         self.step_server(event, now);
         self.schedule_tick(SERVER);
+    }
+
+    /// The master of a job cannot go on without one of its hosts.
+    fn fail_job(&mut self, job: JobId, now: MonotonicTime) {
+        let Some(master) = self.masters.get_mut(&job) else { return };
+        if !std::mem::replace(&mut master.killing, true) {
+            self.kill_shares(job);
+            self.step_server(ClusterEvent::Finished { job, code: 1 }, now);
+        }
     }
 
     fn step_server(&mut self, event: ClusterEvent, now: MonotonicTime) {
@@ -106,8 +114,10 @@ impl Simulation {
                     .insert(job, Master { shares, released, killing: false, finished: false });
             }
             ClusterAction::End { job, .. } => {
-                if let Some(master) = self.masters.get_mut(&job) {
-                    assert!(!std::mem::replace(&mut master.killing, true));
+                // Its master may have ended it already.
+                if let Some(master) = self.masters.get_mut(&job)
+                    && !std::mem::replace(&mut master.killing, true)
+                {
                     self.kill_shares(job);
                 }
             }
@@ -199,13 +209,7 @@ impl Simulation {
         );
     }
 
-    pub(super) fn on_share_released(
-        &mut self,
-        host: HostId,
-        job: JobId,
-        share: u32,
-        did_run: bool,
-    ) {
+    pub(super) fn on_share_released(&mut self, job: JobId, share: u32, did_run: bool) {
         let Some(master) = self.masters.get_mut(&job) else { return };
         master.released.insert(share);
         let all_released = master.released.len() == master.shares.len() as u32;
@@ -213,8 +217,7 @@ impl Simulation {
             && !master.killing
             && !std::mem::replace(&mut master.finished, all_released);
         if !did_run && !master.killing {
-            let reason = "it cannot start the job".to_owned();
-            self.deliver_to_server(ClusterEvent::JobHostFailed { job, host, reason });
+            self.fail_job(job, self.now);
         }
         if is_finished {
             self.deliver_to_server(ClusterEvent::Finished { job, code: 0 });
