@@ -6,6 +6,7 @@ use score_proto::job_control::{JobReport, Placement, Report};
 use score_proto::message::{JobEnd, JobRequest, ServerMessage};
 use score_proto::observation::Metrics;
 
+use super::tree_positions::TreePosition;
 use super::{ClientJob, Effect, Jobs, NewJob, Parent};
 use crate::cluster::{HostShare, JobId, MonotonicTime};
 use crate::host::tree_node::TreeNode;
@@ -63,11 +64,11 @@ impl Jobs {
         let own_name = self.identity.as_ref().map(|identity| identity.name.as_str());
         // A daemon without links has jobs on its own host only.
         let is_above_first_host = own_name.is_some() && first_name != own_name;
-        let tree_node = match is_above_first_host {
-            true => TreeNode::at_master(placement),
-            false => TreeNode::new(placement),
+        let (position, tree_node) = match is_above_first_host {
+            true => (TreePosition::above_first_host(job), TreeNode::at_master(placement)),
+            false => (TreePosition::host(job), TreeNode::new(placement)),
         };
-        self.enter_tree((job, is_above_first_host), tree_node, Parent::Master);
+        self.enter_tree(position, tree_node, Parent::Master);
     }
 
     pub(super) fn on_request(&mut self, job: JobId, request: JobRequest) {
@@ -147,8 +148,8 @@ impl Jobs {
             self.gang.queue(job, GangRequest::Leave);
             self.handle_gang_requests();
         }
-        self.abort_position((job, true));
-        self.abort_position((job, false));
+        self.abort_position(TreePosition::above_first_host(job));
+        self.abort_position(TreePosition::host(job));
     }
 
     pub(super) fn subscribe(&mut self, job: JobId, subscriber: Subscriber, period_ms: u32) {

@@ -15,10 +15,33 @@ use crate::cluster::JobId;
 use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
 use crate::master::MasterEvent;
 
-/// A position in a job's range tree: the job, and whether it is the position above the first host.
-/// A daemon that leads a job has that position if the job begins on another host. It may have a
-/// second position further down.
-pub(super) type TreePosition = (JobId, bool);
+/// Where a daemon is in a job's range tree. It may have both positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TreeLevel {
+    /// That of this host, on which the job runs.
+    Host,
+    /// Above the first host of the job: the daemon leads the job, which begins on another host.
+    AboveFirstHost,
+}
+
+/// A position in a job's range tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TreePosition {
+    pub(super) job: JobId,
+    pub(super) level: TreeLevel,
+}
+
+impl TreePosition {
+    /// The position of this host.
+    pub(super) fn host(job: JobId) -> Self {
+        Self { job, level: TreeLevel::Host }
+    }
+
+    /// The position above the first host.
+    pub(super) fn above_first_host(job: JobId) -> Self {
+        Self { job, level: TreeLevel::AboveFirstHost }
+    }
+}
 
 /// The parent of a host in a job's range tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +134,7 @@ impl Jobs {
     }
 
     pub(super) fn on_order(&mut self, link: LinkId, tag: JobTag, order: HopOrder) {
-        let position = (tag.job, false);
+        let position = TreePosition::host(tag.job);
         // None: the job has just ended, or the sender is not its parent.
         let links = self
             .positions
@@ -132,7 +155,7 @@ impl Jobs {
 
     /// This host is to take part in a job.
     fn on_placement(&mut self, link: LinkId, tag: JobTag, placement: Placement) {
-        let position = (tag.job, false);
+        let position = TreePosition::host(tag.job);
         // The job that has this number here belongs to a server that has ended.
         if self.positions.get(&position).is_some_and(|links| links.tag(tag.job) != tag) {
             self.abort_position(position);
@@ -194,7 +217,7 @@ impl Jobs {
     }
 
     pub(super) fn on_local_report(&mut self, job: JobId, report: LocalReport) {
-        let position = (job, false);
+        let position = TreePosition::host(job);
         let Some(TreeLinks { node, .. }) = self.positions.get_mut(&position) else { return };
         match report {
             LocalReport::Shepherd(report) => node.on_shepherd_report(report),
@@ -209,21 +232,21 @@ impl Jobs {
     pub(super) fn abort_position(&mut self, position: TreePosition) {
         let Some(links) = self.positions.remove(&position) else { return };
         self.touched.remove(&position);
-        let (job, is_above_first_host) = position;
+        let job = position.job;
         for link in links.child_links.values() {
             self.effects.push(Effect::SendOrder(*link, links.tag(job), HopOrder::Abort));
         }
-        if !is_above_first_host {
+        if position.level == TreeLevel::Host {
             self.effects.push(Effect::AbortHere(job));
         }
     }
 
     pub(super) fn abort_all_here(&mut self) {
         let positions: Vec<TreePosition> = self.positions.keys().copied().collect();
-        for (job, is_above_first_host) in positions {
-            self.positions.remove(&(job, is_above_first_host));
-            if !is_above_first_host {
-                self.effects.push(Effect::AbortHere(job));
+        for position in positions {
+            self.positions.remove(&position);
+            if position.level == TreeLevel::Host {
+                self.effects.push(Effect::AbortHere(position.job));
             }
         }
         self.touched.clear();
@@ -232,7 +255,7 @@ impl Jobs {
     /// Moves orders and reports until there are none left.
     pub(super) fn move_messages(&mut self) {
         while let Some(position) = self.next_touched() {
-            let (job, is_above_first_host) = position;
+            let job = position.job;
             let Some(links) = self.positions.get_mut(&position) else { continue };
             let outgoing = links.node.take_outgoing();
             let (is_finished, parent, tag) =
@@ -254,7 +277,10 @@ impl Jobs {
                     }
                 }
             }
-            if is_finished && self.positions.remove(&position).is_some() && !is_above_first_host {
+            if is_finished
+                && self.positions.remove(&position).is_some()
+                && position.level == TreeLevel::Host
+            {
                 self.effects.push(Effect::EndedHere(job));
             }
         }
@@ -284,7 +310,7 @@ impl Jobs {
         let ShepherdOrder::Job(JobOrder::StartJob(start)) = order else {
             return self.effects.push(Effect::ToShepherd(job, order));
         };
-        let Some(links) = self.positions.get(&(job, false)) else { return };
+        let Some(links) = self.positions.get(&TreePosition::host(job)) else { return };
         let client_job = self.led_jobs.get(&job).map(|led_job| led_job.client_job);
         let (placement, parent) = (links.node.placement().clone(), links.parent);
         let launch = Launch { start, placement, parent, client_job };
@@ -312,7 +338,7 @@ impl Jobs {
         has_shepherd: impl Fn(JobId) -> bool,
     ) -> Option<(JobId, SwitchOrder)> {
         let is_ready = |job: JobId| {
-            let links = self.positions.get(&(job, false));
+            let links = self.positions.get(&TreePosition::host(job));
             has_shepherd(job) && links.is_some_and(|links| !links.node.is_idle())
         };
         if self.rotation.jobs().all(is_ready) { self.rotation.next_turn() } else { None }
@@ -341,7 +367,7 @@ impl Jobs {
 
     /// The link to the parent of a job's part on this host, if the parent is another host.
     pub fn parent_link(&self, job: JobId) -> Option<LinkId> {
-        match self.positions.get(&(job, false))?.parent {
+        match self.positions.get(&TreePosition::host(job))?.parent {
             Parent::Peer(link) => Some(link),
             Parent::Master => None,
         }
@@ -371,7 +397,7 @@ impl Jobs {
 }
 
 fn positions_of(job: JobId) -> [TreePosition; 2] {
-    [(job, true), (job, false)]
+    [TreePosition::above_first_host(job), TreePosition::host(job)]
 }
 
 /// Checks that this daemon may take part in the job.
