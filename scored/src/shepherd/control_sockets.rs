@@ -12,7 +12,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
 use score_proto::frame;
 use score_proto::message::{Call, Reply};
 
-use super::job_runner::ProcessKey;
+use super::job_info::ProcessKey;
 
 /// The longest call: sc_inspectme with a display name.
 const MAX_CALL_LEN: usize = 16 * 1024;

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,10 +10,9 @@ use score_job::exit_code;
 use score_job::limits::LimitKind;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::{
-    ElementReport, HostPlacement, JobReport, JobStart, OutputReport, Placement, ShepherdReport,
-    Status,
+    ElementReport, JobReport, OutputReport, Placement, ShepherdReport, Status,
 };
-use score_proto::message::{ElementSpec, JobSpec, NodeUsage, Stream};
+use score_proto::message::{ElementSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
 
 use super::call_handler::CallHandler;
@@ -23,15 +20,15 @@ use super::control_sockets::{ControlEvent, ControlSockets};
 use super::gang_switch::RunGate;
 use super::input::Input;
 use super::inspection::ProcessInspector;
-use super::limit_enforcer::{CgroupCounters, LimitEnforcer};
+use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
+use super::limit_enforcer::LimitEnforcer;
 use super::metrics::MetricsCollector;
 use super::output::{DrainReason, OutputMux};
 use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
-use super::spawn_queue::{self, SpawnQueue, StartError};
+use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, reaper};
-use crate::raw_socket::RawSocketClient;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
 
@@ -41,41 +38,6 @@ const SPAWNS_PER_TICK: usize = 16;
 const KILL_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long killed processes may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// One process of the running stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProcessKey {
-    /// Parallel process in the stage, from 0.
-    pub element: u32,
-    /// Node, counted over all hosts.
-    pub node: u32,
-}
-
-/// State that does not change during the lifetime of the shepherd.
-#[derive(Debug)]
-pub struct ShepherdContext {
-    pub directory: PathBuf,
-    pub program_folder: Option<PathBuf>,
-    pub outer_proc: Option<OwnedFd>,
-    pub descriptor_limit: libc::rlimit,
-    pub null: File,
-    /// Files in which the kernel counts the job's resource usage.
-    pub cgroup_counters: CgroupCounters,
-    /// Whether daemons serve several users.
-    pub multi_user: bool,
-    /// Client of the helper that opens raw sockets, which this process may not open.
-    pub raw_client: Option<RawSocketClient>,
-}
-
-/// The job, once its start has been ordered.
-#[derive(Debug)]
-pub struct JobInfo {
-    pub job_start: JobStart,
-    pub placement: Placement,
-    /// This host's block of nodes.
-    pub local_host: HostPlacement,
-    pub stage: usize,
-}
 
 /// How far the shutdown of the job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -326,7 +288,7 @@ impl JobRunner {
         };
         self.call_handlers = stage_spec.elements.iter().map(new_handler).collect();
         self.controls.reset(stage_spec.elements.len(), first_node, node_count);
-        self.spawn_queue.begin(&self.context.spawn_context(job_info), stage);
+        self.spawn_queue.begin(&self.context, job_info);
     }
 
     fn spawn_pending(&mut self, registry: &Registry) {
@@ -336,7 +298,7 @@ impl JobRunner {
             let Some(key) = self.spawn_queue.next() else { return };
             let Some(job_info) = &self.job_info else { return };
             let stage = job_info.stage;
-            let result = self.spawn_queue.start(&self.context.spawn_context(job_info), stage, key);
+            let result = self.spawn_queue.start(&self.context, job_info, key);
             drop(run_guard);
             match result {
                 Ok(started) => {
@@ -354,7 +316,7 @@ impl JobRunner {
 
     fn register_process(
         &mut self,
-        started: spawn_queue::SpawnedProcess,
+        started: SpawnedProcess,
         stage: usize,
         key: ProcessKey,
         registry: &Registry,
@@ -559,39 +521,5 @@ impl JobRunner {
         };
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.reports.add(JobReport::Finished { elapsed_ns });
-    }
-}
-
-impl ShepherdContext {
-    pub(super) fn spawn_context<'a>(
-        &'a self,
-        job_info: &'a JobInfo,
-    ) -> spawn_queue::SpawnContext<'a> {
-        spawn_queue::SpawnContext {
-            spec: &job_info.job_start.spec,
-            local_host: &job_info.local_host,
-            host_index: job_info.placement.self_host,
-            host_count: job_info.placement.hosts.len() as u32,
-            directory: &self.directory,
-            descriptor_limit: self.descriptor_limit,
-            die_with_parent: self.outer_proc.is_none(),
-            multi_user: self.multi_user,
-            null: &self.null,
-        }
-    }
-}
-
-impl JobInfo {
-    /// The job as submitted.
-    pub fn spec(&self) -> &JobSpec {
-        &self.job_start.spec
-    }
-
-    /// The name of this host in the job, or its own host name if the job has none for it.
-    pub fn host_name(&self) -> String {
-        match self.local_host.name.as_str() {
-            "" => super::redirection::host_name(),
-            name => name.to_owned(),
-        }
     }
 }

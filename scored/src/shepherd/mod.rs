@@ -9,6 +9,7 @@ mod disk_usage;
 mod gang_switch;
 mod input;
 mod inspection;
+mod job_info;
 mod job_runner;
 mod limit_enforcer;
 mod metrics;
@@ -136,7 +137,7 @@ pub fn run(options: ShepherdOptions) -> io::Result<()> {
         start_now,
     )?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    let context = job_runner::ShepherdContext {
+    let context = job_info::ShepherdContext {
         directory: options.directory,
         program_folder: options.program_folder,
         outer_proc: options.outer_proc,

@@ -16,7 +16,8 @@ use score_proto::nodeset::NodeSet;
 
 use super::call_handler::CallAction;
 use super::inspection::InspectedElement;
-use super::job_runner::{JobInfo, JobRunner, ProcessKey};
+use super::job_info::{JobInfo, ProcessKey};
+use super::job_runner::JobRunner;
 use super::limit_enforcer::LimitEnforcer;
 use super::output::DrainReason;
 use super::program_store::{ProgramStore, StorePaths};

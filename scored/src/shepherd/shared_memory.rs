@@ -15,7 +15,7 @@ use score_proto::message::{NetworkSet, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
 use super::gang_switch::RunGate;
-use super::job_runner::JobInfo;
+use super::job_info::JobInfo;
 use super::networks::{MessageCounters, NetworkReport, Networks, PacketTag};
 use crate::raw_socket::RawSocketClient;
 use crate::sys::memfd::{PublishedMap, sealed};

@@ -2,9 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use nix::fcntl::OFlag;
 use nix::sched::CpuSet;
@@ -12,11 +10,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
 use score_job::program_paths;
 use score_proto::env;
-use score_proto::job_control;
 use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind};
 
 use super::cpu_binding;
-use super::job_runner::ProcessKey;
+use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::redirection::{self, RedirectContext};
 use crate::sys::spawn::{CONTROL_FD, ChildFile, FdSource, Program, SpawnArgs, SpawnError, Spawner};
 
@@ -75,29 +72,6 @@ pub enum StartError {
     Job(String),
 }
 
-/// Everything that the processes of a job have in common.
-#[derive(Debug)]
-pub struct SpawnContext<'a> {
-    /// The job.
-    pub spec: &'a JobSpec,
-    /// This host's nodes.
-    pub local_host: &'a job_control::HostPlacement,
-    /// Index of this host.
-    pub host_index: u32,
-    /// Number of hosts of the job.
-    pub host_count: u32,
-    /// The job's directory.
-    pub directory: &'a Path,
-    /// RLIMIT_NOFILE as it was before the shepherd raised its own.
-    pub descriptor_limit: libc::rlimit,
-    /// The kernel kills the processes when the shepherd dies: needed without a PID namespace.
-    pub die_with_parent: bool,
-    /// Whether daemons serve several users.
-    pub multi_user: bool,
-    /// /dev/null, open for reading and writing.
-    pub null: &'a File,
-}
-
 fn c_string(bytes: &[u8]) -> CString {
     // check() has rejected NUL bytes, so that truncation there is harmless.
     CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
@@ -109,10 +83,10 @@ fn errno_text(error: nix::errno::Errno) -> &'static str {
 
 impl SpawnQueue {
     /// Prepares a stage.
-    pub fn begin(&mut self, context: &SpawnContext<'_>, stage: usize) {
-        let elements = &context.spec.stages[stage].elements;
-        let local_host = context.local_host;
-        self.plans = elements.iter().map(|element| SpawnPlan::new(context, element)).collect();
+    pub fn begin(&mut self, context: &ShepherdContext, job: &JobInfo) {
+        let elements = &job.spec().stages[job.stage].elements;
+        let local_host = &job.local_host;
+        self.plans = elements.iter().map(|element| SpawnPlan::new(context, job, element)).collect();
         self.pending = (0..elements.len() as u32)
             .flat_map(|element| {
                 local_host.node_range().map(move |node| ProcessKey { element, node })
@@ -122,7 +96,7 @@ impl SpawnQueue {
         self.child_files.clear();
         (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
         self.cpu_sets = match context.multi_user {
-            true => cpu_binding::stage_cpu_sets(context.spec, stage, local_host.nodes),
+            true => cpu_binding::stage_cpu_sets(job.spec(), job.stage, local_host.nodes),
             false => Vec::new(),
         };
         self.spawner.reset();
@@ -177,11 +151,11 @@ impl SpawnQueue {
     /// See [`StartError`]. The process does not exist then.
     pub fn start(
         &mut self,
-        context: &SpawnContext<'_>,
-        stage: usize,
+        context: &ShepherdContext,
+        job: &JobInfo,
         key: ProcessKey,
     ) -> Result<SpawnedProcess, StartError> {
-        let elements = &context.spec.stages[stage].elements;
+        let elements = &job.spec().stages[job.stage].elements;
         let spec = &elements[key.element as usize];
         let process = self.process_index(key);
         let left_pipe = self.left_pipes.get_mut(process).and_then(Option::take);
@@ -189,14 +163,14 @@ impl SpawnQueue {
         if plan.is_per_host && process > 0 {
             return Err(StartError::Skipped);
         }
-        let (child_stdin, stdin) = standard_input(context, stage, key, spec, left_pipe)?;
+        let (child_stdin, stdin) = standard_input(context, job, key, spec, left_pipe)?;
         let is_last = key.element as usize + 1 == elements.len();
-        let (child_stdout, stdout_reader) = standard_output(context, key, spec, is_last)?;
+        let (child_stdout, stdout_reader) = standard_output(context, job, key, spec, is_last)?;
         let (stderr, child_stderr) = pipe()?;
         let (control, child_control) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(|error| creation_error("control socket", error))?;
-        let node_variables = node_environment(context, key);
+        let node_variables = node_environment(job, key);
         let environment: Vec<&CStr> =
             plan.environment.iter().chain(&node_variables).map(CString::as_c_str).collect();
         let spawn_args = SpawnArgs {
@@ -210,7 +184,7 @@ impl SpawnQueue {
                 FdSource::Fd(child_control.as_fd()),
             ],
             descriptor_limit: context.descriptor_limit,
-            die_with_parent: context.die_with_parent,
+            die_with_parent: context.outer_proc.is_none(),
             cpu_set: self.cpu_sets.get(process),
         };
         let index = self.index(key);
@@ -253,7 +227,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), StartError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| creation_error("pipe", error))
 }
 
-fn clone_null(context: &SpawnContext<'_>) -> Result<OwnedFd, StartError> {
+fn clone_null(context: &ShepherdContext) -> Result<OwnedFd, StartError> {
     context
         .null
         .as_fd()
@@ -263,17 +237,17 @@ fn clone_null(context: &SpawnContext<'_>) -> Result<OwnedFd, StartError> {
 
 /// The process's end, and the shepherd's end if the process gets scrun's input.
 fn standard_input(
-    context: &SpawnContext<'_>,
-    stage: usize,
+    context: &ShepherdContext,
+    job: &JobInfo,
     key: ProcessKey,
     spec: &ElementSpec,
     left_pipe: Option<OwnedFd>,
 ) -> Result<(StdioSource, Option<OwnedFd>), StartError> {
     let redirect =
-        RedirectContext { directory: context.directory, process_count: context.local_host.nodes };
+        RedirectContext { directory: &context.directory, process_count: job.local_host.nodes };
     match &spec.input {
         Input::File(name) => Ok((StdioSource::File(redirect.input(name, key.node)), None)),
-        Input::Default if receives_stdin(context.spec, stage, key) => {
+        Input::Default if receives_stdin(job.spec(), job.stage, key) => {
             let (reader, writer) = pipe()?;
             Ok((StdioSource::Fd(reader), Some(writer)))
         }
@@ -294,16 +268,17 @@ pub fn receives_stdin(spec: &JobSpec, stage: usize, key: ProcessKey) -> bool {
 
 /// The process's end, and the read end if there is a pipe.
 fn standard_output(
-    context: &SpawnContext<'_>,
+    context: &ShepherdContext,
+    job: &JobInfo,
     key: ProcessKey,
     spec: &ElementSpec,
     is_last: bool,
 ) -> Result<(StdioSource, Option<OwnedFd>), StartError> {
     let redirect =
-        RedirectContext { directory: context.directory, process_count: context.local_host.nodes };
+        RedirectContext { directory: &context.directory, process_count: job.local_host.nodes };
     match &spec.output {
         Output::File { name, append } if is_last => {
-            let process = key.node - context.local_host.first_node;
+            let process = key.node - job.local_host.first_node;
             let source = match redirect.output(name, *append, process, key.node) {
                 Some(child_file) => StdioSource::File(child_file),
                 None => StdioSource::Fd(clone_null(context)?),
@@ -317,8 +292,8 @@ fn standard_output(
     }
 }
 
-fn node_environment(context: &SpawnContext<'_>, key: ProcessKey) -> [CString; 2] {
-    let process = key.node - context.local_host.first_node;
+fn node_environment(job: &JobInfo, key: ProcessKey) -> [CString; 2] {
+    let process = key.node - job.local_host.first_node;
     [
         c_string(format!("{}={process}", env::SELF_PROC_ENV).as_bytes()),
         c_string(format!("{}={}", env::SELF_NODE_ENV, key.node).as_bytes()),
@@ -332,9 +307,9 @@ fn environment_value<'a>(environment: &'a [OsBytes], name: &str) -> Option<&'a [
 }
 
 impl SpawnPlan {
-    fn new(context: &SpawnContext<'_>, element: &ElementSpec) -> Self {
+    fn new(context: &ShepherdContext, job: &JobInfo, element: &ElementSpec) -> Self {
         use std::os::unix::ffi::OsStrExt;
-        let spec = context.spec;
+        let spec = job.spec();
         let job_dir = context.directory.as_os_str().as_bytes();
         let (in_job_dir, is_per_host) = match element.kind {
             ProgramKind::Score => (false, false),
@@ -345,9 +320,9 @@ impl SpawnPlan {
         let mut job_environment = vec![
             [env::JOB_DIR_ENV.as_bytes(), b"=", job_dir].concat(),
             format!("{}={CONTROL_FD}", env::CONTROL_FD_ENV).into_bytes(),
-            format!("{}={}", env::SELF_HOST_ENV, context.host_index).into_bytes(),
-            format!("{}={}", env::NUM_PROC_ENV, context.local_host.nodes).into_bytes(),
-            format!("{}={}", env::NUM_HOST_ENV, context.host_count).into_bytes(),
+            format!("{}={}", env::SELF_HOST_ENV, job.placement.self_host).into_bytes(),
+            format!("{}={}", env::NUM_PROC_ENV, job.local_host.nodes).into_bytes(),
+            format!("{}={}", env::NUM_HOST_ENV, job.placement.hosts.len()).into_bytes(),
             format!("{}={}", env::NUM_NODE_ENV, spec.nodes()).into_bytes(),
         ];
         if in_job_dir {
@@ -367,7 +342,7 @@ impl SpawnPlan {
             inherited.map(|v| c_string(&v.0)).chain(job_environment.iter().map(|v| c_string(v)));
         let arguments = element.args.iter().map(|argument| c_string(&argument.0)).collect();
         Self {
-            program: Program::new(candidates(context, element), arguments),
+            program: Program::new(candidates(context, job, element), arguments),
             display_name: String::from_utf8_lossy(&element.path.0).into_owned(),
             environment: environment.collect(),
             directory: c_string(directory),
@@ -400,9 +375,9 @@ impl SpawnPlan {
 }
 
 /// The paths to try, in order: for `system` as execvp(3) does.
-fn candidates(context: &SpawnContext<'_>, element: &ElementSpec) -> Vec<CString> {
+fn candidates(context: &ShepherdContext, job: &JobInfo, element: &ElementSpec) -> Vec<CString> {
     use std::os::unix::ffi::OsStrExt;
-    let spec = context.spec;
+    let spec = job.spec();
     if let Some(staged_path) = program_paths::relative_path(spec, element) {
         return vec![c_string(context.directory.join(staged_path).as_os_str().as_bytes())];
     }

@@ -21,7 +21,8 @@ pub use sampler::BusyTime;
 
 use super::disk_usage;
 use super::inspection::ProcessInspector;
-use super::job_runner::{JobRunner, ProcessKey};
+use super::job_info::ProcessKey;
+use super::job_runner::JobRunner;
 use super::networks::MessageCounters;
 use proc_stats::MemoryReader;
 use sampler::Sampler;

@@ -1,0 +1,70 @@
+//! What all parts of the shepherd know about the job and about the shepherd itself.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use score_proto::job_control::{HostPlacement, JobStart, Placement};
+use score_proto::message::JobSpec;
+
+use super::limit_enforcer::CgroupCounters;
+use super::redirection;
+use crate::raw_socket::RawSocketClient;
+
+/// One process of the running stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessKey {
+    /// Parallel process in the stage, from 0.
+    pub element: u32,
+    /// Node, counted over all hosts.
+    pub node: u32,
+}
+
+/// State that does not change during the lifetime of the shepherd.
+#[derive(Debug)]
+pub struct ShepherdContext {
+    /// The job's directory.
+    pub directory: PathBuf,
+    /// The programs of the user's earlier jobs, if the job has programs that are copied.
+    pub program_folder: Option<PathBuf>,
+    /// /proc of the outer PID namespace, when this process is init of an inner one.
+    pub outer_proc: Option<OwnedFd>,
+    /// RLIMIT_NOFILE as it was before the shepherd raised its own.
+    pub descriptor_limit: libc::rlimit,
+    /// /dev/null, open for reading and writing.
+    pub null: File,
+    /// Files in which the kernel counts the job's resource usage.
+    pub cgroup_counters: CgroupCounters,
+    /// Whether daemons serve several users.
+    pub multi_user: bool,
+    /// Client of the helper that opens raw sockets, which this process may not open.
+    pub raw_client: Option<RawSocketClient>,
+}
+
+/// The job, once its start has been ordered.
+#[derive(Debug)]
+pub struct JobInfo {
+    /// What scored has ordered.
+    pub job_start: JobStart,
+    /// The job's hosts.
+    pub placement: Placement,
+    /// This host's block of nodes.
+    pub local_host: HostPlacement,
+    /// The running stage.
+    pub stage: usize,
+}
+
+impl JobInfo {
+    /// The job as submitted.
+    pub fn spec(&self) -> &JobSpec {
+        &self.job_start.spec
+    }
+
+    /// The name of this host in the job, or its own host name if the job has none for it.
+    pub fn host_name(&self) -> String {
+        match self.local_host.name.as_str() {
+            "" => redirection::host_name(),
+            name => name.to_owned(),
+        }
+    }
+}
