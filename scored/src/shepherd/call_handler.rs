@@ -2,56 +2,83 @@
 //! which call waits for which reply. Calls that concern all nodes are reported. The ids of calls
 //! stay in the shepherd.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use score_proto::PROTOCOL_VERSION;
 use score_proto::job_control::ElementReport;
 use score_proto::message::{Call, Reply};
-use score_proto::nodeset::NodeSet;
+
+use super::job_info::ProcessKey;
 
 /// Pending calls of sc_flush and of sc_signal_bcast that one process may have: more than enough for
 /// one call per thread.
 const MAX_PENDING_CALLS: usize = 1024;
 
-#[derive(Debug, Clone, Default)]
-struct NodeCalls {
-    has_exited: bool,
+/// The calls of one process that wait for a reply.
+#[derive(Debug, Default)]
+pub struct CallState {
     is_attached: bool,
     /// The pending call of sc_barrier.
     pending_barrier: Option<u32>,
-    /// Calls of sc_barrier, and replies to them.
-    barrier_counts: (u64, u64),
     /// Pending calls of sc_signal_bcast, in order.
     pending_broadcasts: VecDeque<u32>,
     /// Number of pending calls of sc_flush.
     pending_flushes: usize,
 }
 
-/// How the shepherd reacts to a call.
+/// How far a parallel process has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ElementPhase {
+    /// No node of this host has attached.
+    Starting,
+    /// Some node of this host has attached.
+    Attaching,
+    /// All nodes on all hosts have attached.
+    Welcomed,
+    /// It is being ended: no further call gets a reply.
+    Ending,
+}
+
+/// How the shepherd reacts to a call of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallAction {
-    /// Reply to the caller.
-    Answer(u32, Reply),
+    /// Reply to it.
+    Answer(Reply),
     /// Send a report about the parallel process to the job master.
     Report(ElementReport),
-    /// Drain the pipes, then request that the output is written: node, and id of the call.
-    Flush(u32, u32),
-    /// Report how to debug this node: node, signal, and display of the caller.
-    Inspect(u32, i32, Option<String>),
+    /// Report that it has attached, as the first one of this host or not.
+    Attach { is_first: bool },
+    /// Count a call of sc_barrier and report it.
+    EnterBarrier,
+    /// Count the call of sc_barrier with this id, and its reply: another thread is in sc_barrier.
+    RefuseBarrier(u32),
+    /// Drain the pipes, then request that the output is written: id of the call.
+    Flush(u32),
+    /// Report how to debug it: signal, and display of the caller.
+    Inspect(i32, Option<String>),
 }
 
-/// The nodes of one parallel process on this host.
+/// What the calls of one parallel process on this host have in common.
 #[derive(Debug)]
-pub struct CallHandler {
+pub struct ElementCalls {
     name: String,
-    first_node: u32,
-    nodes: Vec<NodeCalls>,
-    is_welcomed: bool,
-    is_ending: bool,
+    phase: ElementPhase,
 }
 
-fn answer_done(node: u32, id: u32, error: i32) -> CallAction {
-    CallAction::Answer(node, Reply::Done { id, error })
+/// Flushes that have been reported: caller and id of its call, by token.
+#[derive(Debug, Default)]
+pub struct PendingFlushes {
+    callers: HashMap<u64, (ProcessKey, u32)>,
+    next_token: u64,
+}
+
+/// The reply to a call.
+pub fn done(id: u32, error: i32) -> Reply {
+    Reply::Done { id, error }
+}
+
+fn answer_done(id: u32, error: i32) -> CallAction {
+    CallAction::Answer(done(id, error))
 }
 
 fn too_many(node: u32, call: &str) -> CallAction {
@@ -59,53 +86,43 @@ fn too_many(node: u32, call: &str) -> CallAction {
     CallAction::Report(ElementReport::ProtocolViolation { node, violation })
 }
 
-impl CallHandler {
-    /// Handler for `node_count` nodes from `first_node` on, before their first calls.
-    pub fn new(name: String, first_node: u32, node_count: u32) -> Self {
-        let nodes = vec![NodeCalls::default(); node_count as usize];
-        Self { name, first_node, nodes, is_welcomed: false, is_ending: false }
-    }
-
-    fn node_calls(&mut self, node: u32) -> Option<&mut NodeCalls> {
-        self.nodes.get_mut(node.checked_sub(self.first_node)? as usize)
+impl ElementCalls {
+    /// Before the first call.
+    pub fn new(name: String) -> Self {
+        Self { name, phase: ElementPhase::Starting }
     }
 
     /// Handles a call that was received on a node's control socket.
-    pub fn on_call(&mut self, node: u32, call: Call) -> Vec<CallAction> {
-        let (is_ending, is_welcomed) = (self.is_ending, self.is_welcomed);
-        let Some(caller) = self.node_calls(node).filter(|caller| !caller.has_exited && !is_ending)
-        else {
+    pub fn on_call(&mut self, caller: &mut CallState, node: u32, call: Call) -> Vec<CallAction> {
+        if self.phase == ElementPhase::Ending {
             return Vec::new();
-        };
+        }
+        let is_welcomed = self.phase == ElementPhase::Welcomed;
         vec![match call {
-            Call::Attach { version } => return self.attach(node, version),
+            Call::Attach { version } => return self.attach(caller, node, version),
             Call::Exit { code } => CallAction::Report(ElementReport::Exit { code }),
             Call::Sleep { .. } | Call::Yield if !is_welcomed => return Vec::new(),
             Call::Sleep { seconds } => CallAction::Report(ElementReport::Sleep { seconds }),
             Call::Yield => CallAction::Report(ElementReport::Yield),
-            Call::Inspect { signal, display } => CallAction::Inspect(node, signal, display),
+            Call::Inspect { signal, display } => CallAction::Inspect(signal, display),
             Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }
                 if !is_welcomed =>
             {
-                answer_done(node, id, libc::EPERM)
+                answer_done(id, libc::EPERM)
             }
-            // Another thread of the node is in sc_barrier already.
             Call::Barrier { id } if caller.pending_barrier.is_some() => {
-                caller.barrier_counts.0 += 1;
-                caller.barrier_counts.1 += 1;
-                answer_done(node, id, libc::EBUSY)
+                CallAction::RefuseBarrier(id)
             }
             Call::Barrier { id } => {
-                caller.barrier_counts.0 += 1;
                 caller.pending_barrier = Some(id);
-                CallAction::Report(ElementReport::InBarrier { nodes: NodeSet::one(node) })
+                CallAction::EnterBarrier
             }
             Call::Flush { id } if caller.pending_flushes < MAX_PENDING_CALLS => {
                 caller.pending_flushes += 1;
-                CallAction::Flush(node, id)
+                CallAction::Flush(id)
             }
             Call::SignalBroadcast { id, signal } if !is_allowed_signal(signal) => {
-                answer_done(node, id, libc::EINVAL)
+                answer_done(id, libc::EINVAL)
             }
             Call::SignalBroadcast { id, signal }
                 if caller.pending_broadcasts.len() < MAX_PENDING_CALLS =>
@@ -118,9 +135,9 @@ impl CallHandler {
         }]
     }
 
-    fn attach(&mut self, node: u32, version: u32) -> Vec<CallAction> {
-        let name = self.name.clone();
-        let refuse = |text: String| CallAction::Answer(node, Reply::Refused(text));
+    fn attach(&mut self, caller: &mut CallState, node: u32, version: u32) -> Vec<CallAction> {
+        let name = &self.name;
+        let refuse = |text: String| CallAction::Answer(Reply::Refused(text));
         if version != PROTOCOL_VERSION {
             let reason = format!(
                 "it was built for version {version} of SCore's protocol, and this is version \
@@ -129,67 +146,65 @@ impl CallHandler {
             let text = format!("{name}: {reason}");
             return vec![refuse(text), CallAction::Report(ElementReport::Failed { reason })];
         }
-        let Some(caller) = self.node_calls(node) else { return Vec::new() };
-        if caller.is_attached {
+        if std::mem::replace(&mut caller.is_attached, true) {
             return vec![refuse(format!(
                 "node {node} of {name} has attached already: a second program in the same node"
             ))];
         }
-        caller.is_attached = true;
-        let nodes = NodeSet::one(node);
-        vec![CallAction::Report(ElementReport::Attached { nodes, addresses: Vec::new() })]
-    }
-
-    /// Whether no node of this host has attached yet.
-    pub fn is_first_attach(&self) -> bool {
-        !self.nodes.iter().any(|caller| caller.is_attached)
+        let is_first = self.phase == ElementPhase::Starting;
+        if is_first {
+            self.phase = ElementPhase::Attaching;
+        }
+        vec![CallAction::Attach { is_first }]
     }
 
     /// All nodes on all hosts have attached.
     pub fn mark_welcomed(&mut self) {
-        self.is_welcomed = true;
-    }
-
-    /// All nodes on all hosts are in sc_barrier: returns the replies to the callers on this host.
-    pub fn on_barrier_done(&mut self) -> Vec<CallAction> {
-        let answer = |(node, caller): (u32, &mut NodeCalls)| {
-            let id = caller.pending_barrier.take()?;
-            caller.barrier_counts.1 += 1;
-            Some(answer_done(node, id, 0))
-        };
-        (self.first_node..).zip(&mut self.nodes).filter_map(answer).collect()
-    }
-
-    /// How often a node has called sc_barrier, and how many replies it got.
-    pub fn barrier_counts(&self, node: u32) -> (u64, u64) {
-        let caller =
-            node.checked_sub(self.first_node).and_then(|index| self.nodes.get(index as usize));
-        caller.map_or((0, 0), |caller| caller.barrier_counts)
-    }
-
-    /// All hosts have sent a broadcast: returns the reply to the caller, if it is on this host.
-    pub fn on_broadcast_done(&mut self, node: u32) -> Option<CallAction> {
-        let id = self.node_calls(node)?.pending_broadcasts.pop_front()?;
-        Some(answer_done(node, id, 0))
-    }
-
-    /// scrun has written the output that a call of sc_flush waited for.
-    pub fn on_flushed(&mut self, node: u32, id: u32) -> Option<CallAction> {
-        let caller = self.node_calls(node)?;
-        caller.pending_flushes = caller.pending_flushes.saturating_sub(1);
-        Some(answer_done(node, id, 0))
+        if self.phase != ElementPhase::Ending {
+            self.phase = ElementPhase::Welcomed;
+        }
     }
 
     /// The parallel process is being ended: no further call gets a reply.
     pub fn mark_ending(&mut self) {
-        self.is_ending = true;
+        self.phase = ElementPhase::Ending;
+    }
+}
+
+impl CallState {
+    /// All nodes on all hosts are in sc_barrier: the id of this process's call.
+    pub fn take_barrier(&mut self) -> Option<u32> {
+        self.pending_barrier.take()
     }
 
-    /// A node has exited.
-    pub fn on_process_exit(&mut self, node: u32) {
-        if let Some(caller) = self.node_calls(node) {
-            caller.has_exited = true;
-        }
+    /// All hosts have sent a broadcast of this process: the id of its call.
+    pub fn take_broadcast(&mut self) -> Option<u32> {
+        self.pending_broadcasts.pop_front()
+    }
+
+    /// scrun has written the output that a call of sc_flush waited for.
+    pub fn on_flushed(&mut self) {
+        self.pending_flushes = self.pending_flushes.saturating_sub(1);
+    }
+}
+
+impl PendingFlushes {
+    /// Returns a token for a call of sc_flush.
+    pub fn add(&mut self, caller: ProcessKey, id: u32) -> u64 {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.callers.insert(token, (caller, id));
+        token
+    }
+
+    /// Returns the call with this token, which gets its reply now.
+    pub fn take(&mut self, token: u64) -> Option<(ProcessKey, u32)> {
+        self.callers.remove(&token)
+    }
+
+    /// The processes of a stage have ended. Their tokens are not used again.
+    pub fn clear(&mut self) {
+        self.callers.clear();
     }
 }
 
@@ -203,99 +218,117 @@ fn is_allowed_signal(signal: i32) -> bool {
 mod tests {
     use super::*;
 
-    fn new_handler() -> CallHandler {
-        CallHandler::new("a.out".to_owned(), 4, 2)
+    /// The calls of two nodes, the first of which is 4.
+    struct Fixture {
+        element: ElementCalls,
+        callers: [CallState; 2],
     }
 
-    fn attached_handler() -> CallHandler {
-        let mut handler = new_handler();
-        for node in [4, 5] {
-            handler.on_call(node, Call::Attach { version: PROTOCOL_VERSION });
+    impl Fixture {
+        fn new() -> Self {
+            let element = ElementCalls::new("a.out".to_owned());
+            Self { element, callers: Default::default() }
         }
-        handler.mark_welcomed();
-        handler
+
+        fn attached() -> Self {
+            let mut fixture = Self::new();
+            for node in [4, 5] {
+                fixture.on_call(node, Call::Attach { version: PROTOCOL_VERSION });
+            }
+            fixture.element.mark_welcomed();
+            fixture
+        }
+
+        fn on_call(&mut self, node: u32, call: Call) -> Vec<CallAction> {
+            self.element.on_call(&mut self.callers[node as usize - 4], node, call)
+        }
     }
 
     #[test]
     fn a_node_attaches_once_and_with_the_right_version() {
-        let mut handler = new_handler();
+        let mut fixture = Fixture::new();
         let version = PROTOCOL_VERSION;
-        assert!(handler.is_first_attach());
-        let actions = handler.on_call(5, Call::Attach { version });
-        let nodes = NodeSet::one(5);
-        let report = ElementReport::Attached { nodes, addresses: Vec::new() };
-        assert_eq!(actions, [CallAction::Report(report)]);
-        assert!(!handler.is_first_attach());
-        let second = handler.on_call(5, Call::Attach { version });
-        assert!(matches!(second[..], [CallAction::Answer(5, Reply::Refused(_))]));
-        let mismatch = handler.on_call(4, Call::Attach { version: version + 1 });
+        let mismatch = fixture.on_call(4, Call::Attach { version: version + 1 });
         let CallAction::Report(ElementReport::Failed { reason }) = &mismatch[1] else {
             panic!("{mismatch:?}")
         };
         assert!(reason.contains("link it again"));
+        let actions = fixture.on_call(5, Call::Attach { version });
+        assert_eq!(actions, [CallAction::Attach { is_first: true }]);
+        let second = fixture.on_call(5, Call::Attach { version });
+        assert!(matches!(second[..], [CallAction::Answer(Reply::Refused(_))]));
+        let actions = fixture.on_call(4, Call::Attach { version });
+        assert_eq!(actions, [CallAction::Attach { is_first: false }]);
     }
 
     #[test]
     fn calls_before_the_welcome_are_refused() {
-        let mut handler = new_handler();
-        handler.on_call(4, Call::Attach { version: PROTOCOL_VERSION });
+        let mut fixture = Fixture::new();
+        fixture.on_call(4, Call::Attach { version: PROTOCOL_VERSION });
         for call in [
             Call::Barrier { id: 3 },
             Call::Flush { id: 3 },
             Call::SignalBroadcast { id: 3, signal: 1 },
         ] {
-            assert_eq!(handler.on_call(4, call), [answer_done(4, 3, libc::EPERM)]);
+            assert_eq!(fixture.on_call(4, call), [answer_done(3, libc::EPERM)]);
         }
     }
 
     #[test]
-    fn barriers_answer_each_caller_with_its_own_id() {
-        let mut handler = attached_handler();
-        let report =
-            |node| CallAction::Report(ElementReport::InBarrier { nodes: NodeSet::one(node) });
-        assert_eq!(handler.on_call(5, Call::Barrier { id: 8 }), [report(5)]);
+    fn each_caller_of_a_barrier_keeps_its_own_id() {
+        let mut fixture = Fixture::attached();
+        assert_eq!(fixture.on_call(5, Call::Barrier { id: 8 }), [CallAction::EnterBarrier]);
         // A second thread of the same node.
-        assert_eq!(handler.on_call(5, Call::Barrier { id: 9 }), [answer_done(5, 9, libc::EBUSY)]);
-        assert_eq!(handler.on_call(4, Call::Barrier { id: 3 }), [report(4)]);
-        assert_eq!(handler.on_barrier_done(), [answer_done(4, 3, 0), answer_done(5, 8, 0)]);
-        assert_eq!(handler.on_call(5, Call::Barrier { id: 1 }), [report(5)]);
+        assert_eq!(fixture.on_call(5, Call::Barrier { id: 9 }), [CallAction::RefuseBarrier(9)]);
+        assert_eq!(fixture.on_call(4, Call::Barrier { id: 3 }), [CallAction::EnterBarrier]);
+        let ids = fixture.callers.each_mut().map(CallState::take_barrier);
+        assert_eq!(ids, [Some(3), Some(8)]);
+        assert_eq!(fixture.on_call(5, Call::Barrier { id: 1 }), [CallAction::EnterBarrier]);
     }
 
     #[test]
-    fn broadcasts_are_answered_in_order_by_the_host_of_the_caller() {
-        let mut handler = attached_handler();
+    fn broadcasts_are_answered_in_order() {
+        let mut fixture = Fixture::attached();
         for id in [7, 6] {
-            let actions = handler.on_call(4, Call::SignalBroadcast { id, signal: 10 });
+            let actions = fixture.on_call(4, Call::SignalBroadcast { id, signal: 10 });
             let report = ElementReport::Broadcast { node: 4, signal: 10 };
             assert_eq!(actions, [CallAction::Report(report)]);
         }
-        assert_eq!(handler.on_broadcast_done(9), None);
-        assert_eq!(handler.on_broadcast_done(4), Some(answer_done(4, 7, 0)));
-        assert_eq!(handler.on_broadcast_done(4), Some(answer_done(4, 6, 0)));
-        assert_eq!(handler.on_broadcast_done(4), None);
+        let ids = [(); 3].map(|()| fixture.callers[0].take_broadcast());
+        assert_eq!(ids, [Some(7), Some(6), None]);
         for signal in [libc::SIGKILL, libc::SIGSTOP, -1, 65] {
-            let actions = handler.on_call(4, Call::SignalBroadcast { id: 1, signal });
-            assert_eq!(actions, [answer_done(4, 1, libc::EINVAL)]);
+            let actions = fixture.on_call(4, Call::SignalBroadcast { id: 1, signal });
+            assert_eq!(actions, [answer_done(1, libc::EINVAL)]);
         }
     }
 
     #[test]
-    fn a_process_with_too_many_calls_is_reported_and_an_exited_one_is_ignored() {
-        let mut handler = attached_handler();
+    fn a_process_with_too_many_calls_is_reported_and_an_ending_one_is_ignored() {
+        let mut fixture = Fixture::attached();
         for id in 0..MAX_PENDING_CALLS as u32 {
-            assert_eq!(handler.on_call(4, Call::Flush { id }), [CallAction::Flush(4, id)]);
+            assert_eq!(fixture.on_call(4, Call::Flush { id }), [CallAction::Flush(id)]);
         }
-        let actions = handler.on_call(4, Call::Flush { id: 0 });
+        let actions = fixture.on_call(4, Call::Flush { id: 0 });
         assert!(matches!(
             actions[..],
             [CallAction::Report(ElementReport::ProtocolViolation { node: 4, .. })]
         ));
-        assert_eq!(handler.on_flushed(4, 5), Some(answer_done(4, 5, 0)));
-        assert_eq!(handler.on_call(4, Call::Flush { id: 0 }), [CallAction::Flush(4, 0)]);
-        handler.on_process_exit(5);
-        assert_eq!(handler.on_call(5, Call::Barrier { id: 1 }), []);
-        assert_eq!(handler.on_call(7, Call::Barrier { id: 1 }), []);
-        handler.mark_ending();
-        assert_eq!(handler.on_call(4, Call::Barrier { id: 1 }), []);
+        fixture.callers[0].on_flushed();
+        assert_eq!(fixture.on_call(4, Call::Flush { id: 0 }), [CallAction::Flush(0)]);
+        fixture.element.mark_ending();
+        fixture.element.mark_welcomed();
+        assert_eq!(fixture.on_call(4, Call::Barrier { id: 1 }), []);
+    }
+
+    #[test]
+    fn a_token_belongs_to_one_flush() {
+        let mut flushes = PendingFlushes::default();
+        let keys = [4, 5].map(|node| ProcessKey { element: 0, node });
+        let tokens = keys.map(|key| flushes.add(key, 3));
+        assert_eq!(flushes.take(tokens[1]), Some((keys[1], 3)));
+        assert_eq!(flushes.take(tokens[1]), None);
+        flushes.clear();
+        assert_eq!(flushes.take(tokens[0]), None);
+        assert!(!tokens.contains(&flushes.add(keys[0], 3)));
     }
 }

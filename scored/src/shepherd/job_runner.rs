@@ -1,6 +1,5 @@
 //! The part of the job on this host: starts its processes, handles their calls and their exits.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +14,7 @@ use score_proto::job_control::{
 use score_proto::message::{ElementSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
 
-use super::call_handler::CallHandler;
-use super::control_sockets::{ControlEvent, ControlSockets};
+use super::call_handler::{ElementCalls, PendingFlushes};
 use super::gang_switch::RunGate;
 use super::input::Input;
 use super::inspection::ProcessInspector;
@@ -24,6 +22,7 @@ use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::limit_enforcer::LimitEnforcer;
 use super::metrics::MetricsCollector;
 use super::output::{DrainReason, OutputMux};
+use super::processes::{ControlEvent, ProcessTable};
 use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
@@ -59,7 +58,8 @@ pub struct JobRunner {
     pub reports: ScoredLink,
     pub outputs: OutputMux,
     pub input: Input,
-    pub controls: ControlSockets,
+    /// The processes of the running stage.
+    pub processes: ProcessTable,
     pub(super) program_store: ProgramStore,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
@@ -73,16 +73,9 @@ pub struct JobRunner {
     pub(super) networks_reported: bool,
     pub(super) limit_enforcer: LimitEnforcer,
     pub(super) metrics: MetricsCollector,
-    /// One handler for each element of the running stage.
-    pub(super) call_handlers: Vec<CallHandler>,
-    keys_by_pid: HashMap<i32, ProcessKey>,
-    /// Inverse of `keys_by_pid`.
-    pub(super) pids_by_key: HashMap<ProcessKey, i32>,
     /// Signals of the user that arrived before all processes of the stage were started.
     early_signals: Vec<i32>,
-    /// Flushes that have been reported: caller and id of its call, by token.
-    pub(super) pending_flushes: HashMap<u64, (ProcessKey, u32)>,
-    next_flush_token: u64,
+    pub(super) pending_flushes: PendingFlushes,
     pub(super) started_at: Option<Instant>,
     last_exit_at: Option<Instant>,
     /// The user has killed the job: its output is drained until `kill_drain_deadline` at most.
@@ -113,7 +106,7 @@ impl JobRunner {
             reports,
             outputs: OutputMux::default(),
             input: Input::default(),
-            controls: ControlSockets::default(),
+            processes: ProcessTable::default(),
             program_store: ProgramStore::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
@@ -123,12 +116,8 @@ impl JobRunner {
             networks_reported: false,
             limit_enforcer: LimitEnforcer::default(),
             metrics: MetricsCollector::default(),
-            call_handlers: Vec::new(),
-            keys_by_pid: HashMap::new(),
-            pids_by_key: HashMap::new(),
             early_signals: Vec::new(),
-            pending_flushes: HashMap::new(),
-            next_flush_token: 0,
+            pending_flushes: PendingFlushes::default(),
             started_at: None,
             last_exit_at: None,
             killed: false,
@@ -147,7 +136,7 @@ impl JobRunner {
         let can_spawn = self.spawn_queue.is_pending() && !self.run_gate.is_stopped();
         can_spawn
             || self.outputs.is_runnable()
-            || self.controls.is_runnable()
+            || self.processes.is_runnable()
             || self.program_store.is_runnable()
     }
 
@@ -282,12 +271,12 @@ impl JobRunner {
         let (first_node, node_count) = (job_info.local_host.first_node, job_info.local_host.nodes);
         self.shared_memory.clear();
         self.pending_flushes.clear();
-        let new_handler = |element: &ElementSpec| {
+        let new_calls = |element: &ElementSpec| {
             let name = element.path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            CallHandler::new(String::from_utf8_lossy(name).into_owned(), first_node, node_count)
+            ElementCalls::new(String::from_utf8_lossy(name).into_owned())
         };
-        self.call_handlers = stage_spec.elements.iter().map(new_handler).collect();
-        self.controls.reset(stage_spec.elements.len(), first_node, node_count);
+        let elements = stage_spec.elements.iter().map(new_calls).collect();
+        self.processes.reset(elements, first_node, node_count);
         self.spawn_queue.begin(&self.context, job_info);
     }
 
@@ -321,9 +310,7 @@ impl JobRunner {
         key: ProcessKey,
         registry: &Registry,
     ) -> std::io::Result<()> {
-        self.keys_by_pid.insert(started.pid, key);
-        self.pids_by_key.insert(key, started.pid);
-        self.metrics.on_process_start(key, started.pid);
+        self.processes.start(key, started.pid, started.child_files);
         for signal in &self.early_signals {
             process::kill_group(started.pid, *signal);
         }
@@ -335,7 +322,7 @@ impl JobRunner {
             self.outputs.add(stdout, Stream::Stdout, owner, registry, output_token)?;
         }
         self.outputs.add(started.stderr, Stream::Stderr, owner, registry, output_token)?;
-        self.controls.add(key, started.control, registry, control_token)
+        self.processes.open_control(key, started.control, registry, control_token)
     }
 
     fn on_spawn_error(&mut self, ProcessKey { element, node }: ProcessKey, error: StartError) {
@@ -380,7 +367,7 @@ impl JobRunner {
     }
 
     fn receive_calls(&mut self) {
-        for event in self.controls.receive_events() {
+        for event in self.processes.receive_events() {
             match event {
                 ControlEvent::Call(key, call) => self.on_call(key, call),
                 ControlEvent::Malformed(ProcessKey { element, node }, violation) => {
@@ -394,9 +381,7 @@ impl JobRunner {
     fn on_drained(&mut self, reason: DrainReason) {
         match reason {
             DrainReason::Flush(element, node, id) => {
-                let token = self.next_flush_token;
-                self.next_flush_token += 1;
-                self.pending_flushes.insert(token, (ProcessKey { element, node }, id));
+                let token = self.pending_flushes.add(ProcessKey { element, node }, id);
                 let host =
                     self.job_info.as_ref().map_or(0, |job_info| job_info.placement.self_host);
                 let report = OutputReport::Flush { host, token };
@@ -419,27 +404,23 @@ impl JobRunner {
 
     fn on_process_exit(&mut self, reaped: Reaped) {
         // Other children are orphans that this process has inherited.
-        let Some(key) = self.keys_by_pid.remove(&reaped.pid) else { return };
-        self.pids_by_key.remove(&key);
+        let Some(key) = self.processes.key_of(reaped.pid) else { return };
         self.last_exit_at = Some(Instant::now());
         if reaped.status == Status::Signaled(libc::SIGKILL) && self.limit_enforcer.was_oom_killed()
         {
             self.on_limit_exceeded(LimitKind::Memory);
         }
         // Calls that it made before its exit are handled first.
-        self.controls.mark_exited(key);
+        self.processes.queue_control(key);
         self.receive_calls();
-        self.controls.remove(key);
+        let Some((ProcessKey { element, node }, ended)) = self.processes.end(reaped.pid) else {
+            return;
+        };
         let Some(job_info) = &self.job_info else { return };
-        let ProcessKey { element, node } = key;
         let process = node - job_info.local_host.first_node;
         let counters = self.shared_memory.counters(element, process).unwrap_or_default();
         self.shared_memory.on_process_exit(element, process);
         self.inspector.on_process_exit(element, node);
-        if let Some(handler) = self.call_handlers.get_mut(element as usize) {
-            handler.on_process_exit(node);
-        }
-        let busy = self.metrics.on_process_exit(key);
         if job_info.job_start.spec.statistics {
             self.reports.add(JobReport::Usage(vec![NodeUsage {
                 stage: job_info.stage as u32,
@@ -453,10 +434,10 @@ impl JobRunner {
                 received: counters.received,
                 sent_bytes: counters.sent_bytes,
                 received_bytes: counters.received_bytes,
-                busy_permille: busy.permille(),
+                busy_permille: ended.measurement.busy_time.permille(),
             }]));
         }
-        match self.spawn_queue.spawn_failure(key) {
+        match self.spawn_queue.spawn_failure(key, &ended.child_files) {
             Some(error) => self.on_spawn_error(key, error),
             None => {
                 let nodes = NodeSet::one(node);
@@ -469,7 +450,7 @@ impl JobRunner {
     /// Sends the user's signal to the job. While not all processes are started, those that are
     /// started later get it too.
     pub(super) fn signal_all(&mut self, signal: i32) {
-        let is_early = self.spawn_queue.is_pending() || self.pids_by_key.is_empty();
+        let is_early = self.spawn_queue.is_pending() || self.processes.running_count() == 0;
         if is_early && !self.early_signals.contains(&signal) {
             self.early_signals.push(signal);
         }
@@ -477,11 +458,9 @@ impl JobRunner {
     }
 
     /// Sends a signal to the process group of every running process of one element, or of all.
-    pub(super) fn signal(&self, element: Option<u32>, signal: i32) {
-        for (key, pid) in &self.pids_by_key {
-            if element.is_none_or(|element| element == key.element) {
-                process::kill_group(*pid, signal);
-            }
+    pub(super) fn signal(&mut self, element: Option<u32>, signal: i32) {
+        for (_, running) in self.processes.running_mut(element) {
+            process::kill_group(running.pid, signal);
         }
     }
 

@@ -3,7 +3,7 @@
 //! it out.
 
 mod call_handler;
-mod control_sockets;
+mod control_socket;
 mod cpu_binding;
 mod disk_usage;
 mod gang_switch;
@@ -16,6 +16,7 @@ mod metrics;
 mod networks;
 mod orders;
 mod output;
+mod processes;
 mod program_store;
 mod reaper;
 mod redirection;
@@ -185,7 +186,7 @@ impl Shepherd {
                         self.job_runner.outputs.mark_ready((number - FIRST_DYNAMIC_TOKEN) / 2);
                     }
                     Token(number) => {
-                        self.job_runner.controls.mark_ready((number - FIRST_DYNAMIC_TOKEN) / 2)
+                        self.job_runner.processes.mark_ready((number - FIRST_DYNAMIC_TOKEN) / 2)
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Carries out the orders of the job master, and those calls of a process that the shepherd can
 //! answer without the job master.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use score_proto::job_control::{
 use score_proto::message::{Call, Level, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
 
-use super::call_handler::CallAction;
+use super::call_handler::{self, CallAction, CallState};
 use super::inspection::InspectedElement;
 use super::job_info::{JobInfo, ProcessKey};
 use super::job_runner::JobRunner;
@@ -59,10 +59,11 @@ impl JobRunner {
             JobOrder::StartJob(job_start) => self.start_job(Arc::unwrap_or_clone(job_start)),
             JobOrder::StartStage(stage) => self.start_stage(stage as usize),
             JobOrder::Flushed { token, host: _ } => {
-                if let Some((key, id)) = self.pending_flushes.remove(&token) {
-                    let handler = self.call_handlers.get_mut(key.element as usize);
-                    let action = handler.and_then(|handler| handler.on_flushed(key.node, id));
-                    self.execute_actions(key.element, action.into_iter().collect());
+                if let Some((key, id)) = self.pending_flushes.take(token) {
+                    self.answer_done(key, |calls| {
+                        calls.on_flushed();
+                        Some(id)
+                    });
                 }
             }
             JobOrder::Drain => {
@@ -78,7 +79,7 @@ impl JobRunner {
             JobOrder::OutputClosed(stream) => self.outputs.close_stream(stream),
             JobOrder::Signal(signal) => self.signal_all(signal),
             JobOrder::SubscribeMetrics { period_ms } => {
-                self.metrics.set_period(period_ms, Instant::now())
+                self.metrics.set_period(period_ms, Instant::now(), &mut self.processes)
             }
             JobOrder::Kill => self.kill(),
             JobOrder::Finish => self.begin_shutdown(),
@@ -88,8 +89,8 @@ impl JobRunner {
     fn on_element_order(&mut self, element: u32, order: ElementOrder) {
         match order {
             ElementOrder::End => {
-                if let Some(handler) = self.call_handlers.get_mut(element as usize) {
-                    handler.mark_ending();
+                if let Some(calls) = self.processes.element_calls(element) {
+                    calls.mark_ending();
                 }
                 self.signal(Some(element), libc::SIGKILL);
                 self.skip_unstarted(Some(element));
@@ -104,14 +105,7 @@ impl JobRunner {
                 self.inspector.reset_backoff();
             }
             ElementOrder::BarrierDone => {
-                let handler = self.call_handlers.get_mut(element as usize);
-                let actions = handler.map(|handler| handler.on_barrier_done()).unwrap_or_default();
-                for action in &actions {
-                    if let CallAction::Answer(node, _) = action {
-                        self.publish_barrier_counts(ProcessKey { element, node: *node });
-                    }
-                }
-                self.execute_actions(element, actions);
+                self.end_barrier(element);
             }
             ElementOrder::Broadcast { serial, signal } => {
                 if signal != 0 {
@@ -123,9 +117,7 @@ impl JobRunner {
                 }
             }
             ElementOrder::BroadcastDone { node } => {
-                let handler = self.call_handlers.get_mut(element as usize);
-                let action = handler.and_then(|handler| handler.on_broadcast_done(node));
-                self.execute_actions(element, action.into_iter().collect());
+                self.answer_done(ProcessKey { element, node }, CallState::take_broadcast);
             }
             ElementOrder::Sample { round, stopped } => {
                 let sample = self.inspector.sample_round(element, round, stopped);
@@ -179,36 +171,35 @@ impl JobRunner {
 
     /// Handles a call of a process.
     pub(super) fn on_call(&mut self, key: ProcessKey, call: Call) {
-        let Some(handler) = self.call_handlers.get_mut(key.element as usize) else { return };
-        let is_first = handler.is_first_attach();
-        let is_barrier = matches!(call, Call::Barrier { .. });
-        let mut actions = handler.on_call(key.node, call);
-        if is_barrier {
-            self.publish_barrier_counts(key);
+        let Some((element, caller)) = self.processes.calls(key) else { return };
+        for action in element.on_call(caller, key.node, call) {
+            self.execute_action(key, action);
         }
-        for action in &mut actions {
-            if let CallAction::Report(ElementReport::Attached { addresses, .. }) = action
-                && is_first
-            {
-                match self.open_networks(key.element) {
-                    Ok(host_addresses) => *addresses = host_addresses,
-                    Err(reason) => {
-                        *action = CallAction::Report(ElementReport::Failed { reason });
-                    }
-                }
-            }
-        }
-        self.execute_actions(key.element, actions);
     }
 
-    /// Called before a reply is sent, so that a process that still waits for it is not idle.
-    fn publish_barrier_counts(&self, key: ProcessKey) {
-        if let Some(handler) = self.call_handlers.get(key.element as usize) {
-            self.inspector.set_barrier_counts(
-                key.element,
-                key.node,
-                handler.barrier_counts(key.node),
-            );
+    /// All nodes on all hosts are in sc_barrier.
+    fn end_barrier(&mut self, element: u32) {
+        let running = self.processes.running_mut(Some(element));
+        let callers: Vec<(ProcessKey, u32)> = running
+            .filter_map(|(key, process)| Some((key, process.calls.take_barrier()?)))
+            .collect();
+        let nodes: Vec<u32> = callers.iter().map(|(key, _)| key.node).collect();
+        self.inspector.add_barriers(element, &nodes, 0, 1);
+        for (key, id) in callers {
+            self.send_reply(key, &call_handler::done(id, 0));
+        }
+    }
+
+    /// Replies to the call of a process, the id of which `take_call` returns. A process that has
+    /// ended gets no reply.
+    fn answer_done(
+        &mut self,
+        key: ProcessKey,
+        take_call: impl FnOnce(&mut CallState) -> Option<u32>,
+    ) {
+        let process = self.processes.get_mut(key);
+        if let Some(id) = process.and_then(|process| take_call(&mut process.calls)) {
+            self.send_reply(key, &call_handler::done(id, 0));
         }
     }
 
@@ -219,28 +210,51 @@ impl JobRunner {
         self.shared_memory.open(element, job_info, self.context.raw_client.as_ref())
     }
 
-    fn execute_actions(&mut self, element: u32, actions: Vec<CallAction>) {
-        for action in actions {
-            match action {
-                CallAction::Answer(node, reply) => {
-                    self.send_reply(ProcessKey { element, node }, &reply, Vec::new());
-                }
-                CallAction::Report(report) => self.reports.add_about(element, report),
-                CallAction::Flush(node, id) => {
-                    let stage = self.job_info.as_ref().map_or(0, |job_info| job_info.stage);
-                    let owner = Some((stage, element));
-                    self.outputs.drain(DrainReason::Flush(element, node, id), owner);
-                }
-                CallAction::Inspect(node, signal, display) => {
-                    let text = self.inspection_text(ProcessKey { element, node }, signal, display);
-                    self.reports.add_about(element, ElementReport::Inspect { signal, text });
-                }
+    /// The report that a node has attached, the first one of this host or not.
+    fn attachment(
+        &mut self,
+        ProcessKey { element, node }: ProcessKey,
+        first: bool,
+    ) -> ElementReport {
+        let addresses = if first { self.open_networks(element) } else { Ok(Vec::new()) };
+        match addresses {
+            Ok(addresses) => ElementReport::Attached { nodes: NodeSet::one(node), addresses },
+            Err(reason) => ElementReport::Failed { reason },
+        }
+    }
+
+    fn execute_action(&mut self, key: ProcessKey, action: CallAction) {
+        let ProcessKey { element, node } = key;
+        match action {
+            CallAction::Answer(reply) => self.send_reply(key, &reply),
+            CallAction::Report(report) => self.reports.add_about(element, report),
+            CallAction::Attach { is_first } => {
+                let report = self.attachment(key, is_first);
+                self.reports.add_about(element, report);
+            }
+            CallAction::EnterBarrier => {
+                self.inspector.add_barriers(element, &[node], 1, 0);
+                let report = ElementReport::InBarrier { nodes: NodeSet::one(node) };
+                self.reports.add_about(element, report);
+            }
+            CallAction::RefuseBarrier(id) => {
+                self.inspector.add_barriers(element, &[node], 1, 1);
+                self.send_reply(key, &call_handler::done(id, libc::EBUSY));
+            }
+            CallAction::Flush(id) => {
+                let stage = self.job_info.as_ref().map_or(0, |job_info| job_info.stage);
+                let owner = Some((stage, element));
+                self.outputs.drain(DrainReason::Flush(element, node, id), owner);
+            }
+            CallAction::Inspect(signal, display) => {
+                let text = self.inspection_text(key, signal, display);
+                self.reports.add_about(element, ElementReport::Inspect { signal, text });
             }
         }
     }
 
-    fn send_reply(&mut self, key: ProcessKey, reply: &Reply, descriptors: Vec<OwnedFd>) {
-        if !self.controls.answer(key, reply, descriptors) {
+    fn send_reply(&mut self, key: ProcessKey, reply: &Reply) {
+        if !self.processes.answer(key, reply, Vec::new()) {
             let violation = "it does not read the answers to its calls".to_owned();
             let report = ElementReport::ProtocolViolation { node: key.node, violation };
             self.reports.add_about(key.element, report);
@@ -259,8 +273,8 @@ impl JobRunner {
             oversubscribed,
             &self.run_gate,
         )?;
-        if let Some(handler) = self.call_handlers.get_mut(element as usize) {
-            handler.mark_welcomed();
+        if let Some(calls) = self.processes.element_calls(element) {
+            calls.mark_welcomed();
         }
         // Once for the job, and by one host: every host knows the offers of all.
         if job_info.placement.self_host == 0
@@ -273,8 +287,7 @@ impl JobRunner {
             }
         }
         if let Some((area, message_counters)) = self.shared_memory.inspected_memory(element) {
-            let pid =
-                |node| self.pids_by_key.get(&ProcessKey { element, node }).copied().unwrap_or(0);
+            let pid = |node| self.processes.pid_of(ProcessKey { element, node }).unwrap_or(0);
             let pids = local_host.node_range().map(pid).collect();
             self.inspector.add_element(
                 element,
@@ -304,7 +317,7 @@ impl JobRunner {
             };
             let descriptors = self.shared_memory.descriptors(element, process)?;
             let key = ProcessKey { element, node };
-            self.controls.answer(key, &Reply::Welcome(Box::new(welcome)), descriptors);
+            self.processes.answer(key, &Reply::Welcome(Box::new(welcome)), descriptors);
         }
         Ok(())
     }
@@ -316,7 +329,7 @@ impl JobRunner {
             }
             _ => redirection::host_name(),
         };
-        let inner_pid = self.pids_by_key.get(&key).copied().unwrap_or(0);
+        let inner_pid = self.processes.pid_of(key).unwrap_or(0);
         let pid = match &self.context.outer_proc {
             Some(proc_dir) => {
                 process::outer_pid(proc_dir.as_fd(), inner_pid, super::self_pid_namespace())

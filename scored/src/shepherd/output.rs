@@ -56,7 +56,7 @@ struct PendingDrain {
 struct OutputPipe {
     pipe: OwnedFd,
     stream: Stream,
-    /// Stage and element of the writer.
+    /// Stage and element of the writer, which its pipe may outlive.
     owner: (usize, u32),
     lines: LineSplitter,
     /// Bytes read in all.

@@ -1,6 +1,6 @@
 //! Starts the processes of a stage, with their pipes, files, environment and control sockets.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -37,8 +37,6 @@ pub struct SpawnQueue {
     node_count: usize,
     plans: Vec<SpawnPlan>,
     pending: VecDeque<ProcessKey>,
-    /// Files that processes have to open, by index of the process and descriptor.
-    child_files: HashMap<(usize, usize), ChildFile>,
     /// Read end of the pipe from the left-hand neighbour, by node of this host.
     left_pipes: Vec<Option<OwnedFd>>,
     /// The processor of each process, if processes are bound.
@@ -59,6 +57,8 @@ pub struct SpawnedProcess {
     pub stdout: Option<OwnedFd>,
     /// Read end of its standard error.
     pub stderr: OwnedFd,
+    /// Files that it opens as its standard input and output.
+    pub child_files: [Option<ChildFile>; 2],
 }
 
 /// Why a process was not started.
@@ -93,7 +93,6 @@ impl SpawnQueue {
             })
             .collect();
         self.left_pipes = local_host.node_range().map(|_| None).collect();
-        self.child_files.clear();
         (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
         self.cpu_sets = match context.multi_user {
             true => cpu_binding::stage_cpu_sets(job.spec(), job.stage, local_host.nodes),
@@ -111,12 +110,17 @@ impl SpawnQueue {
         key.element as usize * self.node_count + self.process_index(key)
     }
 
-    /// Why an exited process had not run its program, if it had not.
-    pub fn spawn_failure(&mut self, key: ProcessKey) -> Option<StartError> {
+    /// Why an exited process had not run its program, if it had not. `child_files`: those of its
+    /// [`SpawnedProcess`].
+    pub fn spawn_failure(
+        &mut self,
+        key: ProcessKey,
+        child_files: &[Option<ChildFile>; 2],
+    ) -> Option<StartError> {
         let index = self.index(key);
         let error = self.spawner.error_of(index)?;
         if let SpawnError::File(fd, path, errno) = error {
-            let path = self.child_files.get(&(self.index(key), fd))?.paths.get(path)?;
+            let path = child_files.get(fd)?.as_ref()?.paths.get(path)?;
             return Some(StartError::Job(redirection::open_error(path, errno)));
         }
         Some(self.plans.get(key.element as usize)?.to_start_error(error))
@@ -190,16 +194,12 @@ impl SpawnQueue {
         let index = self.index(key);
         let pid =
             self.spawner.spawn(&spawn_args, index).map_err(|error| plan.to_start_error(error))?;
-        for (fd, source) in [child_stdin, child_stdout].into_iter().enumerate() {
-            if let StdioSource::File(child_file) = source {
-                self.child_files.insert((index, fd), child_file);
-            }
-        }
+        let child_files = [child_stdin, child_stdout].map(StdioSource::into_file);
         let mut stdout = stdout_reader;
         if !is_last {
             self.left_pipes[process] = stdout.take();
         }
-        Ok(SpawnedProcess { pid, control, stdin, stdout, stderr })
+        Ok(SpawnedProcess { pid, control, stdin, stdout, stderr, child_files })
     }
 }
 
@@ -214,6 +214,13 @@ impl StdioSource {
         match self {
             StdioSource::Fd(descriptor) => FdSource::Fd(descriptor.as_fd()),
             StdioSource::File(child_file) => FdSource::File(child_file),
+        }
+    }
+
+    fn into_file(self) -> Option<ChildFile> {
+        match self {
+            StdioSource::Fd(_) => None,
+            StdioSource::File(child_file) => Some(child_file),
         }
     }
 }

@@ -176,11 +176,16 @@ impl ProcessInspector {
         Ok(())
     }
 
-    /// Sets how many calls of sc_barrier of a process were received, and how many replies it gets.
-    /// Must be called before the replies are sent.
-    pub fn set_barrier_counts(&self, element: u32, node: u32, counts: (u64, u64)) {
-        if let Some(process) = self.lock().process(element, node) {
-            process.barrier_counts = counts;
+    /// Counts calls of sc_barrier that were received, and replies that are about to be sent. Must
+    /// be called before any of these replies is sent, so that a process that still waits for its
+    /// reply is not idle.
+    pub fn add_barriers(&self, element: u32, nodes: &[u32], calls: u64, replies: u64) {
+        let mut inner = self.lock();
+        for node in nodes {
+            if let Some(process) = inner.process(element, *node) {
+                process.barrier_counts.0 += calls;
+                process.barrier_counts.1 += replies;
+            }
         }
     }
 

@@ -6,10 +6,10 @@
 //! ten times in a period, in a short period every 20 ms. Only the job's running time counts, so
 //! that the fractions of a job that runs in slices are those of its slices.
 
+pub mod measurement;
 mod proc_stats;
 mod sampler;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,12 @@ use score_job::limits::JobLimits;
 use score_proto::job_control::JobReport;
 use score_proto::observation::{self, HostMetrics, NodeMetrics};
 
-pub use sampler::BusyTime;
-
 use super::disk_usage;
 use super::inspection::ProcessInspector;
 use super::job_info::ProcessKey;
 use super::job_runner::JobRunner;
 use super::networks::MessageCounters;
-use proc_stats::MemoryReader;
+use super::processes::{Process, ProcessTable};
 use sampler::Sampler;
 
 /// Shortest interval between two scans of the job's directory.
@@ -47,19 +45,6 @@ pub struct MetricsCollector {
     disk_kib: u64,
     next_disk_scan: Option<Instant>,
     next_memory_sample: Option<Instant>,
-    /// In the order of their C-Areas.
-    processes: BTreeMap<ProcessKey, MeasuredProcess>,
-}
-
-/// Metrics of one process.
-#[derive(Debug)]
-struct MeasuredProcess {
-    pid: i32,
-    busy_time: BusyTime,
-    memory: MemoryReader,
-    memory_kib: u64,
-    /// Its user monitors.
-    user_monitors: [u8; 2],
 }
 
 impl MetricsCollector {
@@ -78,42 +63,17 @@ impl MetricsCollector {
     }
 
     /// [`score_proto::job_control::JobOrder::SubscribeMetrics`]
-    pub fn set_period(&mut self, period_ms: u32, now: Instant) {
+    pub fn set_period(&mut self, period_ms: u32, now: Instant, processes: &mut ProcessTable) {
         self.sampler.set_period(period_ms, now);
         if period_ms == 0 {
-            self.processes.values_mut().for_each(|process| process.memory.close());
+            let running = processes.running_mut(None);
+            running.for_each(|(_, process)| process.measurement.memory.close());
         }
     }
 
     /// When [`JobRunner::measure`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         self.sampler.deadline()
-    }
-
-    /// A process has been started.
-    pub fn on_process_start(&mut self, key: ProcessKey, pid: i32) {
-        let (busy_time, memory) = (BusyTime::default(), MemoryReader::default());
-        let process =
-            MeasuredProcess { pid, busy_time, memory, memory_kib: 0, user_monitors: [0; 2] };
-        self.processes.insert(key, process);
-    }
-
-    /// A process has exited: returns its busy time.
-    pub fn on_process_exit(&mut self, key: ProcessKey) -> BusyTime {
-        self.processes.remove(&key).map(|process| process.busy_time).unwrap_or_default()
-    }
-
-    /// Samples the idle flags and user monitors of the processes. `elapsed`: running time of the
-    /// job since the last sample, if it has run.
-    fn sample_idle(&mut self, inspector: &ProcessInspector, elapsed: Option<Duration>) {
-        let monitors = inspector.monitors();
-        for (key, process) in &mut self.processes {
-            let (idle, user_monitors) = monitors.process(key.element, key.node).unwrap_or_default();
-            process.user_monitors = user_monitors;
-            if let Some(elapsed) = elapsed {
-                process.busy_time.add_sample(elapsed, idle);
-            }
-        }
     }
 
     fn sample_disk(&mut self, directory: &Path, now: Instant) {
@@ -125,13 +85,31 @@ impl MetricsCollector {
         }
     }
 
-    fn sample_memory(&mut self, now: Instant) {
+    fn sample_memory(&mut self, now: Instant, processes: &mut ProcessTable) {
         if self.next_memory_sample.is_none_or(|due| due <= now) {
-            let keep_open = self.processes.len() <= MAX_OPEN_PROC_FILES;
-            for process in self.processes.values_mut() {
-                process.memory_kib = process.memory.kib(process.pid, keep_open);
+            let keep_open = processes.running_count() <= MAX_OPEN_PROC_FILES;
+            for (_, process) in processes.running_mut(None) {
+                let measurement = &mut process.measurement;
+                measurement.memory_kib = measurement.memory.kib(process.pid, keep_open);
             }
             self.next_memory_sample = Some(now + MEMORY_SAMPLE_INTERVAL);
+        }
+    }
+}
+
+/// Samples the idle flags and user monitors of the processes. `elapsed`: running time of the job
+/// since the last sample, if it has run.
+fn sample_idle(
+    processes: &mut ProcessTable,
+    inspector: &ProcessInspector,
+    elapsed: Option<Duration>,
+) {
+    let monitors = inspector.monitors();
+    for (key, process) in processes.running_mut(None) {
+        let (idle, user_monitors) = monitors.process(key.element, key.node).unwrap_or_default();
+        process.measurement.user_monitors = user_monitors;
+        if let Some(elapsed) = elapsed {
+            process.measurement.busy_time.add_sample(elapsed, idle);
         }
     }
 }
@@ -144,46 +122,46 @@ impl JobRunner {
             return;
         };
         let elapsed = self.metrics.sampler.sample(now, self.run_gate.job_time());
-        self.metrics.sample_idle(&self.inspector, elapsed);
+        sample_idle(&mut self.processes, &self.inspector, elapsed);
         if !self.metrics.sampler.is_report_due(now) || self.reports.is_slow() {
             return;
         }
         self.metrics.sample_disk(&self.context.directory, now);
-        self.metrics.sample_memory(now);
+        self.metrics.sample_memory(now, &mut self.processes);
         let [memory_scale_kib, disk_scale_kib] =
             self.metrics.scales_kib(self.limit_enforcer.limits(), &self.context.directory);
         let (at_ns, first_node, host) =
             (super::monotonic_ns(), job_info.local_host.first_node, job_info.placement.self_host);
-        let message_counters: Vec<Option<MessageCounters>> = (0..)
-            .zip(&self.call_handlers)
-            .map(|(element, _)| self.shared_memory.message_counters(element))
+        let message_counters: Vec<Option<MessageCounters>> = (0..self.processes.element_count())
+            .map(|element| self.shared_memory.message_counters(element))
             .collect();
-        let node_metrics = |(key, process): (&ProcessKey, &MeasuredProcess)| {
+        let node_metrics = |(key, process): (ProcessKey, &mut Process)| {
             let element_counters =
                 message_counters.get(key.element as usize).and_then(Option::as_ref);
             let counters = element_counters.map(|element_counters| {
                 element_counters.counters(key.node.wrapping_sub(first_node))
             });
             let counters = counters.unwrap_or_default();
-            let [usr0, usr1] = process.user_monitors;
+            let measurement = &process.measurement;
+            let [usr0, usr1] = measurement.user_monitors;
             NodeMetrics {
                 element: key.element,
                 node: key.node,
                 host,
                 sampled_at_ns: at_ns,
-                observed_ns: process.busy_time.watched_ns,
-                busy_ns: process.busy_time.busy_ns,
+                observed_ns: measurement.busy_time.watched_ns,
+                busy_ns: measurement.busy_time.busy_ns,
                 sent: counters.sent,
                 received: counters.received,
                 sent_bytes: counters.sent_bytes,
                 received_bytes: counters.received_bytes,
-                memory_kib: process.memory_kib,
+                memory_kib: measurement.memory_kib,
                 cpu_ns: proc_stats::cpu_ns(process.pid),
                 usr0,
                 usr1,
             }
         };
-        let nodes = self.metrics.processes.iter().map(node_metrics).collect();
+        let nodes = self.processes.running_mut(None).map(node_metrics).collect();
         let host = HostMetrics {
             host,
             name: job_info.host_name(),
@@ -197,19 +175,17 @@ impl JobRunner {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call_handler::ElementCalls;
     use super::*;
 
     #[test]
-    fn the_busy_time_of_a_process_is_dropped_on_exit() {
-        let key = ProcessKey { element: 0, node: 3 };
-        let mut metrics = MetricsCollector::default();
-        metrics.on_process_start(key, 1);
-        metrics.sample_idle(&ProcessInspector::new().unwrap(), Some(Duration::from_millis(5)));
-        assert_eq!(
-            metrics.on_process_exit(key).permille(),
-            Some(1000),
-            "a process that has not attached is busy"
-        );
-        assert_eq!(metrics.on_process_exit(key), BusyTime::default());
+    fn a_process_that_has_not_attached_is_busy() {
+        let mut processes = ProcessTable::default();
+        processes.reset(vec![ElementCalls::new("a.out".to_owned())], 3, 1);
+        processes.start(ProcessKey { element: 0, node: 3 }, 1, [None, None]);
+        let inspector = ProcessInspector::new().unwrap();
+        sample_idle(&mut processes, &inspector, Some(Duration::from_millis(5)));
+        let (_, process) = processes.end(1).unwrap();
+        assert_eq!(process.measurement.busy_time.permille(), Some(1000));
     }
 }

@@ -1,0 +1,106 @@
+//! The control socket of one process: datagrams both ways. Received data is untrusted until it has
+//! been decoded.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
+use score_proto::frame;
+use score_proto::message::{Call, Reply};
+
+/// The longest call: sc_inspectme with a display name.
+pub const MAX_CALL_LEN: usize = 16 * 1024;
+/// Replies that a process may leave unread before it counts as hostile.
+const MAX_UNREAD_REPLIES: usize = 64;
+/// Calls that are read from one process before the next process is served.
+const CALLS_PER_TICK: usize = 8;
+
+/// The shepherd's end of a control socket.
+#[derive(Debug)]
+pub struct ControlSocket {
+    socket: OwnedFd,
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Waits for its turn to be read.
+    pub is_queued: bool,
+}
+
+/// How a read of several calls has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadResult {
+    /// Everything has been read.
+    WouldBlock,
+    /// There may be more.
+    More,
+    /// The process has closed its end, or has sent something else than a call.
+    Closed,
+}
+
+impl ControlSocket {
+    /// Has `registry` report `token` when there is something to read or room to write.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn new(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Self> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)?;
+        Ok(Self { socket, unsent: VecDeque::new(), is_queued: false })
+    }
+
+    /// Receives some calls. An error is what the process has sent instead of a call.
+    /// `scratch`: buffer of [`MAX_CALL_LEN`] bytes.
+    pub fn receive(
+        &self,
+        scratch: &mut [u8],
+        mut on_call: impl FnMut(Result<Call, String>),
+    ) -> ReadResult {
+        for _ in 0..CALLS_PER_TICK {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+            let count = match recv(self.socket.as_raw_fd(), scratch, flags) {
+                Ok(0) => return ReadResult::Closed,
+                Ok(count) => count,
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => return ReadResult::WouldBlock,
+                Err(_) => return ReadResult::Closed,
+            };
+            let call = scratch.get(..count).map(frame::decode_datagram::<Call>);
+            if let Some(Ok(call)) = call {
+                on_call(Ok(call));
+            } else {
+                on_call(Err(format!("{count} bytes on its control socket are no call")));
+                return ReadResult::Closed;
+            }
+        }
+        ReadResult::More
+    }
+
+    /// Sends a reply with descriptors. False if the process has left too many replies unread.
+    pub fn answer(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>) -> bool {
+        let Ok(bytes) = frame::encode_datagram(reply) else { return false };
+        self.unsent.push_back((bytes, descriptors));
+        self.send_queued();
+        self.unsent.len() <= MAX_UNREAD_REPLIES
+    }
+
+    /// Sends the replies that the process had no room for, as far as it has now.
+    pub fn send_queued(&mut self) {
+        while let Some((bytes, descriptors)) = self.unsent.front() {
+            let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+            let rights = [ControlMessage::ScmRights(&raw)];
+            let rights = if raw.is_empty() { &[][..] } else { &rights[..] };
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            let iov = [IoSlice::new(bytes)];
+            match sendmsg::<()>(self.socket.as_raw_fd(), &iov, rights, flags, None) {
+                Err(Errno::EAGAIN) => return,
+                Err(Errno::EINTR) => {}
+                // Sent, or the process has closed its end.
+                _ => {
+                    self.unsent.pop_front();
+                }
+            }
+        }
+    }
+}
