@@ -20,7 +20,7 @@ use super::input::Input;
 use super::inspection::ProcessInspector;
 use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::limit_enforcer::LimitEnforcer;
-use super::metrics::MetricsCollector;
+use super::metrics::{MeasuredJob, MetricsCollector};
 use super::output::{DrainReason, OutputMux};
 use super::processes::{ControlEvent, ProcessTable};
 use super::program_store::ProgramStore;
@@ -47,6 +47,16 @@ enum ShutdownPhase {
     /// Reading the rest of their output.
     DrainingOutput,
     Done,
+}
+
+/// Whether the user has killed the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KillState {
+    NotKilled,
+    /// Its output is read until this deadline at most.
+    DrainingOutput(Instant),
+    /// Output that was not read by the deadline has been abandoned.
+    Abandoned,
 }
 
 /// The job's part on this host.
@@ -78,9 +88,7 @@ pub struct JobRunner {
     pub(super) pending_flushes: PendingFlushes,
     pub(super) started_at: Option<Instant>,
     last_exit_at: Option<Instant>,
-    /// The user has killed the job: its output is drained until `kill_drain_deadline` at most.
-    killed: bool,
-    kill_drain_deadline: Option<Instant>,
+    kill_state: KillState,
     shutdown_phase: ShutdownPhase,
 }
 
@@ -120,8 +128,7 @@ impl JobRunner {
             pending_flushes: PendingFlushes::default(),
             started_at: None,
             last_exit_at: None,
-            killed: false,
-            kill_drain_deadline: None,
+            kill_state: KillState::NotKilled,
             shutdown_phase: ShutdownPhase::Running,
         }
     }
@@ -144,14 +151,18 @@ impl JobRunner {
     pub fn next_deadline(&self) -> Option<Instant> {
         let line_deadline =
             if self.run_gate.is_stopped() { None } else { self.outputs.next_deadline() };
-        let kill_deadline = match self.shutdown_phase {
+        let shutdown_deadline = match self.shutdown_phase {
             ShutdownPhase::Killing(deadline) => Some(deadline),
+            _ => None,
+        };
+        let drain_deadline = match self.kill_state {
+            KillState::DrainingOutput(deadline) => Some(deadline),
             _ => None,
         };
         [
             line_deadline,
-            kill_deadline,
-            self.kill_drain_deadline,
+            shutdown_deadline,
+            drain_deadline,
             self.limit_enforcer.deadline(),
             self.metrics.deadline(),
         ]
@@ -178,8 +189,10 @@ impl JobRunner {
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
         }
-        if self.kill_drain_deadline.is_some_and(|deadline| deadline <= now) {
-            self.kill_drain_deadline = None;
+        if let KillState::DrainingOutput(deadline) = self.kill_state
+            && deadline <= now
+        {
+            self.kill_state = KillState::Abandoned;
             self.outputs.abandon(DrainReason::StageEnd);
             self.outputs.abandon(DrainReason::JobEnd);
         }
@@ -189,6 +202,23 @@ impl JobRunner {
                 Some(purpose) => self.on_drained(purpose),
                 None => break,
             }
+        }
+    }
+
+    /// Samples the processes and sends metrics, if these are due.
+    fn measure(&mut self, now: Instant) {
+        let Some(job_info) = &self.job_info else { return };
+        let job = MeasuredJob {
+            job_info,
+            directory: &self.context.directory,
+            limits: self.limit_enforcer.limits(),
+            run_gate: &self.run_gate,
+            inspector: &self.inspector,
+            shared_memory: &self.shared_memory,
+            processes: &mut self.processes,
+        };
+        if let Some(metrics) = self.metrics.measure(now, !self.reports.is_slow(), job) {
+            self.reports.add(JobReport::Metrics(metrics));
         }
     }
 
@@ -238,8 +268,7 @@ impl JobRunner {
 
     /// The user has killed the job.
     pub(super) fn kill(&mut self) {
-        self.killed = true;
-        self.kill_drain_deadline = Some(Instant::now() + KILL_DRAIN_TIMEOUT);
+        self.kill_state = KillState::DrainingOutput(Instant::now() + KILL_DRAIN_TIMEOUT);
         reaper::kill_all();
     }
 
@@ -253,8 +282,8 @@ impl JobRunner {
     }
 
     pub(super) fn drain(&mut self, reason: DrainReason) {
-        if self.killed {
-            self.kill_drain_deadline = Some(Instant::now() + KILL_DRAIN_TIMEOUT);
+        if self.kill_state != KillState::NotKilled {
+            self.kill_state = KillState::DrainingOutput(Instant::now() + KILL_DRAIN_TIMEOUT);
         }
         self.outputs.drain(reason, None);
     }

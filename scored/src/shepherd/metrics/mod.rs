@@ -14,15 +14,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use score_job::limits::JobLimits;
-use score_proto::job_control::JobReport;
-use score_proto::observation::{self, HostMetrics, NodeMetrics};
+use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
 
 use super::disk_usage;
+use super::gang_switch::RunGate;
 use super::inspection::ProcessInspector;
-use super::job_info::ProcessKey;
-use super::job_runner::JobRunner;
+use super::job_info::{JobInfo, ProcessKey};
 use super::networks::MessageCounters;
 use super::processes::{Process, ProcessTable};
+use super::shared_memory::SharedMemory;
 use sampler::Sampler;
 
 /// Shortest interval between two scans of the job's directory.
@@ -71,7 +71,7 @@ impl MetricsCollector {
         }
     }
 
-    /// When [`JobRunner::measure`] has something to do.
+    /// When [`MetricsCollector::measure`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         self.sampler.deadline()
     }
@@ -114,63 +114,87 @@ fn sample_idle(
     }
 }
 
-impl JobRunner {
-    /// Samples the processes and sends a report, if these are due.
-    pub(super) fn measure(&mut self, now: Instant) {
-        let Some(job_info) = self.job_info.as_ref().filter(|_| self.metrics.sampler.is_due(now))
-        else {
-            return;
-        };
-        let elapsed = self.metrics.sampler.sample(now, self.run_gate.job_time());
-        sample_idle(&mut self.processes, &self.inspector, elapsed);
-        if !self.metrics.sampler.is_report_due(now) || self.reports.is_slow() {
-            return;
+/// The job that is measured.
+pub struct MeasuredJob<'a> {
+    /// Its placement.
+    pub job_info: &'a JobInfo,
+    /// Its directory.
+    pub directory: &'a Path,
+    /// The full scale of memory and disk.
+    pub limits: &'a JobLimits,
+    /// Its clock.
+    pub run_gate: &'a RunGate,
+    /// Reader of idle flags and user monitors.
+    pub inspector: &'a ProcessInspector,
+    /// The counters of its messages.
+    pub shared_memory: &'a SharedMemory,
+    /// Its processes.
+    pub processes: &'a mut ProcessTable,
+}
+
+impl MetricsCollector {
+    /// Samples the processes, if that is due. Returns metrics if these are due as well and can be
+    /// sent.
+    pub fn measure(
+        &mut self,
+        now: Instant,
+        can_send: bool,
+        job: MeasuredJob<'_>,
+    ) -> Option<Metrics> {
+        if !self.sampler.is_due(now) {
+            return None;
         }
-        self.metrics.sample_disk(&self.context.directory, now);
-        self.metrics.sample_memory(now, &mut self.processes);
-        let [memory_scale_kib, disk_scale_kib] =
-            self.metrics.scales_kib(self.limit_enforcer.limits(), &self.context.directory);
-        let (at_ns, first_node, host) =
-            (super::monotonic_ns(), job_info.local_host.first_node, job_info.placement.self_host);
-        let message_counters: Vec<Option<MessageCounters>> = (0..self.processes.element_count())
-            .map(|element| self.shared_memory.message_counters(element))
-            .collect();
-        let node_metrics = |(key, process): (ProcessKey, &mut Process)| {
-            let element_counters =
-                message_counters.get(key.element as usize).and_then(Option::as_ref);
-            let counters = element_counters.map(|element_counters| {
-                element_counters.counters(key.node.wrapping_sub(first_node))
-            });
-            let counters = counters.unwrap_or_default();
-            let measurement = &process.measurement;
-            let [usr0, usr1] = measurement.user_monitors;
-            NodeMetrics {
-                element: key.element,
-                node: key.node,
-                host,
-                sampled_at_ns: at_ns,
-                observed_ns: measurement.busy_time.watched_ns,
-                busy_ns: measurement.busy_time.busy_ns,
-                sent: counters.sent,
-                received: counters.received,
-                sent_bytes: counters.sent_bytes,
-                received_bytes: counters.received_bytes,
-                memory_kib: measurement.memory_kib,
-                cpu_ns: proc_stats::cpu_ns(process.pid),
-                usr0,
-                usr1,
-            }
-        };
-        let nodes = self.processes.running_mut(None).map(node_metrics).collect();
+        let elapsed = self.sampler.sample(now, job.run_gate.job_time());
+        sample_idle(job.processes, job.inspector, elapsed);
+        if !self.sampler.is_report_due(now) || !can_send {
+            return None;
+        }
+        self.sample_disk(job.directory, now);
+        self.sample_memory(now, job.processes);
+        let [memory_scale_kib, disk_scale_kib] = self.scales_kib(job.limits, job.directory);
         let host = HostMetrics {
-            host,
-            name: job_info.host_name(),
-            disk_kib: self.metrics.disk_kib,
+            host: job.job_info.placement.self_host,
+            name: job.job_info.host_name(),
+            disk_kib: self.disk_kib,
             disk_scale_kib,
             memory_scale_kib,
         };
-        self.reports.add(JobReport::Metrics(observation::Metrics { hosts: vec![host], nodes }));
+        Some(Metrics { hosts: vec![host], nodes: node_metrics(job) })
     }
+}
+
+/// The metrics of all running processes, after their samples.
+fn node_metrics(job: MeasuredJob<'_>) -> Vec<NodeMetrics> {
+    let sampled_at_ns = super::monotonic_ns();
+    let (first_node, host) = (job.job_info.local_host.first_node, job.job_info.placement.self_host);
+    let message_counters: Vec<Option<MessageCounters>> = (0..job.processes.element_count())
+        .map(|element| job.shared_memory.message_counters(element))
+        .collect();
+    let metrics_of = |(key, process): (ProcessKey, &mut Process)| {
+        let element_counters = message_counters.get(key.element as usize).and_then(Option::as_ref);
+        let counters = element_counters
+            .map(|element_counters| element_counters.counters(key.node.wrapping_sub(first_node)));
+        let counters = counters.unwrap_or_default();
+        let measurement = &process.measurement;
+        let [usr0, usr1] = measurement.user_monitors;
+        NodeMetrics {
+            element: key.element,
+            node: key.node,
+            host,
+            sampled_at_ns,
+            observed_ns: measurement.busy_time.watched_ns,
+            busy_ns: measurement.busy_time.busy_ns,
+            sent: counters.sent,
+            received: counters.received,
+            sent_bytes: counters.sent_bytes,
+            received_bytes: counters.received_bytes,
+            memory_kib: measurement.memory_kib,
+            cpu_ns: proc_stats::cpu_ns(process.pid),
+            usr0,
+            usr1,
+        }
+    };
+    job.processes.running_mut(None).map(metrics_of).collect()
 }
 
 #[cfg(test)]
