@@ -116,11 +116,6 @@ pub fn job_of_stages(programs: Vec<ElementSpec>) -> JobSpec {
         environment: vec![OsBytes(b"PATH=/bin:/usr/bin".to_vec())],
         directory: OsBytes(b"/".to_vec()),
         umask: 0o022,
-        options: Vec::new(),
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
+        ..JobSpec::default()
     }
 }

@@ -21,15 +21,8 @@ fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
     let spec = JobSpec {
         hosts: vec![HostSpec::local(NODES / 2); 2],
         stages: shape.iter().map(stage).collect(),
-        environment: Vec::new(),
         directory: OsBytes(b"/".to_vec()),
-        umask: 0,
-        options: Vec::new(),
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
+        ..JobSpec::default()
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
     let placement = Placement::new(0, hosts);

@@ -88,17 +88,8 @@ mod tests {
             element("sh", None),
         ];
         let spec = JobSpec {
-            hosts: Vec::new(),
             stages: vec![StageSpec { elements: elements.to_vec() }],
-            environment: Vec::new(),
-            directory: OsBytes(Vec::new()),
-            umask: 0,
-            options: Vec::new(),
-            statistics: false,
-            reads_stdin: false,
-            independent_nodes: false,
-            networks: Vec::new(),
-            network_sets: 0,
+            ..JobSpec::default()
         };
         let paths: Vec<_> = files(&spec).into_iter().map(|(_, path)| path).collect();
         let expected = [".bin/0101010101010101/run", ".bin/0202020202020202/run", ".bin/other"];

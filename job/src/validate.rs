@@ -213,15 +213,8 @@ mod tests {
         JobSpec {
             hosts: vec![HostSpec::local(nodes)],
             stages: vec![StageSpec { elements: (0..elements).map(|_| element()).collect() }],
-            environment: Vec::new(),
             directory: OsBytes(b"/home".to_vec()),
-            umask: 0,
-            options: Vec::new(),
-            statistics: false,
-            reads_stdin: false,
-            independent_nodes: false,
-            networks: Vec::new(),
-            network_sets: 0,
+            ..JobSpec::default()
         }
     }
 

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::network::HostNetwork;
 
-/// A parallel job: stages run one after the other (`::`), each a pipeline (`==`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A parallel job: stages run one after the other (`::`), each a pipeline (`==`). The default has
+/// no hosts, no stages and no options.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// The hosts in the order of their nodes: each has a block of consecutive nodes. At least one.
     pub hosts: Vec<HostSpec>,
@@ -113,7 +114,7 @@ pub struct NodeLocation {
 }
 
 /// Bytes from the operating system: a path or an argument, not necessarily UTF-8.
-#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OsBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
 impl std::fmt::Debug for OsBytes {
@@ -235,16 +236,7 @@ mod tests {
     fn spec(procs: &[u32]) -> JobSpec {
         JobSpec {
             hosts: procs.iter().map(|procs| HostSpec::local(*procs)).collect(),
-            stages: Vec::new(),
-            environment: Vec::new(),
-            directory: OsBytes(Vec::new()),
-            umask: 0,
-            options: Vec::new(),
-            statistics: false,
-            reads_stdin: false,
-            independent_nodes: false,
-            networks: Vec::new(),
-            network_sets: 0,
+            ..JobSpec::default()
         }
     }
 

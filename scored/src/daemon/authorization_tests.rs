@@ -98,15 +98,8 @@ fn spec() -> JobSpec {
     JobSpec {
         hosts: vec![HostSpec::local(1)],
         stages: vec![StageSpec { elements: Vec::new() }],
-        environment: Vec::new(),
         directory: OsBytes(b"/".to_vec()),
-        umask: 0,
-        options: Vec::new(),
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
+        ..JobSpec::default()
     }
 }
 

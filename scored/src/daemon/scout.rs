@@ -6,7 +6,7 @@ use nix::unistd::geteuid;
 use score_proto::MAX_NODES;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
-use score_proto::message::{HostKind, HostSpec, JobSpec, Level, OsBytes, ServerMessage};
+use score_proto::message::{HostKind, HostSpec, JobSpec, Level, ServerMessage};
 
 use super::job_directory::JobDirectory;
 use super::local_listener::LocalListener;
@@ -183,17 +183,5 @@ fn check(hosts: &[HostSpec]) -> Result<(), String> {
 
 /// A specification without programs, for hosts that are brought up before there is a job.
 fn placeholder_spec(hosts: Vec<HostSpec>) -> JobSpec {
-    JobSpec {
-        hosts,
-        stages: Vec::new(),
-        environment: Vec::new(),
-        directory: OsBytes(Vec::new()),
-        umask: 0o077,
-        options: Vec::new(),
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
-    }
+    JobSpec { hosts, umask: 0o077, ..JobSpec::default() }
 }

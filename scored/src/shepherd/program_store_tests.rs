@@ -55,15 +55,8 @@ fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
     JobSpec {
         hosts: vec![HostSpec { kind, ..HostSpec::local(1) }; 2],
         stages: vec![StageSpec { elements: programs.iter().map(element).collect() }],
-        environment: Vec::new(),
         directory: OsBytes(b"/".to_vec()),
-        umask: 0,
-        options: Vec::new(),
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
+        ..JobSpec::default()
     }
 }
 

@@ -65,11 +65,7 @@ pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
         directory: bytes(std::env::current_dir().unwrap().to_str().unwrap()),
         umask: 0o022,
         options: vec![("nodes".to_owned(), Some(nodes.to_string()))],
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
+        ..JobSpec::default()
     }
 }
 

@@ -47,15 +47,8 @@ fn spec(stages: &[usize], hosts: usize) -> JobSpec {
     JobSpec {
         hosts: vec![HostSpec::local(1); hosts],
         stages: stages.iter().map(stage).collect(),
-        environment: Vec::new(),
         directory: OsBytes(b"/".to_vec()),
-        umask: 0,
-        options: Vec::new(),
-        statistics: false,
-        reads_stdin: false,
-        independent_nodes: false,
-        networks: Vec::new(),
-        network_sets: 0,
+        ..JobSpec::default()
     }
 }
 

@@ -206,7 +206,7 @@ fn join_unique<'a>(descriptions: impl IntoIterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::message::{HostSpec, OsBytes};
+    use score_proto::message::HostSpec;
     use std::net::SocketAddr;
 
     fn offer(raw: Option<&str>, raw_note: Option<&str>) -> TransportOffer {
@@ -231,19 +231,7 @@ mod tests {
             networks: vec![network.clone()],
             ..HostSpec::local(1)
         };
-        JobSpec {
-            hosts: vec![host("a"), host("b")],
-            stages: Vec::new(),
-            environment: Vec::new(),
-            directory: OsBytes(Vec::new()),
-            umask: 0,
-            options: Vec::new(),
-            statistics: false,
-            reads_stdin: false,
-            independent_nodes: false,
-            networks: Vec::new(),
-            network_sets: 0,
-        }
+        JobSpec { hosts: vec![host("a"), host("b")], ..JobSpec::default() }
     }
 
     fn plan_for(name: &str, spec: &JobSpec, address: &str) -> TransportPlan {
