@@ -52,10 +52,7 @@ struct GangJob {
     /// The time that it has run, weighted by its cost.
     weighted_usage: u128,
     state: JobState,
-    /// It has not had a slice yet.
-    is_newcomer: bool,
-    /// Its first slice is the current one.
-    in_first_slice: bool,
+    age: JobAge,
     hold_bits: u8,
     asleep_until: Option<MonotonicTime>,
     /// It has been idle since it runs.
@@ -64,30 +61,85 @@ struct GangJob {
     was_idle: bool,
     /// It has given up this slice.
     yielded: bool,
-    /// The time at which its usage was last counted.
-    counted_at: MonotonicTime,
-    /// The number and the time of its timed stop.
-    planned_stop: Option<(u64, MonotonicTime)>,
-    /// It was in a rotation and may be stopped or not. It is not resumed if it does not stop.
-    rotation_aborted: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum JobState {
     /// None of its processes runs.
     Stopped,
-    Running,
+    Running(JobRun),
     /// It is in a rotation with other jobs.
     InRotation,
     Stopping {
         switch_seq: u64,
         deadline: MonotonicTime,
+        cause: StopCause,
     },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct JobRun {
+    /// The time at which its usage was last counted.
+    counted_at: MonotonicTime,
+    planned_stop: Option<PlannedStop>,
+}
+
+/// A stop for which the hosts have a timer.
+#[derive(Debug, Clone, Copy)]
+struct PlannedStop {
+    switch_seq: u64,
+    at: MonotonicTime,
+}
+
+/// Why a job stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopCause {
+    /// Other jobs have its processors next, or it may not run.
+    Row,
+    /// Its rotation was aborted. It may be stopped or not, and is not resumed if it does not stop.
+    RotationAborted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobAge {
+    /// It has not had a slice yet, or shares its first one with other newcomers.
+    Newcomer,
+    /// Its first slice is the current one.
+    FirstSlice,
+    Settled,
+}
+
+impl JobState {
+    /// A job that begins to run.
+    fn begin_running(now: MonotonicTime) -> Self {
+        Self::Running(JobRun { counted_at: now, planned_stop: None })
+    }
 }
 
 impl GangJob {
     fn holds_slots(&self) -> bool {
-        self.state != JobState::Stopped
+        !self.is_stopped()
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(self.state, JobState::Stopped)
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(self.state, JobState::Running(_))
+    }
+
+    fn planned_stop(&self) -> Option<PlannedStop> {
+        match self.state {
+            JobState::Running(run) => run.planned_stop,
+            _ => None,
+        }
+    }
+
+    /// It has a slice now. The slice is its first one if others have to wait for it.
+    fn begin_slice(&mut self, others_wait: bool) {
+        let is_first = self.age == JobAge::Newcomer && others_wait;
+        self.age = if is_first { JobAge::FirstSlice } else { JobAge::Settled };
     }
 
     /// Whether it may be in a row.
@@ -97,15 +149,15 @@ impl GangJob {
 
     /// Whether it does not need its processors.
     fn can_yield(&self) -> bool {
-        self.is_idle && !self.yielded && self.state == JobState::Running
+        self.is_idle && !self.yielded && self.is_running()
     }
 
     fn charge_usage(&mut self, now: MonotonicTime) {
         // Time in which the job stops does not count: a slow host is not the job's fault.
-        if self.state == JobState::Running {
-            self.weighted_usage += now.saturating_sub(self.counted_at).as_nanos() * self.cost;
+        if let JobState::Running(run) = &mut self.state {
+            self.weighted_usage += now.saturating_sub(run.counted_at).as_nanos() * self.cost;
+            run.counted_at = now;
         }
-        self.counted_at = now;
     }
 }
 
@@ -154,7 +206,7 @@ impl GangScheduler {
     /// When the next `Tick` is due at the latest; to be queried after each event.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let rotation_end = self.rotation.as_ref().map(Rotation::deadline);
-        let is_planned = self.jobs.values().any(|job| job.planned_stop.is_some());
+        let is_planned = self.jobs.values().any(|job| job.planned_stop().is_some());
         let grace = if is_planned { TIMED_STOP_GRACE } else { Duration::ZERO };
         let slice_end = self.slice_length.map(|length| self.slice_began_at + length + grace);
         let next_slice_end = rotation_end.or(slice_end);
@@ -210,16 +262,12 @@ impl GangScheduler {
             cost: PRIORITY_WEIGHTS[usize::from(priority.min(LOWEST_PRIORITY))],
             weighted_usage: 0,
             state: JobState::Stopped,
-            is_newcomer: true,
-            in_first_slice: false,
+            age: JobAge::Newcomer,
             hold_bits: 0,
             asleep_until: None,
             is_idle: false,
             was_idle: false,
             yielded: false,
-            counted_at: now,
-            planned_stop: None,
-            rotation_aborted: false,
         };
         self.jobs.insert(id, job);
         self.refill_row(now);
@@ -228,7 +276,11 @@ impl GangScheduler {
             // minimum. Jobs that are in their first slice share it with the newcomer.
             (self.slice_length, self.newcomer_slice) = (Some(self.config.min_slice), None);
             for id in self.row.clone() {
-                self.update_job(id, |job| job.is_newcomer |= job.in_first_slice);
+                self.update_job(id, |job| {
+                    if job.age == JobAge::FirstSlice {
+                        job.age = JobAge::Newcomer;
+                    }
+                });
             }
         }
         self.end_slice_if_over(now);
@@ -249,15 +301,14 @@ impl GangScheduler {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.state {
             JobState::Stopping { switch_seq: expected_seq, .. } if expected_seq == switch_seq => {}
-            JobState::Running
-                if job.planned_stop.is_some_and(|(expected_seq, _)| expected_seq == switch_seq) =>
+            JobState::Running(JobRun { planned_stop: Some(stop), .. })
+                if stop.switch_seq == switch_seq =>
             {
                 return self.on_timed_stop(id, now);
             }
             _ => return,
         }
-        job.charge_usage(now);
-        (job.state, job.is_idle, job.rotation_aborted) = (JobState::Stopped, false, false);
+        (job.state, job.is_idle) = (JobState::Stopped, false);
         if job.hold_bits != 0 {
             self.actions.push(GangAction::Held(id));
         }
@@ -268,7 +319,7 @@ impl GangScheduler {
     fn on_timed_stop(&mut self, id: JobId, now: MonotonicTime) {
         self.charge_all(now);
         self.stable_slices += 1;
-        self.update_job(id, |job| (job.state, job.planned_stop) = (JobState::Stopped, None));
+        self.update_job(id, |job| job.state = JobState::Stopped);
         self.slice_length =
             self.slice_length.map(|length| length.min(now.saturating_sub(self.slice_began_at)));
         self.end_slice_if_over(now);
@@ -277,7 +328,7 @@ impl GangScheduler {
     }
 
     fn on_idle(&mut self, id: JobId, now: MonotonicTime) {
-        self.update_job(id, |job| job.is_idle = job.state == JobState::Running);
+        self.update_job(id, |job| job.is_idle = job.is_running());
         self.on_tick(now);
     }
 
@@ -296,7 +347,7 @@ impl GangScheduler {
             .map_or(Duration::ZERO, |length| (self.slice_began_at + length).saturating_sub(now));
         self.charge_all(now);
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        if job.state == JobState::Running && !job.yielded && slice.is_some() {
+        if job.is_running() && !job.yielded && slice.is_some() {
             job.weighted_usage += remaining.as_nanos() * job.cost;
             job.yielded = true;
             self.refill_row(now);
@@ -313,7 +364,7 @@ impl GangScheduler {
         self.charge_all(now);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.hold_bits |= hold_bit(reason);
-        if job.state == JobState::Stopped {
+        if job.is_stopped() {
             self.actions.push(GangAction::Held(id));
         }
         self.refill_row(now);
@@ -366,14 +417,18 @@ impl GangScheduler {
         for &id in late_jobs {
             self.actions.push(GangAction::StopTimedOut(id));
             let Some(job) = self.jobs.get_mut(&id) else { continue };
-            if job.may_run() && !job.rotation_aborted {
-                job.state = JobState::Running;
+            let may_run = job.may_run();
+            let JobState::Stopping { deadline: old_deadline, cause, .. } = &mut job.state else {
+                continue;
+            };
+            if may_run && *cause == StopCause::Row {
+                job.state = JobState::begin_running(now);
                 self.actions.push(GangAction::Run { job: id, stop: None });
-            } else if let JobState::Stopping { switch_seq, .. } = job.state {
-                job.state = JobState::Stopping { switch_seq, deadline };
+            } else {
+                *old_deadline = deadline;
             }
         }
-        self.row = self.jobs_where(|job| job.state == JobState::Running).into_iter().collect();
+        self.row = self.jobs_where(GangJob::is_running).into_iter().collect();
         (self.slice_began_at, self.slice_length) = (now, Some(self.config.slice));
         self.apply_row(now);
     }
@@ -387,7 +442,10 @@ impl GangScheduler {
             }
             for id in std::mem::take(&mut self.row) {
                 self.update_job(id, |job| {
-                    (job.was_idle, job.in_first_slice) = (job.is_idle, false)
+                    job.was_idle = job.is_idle;
+                    if job.age == JobAge::FirstSlice {
+                        job.age = JobAge::Settled;
+                    }
                 });
             }
             self.cap_debt();
@@ -417,7 +475,7 @@ impl GangScheduler {
         }
         let waiting = self.jobs.iter().filter(|(id, job)| job.may_run() && !self.row.contains(id));
         let mut waiting: Vec<_> = waiting
-            .map(|(id, job)| (job.yielded, !job.is_newcomer, job.weighted_usage, *id))
+            .map(|(id, job)| (job.yielded, job.age != JobAge::Newcomer, job.weighted_usage, *id))
             .collect();
         waiting.sort_unstable();
         let newcomers = waiting.iter().filter(|(_, old, ..)| !old).count() as u32;
@@ -448,8 +506,8 @@ impl GangScheduler {
         // Jobs that continue to run have this slice as well.
         for id in self.row.clone() {
             self.update_job(id, |job| {
-                if job.state == JobState::Running {
-                    (job.in_first_slice, job.is_newcomer) = (job.is_newcomer && left_out, false);
+                if job.is_running() {
+                    job.begin_slice(left_out);
                 }
             });
         }
@@ -461,14 +519,16 @@ impl GangScheduler {
     fn apply_row(&mut self, now: MonotonicTime) {
         let deadline = now + self.config.stop_timeout;
         for (id, job) in &mut self.jobs {
-            if job.state == JobState::Running && !self.row.contains(id) {
-                let planned_stop = job.planned_stop.take();
+            let JobState::Running(JobRun { planned_stop, .. }) = job.state else { continue };
+            if !self.row.contains(id) {
                 let switch_seq =
-                    planned_stop.map_or(self.last_switch_seq + 1, |(switch, _)| switch);
+                    planned_stop.map_or(self.last_switch_seq + 1, |stop| stop.switch_seq);
                 self.last_switch_seq = self.last_switch_seq.max(switch_seq);
-                job.state = JobState::Stopping { switch_seq, deadline };
+                job.state = JobState::Stopping { switch_seq, deadline, cause: StopCause::Row };
                 // The job's time has ended: it is about to stop, or has stopped already.
-                if planned_stop.is_none_or(|(_, end)| now < end || end + TIMED_STOP_GRACE <= now) {
+                if planned_stop
+                    .is_none_or(|stop| now < stop.at || stop.at + TIMED_STOP_GRACE <= now)
+                {
                     self.actions.push(GangAction::Stop { job: *id, switch_seq });
                 }
             }
@@ -479,15 +539,14 @@ impl GangScheduler {
         }
         for id in &self.row {
             let Some(job) = self.jobs.get_mut(id) else { continue };
-            if job.state == JobState::Stopped && slot_usage.fits(&job.shares) {
+            if job.is_stopped() && slot_usage.fits(&job.shares) {
                 slot_usage.add(&job.shares);
-                (job.state, job.is_idle, job.counted_at) = (JobState::Running, false, now);
-                (job.in_first_slice, job.is_newcomer) =
-                    (job.is_newcomer && self.slice_length.is_some(), false);
+                (job.state, job.is_idle) = (JobState::begin_running(now), false);
+                job.begin_slice(self.slice_length.is_some());
                 self.actions.push(GangAction::Run { job: *id, stop: None });
             }
         }
-        if self.switching && self.row.iter().all(|id| self.jobs[id].state == JobState::Running) {
+        if self.switching && self.row.iter().all(|id| self.jobs[id].is_running()) {
             // A slice counts from the time at which its last job runs.
             (self.slice_began_at, self.switching) = (now, false);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, TimedStop};
-use super::{GangJob, GangScheduler, JobState};
+use super::{GangJob, GangScheduler, JobAge, JobState, PlannedStop};
 use crate::cluster::{JobId, MonotonicTime};
 
 /// How late a timed stop may be before it is ordered.
@@ -25,27 +25,28 @@ impl GangScheduler {
             .filter(|_| !self.switching)
             .map(|length| self.slice_began_at + length);
         let next = end.map(|end| self.next_row(end)).unwrap_or_default();
-        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.state == JobState::Running) {
+        for (id, job) in &mut self.jobs {
+            let JobState::Running(run) = &mut job.state else { continue };
             let stop_at = end.filter(|_| !next.contains(id));
             let pending_run_stop = self.actions.iter_mut().find_map(|action| match action {
                 GangAction::Run { job, stop } if job == id => Some(stop),
                 _ => None,
             });
             // A running job is not disturbed for a stop that an order can still tell it in time.
-            if job.planned_stop.map(|(_, end)| end) == stop_at
-                || (job.planned_stop.is_none() && pending_run_stop.is_none())
+            if run.planned_stop.map(|stop| stop.at) == stop_at
+                || (run.planned_stop.is_none() && pending_run_stop.is_none())
             {
                 continue;
             }
-            job.planned_stop = stop_at.map(|end| {
+            run.planned_stop = stop_at.map(|at| {
                 self.last_switch_seq += 1;
-                (self.last_switch_seq, end)
+                PlannedStop { switch_seq: self.last_switch_seq, at }
             });
-            let to_timed_stop = |(switch, end): (u64, MonotonicTime)| TimedStop {
-                switch_seq: switch,
-                after: end.saturating_sub(now),
+            let to_timed_stop = |PlannedStop { switch_seq, at }| TimedStop {
+                switch_seq,
+                after: at.saturating_sub(now),
             };
-            let timed_stop = job.planned_stop.map(to_timed_stop);
+            let timed_stop = run.planned_stop.map(to_timed_stop);
             match pending_run_stop {
                 Some(stop) => *stop = timed_stop,
                 None => {
@@ -59,12 +60,14 @@ impl GangScheduler {
     fn next_row(&self, end: MonotonicTime) -> BTreeSet<JobId> {
         let mut runnable: Vec<_> = self.jobs.iter().filter(|(_, job)| job.may_run()).collect();
         let projected_usage = |job: &GangJob| match job.state {
-            JobState::Running => {
-                job.weighted_usage + end.saturating_sub(job.counted_at).as_nanos() * job.cost
+            JobState::Running(run) => {
+                job.weighted_usage + end.saturating_sub(run.counted_at).as_nanos() * job.cost
             }
             _ => job.weighted_usage,
         };
-        runnable.sort_unstable_by_key(|(id, job)| (!job.is_newcomer, projected_usage(job), **id));
+        runnable.sort_unstable_by_key(|(id, job)| {
+            (job.age != JobAge::Newcomer, projected_usage(job), **id)
+        });
         let (mut slot_usage, mut row) = (SlotUsage::empty(&self.slots), BTreeSet::new());
         for (id, job) in runnable {
             if slot_usage.fits(&job.shares) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, GangEvent};
-use super::{GangJob, GangScheduler, JobState, is_late};
+use super::{GangJob, GangScheduler, JobAge, JobState, StopCause, is_late};
 use crate::cluster::{JobId, MonotonicTime};
 
 /// The length of a rotation, until the scheduler decides again.
@@ -65,7 +65,7 @@ impl Rotation {
 impl GangJob {
     /// Whether nothing about the job but its usage affects the next row.
     fn is_undisturbed(&self) -> bool {
-        !(self.is_newcomer || self.in_first_slice || self.is_idle || self.was_idle || self.yielded)
+        self.age == JobAge::Settled && !(self.is_idle || self.was_idle || self.yielded)
     }
 
     fn is_equivalent(&self, other: &GangJob) -> bool {
@@ -104,11 +104,9 @@ impl GangScheduler {
             let Some(job) = self.jobs.get_mut(id) else { continue };
             self.last_switch_seq += 1;
             let (switch_seq, deadline) = (self.last_switch_seq, now + self.config.stop_timeout);
-            (job.state, job.rotation_aborted) = (JobState::Stopping { switch_seq, deadline }, true);
-            (job.weighted_usage, job.counted_at) = (
-                job.weighted_usage + rotation.run_time_of(position, elapsed, slice) * job.cost,
-                now,
-            );
+            let cause = StopCause::RotationAborted;
+            job.state = JobState::Stopping { switch_seq, deadline, cause };
+            job.weighted_usage += rotation.run_time_of(position, elapsed, slice) * job.cost;
             match event {
                 // The job has ended.
                 GangEvent::Leave(leaver) if leaver == id => continue,
@@ -134,7 +132,7 @@ impl GangScheduler {
         let (slice, elapsed) = (self.slice_ns(), u128::from(turns) * self.slice_ns());
         for (id, position) in rotation.jobs.iter().zip(0..) {
             let Some(job) = self.jobs.get_mut(id) else { continue };
-            (job.state, job.counted_at) = (JobState::Stopped, now);
+            job.state = JobState::Stopped;
             job.weighted_usage += rotation.run_time_of(position, elapsed, slice) * job.cost;
         }
         self.actions.push(rotation.ended_action(turns));
@@ -188,7 +186,7 @@ impl GangScheduler {
         }
         let first_job = &self.jobs[first];
         let others = self.jobs.iter().filter(|(id, _)| *id != first);
-        if others.clone().any(|(_, job)| job.state != JobState::Stopped) {
+        if others.clone().any(|(_, job)| job.holds_slots()) {
             return None;
         }
         let mut others: Vec<_> = others
