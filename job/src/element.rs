@@ -22,6 +22,23 @@ enum EndProgress {
     Ordered,
 }
 
+/// How far the nodes of a program of SCore have come.
+#[derive(Debug)]
+enum CommunicationPhase {
+    /// Not all of them have called score_initialize.
+    Attaching {
+        /// Those that have.
+        attached: NodeSet,
+        /// Their addresses in the networks.
+        addresses: Vec<HostNetworkAddress>,
+    },
+    /// They have their network.
+    Communicating {
+        /// Nodes in sc_barrier, including ended ones.
+        in_barrier: NodeSet,
+    },
+}
+
 /// A parallel process of the running stage.
 #[derive(Debug)]
 pub struct Element {
@@ -36,15 +53,11 @@ pub struct Element {
     independent_nodes: bool,
     /// Nodes that have ended or will never be started.
     ended_nodes: NodeSet,
-    attached: NodeSet,
-    addresses: Vec<HostNetworkAddress>,
+    phase: CommunicationPhase,
     /// Broadcast signals that not all hosts have sent yet, by number: the calling node, and the
     /// nodes of the hosts that have sent.
     broadcasts: BTreeMap<u64, (u32, NodeSet)>,
     next_broadcast: u64,
-    /// Nodes in sc_barrier, including ended ones.
-    in_barrier: NodeSet,
-    network_ready: bool,
     end: EndProgress,
     exit_summary: ExitCodeSources,
 }
@@ -66,12 +79,12 @@ impl Element {
             has_downstream,
             independent_nodes: false,
             ended_nodes: NodeSet::new(),
-            attached: NodeSet::new(),
-            addresses: Vec::new(),
+            phase: CommunicationPhase::Attaching {
+                attached: NodeSet::new(),
+                addresses: Vec::new(),
+            },
             broadcasts: BTreeMap::new(),
             next_broadcast: 0,
-            in_barrier: NodeSet::new(),
-            network_ready: false,
             end: EndProgress::Running,
             exit_summary: ExitCodeSources::default(),
         }
@@ -84,7 +97,7 @@ impl Element {
 
     /// Whether it has a network and running nodes that may use it.
     pub fn is_communicating(&self) -> bool {
-        self.network_ready && !self.is_ended()
+        matches!(self.phase, CommunicationPhase::Communicating { .. }) && !self.is_ended()
     }
 
     /// Whether every node has ended.
@@ -212,7 +225,12 @@ impl Element {
     }
 
     fn on_exited(&mut self, nodes: &NodeSet, code: u8, out: &mut Vec<MasterAction>) {
-        let unattached = nodes.iter().find(|node| !self.attached.contains(*node));
+        let unattached = match &self.phase {
+            CommunicationPhase::Attaching { attached, .. } => {
+                nodes.iter().find(|node| !attached.contains(*node))
+            }
+            CommunicationPhase::Communicating { .. } => None,
+        };
         if let (ProgramKind::Score, Some(node)) = (self.kind, unattached) {
             let name = &self.name;
             let text =
@@ -231,14 +249,15 @@ impl Element {
         if self.is_ending() || self.ended_nodes.is_empty() || self.is_ended() {
             return;
         }
-        let is_starting = !self.network_ready;
-        let arrived_nodes = if is_starting { &self.attached } else { &self.in_barrier };
+        let (arrived_nodes, call) = match &self.phase {
+            CommunicationPhase::Attaching { attached, .. } => (attached, "score_initialize()"),
+            CommunicationPhase::Communicating { in_barrier } => (in_barrier, "sc_barrier()"),
+        };
         let waiting: NodeSet =
             arrived_nodes.iter().filter(|node| !self.ended_nodes.contains(*node)).collect();
         if waiting.is_empty() {
             return;
         }
-        let call = if is_starting { "score_initialize()" } else { "sc_barrier()" };
         let text = format!(
             "{}: node {waiting} waits in {call} for node {}, which has exited",
             self.name, self.ended_nodes
@@ -253,17 +272,17 @@ impl Element {
         addresses: Vec<HostNetworkAddress>,
         out: &mut Vec<MasterAction>,
     ) {
-        if self.is_ending()
-            || self.network_ready
-            || nodes.last().is_some_and(|last| last >= self.nodes)
-        {
+        if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return;
         }
-        self.attached.union(nodes);
-        self.addresses.extend(addresses);
-        if self.attached.len() == self.nodes {
-            self.network_ready = true;
-            let peers = std::mem::take(&mut self.addresses);
+        let CommunicationPhase::Attaching { attached, addresses: peers } = &mut self.phase else {
+            return;
+        };
+        attached.union(nodes);
+        peers.extend(addresses);
+        if attached.len() == self.nodes {
+            let peers = std::mem::take(peers);
+            self.phase = CommunicationPhase::Communicating { in_barrier: NodeSet::new() };
             out.push(self.order(ElementOrder::Welcome { peers }));
         } else {
             self.check_waiters(out);
@@ -276,10 +295,14 @@ impl Element {
         if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return false;
         }
-        self.in_barrier.union(nodes);
-        let is_complete = self.in_barrier.len() == self.nodes;
+        // Without a network nobody can be in a barrier.
+        let CommunicationPhase::Communicating { in_barrier } = &mut self.phase else {
+            return false;
+        };
+        in_barrier.union(nodes);
+        let is_complete = in_barrier.len() == self.nodes;
         if is_complete {
-            self.in_barrier = NodeSet::new();
+            *in_barrier = NodeSet::new();
             out.push(self.order(ElementOrder::BarrierDone));
         } else {
             self.check_waiters(out);
