@@ -16,9 +16,9 @@ use crate::cluster::{
     MonotonicTime, ServerState, SessionId, Timeouts,
 };
 
-const SERVER_INCARNATION: u64 = 7;
+pub(super) const SERVER_INCARNATION: u64 = 7;
 
-fn at_second(seconds: u64) -> MonotonicTime {
+pub(super) fn at_second(seconds: u64) -> MonotonicTime {
     MonotonicTime::from_secs(seconds)
 }
 
@@ -59,7 +59,7 @@ fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
     }
 }
 
-fn join(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
+pub(super) fn join(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
     let DaemonInfo { address, .. } = member(host, incarnation, attach);
     let name = format!("c{host}");
     let join = JoinRequest {
@@ -73,22 +73,22 @@ fn join(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
     ClusterEvent::Received { from: host, message: PeerMessage::Join(join) }
 }
 
-fn child(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
+pub(super) fn child(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
     ClusterEvent::Received {
         from: host,
         message: PeerMessage::AttachChild(member(host, incarnation, attach)),
     }
 }
 
-fn session(number: u64) -> SessionId {
+pub(super) fn session(number: u64) -> SessionId {
     SessionId { host: SERVER, incarnation: SERVER_INCARNATION, number }
 }
 
-fn user(uid: u32) -> User {
+pub(super) fn user(uid: u32) -> User {
     User { uid, gid: uid, name: OsBytes(format!("u{uid}").into_bytes()) }
 }
 
-fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
+pub(super) fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
     JobRequest {
         allocation: shape,
         pools: Vec::new(),
@@ -99,12 +99,12 @@ fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
     }
 }
 
-fn submit(number: u64, tag: u64, request: JobRequest) -> ClusterEvent {
+pub(super) fn submit(number: u64, tag: u64, request: JobRequest) -> ClusterEvent {
     ClusterEvent::Submit { session: session(number), tag, request }
 }
 
 /// A cluster with all its hosts up and one user logged in as session 1.
-fn cluster(hosts: u32, slots: u32) -> ServerState {
+pub(super) fn cluster(hosts: u32, slots: u32) -> ServerState {
     let mut cluster = ServerState::new(cluster_config(hosts, slots), at_second(0));
     for host in 1..=hosts {
         cluster.on(join(host, u64::from(host) * 100, 0), at_second(0));
@@ -115,7 +115,7 @@ fn cluster(hosts: u32, slots: u32) -> ServerState {
     cluster
 }
 
-fn share(host: u32, procs: u32) -> HostShare {
+pub(super) fn share(host: u32, procs: u32) -> HostShare {
     HostShare { host, procs }
 }
 
@@ -293,7 +293,7 @@ fn a_job_that_does_not_fit_is_refused_or_queues_as_requested() {
     assert_eq!(started(&actions), [2, 3], "{actions:?}");
 }
 
-fn shares(actions: &[ClusterAction]) -> Vec<HostShare> {
+pub(super) fn shares(actions: &[ClusterAction]) -> Vec<HostShare> {
     match actions {
         [.., ClusterAction::Start { shares, .. }] => shares.clone(),
         other => panic!("{other:?}"),

@@ -1,4 +1,5 @@
 //! The machines of a cluster: step by step, against a simulated network, and at size.
+mod bounds;
 mod faults;
 mod hostile;
 mod lifecycle;
