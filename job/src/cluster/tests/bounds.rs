@@ -1,5 +1,5 @@
-//! Which logins are accepted, how many jobs are ahead of a waiting one, and the exact bounds of what
-//! users may submit.
+//! Which logins are accepted, how many jobs are ahead of a waiting one, and the exact bounds of
+//! what users may submit.
 
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::peer_message::SERVER;

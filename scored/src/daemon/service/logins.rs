@@ -42,6 +42,9 @@ const MAX_EVICTED_PER_TICK: usize = 128;
 /// One user may have this part of the clients without login, as far as they are silent. Further
 /// ones are refused at once, which costs little: other users need not wait until room is made.
 const SILENT_SHARE: usize = 4;
+/// How much longer than accepts for users without time the pauses after them are: such clients get
+/// an eighth of the daemon's processor, which is also what they take from jobs on that processor.
+const PAUSE_FACTOR: u32 = 7;
 /// Clients that are accepted in one turn of the loop, at most.
 const MAX_ACCEPTED_PER_TURN: usize = 32;
 /// How long a client may take to log in.
@@ -59,7 +62,7 @@ struct UnauthenticatedClient {
 
 /// When no clients are accepted, because users without time have had theirs accepted before. The
 /// daemon has to accept them, too, since the kernel does not say whose client comes next. It then
-/// pauses for as long as it has worked: such clients get half of the daemon's processor.
+/// pauses for a multiple of the time it has worked.
 #[derive(Debug)]
 pub struct AcceptPauses {
     end: Instant,
@@ -75,7 +78,7 @@ impl AcceptPauses {
 
     /// The daemon has worked so long for a client whose user has no time left.
     fn add(&mut self, now: Instant, time_used: Duration) {
-        self.owed += time_used;
+        self.owed += time_used * PAUSE_FACTOR;
         // The loop cannot wait for a shorter time.
         if self.owed >= Duration::from_millis(1) {
             self.end = now + std::mem::take(&mut self.owed);
@@ -532,7 +535,7 @@ mod tests {
             pauses.add(now, used);
         }
         let total = now - start;
-        let expected = used * 2000;
+        let expected = used * 1000 * (1 + PAUSE_FACTOR);
         assert!(total <= expected && expected - total < Duration::from_millis(2), "{total:?}");
     }
 
