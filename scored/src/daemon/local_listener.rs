@@ -137,6 +137,11 @@ mod tests {
         let metadata = fs::metadata(&path).unwrap();
         assert!(metadata.file_type().is_socket());
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        // The kernel's queue is full when it has more than its length. It has one client already:
+        // the second daemon.
+        let connect = || mio::net::UnixStream::connect(&path);
+        let queued: Vec<_> = std::iter::repeat_with(connect).map_while(Result::ok).collect();
+        assert_eq!(queued.len(), MAX_QUEUED_CLIENTS as usize);
         drop(local_listener);
         assert!(!path.exists());
         fs::remove_dir(&directory).unwrap();

@@ -104,10 +104,11 @@ pub fn run(options: ShepherdOptions) -> io::Result<()> {
     let mut reports = ScoredLink::new(FramedSocket::new(options.control)?);
     reports.register(poll.registry(), LINK)?;
     if let Some(owner) = &options.owner {
-        // For the switch thread, while this process still has the permission.
-        let _ = realtime::enter(Inherit::Realtime);
+        // Before the realtime class: some cgroups refuse processes of it.
         let joined = cgroup::join(&options.membership_files)
             .map_err(|error| format!("cgroup of the job: {error}"));
+        // For the switch thread, while this process still has the permission.
+        let _ = realtime::enter(Inherit::Realtime);
         if let Err(reason) = joined.and_then(|()| credentials::become_owner(owner)) {
             reports.add(JobReport::JobFailed { code: EXIT_FAILED, reason });
             reports.flush(poll.registry());

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{AcceptConn, PeerCredentials};
@@ -52,12 +53,17 @@ pub fn become_owner(owner: &Owner) -> Result<(), String> {
     };
     reset_inherited_state(&owner.limits);
     let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-    setgroups(&groups).map_err(|error| failed("setgroups", &error))?;
-    setresgid(gid, gid, gid).map_err(|error| failed("setresgid", &error))?;
-    setresuid(uid, uid, uid).map_err(|error| failed("setresuid", &error))?;
+    set_ids((owner.uid, owner.gid), &groups).map_err(|(call, errno)| failed(call, &errno))?;
     join_session_keyring();
     verify_irrevocable((owner.uid, owner.gid)).map_err(|reason| failed("revocable", &reason))
+}
+
+/// Changes all ids of this process. An error says which call has failed.
+fn set_ids((uid, gid): (u32, u32), groups: &[Gid]) -> Result<(), (&'static str, Errno)> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(groups).map_err(|errno| ("setgroups", errno))?;
+    setresgid(gid, gid, gid).map_err(|errno| ("setresgid", errno))?;
+    setresuid(uid, uid, uid).map_err(|errno| ("setresuid", errno))
 }
 
 /// Changes this process, which has one thread and runs as root, to a system user without any
@@ -69,10 +75,7 @@ pub fn become_system_user((uid, gid): (u32, u32)) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         format!("cannot become the system user, uid {uid}: {what}: {error}")
     };
-    let (new_uid, new_gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    setgroups(&[new_gid]).map_err(|error| failed("setgroups", &error))?;
-    setresgid(new_gid, new_gid, new_gid).map_err(|error| failed("setresgid", &error))?;
-    setresuid(new_uid, new_uid, new_uid).map_err(|error| failed("setresuid", &error))?;
+    set_ids((uid, gid), &[Gid::from_raw(gid)]).map_err(|(call, errno)| failed(call, &errno))?;
     // SAFETY: plain prctl with integer arguments. Changing ids has made the process not dumpable;
     // that does not depend on the machine's settings if it is said here.
     let result = unsafe {
@@ -97,7 +100,7 @@ const CAP_BPF: u32 = 39;
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// Changes this process, which has one thread and runs as root, to this user. Of its capabilities
-/// it keeps those that raw sockets need. Nobody can trace it, neither the user.
+/// it keeps those that raw sockets need. Nobody can trace it, not even the user.
 ///
 /// # Errors
 /// One line. The process must then exit.
@@ -112,10 +115,7 @@ pub fn become_raw_socket_opener((uid, gid): (u32, u32)) -> Result<(), String> {
     if unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) } != 0 {
         return Err(last_error("prctl"));
     }
-    let (new_uid, new_gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    setgroups(&[new_gid]).map_err(|error| failed("setgroups", &error))?;
-    setresgid(new_gid, new_gid, new_gid).map_err(|error| failed("setresgid", &error))?;
-    setresuid(new_uid, new_uid, new_uid).map_err(|error| failed("setresuid", &error))?;
+    set_ids((uid, gid), &[Gid::from_raw(gid)]).map_err(|(call, errno)| failed(call, &errno))?;
     let kept = permitted & RAW_SOCKET_CAPABILITIES;
     let [low, high] = [kept as u32, (kept >> 32) as u32];
     let header: [u32; 2] = [CAPABILITY_VERSION, 0];

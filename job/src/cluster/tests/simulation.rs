@@ -150,6 +150,8 @@ struct Master {
     shares: Vec<HostShare>,
     released: NodeSet,
     killing: bool,
+    /// The server has ordered the end of the job.
+    end_ordered: bool,
     finished: bool,
 }
 

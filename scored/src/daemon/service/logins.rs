@@ -45,6 +45,10 @@ const SILENT_SHARE: usize = 4;
 /// How much longer than accepts for users without time the pauses after them are: such clients get
 /// an eighth of the daemon's processor, which is also what they take from jobs on that processor.
 const PAUSE_FACTOR: u32 = 7;
+/// The shortest of these pauses: the loop cannot wait for less.
+const MIN_PAUSE_DELAY: Duration = Duration::from_millis(1);
+/// The longest one: the daemon may have been interrupted while it accepted a client.
+const MAX_PAUSE_DELAY: Duration = Duration::from_millis(20);
 /// Clients that are accepted in one turn of the loop, at most.
 const MAX_ACCEPTED_PER_TURN: usize = 32;
 /// How long a client may take to log in.
@@ -79,9 +83,8 @@ impl AcceptPauses {
     /// The daemon has worked so long for a client whose user has no time left.
     fn add(&mut self, now: Instant, time_used: Duration) {
         self.owed += time_used * PAUSE_FACTOR;
-        // The loop cannot wait for a shorter time.
-        if self.owed >= Duration::from_millis(1) {
-            self.end = now + std::mem::take(&mut self.owed);
+        if self.owed >= MIN_PAUSE_DELAY {
+            self.end = now + std::mem::take(&mut self.owed).min(MAX_PAUSE_DELAY);
         }
     }
 
@@ -116,11 +119,11 @@ fn evicted(
 impl Daemon {
     /// Accepts clients of the local socket, as long as there is room.
     pub fn accept_local_clients(&mut self) {
-        let room = self.service.as_ref().map_or(0, |service| service.max_unauthenticated);
-        let room = room.saturating_sub(self.unauthenticated().count());
-        if !self.service.as_ref().is_some_and(|service| service.listener.may_accept) {
+        let Some(service) = &self.service else { return };
+        if !service.listener.may_accept || service.accept_pauses.end() > Instant::now() {
             return;
         }
+        let room = service.max_unauthenticated.saturating_sub(self.unauthenticated().count());
         let crowding_uids = self.crowding_uids();
         for _ in 0..room.min(MAX_ACCEPTED_PER_TURN) {
             let started_at = Instant::now();
@@ -158,7 +161,10 @@ impl Daemon {
     fn refuse_client(&mut self, client: &AcceptedClient) {
         let (uid, _) = client.credentials;
         let count = self.max_silent_per_user();
-        let reason = format!("{count} other clients of yours have connected and not logged in");
+        let reason = format!(
+            "{count} other clients of yours have connected and not logged in: end them, or try \
+             again when they have"
+        );
         let refusal = ServerMessage::Refused { reason, code: EXIT_FAILED };
         let mut bytes = Vec::new();
         if frame::encode(&refusal, &mut bytes).is_ok() {
@@ -525,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pauses_between_accepts_add_up_to_the_time_used() {
+    fn the_pauses_between_accepts_add_up_to_a_multiple_of_the_time_used() {
         let start = Instant::now();
         let used = Duration::from_micros(100);
         let mut pauses = AcceptPauses::new(start);
@@ -537,6 +543,8 @@ mod tests {
         let total = now - start;
         let expected = used * 1000 * (1 + PAUSE_FACTOR);
         assert!(total <= expected && expected - total < Duration::from_millis(2), "{total:?}");
+        pauses.add(now, Duration::from_secs(1));
+        assert_eq!(pauses.end(), now + MAX_PAUSE_DELAY, "others do not wait longer");
     }
 
     #[test]

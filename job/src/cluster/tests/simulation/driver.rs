@@ -110,15 +110,17 @@ impl Simulation {
                     self.send(SERVER, share.host, start);
                 }
                 let released = NodeSet::new();
-                self.masters
-                    .insert(job, Master { shares, released, killing: false, finished: false });
+                let (killing, end_ordered, finished) = (false, false, false);
+                let master = Master { shares, released, killing, end_ordered, finished };
+                self.masters.insert(job, master);
             }
             ClusterAction::End { job, .. } => {
-                // Its master may have ended it already.
-                if let Some(master) = self.masters.get_mut(&job)
-                    && !std::mem::replace(&mut master.killing, true)
-                {
-                    self.kill_shares(job);
+                if let Some(master) = self.masters.get_mut(&job) {
+                    assert!(!std::mem::replace(&mut master.end_ordered, true));
+                    // The master may have ended it already.
+                    if !std::mem::replace(&mut master.killing, true) {
+                        self.kill_shares(job);
+                    }
                 }
             }
             ClusterAction::HostDown { host, reason, .. } => {
