@@ -1,6 +1,7 @@
 //! How far one hostile user of a multi-user scored delays others: the time of their requests, the
 //! longest turn of the server's loop, and the switches of their jobs, each alone and beside an
-//! attack. Also the memory of idle logins.
+//! attack. Each attack is also measured at another service on the same processors: what it delays
+//! there is the floor, since only the processors are shared. Also the memory of idle logins.
 
 use nix::unistd::geteuid;
 use serde_json::Value;
@@ -30,6 +31,8 @@ const TARGET_RATIO: f64 = 1.5;
 /// Seconds of each measurement of a round.
 const SECONDS: u32 = 2;
 const IDLE_SESSIONS: u32 = 1000;
+/// The last word of a measurement at a service that nobody attacks.
+const ELSEWHERE: &str = " elsewhere";
 
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 const SHARE: (&str, Direction) = ("of a processor", Direction::HigherIsBetter);
@@ -82,30 +85,45 @@ pub fn daemon(bench: &Bench) -> BenchOutcome {
         println!("  daemon: SKIPPED: multi-user mode needs root");
         return Ok(Vec::new());
     }
-    let mut samples = vec![[const { Vec::new() }; METRICS.len()]; ATTACKS.len()];
+    let mut samples = [const { [const { Samples::new() }; METRICS.len()] }; ATTACKS.len()];
     for round in 0..bench.round_count {
         bench.progress("daemon", round);
         for (attack, samples) in ATTACKS.iter().zip(&mut samples) {
             for measurement in ["waits", "switches"] {
-                let output = measure(bench, &command_line(measurement, attack))?;
+                let at_attacked = measure(bench, &command_line(measurement, attack, ""))?;
+                let elsewhere = measure(bench, &command_line(measurement, attack, ELSEWHERE))?;
                 let metrics = METRICS.iter().zip(samples.iter_mut());
                 for (metric, samples) in metrics.filter(|(one, _)| one.measurement == measurement) {
-                    samples.push(number(&output, metric.key)? * metric.scale);
+                    samples.at_attacked.push(number(&at_attacked, metric.key)? * metric.scale);
+                    samples.elsewhere.push(number(&elsewhere, metric.key)? * metric.scale);
                 }
             }
         }
     }
     let mut rows = Vec::new();
     for (index, metric) in METRICS.iter().enumerate() {
-        let samples = samples.iter().map(|samples| samples[index].clone());
-        rows.extend(rows_of(metric, samples.collect()));
+        rows.extend(rows_of(metric, samples.iter().map(|samples| &samples[index])));
     }
     rows.extend(idle_sessions(bench)?);
     Ok(rows)
 }
 
-fn command_line(measurement: &str, attack: &str) -> String {
-    format!("score-daemon {measurement} {SECONDS} {attack}")
+/// One metric beside one attack, a value for each round.
+struct Samples {
+    /// At the service that is attacked.
+    at_attacked: Vec<f64>,
+    /// At a service that nobody attacks.
+    elsewhere: Vec<f64>,
+}
+
+impl Samples {
+    const fn new() -> Self {
+        Self { at_attacked: Vec::new(), elsewhere: Vec::new() }
+    }
+}
+
+fn command_line(measurement: &str, attack: &str, place: &str) -> String {
+    format!("score-daemon {measurement} {SECONDS} {attack}{place}")
 }
 
 fn measure(bench: &Bench, line: &str) -> Result<Value, String> {
@@ -118,21 +136,31 @@ fn number(output: &Value, key: &str) -> Result<f64, String> {
     output[key].as_f64().ok_or_else(|| format!("score-daemon: no {key} in {output}"))
 }
 
-/// The row of each attack, compared with the first one.
-fn rows_of(metric: &Metric, samples: Vec<Vec<f64>>) -> Vec<BenchResult> {
-    let row = |(attack, samples): (&&str, Vec<f64>)| {
-        let command = command_line(metric.measurement, attack);
-        BenchResult::new(metric.bench, metric.case, attack, metric.unit, samples, &command)
+/// Two rows for each attack: at the attacked service and elsewhere. The first is compared with
+/// nobody's attack and with the second, which is the floor.
+fn rows_of<'a>(metric: &Metric, samples: impl Iterator<Item = &'a Samples>) -> Vec<BenchResult> {
+    let row = |attack: &str, place: &str, samples: &[f64]| {
+        let command = command_line(metric.measurement, attack, place);
+        let contender = format!("{attack}{place}");
+        let samples = samples.to_vec();
+        BenchResult::new(metric.bench, metric.case, &contender, metric.unit, samples, &command)
     };
-    let mut rows: Vec<BenchResult> = ATTACKS.iter().zip(samples).map(row).collect();
-    let alone = rows[0].clone();
     let target = match metric.unit.1 {
         Direction::LowerIsBetter => TARGET_RATIO,
         Direction::HigherIsBetter => 1.0 / TARGET_RATIO,
     };
-    for (index, row) in rows.iter_mut().enumerate().skip(1) {
-        let target = (index >= CONTROLS).then_some(target);
-        row.comparisons = vec![Comparison::new(row, &alone, target)];
+    let mut rows: Vec<BenchResult> = Vec::new();
+    for (index, (attack, samples)) in ATTACKS.iter().zip(samples).enumerate() {
+        let mut at_attacked = row(attack, "", &samples.at_attacked);
+        let elsewhere = row(attack, ELSEWHERE, &samples.elsewhere);
+        if let Some(alone) = rows.first() {
+            let target = (index >= CONTROLS).then_some(target);
+            at_attacked.comparisons = vec![
+                Comparison::new(&at_attacked, alone, target),
+                Comparison::new(&at_attacked, &elsewhere, None),
+            ];
+        }
+        rows.extend([at_attacked, elsewhere]);
     }
     rows
 }

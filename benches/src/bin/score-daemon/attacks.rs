@@ -16,7 +16,7 @@ use score_proto::message::{
 };
 
 use crate::sessions::allow_many_descriptors;
-use crate::testbed::{HOSTILE_UID, HOSTS, Role, ServiceTestbed, socket_of};
+use crate::testbed::{HOSTILE_UID, HOSTS, Role, Services, socket_of};
 use crate::waits::list_jobs;
 use crate::{BenchResult, use_processors};
 
@@ -104,8 +104,10 @@ impl Attack {
 }
 
 /// Starts an attack, and waits until it is under way.
-pub fn start(testbed: &ServiceTestbed, attack: Attack, processor: usize) -> BenchResult<Role> {
-    let (folder, processor) = (testbed.folder.to_string_lossy(), processor.to_string());
+pub fn start(services: &Services, attack: Attack) -> BenchResult<Role> {
+    let testbed = &services.attacked;
+    let (folder, processor) =
+        (testbed.folder.to_string_lossy(), services.processors[1].to_string());
     let mut role =
         testbed.start_role(HOSTILE_UID, &["attack", attack.name(), &processor, &folder])?;
     role.next_line()?;

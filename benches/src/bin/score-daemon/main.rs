@@ -2,8 +2,10 @@
 //! by hand, as root:
 //!
 //! ```text
-//! score-daemon waits SECONDS ATTACK      how long requests for the list of jobs take another user
-//! score-daemon switches SECONDS ATTACK   lateness of the switches of two jobs of another user that
+//! score-daemon waits SECONDS ATTACK [elsewhere]
+//!                                        how long requests for the list of jobs take another user
+//! score-daemon switches SECONDS ATTACK [elsewhere]
+//!                                        lateness of the switches of two jobs of another user that
 //!                                        share a processor in slices of 10 ms
 //! score-daemon sessions COUNT            memory of the daemons for so many idle logins
 //! score-daemon attack NAME CPU DIR       the hostile user: attacks until it is killed
@@ -13,7 +15,9 @@
 //! score-daemon hold COUNT SOCKET         so many idle logins
 //! ```
 //! ATTACK is `none` or one of those in `attacks.rs`. Each of the first three starts daemons of its
-//! own, `hosta` and the server `hostb`, on loopback addresses, and prints one line of JSON. The
+//! own, `hosta` and the server `hostb`, on loopback addresses, and prints one line of JSON. With
+//! `elsewhere` there are two such services: the hostile user attacks one, and the other user has
+//! the other. That is the floor: what the attack costs others only because processors are shared. The
 //! hostile user's clients have the second processor alone; the daemons, which have realtime
 //! priority, and the other user have both. So what the clients compute delays nobody else.
 #![forbid(unsafe_code)]
@@ -32,6 +36,9 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use attacks::Attack;
+use testbed::Services;
+
+const USAGE: &str = "usage: waits|switches SECONDS ATTACK [elsewhere] | sessions COUNT";
 
 type BenchResult<T> = std::result::Result<T, String>;
 
@@ -49,9 +56,13 @@ fn main() -> ExitCode {
 
 fn run(words: &[&str]) -> BenchResult<()> {
     match words {
-        ["waits", seconds, attack] => waits::run(seconds_of(seconds)?, Attack::parse(attack)?),
-        ["switches", seconds, attack] => {
-            switches::run(seconds_of(seconds)?, Attack::parse(attack)?)
+        [measurement @ ("waits" | "switches"), seconds, attack, place @ ..] => {
+            let services = Services::new(place)?;
+            let (duration, attack) = (seconds_of(seconds)?, Attack::parse(attack)?);
+            match *measurement {
+                "waits" => waits::run(&services, duration, attack),
+                _ => switches::run(&services, duration, attack),
+            }
         }
         ["sessions", count] => sessions::run(number(count)?),
         ["attack", name, processor, folder] => match Attack::parse(name)? {
@@ -62,7 +73,7 @@ fn run(words: &[&str]) -> BenchResult<()> {
         ["job", folder, file] => switches::keep_job(Path::new(folder), Path::new(file)),
         ["spin", file] => switches::spin(Path::new(file)),
         ["hold", count, socket] => sessions::hold(number(count)?, Path::new(socket)),
-        _ => Err("usage: waits SECONDS ATTACK | switches SECONDS ATTACK | sessions COUNT".into()),
+        _ => Err(USAGE.to_owned()),
     }
 }
 

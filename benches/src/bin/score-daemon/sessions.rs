@@ -23,7 +23,7 @@ pub fn run(count: u32) -> BenchResult<()> {
     let mut result = json!({ "sessions": count });
     for host in HOSTS {
         // Memory that the daemon got for earlier sessions would be used again.
-        let testbed = ServiceTestbed::new()?;
+        let testbed = ServiceTestbed::new("sessions")?;
         let before = resident_kib(&testbed)?;
         let socket = socket_of(&testbed.folder, host);
         let words = ["hold", &count.to_string(), &socket.to_string_lossy()];

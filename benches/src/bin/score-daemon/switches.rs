@@ -11,9 +11,9 @@ use score_benches::client::Client;
 use score_proto::allocation_request::AllocationRequest;
 use serde_json::json;
 
+use crate::BenchResult;
 use crate::attacks::{self, Attack, SHARED, start_job, with_options};
-use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, Role, ServiceTestbed, socket_of};
-use crate::{BenchResult, two_processors, use_processors};
+use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, Role, ServiceTestbed, Services, socket_of};
 
 const SLICE_INTERVAL_NS: u64 = 10_000_000;
 /// A shorter gap is not recorded: the kernel ran another process, or handled an interrupt.
@@ -37,30 +37,29 @@ struct Gap {
 }
 
 /// Measures switches beside an attack and prints the result.
-pub fn run(duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
-    let processors = two_processors()?;
-    use_processors(&processors)?;
-    let testbed = ServiceTestbed::new()?;
+pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
+    let testbed = services.measured();
     let files: Vec<PathBuf> =
         (0..JOBS).map(|index| testbed.folder.join(format!("gaps-{index}"))).collect();
     let _jobs =
-        files.iter().map(|file| Job::start(&testbed, file)).collect::<BenchResult<Vec<_>>>()?;
-    let attacker =
-        attack.map(|attack| attacks::start(&testbed, attack, processors[1])).transpose()?;
+        files.iter().map(|file| Job::start(testbed, file)).collect::<BenchResult<Vec<_>>>()?;
+    let attacker = attack.map(|attack| attacks::start(services, attack)).transpose()?;
     sleep(WARM_UP_WINDOW);
-    let usage_before = DaemonUsage::sample(&testbed)?;
+    let usage_before = DaemonUsage::sample(testbed)?;
     let begin = now_ns()?;
     sleep(duration);
     let end = now_ns()?;
     let gaps: Vec<Vec<Gap>> =
         files.iter().map(|file| read_gaps(file, end)).collect::<BenchResult<_>>()?;
-    let usage = DaemonUsage::sample(&testbed)?;
+    let usage = DaemonUsage::sample(testbed)?;
     if let Some(reason) = attacker.and_then(|mut attacker| attacker.end_reason()) {
         return Err(reason);
     }
     let run_ns: u64 = gaps.iter().map(|gaps| run_time_ns(gaps, begin..end)).sum();
     // A job waits for the slices of all others.
-    let others = u64::from(JOBS - 1 + attack.map_or(0, Attack::busy_jobs));
+    let hostile_jobs =
+        if services.is_measured_attacked() { attack.map_or(0, Attack::busy_jobs) } else { 0 };
+    let others = u64::from(JOBS - 1 + hostile_jobs);
     let mut lateness_us: Vec<f64> =
         gaps.iter().flatten().filter_map(|gap| lateness_us(gap, begin..end, others)).collect();
     lateness_us.sort_by(f64::total_cmp);

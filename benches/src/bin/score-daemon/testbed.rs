@@ -17,7 +17,7 @@ use score_proto::client_session::SESSION_JOB;
 use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::message::{ConsoleRequest, ServerMessage, UserRequest};
 
-use crate::BenchResult;
+use crate::{BenchResult, USAGE, two_processors, use_processors};
 
 /// The users. The system has no name for them.
 pub const HOSTILE_UID: u32 = 61_001;
@@ -49,6 +49,37 @@ pub fn socket_of(folder: &Path, host: &str) -> PathBuf {
     folder.join(format!("socket-{host}"))
 }
 
+/// What a measurement beside an attack needs.
+pub struct Services {
+    pub attacked: ServiceTestbed,
+    /// Another service that nobody attacks; measured if there is one.
+    elsewhere: Option<ServiceTestbed>,
+    /// The daemons and the other user have both, the hostile user's clients the second one.
+    pub processors: [usize; 2],
+}
+
+impl Services {
+    /// One service, or two if `place` is `elsewhere`.
+    pub fn new(place: &[&str]) -> BenchResult<Self> {
+        let processors = two_processors()?;
+        use_processors(&processors)?;
+        let elsewhere = match place {
+            [] => None,
+            ["elsewhere"] => Some(ServiceTestbed::new("elsewhere")?),
+            _ => return Err(USAGE.to_owned()),
+        };
+        Ok(Self { attacked: ServiceTestbed::new("attacked")?, elsewhere, processors })
+    }
+
+    pub fn measured(&self) -> &ServiceTestbed {
+        self.elsewhere.as_ref().unwrap_or(&self.attacked)
+    }
+
+    pub fn is_measured_attacked(&self) -> bool {
+        self.elsewhere.is_none()
+    }
+}
+
 /// Two daemons with slices of 10 ms. They end when this value is dropped.
 pub struct ServiceTestbed {
     /// Everyone may look for names in it.
@@ -57,8 +88,10 @@ pub struct ServiceTestbed {
 }
 
 impl ServiceTestbed {
-    pub fn new() -> BenchResult<Self> {
-        let folder = std::env::temp_dir().join(format!("score-daemon-{}", std::process::id()));
+    /// `name` tells the testbeds of one process apart.
+    pub fn new(name: &str) -> BenchResult<Self> {
+        let folder = format!("score-daemon-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
         let io_error = |error: std::io::Error| format!("{}: {error}", folder.display());
         fs::create_dir(&folder).map_err(io_error)?;
         let mut testbed = Self { folder: folder.clone(), daemons: Vec::new() };

@@ -9,28 +9,25 @@ use score_proto::client_session::SESSION_JOB;
 use score_proto::message::{ConsoleRequest, ServerMessage, UserRequest};
 use serde_json::json;
 
+use crate::BenchResult;
 use crate::attacks::{self, Attack};
-use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, ServiceTestbed, socket_of};
-use crate::{BenchResult, two_processors, use_processors};
+use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, Services, socket_of};
 
 /// The pause of the other user between two requests.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Measures requests beside an attack and prints the result.
-pub fn run(duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
+pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
     let seconds = duration.as_secs().to_string();
-    let processors = two_processors()?;
-    use_processors(&processors)?;
-    let testbed = ServiceTestbed::new()?;
+    let testbed = services.measured();
     let folder = testbed.folder.to_string_lossy();
     // What nobody has asked before is looked up first.
     testbed.start_role(OTHER_UID, &["ask", "1", &folder])?.next_line()?;
-    let mut attacker =
-        attack.map(|attack| attacks::start(&testbed, attack, processors[1])).transpose()?;
+    let mut attacker = attack.map(|attack| attacks::start(services, attack)).transpose()?;
     let turns_before = testbed.statistics()?;
-    let usage_before = DaemonUsage::sample(&testbed)?;
+    let usage_before = DaemonUsage::sample(testbed)?;
     let line = testbed.start_role(OTHER_UID, &["ask", &seconds, &folder])?.next_line()?;
-    let usage = DaemonUsage::sample(&testbed)?;
+    let usage = DaemonUsage::sample(testbed)?;
     let turns = testbed.statistics()?;
     if let Some(reason) = attacker.as_mut().and_then(|attacker| attacker.end_reason()) {
         return Err(reason);
