@@ -85,7 +85,7 @@ pub fn daemon(bench: &Bench) -> BenchOutcome {
         println!("  daemon: SKIPPED: multi-user mode needs root");
         return Ok(Vec::new());
     }
-    let mut samples = [const { [const { Samples::new() }; METRICS.len()] }; ATTACKS.len()];
+    let mut samples = [const { [const { PlaceSamples::new() }; METRICS.len()] }; ATTACKS.len()];
     for round in 0..bench.round_count {
         bench.progress("daemon", round);
         for (attack, samples) in ATTACKS.iter().zip(&mut samples) {
@@ -109,14 +109,14 @@ pub fn daemon(bench: &Bench) -> BenchOutcome {
 }
 
 /// One metric beside one attack, a value for each round.
-struct Samples {
+struct PlaceSamples {
     /// At the service that is attacked.
     at_attacked: Vec<f64>,
     /// At a service that nobody attacks.
     elsewhere: Vec<f64>,
 }
 
-impl Samples {
+impl PlaceSamples {
     const fn new() -> Self {
         Self { at_attacked: Vec::new(), elsewhere: Vec::new() }
     }
@@ -138,7 +138,10 @@ fn number(output: &Value, key: &str) -> Result<f64, String> {
 
 /// Two rows for each attack: at the attacked service and elsewhere. The first is compared with
 /// nobody's attack and with the second, which is the floor.
-fn rows_of<'a>(metric: &Metric, samples: impl Iterator<Item = &'a Samples>) -> Vec<BenchResult> {
+fn rows_of<'a>(
+    metric: &Metric,
+    samples: impl Iterator<Item = &'a PlaceSamples>,
+) -> Vec<BenchResult> {
     let row = |attack: &str, place: &str, samples: &[f64]| {
         let command = command_line(metric.measurement, attack, place);
         let contender = format!("{attack}{place}");

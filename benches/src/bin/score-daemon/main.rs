@@ -10,6 +10,7 @@
 //! score-daemon sessions COUNT            memory of the daemons for so many idle logins
 //! score-daemon attack NAME CPU DIR       the hostile user: attacks until it is killed
 //! score-daemon ask SECONDS DIR           the other user
+//! score-daemon visit DIR                 a user who uses the attacked service now and then
 //! score-daemon job DIR FILE              a job of the other user; it writes its gaps to the file
 //! score-daemon spin FILE                 the program of that job
 //! score-daemon hold COUNT SOCKET         so many idle logins
@@ -17,7 +18,8 @@
 //! ATTACK is `none` or one of those in `attacks.rs`. Each of the first three starts daemons of its
 //! own, `hosta` and the server `hostb`, on loopback addresses, and prints one line of JSON. With
 //! `elsewhere` there are two such services: the hostile user attacks one, and the other user has
-//! the other. That is the floor: what the attack costs others only because processors are shared. The
+//! the other. That is the floor: what the attack costs others only because processors are shared.
+//! A third user visits the attacked service, which gives a user more who has it alone. The
 //! hostile user's clients have the second processor alone; the daemons, which have realtime
 //! priority, and the other user have both. So what the clients compute delays nobody else.
 #![forbid(unsafe_code)]
@@ -70,6 +72,7 @@ fn run(words: &[&str]) -> BenchResult<()> {
             None => Err("attack: a name is needed".to_owned()),
         },
         ["ask", seconds, folder] => waits::ask(seconds_of(seconds)?, Path::new(folder)),
+        ["visit", folder] => waits::visit(Path::new(folder)),
         ["job", folder, file] => switches::keep_job(Path::new(folder), Path::new(file)),
         ["spin", file] => switches::spin(Path::new(file)),
         ["hold", count, socket] => sessions::hold(number(count)?, Path::new(socket)),

@@ -22,6 +22,7 @@ use crate::{BenchResult, USAGE, two_processors, use_processors};
 /// The users. The system has no name for them.
 pub const HOSTILE_UID: u32 = 61_001;
 pub const OTHER_UID: u32 = 61_002;
+const VISITOR_UID: u32 = 61_003;
 
 /// The hosts; the second one is the server. A job can name its host by the type of its binaries.
 pub const HOSTS: [&str; 2] = ["hosta", "hostb"];
@@ -54,6 +55,8 @@ pub struct Services {
     pub attacked: ServiceTestbed,
     /// Another service that nobody attacks; measured if there is one.
     elsewhere: Option<ServiceTestbed>,
+    /// A third user of the attacked service, if another one is measured.
+    _visitor: Option<Role>,
     /// The daemons and the other user have both, the hostile user's clients the second one.
     pub processors: [usize; 2],
 }
@@ -63,12 +66,17 @@ impl Services {
     pub fn new(place: &[&str]) -> BenchResult<Self> {
         let processors = two_processors()?;
         use_processors(&processors)?;
-        let elsewhere = match place {
-            [] => None,
-            ["elsewhere"] => Some(ServiceTestbed::new("elsewhere")?),
+        let attacked = ServiceTestbed::new("attacked")?;
+        let (elsewhere, visitor) = match place {
+            [] => (None, None),
+            ["elsewhere"] => {
+                let words = ["visit", &attacked.folder.to_string_lossy()];
+                let visitor = attacked.start_role(VISITOR_UID, &words)?;
+                (Some(ServiceTestbed::new("elsewhere")?), Some(visitor))
+            }
             _ => return Err(USAGE.to_owned()),
         };
-        Ok(Self { attacked: ServiceTestbed::new("attacked")?, elsewhere, processors })
+        Ok(Self { attacked, elsewhere, _visitor: visitor, processors })
     }
 
     pub fn measured(&self) -> &ServiceTestbed {

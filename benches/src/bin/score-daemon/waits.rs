@@ -16,6 +16,11 @@ use crate::testbed::{DaemonUsage, HOSTS, OTHER_UID, Services, socket_of};
 /// The pause of the other user between two requests.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(1);
 
+/// The pause of the visitor between requests.
+const VISIT_INTERVAL: Duration = Duration::from_millis(300);
+/// No visit lasts longer.
+const VISIT_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Measures requests beside an attack and prints the result.
 pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> BenchResult<()> {
     let seconds = duration.as_secs().to_string();
@@ -88,6 +93,19 @@ pub fn ask(duration: Duration, folder: &Path) -> BenchResult<()> {
         "longest_us": percentile(100),
     });
     println!("{result}");
+    Ok(())
+}
+
+/// A user who asks both hosts now and then, until the process is killed.
+pub fn visit(folder: &Path) -> BenchResult<()> {
+    let deadline = Instant::now() + VISIT_TIMEOUT;
+    while Instant::now() < deadline {
+        for host in HOSTS {
+            // The attack may make it fail.
+            let _ = list_jobs(&socket_of(folder, host));
+        }
+        sleep(VISIT_INTERVAL);
+    }
     Ok(())
 }
 
