@@ -90,6 +90,14 @@ fn wait_until_ready(pid: i32, mut error_reader: File) -> io::Result<i32> {
     }
 }
 
+/// The same, but only until this has succeeded once with this containment.
+fn wait_until_proven(containment: Containment, pid: i32, error_reader: File) -> io::Result<i32> {
+    if PROVEN_CONTAINMENT.get() == Some(containment) {
+        return Ok(pid);
+    }
+    wait_until_ready(pid, error_reader).inspect(|_| PROVEN_CONTAINMENT.set(Some(containment)))
+}
+
 /// Ends a child whose setup has failed.
 fn exit_with_error(mut error_writer: File, error: &io::Error) -> ! {
     let code = error.raw_os_error().unwrap_or(libc::EIO);
@@ -99,13 +107,15 @@ fn exit_with_error(mut error_writer: File, error: &io::Error) -> ! {
 }
 
 /// Executes this binary in a new process with `arguments` and the given containment.
-/// `inherited_fds` stay open there under the same numbers. Returns the process id as soon as it
-/// runs the new program.
+/// `inherited_fds` stay open there under the same numbers. Returns the process id, the first time
+/// as soon as it runs the new program. If that has succeeded with this containment, returns at once
+/// later: the child has the normal scheduling class, and who waited for it would wait for every
+/// busy process of its processor.
 ///
 /// The caller must have one thread only.
 ///
 /// # Errors
-/// A system call failed. The process does not exist then.
+/// A system call failed. The process does not exist then. Later failures show by its sockets.
 pub fn start_self(
     containment: Containment,
     arguments: &[CString],
@@ -113,7 +123,7 @@ pub fn start_self(
 ) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
     match fork(containment)? {
-        ForkSide::Parent { pid, error_reader } => wait_until_ready(pid, error_reader),
+        ForkSide::Parent { pid, error_reader } => wait_until_proven(containment, pid, error_reader),
         ForkSide::Child { error_writer } => exit_with_error(
             error_writer,
             &become_shepherd(containment, ids, arguments, inherited_fds),
@@ -133,9 +143,7 @@ pub fn start_self(
 pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
     match fork(containment)? {
-        ForkSide::Parent { pid, .. } if PROVEN_CONTAINMENT.get() == Some(containment) => Ok(pid),
-        ForkSide::Parent { pid, error_reader } => wait_until_ready(pid, error_reader)
-            .inspect(|_| PROVEN_CONTAINMENT.set(Some(containment))),
+        ForkSide::Parent { pid, error_reader } => wait_until_proven(containment, pid, error_reader),
         ForkSide::Child { error_writer } => {
             if let Err(error) = setup_child_pdeathsig(containment, ids) {
                 exit_with_error(error_writer, &error);
@@ -151,7 +159,7 @@ pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::R
 }
 
 thread_local! {
-    /// The containment in which a fork of this process has completed its setup.
+    /// The containment in which a child of this process has completed its setup.
     static PROVEN_CONTAINMENT: Cell<Option<Containment>> = const { Cell::new(None) };
 }
 
