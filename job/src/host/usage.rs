@@ -15,11 +15,16 @@ const FORWARD_OVERHEAD: u64 = 64;
 /// Processor time that a user may use at once. Then the user waits until time has been refilled.
 /// The daemon runs before all normal processes, so this is also how long a user can stop the jobs
 /// of others on the daemon's processor.
-pub const TIME_WINDOW: Duration = Duration::from_millis(10);
-/// One user gets this part of the daemon's processor, if the user asks for it all the time.
-const MIN_SHARE_DIVISOR: u32 = 4;
+pub const TIME_WINDOW: Duration = Duration::from_millis(2);
+/// One of several users gets this part of the daemon's processor, if the user asks for it all the
+/// time.
+const MIN_SHARE_DIVISOR: u32 = 8;
+/// A user gets this part while nobody else uses this host.
+const LONE_SHARE_DIVISOR: u32 = 4;
 /// All users together get this part.
 const TOTAL_SHARE_DIVISOR: u32 = 2;
+/// How long a user counts as one who shares this host, after the daemon has worked for the user.
+const PRESENT_WINDOW: Duration = Duration::from_secs(1);
 
 /// What a forwarded message of this length costs in [`FORWARD_WINDOW`].
 pub fn forward_cost(len: usize) -> u64 {
@@ -32,6 +37,8 @@ struct UserCharges {
     forwarded_bytes: u64,
     /// Processor time that was used and has not been refilled.
     time: Duration,
+    /// Until when the user counts as one who shares this host.
+    present_until: Option<Instant>,
 }
 
 /// See the [module](self).
@@ -39,36 +46,53 @@ struct UserCharges {
 pub struct Usage {
     by_uid: HashMap<u32, UserCharges>,
     refilled_at: Instant,
+    /// The part of a processor by which the time of each user is refilled is 1 by this number.
+    share_divisor: u32,
 }
 
 impl Usage {
     /// No user has used anything.
     pub fn new(now: Instant) -> Self {
-        Self { by_uid: HashMap::new(), refilled_at: now }
+        let share_divisor = LONE_SHARE_DIVISOR;
+        Self { by_uid: HashMap::new(), refilled_at: now, share_divisor }
     }
 
     /// The daemon has worked so long for a user.
     pub fn charge_time(&mut self, uid: u32, time: Duration) {
-        self.change(uid, |usage| usage.time = usage.time.saturating_add(time));
+        let present_until = self.refilled_at + PRESENT_WINDOW;
+        self.change(uid, |usage| {
+            usage.time = usage.time.saturating_add(time);
+            usage.present_until = Some(present_until);
+        });
     }
 
-    /// Gives all users the time that has become theirs since the last call.
-    pub fn refill_time(&mut self, now: Instant) {
+    /// Gives all users the time that has become theirs since the last call. `uids_of_jobs` are the
+    /// owners of this host's jobs.
+    pub fn refill_time(&mut self, now: Instant, uids_of_jobs: impl Iterator<Item = u32>) {
         let elapsed = now.saturating_duration_since(self.refilled_at);
         self.refilled_at = now;
-        let refill = elapsed / self.share_divisor();
+        for uid in uids_of_jobs {
+            self.change(uid, |usage| usage.present_until = Some(now + PRESENT_WINDOW));
+        }
+        self.share_divisor = self.current_share_divisor(now);
+        let refill = elapsed / self.share_divisor;
         self.by_uid.retain(|_, usage| {
             usage.time = usage.time.saturating_sub(refill);
+            usage.present_until = usage.present_until.filter(|end| *end > now);
             *usage != UserCharges::default()
         });
     }
 
-    /// The part of a processor by which the time of each user is refilled is 1 by this number. All
-    /// users who have used time share alike.
-    fn share_divisor(&self) -> u32 {
+    /// All users who have used time share alike.
+    fn current_share_divisor(&self, now: Instant) -> u32 {
         let users = self.by_uid.values().filter(|usage| !usage.time.is_zero()).count();
         let users = u32::try_from(users).unwrap_or(u32::MAX);
-        users.saturating_mul(TOTAL_SHARE_DIVISOR).max(MIN_SHARE_DIVISOR)
+        let is_present = |usage: &&UserCharges| usage.present_until.is_some_and(|end| end > now);
+        let present = self.by_uid.values().filter(is_present);
+        match present.count() {
+            0 | 1 => LONE_SHARE_DIVISOR,
+            _ => users.saturating_mul(TOTAL_SHARE_DIVISOR).max(MIN_SHARE_DIVISOR),
+        }
     }
 
     /// Whether the daemon may work for a user now.
@@ -79,7 +103,7 @@ impl Usage {
     /// How long the user has to wait who gets time first. None: all users have time.
     pub fn next_refill(&self) -> Option<Duration> {
         let owed = self.by_uid.values().filter_map(|usage| usage.time.checked_sub(TIME_WINDOW));
-        Some(owed.min()?.saturating_mul(self.share_divisor()))
+        Some(owed.min()?.saturating_mul(self.share_divisor))
     }
 
     /// The messages of a session take another number of bytes than before.
@@ -155,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_always_asks_gets_a_quarter_and_many_users_get_half_together() {
-        for (users, expected_share) in [(1, 0.25), (2, 0.25), (4, 0.125), (10, 0.05)] {
+    fn a_user_alone_gets_a_quarter_each_of_several_an_eighth_and_many_half_together() {
+        for (users, expected_share) in [(1, 0.25), (2, 0.125), (4, 0.125), (10, 0.05)] {
             let start = Instant::now();
             let (mut usage, mut used) = (Usage::new(start), vec![Duration::ZERO; users as usize]);
             let (step, period) = (Duration::from_micros(200), Duration::from_secs(10));
             let mut now = start;
             while now < start + period {
-                usage.refill_time(now);
+                usage.refill_time(now, [].into_iter());
                 for uid in (0..users).filter(|uid| usage.has_time(*uid)).collect::<Vec<_>>() {
                     usage.charge_time(uid, step);
                     used[uid as usize] += step;
@@ -187,10 +211,27 @@ mod tests {
         usage.charge_time(1, Duration::from_millis(10));
         assert!(!usage.has_time(1) && usage.has_time(2));
         let wait = usage.next_refill().unwrap();
-        assert!((30..50).contains(&wait.as_millis()), "{wait:?}");
-        usage.refill_time(start + wait + Duration::from_micros(1));
+        assert!((39..41).contains(&wait.as_millis()), "{wait:?}");
+        usage.refill_time(start + wait + Duration::from_micros(1), [].into_iter());
         assert!(usage.has_time(1) && !usage.by_uid.is_empty());
-        usage.refill_time(start + Duration::from_secs(1));
+        usage.refill_time(start + PRESENT_WINDOW, [].into_iter());
         assert!(usage.by_uid.is_empty());
+    }
+
+    #[test]
+    fn a_user_has_less_time_while_another_one_has_a_job_or_has_asked_lately() {
+        let (start, used) = (Instant::now(), TIME_WINDOW + Duration::from_millis(1));
+        let mut usage = Usage::new(start);
+        usage.charge_time(1, used);
+        usage.refill_time(start, [1].into_iter());
+        assert_eq!(usage.next_refill(), Some(Duration::from_millis(4)));
+        usage.refill_time(start, [2].into_iter());
+        assert_eq!(usage.next_refill(), Some(Duration::from_millis(8)));
+        let later = start + PRESENT_WINDOW;
+        usage.refill_time(later, [].into_iter());
+        usage.charge_time(1, used);
+        usage.charge_time(2, Duration::from_nanos(1));
+        usage.refill_time(later, [].into_iter());
+        assert_eq!(usage.next_refill(), Some(Duration::from_millis(8)));
     }
 }

@@ -19,10 +19,10 @@ impl Daemon {
             let is_parent_slow = parent_link.is_some_and(|link| self.is_slow_link(link));
             host_job.may_have_more(is_parent_slow)
         };
-        let may_have_more = |(key, session): (&usize, &ClientSession)| {
-            session.may_have_more() && self.can_read_session(*key, now)
+        let may_have_more = |(key, session): (usize, &ClientSession)| {
+            session.may_have_more() && self.can_read_session(key, now)
         };
-        if self.sessions.iter().any(may_have_more)
+        if self.sessions.active().any(may_have_more)
             || self.host_jobs.iter().any(has_more)
             || self.peers.as_ref().is_some_and(Peers::may_have_more)
             || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)
@@ -38,7 +38,8 @@ impl Daemon {
         let hold_timeout = hold_timeout.map(|due| due.saturating_duration_since(now));
         // epoll counts milliseconds: round up, or the loop would spin until the deadline.
         let led_jobs_timeout = self.led_jobs_timeout();
-        let frame_deadlines = self.sessions.values().filter_map(ClientSession::frame_deadline);
+        let sessions = self.sessions.active();
+        let frame_deadlines = sessions.filter_map(|(_, session)| session.frame_deadline());
         let deadlines = [
             self.program_folders.deadline(),
             self.reset_deadline,

@@ -59,7 +59,7 @@ impl Daemon {
         if self.service.is_some() && owner.is_none() {
             return self.refuse(client_job, NO_OWNER.to_owned(), EXIT_REFUSED);
         }
-        let session = self.sessions.get_mut(&client_job.session_key);
+        let session = self.sessions.get_mut(client_job.session_key);
         if !session.is_some_and(|session| session.set_job_id(client_job.job, job_id)) {
             return self.on_master_done(job_id, EXIT_HOST_LOST);
         }
@@ -93,7 +93,7 @@ impl Daemon {
 
     /// Sends a line to the user of a session.
     pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
-        if let Some(session) = self.sessions.get_mut(&client_job.session_key) {
+        if let Some(session) = self.sessions.get_mut(client_job.session_key) {
             session.send(client_job.job, &ServerMessage::Notice { level, text });
         }
     }
@@ -196,7 +196,7 @@ impl Daemon {
                 self.send_to_client(job, client_job, &message)
             }
             Effect::ToWatcher(session_key, message) => {
-                let session = self.sessions.get_mut(&session_key);
+                let session = self.sessions.get_mut(session_key);
                 session.into_iter().for_each(|session| session.send(SESSION_JOB, &message));
             }
             Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
@@ -245,7 +245,7 @@ impl Daemon {
     /// Sends a message about a job to the session that has submitted it, unless the session uses
     /// the job's number there for another job by now.
     fn send_to_client(&mut self, job_id: JobId, client_job: ClientJob, message: &ServerMessage) {
-        if let Some(session) = self.sessions.get_mut(&client_job.session_key)
+        if let Some(session) = self.sessions.get_mut(client_job.session_key)
             && session.job_id(client_job.job) == Some(job_id)
         {
             session.send(client_job.job, message);
@@ -345,7 +345,7 @@ impl Daemon {
         let Some(host_job) = self.host_jobs.get_mut(&job) else { return };
         let job_incarnation = launch.placement.job_incarnation;
         let mut session = launch.client_job.and_then(|ClientJob { session_key, job }| {
-            Some((self.sessions.get_mut(&session_key)?, job))
+            Some((self.sessions.get_mut(session_key)?, job))
         });
         let peers = &mut self.peers;
         // The report is sent before the directory exists.

@@ -19,6 +19,7 @@ mod scout;
 pub mod service;
 mod session;
 mod session_state;
+mod sessions;
 pub mod shepherd_handle;
 mod stop_enforcer;
 mod submit;
@@ -56,6 +57,7 @@ use program_folders::ProgramFolders;
 use scout::Scout;
 use service::Service;
 use session::ClientSession;
+use sessions::Sessions;
 use shepherd_handle::KnownChildren;
 
 const SIGNALS: Token = Token(0);
@@ -198,7 +200,7 @@ struct Daemon {
     options: CommonOptions,
     token_owners: HashMap<Token, TokenOwner>,
     next_token: usize,
-    sessions: HashMap<usize, ClientSession>,
+    sessions: Sessions,
     /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
     /// The link to the server that has started this daemon.
@@ -265,7 +267,7 @@ impl Daemon {
             options,
             token_owners: HashMap::new(),
             next_token: FIRST_DYNAMIC_TOKEN,
-            sessions: HashMap::new(),
+            sessions: Sessions::default(),
             peers: None,
             server_link: None,
             bringup: None,
@@ -375,6 +377,7 @@ impl Daemon {
                 // The messages that this has caused must be moved before the next wait.
                 self.dispatch_pending();
             }
+            self.sessions.settle();
             self.end_phase(TurnPhase::Sending);
             if has_other_events {
                 // All orders have been sent by now.
@@ -467,7 +470,7 @@ impl Daemon {
                 // The keeper's events are taken whenever there are events.
                 (KEEPER, _) | (_, None) => {}
                 (_, Some(TokenOwner::Session(session_key))) => {
-                    if let Some(session) = self.sessions.get_mut(session_key) {
+                    if let Some(session) = self.sessions.get_mut(*session_key) {
                         session.mark_readable();
                         if event.is_read_closed() {
                             session.mark_hung_up();
@@ -595,7 +598,8 @@ impl Daemon {
             }
         }
         self.peers.iter_mut().for_each(Peers::flush);
-        for session in self.sessions.values_mut() {
+        for session_key in self.sessions.active_keys() {
+            let Some(session) = self.sessions.get_mut(session_key) else { continue };
             session.flush();
             session.update_interest(self.poll.registry());
             if let Some((uid, before, now)) = session.take_usage_change() {
@@ -609,16 +613,16 @@ impl Daemon {
         };
         let closed_sessions: Vec<usize> = self
             .sessions
-            .iter()
-            .filter(|(session_key, session)| session.is_closed() || is_lost(**session_key, session))
-            .map(|(session_key, _)| *session_key)
+            .active()
+            .filter(|(session_key, session)| session.is_closed() || is_lost(*session_key, session))
+            .map(|(session_key, _)| session_key)
             .collect();
         let any_closed = !closed_sessions.is_empty();
         for session_key in closed_sessions {
             self.is_ending |=
                 self.scout.as_ref().is_some_and(|scout| scout.control_session == session_key);
             self.unwatch(session_key);
-            let mut session = self.sessions.remove(&session_key);
+            let mut session = self.sessions.remove(session_key);
             if let Some(session) = &mut session {
                 self.release_usage(session);
             }

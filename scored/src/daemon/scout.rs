@@ -56,7 +56,7 @@ impl Daemon {
     pub fn on_hosts_ready(&mut self, daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>) {
         let Some(scout) = &mut self.scout else { return };
         scout.daemons = daemons;
-        let Some(session) = self.sessions.get_mut(&scout.control_session) else { return };
+        let Some(session) = self.sessions.get_mut(scout.control_session) else { return };
         let mut announce = |path: &str| {
             session.send(SESSION_JOB, &ServerMessage::Directory(path.to_owned()));
             session.flush();
@@ -100,7 +100,7 @@ impl Daemon {
             if self.sessions.len() > MAX_LOGINS {
                 let reason = format!("{MAX_LOGINS} commands run in this scout session already");
                 self.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
-            } else if let Some(session) = self.sessions.get_mut(&session_key) {
+            } else if let Some(session) = self.sessions.get_mut(session_key) {
                 session.hosts = Some(hosts);
             }
         }

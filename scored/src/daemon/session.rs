@@ -343,6 +343,17 @@ impl ClientSession {
         self.is_reading() && more
     }
 
+    /// Whether the daemon has to look at the session again even if nothing happens to it: messages
+    /// wait to be read, or have to be finished in time, or to be sent by way of a link.
+    pub fn goes_on_without_event(&self) -> bool {
+        let has_outbox = match &self.transport {
+            // The system reports when the socket can be written.
+            Transport::Local(_) => false,
+            Transport::Remote { outbox, .. } => !outbox.is_empty(),
+        };
+        has_outbox || self.has_hung_up || self.may_have_more() || self.frame_deadline().is_some()
+    }
+
     /// The scrun on another host has sent this message, which costs so much of its user's window.
     pub fn deliver(&mut self, message: JobMessage<UserRequest>, cost: u64) {
         if let Transport::Remote { inbox, inbox_cost, .. } = &mut self.transport {

@@ -33,16 +33,15 @@ impl Daemon {
         let [min_window, max_window] = USER_TURN_WINDOW_RANGE;
         let user_window = self.turn_overhead.clamp(min_window, max_window);
         let now = Instant::now();
-        self.usage.refill_time(now);
+        let uids_of_jobs = self.host_jobs.values().filter_map(HostJob::owner_uid);
+        self.usage.refill_time(now, uids_of_jobs);
         let has_work = |session: &ClientSession| {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
         };
-        let sessions = self.sessions.iter().filter(|(_, session)| has_work(session));
-        let mut session_keys: Vec<usize> = sessions.map(|(session_key, _)| *session_key).collect();
-        // Sessions are served in the order in which they connected.
-        session_keys.sort_unstable();
+        let sessions = self.sessions.active().filter(|(_, session)| has_work(session));
+        let session_keys: Vec<usize> = sessions.map(|(session_key, _)| session_key).collect();
         for session_key in session_keys {
-            let uid = self.sessions.get(&session_key).and_then(ClientSession::uid);
+            let uid = self.sessions.get(session_key).and_then(ClientSession::uid);
             for _ in 0..REQUESTS_PER_TURN {
                 let started_at = Instant::now();
                 let time_left = uid.and_then(|uid| user_time_left.get(&uid));
@@ -77,14 +76,14 @@ impl Daemon {
     /// wait.
     fn receive_request(&mut self, session_key: usize, now: Instant) -> bool {
         let readiness = self.readiness(session_key, now);
-        let Some(session) = self.sessions.get_mut(&session_key) else { return false };
+        let Some(session) = self.sessions.get_mut(session_key) else { return false };
         let request = session.next_request(readiness, now);
         let handled_cost = session.take_handled_cost();
         if let (Some(service), Some(id)) = (&mut self.service, session.id()) {
             service.add_forward_credit(id, handled_cost);
         }
         let Some((job, request)) = request else { return false };
-        let Some(session) = self.sessions.get_mut(&session_key) else { return false };
+        let Some(session) = self.sessions.get_mut(session_key) else { return false };
         let job_id = session.job_id(job);
         let client_job = ClientJob { session_key, job };
         match request {
@@ -123,7 +122,7 @@ impl Daemon {
     /// waits: neither does this daemon's memory grow, nor is a link given up that belongs to all
     /// users.
     pub(super) fn readiness(&self, session_key: usize, now: Instant) -> Readiness {
-        let Some(session) = self.sessions.get(&session_key) else { return Readiness::Blocked };
+        let Some(session) = self.sessions.get(session_key) else { return Readiness::Blocked };
         let uid = session.uid();
         if uid.is_some_and(|uid| !self.usage.has_session_room(uid)) {
             return Readiness::NoRoom;
@@ -163,8 +162,8 @@ impl Daemon {
     /// The time until a session may be read that has sent too many messages which go to all hosts
     /// of a job.
     pub(super) fn control_deadline(&self, now: Instant) -> Option<Duration> {
-        let sessions = self.sessions.values().filter(|session| session.may_have_more());
-        let next_at = sessions.filter_map(|session| session.next_control_at(now)).min()?;
+        let sessions = self.sessions.active().filter(|(_, session)| session.may_have_more());
+        let next_at = sessions.filter_map(|(_, session)| session.next_control_at(now)).min()?;
         Some(next_at.saturating_duration_since(now))
     }
 
@@ -203,7 +202,7 @@ impl Daemon {
     }
 
     pub(super) fn refuse(&mut self, client_job: ClientJob, reason: String, code: u8) {
-        if let Some(session) = self.sessions.get_mut(&client_job.session_key) {
+        if let Some(session) = self.sessions.get_mut(client_job.session_key) {
             session.send(client_job.job, &ServerMessage::Refused { reason, code });
         }
     }
@@ -215,7 +214,7 @@ impl Daemon {
             JobRequest::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => *signal,
             _ => return,
         };
-        let session = self.sessions.get_mut(&client_job.session_key);
+        let session = self.sessions.get_mut(client_job.session_key);
         let (is_pending, session_id) =
             session.map_or((false, None), |one| (one.is_pending(client_job.job), one.id()));
         let reason = match is_pending {

@@ -18,7 +18,7 @@ use score_job::jobs::{ClientJob, GangDriver};
 impl Daemon {
     /// Handles a request about jobs.
     pub fn console(&mut self, session_key: usize, console: ConsoleRequest) {
-        let Some(uid) = self.sessions.get(&session_key).and_then(ClientSession::uid) else {
+        let Some(uid) = self.sessions.get(session_key).and_then(ClientSession::uid) else {
             return;
         };
         // The session of a user exists in a service only, and its requests are handled by the
@@ -32,7 +32,7 @@ impl Daemon {
                 let clock = self.turn_clock.as_ref();
                 let statistics =
                     permit.and_then(|permit| Some(clock?.statistics(&permit, Instant::now())));
-                let Some(session) = self.sessions.get_mut(&session_key) else { return };
+                let Some(session) = self.sessions.get_mut(session_key) else { return };
                 for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {
                     session.send(SESSION_JOB, &ServerMessage::Jobs(chunk.to_vec()));
                 }
@@ -52,7 +52,7 @@ impl Daemon {
                     }
                 };
                 self.sessions
-                    .get_mut(&session_key)
+                    .get_mut(session_key)
                     .into_iter()
                     .for_each(|one| one.send(SESSION_JOB, &reply));
             }
@@ -83,7 +83,7 @@ impl Daemon {
             },
         }
         let end = JobEnd { code: 0, usage: Vec::new(), elapsed_ns: 0 };
-        if let Some(session) = self.sessions.get_mut(&session_key) {
+        if let Some(session) = self.sessions.get_mut(session_key) {
             session.send(SESSION_JOB, &ServerMessage::Finished(end));
         }
     }

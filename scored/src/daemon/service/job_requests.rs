@@ -22,7 +22,7 @@ impl Daemon {
         shape: AllocationRequest,
         mut spec: JobSpec,
     ) {
-        let Some(session) = self.sessions.get_mut(&client_job.session_key) else { return };
+        let Some(session) = self.sessions.get_mut(client_job.session_key) else { return };
         let Some(id) = session.id() else { return };
         // The hosts of the job are not known yet; everything else must be valid.
         spec.hosts = vec![HostSpec::local(1)];
@@ -49,7 +49,7 @@ impl Daemon {
             memory,
             spec_bytes: spec_size(&spec),
         };
-        let Some(session) = self.sessions.get_mut(&client_job.session_key) else { return };
+        let Some(session) = self.sessions.get_mut(client_job.session_key) else { return };
         session.add_job(client_job.job, Some(Box::new(spec)));
         let tag = client_job.job.into();
         self.step_server(cluster::ClusterEvent::Submit { session: id, tag, request });
@@ -86,7 +86,7 @@ impl Daemon {
         incarnations: &[Incarnation],
     ) {
         let pending = client_job.and_then(|client_job| {
-            let session = self.sessions.get_mut(&client_job.session_key)?;
+            let session = self.sessions.get_mut(client_job.session_key)?;
             Some((client_job, session.take_pending_spec(client_job.job)?, session.owner()?.clone()))
         });
         let (Some(service), Some((client_job, mut spec, owner))) = (&mut self.service, pending)
@@ -168,7 +168,7 @@ impl Daemon {
         reason: Option<String>,
     ) {
         let Some(client_job) = client_job else { return };
-        let session = self.sessions.get(&client_job.session_key);
+        let session = self.sessions.get(client_job.session_key);
         if session.is_some_and(|session| session.is_pending(client_job.job)) {
             let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
             self.refuse(

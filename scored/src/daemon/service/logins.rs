@@ -42,13 +42,15 @@ const MAX_EVICTED_PER_TICK: usize = 128;
 /// One user may have this part of the clients without login, as far as they are silent. Further
 /// ones are refused at once, which costs little: other users need not wait until room is made.
 const SILENT_SHARE: usize = 4;
+/// How often these are counted. Meanwhile a user may get some more: the clients of one interval.
+const CROWDING_COUNT_INTERVAL: Duration = Duration::from_millis(10);
 /// How much longer than accepts for users without time the pauses after them are: such clients get
 /// an eighth of the daemon's processor, which is also what they take from jobs on that processor.
 const PAUSE_FACTOR: u32 = 7;
 /// The shortest of these pauses: the loop cannot wait for less.
 const MIN_PAUSE_DELAY: Duration = Duration::from_millis(1);
 /// The longest one: the daemon may have been interrupted while it accepted a client.
-const MAX_PAUSE_DELAY: Duration = Duration::from_millis(20);
+const MAX_PAUSE_DELAY: Duration = Duration::from_millis(4);
 /// Clients that are accepted in one turn of the loop, at most.
 const MAX_ACCEPTED_PER_TURN: usize = 32;
 /// How long a client may take to log in.
@@ -94,6 +96,14 @@ impl AcceptPauses {
     }
 }
 
+/// Users who have as many silent clients as they may have. They are counted at intervals, since
+/// there may be thousands of clients.
+#[derive(Debug, Default)]
+pub struct CrowdingUsers {
+    uids: HashSet<u32>,
+    counted_at: Option<Instant>,
+}
+
 /// The largest number of clients without login in a process that may have this many descriptors.
 pub fn max_unauthenticated(descriptor_limit: u64) -> usize {
     let share = usize::try_from(descriptor_limit / UNAUTHENTICATED_FD_SHARE);
@@ -123,8 +133,9 @@ impl Daemon {
         if !service.listener.may_accept || service.accept_pauses.end() > Instant::now() {
             return;
         }
-        let room = service.max_unauthenticated.saturating_sub(self.unauthenticated().count());
-        let crowding_uids = self.crowding_uids();
+        let unauthenticated_count = self.sessions.max_unauthenticated_count();
+        let room = service.max_unauthenticated.saturating_sub(unauthenticated_count);
+        self.count_silent_clients();
         for _ in 0..room.min(MAX_ACCEPTED_PER_TURN) {
             let started_at = Instant::now();
             let Some(service) = &mut self.service else { return };
@@ -133,7 +144,7 @@ impl Daemon {
             }
             let Some(client) = service.listener.accept() else { return };
             let (uid, _) = client.credentials;
-            match crowding_uids.contains(&uid) {
+            match service.crowding_users.uids.contains(&uid) {
                 true => self.refuse_client(&client),
                 false => self.add_client(client),
             }
@@ -152,7 +163,7 @@ impl Daemon {
         let token = self.allocate_token(TokenOwner::Session(session_key));
         let AcceptedClient { socket, credentials } = client;
         match ClientSession::unauthenticated(socket, credentials, self.poll.registry(), token) {
-            Ok(session) => _ = self.sessions.insert(session_key, session),
+            Ok(session) => self.sessions.insert(session_key, session),
             Err(_) => _ = self.token_owners.remove(&token),
         }
     }
@@ -176,15 +187,25 @@ impl Daemon {
         service.into_iter().for_each(|one| one.warn_about(LogTopic::User(uid), &text));
     }
 
-    /// Users who have as many silent clients as they may have.
-    fn crowding_uids(&self) -> HashSet<u32> {
+    /// Finds the users who have as many silent clients as they may have, if it is time.
+    fn count_silent_clients(&mut self) {
+        let now = Instant::now();
+        let is_due = |users: &CrowdingUsers| {
+            users.counted_at.is_none_or(|counted_at| now >= counted_at + CROWDING_COUNT_INTERVAL)
+        };
+        if !self.service.as_ref().is_some_and(|service| is_due(&service.crowding_users)) {
+            return;
+        }
         let mut counts: HashMap<u32, usize> = HashMap::new();
         for client in self.unauthenticated().filter(|client| self.is_silent(client)) {
             *counts.entry(client.uid).or_default() += 1;
         }
         let max_silent = self.max_silent_per_user();
         counts.retain(|_, count| *count >= max_silent);
-        counts.into_keys().collect()
+        let uids = counts.into_keys().collect();
+        if let Some(service) = &mut self.service {
+            service.crowding_users = CrowdingUsers { uids, counted_at: Some(now) };
+        }
     }
 
     fn max_silent_per_user(&self) -> usize {
@@ -198,10 +219,12 @@ impl Daemon {
         if self.service.is_none() {
             return;
         }
-        let is_timed_out = |client: &UnauthenticatedClient| {
-            client.connected_at.elapsed() > LOGIN_TIMEOUT && self.is_silent(client)
-        };
-        let timed_out: Vec<_> = self.unauthenticated().filter(is_timed_out).collect();
+        let is_old = |client: &UnauthenticatedClient| client.connected_at.elapsed() > LOGIN_TIMEOUT;
+        let timed_out: Vec<_> = self
+            .unauthenticated()
+            .take_while(is_old)
+            .filter(|client| self.is_silent(client))
+            .collect();
         timed_out.into_iter().for_each(|client| self.drop_unauthenticated(client));
         if self.lacks_room() {
             let old_enough = Instant::now().checked_sub(EVICTION_GRACE);
@@ -221,21 +244,19 @@ impl Daemon {
         clients.filter(|client| self.is_silent(client) || has_waited_long(client)).collect()
     }
 
-    /// Clients that have not logged in and whose session is not closing.
+    /// Clients that have not logged in and whose session is not closing. The oldest comes first.
     fn unauthenticated(&self) -> impl Iterator<Item = UnauthenticatedClient> {
-        self.sessions.iter().filter(|(_, session)| !session.is_closing()).filter_map(
-            |(session_key, session)| {
-                let (uid, _) = session.unauthenticated_ids()?;
-                let (connected_at, session_key) = (session.connected_at, *session_key);
-                Some(UnauthenticatedClient { connected_at, session_key, uid })
-            },
-        )
+        self.sessions.unauthenticated().filter_map(|(session_key, session)| {
+            let (uid, _) = session.unauthenticated_ids()?;
+            let connected_at = session.connected_at;
+            Some(UnauthenticatedClient { connected_at, session_key, uid })
+        })
     }
 
     /// Whether everything that a client has sent has been read. What it has sent may wait in its
     /// socket, because the daemon gives each user a part of its time only.
     fn is_silent(&self, client: &UnauthenticatedClient) -> bool {
-        let session = self.sessions.get(&client.session_key);
+        let session = self.sessions.get(client.session_key);
         session.is_none_or(|session| !session.may_have_more())
     }
 
@@ -245,13 +266,13 @@ impl Daemon {
             let listener = &service.listener;
             listener.may_accept
                 && (!listener.can_accept_now()
-                    || self.unauthenticated().count() >= service.max_unauthenticated)
+                    || self.sessions.max_unauthenticated_count() >= service.max_unauthenticated)
         })
     }
 
     fn drop_unauthenticated(&mut self, client: UnauthenticatedClient) {
         let (Some(session), Some(service)) =
-            (self.sessions.get_mut(&client.session_key), &mut self.service)
+            (self.sessions.get_mut(client.session_key), &mut self.service)
         else {
             return;
         };
@@ -271,7 +292,7 @@ impl Daemon {
             // dropped since there was no room.
             return Some(service.accept_pauses.end().saturating_duration_since(now));
         }
-        let connected_at = self.unauthenticated().map(|client| client.connected_at).min();
+        let connected_at = self.unauthenticated().map(|client| client.connected_at).next();
         let timeout = if service.listener.may_accept { EVICTION_GRACE } else { LOGIN_TIMEOUT };
         let left = connected_at.map(|at| (at + timeout).saturating_duration_since(now));
         let retry = service.listener.may_accept.then_some(retry_delay);
@@ -287,7 +308,7 @@ impl Daemon {
                 EXIT_REFUSED,
             );
         };
-        let Some(session) = self.sessions.get_mut(&session_key) else { return };
+        let Some(session) = self.sessions.get_mut(session_key) else { return };
         let Some((uid, gid)) = session.unauthenticated_ids() else { return };
         let refusal = if login.uid != uid {
             let text = format!("uid {uid} has claimed to be uid {}: refused", login.uid);
@@ -307,7 +328,7 @@ impl Daemon {
     /// The user of a session has been verified.
     pub(super) fn accept_login(&mut self, session_key: usize, owner: Owner) {
         let Some(service) = &mut self.service else { return };
-        let Some(session) = self.sessions.get_mut(&session_key) else { return };
+        let Some(session) = self.sessions.get_mut(session_key) else { return };
         let Owner { uid, gid, name, voucher, .. } = owner.clone();
         let user = User { uid, gid, name };
         let renewal_at = renewal_time(&voucher, Instant::now());
@@ -344,7 +365,7 @@ impl Daemon {
         match frame::encode_datagram(message) {
             Ok(body) => {
                 let cost = forward_cost(body.len());
-                if let Some(session) = self.sessions.get_mut(&session_key)
+                if let Some(session) = self.sessions.get_mut(session_key)
                     && let Some(uid) = session.uid()
                 {
                     session.on_forwarded(cost);
@@ -384,7 +405,7 @@ impl Daemon {
             }
             PeerMessage::ForwardCredit { session, cost } if from == SERVER => {
                 let local_key = usize::try_from(session).ok();
-                if let Some(session) = local_key.and_then(|key| self.sessions.get_mut(&key))
+                if let Some(session) = local_key.and_then(|key| self.sessions.get_mut(key))
                     && let Some(uid) = session.uid()
                 {
                     let cost = session.take_forwarded_cost(cost);
@@ -394,7 +415,7 @@ impl Daemon {
             PeerMessage::SessionServerMessage { session, body } if from == SERVER => {
                 let local_key = usize::try_from(session).ok();
                 let local_session =
-                    local_key.and_then(|session_key| self.sessions.get_mut(&session_key));
+                    local_key.and_then(|session_key| self.sessions.get_mut(session_key));
                 if let (Some(local_session), Ok(message)) =
                     (local_session, frame::decode_datagram::<JobMessage<ServerMessage>>(&body))
                     && local_session.is_forwarded()
@@ -408,7 +429,7 @@ impl Daemon {
                 Some(remote) => remote.mark_closed(),
                 None if from == SERVER => {
                     let session_key = usize::try_from(session).unwrap_or(usize::MAX);
-                    if self.sessions.get(&session_key).is_some_and(ClientSession::is_forwarded) {
+                    if self.sessions.get(session_key).is_some_and(ClientSession::is_forwarded) {
                         self.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
                     }
                 }
@@ -424,7 +445,7 @@ impl Daemon {
         session: u64,
     ) -> Option<&mut ClientSession> {
         let session_key = self.service.as_ref()?.remote_sessions.get(&(from, session))?;
-        self.sessions.get_mut(session_key)
+        self.sessions.get_mut(*session_key)
     }
 
     fn log_in_remote(&mut self, from: HostId, session: u64, voucher: Vec<u8>) {
@@ -452,13 +473,15 @@ impl Daemon {
 
     /// Sends the messages for scruns on other hosts to their hosts.
     pub fn send_outboxes(&mut self) {
-        let Some(service) = &self.service else { return };
-        let remote_sessions: Vec<_> =
-            service.remote_sessions.iter().map(|(key, session_key)| (*key, *session_key)).collect();
-        for ((host, session), session_key) in remote_sessions {
+        if self.service.is_none() {
+            return;
+        }
+        for session_key in self.sessions.active_keys() {
+            let id = self.sessions.get(session_key).and_then(ClientSession::id);
+            let Some(SessionId { host, number: session, .. }) = id else { continue };
             // The link belongs to all users: what it does not take waits with its session.
             while !self.is_slow(host)
-                && let Some(session_of_host) = self.sessions.get_mut(&session_key)
+                && let Some(session_of_host) = self.sessions.get_mut(session_key)
                 && let Some(body) = session_of_host.pop_outbox()
             {
                 self.send_to_host(host, PeerMessage::SessionServerMessage { session, body });

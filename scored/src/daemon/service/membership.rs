@@ -161,7 +161,7 @@ impl Daemon {
         warn(&format!("every job of this host is ended: {reason}"));
         self.on_job_input(Input::AbortAllHere);
         self.dispatch_pending();
-        for session in self.sessions.values_mut().filter(|session| session.is_forwarded()) {
+        for session in self.sessions.iter_mut().filter(|session| session.is_forwarded()) {
             let reason = format!("the cluster was lost: {reason}");
             session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_SERVER_LOST });
         }
@@ -188,7 +188,7 @@ impl Daemon {
         let name = service.name(SERVER).unwrap_or_default();
         let text = format!("the scored of {name}, the server, is lost: {reason}");
         warn(&text);
-        for session in self.sessions.values_mut().filter(|session| session.is_forwarded()) {
+        for session in self.sessions.iter_mut().filter(|session| session.is_forwarded()) {
             let code = EXIT_SERVER_LOST;
             session.send(
                 SESSION_JOB,

@@ -65,7 +65,7 @@ use config::{Config, ServiceOptions};
 use job_ids::JobIdAllocator;
 use keeper_start::SystemUser;
 pub use log::{forward_warning, info, warn};
-use logins::AcceptPauses;
+use logins::{AcceptPauses, CrowdingUsers};
 use status_page::Page;
 use systemd::SystemdNotifier;
 
@@ -108,6 +108,7 @@ pub struct Service {
     /// The largest number of clients without login.
     max_unauthenticated: usize,
     accept_pauses: AcceptPauses,
+    crowding_users: CrowdingUsers,
     role: Role,
     started_at: Instant,
     /// The addresses of the daemons of other hosts, as far as they are known.
@@ -209,6 +210,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         listener,
         max_unauthenticated: logins::max_unauthenticated(descriptor_limit),
         accept_pauses: AcceptPauses::new(Instant::now()),
+        crowding_users: CrowdingUsers::default(),
         role,
         started_at: Instant::now(),
         host_addresses: HashMap::new(),

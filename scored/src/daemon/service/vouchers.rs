@@ -51,7 +51,7 @@ pub fn renewal_time(voucher: &[u8], now: Instant) -> Instant {
 impl Daemon {
     /// Requests a voucher for a client that wants to log in.
     pub(super) fn request_voucher(&mut self, session_key: usize, claim: LoginClaim) {
-        let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(&session_key))
+        let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(session_key))
         else {
             return;
         };
@@ -92,7 +92,7 @@ impl Daemon {
         match result.voucher.and_then(owner_of) {
             Ok(owner) => self.complete_login(session_key, owner),
             Err(reason) => {
-                let uid = self.sessions.get(&session_key).and_then(ClientSession::uid);
+                let uid = self.sessions.get(session_key).and_then(ClientSession::uid);
                 let topic = uid.map_or(LogTopic::Daemon, LogTopic::User);
                 let service = self.service.as_mut();
                 service.into_iter().for_each(|service| service.warn_about(topic, &reason));
@@ -102,7 +102,7 @@ impl Daemon {
     }
 
     fn complete_login(&mut self, session_key: usize, owner: Owner) {
-        let session = self.sessions.get_mut(&session_key);
+        let session = self.sessions.get_mut(session_key);
         let Some(claim) = session.and_then(|session| session.take_claim()) else { return };
         let has_claimed = claim.name.0.is_empty() || claim.name == owner.name;
         if has_claimed && claim.uid == owner.uid {
@@ -119,7 +119,7 @@ impl Daemon {
 
     /// Refuses a login: the last message of its session.
     pub(super) fn refuse_login(&mut self, session_key: usize, reason: &str, code: u8) {
-        let session = self.sessions.get_mut(&session_key);
+        let session = self.sessions.get_mut(session_key);
         session.map(|session| session.take_claim());
         let reason = format!("login refused: {reason}");
         self.refuse(ClientJob::session_itself(session_key), reason, code);
@@ -133,14 +133,14 @@ impl Daemon {
         }
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         let sessions = self.sessions.iter().filter(|(_, session)| is_due(session.renewal_at()));
-        let due: Vec<usize> = sessions.map(|(session_key, _)| *session_key).collect();
+        let due: Vec<usize> = sessions.map(|(session_key, _)| session_key).collect();
         due.into_iter().for_each(|session_key| self.renew_voucher(session_key, now));
         self.next_renewal_at =
-            self.sessions.values().filter_map(|session| session.renewal_at()).min();
+            self.sessions.iter().filter_map(|(_, session)| session.renewal_at()).min();
     }
 
     fn renew_voucher(&mut self, session_key: usize, now: Instant) {
-        let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(&session_key))
+        let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(session_key))
         else {
             return;
         };

@@ -1,0 +1,180 @@
+//! The sessions of a daemon. A turn of the loop takes no time for those that are idle, however many
+//! there are: only the active ones are looked at.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::session::ClientSession;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct Sessions {
+    by_key: HashMap<usize, ClientSession>,
+    /// Sessions that may have changed since they were settled, or go on without an event.
+    active: BTreeSet<usize>,
+    /// Clients that had not logged in when their sessions were settled.
+    unauthenticated: BTreeSet<usize>,
+}
+
+impl Sessions {
+    /// Adds a session. Later sessions have larger keys.
+    pub fn insert(&mut self, session_key: usize, session: ClientSession) {
+        self.active.insert(session_key);
+        if session.unauthenticated_ids().is_some() {
+            self.unauthenticated.insert(session_key);
+        }
+        self.by_key.insert(session_key, session);
+    }
+
+    /// A session that may be changed: it becomes active.
+    pub fn get_mut(&mut self, session_key: usize) -> Option<&mut ClientSession> {
+        let session = self.by_key.get_mut(&session_key)?;
+        self.active.insert(session_key);
+        Some(session)
+    }
+
+    /// All sessions. They become active.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut ClientSession> {
+        self.active.extend(self.by_key.keys());
+        self.by_key.values_mut()
+    }
+
+    /// Removes a session.
+    pub fn remove(&mut self, session_key: usize) -> Option<ClientSession> {
+        self.active.remove(&session_key);
+        self.unauthenticated.remove(&session_key);
+        self.by_key.remove(&session_key)
+    }
+
+    /// One session.
+    pub fn get(&self, session_key: usize) -> Option<&ClientSession> {
+        self.by_key.get(&session_key)
+    }
+
+    /// All sessions and their keys, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
+        self.by_key.iter().map(|(session_key, session)| (*session_key, session))
+    }
+
+    /// The active sessions and their keys, in the order in which they connected.
+    pub fn active(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
+        self.active.iter().filter_map(|key| Some((*key, self.by_key.get(key)?)))
+    }
+
+    /// The keys of the active sessions, in the order in which they connected.
+    pub fn active_keys(&self) -> Vec<usize> {
+        self.active.iter().copied().collect()
+    }
+
+    /// Clients that have not logged in, and their keys, in the order in which they connected.
+    pub fn unauthenticated(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
+        let sessions = self.unauthenticated.iter();
+        let sessions = sessions.filter_map(|key| Some((*key, self.by_key.get(key)?)));
+        sessions.filter(|(_, session)| is_unauthenticated(session))
+    }
+
+    /// Clients that have not logged in, at most: those that have in this turn are counted.
+    pub fn max_unauthenticated_count(&self) -> usize {
+        self.unauthenticated.len()
+    }
+
+    /// The number of sessions.
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether there are no sessions.
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// To be called at the end of each turn. Sessions that have nothing to do become idle.
+    pub fn settle(&mut self) {
+        let Self { by_key, active, unauthenticated } = self;
+        active.retain(|session_key| {
+            let Some(session) = by_key.get(session_key) else { return false };
+            match is_unauthenticated(session) {
+                true => unauthenticated.insert(*session_key),
+                false => unauthenticated.remove(session_key),
+            };
+            session.goes_on_without_event()
+        });
+    }
+}
+
+fn is_unauthenticated(session: &ClientSession) -> bool {
+    session.unauthenticated_ids().is_some() && !session.is_closing()
+}
+
+#[cfg(test)]
+mod tests {
+    use score_proto::message::OsBytes;
+
+    use super::super::session_state::LoginClaim;
+    use super::*;
+
+    /// An idle session of a client that has not logged in, and the client's end.
+    fn client(sessions: &mut Sessions, session_key: usize) -> std::os::unix::net::UnixStream {
+        let poll = mio::Poll::new().unwrap();
+        let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (registry, token) = (poll.registry(), mio::Token(session_key));
+        let session =
+            ClientSession::unauthenticated(socket.into(), (1, 1), registry, token).unwrap();
+        sessions.insert(session_key, session);
+        client
+    }
+
+    fn active_keys_after_a_turn(sessions: &mut Sessions) -> Vec<usize> {
+        let now = std::time::Instant::now();
+        for session_key in sessions.active_keys() {
+            let session = sessions.get_mut(session_key).unwrap();
+            session.next_request(super::super::session::Readiness::Ready, now);
+            session.flush();
+        }
+        sessions.settle();
+        sessions.active_keys()
+    }
+
+    #[test]
+    fn only_a_session_that_was_changed_is_active_for_a_turn() {
+        let mut sessions = Sessions::default();
+        let _clients = [client(&mut sessions, 7), client(&mut sessions, 3)];
+        assert_eq!(sessions.active_keys(), [3, 7]);
+        assert!(active_keys_after_a_turn(&mut sessions).is_empty());
+        sessions.get_mut(7).unwrap().mark_readable();
+        assert!(sessions.get_mut(4).is_none());
+        assert_eq!(sessions.active_keys(), [7]);
+        assert!(active_keys_after_a_turn(&mut sessions).is_empty());
+        assert_eq!(sessions.iter_mut().count(), 2);
+        assert_eq!(sessions.active().map(|(key, _)| key).collect::<Vec<_>>(), [3, 7]);
+    }
+
+    #[test]
+    fn a_session_that_has_been_read_in_part_or_hung_up_stays_active() {
+        let mut sessions = Sessions::default();
+        let _clients = [client(&mut sessions, 1), client(&mut sessions, 2)];
+        assert!(active_keys_after_a_turn(&mut sessions).is_empty());
+        sessions.get_mut(1).unwrap().mark_readable();
+        sessions.settle();
+        assert_eq!(sessions.active_keys(), [1]);
+        sessions.get_mut(2).unwrap().mark_hung_up();
+        assert_eq!(active_keys_after_a_turn(&mut sessions), [2]);
+    }
+
+    #[test]
+    fn clients_without_login_are_listed_as_long_as_they_are() {
+        let mut sessions = Sessions::default();
+        let _clients = [client(&mut sessions, 1), client(&mut sessions, 2)];
+        sessions.settle();
+        let claim = LoginClaim { uid: 1, gid: 1, name: OsBytes(b"name".to_vec()) };
+        sessions.get_mut(1).unwrap().set_claim(claim);
+        assert_eq!(sessions.unauthenticated().map(|(key, _)| key).collect::<Vec<_>>(), [2]);
+        assert_eq!(sessions.max_unauthenticated_count(), 2);
+        sessions.settle();
+        assert_eq!(sessions.max_unauthenticated_count(), 1);
+        sessions.get_mut(1).unwrap().take_claim().unwrap();
+        sessions.settle();
+        assert_eq!(sessions.unauthenticated().count(), 2);
+        sessions.remove(1).unwrap();
+        assert_eq!((sessions.unauthenticated().count(), sessions.len()), (1, 1));
+    }
+}
