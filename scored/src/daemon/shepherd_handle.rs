@@ -41,7 +41,8 @@ pub struct ShepherdArgs<'a> {
     pub program_folder: Option<&'a Path>,
     /// The user that the shepherd becomes.
     pub owner: Option<&'a Owner>,
-    /// The job's cgroup, which the shepherd joins: this process must not wait for the kernel.
+    /// The job's cgroup. The shepherd starts in the part of version 2, and joins the others: this
+    /// process must not wait for the kernel.
     pub group: Option<&'a Group>,
     /// The raw sockets that the shepherd may have opened for it.
     pub raw_socket_grant: Option<raw_socket::RawSocketGrant>,
@@ -314,7 +315,8 @@ fn start_program(
     }
     let arguments: Result<Vec<CString>, _> =
         args.into_iter().map(|arg| CString::new(arg.into_vec())).collect();
-    namespace::start_self(containment, &arguments?, &inherited_sockets)
+    let cgroup_dir = shepherd_args.group.and_then(Group::start_dir).map(File::open).transpose()?;
+    namespace::start_self(containment, &arguments?, &inherited_sockets, cgroup_dir.as_ref())
 }
 
 /// Runs a forked shepherd. Returns its exit code.

@@ -41,7 +41,7 @@ pub fn start(plan: &RawSocketGrant, owner: (u32, u32)) -> io::Result<(i32, Owned
     let arguments: Result<Vec<_>, _> = arguments.into_iter().map(std::ffi::CString::new).collect();
     // No namespace: this process belongs to the daemon, not to the user.
     let pid = realtime::run_unpinned(|| {
-        namespace::start_self(Containment::Subreaper, &arguments?, &[&ours])
+        namespace::start_self(Containment::Subreaper, &arguments?, &[&ours], None)
     })?;
     Ok((pid, theirs))
 }

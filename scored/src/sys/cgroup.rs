@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::pidfd::PidFd;
-use super::process;
+use super::{namespace, process};
 
 /// Names of the groups of jobs: this prefix, and the name of the job's directory.
 const JOB_CGROUP_PREFIX: &str = "scored-";
@@ -44,6 +44,8 @@ pub struct Cgroups {
     freezer: Option<ControllerPath>,
     /// Version 2 can kill a whole group at once.
     kill_base: Option<PathBuf>,
+    /// Version 2 can start a process in a group.
+    start_base: Option<PathBuf>,
 }
 
 /// The group of one job, in every hierarchy that is used.
@@ -51,6 +53,7 @@ pub struct Cgroups {
 pub struct Group {
     dirs: Vec<PathBuf>,
     kill_dir: Option<PathBuf>,
+    start_dir: Option<PathBuf>,
     freezer: Option<Freezer>,
     /// `cpu.stat` or `cpuacct.usage`: see [`cpu_ns`].
     pub cpu_file: Option<PathBuf>,
@@ -144,7 +147,11 @@ impl Cgroups {
             }
             cgroups.cpu = v2.probe(&[], "cpu.stat");
             cgroups.freezer = v2.probe_freezer();
-            cgroups.kill_base = v2.probe(&[("cgroup.kill", "1")], "cgroup.procs").map(|_| base);
+            cgroups.kill_base =
+                v2.probe(&[("cgroup.kill", "1")], "cgroup.procs").map(|_| base.clone());
+            let used = [&cgroups.memory, &cgroups.cpu, &cgroups.freezer].into_iter().flatten();
+            let is_used = cgroups.kill_base.is_some() || used.count() > 0;
+            cgroups.start_base = v2.probe_start().filter(|_| is_used).map(|_| base);
         }
         let v1_path = |controller: &str| {
             Some(ControllerPath { version: Version::One, base: self_group(controller).ok()? })
@@ -175,12 +182,28 @@ impl Cgroups {
     }
 
     fn bases(&self) -> Vec<PathBuf> {
-        let controllers = [&self.memory, &self.cpu, &self.freezer].into_iter().flatten();
+        let mut bases = self.bases_without_memory();
+        bases.extend(self.memory.iter().map(|controller| controller.base.clone()));
+        bases.sort();
+        bases.dedup();
+        bases
+    }
+
+    fn bases_without_memory(&self) -> Vec<PathBuf> {
+        let controllers = [&self.cpu, &self.freezer].into_iter().flatten();
         let mut bases: Vec<_> = controllers.map(|controller| controller.base.clone()).collect();
         bases.extend(self.kill_base.clone());
         bases.sort();
         bases.dedup();
         bases
+    }
+
+    /// Where a job has a group. To join one takes the kernel milliseconds, and stops others who
+    /// make or remove groups: a job without a memory limit does not join a group that limits memory
+    /// only, unless that is the only one.
+    fn bases_of_job(&self, has_memory_limit: bool) -> Vec<PathBuf> {
+        let bases = self.bases_without_memory();
+        if has_memory_limit || bases.is_empty() { self.bases() } else { bases }
     }
 
     /// Creates the group of a job, with a memory limit if one is given.
@@ -190,7 +213,7 @@ impl Cgroups {
     pub fn make(&self, name: &str, memory: Option<u64>) -> io::Result<Group> {
         let name = format!("{JOB_CGROUP_PREFIX}{name}");
         let mut group = self.group(&name, Vec::new());
-        for base in self.bases() {
+        for base in self.bases_of_job(memory.is_some()) {
             let dir = base.join(&name);
             match fs::create_dir(&dir) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -225,6 +248,7 @@ impl Cgroups {
         Group {
             dirs,
             kill_dir: self.kill_base.as_ref().map(|base| base.join(name)),
+            start_dir: self.start_base.as_ref().map(|base| base.join(name)),
             freezer: freezer.map(|freezer| Freezer::new(freezer.version, &freezer.base.join(name))),
             cpu_file: None,
             oom_file: None,
@@ -308,14 +332,27 @@ fn limit_memory(version: Version, dir: &Path, bytes: u64) -> io::Result<()> {
 impl ControllerPath {
     /// Whether a group can be created here, accepts these writes and has this file.
     fn probe(&self, writes: &[(&str, &str)], file: &str) -> Option<ControllerPath> {
+        self.probe_group(|dir| {
+            let written = writes.iter().all(|(file, text)| fs::write(dir.join(file), text).is_ok());
+            written && fs::read(dir.join(file)).is_ok()
+        })
+    }
+
+    /// Whether a process can be started in a group that is created here.
+    fn probe_start(&self) -> Option<ControllerPath> {
+        self.probe_group(|dir| {
+            fs::File::open(dir).is_ok_and(|dir| namespace::try_start_in(&dir).is_ok())
+        })
+    }
+
+    fn probe_group(&self, is_usable: impl FnOnce(&Path) -> bool) -> Option<ControllerPath> {
         static NEXT_PROBE: AtomicU32 = AtomicU32::new(0);
         let number = NEXT_PROBE.fetch_add(1, Ordering::Relaxed);
         let dir = self.base.join(format!("scored.probe-{}-{number}", std::process::id()));
         fs::create_dir(&dir).ok()?;
-        let written = writes.iter().all(|(file, text)| fs::write(dir.join(file), text).is_ok());
-        let readable = fs::read(dir.join(file)).is_ok();
+        let is_usable = is_usable(&dir);
         let removed = fs::remove_dir(&dir).is_ok();
-        (written && readable && removed).then(|| self.clone())
+        (is_usable && removed).then(|| self.clone())
     }
 
     fn probe_freezer(&self) -> Option<ControllerPath> {
@@ -335,9 +372,17 @@ pub fn join(membership_files: &[PathBuf]) -> io::Result<()> {
 }
 
 impl Group {
-    /// The files by which a process [`join`]s the group.
+    /// The files by which a process [`join`]s the group, if it was started in
+    /// [`Group::start_dir`].
     pub fn membership_files(&self) -> impl Iterator<Item = PathBuf> {
-        self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
+        let dirs = self.dirs.iter().filter(|dir| Some(*dir) != self.start_dir.as_ref());
+        dirs.map(|dir| dir.join("cgroup.procs"))
+    }
+
+    /// The part of the group in which the job's first process is to be started: it need not join
+    /// that.
+    pub fn start_dir(&self) -> Option<&Path> {
+        self.start_dir.as_deref()
     }
 
     /// How many processes of the group the kernel has killed for lack of memory.
@@ -453,191 +498,5 @@ pub fn oom_kills(file: &Path) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_group_of_this_process_is_found_in_both_kinds_of_hierarchy() {
-        let mounts = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
-                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
-        let groups = "5:cpu,cpuacct:/a/b\n0::/c\n";
-        let find = |controller| find_self_group(controller, mounts, groups);
-        assert_eq!(find("cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct/a/b".into()));
-        assert_eq!(find(""), Some("/sys/fs/cgroup/unified/c".into()));
-        assert_eq!(find("memory"), None);
-    }
-
-    #[test]
-    fn a_group_counts_limits_and_kills_its_processes() {
-        let cgroups = Cgroups::find(false);
-        if cgroups.memory.is_none() || cgroups.cpu.is_none() {
-            return eprintln!("skipped: no cgroups can be made here");
-        }
-        let name = format!("job-test-{}", std::process::id());
-        let Ok(group) = cgroups.make(&name, Some(64 << 20)) else {
-            return eprintln!("skipped: groups here may not limit memory");
-        };
-        let mut child = std::process::Command::new("/bin/sh")
-            .args(["-c", "read go; i=0; while :; do i=$((i+1)); done"])
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        add(&group, child.id());
-        drop(child.stdin.take());
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let used = || group.cpu_file.as_deref().and_then(cpu_ns).unwrap();
-        while used() < 20_000_000 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(used() >= 20_000_000, "{}", used());
-        assert_eq!(group.oom_kills(), 0);
-        // As after the death of a daemon: the group is found by its name, killed and removed.
-        assert_eq!(cgroups.sweep(&|job| job == name), Vec::<String>::new());
-        assert!(!child.wait().unwrap().success());
-        assert!(group.dirs.iter().all(|dir| !dir.exists()));
-    }
-
-    /// Moves a process into the group.
-    fn add(group: &Group, pid: u32) {
-        group.membership_files().for_each(|file| fs::write(file, pid.to_string()).unwrap());
-    }
-
-    /// A child that computes for ever, in the group.
-    fn busy_child(group: &Group) -> std::process::Child {
-        let mut child = std::process::Command::new("/bin/sh")
-            .args(["-c", "read go; while :; do :; done"])
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        add(group, child.id());
-        drop(child.stdin.take());
-        child
-    }
-
-    /// Processor time of a process, in ticks.
-    fn ticks(child: &std::process::Child) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
-        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
-    }
-
-    fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !holds() {
-            assert!(Instant::now() < deadline, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn wait_until_computing(child: &std::process::Child) {
-        let before = ticks(child);
-        wait_until("the child does not compute", || ticks(child) > before + 2);
-    }
-
-    fn wait_until_frozen(child: &std::process::Child) {
-        wait_until("the child is not frozen", || {
-            let before = ticks(child);
-            std::thread::sleep(Duration::from_millis(100));
-            ticks(child) == before
-        });
-    }
-
-    /// A group for the groups of a test: the sweep of a daemon that starts does not find them.
-    struct TestBase(PathBuf);
-
-    impl TestBase {
-        fn create(controller: &str) -> Option<Self> {
-            static NEXT_BASE: AtomicU32 = AtomicU32::new(0);
-            let number = NEXT_BASE.fetch_add(1, Ordering::Relaxed);
-            let name = format!("scored.test-{}-{number}", std::process::id());
-            let path = self_group(controller).ok()?.join(name);
-            fs::create_dir(&path).ok().map(|()| Self(path))
-        }
-    }
-
-    impl Drop for TestBase {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir(&self.0);
-        }
-    }
-
-    /// For each kind of freezer: groups that are made in that hierarchy, and a base for them.
-    fn freezers() -> Vec<(Cgroups, TestBase)> {
-        let kinds = [(Version::Two, ""), (Version::One, "freezer")];
-        let found = kinds.into_iter().filter_map(|(version, controller)| {
-            let base = TestBase::create(controller)?;
-            let freezer = ControllerPath { version, base: base.0.clone() }.probe_freezer();
-            if freezer.is_none() {
-                eprintln!("skipped: no freezer of version {version:?} can be used here");
-            }
-            Some((Cgroups { freezer: Some(freezer?), ..Cgroups::default() }, base))
-        });
-        found.collect()
-    }
-
-    #[test]
-    fn a_group_is_frozen_thawed_and_killed_while_it_is_frozen() {
-        for (cgroups, _base) in freezers() {
-            let group = cgroups.make("job-freeze", None).unwrap();
-            let mut child = busy_child(&group);
-            wait_until_computing(&child);
-            for _ in 0..2 {
-                group.freeze().unwrap();
-                wait_until_frozen(&child);
-                group.thaw().unwrap();
-                wait_until_computing(&child);
-            }
-            group.freeze().unwrap();
-            wait_until_frozen(&child);
-            group.kill();
-            wait_until("the child survives", || child.try_wait().unwrap().is_some());
-            group.remove().unwrap();
-        }
-    }
-
-    #[test]
-    fn a_frozen_group_of_a_dead_job_is_swept() {
-        for (cgroups, _base) in freezers() {
-            // A hierarchy that comes earlier has the same group.
-            let cpu_base = TestBase::create("cpuacct");
-            let cpu = cpu_base
-                .as_ref()
-                .map(|base| ControllerPath { version: Version::One, base: base.0.clone() });
-            let cgroups = Cgroups { cpu, ..cgroups };
-            let group = cgroups.make("job-sweep", None).unwrap();
-            let mut child = busy_child(&group);
-            group.freeze().unwrap();
-            wait_until_frozen(&child);
-            assert_eq!(cgroups.sweep(&|job| job == "job-sweep"), Vec::<String>::new());
-            wait_until("the child survives", || child.try_wait().unwrap().is_some());
-            assert!(group.dirs.iter().all(|dir| !dir.exists()));
-        }
-    }
-
-    #[test]
-    fn a_group_without_a_freezer_is_not_frozen() {
-        let group = Cgroups::default().make("job-none", None).unwrap();
-        assert_eq!(group.freeze().unwrap_err().kind(), io::ErrorKind::Unsupported);
-        group.thaw().unwrap();
-    }
-
-    #[test]
-    fn every_process_of_a_group_is_killed_one_by_one() {
-        let Some((cgroups, _base)) = freezers().pop() else { return };
-        let group = cgroups.make("job-kill", None).unwrap();
-        let mut children: Vec<_> = (0..2 * KILL_BATCH_LEN + 1)
-            .map(|_| std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap())
-            .collect();
-        let mut bystander = children.pop().unwrap();
-        children.iter().for_each(|child| add(&group, child.id()));
-        group.kill_one_by_one();
-        for child in &mut children {
-            wait_until("a child survives", || child.try_wait().unwrap().is_some());
-        }
-        assert_eq!(group.processes(), HashSet::new());
-        group.remove().unwrap();
-        assert!(bystander.try_wait().unwrap().is_none());
-        bystander.kill().unwrap();
-        bystander.wait().unwrap();
-    }
-}
+#[path = "cgroup_tests.rs"]
+mod tests;

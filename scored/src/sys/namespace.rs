@@ -4,11 +4,11 @@
 // UNSAFETY: clone(2) without a new stack (as fork), and calls between it and execve.
 #![expect(unsafe_code)]
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -65,15 +65,47 @@ enum ForkSide {
 }
 
 /// Forks with the given containment. The caller must have one thread only.
-fn fork(containment: Containment) -> io::Result<ForkSide> {
+fn fork(containment: Containment, cgroup_dir: Option<&File>) -> io::Result<ForkSide> {
     let (error_reader, error_writer) = pipe2(OFlag::O_CLOEXEC)?;
-    // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread, so that no
-    // other thread holds a lock of the allocator.
-    match unsafe { libc::syscall(libc::SYS_clone, containment.flags() | libc::SIGCHLD, 0, 0, 0, 0) }
-    {
-        -1 => Err(io::Error::last_os_error()),
+    match clone_as_fork(containment.flags(), cgroup_dir)? {
         0 => Ok(ForkSide::Child { error_writer: error_writer.into() }),
-        pid => Ok(ForkSide::Parent { pid: pid as i32, error_reader: error_reader.into() }),
+        pid => Ok(ForkSide::Parent { pid, error_reader: error_reader.into() }),
+    }
+}
+
+/// Of clone3(2); libc does not define it.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// As fork(2), with these flags, in this group of cgroup version 2. 0 in the child.
+fn clone_as_fork(flags: libc::c_int, cgroup_dir: Option<&File>) -> io::Result<i32> {
+    let result = match cgroup_dir {
+        // Some containers refuse clone3.
+        // SAFETY: as fork: the child runs on a copy of our memory, and the callers have one thread,
+        // so that no other thread holds a lock of the allocator.
+        None => unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) },
+        Some(dir) => {
+            // SAFETY: the struct has numbers only; zeroes request nothing.
+            let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+            args.flags = u64::from(flags.cast_unsigned()) | CLONE_INTO_CGROUP;
+            args.exit_signal = libc::SIGCHLD as u64;
+            args.cgroup = dir.as_raw_fd() as u64;
+            // SAFETY: as above; the kernel reads the struct.
+            unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) }
+        }
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// Whether a process can be started in this group, tested with a child that exits at once. The
+/// caller must have one thread only.
+///
+/// # Errors
+/// A system call failed.
+pub fn try_start_in(cgroup_dir: &File) -> io::Result<()> {
+    match clone_as_fork(0, Some(cgroup_dir))? {
+        // SAFETY: ends the child without running the parent's exit handlers.
+        0 => unsafe { libc::_exit(0) },
+        pid => process::wait_for(pid).map(|_| ()).ok_or_else(io::Error::last_os_error),
     }
 }
 
@@ -92,10 +124,12 @@ fn wait_until_ready(pid: i32, mut error_reader: File) -> io::Result<i32> {
 
 /// The same, but only until this has succeeded once with this containment.
 fn wait_until_proven(containment: Containment, pid: i32, error_reader: File) -> io::Result<i32> {
-    if PROVEN_CONTAINMENT.get() == Some(containment) {
+    if PROVEN_CONTAINMENTS.with_borrow(|proven| proven.contains(&containment)) {
         return Ok(pid);
     }
-    wait_until_ready(pid, error_reader).inspect(|_| PROVEN_CONTAINMENT.set(Some(containment)))
+    let pid = wait_until_ready(pid, error_reader)?;
+    PROVEN_CONTAINMENTS.with_borrow_mut(|proven| proven.push(containment));
+    Ok(pid)
 }
 
 /// Ends a child whose setup has failed.
@@ -106,11 +140,11 @@ fn exit_with_error(mut error_writer: File, error: &io::Error) -> ! {
     unsafe { libc::_exit(EXIT_NOT_FOUND.into()) }
 }
 
-/// Executes this binary in a new process with `arguments` and the given containment.
-/// `inherited_fds` stay open there under the same numbers. Returns the process id, the first time
-/// as soon as it runs the new program. If that has succeeded with this containment, returns at once
-/// later: the child has the normal scheduling class, and who waited for it would wait for every
-/// busy process of its processor.
+/// Executes this binary in a new process with `arguments` and the given containment, in a group of
+/// cgroup version 2 if one is given. `inherited_fds` stay open there under the same numbers.
+/// Returns the process id, the first time as soon as it runs the new program. If that has succeeded
+/// with this containment, returns at once later: the child has the normal scheduling class, and who
+/// waited for it would wait for every busy process of its processor.
 ///
 /// The caller must have one thread only.
 ///
@@ -120,9 +154,10 @@ pub fn start_self(
     containment: Containment,
     arguments: &[CString],
     inherited_fds: &[&OwnedFd],
+    cgroup_dir: Option<&File>,
 ) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
-    match fork(containment)? {
+    match fork(containment, cgroup_dir)? {
         ForkSide::Parent { pid, error_reader } => wait_until_proven(containment, pid, error_reader),
         ForkSide::Child { error_writer } => exit_with_error(
             error_writer,
@@ -142,7 +177,7 @@ pub fn start_self(
 /// A system call failed. The process does not exist then.
 pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
-    match fork(containment)? {
+    match fork(containment, None)? {
         ForkSide::Parent { pid, error_reader } => wait_until_proven(containment, pid, error_reader),
         ForkSide::Child { error_writer } => {
             if let Err(error) = setup_child_pdeathsig(containment, ids) {
@@ -159,8 +194,8 @@ pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::R
 }
 
 thread_local! {
-    /// The containment in which a child of this process has completed its setup.
-    static PROVEN_CONTAINMENT: Cell<Option<Containment>> = const { Cell::new(None) };
+    /// The containments in which a child of this process has completed its setup.
+    static PROVEN_CONTAINMENTS: RefCell<Vec<Containment>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Exit code of a child that has panicked, the same as Rust's.
@@ -172,11 +207,7 @@ const PANICKED: i32 = 101;
 /// A system call failed.
 pub fn try_containment(containment: Containment) -> io::Result<()> {
     let ids = (geteuid(), getegid());
-    // SAFETY: as above.
-    let pid =
-        unsafe { libc::syscall(libc::SYS_clone, containment.flags() | libc::SIGCHLD, 0, 0, 0, 0) };
-    match pid {
-        -1 => Err(io::Error::last_os_error()),
+    match clone_as_fork(containment.flags(), None)? {
         0 => {
             let code = match setup_child(containment, ids) {
                 Ok(()) => 0,
@@ -185,7 +216,7 @@ pub fn try_containment(containment: Containment) -> io::Result<()> {
             // SAFETY: as above.
             unsafe { libc::_exit(code) }
         }
-        pid => match process::wait_for(pid as i32).map(|reaped| reaped.status) {
+        pid => match process::wait_for(pid).map(|reaped| reaped.status) {
             Some(Status::Exited(0)) => Ok(()),
             Some(Status::Exited(code)) => Err(io::Error::from_raw_os_error(code.into())),
             _ => Err(io::Error::from_raw_os_error(libc::EIO)),

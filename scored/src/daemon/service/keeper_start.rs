@@ -89,7 +89,7 @@ pub fn start(
         words.into_iter().map(|word| CString::new(word.into_vec())).collect();
     let words = words.map_err(|error| error.to_string())?;
     let inherited = [&keeper_calls, &keeper_events, listener];
-    namespace::start_self(Containment::Subreaper, &words, &inherited).map_err(to_text)?;
+    namespace::start_self(Containment::Subreaper, &words, &inherited, None).map_err(to_text)?;
     drop((keeper_calls, keeper_events));
     KeeperClient::connect(calls, events)
 }
