@@ -232,6 +232,8 @@ fn wait_line(wait: &WaitState, placement: &Placement) -> String {
 
 #[cfg(test)]
 mod tests {
+    use score_proto::peer_message::JobIncarnation;
+
     use super::*;
 
     const T0: MonotonicTime = MonotonicTime::from_secs(100);
@@ -325,7 +327,7 @@ mod tests {
     #[test]
     fn every_process_is_reported_up_to_a_limit() {
         let hosts = ["h0", "h1"].map(|host| (host.to_owned(), None, 50));
-        let placement = Placement::new(0, hosts);
+        let placement = Placement::new(JobIncarnation(0), hosts);
         let mut waits: Vec<WaitState> = (0..100).map(wait).collect();
         waits[1].waiting_for = 3;
         let lines = deadlock_report(7, "a.out", &waits, &placement);

@@ -4,6 +4,7 @@ use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::job_control::Status;
 use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
 use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
+use score_proto::peer_message::JobIncarnation;
 
 const NODES: u32 = 4;
 
@@ -25,7 +26,7 @@ fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
         ..JobSpec::default()
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
-    let placement = Placement::new(0, hosts);
+    let placement = Placement::new(JobIncarnation(0), hosts);
     JobMaster::begin(JobStart { job: 7, secret: 1, spec, owner: None }, placement).0
 }
 

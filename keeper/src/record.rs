@@ -14,8 +14,9 @@ const MAX_RAW_SETS: u8 = 16;
 /// The longest name of a network interface in bytes (IFNAMSIZ).
 const MAX_INTERFACE_NAME_LEN: usize = 15;
 
-/// The kernel's number of a shepherd's job in its keeper: never used twice.
-pub type JobHandle = u64;
+/// A keeper's number of a job. It never uses one twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct JobHandle(pub u64);
 
 /// A request of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,7 +257,7 @@ impl Call {
             }
             Self::Act { job, action } => {
                 writer.u8(5);
-                writer.u64(*job);
+                writer.u64(job.0);
                 let index = ACTIONS.iter().position(|known| known == action);
                 writer.u8(index.unwrap_or(ACTIONS.len()) as u8);
             }
@@ -276,7 +277,7 @@ impl Call {
             3 => Self::Verify { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
             4 => Self::Start(StartRequest::read(&mut reader)?),
             5 => Self::Act {
-                job: reader.u64()?,
+                job: JobHandle(reader.u64()?),
                 action: *ACTIONS.get(usize::from(reader.u8()?)).ok_or(FieldError)?,
             },
             _ => return Err(FieldError),
@@ -298,7 +299,7 @@ impl Reply {
             }
             Self::Started { job } => {
                 writer.u8(3);
-                writer.u64(*job);
+                writer.u64(job.0);
             }
             Self::Refused { reason } => {
                 writer.u8(4);
@@ -321,7 +322,7 @@ impl Reply {
         let reply = match reader.u8()? {
             1 => Self::Done,
             2 => Self::Renewed { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
-            3 => Self::Started { job: reader.u64()? },
+            3 => Self::Started { job: JobHandle(reader.u64()?) },
             4 => Self::Refused { reason: read_text(&mut reader)? },
             5 => Self::Failed { reason: read_text(&mut reader)? },
             _ => return Err(FieldError),
@@ -357,7 +358,7 @@ impl Event {
             }
             Self::Ended { job, end, killed_for_memory } => {
                 writer.u8(5);
-                writer.u64(*job);
+                writer.u64(job.0);
                 let (kind, value) = match end {
                     ShepherdEnd::Exited(code) => (0, *code),
                     ShepherdEnd::Signaled(signal) => (1, *signal),
@@ -389,7 +390,7 @@ impl Event {
             3 => Self::Vouched { session: reader.u64()?, voucher: reader.bytes(MAX_VOUCHER_LEN)? },
             4 => Self::NotVouched { session: reader.u64()?, reason: read_text(&mut reader)? },
             5 => {
-                let job = reader.u64()?;
+                let job = JobHandle(reader.u64()?);
                 let end = match (reader.bool()?, reader.u8()?) {
                     (false, code) => ShepherdEnd::Exited(code),
                     (true, signal) => ShepherdEnd::Signaled(signal),
@@ -442,14 +443,14 @@ mod tests {
             Call::Start(start),
             Call::Start(StartRequest::default()),
         ];
-        let acts = ACTIONS.map(|action| Call::Act { job: u64::MAX, action });
+        let acts = ACTIONS.map(|action| Call::Act { job: JobHandle(u64::MAX), action });
         for call in calls.into_iter().chain(acts) {
             assert_eq!(Call::read(&call.to_bytes()), Ok(call));
         }
         for reply in [
             Reply::Done,
             Reply::Renewed { voucher: vec![1, 2] },
-            Reply::Started { job: 3 },
+            Reply::Started { job: JobHandle(3) },
             Reply::Refused { reason: "no".to_owned() },
             Reply::Failed { reason: "é".repeat(MAX_TEXT_LEN / 2) },
         ] {
@@ -462,8 +463,16 @@ mod tests {
             Event::Logged { line: "text".to_owned() },
             Event::Vouched { session: 1, voucher: vec![7] },
             Event::NotVouched { session: 1, reason: "x".to_owned() },
-            Event::Ended { job: 2, end: ShepherdEnd::Exited(3), killed_for_memory: true },
-            Event::Ended { job: 2, end: ShepherdEnd::Signaled(9), killed_for_memory: false },
+            Event::Ended {
+                job: JobHandle(2),
+                end: ShepherdEnd::Exited(3),
+                killed_for_memory: true,
+            },
+            Event::Ended {
+                job: JobHandle(2),
+                end: ShepherdEnd::Signaled(9),
+                killed_for_memory: false,
+            },
         ] {
             assert_eq!(Event::read(&event.to_bytes()), Ok(event));
         }
@@ -476,7 +485,7 @@ mod tests {
             (Call::Renew { voucher: Vec::new() }, 1),
             (Call::Verify { voucher: Vec::new() }, 0),
             (Call::Start(StartRequest::default()), 2),
-            (Call::Act { job: 1, action: Action::Freeze }, 0),
+            (Call::Act { job: JobHandle(1), action: Action::Freeze }, 0),
         ] {
             assert_eq!(call.descriptor_count(), count, "{call:?}");
         }

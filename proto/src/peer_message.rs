@@ -25,7 +25,14 @@ pub const SERVER: HostId = 0;
 /// Distinguishes a daemon from all earlier daemons of the same host. A daemon takes a new
 /// incarnation when it has ended everything that it ran: the new number guarantees that nothing is
 /// left.
-pub type Incarnation = u64;
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Incarnation(pub u64);
+
+/// Distinguishes a job from all other jobs of the same number, for example of an earlier server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobIncarnation(pub u64);
 
 /// A message from one daemon to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,7 +119,7 @@ pub enum PeerMessage {
         job: u32,
         /// Distinguishes this job from all others that ever had its number:
         /// [`crate::job_control::Placement::job_incarnation`].
-        job_incarnation: u64,
+        job_incarnation: JobIncarnation,
         /// The encoded order.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
@@ -122,7 +129,7 @@ pub enum PeerMessage {
         /// The job.
         job: u32,
         /// As in [`PeerMessage::Order`].
-        job_incarnation: u64,
+        job_incarnation: JobIncarnation,
         /// The encoded report.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,

@@ -14,7 +14,7 @@ use score_proto::job_control::{
     ElementReport, HopOrder, HopReport, JobOrder, JobReport, JobStart, Order, OutputReport,
     Placement, Report,
 };
-use score_proto::peer_message::{Hello, Incarnation, JoinRequest, PeerMessage};
+use score_proto::peer_message::{Hello, Incarnation, JobIncarnation, JoinRequest, PeerMessage};
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts};
 
@@ -51,7 +51,7 @@ impl Server {
         // Replaced when the daemon has sent its own.
         let join = JoinRequest {
             name: String::new(),
-            incarnation: 0,
+            incarnation: Incarnation(0),
             address: peer_address,
             server_incarnation: None,
             unreachable_parent: None,
@@ -59,7 +59,7 @@ impl Server {
         };
         let started_at = Instant::now();
         let mut server = Self { stream, link, started_at, daemon, join, _scratch: scratch };
-        let hello = Hello { host: None, name: "server".to_owned(), incarnation: 1 };
+        let hello = Hello { host: None, name: "server".to_owned(), incarnation: Incarnation(1) };
         server.send(&PeerMessage::Hello(hello));
         server.join = server.until("it joins", |message| match message {
             PeerMessage::Join(join) => Some(join),
@@ -79,22 +79,22 @@ impl Server {
         self.link.mark_written(out.len());
     }
 
-    fn send_job_order(&mut self, job_incarnation: u64, order: JobOrder) {
+    fn send_job_order(&mut self, job_incarnation: JobIncarnation, order: JobOrder) {
         self.send_order(job_incarnation, &HopOrder::Tree(Order::Job(order)));
     }
 
-    fn send_order(&mut self, job_incarnation: u64, order: &HopOrder) {
+    fn send_order(&mut self, job_incarnation: JobIncarnation, order: &HopOrder) {
         let body = frame::encode_datagram(order).unwrap();
         self.send(&PeerMessage::Order { job: JOB, job_incarnation, body });
     }
 
-    fn send_placement(&mut self, job_incarnation: u64, incarnation: Incarnation) {
+    fn send_placement(&mut self, job_incarnation: JobIncarnation, incarnation: Incarnation) {
         let daemon = Some((self.join.address, incarnation));
         let placement = Placement::new(job_incarnation, [("h".to_owned(), daemon, 1)]);
         self.send_order(job_incarnation, &HopOrder::SetPlacement(placement));
     }
 
-    fn send_begin(&mut self, job_incarnation: u64, script: &str) {
+    fn send_begin(&mut self, job_incarnation: JobIncarnation, script: &str) {
         let spec = job(1, vec![sh(script)]);
         let start = JobStart { job: JOB, secret: 1, spec, owner: None };
         self.send_job_order(job_incarnation, JobOrder::StartJob(start.into()));
@@ -125,7 +125,7 @@ impl Server {
     fn report<T>(
         &mut self,
         what: &str,
-        job_incarnation: u64,
+        job_incarnation: JobIncarnation,
         select: impl Fn(HopReport) -> Option<T>,
     ) -> T {
         self.until(what, |message| match message {
@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Starts the job's processes and waits for their output.
-    fn run(&mut self, job_incarnation: u64, line: &str) {
+    fn run(&mut self, job_incarnation: JobIncarnation, line: &str) {
         let ready = HopReport::Tree(Report::Job(JobReport::Ready));
         self.report("ready", job_incarnation, |report| (report == ready).then_some(()));
         self.send_job_order(job_incarnation, JobOrder::StartStage(0));
@@ -170,42 +170,42 @@ fn is_end(report: HopReport) -> Option<()> {
 fn a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started() {
     let mut server = Server::start("incarnations");
     let incarnation = server.join.incarnation;
-    server.send_placement(1, incarnation + 1);
-    let reason = server.report("a refusal", 1, |report| match report {
+    server.send_placement(JobIncarnation(1), Incarnation(incarnation.0 + 1));
+    let reason = server.report("a refusal", JobIncarnation(1), |report| match report {
         HopReport::UnknownJob { reason } => Some(reason),
         _ => None,
     });
     assert!(reason.contains("has restarted since"), "{reason}");
     // The same number, for this incarnation.
-    server.send_placement(2, incarnation);
-    server.send_begin(2, "echo up; exec sleep 300");
-    server.run(2, "up");
+    server.send_placement(JobIncarnation(2), incarnation);
+    server.send_begin(JobIncarnation(2), "echo up; exec sleep 300");
+    server.run(JobIncarnation(2), "up");
 }
 
 #[test]
 fn a_late_order_of_an_earlier_job_does_not_affect_the_job_that_reuses_its_number() {
     let mut server = Server::start("numbers");
     let incarnation = server.join.incarnation;
-    server.send_placement(2, incarnation);
-    server.send_begin(2, "echo up; exec sleep 300");
-    server.run(2, "up");
+    server.send_placement(JobIncarnation(2), incarnation);
+    server.send_begin(JobIncarnation(2), "echo up; exec sleep 300");
+    server.run(JobIncarnation(2), "up");
     for late in [JobOrder::Kill, JobOrder::Finish] {
-        server.send_job_order(1, late);
+        server.send_job_order(JobIncarnation(1), late);
     }
-    server.send_order(1, &HopOrder::Abort);
+    server.send_order(JobIncarnation(1), &HopOrder::Abort);
     // A new job ends the rest of its predecessor, whichever server leads that one.
     let mark = mark();
-    server.send_placement(3, incarnation);
-    server.send_begin(3, &format!("export {mark}; echo second; exec sleep 300"));
-    server.run(3, "second");
+    server.send_placement(JobIncarnation(3), incarnation);
+    server.send_begin(JobIncarnation(3), &format!("export {mark}; echo second; exec sleep 300"));
+    server.run(JobIncarnation(3), "second");
     // The process has printed its line, and is about to exec the program that carries the mark.
     let end = Instant::now() + TEST_TIMEOUT;
     while marked(&mark).len() != 1 {
         assert!(Instant::now() < end, "{:?}", marked(&mark));
         std::thread::sleep(Duration::from_millis(5));
     }
-    server.send_job_order(2, JobOrder::Kill);
-    server.send_job_order(3, JobOrder::Signal(10));
-    server.report("the end of the right one", 3, is_end);
+    server.send_job_order(JobIncarnation(2), JobOrder::Kill);
+    server.send_job_order(JobIncarnation(3), JobOrder::Signal(10));
+    server.report("the end of the right one", JobIncarnation(3), is_end);
     assert_eq!(marked(&mark).len(), 0);
 }

@@ -2,11 +2,12 @@ use super::*;
 use score_proto::job_control::Status;
 use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
+use score_proto::peer_message::JobIncarnation;
 
 /// Host 0 of three hosts; the other two are its children.
 fn root_node() -> TreeNode {
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
-    let tree_node = TreeNode::new(Placement::new(0, hosts));
+    let tree_node = TreeNode::new(Placement::new(JobIncarnation(0), hosts));
     assert_eq!(tree_node.child_hosts().collect::<Vec<_>>(), [(1, 1), (2, 2)]);
     tree_node
 }
@@ -384,7 +385,7 @@ fn programs_go_from_the_parent_to_the_shepherd_and_from_there_to_child_hosts() {
     assert_eq!(tree_node.take_outgoing(), [to_host(2, Order::Program(chunk()))]);
     // The node above the first host passes requests and answers on.
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
-    let mut tree_node = TreeNode::at_master(Placement::new(0, hosts));
+    let mut tree_node = TreeNode::at_master(Placement::new(JobIncarnation(0), hosts));
     tree_node.on_report(1, Report::FileRequest(request(100)));
     assert_eq!(tree_node.take_outgoing(), [to_parent(100)]);
     tree_node.on_order(Order::Program(chunk()));

@@ -24,7 +24,7 @@ use score_proto::job_control::{
 };
 use score_proto::message::{JobRequest, ServerMessage};
 use score_proto::observation::Metrics;
-use score_proto::peer_message::{HostId, Incarnation};
+use score_proto::peer_message::{HostId, Incarnation, JobIncarnation};
 
 use crate::cluster::{HostShare, JobId, MonotonicTime};
 use crate::gang::GangConfig;
@@ -152,7 +152,7 @@ pub struct JobTag {
     /// The number.
     pub job: JobId,
     /// Random.
-    pub incarnation: u64,
+    pub incarnation: JobIncarnation,
 }
 
 /// A connection of a job's range tree that is to be made.

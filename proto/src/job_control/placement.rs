@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::peer_message::Incarnation;
+use crate::peer_message::{Incarnation, JobIncarnation};
 
 /// The hosts of a job, in order, and which of them the receiver is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub struct Placement {
     pub self_host: u32,
     /// Distinguishes the job from all others that ever had its number, so that messages for those
     /// are ignored.
-    pub job_incarnation: u64,
+    pub job_incarnation: JobIncarnation,
     /// All hosts.
     pub hosts: Vec<HostPlacement>,
 }
@@ -45,7 +45,7 @@ impl HostPlacement {
 impl Placement {
     /// Makes a placement from hosts in order: name, incarnation and address of the daemon, nodes.
     pub fn new(
-        job_incarnation: u64,
+        job_incarnation: JobIncarnation,
         hosts: impl IntoIterator<Item = (String, Option<(SocketAddr, Incarnation)>, u32)>,
     ) -> Self {
         let mut next = 0u32;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn placement(nodes: &[u32]) -> Placement {
-        Placement::new(0, nodes.iter().map(|nodes| ("h".to_owned(), None, *nodes)))
+        Placement::new(JobIncarnation(0), nodes.iter().map(|nodes| ("h".to_owned(), None, *nodes)))
     }
 
     #[test]

@@ -15,6 +15,7 @@ use score_proto::message::{
     ConsoleRequest, HostSpec, JobRequest, JobSpec, Login, OsBytes, SingleUserRequest, StageSpec,
     Stream, UserRequest,
 };
+use score_proto::peer_message::Incarnation;
 
 use super::session::{ClientRequest, ClientSession, Readiness};
 use super::session_state::{LoggedInUser, SessionState};
@@ -183,7 +184,7 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
             limits: Vec::new(),
             voucher: Vec::new(),
         };
-        let id = SessionId { host: 0, incarnation: 1, number: 9 };
+        let id = SessionId { host: 0, incarnation: Incarnation(1), number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));
     }
     session.add_job(OWN_JOB, None);

@@ -18,7 +18,7 @@ use score_proto::job_control::{
     Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
 use score_proto::message::{HostSpec, JobSpec, Level, ServerMessage};
-use score_proto::peer_message::{HostId, PeerMessage};
+use score_proto::peer_message::{HostId, JobIncarnation, PeerMessage};
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
@@ -68,7 +68,10 @@ impl Daemon {
             let name = if host.name.is_empty() { system_host_name() } else { host.name.clone() };
             (name, daemons.get(index).copied(), host.procs)
         };
-        let placement = Placement::new(random_u64(), spec.hosts.iter().enumerate().map(to_host));
+        let placement = Placement::new(
+            JobIncarnation(random_u64()),
+            spec.hosts.iter().enumerate().map(to_host),
+        );
         let allocations = self.host_allocations(&spec);
         let start = JobStart { job: job_id, secret: random_u64(), spec, owner };
         let new_job = NewJob { start, placement, client_job, allocations };

@@ -114,7 +114,7 @@ impl Peers {
     ) -> io::Result<Self> {
         let mut listener = TcpListener::bind(address)?;
         registry.register(&mut listener, token, Interest::READABLE)?;
-        let incarnation = random_u64();
+        let incarnation = Incarnation(random_u64());
         Ok(Self {
             key,
             hello: Hello { host: None, name, incarnation },
@@ -236,7 +236,7 @@ impl Peers {
             is_inbound: false,
             name,
             has_greeted: false,
-            incarnation: 0,
+            incarnation: Incarnation(0),
             readable: true,
             has_unhandled: false,
             send_queue,
@@ -517,6 +517,8 @@ fn is_would_block(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use score_proto::peer_message::JobIncarnation;
+
     use super::*;
 
     /// Events of a daemon that has dialled the host `meant`, until it has received a message or
@@ -537,7 +539,11 @@ mod tests {
         while events.is_empty() {
             assert!(Instant::now() < end, "no event");
             if listener.accept(registry, Token(3)) {
-                let order = PeerMessage::Order { job: 1, job_incarnation: 1, body: Vec::new() };
+                let order = PeerMessage::Order {
+                    job: 1,
+                    job_incarnation: JobIncarnation(1),
+                    body: Vec::new(),
+                };
                 assert!(listener.send(3, order));
             }
             dialler.mark_ready(2);

@@ -91,7 +91,7 @@ impl KeptJobs {
             no_namespace,
             trusted_interfaces,
             jobs: HashMap::new(),
-            last_handle: 0,
+            last_handle: JobHandle(0),
             ending_shepherds: Vec::new(),
             ending_groups: Vec::new(),
             orphans: None,
@@ -128,7 +128,7 @@ impl KeptJobs {
         let mut job = HostedJob { owner: ids, directory, group, shepherd: None };
         match self.start_shepherd(&mut job, request, &owner, sockets) {
             Ok(()) => {
-                self.last_handle += 1;
+                self.last_handle.0 += 1;
                 self.jobs.insert(self.last_handle, job);
                 Ok(self.last_handle)
             }

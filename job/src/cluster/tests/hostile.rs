@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    ChildJoined, ChildLost, DaemonInfo, Heartbeat, JoinRequest, ParentAssignment, PeerMessage, User,
+    ChildJoined, ChildLost, DaemonInfo, Heartbeat, Incarnation, JoinRequest, ParentAssignment,
+    PeerMessage, User,
 };
 
 use super::lifecycle::cluster_config;
@@ -30,9 +31,9 @@ fn membership_record() -> impl Strategy<Value = DaemonInfo> {
             let memory = u64::from(attach % 3) * 100;
             DaemonInfo {
                 host,
-                incarnation,
+                incarnation: Incarnation(incarnation),
                 address,
-                server_incarnation: server,
+                server_incarnation: server.map(Incarnation),
                 attach_seq: attach,
                 memory,
             }
@@ -72,7 +73,7 @@ fn message() -> impl Strategy<Value = PeerMessage> {
     let assignment = (host(), host(), 6u64..8).prop_map(|(host, parent, server)| {
         PeerMessage::AssignParent(ParentAssignment {
             host,
-            server_incarnation: server,
+            server_incarnation: Incarnation(server),
             parent,
             parent_address: None,
         })
@@ -85,14 +86,21 @@ fn message() -> impl Strategy<Value = PeerMessage> {
         proptest::collection::vec(lost, 0..4).prop_map(PeerMessage::ChildrenLost),
         (6u64..8, 0u64..4, 0u32..4).prop_map(
             |(server_incarnation, child_incarnation, attach_seq)| PeerMessage::Heartbeat(
-                Heartbeat { server_incarnation, child_incarnation, attach_seq }
+                Heartbeat {
+                    server_incarnation: Incarnation(server_incarnation),
+                    child_incarnation: Incarnation(child_incarnation),
+                    attach_seq,
+                }
             )
         ),
         (0u32..20, 0u32..20)
             .prop_map(|(from, to)| PeerMessage::PresenceReport(NodeSet::from(from..to))),
         Just(PeerMessage::ParentLost),
         Just(PeerMessage::DetachChild),
-        (0u64..4).prop_map(|incarnation| PeerMessage::Reset { incarnation, reason: String::new() }),
+        (0u64..4).prop_map(|incarnation| PeerMessage::Reset {
+            incarnation: Incarnation(incarnation),
+            reason: String::new()
+        }),
         Just(PeerMessage::Refused { reason: String::new() }),
         Just(PeerMessage::SessionEnded { session: 1, reason: String::new() }),
     ]
@@ -101,7 +109,7 @@ fn message() -> impl Strategy<Value = PeerMessage> {
 fn session() -> impl Strategy<Value = SessionId> {
     (host(), 0u64..8, 0u64..4).prop_map(|(host, incarnation, number)| SessionId {
         host,
-        incarnation,
+        incarnation: Incarnation(incarnation),
         number,
     })
 }
@@ -219,7 +227,7 @@ proptest! {
     ) {
         let setting = tree_member::MemberConfig {
             name: "c1".to_owned(),
-            incarnation: 1,
+            incarnation: Incarnation(1),
             address: "127.0.0.1:1".parse().unwrap(),
             memory: 0,
             host_and_parent: Some((1, 0)),
@@ -232,7 +240,7 @@ proptest! {
             let event = match kind {
                 0 => tree_member::MemberEvent::Tick,
                 1 => tree_member::MemberEvent::LinkLost { host: from, reason: "why".to_owned() },
-                2 => tree_member::MemberEvent::ResetDone(pause),
+                2 => tree_member::MemberEvent::ResetDone(Incarnation(pause)),
                 _ => tree_member::MemberEvent::Received { from, message },
             };
             member.on(event, now);

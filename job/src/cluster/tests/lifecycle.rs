@@ -7,7 +7,7 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    DaemonInfo, Heartbeat, JoinRequest, ParentAssignment, PeerMessage, SERVER, User,
+    DaemonInfo, Heartbeat, Incarnation, JoinRequest, ParentAssignment, PeerMessage, SERVER, User,
 };
 
 use crate::cluster::JobAction;
@@ -30,7 +30,7 @@ pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
         defect: false,
     };
     ClusterConfig {
-        server_incarnation: SERVER_INCARNATION,
+        server_incarnation: Incarnation(SERVER_INCARNATION),
         hosts: (0..=hosts).map(host).collect(),
         times: Timeouts {
             silence: Duration::from_secs(10),
@@ -51,7 +51,7 @@ fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
     let address = "127.0.0.1:1".parse().unwrap();
     DaemonInfo {
         host,
-        incarnation,
+        incarnation: Incarnation(incarnation),
         address,
         server_incarnation: None,
         attach_seq: attach,
@@ -64,7 +64,7 @@ pub(super) fn join(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
     let name = format!("c{host}");
     let join = JoinRequest {
         name,
-        incarnation,
+        incarnation: Incarnation(incarnation),
         address,
         server_incarnation: None,
         attach_seq: attach,
@@ -81,7 +81,7 @@ pub(super) fn child(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
 }
 
 pub(super) fn session(number: u64) -> SessionId {
-    SessionId { host: SERVER, incarnation: SERVER_INCARNATION, number }
+    SessionId { host: SERVER, incarnation: Incarnation(SERVER_INCARNATION), number }
 }
 
 pub(super) fn user(uid: u32) -> User {
@@ -143,7 +143,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let mut cluster = ServerState::new(cluster_config(1, 4), at_second(0));
     let assignment = ParentAssignment {
         host: 1,
-        server_incarnation: SERVER_INCARNATION,
+        server_incarnation: Incarnation(SERVER_INCARNATION),
         parent: SERVER,
         parent_address: None,
     };
@@ -152,13 +152,13 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     assert_eq!(cluster.on(join(1, 100, 0), at_second(0)), std::slice::from_ref(&send_assignment));
     assert_eq!(
         cluster.on(child(1, 100, 1), at_second(0)),
-        [ClusterAction::HostUp { host: 1, incarnation: 100 }]
+        [ClusterAction::HostUp { host: 1, incarnation: Incarnation(100) }]
     );
     let beat = ClusterAction::Send {
         to: 1,
         message: PeerMessage::Heartbeat(Heartbeat {
-            server_incarnation: SERVER_INCARNATION,
-            child_incarnation: 100,
+            server_incarnation: Incarnation(SERVER_INCARNATION),
+            child_incarnation: Incarnation(100),
             attach_seq: 1,
         }),
     };
@@ -175,7 +175,10 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
         incarnations: vec![incarnation],
     };
     let job_request = request(AllocationRequest::FewestHosts(4), false);
-    assert_eq!(cluster.on(submit(1, 5, job_request.clone()), at_second(1)), [start(1, 100)]);
+    assert_eq!(
+        cluster.on(submit(1, 5, job_request.clone()), at_second(1)),
+        [start(1, Incarnation(100))]
+    );
     assert_eq!(cluster.on(ClusterEvent::Finished { job: 1, code: 3 }, at_second(2)), []);
     let ended =
         ClusterAction::Ended { session: session(1), tag: 5, job: 1, code: Some(3), reason: None };
@@ -183,7 +186,10 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     assert_eq!(cluster.on(released(1), at_second(2)), [ended]);
     assert_eq!(cluster.on(released(1), at_second(2)), []);
 
-    assert_eq!(cluster.on(submit(1, 5, job_request.clone()), at_second(3)), [start(2, 100)]);
+    assert_eq!(
+        cluster.on(submit(1, 5, job_request.clone()), at_second(3)),
+        [start(2, Incarnation(100))]
+    );
     let lost = ClusterEvent::LinkLost { host: 1, reason: "no data received for 10s".to_owned() };
     assert!(matches!(&cluster.on(lost, at_second(4))[..], [ClusterAction::Log(_)]));
     assert_eq!(cluster.deadline(), at_second(1) + Duration::from_secs(10) / 3);
@@ -197,7 +203,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let actions = cluster.on(ClusterEvent::Tick, at_second(6));
     assert_eq!(
         actions[0],
-        ClusterAction::HostDown { host: 1, incarnation: 100, reason: text.clone() }
+        ClusterAction::HostDown { host: 1, incarnation: Incarnation(100), reason: text.clone() }
     );
     assert_eq!(actions[1], ClusterAction::End { job: 2, reason: text.clone() });
     let (code, reason) = (None, Some(text));
@@ -212,7 +218,10 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let is_reset = |action: &ClusterAction| {
         matches!(
             action,
-            ClusterAction::Send { to: 1, message: PeerMessage::Reset { incarnation: 100, .. } }
+            ClusterAction::Send {
+                to: 1,
+                message: PeerMessage::Reset { incarnation: Incarnation(100), .. }
+            }
         )
     };
     assert!(actions.len() == 1 && is_reset(&actions[0]), "{actions:?}");
@@ -221,9 +230,9 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     assert_eq!(cluster.on(join(1, 101, 0), at_second(8)), [send_assignment]);
     assert_eq!(
         cluster.on(child(1, 101, 1), at_second(8)),
-        [ClusterAction::HostUp { host: 1, incarnation: 101 }]
+        [ClusterAction::HostUp { host: 1, incarnation: Incarnation(101) }]
     );
-    assert_eq!(cluster.on(submit(1, 5, job_request), at_second(9)), [start(3, 101)]);
+    assert_eq!(cluster.on(submit(1, 5, job_request), at_second(9)), [start(3, Incarnation(101))]);
 }
 
 #[test]
@@ -670,7 +679,7 @@ fn logins_are_bounded_and_only_hosts_of_the_cluster_vouch() {
     assert_eq!([1, 2, 3, 4].map(|number| login(number, 1000)), [false, false, false, true]);
     assert!(login(1, 1001), "the same session twice");
     assert_eq!([5, 6, 7].map(|number| login(number, 1001)), [false, false, true]);
-    let absent = SessionId { host: 1, incarnation: 100, number: 1 };
+    let absent = SessionId { host: 1, incarnation: Incarnation(100), number: 1 };
     let actions =
         cluster.on(ClusterEvent::Login { session: absent, user: user(1002) }, at_second(0));
     assert_eq!(reason(&actions), "host c1 is not in the cluster");

@@ -219,7 +219,7 @@ impl Simulation {
             defect: false,
         };
         let config = ClusterConfig {
-            server_incarnation: 1,
+            server_incarnation: Incarnation(1),
             hosts: (0..hosts).map(host).collect(),
             times: TIMEOUTS,
             first_job: 1,
@@ -284,7 +284,7 @@ impl Simulation {
     // Hosts and faults.
 
     pub fn start_server(&mut self) {
-        self.config.server_incarnation = self.unique_id();
+        self.config.server_incarnation = Incarnation(self.unique_id());
         self.config.first_job += 1000;
         self.hosts[0].is_alive = true;
         (self.hosts[0].generation, self.hosts[0].powered_off) =
@@ -299,7 +299,7 @@ impl Simulation {
         let incarnation = self.unique_id();
         let config = tree_member::MemberConfig {
             name: format!("c{host}"),
-            incarnation,
+            incarnation: Incarnation(incarnation),
             address: "127.0.0.1:9".parse().unwrap(),
             memory: MEMORY,
             host_and_parent,
@@ -648,7 +648,10 @@ impl Simulation {
                 }
                 let incarnation = self.unique_id();
                 self.coverage.resets += 1;
-                self.step_member(host, tree_member::MemberEvent::ResetDone(incarnation));
+                self.step_member(
+                    host,
+                    tree_member::MemberEvent::ResetDone(Incarnation(incarnation)),
+                );
             }
             SimEvent::RepeatKill { job, .. } => self.kill_shares(job),
             SimEvent::CheckDeclaredDown { host, incarnation, since, .. } => {

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use score_proto::job_control::{HostPlacement, JobOrder, Placement, ShepherdOrder};
+use score_proto::peer_message::{Incarnation, JobIncarnation};
 
 use super::shepherd::Shepherd;
 use super::{Event, MonotonicTime, SERVER_HOST, SLOTS, World};
@@ -42,7 +43,7 @@ impl Host {
     pub fn restart(&mut self) {
         self.incarnation += 1;
         self.jobs = Jobs::new(None);
-        let (name, incarnation) = (name_of(self.index), self.incarnation);
+        let (name, incarnation) = (name_of(self.index), Incarnation(self.incarnation));
         self.jobs.set_identity(HostIdentity { name, incarnation });
         self.tick_at = None;
         self.shepherds.clear();
@@ -60,9 +61,9 @@ impl World {
     pub fn placement(&mut self, shares: &[(usize, u32)]) -> Placement {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let hosts = shares.iter().map(|(host, procs)| {
-            (name_of(*host), Some((address, self.hosts[*host].incarnation)), *procs)
+            (name_of(*host), Some((address, Incarnation(self.hosts[*host].incarnation))), *procs)
         });
-        Placement::new(u64::from(self.next_job) << 32, hosts.collect::<Vec<_>>())
+        Placement::new(JobIncarnation(u64::from(self.next_job) << 32), hosts.collect::<Vec<_>>())
     }
 
     /// Carries out the effects of a daemon until there are none.

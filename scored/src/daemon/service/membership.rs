@@ -176,7 +176,7 @@ impl Daemon {
             return;
         }
         self.reset_deadline = None;
-        let incarnation: Incarnation = random_u64();
+        let incarnation = Incarnation(random_u64());
         self.peers.iter_mut().for_each(|peers| peers.reset_incarnation(incarnation));
         self.update_identity();
         self.step_member(tree_member::MemberEvent::ResetDone(incarnation));

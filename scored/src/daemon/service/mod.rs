@@ -49,7 +49,7 @@ use mio::unix::SourceFd;
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use score_job::host::turn_times::{TurnClock, TurnPhase};
-use score_proto::peer_message::{HostId, SERVER};
+use score_proto::peer_message::{HostId, Incarnation, SERVER};
 use score_tree::key::Key;
 
 use super::local_listener::LocalListener;
@@ -194,11 +194,8 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let job_id_allocator = is_server.then(JobIdAllocator::load);
     let slots = (0..).zip(&config.hosts).map(|(host_id, host)| (host_id, host.slots));
     daemon.set_host_slots(slots.collect());
-    let role = initial_role(
-        &config,
-        daemon.peers.as_ref().map_or(0, Peers::incarnation),
-        &job_id_allocator,
-    )?;
+    let role =
+        initial_role(&config, daemon.peers.as_ref().map(Peers::incarnation), &job_id_allocator)?;
     let role_text = match role {
         Role::Server(_) => format!("server of {} hosts", config.hosts.len()),
         Role::Host(_) => format!("host {local_name}, server {}", config.server),
@@ -236,10 +233,10 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
 
 fn initial_role(
     config: &Config,
-    incarnation: u64,
+    incarnation: Option<Incarnation>,
     job_id_allocator: &Option<JobIdAllocator>,
 ) -> io::Result<Role> {
-    let incarnation = if incarnation == 0 { random_u64() } else { incarnation };
+    let incarnation = incarnation.unwrap_or_else(|| Incarnation(random_u64()));
     if let Some(job_id_allocator) = job_id_allocator {
         let server_config = cluster::ClusterConfig {
             server_incarnation: incarnation,

@@ -207,6 +207,7 @@ fn join_unique<'a>(descriptions: impl IntoIterator<Item = &'a str>) -> String {
 mod tests {
     use super::*;
     use score_proto::message::HostSpec;
+    use score_proto::peer_message::{Incarnation, JobIncarnation};
     use std::net::SocketAddr;
 
     fn offer(raw: Option<&str>, raw_note: Option<&str>) -> TransportOffer {
@@ -236,8 +237,9 @@ mod tests {
 
     fn plan_for(name: &str, spec: &JobSpec, address: &str) -> TransportPlan {
         let addr: SocketAddr = format!("{address}:9").parse().unwrap();
-        let hosts = spec.hosts.iter().map(|host| (host.name.clone(), Some((addr, 0)), 1));
-        plan(name, spec, &Placement::new(0, hosts)).unwrap()
+        let hosts =
+            spec.hosts.iter().map(|host| (host.name.clone(), Some((addr, Incarnation(0))), 1));
+        plan(name, spec, &Placement::new(JobIncarnation(0), hosts)).unwrap()
     }
 
     #[test]
