@@ -20,7 +20,7 @@ use super::service::LogTopic;
 /// How late the shepherd may report a stop before the job is frozen.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// The same after the job was frozen for the first time. To be frozen does an honest job no harm.
-const REPEATED_STOP_GRACE: Duration = Duration::from_millis(20);
+const REPEATED_STOP_GRACE: Duration = Duration::from_millis(2);
 /// How long a job that cannot be frozen may hold its processors before it is killed.
 const UNSTOPPED_GRACE: Duration = Duration::from_secs(5);
 /// How long the shepherd may take to end a job that its user has killed.
