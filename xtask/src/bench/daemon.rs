@@ -35,7 +35,7 @@ const IDLE_SESSIONS: u32 = 1000;
 const ELSEWHERE: &str = " elsewhere";
 
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
-const SHARE: (&str, Direction) = ("of a processor", Direction::HigherIsBetter);
+const SHARE: (&str, Direction) = ("of what is due", Direction::HigherIsBetter);
 const KIB: (&str, Direction) = ("KiB", Direction::LowerIsBetter);
 
 /// A number in the output of `score-daemon`.

@@ -60,6 +60,7 @@ pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> B
     let hostile_jobs =
         if services.is_measured_attacked() { attack.map_or(0, Attack::busy_jobs) } else { 0 };
     let others = u64::from(JOBS - 1 + hostile_jobs);
+    let due_share = f64::from(JOBS) / f64::from(JOBS + hostile_jobs);
     let mut lateness_us: Vec<f64> =
         gaps.iter().flatten().filter_map(|gap| lateness_us(gap, begin..end, others)).collect();
     lateness_us.sort_by(f64::total_cmp);
@@ -68,7 +69,7 @@ pub fn run(services: &Services, duration: Duration, attack: Option<Attack>) -> B
     let daemon_processors = usage.processors_since(&usage_before);
     let result = json!({
         "attack": attack.map_or("none", Attack::name),
-        "share": run_ns as f64 / (end - begin) as f64,
+        "share": run_ns as f64 / (end - begin) as f64 / due_share,
         "switches": lateness_us.len(),
         "median_us": percentile(50),
         "p99_us": percentile(99),
