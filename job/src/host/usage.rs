@@ -46,7 +46,7 @@ struct UserCharges {
 pub struct Usage {
     by_uid: HashMap<u32, UserCharges>,
     refilled_at: Instant,
-    /// The part of a processor by which the time of each user is refilled is 1 by this number.
+    /// Each user's time is refilled at the rate of a processor divided by this number.
     share_divisor: u32,
 }
 
@@ -83,7 +83,7 @@ impl Usage {
         });
     }
 
-    /// All users who have used time share alike.
+    /// The divisor now: all users who have used time have the same share.
     fn current_share_divisor(&self, now: Instant) -> u32 {
         let users = self.by_uid.values().filter(|usage| !usage.time.is_zero()).count();
         let users = u32::try_from(users).unwrap_or(u32::MAX);

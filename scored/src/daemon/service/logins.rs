@@ -42,7 +42,8 @@ const MAX_EVICTED_PER_TICK: usize = 128;
 /// One user may have this part of the clients without login, as far as they are silent. Further
 /// ones are refused at once, which costs little: other users need not wait until room is made.
 const SILENT_SHARE: usize = 4;
-/// How often these are counted. Meanwhile a user may get some more: the clients of one interval.
+/// How often the silent clients of each user are counted. In one interval a user may exceed the
+/// share by the clients that are accepted in it.
 const CROWDING_COUNT_INTERVAL: Duration = Duration::from_millis(10);
 /// How much longer than accepts for users without time the pauses after them are: such clients get
 /// an eighth of the daemon's processor, which is also what they take from jobs on that processor.
