@@ -149,9 +149,7 @@ impl Cgroups {
             cgroups.freezer = v2.probe_freezer();
             cgroups.kill_base =
                 v2.probe(&[("cgroup.kill", "1")], "cgroup.procs").map(|_| base.clone());
-            let used = [&cgroups.memory, &cgroups.cpu, &cgroups.freezer].into_iter().flatten();
-            let is_used = cgroups.kill_base.is_some() || used.count() > 0;
-            cgroups.start_base = v2.probe_start().filter(|_| is_used).map(|_| base);
+            cgroups.start_base = v2.probe_start().map(|_| base);
         }
         let v1_path = |controller: &str| {
             Some(ControllerPath { version: Version::One, base: self_group(controller).ok()? })
@@ -182,15 +180,11 @@ impl Cgroups {
     }
 
     fn bases(&self) -> Vec<PathBuf> {
-        let mut bases = self.bases_without_memory();
-        bases.extend(self.memory.iter().map(|controller| controller.base.clone()));
-        bases.sort();
-        bases.dedup();
-        bases
+        self.bases_of(&[&self.memory, &self.cpu, &self.freezer])
     }
 
-    fn bases_without_memory(&self) -> Vec<PathBuf> {
-        let controllers = [&self.cpu, &self.freezer].into_iter().flatten();
+    fn bases_of(&self, controllers: &[&Option<ControllerPath>]) -> Vec<PathBuf> {
+        let controllers = controllers.iter().copied().flatten();
         let mut bases: Vec<_> = controllers.map(|controller| controller.base.clone()).collect();
         bases.extend(self.kill_base.clone());
         bases.sort();
@@ -202,7 +196,7 @@ impl Cgroups {
     /// make or remove groups: a job without a memory limit does not join a group that limits memory
     /// only, unless that is the only one.
     fn bases_of_job(&self, has_memory_limit: bool) -> Vec<PathBuf> {
-        let bases = self.bases_without_memory();
+        let bases = self.bases_of(&[&self.cpu, &self.freezer]);
         if has_memory_limit || bases.is_empty() { self.bases() } else { bases }
     }
 
@@ -223,6 +217,9 @@ impl Cgroups {
                 _ => group.dirs.push(dir),
             }
         }
+        // Where nothing else of version 2 is used, the group has no part there.
+        let start_dir = self.start_base.as_ref().map(|base| base.join(&name));
+        group.start_dir = start_dir.filter(|dir| group.dirs.contains(dir));
         group.cpu_file = self.cpu.as_ref().map(|controller| {
             let file =
                 if controller.version == Version::Two { "cpu.stat" } else { "cpuacct.usage" };
@@ -248,7 +245,7 @@ impl Cgroups {
         Group {
             dirs,
             kill_dir: self.kill_base.as_ref().map(|base| base.join(name)),
-            start_dir: self.start_base.as_ref().map(|base| base.join(name)),
+            start_dir: None,
             freezer: freezer.map(|freezer| Freezer::new(freezer.version, &freezer.base.join(name))),
             cpu_file: None,
             oom_file: None,

@@ -179,6 +179,9 @@ fn a_process_starts_in_the_group_of_version_2_and_joins_others() {
     assert_eq!(group.start_dir(), Some(base.0.join("scored-job-start").as_path()));
     assert_eq!(group.membership_files().count(), 0);
     group.remove().unwrap();
+    // Nothing of version 2 is used: the group has no part there in which a process could start.
+    let without_v2 = Cgroups { start_base: Some(base.0.clone()), ..Cgroups::default() };
+    assert_eq!(without_v2.make("job-start", None).unwrap().start_dir(), None);
     if memory.is_some() {
         let group = cgroups.make("job-start", Some(64 << 20)).unwrap();
         assert_eq!(group.membership_files().count(), 1);

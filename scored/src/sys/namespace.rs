@@ -80,8 +80,8 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 fn clone_as_fork(flags: libc::c_int, cgroup_dir: Option<&File>) -> io::Result<i32> {
     let result = match cgroup_dir {
         // Some containers refuse clone3.
-        // SAFETY: as fork: the child runs on a copy of our memory, and the callers have one thread,
-        // so that no other thread holds a lock of the allocator.
+        // SAFETY: as fork: the child runs on a copy of our memory. The callers have one thread, so
+        // that no other thread holds a lock of the allocator, or their child exits at once.
         None => unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) },
         Some(dir) => {
             // SAFETY: the struct has numbers only; zeroes request nothing.
@@ -96,8 +96,7 @@ fn clone_as_fork(flags: libc::c_int, cgroup_dir: Option<&File>) -> io::Result<i3
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// Whether a process can be started in this group, tested with a child that exits at once. The
-/// caller must have one thread only.
+/// Whether a process can be started in this group, tested with a child that exits at once.
 ///
 /// # Errors
 /// A system call failed.

@@ -58,13 +58,13 @@ fn main() -> ExitCode {
 
 fn run(words: &[&str]) -> BenchResult<()> {
     match words {
-        [measurement @ ("waits" | "switches"), seconds, attack, place @ ..] => {
-            let services = Services::new(place)?;
+        ["waits", seconds, attack, place @ ..] => {
             let (duration, attack) = (seconds_of(seconds)?, Attack::parse(attack)?);
-            match *measurement {
-                "waits" => waits::run(&services, duration, attack),
-                _ => switches::run(&services, duration, attack),
-            }
+            waits::run(&Services::new(place)?, duration, attack)
+        }
+        ["switches", seconds, attack, place @ ..] => {
+            let (duration, attack) = (seconds_of(seconds)?, Attack::parse(attack)?);
+            switches::run(&Services::new(place)?, duration, attack)
         }
         ["sessions", count] => sessions::run(number(count)?),
         ["attack", name, processor, folder] => match Attack::parse(name)? {
