@@ -197,6 +197,7 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     bob_job.wait_for("up", 1);
     let job_number = |text: String| text.split([' ', ',']).nth(1).unwrap().parse::<u32>().unwrap();
     let before = job_number(cluster.console(ALICE, "b", &["-list"]).text());
+    let own_pids: Vec<i32> = env.processes().iter().map(|process| process.pid).collect();
     cluster.signal_daemon("b", Signal::SIGKILL);
     let outcome = alice_job.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains("b, the server, is lost"), "{outcome}");
@@ -218,14 +219,24 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     let after = job_number(cluster.console(ALICE, "b", &["-list"]).text());
     assert!(after > before, "job {after} after {before}");
     terminate(next_job);
+    // Daemons of other tests may have just been killed, so their groups are not looked at.
+    let is_left = |name: &str| {
+        let pid = name.strip_prefix("scored-job-").and_then(|rest| rest.split('-').next());
+        pid.and_then(|pid| pid.parse().ok()).is_some_and(|pid| {
+            own_pids.contains(&pid) && !std::path::Path::new("/proc").join(pid.to_string()).exists()
+        })
+    };
     let cgroup_dirs = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpuacct"];
-    for folder in cgroup_dirs {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let pid = name.strip_prefix("scored-job-").and_then(|rest| rest.split('-').next());
-            let is_alive = |pid: &str| std::path::Path::new("/proc").join(pid).exists();
-            assert!(pid.is_none_or(is_alive), "{folder}/{name} is left");
-        }
+    let find_left = || {
+        let entries = cgroup_dirs.iter().flat_map(std::fs::read_dir).flatten().flatten();
+        entries
+            .map(|entry| entry.path())
+            .find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_left))
+    };
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while let Some(group) = find_left() {
+        assert!(Instant::now() < deadline, "{} is left", group.display());
+        sleep(Duration::from_millis(10));
     }
 }
 

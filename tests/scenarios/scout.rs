@@ -132,9 +132,13 @@ fn scrun_takes_the_sessions_hosts_and_starts_no_daemon() {
 
     let running = start_waiting_session(&env, "scrun -nodes=4x1 system sleep 300 &");
     env.wait_for_process("process of the job", |process| process.command == "sleep 300");
-    let daemons = env.processes();
-    let daemons = daemons.iter().filter(|process| process.is_scored()).count();
-    assert_eq!(daemons, 4, "one for each host: {:#?}", env.processes());
+    // A child that has not run its program yet looks like the daemon that started it.
+    let count_daemons = || env.processes().iter().filter(|process| process.is_scored()).count();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while count_daemons() != 4 {
+        assert!(Instant::now() < deadline, "one for each host: {:#?}", env.processes());
+        sleep(Duration::from_millis(10));
+    }
     running.signal(Signal::SIGTERM);
     assert_eq!(running.wait().code, 143);
     assert_clean(&env);
