@@ -1,6 +1,9 @@
 //! The fields of records and vouchers: numbers in little-endian order, and bytes after their
 //! length.
 
+/// The longest text in bytes. Longer ones are cut.
+pub const MAX_TEXT_LEN: usize = 1024;
+
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldError;
@@ -75,6 +78,14 @@ impl<'a> FieldReader<'a> {
         Ok(head.to_vec())
     }
 
+    /// A text.
+    ///
+    /// # Errors
+    /// It is longer than [`MAX_TEXT_LEN`], not whole, or not UTF-8.
+    pub fn text(&mut self) -> Result<String, FieldError> {
+        String::from_utf8(self.bytes(MAX_TEXT_LEN)?).map_err(|_| FieldError)
+    }
+
     /// A number of items after each other.
     ///
     /// # Errors
@@ -106,37 +117,45 @@ pub struct FieldWriter(Vec<u8>);
 
 impl FieldWriter {
     /// Adds bytes without a length.
-    pub fn array(&mut self, bytes: &[u8]) {
+    pub fn array(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
+        self
     }
 
     /// Adds a byte.
-    pub fn u8(&mut self, value: u8) {
+    pub fn u8(&mut self, value: u8) -> &mut Self {
         self.0.push(value);
+        self
     }
 
     /// Adds a number.
-    pub fn u32(&mut self, value: u32) {
-        self.array(&value.to_le_bytes());
+    pub fn u32(&mut self, value: u32) -> &mut Self {
+        self.array(&value.to_le_bytes())
     }
 
     /// Adds a number.
-    pub fn u64(&mut self, value: u64) {
-        self.array(&value.to_le_bytes());
+    pub fn u64(&mut self, value: u64) -> &mut Self {
+        self.array(&value.to_le_bytes())
     }
 
     /// Adds the length of some bytes, and the bytes. What does not fit into a length is cut off.
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
-        self.array(&len.to_le_bytes());
-        self.array(&bytes[..usize::from(len)]);
+        self.array(&len.to_le_bytes()).array(&bytes[..usize::from(len)])
+    }
+
+    /// Adds a text. A longer one than [`MAX_TEXT_LEN`] is cut, between two characters.
+    pub fn text(&mut self, text: &str) -> &mut Self {
+        let end = (0..=MAX_TEXT_LEN.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+        self.bytes(&text.as_bytes()[..end.unwrap_or(0)])
     }
 
     /// Adds a number of items, 255 at most.
-    pub fn list<T>(&mut self, items: &[T], item: impl Fn(&mut Self, &T)) {
+    pub fn list<T>(&mut self, items: &[T], item: impl Fn(&mut Self, &T)) -> &mut Self {
         let count = u8::try_from(items.len()).unwrap_or(u8::MAX);
         self.u8(count);
         items.iter().take(usize::from(count)).for_each(|one| item(self, one));
+        self
     }
 
     /// All bytes.

@@ -7,8 +7,6 @@ use crate::voucher::{KEY_LEN, MAX_VOUCHER_LEN, Voucher, VoucherKey};
 
 /// The longest record in bytes.
 pub const MAX_RECORD_LEN: usize = 8192;
-/// The longest text in bytes. Longer ones are cut.
-pub const MAX_TEXT_LEN: usize = 1024;
 /// Network sets of a job, and interfaces of a set.
 const MAX_RAW_SETS: u8 = 16;
 /// The longest name of a network interface in bytes (IFNAMSIZ).
@@ -182,32 +180,21 @@ pub enum Event {
 
 fn write_optional_u64(writer: &mut FieldWriter, value: Option<u64>) {
     writer.u8(value.is_some().into());
-    value.into_iter().for_each(|value| writer.u64(value));
+    value.into_iter().for_each(|value| _ = writer.u64(value));
 }
 
 fn read_optional_u64(reader: &mut FieldReader<'_>) -> Result<Option<u64>, FieldError> {
     reader.bool()?.then(|| reader.u64()).transpose()
 }
 
-fn write_text(writer: &mut FieldWriter, text: &str) {
-    let end = (0..=MAX_TEXT_LEN.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    writer.bytes(&text.as_bytes()[..end.unwrap_or(0)]);
-}
-
-fn read_text(reader: &mut FieldReader<'_>) -> Result<String, FieldError> {
-    String::from_utf8(reader.bytes(MAX_TEXT_LEN)?).map_err(|_| FieldError)
-}
-
 impl StartRequest {
-    fn write(&self, writer: &mut FieldWriter) {
+    fn write<'a>(&self, writer: &'a mut FieldWriter) -> &'a mut FieldWriter {
         writer.bytes(&self.voucher);
         write_optional_u64(writer, self.memory);
-        writer.u8(self.has_programs.into());
-        writer.u32(self.max_raw_processes);
+        writer.u8(self.has_programs.into()).u32(self.max_raw_processes);
         writer.list(&self.raw_sets, |writer, set| {
-            writer.u64(set.secret);
-            writer.list(&set.interfaces, |writer, name| writer.bytes(name));
-        });
+            writer.u64(set.secret).list(&set.interfaces, |writer, name| _ = writer.bytes(name));
+        })
     }
 
     fn read(reader: &mut FieldReader<'_>) -> Result<Self, FieldError> {
@@ -239,29 +226,15 @@ impl Call {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = FieldWriter::default();
         match self {
-            Self::Vouch { session } => {
-                writer.u8(1);
-                writer.u64(*session);
-            }
-            Self::Renew { voucher } => {
-                writer.u8(2);
-                writer.bytes(voucher);
-            }
-            Self::Verify { voucher } => {
-                writer.u8(3);
-                writer.bytes(voucher);
-            }
-            Self::Start(request) => {
-                writer.u8(4);
-                request.write(&mut writer);
-            }
+            Self::Vouch { session } => writer.u8(1).u64(*session),
+            Self::Renew { voucher } => writer.u8(2).bytes(voucher),
+            Self::Verify { voucher } => writer.u8(3).bytes(voucher),
+            Self::Start(request) => request.write(writer.u8(4)),
             Self::Act { job, action } => {
-                writer.u8(5);
-                writer.u64(job.0);
                 let index = ACTIONS.iter().position(|known| known == action);
-                writer.u8(index.unwrap_or(ACTIONS.len()) as u8);
+                writer.u8(5).u64(job.0).u8(index.unwrap_or(ACTIONS.len()) as u8)
             }
-        }
+        };
         writer.into_bytes()
     }
 
@@ -293,23 +266,11 @@ impl Reply {
         let mut writer = FieldWriter::default();
         match self {
             Self::Done => writer.u8(1),
-            Self::Renewed { voucher } => {
-                writer.u8(2);
-                writer.bytes(voucher);
-            }
-            Self::Started { job } => {
-                writer.u8(3);
-                writer.u64(job.0);
-            }
-            Self::Refused { reason } => {
-                writer.u8(4);
-                write_text(&mut writer, reason);
-            }
-            Self::Failed { reason } => {
-                writer.u8(5);
-                write_text(&mut writer, reason);
-            }
-        }
+            Self::Renewed { voucher } => writer.u8(2).bytes(voucher),
+            Self::Started { job } => writer.u8(3).u64(job.0),
+            Self::Refused { reason } => writer.u8(4).text(reason),
+            Self::Failed { reason } => writer.u8(5).text(reason),
+        };
         writer.into_bytes()
     }
 
@@ -323,8 +284,8 @@ impl Reply {
             1 => Self::Done,
             2 => Self::Renewed { voucher: reader.bytes(MAX_VOUCHER_LEN)? },
             3 => Self::Started { job: JobHandle(reader.u64()?) },
-            4 => Self::Refused { reason: read_text(&mut reader)? },
-            5 => Self::Failed { reason: read_text(&mut reader)? },
+            4 => Self::Refused { reason: reader.text()? },
+            5 => Self::Failed { reason: reader.text()? },
             _ => return Err(FieldError),
         };
         reader.end()?;
@@ -338,40 +299,21 @@ impl Event {
         let mut writer = FieldWriter::default();
         match self {
             Self::Ready { link_key } => {
-                writer.u8(1);
-                writer.u8(link_key.is_some().into());
-                link_key.iter().for_each(|key| writer.array(key));
+                let key = link_key.as_ref().map_or(&[][..], |key| key);
+                writer.u8(1).u8(link_key.is_some().into()).array(key)
             }
-            Self::Unable { reason } => {
-                writer.u8(2);
-                write_text(&mut writer, reason);
-            }
-            Self::Vouched { session, voucher } => {
-                writer.u8(3);
-                writer.u64(*session);
-                writer.bytes(voucher);
-            }
-            Self::NotVouched { session, reason } => {
-                writer.u8(4);
-                writer.u64(*session);
-                write_text(&mut writer, reason);
-            }
+            Self::Unable { reason } => writer.u8(2).text(reason),
+            Self::Vouched { session, voucher } => writer.u8(3).u64(*session).bytes(voucher),
+            Self::NotVouched { session, reason } => writer.u8(4).u64(*session).text(reason),
             Self::Ended { job, end, killed_for_memory } => {
-                writer.u8(5);
-                writer.u64(job.0);
                 let (kind, value) = match end {
                     ShepherdEnd::Exited(code) => (0, *code),
                     ShepherdEnd::Signaled(signal) => (1, *signal),
                 };
-                writer.u8(kind);
-                writer.u8(value);
-                writer.u8((*killed_for_memory).into());
+                writer.u8(5).u64(job.0).u8(kind).u8(value).u8((*killed_for_memory).into())
             }
-            Self::Logged { line } => {
-                writer.u8(6);
-                write_text(&mut writer, line);
-            }
-        }
+            Self::Logged { line } => writer.u8(6).text(line),
+        };
         writer.into_bytes()
     }
 
@@ -386,9 +328,9 @@ impl Event {
                 let has_key = reader.bool()?;
                 Self::Ready { link_key: has_key.then(|| reader.array()).transpose()? }
             }
-            2 => Self::Unable { reason: read_text(&mut reader)? },
+            2 => Self::Unable { reason: reader.text()? },
             3 => Self::Vouched { session: reader.u64()?, voucher: reader.bytes(MAX_VOUCHER_LEN)? },
-            4 => Self::NotVouched { session: reader.u64()?, reason: read_text(&mut reader)? },
+            4 => Self::NotVouched { session: reader.u64()?, reason: reader.text()? },
             5 => {
                 let job = JobHandle(reader.u64()?);
                 let end = match (reader.bool()?, reader.u8()?) {
@@ -397,7 +339,7 @@ impl Event {
                 };
                 Self::Ended { job, end, killed_for_memory: reader.bool()? }
             }
-            6 => Self::Logged { line: read_text(&mut reader)? },
+            6 => Self::Logged { line: reader.text()? },
             _ => return Err(FieldError),
         };
         reader.end()?;
@@ -424,6 +366,7 @@ pub fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field::MAX_TEXT_LEN;
     use proptest::prelude::*;
 
     #[test]

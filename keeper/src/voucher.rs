@@ -98,17 +98,11 @@ impl Voucher {
 
     fn write_body(&self) -> Vec<u8> {
         let mut writer = FieldWriter::default();
-        writer.u8(FORMAT);
-        writer.u32(self.uid);
-        writer.u32(self.gid);
-        writer.u64(self.session);
-        writer.u64(self.expires_at);
-        writer.bytes(&self.name);
-        writer.bytes(&self.login_host);
+        writer.u8(FORMAT).u32(self.uid).u32(self.gid);
+        writer.u64(self.session).u64(self.expires_at);
+        writer.bytes(&self.name).bytes(&self.login_host);
         writer.list(&self.limits, |writer, limit| {
-            writer.u32(limit.resource);
-            writer.u64(limit.soft);
-            writer.u64(limit.hard);
+            writer.u32(limit.resource).u64(limit.soft).u64(limit.hard);
         });
         writer.into_bytes()
     }
