@@ -10,6 +10,9 @@ const FUNCTION_HARD: usize = 100;
 const LINE_HARD: usize = 100;
 /// rustfmt cannot break a string literal, and a table of literals is most readable with long lines.
 const LITERAL_HARD: usize = 140;
+/// The keeper runs as root. Its lines of code, without comments and tests.
+const KEEPER_HARD: usize = 1500;
+const KEEPER_FOLDERS: [&str; 2] = ["keeper/src/", "scored/src/keeper/"];
 
 /// Files, functions and lines beyond a hard limit.
 pub fn check(tree: &Tree) -> Vec<String> {
@@ -30,7 +33,24 @@ pub fn check(tree: &Tree) -> Vec<String> {
         }
     }
     findings.extend(long_functions(tree, FUNCTION_HARD));
+    let length = keeper_length(tree);
+    if length > KEEPER_HARD {
+        let folders = KEEPER_FOLDERS.join(" and ");
+        findings.push(format!("{folders}: {length} lines of code, at most {KEEPER_HARD}"));
+    }
     findings
+}
+
+/// The lines of code of the keeper.
+fn keeper_length(tree: &Tree) -> usize {
+    let is_part = |file: &&Text| KEEPER_FOLDERS.iter().any(|folder| file.path.starts_with(folder));
+    tree.files_with_extension(&["rs"]).filter(is_part).map(|file| code_lines(&file.lines)).sum()
+}
+
+/// Lines that are neither empty nor comments, up to the tests at the end.
+fn code_lines(lines: &[String]) -> usize {
+    let code = lines.iter().map(|line| line.trim()).take_while(|line| *line != "#[cfg(test)]");
+    code.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
 /// Files, functions and lines beyond a soft limit.
@@ -88,6 +108,14 @@ fn function_name(code: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_code_are_counted_without_comments_and_tests() {
+        let text = "//! What it is.\n\nfn one() {\n    // Why.\n    two(); // Or not.\n}\n\n\
+                    #[cfg(test)]\nmod tests {}\n";
+        let lines: Vec<String> = text.lines().map(String::from).collect();
+        assert_eq!(code_lines(&lines), 3);
+    }
 
     #[test]
     fn functions_are_measured_from_signature_to_brace() {
