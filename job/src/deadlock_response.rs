@@ -12,8 +12,8 @@
 
 use std::time::Duration;
 
-use score_proto::job_control::{ElementOrder, Placement};
-use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
+use score_proto::job_control::{ElementOrder, Placement, SwitchSeq};
+use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
 use crate::cluster::MonotonicTime;
 use crate::deadlock::{Detector, DetectorAction, DetectorEvent};
@@ -72,7 +72,7 @@ impl DeadlockResponse {
     }
 
     /// The job is stopped: hosts whose processes were idle check again when it runs again.
-    pub fn on_stopped(&mut self, switch_seq: u64, now: MonotonicTime) -> Vec<ResponseAction> {
+    pub fn on_stopped(&mut self, switch_seq: SwitchSeq, now: MonotonicTime) -> Vec<ResponseAction> {
         self.step_detector(DetectorEvent::Stopped { switch_seq }, now)
     }
 
@@ -111,7 +111,7 @@ impl DeadlockResponse {
     /// All hosts have taken their snapshot.
     pub fn on_round_done(
         &mut self,
-        round: u64,
+        round: SampleRound,
         activity: ActivitySample,
         now: MonotonicTime,
     ) -> Vec<ResponseAction> {
@@ -239,14 +239,14 @@ mod tests {
     const T0: MonotonicTime = MonotonicTime::from_secs(100);
 
     fn idle_report() -> IdleSummary {
-        IdleSummary { idle: true, sent: 3, received: 3, outstanding_rma: 0, stop_seq: 0 }
+        IdleSummary { idle: true, sent: 3, received: 3, outstanding_rma: 0, stop_seq: SwitchSeq(0) }
     }
 
     fn activity() -> ActivitySample {
         ActivitySample { node_count: 2, sent: 3, received: 3, ..ActivitySample::EMPTY }
     }
 
-    fn round_and_stopped(steps: &[ResponseAction]) -> (u64, bool) {
+    fn round_and_stopped(steps: &[ResponseAction]) -> (SampleRound, bool) {
         let [ResponseAction::Order(ElementOrder::Sample { round, stopped })] = steps else {
             panic!("{steps:?}")
         };
@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// Stopped for the confirming round, whose number is returned.
-    fn stopped_response() -> (DeadlockResponse, u64) {
+    fn stopped_response() -> (DeadlockResponse, SampleRound) {
         let mut response = DeadlockResponse::new(2);
         let (mut round, _) = round_and_stopped(&response.on_idle_report(idle_report(), T0));
         for _ in 0..2 {

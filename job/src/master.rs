@@ -7,7 +7,7 @@ use std::sync::Arc;
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::job_control::{
     ElementOrder, ElementReport, FileRequest, JobOrder, JobReport, JobStart, Order, OutputReport,
-    Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport,
+    Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::{
     JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ServerMessage, StageSpec,
@@ -43,7 +43,7 @@ pub enum MasterEvent {
     /// The gang scheduler stops it.
     Stop {
         /// The number of the stop.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// All hosts have stopped the job. It remains stopped until [`GangRequest::Release`]. After
     /// [`GangRequest::Hold`] this event can also report a stop for the user or for blocked output.
@@ -245,7 +245,7 @@ impl JobMaster {
         }));
     }
 
-    fn on_stopped(&mut self, switch_seq: u64) {
+    fn on_stopped(&mut self, switch_seq: SwitchSeq) {
         self.element_numbers().for_each(|element| {
             self.update_response(element, |response, now| response.on_stopped(switch_seq, now));
         });

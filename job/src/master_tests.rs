@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::job_control::Status;
 use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
-use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
+use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 use score_proto::peer_message::JobIncarnation;
 
 const NODES: u32 = 4;
@@ -167,11 +167,12 @@ fn flushes_are_answered_where_they_came_from() {
 #[test]
 fn processes_are_started_in_a_slice_of_their_job_only() {
     let mut job = started(&[1, 1], ProgramKind::Plain);
-    let stop = Order::Switch(SwitchOrder::Stop { switch_seq: 2 });
-    let stopped = job.on(MasterEvent::Stop { switch_seq: 2 });
+    let stop = Order::Switch(SwitchOrder::Stop { switch_seq: SwitchSeq(2) });
+    let stopped = job.on(MasterEvent::Stop { switch_seq: SwitchSeq(2) });
     assert_eq!(stopped, [MasterAction::Order(stop)]);
-    let actions = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 2 }));
-    assert_eq!(actions, [MasterAction::Gang(GangRequest::Stopped(2))]);
+    let actions =
+        report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(2) }));
+    assert_eq!(actions, [MasterAction::Gang(GangRequest::Stopped(SwitchSeq(2)))]);
     // Nodes that had ended before the stop.
     report(&mut job, ended(0, 0..4, 0));
     assert_eq!(report(&mut job, DRAINED), []);
@@ -260,7 +261,7 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
     ];
     let gang = prop_oneof![
         Just(MasterEvent::Run { idle_check_interval_us: 1, until: StopCondition::OnOrder }),
-        any::<u64>().prop_map(|switch_seq| MasterEvent::Stop { switch_seq }),
+        any::<u64>().prop_map(|stop| MasterEvent::Stop { switch_seq: SwitchSeq(stop) }),
         Just(MasterEvent::GangStopped),
     ];
     prop_oneof![
@@ -328,7 +329,7 @@ fn gang_requests(actions: &[MasterAction]) -> Vec<GangRequest> {
     actions.iter().filter_map(request).collect()
 }
 
-fn round_of(actions: &[MasterAction]) -> u64 {
+fn round_of(actions: &[MasterAction]) -> SampleRound {
     let round = |action: &MasterAction| match action {
         MasterAction::Order(Order::Element {
             order: ElementOrder::Sample { round, .. }, ..
@@ -339,13 +340,14 @@ fn round_of(actions: &[MasterAction]) -> u64 {
 }
 
 /// All processes of element 0 are idle, as reported after this stop.
-fn idle_after(stop_seq: u64) -> Report {
+fn idle_after(stop: u64) -> Report {
+    let stop_seq = SwitchSeq(stop);
     let summary = IdleSummary { stop_seq, ..IdleSummary::EMPTY };
     Report::Switch(SwitchReport::IdleSummary { element: 0, summary })
 }
 
 /// The job is held for the confirming round of element 0.
-fn held_for_inspection(job: &mut JobMaster) -> u64 {
+fn held_for_inspection(job: &mut JobMaster) -> SampleRound {
     let mut round = round_of(&report(job, idle_after(0)));
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
     for _ in 0..2 {
@@ -354,7 +356,7 @@ fn held_for_inspection(job: &mut JobMaster) -> u64 {
     }
     let actions = report(job, ElementReport::SampleResult { round, sample: activity }.of(0));
     assert_eq!(gang_requests(&actions), [GangRequest::Hold(HoldReason::Inspection)]);
-    report(job, Report::Switch(SwitchReport::Stopped { switch_seq: 1 }));
+    report(job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(1) }));
     round_of(&job.on(MasterEvent::GangStopped))
 }
 
@@ -364,7 +366,7 @@ fn idle_without_deadlock(
     job: &mut JobMaster,
     element: u32,
 ) -> (Vec<GangRequest>, Vec<GangRequest>) {
-    let quiet = IdleSummary { stop_seq: 0, ..IdleSummary::EMPTY };
+    let quiet = IdleSummary { stop_seq: SwitchSeq(0), ..IdleSummary::EMPTY };
     let idle = report(job, Report::Switch(SwitchReport::IdleSummary { element, summary: quiet }));
     let activity = ActivitySample { node_count: NODES, idle: false, ..ActivitySample::EMPTY };
     let seen = ElementReport::SampleResult { round: round_of(&idle), sample: activity }.of(element);
@@ -391,14 +393,15 @@ fn the_job_is_idle_only_when_all_its_elements_are() {
 fn a_job_that_was_stopped_is_idle_when_its_hosts_report_idle_again() {
     let mut job = started(&[1], ProgramKind::Score);
     assert_eq!(idle_without_deadlock(&mut job, 0).1, [GangRequest::Idle]);
-    let stopped = job.on(MasterEvent::Stop { switch_seq: 7 });
+    let stopped = job.on(MasterEvent::Stop { switch_seq: SwitchSeq(7) });
     assert_eq!(gang_requests(&stopped), [GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job)), []);
     assert_eq!(gang_requests(&report(&mut job, idle_after(0))), [], "sent before the stop");
     assert_eq!(gang_requests(&report(&mut job, idle_after(7))), [GangRequest::Idle]);
     // The job stops by its timer.
-    let stopped = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 9 }));
-    assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9), GangRequest::Busy]);
+    let stopped =
+        report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(9) }));
+    assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(SwitchSeq(9)), GangRequest::Busy]);
     assert_eq!(gang_requests(&run(&mut job)), []);
     assert_eq!(gang_requests(&report(&mut job, idle_after(9))), [GangRequest::Idle]);
 }
@@ -407,8 +410,9 @@ fn a_job_that_was_stopped_is_idle_when_its_hosts_report_idle_again() {
 fn an_inspection_cut_short_by_a_slice_end_is_repeated_in_the_next() {
     let mut job = started(&[1], ProgramKind::Score);
     let round = round_of(&report(&mut job, idle_after(0)));
-    let stopped = report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: 9 }));
-    assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(9)]);
+    let stopped =
+        report(&mut job, Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(9) }));
+    assert_eq!(gang_requests(&stopped), [GangRequest::Stopped(SwitchSeq(9))]);
     let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
     assert_eq!(
         report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0)),

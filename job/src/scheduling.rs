@@ -1,5 +1,7 @@
 //! What the gang scheduler does with a job, as the job knows it.
 
+use score_proto::job_control::SwitchSeq;
+
 use crate::gang::HoldReason;
 
 /// A request of the job to the gang scheduler.
@@ -10,7 +12,7 @@ pub enum GangRequest {
     /// The job will not run any more.
     Leave,
     /// All hosts have carried out the stop order of this number.
-    Stopped(u64),
+    Stopped(SwitchSeq),
     /// The job must not run until it is released for the same reason. Answered by
     /// [`crate::master::MasterEvent::GangStopped`], perhaps more than once.
     Hold(HoldReason),

@@ -32,7 +32,7 @@ pub use program::{FileRequest, ProgramAnswer};
 pub use report::{ElementReport, JobReport, OutputReport, Report};
 pub use shepherd::{ShepherdOrder, ShepherdReport};
 pub use start::{HostNetworkAddress, JobStart, Limit, Owner, Status};
-pub use switch::{LocalRotation, StopCondition, SwitchOrder, SwitchReport};
+pub use switch::{LocalRotation, StopCondition, SwitchOrder, SwitchReport, SwitchSeq};
 
 /// Output that may be on its way on one hop of the job's tree without permission, in bytes.
 pub const HOP_WINDOW: u64 = 1024 * 1024;

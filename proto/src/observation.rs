@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job_control::SwitchSeq;
+
 /// Whether all processes below a point of a job's tree are idle, and the sums of their counters.
 /// Enough to give up a slice, but not to detect a deadlock, because there are no rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,16 +19,26 @@ pub struct IdleSummary {
     pub outstanding_rma: u64,
     /// The last stop that all of them have been through; 0 for none. Processes that were idle
     /// before a later stop may have work to do after it.
-    pub stop_seq: u64,
+    pub stop_seq: SwitchSeq,
 }
 
 impl IdleSummary {
     /// The summary of no process.
-    pub const EMPTY: IdleSummary =
-        IdleSummary { idle: true, sent: 0, received: 0, outstanding_rma: 0, stop_seq: u64::MAX };
+    pub const EMPTY: IdleSummary = IdleSummary {
+        idle: true,
+        sent: 0,
+        received: 0,
+        outstanding_rma: 0,
+        stop_seq: SwitchSeq::MAX,
+    };
     /// Some process is busy: then nothing else matters.
-    pub const BUSY: IdleSummary =
-        IdleSummary { idle: false, sent: 0, received: 0, outstanding_rma: 0, stop_seq: 0 };
+    pub const BUSY: IdleSummary = IdleSummary {
+        idle: false,
+        sent: 0,
+        received: 0,
+        outstanding_rma: 0,
+        stop_seq: SwitchSeq::NONE,
+    };
 
     /// The summary of both. Counters of hostile processes may wrap around.
     #[must_use]
@@ -43,6 +55,21 @@ impl IdleSummary {
     /// Whether all are idle and nothing is outstanding.
     pub fn is_quiescent(&self) -> bool {
         self.idle && self.sent == self.received && self.outstanding_rma == 0
+    }
+}
+
+/// The number of a round of samples of one parallel process. The detector numbers them, so that a
+/// round that follows another one directly has the next number.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct SampleRound(pub u64);
+
+impl SampleRound {
+    /// The next round.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use score_proto::job_control::SwitchSeq;
+use score_proto::observation::SampleRound;
+
 use super::{ActivitySample, MAX_BACKOFF_INTERVAL, MIN_BACKOFF_INTERVAL, RECHECK_INTERVAL};
 use crate::cluster::MonotonicTime;
 
@@ -11,14 +14,14 @@ pub enum DetectorEvent {
     /// All hosts report that all of its processes on them are idle.
     AllIdle {
         /// The last stop before that.
-        stop_seq: u64,
+        stop_seq: SwitchSeq,
     },
     /// A host reports that one of its processes is busy.
     SomeBusy,
     /// All hosts have taken their snapshot.
     RoundDone {
         /// The round.
-        round: u64,
+        round: SampleRound,
         /// The combined sample of all processes.
         activity: ActivitySample,
     },
@@ -28,7 +31,7 @@ pub enum DetectorEvent {
     /// report it again.
     Stopped {
         /// The number of the stop.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// Time has passed.
     Tick,
@@ -40,7 +43,7 @@ pub enum DetectorAction {
     /// All hosts sample their processes once.
     TakeSnapshot {
         /// The number of the round: larger by one than the last, within a suspicion.
-        round: u64,
+        round: SampleRound,
         /// The processes are stopped: their threads are sampled too.
         stopped: bool,
     },
@@ -72,10 +75,10 @@ pub struct Detector {
     nodes: u32,
     state: State,
     /// All are idle, by reports that follow this stop. None: some process is busy.
-    idle_since_stop: Option<u64>,
+    idle_since_stop: Option<SwitchSeq>,
     /// The last stop of the job.
-    last_stop: u64,
-    round: u64,
+    last_stop: SwitchSeq,
+    round: SampleRound,
     backoff: Duration,
     recheck_delay: Duration,
 }
@@ -87,15 +90,15 @@ impl Detector {
             nodes,
             state: State::Busy,
             idle_since_stop: None,
-            last_stop: 0,
-            round: 0,
+            last_stop: SwitchSeq::NONE,
+            round: SampleRound::default(),
             backoff: MIN_BACKOFF_INTERVAL,
             recheck_delay: RECHECK_INTERVAL,
         }
     }
 
     /// All are idle, as reported after the last stop: the stop that the reports follow.
-    pub fn idle_since_stop(&self) -> Option<u64> {
+    pub fn idle_since_stop(&self) -> Option<SwitchSeq> {
         self.idle_since_stop.filter(|stop_seq| *stop_seq >= self.last_stop)
     }
 
@@ -224,12 +227,12 @@ impl Detector {
         self.state = State::Round1;
         self.recheck_delay = RECHECK_INTERVAL;
         // A gap: no host may compare this round with the last round of another suspicion.
-        self.round += 1;
+        self.round = self.round.next();
         self.take_snapshot(false)
     }
 
     fn take_snapshot(&mut self, stopped: bool) -> Vec<DetectorAction> {
-        self.round += 1;
+        self.round = self.round.next();
         vec![DetectorAction::TakeSnapshot { round: self.round, stopped }]
     }
 

@@ -7,6 +7,9 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
+use score_proto::job_control::SwitchSeq;
+use score_proto::observation::SampleRound;
+
 use super::*;
 use crate::cluster::MonotonicTime;
 
@@ -31,7 +34,7 @@ enum ThreadPhase {
 }
 
 /// The round after the first two: a suspicion skips one number before them.
-const THIRD_ROUND: u64 = 4;
+const THIRD_ROUND: SampleRound = SampleRound(4);
 
 /// A rule that is disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +117,7 @@ pub struct ModelState {
     has_remote_writes: bool,
     detector: Detector,
     histories: Vec<LastRound>,
-    round: Option<(u64, Vec<PartialSnapshot>)>,
+    round: Option<(SampleRound, Vec<PartialSnapshot>)>,
     collected: Option<ActivitySample>,
     started: bool,
 }
@@ -416,8 +419,9 @@ impl Model {
         let mut next = state.clone();
         if !state.started {
             next.started = true;
-            let actions =
-                next.detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, MonotonicTime::ZERO);
+            let actions = next
+                .detector
+                .on(DetectorEvent::AllIdle { stop_seq: SwitchSeq::NONE }, MonotonicTime::ZERO);
             self.apply(next, actions);
         } else if let Some((_, readings)) = &state.round {
             let word_count = |p: usize| readings[p].words(&state.processes[p]);

@@ -1,6 +1,6 @@
 //! Samples of the processes of a host.
 
-use score_proto::observation::ActivitySample;
+use score_proto::observation::{ActivitySample, SampleRound};
 
 /// A sample of one process. [`ProcessSnapshot::turns`] is read first, then every idle slot, then
 /// [`ProcessSnapshot::threads`], then the rest.
@@ -28,7 +28,7 @@ pub struct ProcessSnapshot {
 /// The last round that a host has recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LastRound {
-    round: u64,
+    round: SampleRound,
     snapshots: Vec<ProcessSnapshot>,
     /// Empty polls of each process, as of the second consecutive round.
     baseline_polls: Vec<u64>,
@@ -36,12 +36,12 @@ pub struct LastRound {
 
 impl LastRound {
     /// Whether this round directly follows the last.
-    pub fn follows(&self, round: u64) -> bool {
-        round == self.round + 1 && !self.snapshots.is_empty()
+    pub fn follows(&self, round: SampleRound) -> bool {
+        round == self.round.next() && !self.snapshots.is_empty()
     }
 
     /// Whether the round directly before this one has sampled threads too.
-    pub fn has_thread_states(&self, round: u64) -> bool {
+    pub fn has_thread_states(&self, round: SampleRound) -> bool {
         self.follows(round) && self.snapshots.iter().any(|sample| sample.threads.is_some())
     }
 
@@ -51,7 +51,7 @@ impl LastRound {
     /// they were sampled.
     pub fn compare_round(
         &mut self,
-        round: u64,
+        round: SampleRound,
         samples: &[ProcessSnapshot],
         stopped: bool,
     ) -> ActivitySample {

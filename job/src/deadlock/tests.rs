@@ -1,5 +1,8 @@
 //! The detector in its [model](super::model), and alone.
 
+use score_proto::job_control::SwitchSeq;
+use score_proto::observation::SampleRound;
+
 use super::model::{Bounds, DisabledRule, Model};
 use super::*;
 use crate::cluster::MonotonicTime;
@@ -54,7 +57,8 @@ fn a_deadlock_is_found_in_the_first_rounds() {
     let mut histories = [LastRound::default(), LastRound::default()];
     let mut samples =
         [ProcessSnapshot { idle: true, sent: 3, received: 3, ..ProcessSnapshot::default() }; 2];
-    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, MonotonicTime::ZERO);
+    let mut actions =
+        detector.on(DetectorEvent::AllIdle { stop_seq: SwitchSeq::NONE }, MonotonicTime::ZERO);
     for _ in 0..4 {
         if let [DetectorAction::StopGang] = actions[..] {
             actions = detector.on(DetectorEvent::GangStopped, MonotonicTime::ZERO);
@@ -81,7 +85,7 @@ fn snapshots_become_rare_while_all_are_idle_without_deadlock() {
     let mut history = LastRound::default();
     let sample = ProcessSnapshot { idle: true, sent: 1, received: 0, ..ProcessSnapshot::default() };
     let (mut now, mut snapshots) = (MonotonicTime::ZERO, 0);
-    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, now);
+    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: SwitchSeq::NONE }, now);
     while now < Duration::from_secs(60) {
         match actions[..] {
             [DetectorAction::TakeSnapshot { round, .. }] => {
@@ -100,7 +104,7 @@ fn snapshots_become_rare_while_all_are_idle_without_deadlock() {
     detector.on(DetectorEvent::SomeBusy, now);
     assert_eq!(detector.deadline(), None);
     assert!(matches!(
-        detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, now)[..],
+        detector.on(DetectorEvent::AllIdle { stop_seq: SwitchSeq::NONE }, now)[..],
         [DetectorAction::TakeSnapshot { .. }]
     ));
 }
@@ -116,7 +120,7 @@ fn a_spinning_process_that_has_not_polled_is_waited_for() {
         ..ProcessSnapshot::default()
     };
     let mut now = MonotonicTime::ZERO;
-    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: 0 }, now);
+    let mut actions = detector.on(DetectorEvent::AllIdle { stop_seq: SwitchSeq::NONE }, now);
     for round in 0..40 {
         match actions[..] {
             [DetectorAction::TakeSnapshot { round, stopped }] => {
@@ -142,12 +146,14 @@ fn a_spinning_process_that_has_not_polled_is_waited_for() {
 fn a_thread_that_has_run_between_two_looks_is_a_change() {
     let mut history = LastRound::default();
     let sample = ProcessSnapshot { idle: true, threads: Some(1), ..ProcessSnapshot::default() };
-    history.compare_round(2, &[sample], false);
-    assert!(history.compare_round(3, &[sample], false).unchanged);
+    history.compare_round(SampleRound(2), &[sample], false);
+    assert!(history.compare_round(SampleRound(3), &[sample], false).unchanged);
     let ran = ProcessSnapshot { threads: Some(2), ..sample };
-    assert!(!history.compare_round(4, &[ran], false).unchanged);
+    assert!(!history.compare_round(SampleRound(4), &[ran], false).unchanged);
     assert!(
-        history.compare_round(5, &[ProcessSnapshot { threads: Some(9), ..ran }], true).unchanged,
+        history
+            .compare_round(SampleRound(5), &[ProcessSnapshot { threads: Some(9), ..ran }], true)
+            .unchanged,
         "by the stop"
     );
 }
@@ -163,19 +169,19 @@ fn rounds_that_a_stop_has_cut_short_begin_again_when_the_job_runs() {
         [DetectorAction::TakeSnapshot { round, stopped: false }] => round,
         _ => panic!("{actions:?}"),
     };
-    let all_idle = |stop_seq| DetectorEvent::AllIdle { stop_seq };
-    let stopped = |switch_seq| DetectorEvent::Stopped { switch_seq };
+    let all_idle = |stop| DetectorEvent::AllIdle { stop_seq: SwitchSeq(stop) };
+    let stopped = |stop| DetectorEvent::Stopped { switch_seq: SwitchSeq(stop) };
     let mut round = first(detector.on(all_idle(0), MonotonicTime::ZERO));
     for slice in 0..10 {
         assert!(detector.is_suspecting());
         assert_eq!(
             first(detector.on(round_done(round), MonotonicTime::ZERO)),
-            round + 1,
+            round.next(),
             "slice {slice}"
         );
         assert_eq!(detector.on(stopped(slice + 1), MonotonicTime::ZERO), []);
         assert!(!detector.is_suspecting() && detector.deadline().is_none());
-        assert_eq!(detector.on(round_done(round + 1), MonotonicTime::ZERO), [], "of before");
+        assert_eq!(detector.on(round_done(round.next()), MonotonicTime::ZERO), [], "of before");
         assert_eq!(detector.on(DetectorEvent::Tick, MonotonicTime::ZERO), []);
         // This report was sent before the stop.
         assert_eq!(detector.on(all_idle(slice), MonotonicTime::ZERO), []);

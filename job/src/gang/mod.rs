@@ -39,6 +39,8 @@
 
 use std::time::Duration;
 
+use score_proto::job_control::SwitchSeq;
+
 use crate::cluster::{HostShare, JobId, MonotonicTime};
 
 #[cfg(test)]
@@ -111,7 +113,7 @@ pub enum GangEvent {
         /// The job.
         job: JobId,
         /// The number of the `Stop`.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// All of its processes are idle, and no message is outstanding.
     Idle(JobId),
@@ -134,7 +136,7 @@ pub enum GangEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedStop {
     /// Its number, like that of an order; larger than all earlier ones.
-    pub switch_seq: u64,
+    pub switch_seq: SwitchSeq,
     /// The time that the job runs first.
     pub after: Duration,
 }
@@ -147,7 +149,7 @@ pub enum GangAction {
         /// The job.
         job: JobId,
         /// The number of this stop; larger than all earlier ones.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// Start or continue the job on all of its hosts. Orders reach a host in their order.
     Run {
@@ -163,7 +165,7 @@ pub enum GangAction {
         /// The jobs.
         jobs: Vec<JobId>,
         /// The number of the first turn's stop; each further turn has the next number.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
         /// The number of turns.
         turn_count: u32,
         /// The length of each turn.

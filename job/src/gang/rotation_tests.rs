@@ -9,11 +9,11 @@ use super::*;
 pub struct SimRotation {
     pub jobs: Vec<Option<JobId>>,
     /// The number of the first turn, the number of turns, and their length.
-    pub params: (u64, u32, Duration),
+    pub params: (SwitchSeq, u32, Duration),
 }
 
 impl SimRotation {
-    fn job(&self, switch_seq: u64) -> Option<JobId> {
+    fn job(&self, switch_seq: SwitchSeq) -> Option<JobId> {
         self.jobs[(switch_seq - self.params.0) as usize % self.jobs.len()]
     }
 }
@@ -31,7 +31,7 @@ impl GangSimulation {
         host: u32,
         job: JobId,
         (position, job_count): (usize, usize),
-        params: (u64, u32, Duration),
+        params: (SwitchSeq, u32, Duration),
     ) {
         if self.rotations.get(&host).is_none_or(|rotation| rotation.params.0 != params.0) {
             self.rotations.insert(host, SimRotation { jobs: vec![None; job_count], params });
@@ -44,7 +44,7 @@ impl GangSimulation {
     }
 
     /// Begins a turn unless the rotation was cancelled.
-    pub fn begin_turn(&mut self, host: u32, switch_seq: u64, seed: u64) {
+    pub fn begin_turn(&mut self, host: u32, switch_seq: SwitchSeq, seed: u64) {
         let Some(rotation) = self.rotations.get(&host) else { return };
         let (first, turns, length) = rotation.params;
         if (first..first + u64::from(turns)).contains(&switch_seq)
@@ -61,7 +61,7 @@ impl GangSimulation {
     }
 
     /// The host's clock has stopped a job at the end of its turn. The next turn usually follows.
-    pub fn end_turn(&mut self, host: u32, job: JobId, switch_seq: u64) {
+    pub fn end_turn(&mut self, host: u32, job: JobId, switch_seq: SwitchSeq) {
         let (first, turns, _) = self.rotations[&host].params;
         let draw = self.random(self.fault_odds);
         if switch_seq + 1 == first + u64::from(turns) || draw == 1 {
@@ -126,7 +126,7 @@ fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
 }
 
 /// Two jobs that have begun to rotate; the number of the first stop, and the time of the start.
-fn two_jobs_in_rotation() -> (GangScheduler, u64, MonotonicTime) {
+fn two_jobs_in_rotation() -> (GangScheduler, SwitchSeq, MonotonicTime) {
     let config = GangConfig { slice: MS * 10, ..GangConfig::default() };
     let mut gang = GangScheduler::new(config, BTreeMap::from([(0, 1)]));
     let (mut now, mut next) = (MonotonicTime::ZERO, Vec::new());
@@ -158,7 +158,7 @@ fn two_jobs_in_rotation() -> (GangScheduler, u64, MonotonicTime) {
     panic!("{gang:?}");
 }
 
-fn stop_orders(actions: &[GangAction]) -> Vec<(JobId, u64)> {
+fn stop_orders(actions: &[GangAction]) -> Vec<(JobId, SwitchSeq)> {
     let stop_order = |action: &GangAction| match action {
         GangAction::Stop { job, switch_seq } => Some((*job, *switch_seq)),
         _ => None,

@@ -7,6 +7,7 @@ mod rotation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use score_proto::job_control::SwitchSeq;
 use score_proto::peer_message::HostId;
 
 use super::row_capacity::SlotUsage;
@@ -41,7 +42,7 @@ pub struct GangScheduler {
     rotation: Option<Rotation>,
     /// The number of slices that have ended as planned since the last disturbance.
     stable_slices: u32,
-    last_switch_seq: u64,
+    last_switch_seq: SwitchSeq,
     actions: Vec<GangAction>,
 }
 
@@ -71,7 +72,7 @@ enum JobState {
     /// It is in a rotation with other jobs.
     InRotation,
     Stopping {
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
         deadline: MonotonicTime,
         cause: StopCause,
     },
@@ -87,7 +88,7 @@ struct JobRun {
 /// A stop for which the hosts have a timer.
 #[derive(Debug, Clone, Copy)]
 struct PlannedStop {
-    switch_seq: u64,
+    switch_seq: SwitchSeq,
     at: MonotonicTime,
 }
 
@@ -175,7 +176,7 @@ impl GangScheduler {
             newcomer_slice: None,
             rotation: None,
             stable_slices: 0,
-            last_switch_seq: 0,
+            last_switch_seq: SwitchSeq::NONE,
             actions: Vec::new(),
         }
     }
@@ -294,7 +295,7 @@ impl GangScheduler {
         }
     }
 
-    fn on_stopped(&mut self, id: JobId, switch_seq: u64, now: MonotonicTime) {
+    fn on_stopped(&mut self, id: JobId, switch_seq: SwitchSeq, now: MonotonicTime) {
         if self.rotation.as_ref().is_some_and(|rotation| rotation.ends_with(id, switch_seq)) {
             return self.on_rotation_end(switch_seq, now);
         }

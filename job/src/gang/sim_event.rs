@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use score_proto::job_control::SwitchSeq;
+
 use super::JobId;
 
 /// A message in flight to a host or from it.
@@ -10,35 +12,35 @@ pub enum GangSimEvent {
     Stop {
         host: u32,
         job: JobId,
-        seq: u64,
+        seq: SwitchSeq,
     },
     Run {
         host: u32,
         job: JobId,
-        stop: Option<(u64, Duration)>,
+        stop: Option<(SwitchSeq, Duration)>,
     },
     /// The job's time has ended by the host's own clock.
     SliceExpired {
         host: u32,
         job: JobId,
-        seq: u64,
+        seq: SwitchSeq,
     },
     Ack {
         host: u32,
         job: JobId,
-        seq: u64,
+        seq: SwitchSeq,
     },
     /// A job is to rotate, at this position of so many.
     Turns {
         host: u32,
         job: JobId,
         position: (usize, usize),
-        params: (u64, u32, Duration),
+        params: (SwitchSeq, u32, Duration),
     },
     /// The next turn of a host begins, by this number.
     Turn {
         host: u32,
-        seq: u64,
+        seq: SwitchSeq,
     },
     Scripted(usize),
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use score_proto::job_control::SwitchSeq;
+
 use crate::cluster::{JobId, MonotonicTime};
 
 /// Buckets per factor of two: a value is correct within a tenth.
@@ -13,7 +15,7 @@ const BUCKETS_PER_OCTAVE: u32 = 8;
 #[derive(Debug, Default)]
 pub struct LatencyHistogram {
     /// Orders to stop that are not yet carried out.
-    stop_orders: BTreeMap<JobId, (u64, MonotonicTime)>,
+    stop_orders: BTreeMap<JobId, (SwitchSeq, MonotonicTime)>,
     /// The number of stops in each bucket of the logarithmic scale of microseconds.
     counts: BTreeMap<u32, u64>,
     max: Duration,
@@ -32,12 +34,12 @@ fn bucket_micros(bucket: u32) -> f64 {
 
 impl LatencyHistogram {
     /// A job was ordered to stop, by the order of this number.
-    pub fn on_stop_ordered(&mut self, job: JobId, switch_seq: u64, now: MonotonicTime) {
+    pub fn on_stop_ordered(&mut self, job: JobId, switch_seq: SwitchSeq, now: MonotonicTime) {
         self.stop_orders.insert(job, (switch_seq, now));
     }
 
     /// All hosts have carried out an order.
-    pub fn on_stopped(&mut self, job: JobId, switch_seq: u64, now: MonotonicTime) {
+    pub fn on_stopped(&mut self, job: JobId, switch_seq: SwitchSeq, now: MonotonicTime) {
         let known = self.stop_orders.get(&job).filter(|(number, _)| *number == switch_seq);
         if let Some((_, since)) = known.copied() {
             self.stop_orders.remove(&job);
@@ -101,20 +103,21 @@ mod tests {
     fn stops_are_counted_by_how_long_they_took() {
         let mut histogram = LatencyHistogram::default();
         for number in 0..100 {
+            let stop = SwitchSeq(number);
             let begin = MonotonicTime::from_millis(number);
-            histogram.on_stop_ordered(1, number, begin);
+            histogram.on_stop_ordered(1, stop, begin);
             // This number does not match the expected one.
-            histogram.on_stopped(1, number + 1, begin);
+            histogram.on_stopped(1, stop + 1, begin);
             histogram.on_stopped(
                 1,
-                number,
+                stop,
                 begin + Duration::from_micros(if number < 90 { 60 } else { 900 }),
             );
-            histogram.on_stopped(1, number, begin);
+            histogram.on_stopped(1, stop, begin);
         }
-        histogram.on_stop_ordered(2, 200, MonotonicTime::ZERO);
+        histogram.on_stop_ordered(2, SwitchSeq(200), MonotonicTime::ZERO);
         histogram.forget_job(2);
-        histogram.on_stopped(2, 200, MonotonicTime::ZERO);
+        histogram.on_stopped(2, SwitchSeq(200), MonotonicTime::ZERO);
         histogram.add_rotation_turns(9);
         let text = histogram.to_string();
         assert!(text.starts_with("109 stops of jobs, 9 of them"), "{text}");

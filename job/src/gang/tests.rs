@@ -20,9 +20,9 @@ pub struct GangSimulation {
     random: u64,
     pub shares: BTreeMap<JobId, Vec<HostShare>>,
     /// Acknowledgements that are still missing.
-    missing_acks: BTreeMap<(JobId, u64), BTreeSet<u32>>,
+    missing_acks: BTreeMap<(JobId, SwitchSeq), BTreeSet<u32>>,
     /// The number by which a host stops a job by its timer.
-    pub planned: BTreeMap<(u32, JobId), u64>,
+    pub planned: BTreeMap<(u32, JobId), SwitchSeq>,
     pub rotations: BTreeMap<u32, SimRotation>,
     /// The number of turns, and how often a host lost one.
     pub turn_count: u64,
@@ -188,13 +188,13 @@ impl GangSimulation {
     }
 
     /// The acknowledgement of this number is expected from all hosts of a job.
-    pub fn expect_acks(&mut self, job: JobId, switch_seq: u64) {
+    pub fn expect_acks(&mut self, job: JobId, switch_seq: SwitchSeq) {
         let hosts = self.shares.get(&job).into_iter().flatten().map(|share| share.host);
         let hosts = hosts.collect();
         self.missing_acks.entry((job, switch_seq)).or_insert(hosts);
     }
 
-    pub fn acknowledge(&mut self, host: u32, job: JobId, switch_seq: u64) {
+    pub fn acknowledge(&mut self, host: u32, job: JobId, switch_seq: SwitchSeq) {
         let latency = US * (20 + self.random(200) as u32);
         self.push_event(self.now + latency, GangSimEvent::Ack { host, job, seq: switch_seq });
     }

@@ -7,7 +7,7 @@
 //! Any other order to stop or run one of the jobs ends the rotation for all of them. Later orders
 //! are handled as without a rotation.
 
-use score_proto::job_control::{self, StopCondition, SwitchOrder};
+use score_proto::job_control::{self, StopCondition, SwitchOrder, SwitchSeq};
 
 /// The largest number of jobs in a rotation.
 const MAX_ROTATION_JOBS: u8 = 64;
@@ -36,7 +36,7 @@ impl ActiveRotation {
         }
         let job = self.job_of(turn)?;
         self.current_turn = Some(turn);
-        let switch_seq = self.params.first_switch_seq.checked_add(turn.into())?;
+        let switch_seq = self.params.first_switch_seq.checked_add(turn)?;
         let stop_condition = StopCondition::After { run_us: self.params.turn_us, switch_seq };
         let idle_check_interval_us = self.idle_check_interval_us;
         Some((job, SwitchOrder::Run { idle_check_interval_us, stop_condition }))
@@ -106,10 +106,10 @@ impl HostRotation {
     }
 
     /// The job whose turn it is, and the number of the stop that ends the turn.
-    pub fn expected_stop(&self) -> Option<(u32, u64)> {
+    pub fn expected_stop(&self) -> Option<(u32, SwitchSeq)> {
         let rotation = self.rotation.as_ref()?;
         let turn = rotation.current_turn?;
-        Some((rotation.job_of(turn)?, rotation.params.first_switch_seq + u64::from(turn)))
+        Some((rotation.job_of(turn)?, rotation.params.first_switch_seq.checked_add(turn)?))
     }
 
     /// The jobs that have joined the rotation.
@@ -130,7 +130,7 @@ mod tests {
 
     fn rotation_order(position: u8) -> SwitchOrder {
         let params = job_control::LocalRotation {
-            first_switch_seq: 10,
+            first_switch_seq: SwitchSeq(10),
             turn_us: 5000,
             turn_count: 3,
             job_count: 2,
@@ -142,7 +142,8 @@ mod tests {
         }
     }
 
-    fn run_order(switch_seq: u64) -> SwitchOrder {
+    fn run_order(stop: u64) -> SwitchOrder {
+        let switch_seq = SwitchSeq(stop);
         SwitchOrder::Run {
             idle_check_interval_us: 1500,
             stop_condition: StopCondition::After { run_us: 5000, switch_seq },
@@ -160,16 +161,16 @@ mod tests {
     #[test]
     fn jobs_take_turns_in_their_order_until_the_last() {
         let mut host_rotation = started_rotation();
-        assert_eq!(host_rotation.expected_stop(), Some((4, 10)));
+        assert_eq!(host_rotation.expected_stop(), Some((4, SwitchSeq(10))));
         assert_eq!(host_rotation.next_turn(), Some((7, run_order(11))));
-        assert_eq!(host_rotation.expected_stop(), Some((7, 11)));
+        assert_eq!(host_rotation.expected_stop(), Some((7, SwitchSeq(11))));
         assert_eq!(host_rotation.next_turn(), Some((4, run_order(12))));
         assert_eq!(host_rotation.next_turn(), None);
     }
 
     #[test]
     fn a_run_or_stop_order_to_one_job_ends_the_rotation() {
-        let stop = SwitchOrder::Stop { switch_seq: 20 };
+        let stop = SwitchOrder::Stop { switch_seq: SwitchSeq(20) };
         let unlimited_run =
             SwitchOrder::Run { idle_check_interval_us: 0, stop_condition: StopCondition::OnOrder };
         for order in [stop, unlimited_run] {
@@ -187,7 +188,7 @@ mod tests {
         for (job, order) in [(5, stop), (7, unchanged)] {
             let mut host_rotation = started_rotation();
             assert_eq!(host_rotation.on_order(job, order), Some((job, order)));
-            assert_eq!(host_rotation.expected_stop(), Some((4, 10)));
+            assert_eq!(host_rotation.expected_stop(), Some((4, SwitchSeq(10))));
         }
     }
 
@@ -196,7 +197,7 @@ mod tests {
         for (job_count, position, turn_count) in [(0, 0, 9), (2, 2, 9), (255, 1, 9), (1, 0, 0)] {
             let mut host_rotation = HostRotation::default();
             let params = job_control::LocalRotation {
-                first_switch_seq: 1,
+                first_switch_seq: SwitchSeq(1),
                 turn_us: 1,
                 turn_count,
                 job_count,

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use score_proto::job_control::{
     ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport, LocalRotation, Order,
     OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder, ShepherdReport, StopCondition,
-    SwitchOrder, SwitchReport,
+    SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::Stream;
-use score_proto::observation::{ActivitySample, IdleSummary};
+use score_proto::observation::{ActivitySample, IdleSummary, SampleRound};
 use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
 
@@ -306,7 +306,7 @@ impl TreeNode {
     fn on_switch_order(&mut self, order: &SwitchOrder) {
         match order {
             SwitchOrder::Stop { switch_seq, .. } => {
-                self.questions.stopped.ask(*switch_seq);
+                self.questions.stopped.ask(switch_seq.0);
             }
             SwitchOrder::Run { stop_condition, .. } => match stop_condition {
                 StopCondition::Unchanged => {}
@@ -314,7 +314,7 @@ impl TreeNode {
                 // The job will stop without a further order.
                 StopCondition::After { switch_seq: seq, .. }
                 | StopCondition::LocalRotation(LocalRotation { first_switch_seq: seq, .. }) => {
-                    self.questions.stopped.ask(*seq);
+                    self.questions.stopped.ask(seq.0);
                 }
             },
         }
@@ -354,7 +354,7 @@ impl TreeNode {
                 child.idle_summaries.insert(element, summary);
             }
             Report::Switch(SwitchReport::Stopped { switch_seq }) => {
-                self.questions.stopped.on_answer(child_index, switch_seq, ());
+                self.questions.stopped.on_answer(child_index, switch_seq.0, ());
             }
             Report::Element { element, report: ElementReport::SampleResult { round, sample } } => {
                 self.on_sample(child_index, element, round, sample)
@@ -432,14 +432,20 @@ impl TreeNode {
 
     /// A child has sampled an element. The answers of all children go up as one report, after all
     /// of their earlier reports. A lost child never answers, but then the job ends.
-    fn on_sample(&mut self, child_index: usize, element: u32, round: u64, sample: ActivitySample) {
+    fn on_sample(
+        &mut self,
+        child_index: usize,
+        element: u32,
+        round: SampleRound,
+        sample: ActivitySample,
+    ) {
         let samples = self.questions.samples.entry(element);
         let samples = samples.or_insert_with(|| new_gather(&self.children));
         // The first answer to a round asks for it.
-        if samples.number() < round {
-            samples.ask(round);
+        if samples.number() < round.0 {
+            samples.ask(round.0);
         }
-        samples.on_answer(child_index, round, sample);
+        samples.on_answer(child_index, round.0, sample);
         if let Some(answers) = samples.take(|_| false) {
             let samples = answers.into_iter().map(|(_, sample)| sample);
             let sample = samples.fold(ActivitySample::EMPTY, ActivitySample::combine);
@@ -560,7 +566,7 @@ impl TreeNode {
         if let Some(answers) = self.questions.stopped.take(is_over) {
             // Of several turns of a rotation, the last one counts.
             let last = answers.into_iter().map(|(switch_seq, ())| switch_seq).max().unwrap_or(0);
-            let switch_seq = last.max(self.questions.stopped.number());
+            let switch_seq = SwitchSeq(last.max(self.questions.stopped.number()));
             self.queue_report(Report::Switch(SwitchReport::Stopped { switch_seq }));
         }
         // The job of a lost child ends: it needs no report.

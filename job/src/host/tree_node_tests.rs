@@ -21,8 +21,8 @@ const READY: Report = Report::Job(JobReport::Ready);
 const DRAINED: Report = Report::Output(OutputReport::Drained);
 const FINISHED: Report = Report::Job(JobReport::Finished { elapsed_ns: 1 });
 
-fn stopped(switch_seq: u64) -> Report {
-    Report::Switch(SwitchReport::Stopped { switch_seq })
+fn stopped(stop: u64) -> Report {
+    Report::Switch(SwitchReport::Stopped { switch_seq: SwitchSeq(stop) })
 }
 
 /// An order to a child host.
@@ -68,7 +68,8 @@ fn an_order_for_one_host_goes_to_that_host_only() {
 #[test]
 fn a_job_has_stopped_when_every_remaining_host_has() {
     let mut tree_node = root_node();
-    let order_stop = |tree_node: &mut TreeNode, switch_seq| {
+    let order_stop = |tree_node: &mut TreeNode, stop| {
+        let switch_seq = SwitchSeq(stop);
         tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq }))
     };
     order_stop(&mut tree_node, 4);
@@ -103,7 +104,7 @@ fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
     let run = |stop_condition| {
         Order::Switch(SwitchOrder::Run { idle_check_interval_us: 0, stop_condition })
     };
-    tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: 4 }));
+    tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: SwitchSeq(4) }));
     [0, 2].into_iter().for_each(|host| tree_node.on_report(host, stopped(4)));
     // A new idle check interval changes nothing.
     tree_node.on_order(run(StopCondition::Unchanged));
@@ -111,7 +112,7 @@ fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
     tree_node.on_report(1, stopped(4));
     assert_eq!(reports_to_parent(&mut tree_node), [stopped(4)]);
     // The hosts were about to stop when the stop was cancelled.
-    tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: 7 }));
+    tree_node.on_order(run(StopCondition::After { run_us: 500, switch_seq: SwitchSeq(7) }));
     tree_node.on_order(run(StopCondition::OnOrder));
     (0..3).for_each(|host| tree_node.on_report(host, stopped(7)));
     assert_eq!(reports_to_parent(&mut tree_node), []);
@@ -175,7 +176,8 @@ fn busy() -> Report {
     Report::Switch(SwitchReport::IdleSummary { element: 0, summary: IdleSummary::BUSY })
 }
 
-fn idle_after(stop_seq: u64, sent: u64) -> Report {
+fn idle_after(stop: u64, sent: u64) -> Report {
+    let stop_seq = SwitchSeq(stop);
     let summary = IdleSummary { sent, received: sent, stop_seq, ..IdleSummary::EMPTY };
     Report::Switch(SwitchReport::IdleSummary { element: 0, summary })
 }
@@ -208,6 +210,7 @@ fn an_element_is_idle_when_every_host_has_reported_it() {
 #[test]
 fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
     let sample_result = |round, nodes| {
+        let round = SampleRound(round);
         let sample =
             ActivitySample { node_count: nodes, sent: nodes.into(), ..ActivitySample::EMPTY };
         ElementReport::SampleResult { round, sample }.of(0)

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use score_proto::job_control::{LocalRotation, Placement, StopCondition};
+use score_proto::job_control::{LocalRotation, Placement, StopCondition, SwitchSeq};
 use score_proto::peer_message::HostId;
 
 use super::{Effect, Jobs};
@@ -258,7 +258,7 @@ impl Jobs {
     fn start_rotation(
         &mut self,
         jobs: &[JobId],
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
         turn_count: u32,
         slice: Duration,
     ) {

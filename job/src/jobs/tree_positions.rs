@@ -7,7 +7,7 @@ use std::ops::Range;
 use score_proto::exit_code::EXIT_HOST_LOST;
 use score_proto::job_control::{
     HopOrder, HopReport, JobOrder, Order, Placement, Report, ShepherdOrder, SwitchOrder,
-    SwitchReport,
+    SwitchReport, SwitchSeq,
 };
 
 use super::{Connection, Effect, HostIdentity, JobTag, Jobs, Launch, LinkId, LocalReport};
@@ -327,7 +327,7 @@ impl Jobs {
 /// The rotation of the jobs of this host, which needs neither master nor scheduler.
 impl Jobs {
     /// The job whose turn it is, and the stop that it will report.
-    pub fn expected_rotation_stop(&self) -> Option<(JobId, u64)> {
+    pub fn expected_rotation_stop(&self) -> Option<(JobId, SwitchSeq)> {
         self.rotation.expected_stop()
     }
 
@@ -347,7 +347,7 @@ impl Jobs {
     /// The rotation cannot go on after this stop, which goes up the range tree to the scheduler. So
     /// does the last stop, and one after which the scheduler has to decide because a job may be
     /// idle.
-    pub fn end_rotation(&mut self, job: JobId, switch_seq: u64) {
+    pub fn end_rotation(&mut self, job: JobId, switch_seq: SwitchSeq) {
         self.rotation.end();
         self.on_local_report(job, LocalReport::Switch(SwitchReport::Stopped { switch_seq }));
     }

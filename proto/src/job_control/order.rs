@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{HostNetworkAddress, JobStart, ProgramAnswer, SwitchOrder};
 use crate::message::Stream;
 use crate::nodeset::NodeSet;
+use crate::observation::SampleRound;
 
 /// To a node of the job's range tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +112,7 @@ pub enum ElementOrder {
     /// [`super::ElementReport::SampleResult`].
     Sample {
         /// Number of the round of samples ([`crate::observation::ActivitySample`]).
-        round: u64,
+        round: SampleRound,
         /// The job is stopped: threads are also sampled.
         stopped: bool,
     },

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{FileRequest, HostNetworkAddress, Status, SwitchReport};
 use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
-use crate::observation::{ActivitySample, Metrics, WaitState};
+use crate::observation::{ActivitySample, Metrics, SampleRound, WaitState};
 
 /// From a node of the job's range tree to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +181,7 @@ pub enum ElementReport {
     /// Answer to [`super::ElementOrder::Sample`], for this host and all hosts below it.
     SampleResult {
         /// Number of the round of samples.
-        round: u64,
+        round: SampleRound,
         /// The result.
         sample: ActivitySample,
     },

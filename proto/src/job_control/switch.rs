@@ -1,8 +1,51 @@
 //! When a job runs and when it is stopped: orders to the hosts' switch threads, and their reports.
 
+use std::ops::{Add, AddAssign, Sub};
+
 use serde::{Deserialize, Serialize};
 
 use crate::observation::IdleSummary;
+
+/// The number of a stop. The scheduler counts the stops of all jobs, so that a later stop has a
+/// larger number, on every host.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct SwitchSeq(pub u64);
+
+impl SwitchSeq {
+    /// Before the first stop.
+    pub const NONE: Self = Self(0);
+    /// After every stop.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The number of the stop that comes so many stops after this one, if there is such a number.
+    pub fn checked_add(self, stops: u32) -> Option<Self> {
+        self.0.checked_add(stops.into()).map(Self)
+    }
+}
+
+impl Add<u64> for SwitchSeq {
+    type Output = Self;
+
+    fn add(self, stops: u64) -> Self {
+        Self(self.0 + stops)
+    }
+}
+
+impl AddAssign<u64> for SwitchSeq {
+    fn add_assign(&mut self, stops: u64) {
+        self.0 += stops;
+    }
+}
+
+impl Sub for SwitchSeq {
+    type Output = u64;
+
+    fn sub(self, earlier: Self) -> u64 {
+        self.0 - earlier.0
+    }
+}
 
 /// When a running job stops again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +62,7 @@ pub enum StopCondition {
         /// Microseconds.
         run_us: u32,
         /// Larger than all earlier ones.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// The job does not run yet: it takes turns with other jobs of its only host. The daemon of
     /// that host lets each job run as by [`StopCondition::After`], one after the other. The daemon
@@ -31,7 +74,7 @@ pub enum StopCondition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalRotation {
     /// The number of the stop that ends the first turn; each further turn has the next number.
-    pub first_switch_seq: u64,
+    pub first_switch_seq: SwitchSeq,
     /// How long a turn is, in microseconds.
     pub turn_us: u32,
     /// Number of turns in all.
@@ -48,7 +91,7 @@ pub enum SwitchOrder {
     /// Stop every process with its threads and descendants; then send [`SwitchReport::Stopped`].
     Stop {
         /// Number of this stop; larger than all earlier ones.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// Let every process continue, or allow it to be started.
     Run {
@@ -66,7 +109,7 @@ pub enum SwitchReport {
     /// The whole job has stopped, on this host and on all hosts below it.
     Stopped {
         /// Number of the order that was carried out.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// Whether all processes of the element are idle, on this host and all hosts below it. Sent
     /// when that changes, when the counters change while they are idle, and after each stop if they

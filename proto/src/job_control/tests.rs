@@ -9,15 +9,15 @@ fn encoded_len<M: serde::Serialize>(message: &M) -> usize {
 
 #[test]
 fn frequent_messages_stay_short() {
-    let stop = SwitchOrder::Stop { switch_seq: 1 };
-    let stop_condition = StopCondition::After { run_us: 1, switch_seq: 1 };
+    let stop = SwitchOrder::Stop { switch_seq: SwitchSeq(1) };
+    let stop_condition = StopCondition::After { run_us: 1, switch_seq: SwitchSeq(1) };
     let run = SwitchOrder::Run { idle_check_interval_us: 1, stop_condition };
     for (order, len) in [(stop, 2), (run, 5)] {
         assert_eq!(encoded_len(&order), len);
         assert_eq!(encoded_len(&HopOrder::Tree(Order::Switch(order))), len + 2);
     }
-    let stopped = SwitchReport::Stopped { switch_seq: 1 };
-    let summary = IdleSummary { stop_seq: 1, ..IdleSummary::EMPTY };
+    let stopped = SwitchReport::Stopped { switch_seq: SwitchSeq(1) };
+    let summary = IdleSummary { stop_seq: SwitchSeq(1), ..IdleSummary::EMPTY };
     let idle = SwitchReport::IdleSummary { element: 0, summary };
     for (report, len) in [(stopped, 2), (idle, 7)] {
         assert_eq!(encoded_len(&report), len);

@@ -16,7 +16,7 @@ use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::frame::FrameError;
 use score_proto::job_control::{
     JobOrder, JobReport, JobStart, Placement, ShepherdOrder, ShepherdReport, Status, SwitchOrder,
-    SwitchReport,
+    SwitchReport, SwitchSeq,
 };
 use score_proto::message::{HostKind, Level};
 
@@ -287,7 +287,7 @@ impl HostJob {
     }
 
     /// Reports in the place of the shepherd's switch thread.
-    fn report_stopped(&mut self, switch_seq: u64) {
+    fn report_stopped(&mut self, switch_seq: SwitchSeq) {
         let report = SwitchReport::Stopped { switch_seq };
         self.reports.push(LocalReport::Switch(report));
     }
@@ -413,7 +413,7 @@ impl HostJob {
 
     /// Takes the reports of the shepherd's switch thread. Returns a value if the stop with this
     /// number is among them. The value says whether the stop was the only report.
-    pub fn read_rotation_stop(&mut self, switch_seq: u64) -> Option<IsOnlyReport> {
+    pub fn read_rotation_stop(&mut self, switch_seq: SwitchSeq) -> Option<IsOnlyReport> {
         let shepherd = self.shepherd.as_mut()?;
         let (mut has_stopped, mut is_only_report) = (false, true);
         loop {

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use score_proto::job_control::{
-    ElementOrder, JobOrder, ShepherdOrder, StopCondition, SwitchOrder, SwitchReport,
+    ElementOrder, JobOrder, ShepherdOrder, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 
 use super::Daemon;
@@ -40,11 +40,11 @@ enum StopState {
     /// The job may run, or has been stopped by its shepherd.
     NotDue,
     /// The shepherd has to report this stop before the deadline.
-    Due { switch_seq: u64, deadline: Instant },
+    Due { switch_seq: SwitchSeq, deadline: Instant },
     /// The job has been frozen instead of this stop.
-    Frozen { switch_seq: u64 },
+    Frozen { switch_seq: SwitchSeq },
     /// The job could not be frozen. At the deadline it is killed.
-    Overdue { switch_seq: u64, deadline: Instant },
+    Overdue { switch_seq: SwitchSeq, deadline: Instant },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub enum OrderEffect {
     /// The job is frozen already: the stop is reported.
     ReportStopped {
         /// The number of the stop.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
 }
 
@@ -113,14 +113,14 @@ pub enum Enforcement {
     /// Freeze the job and report the stop.
     Freeze {
         /// The number of the stop.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
         /// Whether that is new for the job.
         occurrence: Occurrence,
     },
     /// Kill what may still run of a job that has been killed, and report the stop.
     KillRemaining {
         /// The number of the stop.
-        switch_seq: u64,
+        switch_seq: SwitchSeq,
     },
     /// Kill the shepherd.
     Kill(KillReason),
@@ -241,7 +241,7 @@ impl StopEnforcer {
     }
 
     /// The shepherd has reported this stop.
-    pub fn on_stopped(&mut self, stopped_seq: u64) {
+    pub fn on_stopped(&mut self, stopped_seq: SwitchSeq) {
         if let StopState::Due { switch_seq, .. } | StopState::Overdue { switch_seq, .. } = self.stop
             && stopped_seq >= switch_seq
         {
@@ -342,21 +342,22 @@ impl Daemon {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::observation::SampleRound;
 
-    fn stop(switch_seq: u64) -> SwitchOrder {
-        SwitchOrder::Stop { switch_seq }
+    fn stop(number: u64) -> SwitchOrder {
+        SwitchOrder::Stop { switch_seq: SwitchSeq(number) }
     }
 
     fn run(stop_condition: StopCondition) -> SwitchOrder {
         SwitchOrder::Run { idle_check_interval_us: 0, stop_condition }
     }
 
-    fn run_for(run_us: u32, switch_seq: u64) -> SwitchOrder {
-        run(StopCondition::After { run_us, switch_seq })
+    fn run_for(run_us: u32, stop: u64) -> SwitchOrder {
+        run(StopCondition::After { run_us, switch_seq: SwitchSeq(stop) })
     }
 
     fn freeze(occurrence: Occurrence) -> Option<Enforcement> {
-        Some(Enforcement::Freeze { switch_seq: 5, occurrence })
+        Some(Enforcement::Freeze { switch_seq: SwitchSeq(5), occurrence })
     }
 
     const MS: Duration = Duration::from_millis(1);
@@ -378,9 +379,9 @@ mod tests {
         for (order, reported) in [(run_for(10_000, 5), 5), (stop(6), 6), (stop(7), 9)] {
             enforcer.on_switch_order(order, now);
             // The report of an earlier stop is late.
-            enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: 4 });
+            enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(4) });
             assert!(enforcer.deadline().is_some());
-            enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: reported });
+            enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(reported) });
             assert_eq!(enforcer.deadline(), None);
         }
         enforcer.on_switch_order(run_for(10_000, 10), now);
@@ -396,11 +397,11 @@ mod tests {
         assert_eq!(enforcer.on_switch_order(run(StopCondition::Unchanged), now), OrderEffect::None);
         assert_eq!(
             enforcer.on_switch_order(stop(6), now),
-            OrderEffect::ReportStopped { switch_seq: 6 }
+            OrderEffect::ReportStopped { switch_seq: SwitchSeq(6) }
         );
         assert_eq!(enforcer.on_switch_order(run_for(10_000, 7), now), OrderEffect::Thaw);
         // The shepherd carries out what it has missed.
-        enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: 6 });
+        enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(6) });
         assert_eq!(enforcer.deadline(), Some(now + 10 * MS + REPEATED_STOP_GRACE));
     }
 
@@ -425,7 +426,7 @@ mod tests {
             let due = now + UNSTOPPED_GRACE;
             assert_eq!(enforcer.enforce(due - MS), None);
             if stops {
-                enforcer.on_stopped(5);
+                enforcer.on_stopped(SwitchSeq(5));
             }
             assert_eq!(
                 enforcer.enforce(due),
@@ -435,7 +436,7 @@ mod tests {
             assert_eq!(reason, (!stops).then_some(KillReason::NotStopped));
             // A process outside that traces the job keeps it from ending.
             let remaining = enforcer.enforce(due + STOP_GRACE);
-            let expected = Enforcement::KillRemaining { switch_seq: 5 };
+            let expected = Enforcement::KillRemaining { switch_seq: SwitchSeq(5) };
             assert_eq!(remaining, (!stops).then_some(expected));
         }
     }
@@ -459,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_frozen_job_answers_the_master() {
-        let sample = ElementOrder::Sample { round: 1, stopped: true };
+        let sample = ElementOrder::Sample { round: SampleRound(1), stopped: true };
         let sample = ShepherdOrder::Element { element: 1, order: sample };
         for order in [ShepherdOrder::Job(JobOrder::Finish), sample] {
             let (mut enforcer, now) = frozen();

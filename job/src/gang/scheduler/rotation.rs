@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use score_proto::job_control::SwitchSeq;
+
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, GangEvent};
 use super::{GangJob, GangScheduler, JobAge, JobState, StopCause, is_late};
@@ -22,7 +24,7 @@ const MAX_ROTATION_JOBS: usize = 8;
 pub(super) struct Rotation {
     jobs: Vec<JobId>,
     /// The numbers of the stops that end their turns.
-    switch_seqs: Range<u64>,
+    switch_seqs: Range<SwitchSeq>,
     began_at: MonotonicTime,
 }
 
@@ -38,7 +40,7 @@ impl Rotation {
     }
 
     /// Whether this stop ends the rotation.
-    pub(super) fn ends_with(&self, job: JobId, switch_seq: u64) -> bool {
+    pub(super) fn ends_with(&self, job: JobId, switch_seq: SwitchSeq) -> bool {
         self.jobs.contains(&job) && self.switch_seqs.contains(&switch_seq)
     }
 
@@ -126,7 +128,7 @@ impl GangScheduler {
     }
 
     /// Their host has ended the rotation: no job runs.
-    pub(super) fn on_rotation_end(&mut self, switch_seq: u64, now: MonotonicTime) {
+    pub(super) fn on_rotation_end(&mut self, switch_seq: SwitchSeq, now: MonotonicTime) {
         let Some(rotation) = self.rotation.take() else { return };
         let turns = switch_seq - rotation.switch_seqs.start + 1;
         let (slice, elapsed) = (self.slice_ns(), u128::from(turns) * self.slice_ns());

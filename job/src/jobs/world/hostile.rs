@@ -2,11 +2,11 @@
 
 use score_proto::job_control::{
     ElementReport, FileRequest, JobReport, OutputReport, ProgramAnswer, ShepherdReport, Status,
-    SwitchReport,
+    SwitchReport, SwitchSeq,
 };
 use score_proto::message::{JobRequest, Level, Stream};
 use score_proto::nodeset::NodeSet;
-use score_proto::observation::{ActivitySample, IdleSummary, Metrics};
+use score_proto::observation::{ActivitySample, IdleSummary, Metrics, SampleRound};
 
 use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
 use crate::cluster::JobId;
@@ -97,14 +97,14 @@ impl World {
 
     fn any_switch_report(&mut self) -> SwitchReport {
         if self.random.chance(50) {
-            return SwitchReport::Stopped { switch_seq: self.any_number() };
+            return SwitchReport::Stopped { switch_seq: SwitchSeq(self.any_number()) };
         }
         let summary = IdleSummary {
             idle: self.random.chance(70),
             sent: self.any_number(),
             received: self.any_number(),
             outstanding_rma: self.any_number(),
-            stop_seq: self.any_number(),
+            stop_seq: SwitchSeq(self.any_number()),
         };
         SwitchReport::IdleSummary { element: self.random.below(3) as u32, summary }
     }
@@ -151,7 +151,7 @@ impl World {
             8 => ElementReport::Sleep { seconds: self.any_number() as u32 },
             9 => ElementReport::Yield,
             10 => {
-                let round = self.any_number();
+                let round = SampleRound(self.any_number());
                 ElementReport::SampleResult { round, sample: ActivitySample::EMPTY }
             }
             _ => ElementReport::WaitStates { waits: Vec::new() },

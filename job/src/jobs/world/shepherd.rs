@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use score_proto::job_control::{
     ElementOrder, ElementReport, JobOrder, JobReport, OutputReport, ShepherdOrder, ShepherdReport,
-    Status, StopCondition, SwitchOrder, SwitchReport,
+    Status, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::Stream;
 
@@ -26,9 +26,9 @@ pub enum Step {
     /// All processes of the stage have done their work, unless they were stopped meanwhile.
     WorkDone { interval: u64 },
     /// The job stops by itself, unless it was stopped meanwhile.
-    TimedStop { switch_seq: u64, interval: u64 },
+    TimedStop { switch_seq: SwitchSeq, interval: u64 },
     /// The daemon stops a job that should have stopped, unless there was another order since.
-    EnforceStop { switch_seq: u64, order: u64 },
+    EnforceStop { switch_seq: SwitchSeq, order: u64 },
     /// The shepherd dies.
     Die,
 }
@@ -59,7 +59,7 @@ pub struct Shepherd {
     /// Counts the orders to run and to stop.
     order: u64,
     /// The last stop that the daemon knows of.
-    stopped_seq: u64,
+    stopped_seq: SwitchSeq,
     control_arrival: MonotonicTime,
     switch_arrival: MonotonicTime,
 }
@@ -104,7 +104,7 @@ impl World {
             running_since: None,
             interval: 0,
             order: 0,
-            stopped_seq: 0,
+            stopped_seq: SwitchSeq::NONE,
             control_arrival: self.now,
             switch_arrival: self.now,
         };
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    fn stop_job(&mut self, host: usize, job: JobId, switch_seq: u64) {
+    fn stop_job(&mut self, host: usize, job: JobId, switch_seq: SwitchSeq) {
         let now = self.now;
         let Some(shepherd) = self.hosts[host].shepherds.get_mut(&job) else { return };
         if shepherd.is_hostile && self.random.chance(40) {
@@ -274,7 +274,7 @@ impl World {
     }
 
     /// As the daemon does: the next job of a rotation starts at once.
-    fn on_stop_reported(&mut self, host: usize, job: JobId, switch_seq: u64) {
+    fn on_stop_reported(&mut self, host: usize, job: JobId, switch_seq: SwitchSeq) {
         let Self { hosts, .. } = self;
         let daemon = &mut hosts[host];
         let report = LocalReport::Switch(SwitchReport::Stopped { switch_seq });

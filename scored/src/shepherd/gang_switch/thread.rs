@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
 use score_proto::frame::{self, Decoder};
-use score_proto::job_control::{StopCondition, SwitchOrder, SwitchReport};
+use score_proto::job_control::{StopCondition, SwitchOrder, SwitchReport, SwitchSeq};
 
 use super::super::inspection::ProcessInspector;
 use super::idle_poll::IdlePoll;
@@ -50,7 +50,7 @@ pub fn run(
         inspector,
         idle_poll,
         slice_end: None,
-        stop_seq: 0,
+        stop_seq: SwitchSeq(0),
     };
     // The thread ends with its socket. The shepherd's loop notices the end of its own socket, and
     // ends the job.
@@ -65,9 +65,9 @@ struct SwitchThread {
     inspector: ProcessInspector,
     idle_poll: IdlePoll,
     /// When to stop the job without an order, and the sequence number of that stop.
-    slice_end: Option<(Instant, u64)>,
+    slice_end: Option<(Instant, SwitchSeq)>,
     /// The last stop that was begun; 0 for none.
-    stop_seq: u64,
+    stop_seq: SwitchSeq,
 }
 
 /// An event that the switch thread handles.
@@ -75,7 +75,7 @@ enum SwitchEvent {
     /// An order was received.
     OrderReceived(SwitchOrder),
     /// The job's slice has expired: sequence number of the stop.
-    SliceExpired(u64),
+    SliceExpired(SwitchSeq),
 }
 
 impl SwitchThread {
@@ -167,7 +167,7 @@ impl SwitchThread {
     /// Polls whether all processes are idle, after notifications and when a poll is due, at most
     /// once per poll interval. Returns when the socket is readable (None), or when the slice has
     /// expired (sequence number of the stop).
-    fn poll_until_due(&mut self, run_gate: &RunGate) -> io::Result<Option<u64>> {
+    fn poll_until_due(&mut self, run_gate: &RunGate) -> io::Result<Option<SwitchSeq>> {
         loop {
             let now = Instant::now();
             if let Some((_, switch_seq)) = self.slice_end.filter(|(end, _)| *end <= now) {
@@ -217,7 +217,7 @@ impl SwitchThread {
 
     /// Stops all processes and reports when they have stopped. If another order arrives first,
     /// nothing is reported.
-    fn stop(&mut self, switch_seq: u64, run_gate: &RunGate) -> io::Result<()> {
+    fn stop(&mut self, switch_seq: SwitchSeq, run_gate: &RunGate) -> io::Result<()> {
         let is_first_stop = run_gate.mark_stopped(Instant::now());
         self.processes.stop(is_first_stop);
         self.interrupt_timer.start(WAIT_INTERRUPT_INTERVALS[0], WAIT_INTERRUPT_INTERVALS[1]);

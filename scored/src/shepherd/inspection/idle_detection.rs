@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use score_proto::idle_notify;
+use score_proto::job_control::SwitchSeq;
 use score_proto::observation::IdleSummary;
 
 use super::ObservedElement;
@@ -82,7 +83,7 @@ impl ObservedElement {
     pub(super) fn take_report(
         &mut self,
         summary: IdleSummary,
-        stop_seq: u64,
+        stop_seq: SwitchSeq,
     ) -> Option<IdleSummary> {
         let is_due = self.last_reported.is_none_or(|(last_summary, last_stop_seq)| {
             last_summary != summary || (summary.idle && last_stop_seq != stop_seq)

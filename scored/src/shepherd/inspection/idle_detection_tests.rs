@@ -52,12 +52,12 @@ impl Fixture {
 #[test]
 fn idle_is_reported_again_after_each_stop_and_busy_is_not() {
     let mut element = Fixture::new().element;
-    let idle = IdleSummary { stop_seq: 3, ..IdleSummary::EMPTY };
-    let mut report = |summary, stop_seq| element.take_report(summary, stop_seq);
+    let idle = IdleSummary { stop_seq: SwitchSeq(3), ..IdleSummary::EMPTY };
+    let mut report = |summary, stop| element.take_report(summary, SwitchSeq(stop));
     assert_eq!(report(IdleSummary::EMPTY, 3), Some(idle));
     assert_eq!(report(IdleSummary::EMPTY, 3), None);
-    assert_eq!(report(IdleSummary::EMPTY, 4), Some(IdleSummary { stop_seq: 4, ..idle }));
-    let busy = IdleSummary { stop_seq: 4, ..IdleSummary::BUSY };
+    assert_eq!(report(IdleSummary::EMPTY, 4), Some(IdleSummary { stop_seq: SwitchSeq(4), ..idle }));
+    let busy = IdleSummary { stop_seq: SwitchSeq(4), ..IdleSummary::BUSY };
     assert_eq!(report(IdleSummary::BUSY, 4), Some(busy));
     assert_eq!(report(IdleSummary::BUSY, 5), None);
 }

@@ -41,7 +41,8 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use score_job::deadlock::{LastRound, ProcessSnapshot};
-use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
+use score_proto::job_control::SwitchSeq;
+use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
 use super::networks::{AdapterOpens, MessageCounters};
 use carea::{CAreas, ThreadSlot};
@@ -82,7 +83,7 @@ struct ObservedElement {
     processes: Vec<ObservedProcess>,
     round_history: LastRound,
     /// And the last stop before that report.
-    last_reported: Option<(IdleSummary, u64)>,
+    last_reported: Option<(IdleSummary, SwitchSeq)>,
     armed: Armed,
     backoff: PollBackoff,
 }
@@ -247,7 +248,7 @@ impl ProcessInspector {
         &self,
         job_time: Duration,
         poll_interval: Duration,
-        stop_seq: u64,
+        stop_seq: SwitchSeq,
         mut report: impl FnMut(u32, IdleSummary),
     ) -> Option<PollResult> {
         let mut inner = match self.0.inner.try_lock() {
@@ -273,7 +274,7 @@ impl ProcessInspector {
     }
 
     /// Samples all processes of an element for the deadlock detection.
-    pub fn sample_round(&self, element: u32, round: u64, stopped: bool) -> ActivitySample {
+    pub fn sample_round(&self, element: u32, round: SampleRound, stopped: bool) -> ActivitySample {
         let nothing = ActivitySample { idle: false, ..ActivitySample::EMPTY };
         let (mut samples, claims) = {
             let inner = self.lock();
