@@ -58,7 +58,6 @@ impl Daemon {
             deadline_timeout,
             self.control_deadline(now),
             self.usage.next_refill(),
-            self.stop_enforcement_timeout(),
             self.login_deadline(now),
             self.service.as_ref().and_then(|service| service.systemd_deadline(now)),
         ];

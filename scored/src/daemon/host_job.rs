@@ -386,9 +386,10 @@ impl HostJob {
         let enforcement = self.stop_enforcer.enforce(now)?;
         match enforcement {
             Enforcement::Freeze { switch_seq, .. } => {
+                let result = job.act(Action::Freeze);
                 // The user may have stopped the shepherd from outside: it goes on when thawed.
                 let _ = job.act(Action::Continue);
-                match job.act(Action::Freeze) {
+                match result {
                     Ok(()) => self.report_stopped(switch_seq),
                     Err(_) => self.stop_enforcer.on_freeze_failed(now),
                 }

@@ -137,7 +137,12 @@ impl Daemon {
 impl Daemon {
     /// The time of the decisions about jobs.
     pub fn job_time(&self) -> MonotonicTime {
-        self.started_at.elapsed()
+        self.to_job_time(Instant::now())
+    }
+
+    /// This moment, as the time of jobs.
+    pub fn to_job_time(&self, moment: Instant) -> MonotonicTime {
+        moment.saturating_duration_since(self.started_at)
     }
 
     /// Something has happened to a job. The effects are carried out by
@@ -443,9 +448,11 @@ impl Daemon {
         }
     }
 
-    /// Sets the slice timer to the next deadline of the gang scheduler.
+    /// Sets the slice timer to the next deadline of the gang scheduler, or to the time at which a
+    /// stop is enforced.
     pub fn set_slice_timer(&mut self) {
-        let due = self.jobs.gang().deadline();
+        let gang_deadline = self.jobs.gang().deadline();
+        let due = gang_deadline.into_iter().chain(self.stop_enforcement_deadline()).min();
         // A timer that has run out is set again, even if the deadline is the same.
         let now = self.job_time();
         if due != self.slice_deadline || due.is_some_and(|due| due <= now) {

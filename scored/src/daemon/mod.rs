@@ -335,6 +335,7 @@ impl Daemon {
             self.turn_clock.iter_mut().for_each(|clock| clock.start_turn(Instant::now()));
             let signalled = self.mark_ready(&events);
             if self.advance_rotation() && self.is_only_switch_threads(&events) {
+                self.set_slice_timer();
                 continue;
             }
             self.end_phase(TurnPhase::Events);

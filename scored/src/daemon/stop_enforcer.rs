@@ -13,6 +13,8 @@ use score_proto::job_control::{
     ElementOrder, JobOrder, ShepherdOrder, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 
+use score_job::cluster::MonotonicTime;
+
 use super::Daemon;
 use super::host_job::HostJob;
 use super::service::LogTopic;
@@ -20,7 +22,8 @@ use super::service::LogTopic;
 /// How late the shepherd may report a stop before the job is frozen.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// The same after the job was frozen for the first time. To be frozen does an honest job no harm.
-const REPEATED_STOP_GRACE: Duration = Duration::from_millis(2);
+/// Most shepherds that run report a stop earlier.
+const REPEATED_STOP_GRACE: Duration = Duration::from_micros(100);
 /// How long a job that cannot be frozen may hold its processors before it is killed.
 const UNSTOPPED_GRACE: Duration = Duration::from_secs(5);
 /// How long the shepherd may take to end a job that its user has killed.
@@ -332,10 +335,10 @@ impl Daemon {
         }
     }
 
-    /// The time until the next stop is enforced.
-    pub fn stop_enforcement_timeout(&self) -> Option<Duration> {
+    /// When the next stop is enforced, as the time of jobs.
+    pub fn stop_enforcement_deadline(&self) -> Option<MonotonicTime> {
         let due = self.host_jobs.values().filter_map(HostJob::stop_deadline).min()?;
-        Some(due.saturating_duration_since(Instant::now()))
+        Some(self.to_job_time(due))
     }
 }
 
