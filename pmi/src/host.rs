@@ -1,0 +1,412 @@
+//! The processes of one host, as their launcher sees them. A state machine without I/O: bytes of a
+//! process in, actions out. The caller moves the entries of a fence between hosts.
+
+use std::collections::BTreeMap;
+
+use crate::key_values::{
+    KeyValueSpace, MAX_KEY_LEN, MAX_NAME_LEN, MAX_VALUE_LEN, MergeError, PutError,
+};
+use crate::request::{Answerer, Request};
+use crate::wire::{Decoder, Message, WireVersion, encode};
+
+/// The key of the fact that says which ranks are on which host.
+const MAPPING_KEY: &str = "PMI_process_mapping";
+/// Attributes of a node, at most: processes of the node share them.
+const MAX_NODE_ATTRIBUTES: usize = 4096;
+
+/// What all processes of a job are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFacts {
+    /// The name of the key-value space; at most [`MAX_NAME_LEN`] bytes.
+    pub space_name: String,
+    /// The number of processes.
+    pub size: u32,
+    /// How many processes the job could have.
+    pub universe_size: u32,
+    /// The number of the program among those of the job.
+    pub app_number: u32,
+    /// Which ranks are on which host: see [`process_mapping`].
+    pub process_mapping: String,
+}
+
+/// Which ranks are on which host, as PMI says it: `(vector,(FIRST,HOSTS,RANKS),...)`: from host
+/// FIRST on, so many hosts have so many consecutive ranks each.
+pub fn process_mapping(ranks_of_hosts: &[u32]) -> String {
+    let mut text = "(vector".to_owned();
+    let mut first = 0;
+    for block in ranks_of_hosts.chunk_by(|one, next| one == next) {
+        text.push_str(&format!(",({first},{},{})", block.len(), block[0]));
+        first += block.len();
+    }
+    text.push(')');
+    text
+}
+
+/// What the caller has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PmiAction {
+    /// Send this to a process.
+    Send {
+        /// The process, by its position among those of the host.
+        process: usize,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// All processes of the host wait in a fence. When the new entries of all hosts have come
+    /// together, they are given to [`PmiHost::merge`], and then [`PmiHost::end_fence`] is called.
+    Fence {
+        /// The new entries of this host.
+        new_entries: Vec<u8>,
+    },
+    /// A process asks for nothing more. It may exit.
+    Finalized {
+        /// The process.
+        process: usize,
+    },
+    /// A process ends the job.
+    Abort {
+        /// The process.
+        process: usize,
+        /// The exit code.
+        code: i32,
+        /// The reason, if there is one.
+        text: String,
+    },
+    /// A process has sent what it may not send. Nothing more is read from it: the job ends.
+    Violation {
+        /// The process.
+        process: usize,
+        /// What it has done, in one line.
+        text: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ProcessState {
+    /// It has not said its version.
+    Connected,
+    Ready,
+    /// It waits for an attribute of the node.
+    AwaitingAttribute(String),
+    InFence,
+    Finalized,
+    /// It has violated the protocol.
+    Refused,
+}
+
+#[derive(Debug)]
+struct Process {
+    state: ProcessState,
+    version: WireVersion,
+    /// Version 2: the thread that waits for an answer, as it calls itself.
+    thread: Option<String>,
+    decoder: Decoder,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct PmiHost {
+    facts: JobFacts,
+    first_rank: u32,
+    processes: Vec<Process>,
+    space: KeyValueSpace,
+    node_attributes: BTreeMap<String, String>,
+}
+
+impl PmiHost {
+    /// A host with so many processes; the first one has this rank.
+    pub fn new(facts: JobFacts, first_rank: u32, process_count: usize) -> Self {
+        let process = || Process {
+            state: ProcessState::Connected,
+            version: WireVersion::One,
+            thread: None,
+            decoder: Decoder::default(),
+        };
+        Self {
+            facts,
+            first_rank,
+            processes: std::iter::repeat_with(process).take(process_count).collect(),
+            space: KeyValueSpace::default(),
+            node_attributes: BTreeMap::new(),
+        }
+    }
+
+    /// A process has sent these bytes.
+    pub fn on_bytes(&mut self, process: usize, bytes: &[u8]) -> Vec<PmiAction> {
+        let mut actions = Vec::new();
+        self.processes[process].decoder.push(bytes);
+        while self.processes[process].state != ProcessState::Refused {
+            let handled = match self.processes[process].decoder.next_message() {
+                Ok(None) => break,
+                Ok(Some(message)) => self.on_message(process, &message, &mut actions),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(text) = handled {
+                self.processes[process].state = ProcessState::Refused;
+                actions.push(PmiAction::Violation { process, text });
+            }
+        }
+        actions
+    }
+
+    /// Whether a process may exit: it has never begun to use PMI, or has finalized.
+    pub fn may_exit(&self, process: usize) -> bool {
+        matches!(self.processes[process].state, ProcessState::Connected | ProcessState::Finalized)
+    }
+
+    /// The processes that wait in a fence.
+    pub fn in_fence(&self) -> impl Iterator<Item = usize> + '_ {
+        let waits = |process: &usize| self.processes[*process].state == ProcessState::InFence;
+        (0..self.processes.len()).filter(waits)
+    }
+
+    /// Entries of a fence, of all hosts. They may come in pieces.
+    ///
+    /// # Errors
+    /// The bytes are no entries, or there are too many.
+    pub fn merge(&mut self, entries: &[u8]) -> Result<(), MergeError> {
+        self.space.merge(entries)
+    }
+
+    /// All entries of the fence have been merged.
+    pub fn end_fence(&mut self) -> Vec<PmiAction> {
+        let waiting: Vec<usize> = self.in_fence().collect();
+        let mut actions = Vec::new();
+        for process in waiting {
+            self.processes[process].state = ProcessState::Ready;
+            let bytes = self.answerer(process).done(["barrier_out", "kvs-fence-response"], &[]);
+            actions.push(PmiAction::Send { process, bytes });
+        }
+        actions
+    }
+
+    fn answerer(&self, process: usize) -> Answerer<'_> {
+        let process = &self.processes[process];
+        Answerer { version: process.version, thread: process.thread.as_deref() }
+    }
+
+    fn on_message(
+        &mut self,
+        process: usize,
+        message: &Message,
+        actions: &mut Vec<PmiAction>,
+    ) -> Result<(), String> {
+        let request = Request::parse(message).map_err(|error| error.to_string())?;
+        self.processes[process].thread = message.field("thrid").map(str::to_owned);
+        match (&self.processes[process].state, &request) {
+            (ProcessState::Connected, Request::Init(_)) => {}
+            (ProcessState::Connected, _) => {
+                return Err(format!("PMI command '{}' before init", message.command));
+            }
+            (ProcessState::Ready, Request::Init(_)) => {
+                return Err("PMI init for the second time".to_owned());
+            }
+            (ProcessState::Ready, _) if message.version == self.processes[process].version => {}
+            (ProcessState::Ready, _) => {
+                return Err(format!("PMI command '{}' of another version", message.command));
+            }
+            (ProcessState::Finalized | ProcessState::Refused, _) => {
+                return Err(format!("PMI command '{}' after finalize", message.command));
+            }
+            (ProcessState::AwaitingAttribute(_) | ProcessState::InFence, _) => {
+                let command = &message.command;
+                return Err(format!("PMI command '{command}' before the answer to another one"));
+            }
+        }
+        self.on_request(process, request, actions);
+        Ok(())
+    }
+
+    fn on_request(&mut self, process: usize, request: Request, actions: &mut Vec<PmiAction>) {
+        let bytes = match request {
+            Request::Init(version) => {
+                self.processes[process].state = ProcessState::Ready;
+                self.processes[process].version = version;
+                let (version, subversion) = match version {
+                    WireVersion::One => ("1", "1"),
+                    WireVersion::Two => ("2", "0"),
+                };
+                let fields =
+                    [("pmi_version", version), ("pmi_subversion", subversion), ("rc", "0")];
+                encode(WireVersion::One, "response_to_init", &fields)
+            }
+            Request::Fence => {
+                self.processes[process].state = ProcessState::InFence;
+                if self.in_fence().count() == self.processes.len() {
+                    let new_entries = self.space.take_new_entries();
+                    actions.push(PmiAction::Fence { new_entries });
+                }
+                return;
+            }
+            Request::Finalize => {
+                self.processes[process].state = ProcessState::Finalized;
+                actions.push(PmiAction::Finalized { process });
+                self.answerer(process).done(["finalize_ack", "finalize-response"], &[])
+            }
+            Request::Abort { code, text } => {
+                actions.push(PmiAction::Abort { process, code, text });
+                return;
+            }
+            Request::NodeAttribute { key, wait: true }
+                if !self.node_attributes.contains_key(&key) =>
+            {
+                self.processes[process].state = ProcessState::AwaitingAttribute(key);
+                return;
+            }
+            Request::PutNodeAttribute { key, value } => {
+                let names = ["", "info-putnodeattr-response"];
+                match self.put_node_attribute(&key, value) {
+                    Ok(()) => {
+                        let bytes = self.answerer(process).done(names, &[]);
+                        actions.push(PmiAction::Send { process, bytes });
+                        return self.answer_awaiting(&key, actions);
+                    }
+                    Err(error) => self.answerer(process).failed(names, &error.to_string()),
+                }
+            }
+            Request::Put { key, value } => {
+                let names = ["put_result", "kvs-put-response"];
+                let result = self.space.put(&key, &value);
+                let answerer = self.answerer(process);
+                match result {
+                    Ok(()) => answerer.done(names, &[]),
+                    Err(error) => answerer.failed(names, &error.to_string()),
+                }
+            }
+            query => self.answer_query(process, &query),
+        };
+        actions.push(PmiAction::Send { process, bytes });
+    }
+
+    /// The answer to a request that changes nothing.
+    fn answer_query(&self, process: usize, request: &Request) -> Vec<u8> {
+        let answerer = self.answerer(process);
+        let facts = &self.facts;
+        let [size, universe_size, app_number, max_name, max_key, max_value, rank] = [
+            facts.size as usize,
+            facts.universe_size as usize,
+            facts.app_number as usize,
+            MAX_NAME_LEN,
+            MAX_KEY_LEN,
+            MAX_VALUE_LEN,
+            self.first_rank as usize + process,
+        ]
+        .map(|number| number.to_string());
+        match request {
+            Request::FullInit => {
+                let fields = [
+                    ("rank", rank.as_str()),
+                    ("size", &size),
+                    ("appnum", &app_number),
+                    ("debugged", "FALSE"),
+                    ("pmiverbose", "0"),
+                ];
+                answerer.done(["", "fullinit-response"], &fields)
+            }
+            Request::Maxes => {
+                let fields = [
+                    ("kvsname_max", max_name.as_str()),
+                    ("keylen_max", &max_key),
+                    ("vallen_max", &max_value),
+                ];
+                answerer.done(["maxes", ""], &fields)
+            }
+            Request::AppNumber => answerer.done(["appnum", ""], &[("appnum", &app_number)]),
+            Request::UniverseSize => {
+                answerer.done(["universe_size", ""], &[("size", &universe_size)])
+            }
+            Request::SpaceName => {
+                let name = match answerer.version {
+                    WireVersion::One => "kvsname",
+                    WireVersion::Two => "jobid",
+                };
+                answerer.done(["my_kvsname", "job-getid-response"], &[(name, &facts.space_name)])
+            }
+            Request::Get { space, key } => {
+                let is_known = space.as_ref().is_none_or(|name| *name == facts.space_name);
+                let value = self.space.get(key).or_else(|| self.job_fact(key));
+                answerer.value(["get_result", "kvs-get-response"], value.filter(|_| is_known))
+            }
+            Request::JobAttribute(key) => {
+                let value = match key.as_str() {
+                    "universeSize" => Some(universe_size.as_str()),
+                    key => self.job_fact(key),
+                };
+                answerer.value(["", "info-getjobattr-response"], value)
+            }
+            Request::NodeAttribute { key, .. } => {
+                let value = self.node_attributes.get(key).map(String::as_str);
+                answerer.value(["", "info-getnodeattr-response"], value)
+            }
+            Request::Unsupported(name) => {
+                answerer.failed([name, name], "not supported by this launcher")
+            }
+            // These change something.
+            Request::Init(_)
+            | Request::Put { .. }
+            | Request::PutNodeAttribute { .. }
+            | Request::Fence
+            | Request::Finalize
+            | Request::Abort { .. } => Vec::new(),
+        }
+    }
+
+    fn job_fact(&self, key: &str) -> Option<&str> {
+        (key == MAPPING_KEY).then_some(self.facts.process_mapping.as_str())
+    }
+
+    fn put_node_attribute(&mut self, key: &str, value: String) -> Result<(), PutError> {
+        if key.is_empty() || key.len() > MAX_KEY_LEN {
+            return Err(PutError::Key);
+        }
+        if value.len() > MAX_VALUE_LEN {
+            return Err(PutError::Value);
+        }
+        if self.node_attributes.contains_key(key) {
+            return Err(PutError::Duplicate);
+        }
+        if self.node_attributes.len() >= MAX_NODE_ATTRIBUTES {
+            return Err(PutError::Full);
+        }
+        self.node_attributes.insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    /// Answers the processes that wait for an attribute of the node.
+    fn answer_awaiting(&mut self, key: &str, actions: &mut Vec<PmiAction>) {
+        for process in 0..self.processes.len() {
+            let state = &mut self.processes[process].state;
+            if !matches!(state, ProcessState::AwaitingAttribute(awaited) if awaited == key) {
+                continue;
+            }
+            *state = ProcessState::Ready;
+            let request = Request::NodeAttribute { key: key.to_owned(), wait: false };
+            let bytes = self.answer_query(process, &request);
+            actions.push(PmiAction::Send { process, bytes });
+        }
+    }
+}
+
+/// Two processes of a job: both send hostile bytes.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let facts = JobFacts {
+        space_name: "kvs".to_owned(),
+        size: 2,
+        universe_size: 2,
+        app_number: 0,
+        process_mapping: process_mapping(&[2]),
+    };
+    let mut host = PmiHost::new(facts, 0, 2);
+    for (index, piece) in bytes.chunks(64).enumerate() {
+        for action in host.on_bytes(index % 2, piece) {
+            if let PmiAction::Fence { new_entries } = action {
+                assert_eq!(host.merge(&new_entries), Ok(()));
+                assert_eq!(host.end_fence().len(), 2);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

@@ -1,0 +1,183 @@
+//! The key-value space of a job. Processes put entries into it. After a fence every process of the
+//! job may get them: until then an entry is known on its host only. A fence transports the new
+//! entries of each host to all hosts, as bytes whose meaning only this file knows.
+
+use std::collections::BTreeMap;
+
+/// The longest name of a space, key and value, in bytes. MPICH's own launcher has the same.
+pub const MAX_NAME_LEN: usize = 256;
+/// See [`MAX_NAME_LEN`].
+pub const MAX_KEY_LEN: usize = 64;
+/// See [`MAX_NAME_LEN`].
+pub const MAX_VALUE_LEN: usize = 1024;
+/// The largest number of bytes of all keys and values of a job.
+pub const MAX_SPACE_BYTES: usize = 64 << 20;
+/// The bytes of the two lengths of an entry.
+const ENTRY_OVERHEAD_LEN: usize = 4;
+
+/// Why an entry is not put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// The key is empty, or longer than [`MAX_KEY_LEN`].
+    #[error("a key has 1 to {MAX_KEY_LEN} bytes")]
+    Key,
+    /// The value is longer than [`MAX_VALUE_LEN`].
+    #[error("a value has at most {MAX_VALUE_LEN} bytes")]
+    Value,
+    /// The key has a value.
+    #[error("the key has a value")]
+    Duplicate,
+    /// All entries together have [`MAX_SPACE_BYTES`].
+    #[error("the key-value space of a job has at most {MAX_SPACE_BYTES} bytes")]
+    Full,
+}
+
+/// Bytes of a fence that are no entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed entries of the key-value space")]
+pub struct MergeError;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct KeyValueSpace {
+    entries: BTreeMap<String, String>,
+    bytes: usize,
+    /// The entries of this host that the next fence transports.
+    new_entries: Vec<u8>,
+}
+
+impl KeyValueSpace {
+    /// A process of this host adds an entry.
+    ///
+    /// # Errors
+    /// Why it is not added.
+    pub fn put(&mut self, key: &str, value: &str) -> Result<(), PutError> {
+        check(key, value)?;
+        if self.entries.contains_key(key) {
+            return Err(PutError::Duplicate);
+        }
+        self.insert(key, value)?;
+        for text in [key, value] {
+            // Both are short.
+            self.new_entries.extend_from_slice(&(text.len() as u16).to_le_bytes());
+            self.new_entries.extend_from_slice(text.as_bytes());
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, key: &str, value: &str) -> Result<(), PutError> {
+        let len = entry_len(key, value);
+        if self.bytes + len > MAX_SPACE_BYTES {
+            return Err(PutError::Full);
+        }
+        self.bytes += len;
+        if let Some(earlier) = self.entries.insert(key.to_owned(), value.to_owned()) {
+            self.bytes -= entry_len(key, &earlier);
+        }
+        Ok(())
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.entries.get(key).map(String::as_str)
+    }
+
+    /// Takes the entries that a fence has to transport.
+    pub fn take_new_entries(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.new_entries)
+    }
+
+    /// Adds the entries of a fence. All hosts get the same bytes, which may come in pieces between
+    /// entries. If hosts have given values to one key, all of them have the last one afterwards.
+    ///
+    /// # Errors
+    /// The bytes are no entries, or there are too many. Entries before the error have been added.
+    pub fn merge(&mut self, mut bytes: &[u8]) -> Result<(), MergeError> {
+        while !bytes.is_empty() {
+            let (key, rest) = split_text(bytes)?;
+            let (value, rest) = split_text(rest)?;
+            check(key, value).map_err(|_| MergeError)?;
+            self.insert(key, value).map_err(|_| MergeError)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+}
+
+fn entry_len(key: &str, value: &str) -> usize {
+    key.len() + value.len() + ENTRY_OVERHEAD_LEN
+}
+
+fn check(key: &str, value: &str) -> Result<(), PutError> {
+    if key.is_empty() || key.len() > MAX_KEY_LEN {
+        return Err(PutError::Key);
+    }
+    if value.len() > MAX_VALUE_LEN { Err(PutError::Value) } else { Ok(()) }
+}
+
+fn split_text(bytes: &[u8]) -> Result<(&str, &[u8]), MergeError> {
+    let (len, rest) = bytes.split_first_chunk().ok_or(MergeError)?;
+    let (text, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into()).ok_or(MergeError)?;
+    Ok((std::str::from_utf8(text).map_err(|_| MergeError)?, rest))
+}
+
+/// Reads hostile bytes as the entries of a fence.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let mut space = KeyValueSpace::default();
+    if space.merge(bytes).is_ok() {
+        assert!(space.bytes <= bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_two_hosts_are_everywhere_after_a_fence() {
+        let mut hosts = [KeyValueSpace::default(), KeyValueSpace::default()];
+        hosts[0].put("a", "1").unwrap();
+        hosts[1].put("b", "").unwrap();
+        assert_eq!((hosts[0].get("a"), hosts[1].get("a")), (Some("1"), None));
+        let entries: Vec<u8> = hosts.iter_mut().flat_map(KeyValueSpace::take_new_entries).collect();
+        for host in &mut hosts {
+            host.merge(&entries).unwrap();
+            assert_eq!((host.get("a"), host.get("b")), (Some("1"), Some("")));
+            assert_eq!(host.take_new_entries(), Vec::<u8>::new(), "nothing is sent twice");
+            assert_eq!(host.bytes, 2 * ENTRY_OVERHEAD_LEN + 3);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_refused_with_the_reason() {
+        let mut space = KeyValueSpace::default();
+        let (key, value) = ("k".repeat(MAX_KEY_LEN), "v".repeat(MAX_VALUE_LEN));
+        assert_eq!(space.put(&key, &value), Ok(()));
+        assert_eq!(space.put(&key, "other"), Err(PutError::Duplicate));
+        assert_eq!(space.put("", "x"), Err(PutError::Key));
+        assert_eq!(space.put(&(key + "k"), "x"), Err(PutError::Key));
+        assert_eq!(space.put("x", &(value + "v")), Err(PutError::Value));
+    }
+
+    #[test]
+    fn the_bytes_of_a_space_are_bounded() {
+        let mut space = KeyValueSpace::default();
+        let value = "v".repeat(MAX_VALUE_LEN);
+        let added = (0..).take_while(|number| space.put(&format!("{number:08}"), &value).is_ok());
+        assert_eq!(added.count(), MAX_SPACE_BYTES / (8 + MAX_VALUE_LEN + ENTRY_OVERHEAD_LEN));
+        assert_eq!(space.put("one more", &value), Err(PutError::Full));
+        let mut other = KeyValueSpace::default();
+        other.put("one more", &value).unwrap();
+        assert_eq!(space.merge(&other.take_new_entries()), Err(MergeError));
+    }
+
+    #[test]
+    fn malformed_entries_are_refused() {
+        let long_key = [&[65, 0][..], &[b'k'; 65], &[0, 0]].concat();
+        for bytes in
+            [&[1][..], &[2, 0, b'a'], &[1, 0, b'a'], &[0, 0, 0, 0], &[1, 0, 0xff, 0, 0], &long_key]
+        {
+            assert_eq!(KeyValueSpace::default().merge(bytes), Err(MergeError), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! PMI, the process management interface by which MPICH and its relatives start: a process asks
+//! its launcher who it is, and processes exchange their addresses in a key-value space. This crate
+//! has the launcher's side of versions 1 and 2, without I/O.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `wire.rs` | messages as they are on the socket of a process |
+//! | `key_values.rs` | the key-value space of a job, and what a fence transports |
+//! | `request.rs` | what a message asks for, whatever its version |
+//! | `host.rs` | the processes of one host: requests, fences, attributes of the node |
+//!
+//! Every process of a job is hostile until its message has been checked: lengths and the bytes of
+//! the whole space are bounded.
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod key_values;
+pub mod request;
+pub mod wire;
+
+/// Reads hostile bytes as messages of a process, and as entries of a fence.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    host::fuzz(bytes);
+    key_values::fuzz(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_corpus_is_read_without_a_panic() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/pmi");
+        let inputs: Vec<_> = std::fs::read_dir(folder).unwrap().flatten().collect();
+        assert!(inputs.len() > 10);
+        inputs.iter().for_each(|input| super::fuzz(&std::fs::read(input.path()).unwrap()));
+    }
+}
