@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::SessionJobId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, SERVER, User};
 
@@ -20,7 +21,7 @@ const MAX_BYPASSES: u32 = 32;
 #[derive(Debug)]
 pub struct UserSession {
     user: User,
-    jobs: BTreeMap<u64, JobId>,
+    jobs: BTreeMap<SessionJobId, JobId>,
 }
 
 /// The resources that one user occupies.
@@ -34,7 +35,7 @@ pub struct UserUsage {
 #[derive(Debug)]
 pub struct ClusterJob {
     session: SessionId,
-    tag: u64,
+    tag: SessionJobId,
     pub(super) uid: u32,
     request: JobRequest,
     state: State,
@@ -158,14 +159,19 @@ impl ServerState {
         self.actions.push(ClusterAction::SessionClosed { session, reason });
     }
 
-    pub(super) fn on_submit(&mut self, session: SessionId, tag: u64, request: JobRequest) {
+    pub(super) fn on_submit(&mut self, session: SessionId, tag: SessionJobId, request: JobRequest) {
         match self.accept(session, tag, request) {
             Ok(()) => {}
             Err(reason) => self.actions.push(ClusterAction::Refused { session, tag, reason }),
         }
     }
 
-    fn accept(&mut self, session: SessionId, tag: u64, request: JobRequest) -> Result<(), String> {
+    fn accept(
+        &mut self,
+        session: SessionId,
+        tag: SessionJobId,
+        request: JobRequest,
+    ) -> Result<(), String> {
         let found = self.sessions.get(&session).ok_or("no user has logged in to this session")?;
         let uid = found.user.uid;
         if found.jobs.contains_key(&tag) {
@@ -425,7 +431,7 @@ impl ServerState {
         }
     }
 
-    pub(super) fn on_cancel(&mut self, session: SessionId, tag: u64, now: MonotonicTime) {
+    pub(super) fn on_cancel(&mut self, session: SessionId, tag: SessionJobId, now: MonotonicTime) {
         let job = self.sessions.get(&session).and_then(|found| found.jobs.get(&tag).copied());
         if let Some(job) = job {
             self.end_job(job, "its user has ended it", now);

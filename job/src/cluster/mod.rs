@@ -38,6 +38,7 @@
 use std::time::Duration;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::SessionJobId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, User};
 
@@ -226,7 +227,7 @@ pub enum ClusterEvent {
         /// The session of the job.
         session: SessionId,
         /// The session's own number for the job, repeated in the answer.
-        tag: u64,
+        tag: SessionJobId,
         /// The request.
         request: JobRequest,
     },
@@ -235,7 +236,7 @@ pub enum ClusterEvent {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
     },
     /// The session has ended.
     Logout {
@@ -296,7 +297,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// The job.
         job: JobId,
     },
@@ -305,7 +306,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// One line.
         reason: String,
     },
@@ -314,7 +315,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// The job.
         job: JobId,
         /// Hosts and processes.
@@ -334,7 +335,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// The job.
         job: JobId,
         /// The code of [`ClusterEvent::Finished`], if the job has finished.

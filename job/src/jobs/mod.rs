@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use score_proto::client_session::SESSION_JOB;
+use score_proto::ids::SessionJobId;
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
     ShepherdReport, SwitchOrder, SwitchReport,
@@ -44,7 +45,7 @@ pub struct ClientJob {
     /// The session.
     pub session_key: usize,
     /// The number that scrun has given the job. [`SESSION_JOB`] stands for the session itself.
-    pub job: u32,
+    pub job: SessionJobId,
 }
 
 impl ClientJob {

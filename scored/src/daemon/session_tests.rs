@@ -18,12 +18,12 @@ fn a_slow_reader_gets_no_more_metrics_but_everything_else() {
         Transport::Remote { .. } => 0,
     };
     for _ in 0..10_000 {
-        session.send(1, &ServerMessage::Metrics(metrics.clone()));
+        session.send(SessionJobId(1), &ServerMessage::Metrics(metrics.clone()));
         session.flush();
     }
     assert!(backlog(&session) < SLOW_READER_BYTES + 4096, "{}", backlog(&session));
     let before = backlog(&session);
-    session.send(1, &ServerMessage::StdinClosed);
+    session.send(SessionJobId(1), &ServerMessage::StdinClosed);
     assert!(backlog(&session) > before);
     drop(remote);
 }
@@ -89,7 +89,11 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
 fn a_message_may_be_long_after_the_login_only() {
     let long = JobRequest::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
     let mut bytes = hello();
-    frame::encode(&JobMessage { job: 1, message: UserRequest::Job(long) }, &mut bytes).unwrap();
+    frame::encode(
+        &JobMessage { job: SessionJobId(1), message: UserRequest::Job(long) },
+        &mut bytes,
+    )
+    .unwrap();
     for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
         let (mut session, _poll, mut remote) = connected_session(owner);
         remote.write_all(&bytes).unwrap();

@@ -2,6 +2,7 @@
 //! cargo test -p score-job cluster` replays it, with `SCORE_SIM_TRACE=1` line by line.
 //! `SCORE_SIM_SEEDS=100000` runs many.
 
+use score_proto::ids::SessionJobId;
 use score_proto::peer_message::{HostId, SERVER};
 use score_tree::range_tree::Subtree;
 
@@ -285,12 +286,12 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
             memory: 0,
             spec_bytes: 1,
         };
-        sim.submissions.insert((session, 1), Default::default());
-        sim.deliver_to_server(ClusterEvent::Submit { session, tag: 1, request });
+        sim.submissions.insert((session, SessionJobId(1)), Default::default());
+        sim.deliver_to_server(ClusterEvent::Submit { session, tag: SessionJobId(1), request });
         sim.run_until(sim.now + MonotonicTime::from_millis(10));
         sim.kill(1, power);
         sim.run_until(sim.now + DETECTION_BOUND);
-        let submission = &sim.submissions[&(session, 1)];
+        let submission = &sim.submissions[&(session, SessionJobId(1))];
         // `check_end` has verified that no host was blamed.
         assert!(submission.started_at.is_some() && submission.ended, "{submission:?}");
         assert_eq!(sim.server.as_ref().unwrap().host_named("c1"), Some(1));

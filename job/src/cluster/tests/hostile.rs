@@ -2,6 +2,7 @@
 //! not panic, and their memory stays within its limits.
 
 use proptest::prelude::*;
+use score_proto::ids::SessionJobId;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
@@ -114,6 +115,10 @@ fn session() -> impl Strategy<Value = SessionId> {
     })
 }
 
+fn session_job() -> impl Strategy<Value = SessionJobId> {
+    (0u32..9).prop_map(SessionJobId)
+}
+
 fn request() -> impl Strategy<Value = JobRequest> {
     let shape = prop_oneof![
         any::<(u32, u32)>()
@@ -171,9 +176,10 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
             session,
             user: User { uid, gid: 0, name: OsBytes(Vec::new()) },
         }),
-        6 => (session(), 0u64..9, request())
+        6 => (session(), session_job(), request())
             .prop_map(|(session, tag, request)| ClusterEvent::Submit { session, tag, request }),
-        1 => (session(), 0u64..9).prop_map(|(session, tag)| ClusterEvent::Cancel { session, tag }),
+        1 => (session(), session_job())
+            .prop_map(|(session, tag)| ClusterEvent::Cancel { session, tag }),
         1 => session().prop_map(|session| ClusterEvent::Logout { session }),
         2 => (0u32..20, 0u32..9).prop_map(|(job, end)| {
             ClusterEvent::Released { job, hosts: NodeSet::from(0..end) }

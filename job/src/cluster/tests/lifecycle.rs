@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::SessionJobId;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
@@ -99,8 +100,8 @@ pub(super) fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
     }
 }
 
-pub(super) fn submit(number: u64, tag: u64, request: JobRequest) -> ClusterEvent {
-    ClusterEvent::Submit { session: session(number), tag, request }
+pub(super) fn submit(number: u64, tag: u32, request: JobRequest) -> ClusterEvent {
+    ClusterEvent::Submit { session: session(number), tag: SessionJobId(tag), request }
 }
 
 /// A cluster with all its hosts up and one user logged in as session 1.
@@ -169,7 +170,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     );
     let start = |job, incarnation| ClusterAction::Start {
         session: session(1),
-        tag: 5,
+        tag: SessionJobId(5),
         job,
         shares: vec![share(1, 4)],
         incarnations: vec![incarnation],
@@ -180,8 +181,13 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
         [start(1, Incarnation(100))]
     );
     assert_eq!(cluster.on(ClusterEvent::Finished { job: 1, code: 3 }, at_second(2)), []);
-    let ended =
-        ClusterAction::Ended { session: session(1), tag: 5, job: 1, code: Some(3), reason: None };
+    let ended = ClusterAction::Ended {
+        session: session(1),
+        tag: SessionJobId(5),
+        job: 1,
+        code: Some(3),
+        reason: None,
+    };
     let released = |job| ClusterEvent::Released { job, hosts: NodeSet::one(0) };
     assert_eq!(cluster.on(released(1), at_second(2)), [ended]);
     assert_eq!(cluster.on(released(1), at_second(2)), []);
@@ -209,7 +215,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let (code, reason) = (None, Some(text));
     assert_eq!(
         actions[2],
-        ClusterAction::Ended { session: session(1), tag: 5, job: 2, code, reason }
+        ClusterAction::Ended { session: session(1), tag: SessionJobId(5), job: 2, code, reason }
     );
     assert_eq!(actions.len(), 3);
 
@@ -287,7 +293,7 @@ fn a_job_that_does_not_fit_is_refused_or_queues_as_requested() {
     let never = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true);
     let refused = cluster.on(submit(1, 3, never), at_second(0));
     assert!(reason(&refused).contains("2 of the cluster have 8 processors"), "{refused:?}");
-    let queued = ClusterAction::Queued { session: session(1), tag: 4, job: 2 };
+    let queued = ClusterAction::Queued { session: session(1), tag: SessionJobId(4), job: 2 };
     assert_eq!(cluster.on(submit(1, 4, request(large, true)), at_second(0)), [queued]);
     assert!(
         started(
@@ -436,7 +442,7 @@ fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
     for round in 1..200 {
         // The first user always has one running and one waiting job.
         let actions = cluster.on(
-            submit(1, round, request(AllocationRequest::FewestHosts(1), true)),
+            submit(1, round as u32, request(AllocationRequest::FewestHosts(1), true)),
             at_second(round),
         );
         passed += started(&actions).len();
@@ -535,10 +541,8 @@ fn only_its_user_root_and_operators_end_a_job() {
 fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
     let mut cluster = cluster(1, 2);
     cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(2), false)), at_second(0));
-    assert!(matches!(
-        cluster.on(ClusterEvent::Cancel { session: session(1), tag: 1 }, at_second(1))[..],
-        [ClusterAction::End { job: 1, .. }]
-    ));
+    let cancel = ClusterEvent::Cancel { session: session(1), tag: SessionJobId(1) };
+    assert!(matches!(cluster.on(cancel, at_second(1))[..], [ClusterAction::End { job: 1, .. }]));
     assert!(
         !cluster
             .on(ClusterEvent::Tick, at_second(5))

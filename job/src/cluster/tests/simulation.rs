@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use score_proto::ids::SessionJobId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
@@ -188,7 +189,7 @@ pub struct Simulation {
     pub server: Option<ServerState>,
     masters: BTreeMap<JobId, Master>,
     config: ClusterConfig,
-    pub submissions: BTreeMap<(SessionId, u64), Observed>,
+    pub submissions: BTreeMap<(SessionId, SessionJobId), Observed>,
     pub sessions: BTreeSet<SessionId>,
     /// Percent of the membership messages that arrive a second time, later.
     pub duplicate_percent: u64,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use score_proto::ids::SessionJobId;
 use score_proto::job_control::{JobStart, Owner};
 use score_proto::message::{
     ElementSpec, HostSpec, Input as StandardInput, JobRequest, JobSpec, OsBytes, Output,
@@ -88,7 +89,7 @@ impl World {
         let to_share =
             |(host, procs): &(usize, u32)| HostShare { host: *host as u32, procs: *procs };
         let allocations = shares.iter().map(to_share).collect();
-        let client_job = ClientJob { session_key: uid as usize, job };
+        let client_job = ClientJob { session_key: uid as usize, job: SessionJobId(job) };
         let new_job = NewJob { start, placement, client_job, allocations };
         self.input(SERVER_HOST, Input::Begin(Box::new(new_job)));
     }

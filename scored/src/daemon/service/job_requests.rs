@@ -5,6 +5,7 @@ use score_job::limits::JobLimits;
 use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
+use score_proto::ids::SessionJobId;
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::network;
 use score_proto::nodeset::NodeSet;
@@ -51,13 +52,13 @@ impl Daemon {
         };
         let Some(session) = self.sessions.get_mut(client_job.session_key) else { return };
         session.add_job(client_job.job, Some(Box::new(spec)));
-        let tag = client_job.job.into();
+        let tag = client_job.job;
         self.step_server(cluster::ClusterEvent::Submit { session: id, tag, request });
     }
 
     /// A user cancels a job that is queued.
-    pub fn cancel_request(&mut self, session: SessionId, job: u32) {
-        self.step_server(cluster::ClusterEvent::Cancel { session, tag: job.into() });
+    pub fn cancel_request(&mut self, session: SessionId, job: SessionJobId) {
+        self.step_server(cluster::ClusterEvent::Cancel { session, tag: job });
     }
 
     /// Checks that each of these networks has a host. Otherwise a job would wait for it in vain.

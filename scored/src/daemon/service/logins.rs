@@ -10,6 +10,7 @@ use score_job::host::usage::forward_cost;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
+use score_proto::ids::SessionJobId;
 use score_proto::job_control::Owner;
 use score_proto::message::{Login, ServerMessage, UserRequest};
 use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
@@ -517,12 +518,18 @@ impl Daemon {
     }
 
     /// The job with this tag in a session, by the session's cluster-wide id.
-    pub(super) fn client_job(&self, id: SessionId, tag: u64) -> Option<ClientJob> {
+    pub(super) fn client_job(&self, id: SessionId, tag: SessionJobId) -> Option<ClientJob> {
         let session_key = self.session_key(id)?;
-        Some(ClientJob { session_key, job: u32::try_from(tag).ok()? })
+        Some(ClientJob { session_key, job: tag })
     }
 
-    pub(super) fn refuse_client_job(&mut self, id: SessionId, tag: u64, reason: &str, code: u8) {
+    pub(super) fn refuse_client_job(
+        &mut self,
+        id: SessionId,
+        tag: SessionJobId,
+        reason: &str,
+        code: u8,
+    ) {
         if let Some(client_job) = self.client_job(id, tag) {
             self.refuse(client_job, reason.to_owned(), code);
         }

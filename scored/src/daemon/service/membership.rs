@@ -132,7 +132,7 @@ impl Daemon {
                 self.on_job_ended(self.client_job(session, tag), job, reason);
             }
             ClusterAction::SessionClosed { session, reason } => {
-                self.refuse_client_job(session, SESSION_JOB.into(), &reason, 2);
+                self.refuse_client_job(session, SESSION_JOB, &reason, 2);
             }
             ClusterAction::Log(line) => warn(&line),
         }

@@ -1,6 +1,7 @@
 //! The simulated loops of server and daemons, and the simulated users.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::SessionJobId;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, Incarnation, SERVER, User};
@@ -164,7 +165,7 @@ impl Simulation {
     fn check_end(
         &mut self,
         session: SessionId,
-        tag: u64,
+        tag: SessionJobId,
         code: Option<u8>,
         reason: Option<String>,
     ) {
@@ -242,7 +243,7 @@ impl Simulation {
     }
 
     pub fn submit(&mut self, session: SessionId) {
-        let tag = self.unique_id();
+        let tag = SessionJobId(self.unique_id() as u32);
         let host_count = self.hosts.len() as u64;
         let shape = match self.random.below(5) {
             0 => AllocationRequest::HostsByProcs {

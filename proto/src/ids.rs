@@ -1,0 +1,46 @@
+//! Numbers that identify something. Each has a type of its own, so that none is taken for another.
+//! All of them are encoded and printed as the bare number.
+//!
+//! | type | identifies | chosen by | unique |
+//! |---|---|---|---|
+//! | [`SessionJobId`] | a job for its scrun | scrun | in its session, while the job lasts |
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Serialize};
+
+/// The text of an id is that of its number, with the same options of width and fill.
+macro_rules! display_as_number {
+    ($($id:ty),+) => {$(
+        impl Display for $id {
+            fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+                Display::fmt(&self.0, formatter)
+            }
+        }
+    )+};
+}
+
+display_as_number!(SessionJobId);
+
+/// The number of a job within its session.
+///
+/// The client chooses it when it submits the job: any number except
+/// [`crate::client_session::SESSION_JOB`] that no other job of the session has. It is free again
+/// after the job's last message. Jobs of different sessions may have the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SessionJobId(pub u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_encoded_and_printed_as_its_number() {
+        for number in [0, 7, 300, u32::MAX] {
+            let bytes = postcard::to_allocvec(&number).unwrap();
+            assert_eq!(postcard::to_allocvec(&SessionJobId(number)).unwrap(), bytes);
+            assert_eq!(SessionJobId(number).to_string(), number.to_string());
+        }
+        assert_eq!(format!("{:>4}", SessionJobId(7)), "   7");
+    }
+}
