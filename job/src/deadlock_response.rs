@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{ElementOrder, Placement};
 use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
 
@@ -188,7 +189,7 @@ impl DeadlockResponse {
 
 /// The report for the user.
 pub fn deadlock_report(
-    job: u32,
+    job: JobId,
     name: &str,
     waits: &[WaitState],
     placement: &Placement,
@@ -330,7 +331,7 @@ mod tests {
         let placement = Placement::new(JobIncarnation(0), hosts);
         let mut waits: Vec<WaitState> = (0..100).map(wait).collect();
         waits[1].waiting_for = 3;
-        let lines = deadlock_report(7, "a.out", &waits, &placement);
+        let lines = deadlock_report(JobId(7), "a.out", &waits, &placement);
         assert_eq!(lines[0], "job 7: deadlock: no process of a.out can go on");
         assert_eq!(
             lines[1],

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use score_proto::exit_code::EXIT_DEADLOCK;
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     ElementOrder, ElementReport, FileRequest, JobOrder, JobReport, JobStart, Order, OutputReport,
     Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport,
@@ -96,7 +97,7 @@ struct StageElement {
 /// A job.
 #[derive(Debug)]
 pub struct JobMaster {
-    number: u32,
+    number: JobId,
     placement: Placement,
     /// Names and kinds of the programs, by stage.
     stage_programs: Vec<Vec<(String, ProgramKind)>>,

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use score_proto::exit_code::EXIT_DEADLOCK;
+use score_proto::ids::JobId;
 use score_proto::job_control::Status;
 use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
 use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
@@ -27,7 +28,7 @@ fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
     let placement = Placement::new(JobIncarnation(0), hosts);
-    JobMaster::begin(JobStart { job: 7, secret: 1, spec, owner: None }, placement).0
+    JobMaster::begin(JobStart { job: JobId(7), secret: 1, spec, owner: None }, placement).0
 }
 
 const READY: Report = Report::Job(JobReport::Ready);
@@ -44,7 +45,7 @@ fn started(shape: &[usize], kind: ProgramKind) -> JobMaster {
     let actions = report(&mut job, READY);
     assert_eq!(
         actions[0],
-        MasterAction::ToClient(ServerMessage::Accepted { job: 7, nodes: NODES, hosts: 2 })
+        MasterAction::ToClient(ServerMessage::Accepted { job: JobId(7), nodes: NODES, hosts: 2 })
     );
     assert_eq!(actions[1..], [MasterAction::Gang(GangRequest::Enter)]);
     assert_eq!(

@@ -3,6 +3,7 @@
 //!
 //! | type | identifies | chosen by | unique |
 //! |---|---|---|---|
+//! | [`JobId`] | a job | its cluster, or its single-user daemon | there, among jobs of one time |
 //! | [`SessionJobId`] | a job for its scrun | scrun | in its session, while the job lasts |
 
 use std::fmt::{self, Display, Formatter};
@@ -20,7 +21,16 @@ macro_rules! display_as_number {
     )+};
 }
 
-display_as_number!(SessionJobId);
+display_as_number!(JobId, SessionJobId);
+
+/// A job's number, from 1, which `sc_getpid` returns.
+///
+/// The server of the cluster assigns it or, in single-user mode, scrun's own daemon. No two jobs of
+/// that daemon have it at the same time. The server counts on when it restarts, and begins with 1
+/// again after `i32::MAX`: where a message may be late,
+/// [`JobIncarnation`](crate::peer_message::JobIncarnation) says which job of this number is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct JobId(pub u32);
 
 /// The number of a job within its session.
 ///
@@ -38,6 +48,7 @@ mod tests {
     fn an_id_is_encoded_and_printed_as_its_number() {
         for number in [0, 7, 300, u32::MAX] {
             let bytes = postcard::to_allocvec(&number).unwrap();
+            assert_eq!(postcard::to_allocvec(&JobId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&SessionJobId(number)).unwrap(), bytes);
             assert_eq!(SessionJobId(number).to_string(), number.to_string());
         }

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::JobId;
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
@@ -116,7 +117,7 @@ pub enum PeerMessage {
     /// Down the tree of a job.
     Order {
         /// The job.
-        job: u32,
+        job: JobId,
         /// Distinguishes this job from all others that ever had its number:
         /// [`crate::job_control::Placement::job_incarnation`].
         job_incarnation: JobIncarnation,
@@ -127,7 +128,7 @@ pub enum PeerMessage {
     /// Up the tree of a job.
     Report {
         /// The job.
-        job: u32,
+        job: JobId,
         /// As in [`PeerMessage::Order`].
         job_incarnation: JobIncarnation,
         /// The encoded report.

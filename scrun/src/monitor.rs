@@ -4,6 +4,7 @@
 use crate::session::daemon::sibling_binary;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use score_proto::frame;
+use score_proto::ids::JobId;
 use score_proto::message::{ServerMessage, Stream};
 use std::ffi::OsString;
 use std::fs::File;
@@ -106,7 +107,7 @@ impl Monitor {
     ///
     /// # Errors
     /// One line that says which step failed.
-    pub fn start(request: &MonitorRequest, job: u32) -> Result<Self, String> {
+    pub fn start(request: &MonitorRequest, job: JobId) -> Result<Self, String> {
         let failed = |object: &str, error: std::io::Error| format!("monitor: {object}: {error}");
         let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;
         // With a smaller pipe the display is only updated less often.

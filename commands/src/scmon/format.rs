@@ -1,6 +1,7 @@
 //! Formats the metrics as text: numbers for users, and a line of JSON for programs.
 
 use score_monitor::{Host, JobView, Metric, Process};
+use score_proto::ids::JobId;
 use serde::Serialize;
 
 /// A number of at most four characters, with a suffix for powers of a thousand.
@@ -95,7 +96,7 @@ pub fn table(view: &JobView, kinds: &[Metric]) -> String {
 struct JsonReport {
     at_s: f64,
     hosts: Vec<JsonHost>,
-    job: u32,
+    job: JobId,
     processes: Vec<JsonProcess>,
 }
 
@@ -181,7 +182,7 @@ impl From<&Process> for JsonProcess {
 }
 
 /// One line for programs.
-pub fn json(view: &JobView, job: u32, seconds: f64) -> String {
+pub fn json(view: &JobView, job: JobId, seconds: f64) -> String {
     let line = JsonReport {
         at_s: rounded(seconds),
         hosts: view.hosts().iter().map(JsonHost::from).collect(),

@@ -4,12 +4,13 @@
 //! crowded host.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::JobId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, SERVER};
 
+use super::JobRequest;
 use super::placement::{self, HostShare, HostSlots, PlacementPolicy};
 use super::server::ServerState;
-use super::{JobId, JobRequest};
 
 /// Bytes of what the manual calls MB.
 const MB: u64 = 1 << 20;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, SERVER, User};
@@ -10,7 +11,7 @@ use score_proto::peer_message::{HostId, SERVER, User};
 use super::host_selection::HostScope;
 use super::placement::HostShare;
 use super::server::ServerState;
-use super::{ClusterAction, JobId, JobPermit, JobRequest, MonotonicTime, SessionId};
+use super::{ClusterAction, JobPermit, JobRequest, MonotonicTime, SessionId};
 
 /// The largest priority (manual, scrun(1), `priority`).
 const LOWEST_PRIORITY: u8 = 15;
@@ -263,7 +264,7 @@ impl ServerState {
     fn allocate_job_id(&mut self) -> JobId {
         loop {
             let job = self.next_job;
-            self.next_job = if job >= i32::MAX as u32 { 1 } else { job + 1 };
+            self.next_job = JobId(if job.0 >= i32::MAX as u32 { 1 } else { job.0 + 1 });
             if !self.jobs.contains_key(&job) {
                 return job;
             }

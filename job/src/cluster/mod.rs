@@ -38,6 +38,7 @@
 use std::time::Duration;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, User};
@@ -61,9 +62,6 @@ pub use server::ServerState;
 
 /// The time since a fixed moment, on a clock that does not jump.
 pub type MonotonicTime = Duration;
-
-/// A job's number, from 1. `sc_getpid` returns it.
-pub type JobId = u32;
 
 /// A login: the host of the scrun, the incarnation of that host's daemon, and that daemon's number
 /// for the login.

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use score_proto::ids::JobId;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
 use super::jobs::{ClusterJob, UserSession, UserUsage};
 use super::membership::ClusterHost;
 use super::pending_queue::PendingQueue;
-use super::{ClusterAction, ClusterConfig, ClusterEvent, JobId, MonotonicTime, SessionId};
+use super::{ClusterAction, ClusterConfig, ClusterEvent, MonotonicTime, SessionId};
 
 /// The server's view of its cluster.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl ServerState {
             spec_bytes: 0,
             jobs: BTreeMap::new(),
             pending: PendingQueue::default(),
-            next_job: config.first_job.max(1),
+            next_job: config.first_job.max(JobId(1)),
             needs_scheduling: false,
             actions: Vec::new(),
             config,

@@ -37,9 +37,10 @@
 //! rotation: the scheduler sends `Stop` for all of its jobs, and no job runs before all have
 //! `Stopped`.
 
+use score_proto::ids::JobId;
 use std::time::Duration;
 
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::cluster::{HostShare, MonotonicTime};
 
 #[cfg(test)]
 mod rotation_tests;

@@ -1,8 +1,7 @@
 //! Events of the simulation in the tests of the gang scheduler.
 
+use score_proto::ids::JobId;
 use std::time::Duration;
-
-use super::JobId;
 
 /// A message in flight to a host or from it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

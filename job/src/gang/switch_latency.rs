@@ -1,10 +1,11 @@
 //! The latency of gang switches: from an order to stop until the whole job has stopped.
 
+use score_proto::ids::JobId;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::cluster::{JobId, MonotonicTime};
+use crate::cluster::MonotonicTime;
 
 /// Buckets per factor of two: a value is correct within a tenth.
 const BUCKETS_PER_OCTAVE: u32 = 8;
@@ -102,19 +103,19 @@ mod tests {
         let mut histogram = LatencyHistogram::default();
         for number in 0..100 {
             let begin = MonotonicTime::from_millis(number);
-            histogram.on_stop_ordered(1, number, begin);
+            histogram.on_stop_ordered(JobId(1), number, begin);
             // This number does not match the expected one.
-            histogram.on_stopped(1, number + 1, begin);
+            histogram.on_stopped(JobId(1), number + 1, begin);
             histogram.on_stopped(
-                1,
+                JobId(1),
                 number,
                 begin + Duration::from_micros(if number < 90 { 60 } else { 900 }),
             );
-            histogram.on_stopped(1, number, begin);
+            histogram.on_stopped(JobId(1), number, begin);
         }
-        histogram.on_stop_ordered(2, 200, MonotonicTime::ZERO);
-        histogram.forget_job(2);
-        histogram.on_stopped(2, 200, MonotonicTime::ZERO);
+        histogram.on_stop_ordered(JobId(2), 200, MonotonicTime::ZERO);
+        histogram.forget_job(JobId(2));
+        histogram.on_stopped(JobId(2), 200, MonotonicTime::ZERO);
         histogram.add_rotation_turns(9);
         let text = histogram.to_string();
         assert!(text.starts_with("109 stops of jobs, 9 of them"), "{text}");

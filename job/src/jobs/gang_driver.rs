@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{LocalRotation, Placement, StopCondition};
 use score_proto::peer_message::HostId;
 
 use super::{Effect, Jobs};
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::{
     GangAction, GangConfig, GangEvent, GangScheduler, HoldReason, LatencyHistogram, TimedStop,
 };

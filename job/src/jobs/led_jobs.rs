@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{JobReport, Placement, Report};
 use score_proto::message::{JobEnd, JobRequest, ServerMessage};
 use score_proto::observation::Metrics;
 
 use super::tree_positions::TreePosition;
 use super::{ClientJob, Effect, Jobs, NewJob, Parent};
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::cluster::{HostShare, MonotonicTime};
 use crate::host::tree_node::TreeNode;
 use crate::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
 use crate::metrics_subscribers::Subscriber;

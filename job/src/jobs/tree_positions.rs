@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use score_proto::exit_code::EXIT_HOST_LOST;
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     HopOrder, HopReport, JobOrder, Order, Placement, Report, ShepherdOrder, SwitchOrder,
     SwitchReport,
 };
 
 use super::{Connection, Effect, HostIdentity, JobTag, Jobs, Launch, LinkId, LocalReport};
-use crate::cluster::JobId;
 use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
 use crate::master::MasterEvent;
 

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::JobId;
 use crate::message::{JobSpec, OsBytes};
 
 /// The job as its hosts receive it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
     /// Job number.
-    pub job: u32,
+    pub job: JobId,
     /// The secret in the packets of this job's networks; packets without it are dropped.
     pub secret: u64,
     /// The job as it was submitted.

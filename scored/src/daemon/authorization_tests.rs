@@ -10,6 +10,7 @@ use score_job::cluster::SessionId;
 use score_job::cluster::authorization::{JobAction, Requester, authorize};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, SESSION_JOB};
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::job_control::Owner;
 use score_proto::message::{
@@ -157,8 +158,8 @@ fn messages(row: &str) -> Vec<TestMessage> {
             ]
         }
         "`Kill`, `SubscribeMetrics` by the job's number in the cluster" => vec![
-            TestMessage::console(ConsoleRequest::Kill(5)),
-            TestMessage::console(ConsoleRequest::SubscribeMetrics { job: 5, period_ms: 1 }),
+            TestMessage::console(ConsoleRequest::Kill(JobId(5))),
+            TestMessage::console(ConsoleRequest::SubscribeMetrics { job: JobId(5), period_ms: 1 }),
         ],
         "all requests to a job of the session" => {
             job_requests().iter().flat_map(TestMessage::to_job).collect()

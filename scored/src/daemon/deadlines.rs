@@ -1,5 +1,6 @@
 //! How long the loop may wait for events: until the earliest deadline of all parts of the daemon.
 
+use score_proto::ids::JobId;
 use std::time::{Duration, Instant};
 
 use super::Daemon;
@@ -14,7 +15,7 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 impl Daemon {
     /// How long poll may wait.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
-        let has_more = |(job, host_job): (&u32, &HostJob)| {
+        let has_more = |(job, host_job): (&JobId, &HostJob)| {
             let parent_link = self.jobs.parent_link(*job);
             let is_parent_slow = parent_link.is_some_and(|link| self.is_slow_link(link));
             host_job.may_have_more(is_parent_slow)

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use score_job::cluster::{HostShare, JobId, JobPermit, MonotonicTime};
+use score_job::cluster::{HostShare, JobPermit, MonotonicTime};
 use score_job::jobs::{
     ClientJob, Effect, HostIdentity, Input, JobTag, Launch, LinkId, LocalReport, NewJob, Parent,
     SINGLE_USER_HOST,
@@ -13,6 +13,7 @@ use score_job::metrics_subscribers::Subscriber;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
     Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
@@ -43,7 +44,7 @@ impl Daemon {
         daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
     ) {
         let job_id = self.next_job;
-        self.next_job += 1;
+        self.next_job.0 += 1;
         self.begin_with_id(client_job, job_id, spec, daemons, None);
     }
 

@@ -41,6 +41,7 @@ use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_job::host::usage::Usage;
 use score_job::jobs::{Input, JobTag, Jobs};
 use score_proto::exit_code::EXIT_FAILED;
+use score_proto::ids::JobId;
 use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
@@ -185,9 +186,9 @@ fn setup_process() -> io::Result<()> {
 enum TokenOwner {
     Session(usize),
     /// The shepherd of this job.
-    Shepherd(u32),
+    Shepherd(JobId),
     /// The switch thread of that shepherd.
-    SwitchThread(u32),
+    SwitchThread(JobId),
     /// Another daemon.
     Peer,
     /// A client of the status page.
@@ -217,7 +218,7 @@ struct Daemon {
     /// Keeps the processors' wake-up latency low while jobs take turns.
     latency_hold: CpuLatencyHold,
     /// The parts of jobs on this host, by job number.
-    host_jobs: BTreeMap<u32, HostJob>,
+    host_jobs: BTreeMap<JobId, HostJob>,
     /// Jobs of this host whose shepherds have been killed and are not reaped yet.
     ending_host_jobs: Vec<HostJob>,
     /// When a reset of this host is complete, even if a killed shepherd has not ended.
@@ -228,7 +229,7 @@ struct Daemon {
     /// When the first voucher of a session has to be renewed.
     next_renewal_at: Option<Instant>,
     program_folders: ProgramFolders,
-    next_job: u32,
+    next_job: JobId,
     /// The start of the job masters' clock.
     started_at: Instant,
     /// What users use of this daemon.
@@ -283,7 +284,7 @@ impl Daemon {
             next_renewal_at: None,
             known_children,
             program_folders: ProgramFolders::default(),
-            next_job: 1,
+            next_job: JobId(1),
             started_at: Instant::now(),
             usage: Usage::new(Instant::now()),
             request_time: Duration::ZERO,
@@ -657,7 +658,7 @@ impl Daemon {
 
     /// Ends a job whose session has ended. A service waits for the job's end: only then are its
     /// hosts free for other jobs.
-    fn drop_job(&mut self, job: u32) {
+    fn drop_job(&mut self, job: JobId) {
         match self.service {
             Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
             None => self.on_job_input(Input::Abort(job)),

@@ -520,6 +520,7 @@ mod tests {
     use score_proto::peer_message::JobIncarnation;
 
     use super::*;
+    use score_proto::ids::JobId;
 
     /// Events of a daemon that has dialled the host `meant`, until it has received a message or
     /// has lost the link. A daemon with the name "b" answers.
@@ -540,7 +541,7 @@ mod tests {
             assert!(Instant::now() < end, "no event");
             if listener.accept(registry, Token(3)) {
                 let order = PeerMessage::Order {
-                    job: 1,
+                    job: JobId(1),
                     job_incarnation: JobIncarnation(1),
                     body: Vec::new(),
                 };

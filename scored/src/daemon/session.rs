@@ -14,6 +14,7 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::{self, FrameError};
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::job_control::Owner;
 use score_proto::message::{
@@ -135,7 +136,7 @@ enum Transport {
 #[derive(Debug, Default)]
 struct SessionJob {
     /// The job's number in the daemon, once the job has begun.
-    job_id: Option<u32>,
+    job_id: Option<JobId>,
     /// The job's specification, while the job waits for hosts.
     pending_spec: Option<Box<JobSpec>>,
 }
@@ -589,18 +590,18 @@ impl ClientSession {
     }
 
     /// Sets the number of a job. False if the session does not have the job any more.
-    pub fn set_job_id(&mut self, job: SessionJobId, job_id: u32) -> bool {
+    pub fn set_job_id(&mut self, job: SessionJobId, job_id: JobId) -> bool {
         let session_job = self.jobs.get_mut(&job);
         session_job.map(|session_job| session_job.job_id = Some(job_id)).is_some()
     }
 
     /// The number of a job that has begun.
-    pub fn job_id(&self, job: SessionJobId) -> Option<u32> {
+    pub fn job_id(&self, job: SessionJobId) -> Option<JobId> {
         self.jobs.get(&job)?.job_id
     }
 
     /// The numbers of all jobs that have begun.
-    pub fn job_ids(&self) -> Vec<u32> {
+    pub fn job_ids(&self) -> Vec<JobId> {
         self.jobs.values().filter_map(|session_job| session_job.job_id).collect()
     }
 

@@ -9,6 +9,7 @@ use score_job::jobs::{ClientJob, Input};
 use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
+use score_proto::ids::JobId;
 use score_proto::message::{HostKind, JobRequest, JobSpec, Level, ServerMessage};
 use score_proto::peer_message::{JoinRequest, SERVER};
 
@@ -113,7 +114,7 @@ impl Daemon {
         true
     }
 
-    fn on_job_request(&mut self, job_id: Option<u32>, request: JobRequest) {
+    fn on_job_request(&mut self, job_id: Option<JobId>, request: JobRequest) {
         let Some(job) = job_id else { return };
         self.on_job_input(Input::FromSession(job, request));
     }
@@ -147,7 +148,7 @@ impl Daemon {
     }
 
     /// Whether orders for a job wait for a shepherd, or for a link to another host.
-    fn is_slow_to_take_orders(&self, job_id: u32) -> bool {
+    fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
         let host_job = self.host_jobs.get(&job_id);
         let is_led_here = self.jobs.parent_link(job_id).is_none();
         is_led_here && host_job.is_some_and(HostJob::has_order_backlog)

@@ -245,11 +245,12 @@ impl StatusView<'_> {
 mod tests {
     use super::super::History;
     use super::super::status_json::tests::view;
+    use score_proto::ids::JobId;
 
     #[test]
     fn samples_have_their_values_and_labels_are_escaped() {
         let mut history = History::default();
-        history.record([3, 4].into_iter(), std::time::Duration::from_secs(1));
+        history.record([JobId(3), JobId(4)].into_iter(), std::time::Duration::from_secs(1));
         let text = view(&history).metrics();
         for line in [
             "score_jobs{state=\"running\"} 2",

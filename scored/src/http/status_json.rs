@@ -136,6 +136,7 @@ fn job_json(job: &JobView) -> Value {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use score_proto::ids::JobId;
     use score_proto::job_list::{JobDetail, JobState};
 
     /// A process with distinct metrics.
@@ -170,13 +171,13 @@ pub mod tests {
             JobEntry { job, uid, hosts: 1, host_names: names, detail }
         };
         let visible = JobView {
-            line: line(3, 1000, Some(detail)),
+            line: line(JobId(3), 1000, Some(detail)),
             shares: vec![(1, 2)],
             processes: vec![process(0), process(1)],
             trend: vec![[1; 6], [2; 6]],
         };
         let other = JobView {
-            line: line(4, 1001, None),
+            line: line(JobId(4), 1001, None),
             shares: vec![(1, 1)],
             processes: Vec::new(),
             trend: Vec::new(),
@@ -198,8 +199,8 @@ pub mod tests {
     #[test]
     fn the_page_shows_only_the_hosts_of_other_users_jobs() {
         let mut history = History::default();
-        history.record([3].into_iter(), Duration::from_secs(1));
-        history.record([4].into_iter(), Duration::from_secs(9));
+        history.record([JobId(3)].into_iter(), Duration::from_secs(1));
+        history.record([JobId(4)].into_iter(), Duration::from_secs(9));
         let shown: Value = serde_json::from_str(&view(&history).json()).unwrap();
         assert_eq!(shown["hosts"][1], json!(["b\"\\\n<", 2, false]));
         assert!(shown["longest_turn_us"].is_null(), "{shown}");

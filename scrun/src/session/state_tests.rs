@@ -1,5 +1,6 @@
 use super::*;
 use score_proto::exit_code::EXIT_IO_ERROR;
+use score_proto::ids::JobId;
 use score_proto::message::NodeUsage;
 
 fn session() -> SessionState {
@@ -25,7 +26,7 @@ fn finished(code: u8) -> Event {
 }
 
 fn accepted() -> Event {
-    Event::Message(ServerMessage::Accepted { job: 3, nodes: 4, hosts: 1 })
+    Event::Message(ServerMessage::Accepted { job: JobId(3), nodes: 4, hosts: 1 })
 }
 
 fn send(message: JobRequest) -> Action {

@@ -2,6 +2,7 @@
 //! what users may submit.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::JobId;
 use score_proto::peer_message::{Incarnation, SERVER};
 
 use super::lifecycle::{
@@ -52,7 +53,7 @@ fn a_waiting_job_knows_how_many_are_ahead_of_it() {
     for tag in 2..=4 {
         server.on(submit(1, tag, one_slot()), at_second(0));
     }
-    let ahead: Vec<_> = (1..=5).map(|job| server.jobs_ahead(job)).collect();
+    let ahead: Vec<_> = (1..=5).map(|job| server.jobs_ahead(JobId(job))).collect();
     assert_eq!(ahead, [None, Some(0), Some(1), Some(2), None]);
 }
 

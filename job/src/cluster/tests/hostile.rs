@@ -2,6 +2,7 @@
 //! not panic, and their memory stays within its limits.
 
 use proptest::prelude::*;
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
@@ -115,6 +116,10 @@ fn session() -> impl Strategy<Value = SessionId> {
     })
 }
 
+fn job() -> impl Strategy<Value = JobId> {
+    (0u32..20).prop_map(JobId)
+}
+
 fn session_job() -> impl Strategy<Value = SessionJobId> {
     (0u32..9).prop_map(SessionJobId)
 }
@@ -181,11 +186,11 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
         1 => (session(), session_job())
             .prop_map(|(session, tag)| ClusterEvent::Cancel { session, tag }),
         1 => session().prop_map(|session| ClusterEvent::Logout { session }),
-        2 => (0u32..20, 0u32..9).prop_map(|(job, end)| {
+        2 => (job(), 0u32..9).prop_map(|(job, end)| {
             ClusterEvent::Released { job, hosts: NodeSet::from(0..end) }
         }),
-        2 => (0u32..20, any::<u8>()).prop_map(|(job, code)| ClusterEvent::Finished { job, code }),
-        1 => (0u32..4, 0u32..20)
+        2 => (job(), any::<u8>()).prop_map(|(job, code)| ClusterEvent::Finished { job, code }),
+        1 => (0u32..4, job())
             .prop_map(|(uid, job)| ClusterEvent::KillJob(JobPermit::forged(uid, job))),
         1 => Just(ClusterEvent::Tick),
     ]

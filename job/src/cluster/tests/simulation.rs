@@ -8,14 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
 use crate::cluster::tree_member::{self, Member};
 use crate::cluster::{
-    ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, JobId, MonotonicTime,
-    ServerState, SessionId, Timeouts,
+    ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, MonotonicTime, ServerState,
+    SessionId, Timeouts,
 };
 
 mod driver;
@@ -223,7 +224,7 @@ impl Simulation {
             server_incarnation: Incarnation(1),
             hosts: (0..hosts).map(host).collect(),
             times: TIMEOUTS,
-            first_job: 1,
+            first_job: JobId(1),
             rows: 1 + random.below(4) as u32,
             memory: MEMORY,
             oversubscribe: false,
@@ -286,7 +287,7 @@ impl Simulation {
 
     pub fn start_server(&mut self) {
         self.config.server_incarnation = Incarnation(self.unique_id());
-        self.config.first_job += 1000;
+        self.config.first_job.0 += 1000;
         self.hosts[0].is_alive = true;
         (self.hosts[0].generation, self.hosts[0].powered_off) =
             (self.hosts[0].generation + 1, false);

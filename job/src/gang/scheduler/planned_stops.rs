@@ -2,13 +2,14 @@
 //! of its stop in advance. An order would have to wake this daemon first, and then to travel, and
 //! hosts would stop one after the other.
 
+use score_proto::ids::JobId;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, TimedStop};
 use super::{GangJob, GangScheduler, JobAge, JobState, PlannedStop};
-use crate::cluster::{JobId, MonotonicTime};
+use crate::cluster::MonotonicTime;
 
 /// How late a timed stop may be before it is ordered.
 pub(super) const TIMED_STOP_GRACE: Duration = Duration::from_millis(2);

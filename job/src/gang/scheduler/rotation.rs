@@ -1,13 +1,14 @@
 //! Turns that need no decision: equivalent jobs on one host rotate there for a while without orders
 //! of the scheduler. Any event in the meantime ends the rotation first.
 
+use score_proto::ids::JobId;
 use std::ops::Range;
 use std::time::Duration;
 
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, GangEvent};
 use super::{GangJob, GangScheduler, JobAge, JobState, StopCause, is_late};
-use crate::cluster::{JobId, MonotonicTime};
+use crate::cluster::MonotonicTime;
 
 /// The length of a rotation, until the scheduler decides again.
 const ROTATION_WINDOW: Duration = Duration::from_millis(500);

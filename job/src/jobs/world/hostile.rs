@@ -1,5 +1,6 @@
 //! Hostile users: their clients send any request, and their shepherds report anything, at any time.
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     ElementReport, FileRequest, JobReport, OutputReport, ProgramAnswer, ShepherdReport, Status,
     SwitchReport,
@@ -9,7 +10,6 @@ use score_proto::nodeset::NodeSet;
 use score_proto::observation::{ActivitySample, IdleSummary, Metrics};
 
 use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
-use crate::cluster::JobId;
 use crate::jobs::{Input, LocalReport};
 
 impl World {

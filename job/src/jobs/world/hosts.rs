@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{HostPlacement, JobOrder, Placement, ShepherdOrder};
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 
 use super::shepherd::Shepherd;
 use super::{Event, MonotonicTime, SERVER_HOST, SLOTS, World};
-use crate::cluster::JobId;
 use crate::gang::GangConfig;
 use crate::jobs::{Effect, HostIdentity, Input, Jobs, LocalReport};
 
@@ -63,7 +63,7 @@ impl World {
         let hosts = shares.iter().map(|(host, procs)| {
             (name_of(*host), Some((address, Incarnation(self.hosts[*host].incarnation))), *procs)
         });
-        Placement::new(JobIncarnation(u64::from(self.next_job) << 32), hosts.collect::<Vec<_>>())
+        Placement::new(JobIncarnation(u64::from(self.next_job.0) << 32), hosts.collect::<Vec<_>>())
     }
 
     /// Carries out the effects of a daemon until there are none.

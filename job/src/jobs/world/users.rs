@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::job_control::{JobStart, Owner};
 use score_proto::message::{
@@ -12,7 +13,7 @@ use score_proto::message::{
 };
 
 use super::{Event, LAST_FAULT_AT, MonotonicTime, SERVER_HOST, SLOTS, World};
-use crate::cluster::{HostShare, JobId};
+use crate::cluster::HostShare;
 use crate::jobs::{ClientJob, Input, NewJob};
 
 /// An honest job without faults ends within this, among some twenty others that compute 0.2 s for
@@ -71,7 +72,7 @@ impl World {
         };
         let spec = spec(&stages, shares.len());
         let start = JobStart { job, secret: 1, spec, owner: Some(owner) };
-        self.next_job += 1;
+        self.next_job.0 += 1;
         let user_job = UserJob {
             job,
             uid,
@@ -89,7 +90,7 @@ impl World {
         let to_share =
             |(host, procs): &(usize, u32)| HostShare { host: *host as u32, procs: *procs };
         let allocations = shares.iter().map(to_share).collect();
-        let client_job = ClientJob { session_key: uid as usize, job: SessionJobId(job) };
+        let client_job = ClientJob { session_key: uid as usize, job: SessionJobId(job.0) };
         let new_job = NewJob { start, placement, client_job, allocations };
         self.input(SERVER_HOST, Input::Begin(Box::new(new_job)));
     }

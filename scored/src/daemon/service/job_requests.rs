@@ -5,6 +5,7 @@ use score_job::limits::JobLimits;
 use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::network;
@@ -82,7 +83,7 @@ impl Daemon {
     pub fn start_job(
         &mut self,
         client_job: Option<ClientJob>,
-        job: u32,
+        job: JobId,
         allocations: &[HostShare],
         incarnations: &[Incarnation],
     ) {
@@ -135,7 +136,7 @@ impl Daemon {
     }
 
     /// Notifies the user if a job that requests whole hosts shares some of them with other jobs.
-    fn notify_shared_hosts(&mut self, client_job: ClientJob, job: u32) {
+    fn notify_shared_hosts(&mut self, client_job: ClientJob, job: JobId) {
         let Some(service) = &self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         let shared = cluster.shared_hosts(job);
@@ -149,7 +150,7 @@ impl Daemon {
     }
 
     /// The job is queued: the cluster cannot allocate its hosts yet.
-    pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: u32) {
+    pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: JobId) {
         let Some(client_job) = client_job else { return };
         let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
             return;
@@ -165,7 +166,7 @@ impl Daemon {
     pub fn on_job_ended(
         &mut self,
         client_job: Option<ClientJob>,
-        job: u32,
+        job: JobId,
         reason: Option<String>,
     ) {
         let Some(client_job) = client_job else { return };
@@ -181,7 +182,7 @@ impl Daemon {
     }
 
     /// A job's master has finished, and the job's hosts have released all of its resources.
-    pub fn on_master_done(&mut self, job: u32, code: u8) {
+    pub fn on_master_done(&mut self, job: JobId, code: u8) {
         let host_count =
             self.service.as_mut().and_then(|service| service.placed_host_counts.remove(&job));
         if let Some(host_count) = host_count {
@@ -189,7 +190,7 @@ impl Daemon {
         }
     }
 
-    fn release_hosts(&mut self, job: u32, code: u8, host_count: u32) {
+    fn release_hosts(&mut self, job: JobId, code: u8, host_count: u32) {
         self.step_server(cluster::ClusterEvent::Finished { job, code });
         self.step_server(cluster::ClusterEvent::Released {
             job,

@@ -49,6 +49,7 @@ use mio::unix::SourceFd;
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use score_job::host::turn_times::{TurnClock, TurnPhase};
+use score_proto::ids::JobId;
 use score_proto::peer_message::{HostId, Incarnation, SERVER};
 use score_tree::key::Key;
 
@@ -119,7 +120,7 @@ pub struct Service {
     /// number of the session.
     forward_credits: HashMap<(HostId, u64), u64>,
     /// The number of hosts of each job that was placed.
-    placed_host_counts: HashMap<u32, u32>,
+    placed_host_counts: HashMap<JobId, u32>,
     /// Hosts that could not be reached and that have to be reported to the cluster state machine.
     unreachable_hosts: Vec<(HostId, String)>,
     /// In the server only.

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_job::cluster::MonotonicTime;
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
-use score_job::cluster::{JobId, MonotonicTime};
 use score_job::host::turn_times::TurnClock;
 use score_job::jobs::GangDriver;
+use score_proto::ids::JobId;
 use score_proto::job_list::JobEntry;
 use score_proto::message::ServerMessage;
 use score_proto::peer_message::SERVER;

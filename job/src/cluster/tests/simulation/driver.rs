@@ -1,6 +1,7 @@
 //! The simulated loops of server and daemons, and the simulated users.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::JobId;
 use score_proto::ids::SessionJobId;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
@@ -10,7 +11,7 @@ use super::{
     DETECTION_BOUND, MEMORY, Master, Message, Observed, Random, RunningShare, SimEvent, Simulation,
     TIMEOUTS,
 };
-use crate::cluster::{ClusterAction, ClusterEvent, JobId, JobRequest, MonotonicTime, SessionId};
+use crate::cluster::{ClusterAction, ClusterEvent, JobRequest, MonotonicTime, SessionId};
 
 impl Simulation {
     // The daemon's side of jobs.
