@@ -3,6 +3,7 @@
 //!
 //! | type | identifies | chosen by | unique |
 //! |---|---|---|---|
+//! | [`HostId`] | a host of a cluster | the cluster's list of hosts | in the cluster |
 //! | [`JobId`] | a job | its cluster, or its single-user daemon | there, among jobs of one time |
 //! | [`SessionJobId`] | a job for its scrun | scrun | in its session, while the job lasts |
 
@@ -21,7 +22,21 @@ macro_rules! display_as_number {
     )+};
 }
 
-display_as_number!(JobId, SessionJobId);
+display_as_number!(HostId, JobId, SessionJobId);
+
+/// A host's index in the cluster's list and in its tree. The server has number 0:
+/// [`crate::peer_message::SERVER`].
+///
+/// It is not the host's index among the hosts of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HostId(pub u32);
+
+impl HostId {
+    /// The host's position in the cluster's list.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A job's number, from 1, which `sc_getpid` returns.
 ///
@@ -48,6 +63,7 @@ mod tests {
     fn an_id_is_encoded_and_printed_as_its_number() {
         for number in [0, 7, 300, u32::MAX] {
             let bytes = postcard::to_allocvec(&number).unwrap();
+            assert_eq!(postcard::to_allocvec(&HostId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&JobId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&SessionJobId(number)).unwrap(), bytes);
             assert_eq!(SessionJobId(number).to_string(), number.to_string());

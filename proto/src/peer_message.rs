@@ -13,15 +13,12 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::JobId;
+use crate::ids::{HostId, JobId};
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
-/// A host's index in the cluster's list and in its tree; the server has number 0.
-pub type HostId = u32;
-
 /// The server's index.
-pub const SERVER: HostId = 0;
+pub const SERVER: HostId = HostId(0);
 
 /// Distinguishes a daemon from all earlier daemons of the same host. A daemon takes a new
 /// incarnation when it has ended everything that it ran: the new number guarantees that nothing is

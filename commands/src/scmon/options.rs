@@ -1,11 +1,11 @@
 //! The command line of scmon.
 
-use score_proto::ids::JobId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use score_monitor::{Metric, parse_metrics};
+use score_proto::ids::JobId;
 
 use crate::args::Args;
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::{HostId, SERVER, User};
+use score_proto::peer_message::{SERVER, User};
 
 use super::host_selection::HostScope;
 use super::placement::HostShare;
@@ -338,13 +337,13 @@ impl ServerState {
         });
         let memory = job.request.memory;
         for share in &shares {
-            self.hosts[share.host as usize].allocate(share.procs, memory);
+            self.hosts[share.host.index()].allocate(share.procs, memory);
         }
         for other in self.pending.heads().collect::<Vec<_>>() {
             let Some(other) = self.jobs.get_mut(&other) else { continue };
             let pools = &other.request.pools;
             let touches = |share: &HostShare| {
-                pools.is_empty() || pools.iter().any(|pool| pool.contains(share.host))
+                pools.is_empty() || pools.iter().any(|pool| pool.contains(share.host.0))
             };
             if let State::Waiting { bypass_count, .. } = &mut other.state
                 && shares.iter().any(touches)
@@ -379,7 +378,7 @@ impl ServerState {
         };
         for (index, share) in (0..).zip(&run.shares) {
             if hosts.contains(index) && run.unreleased_shares.remove(index) {
-                self.hosts[share.host as usize].release(share.procs, request.memory);
+                self.hosts[share.host.index()].release(share.procs, request.memory);
                 self.needs_scheduling = true;
             }
         }
@@ -492,7 +491,7 @@ impl ServerState {
             {
                 for (index, share) in (0..).zip(&run.shares) {
                     if share.host == host && run.unreleased_shares.remove(index) {
-                        self.hosts[host as usize].release(share.procs, request.memory);
+                        self.hosts[host.index()].release(share.procs, request.memory);
                     }
                 }
             }

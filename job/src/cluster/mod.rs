@@ -38,10 +38,9 @@
 use std::time::Duration;
 
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::{HostId, Incarnation, PeerMessage, User};
+use score_proto::peer_message::{Incarnation, PeerMessage, User};
 
 pub mod authorization;
 mod host_selection;

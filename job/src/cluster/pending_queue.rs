@@ -1,8 +1,9 @@
 //! The queue of waiting jobs. Users alternate. The jobs of one user are ordered by priority, then
 //! by submission. A user with ten thousand jobs gets one turn like any other.
 
-use score_proto::ids::JobId;
 use std::collections::{BTreeMap, VecDeque};
+
+use score_proto::ids::JobId;
 
 /// The position of a job among those of its user: priority (smaller first), then number.
 type QueueKey = (u8, u64);

@@ -1,7 +1,7 @@
 //! Queries that the server's shell makes on the cluster state.
 
-use score_proto::ids::JobId;
-use score_proto::peer_message::{HostId, Incarnation, SERVER};
+use score_proto::ids::{HostId, JobId};
+use score_proto::peer_message::{Incarnation, SERVER};
 
 use super::server::ServerState;
 

@@ -37,8 +37,9 @@
 //! rotation: the scheduler sends `Stop` for all of its jobs, and no job runs before all have
 //! `Stopped`.
 
-use score_proto::ids::JobId;
 use std::time::Duration;
+
+use score_proto::ids::JobId;
 
 use crate::cluster::{HostShare, MonotonicTime};
 

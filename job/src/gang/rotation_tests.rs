@@ -1,7 +1,8 @@
 //! Rotations: the actions of a host without orders, and all events that can interrupt them.
 
-use score_proto::ids::JobId;
 use std::collections::BTreeMap;
+
+use score_proto::ids::{HostId, JobId};
 
 use super::tests::{GangSimEvent, GangSimulation, MS, US, seeds};
 use super::*;
@@ -21,7 +22,7 @@ impl SimRotation {
 
 impl GangSimulation {
     /// A job gets another order, or has ended.
-    pub fn cancel_rotation(&mut self, host: u32, job: JobId) {
+    pub fn cancel_rotation(&mut self, host: HostId, job: JobId) {
         if self.rotations.get(&host).is_some_and(|rotation| rotation.jobs.contains(&Some(job))) {
             self.rotations.remove(&host);
         }
@@ -29,7 +30,7 @@ impl GangSimulation {
 
     pub fn on_rotation_order(
         &mut self,
-        host: u32,
+        host: HostId,
         job: JobId,
         (position, job_count): (usize, usize),
         params: (u64, u32, Duration),
@@ -45,7 +46,7 @@ impl GangSimulation {
     }
 
     /// Begins a turn unless the rotation was cancelled.
-    pub fn begin_turn(&mut self, host: u32, switch_seq: u64, seed: u64) {
+    pub fn begin_turn(&mut self, host: HostId, switch_seq: u64, seed: u64) {
         let Some(rotation) = self.rotations.get(&host) else { return };
         let (first, turns, length) = rotation.params;
         if (first..first + u64::from(turns)).contains(&switch_seq)
@@ -62,7 +63,7 @@ impl GangSimulation {
     }
 
     /// The host's clock has stopped a job at the end of its turn. The next turn usually follows.
-    pub fn end_turn(&mut self, host: u32, job: JobId, switch_seq: u64) {
+    pub fn end_turn(&mut self, host: HostId, job: JobId, switch_seq: u64) {
         let (first, turns, _) = self.rotations[&host].params;
         let draw = self.random(self.fault_odds);
         if switch_seq + 1 == first + u64::from(turns) || draw == 1 {
@@ -130,10 +131,10 @@ fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
 /// Two jobs that have begun to rotate; the number of the first stop, and the time of the start.
 fn two_jobs_in_rotation() -> (GangScheduler, u64, MonotonicTime) {
     let config = GangConfig { slice: MS * 10, ..GangConfig::default() };
-    let mut gang = GangScheduler::new(config, BTreeMap::from([(0, 1)]));
+    let mut gang = GangScheduler::new(config, BTreeMap::from([(HostId(0), 1)]));
     let (mut now, mut next) = (MonotonicTime::ZERO, Vec::new());
     for job in [1, 2].map(JobId) {
-        let shares = vec![HostShare { host: 0, procs: 1 }];
+        let shares = vec![HostShare { host: HostId(0), procs: 1 }];
         next.extend(gang.on(GangEvent::Enter { job, shares, priority: 8 }, now));
     }
     for _ in 0..100 {
@@ -179,7 +180,7 @@ fn started_jobs(actions: &[GangAction]) -> Vec<JobId> {
 
 #[test]
 fn any_event_ends_the_rotation_and_no_job_runs_before_all_have_stopped() {
-    let share = vec![HostShare { host: 0, procs: 1 }];
+    let share = vec![HostShare { host: HostId(0), procs: 1 }];
     let events = [
         GangEvent::Enter { job: JobId(3), shares: share, priority: 8 },
         GangEvent::Hold(JobId(1), HoldReason::User),
@@ -277,7 +278,7 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
             sim.schedule_event(leave, GangEvent::Leave(job));
         }
         if sim.random(3) == 0 {
-            sim.slow_host = Some((0, MS * sim.random(1500) as u32));
+            sim.slow_host = Some((HostId(0), MS * sim.random(1500) as u32));
         }
         sim.run(MS * 24_000, seed);
         (sim.slow_host, sim.fault_odds) = (None, u64::MAX);

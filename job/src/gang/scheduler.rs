@@ -7,8 +7,7 @@ mod rotation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use score_proto::ids::JobId;
-use score_proto::peer_message::HostId;
+use score_proto::ids::{HostId, JobId};
 
 use super::row_capacity::SlotUsage;
 use super::{GangAction, GangConfig, GangEvent, HoldReason, LOWEST_PRIORITY};

@@ -1,9 +1,10 @@
 //! The latency of gang switches: from an order to stop until the whole job has stopped.
 
-use score_proto::ids::JobId;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+
+use score_proto::ids::JobId;
 
 use crate::cluster::MonotonicTime;
 

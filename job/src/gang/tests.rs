@@ -1,10 +1,11 @@
 //! A simulated cluster whose hosts take their time. Tests: exclusive use of processors, shares,
 //! newcomers, idle jobs, and hosts that do not answer. A failing seed is in the message.
 
-use score_proto::ids::JobId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
+
+use score_proto::ids::{HostId, JobId};
 
 use super::rotation_tests::SimRotation;
 pub use super::sim_event::GangSimEvent;
@@ -21,10 +22,10 @@ pub struct GangSimulation {
     random: u64,
     pub shares: BTreeMap<JobId, Vec<HostShare>>,
     /// Acknowledgements that are still missing.
-    missing_acks: BTreeMap<(JobId, u64), BTreeSet<u32>>,
+    missing_acks: BTreeMap<(JobId, u64), BTreeSet<HostId>>,
     /// The number by which a host stops a job by its timer.
-    pub planned: BTreeMap<(u32, JobId), u64>,
-    pub rotations: BTreeMap<u32, SimRotation>,
+    pub planned: BTreeMap<(HostId, JobId), u64>,
+    pub rotations: BTreeMap<HostId, SimRotation>,
     /// The number of turns, and how often a host lost one.
     pub turn_count: u64,
     pub lost_turns: u64,
@@ -34,10 +35,10 @@ pub struct GangSimulation {
     pub ordered_stops: u64,
     pub timed_stops: u64,
     /// The time of the last event that reaches a host: orders keep their order.
-    last_arrival_at: BTreeMap<u32, MonotonicTime>,
-    slots: BTreeMap<u32, u32>,
+    last_arrival_at: BTreeMap<HostId, MonotonicTime>,
+    slots: BTreeMap<HostId, u32>,
     /// The running shares of each host, with the time of their start.
-    running: BTreeMap<(u32, JobId), MonotonicTime>,
+    running: BTreeMap<(HostId, JobId), MonotonicTime>,
     run_time: BTreeMap<JobId, Duration>,
     started_at: BTreeMap<JobId, MonotonicTime>,
     entered_at: BTreeMap<JobId, MonotonicTime>,
@@ -45,13 +46,13 @@ pub struct GangSimulation {
     late_jobs: Vec<JobId>,
     held_jobs: Vec<JobId>,
     /// This host answers later by this time.
-    pub slow_host: Option<(u32, Duration)>,
+    pub slow_host: Option<(HostId, Duration)>,
     script: Vec<GangEvent>,
 }
 
 impl GangSimulation {
     pub fn new(hosts: u32, slots: u32, slice: Duration, seed: u64) -> Self {
-        let slots: BTreeMap<u32, u32> = (0..hosts).map(|host| (host, slots)).collect();
+        let slots: BTreeMap<_, _> = (0..hosts).map(|host| (HostId(host), slots)).collect();
         let config = GangConfig { slice, ..GangConfig::default() };
         Self {
             gang: GangScheduler::new(config, slots.clone()),
@@ -96,7 +97,8 @@ impl GangSimulation {
     }
 
     pub fn enter(&mut self, job: JobId, hosts: &[u32], procs: u32, priority: u8) -> GangEvent {
-        let shares: Vec<_> = hosts.iter().map(|&host| HostShare { host, procs }).collect();
+        let to_share = |&host: &u32| HostShare { host: HostId(host), procs };
+        let shares: Vec<_> = hosts.iter().map(to_share).collect();
         self.shares.insert(job, shares.clone());
         GangEvent::Enter { job, shares, priority }
     }
@@ -106,7 +108,7 @@ impl GangSimulation {
         self.events.push(Reverse((time, self.event_count, event)));
     }
 
-    fn send_to_host(&mut self, host: u32, event: GangSimEvent) {
+    fn send_to_host(&mut self, host: HostId, event: GangSimEvent) {
         let latency = US * (20 + self.random(200) as u32);
         let extra_latency =
             self.slow_host.filter(|(slow, _)| *slow == host).map_or(Duration::ZERO, |(_, by)| by);
@@ -195,19 +197,19 @@ impl GangSimulation {
         self.missing_acks.entry((job, switch_seq)).or_insert(hosts);
     }
 
-    pub fn acknowledge(&mut self, host: u32, job: JobId, switch_seq: u64) {
+    pub fn acknowledge(&mut self, host: HostId, job: JobId, switch_seq: u64) {
         let latency = US * (20 + self.random(200) as u32);
         self.push_event(self.now + latency, GangSimEvent::Ack { host, job, seq: switch_seq });
     }
 
-    fn stop_share(&mut self, host: u32, job: JobId) {
+    fn stop_share(&mut self, host: HostId, job: JobId) {
         if let Some(since) = self.running.remove(&(host, job)) {
             *self.run_time.entry(job).or_default() += self.now - since;
         }
     }
 
     /// Asserts the main invariant: no processor has two jobs.
-    pub fn start_share(&mut self, host: u32, job: JobId, seed: u64) {
+    pub fn start_share(&mut self, host: HostId, job: JobId, seed: u64) {
         let Some(job_shares) = self.shares.get(&job) else { return };
         let procs = job_shares.iter().find(|share| share.host == host).unwrap().procs;
         let others: u32 = self
@@ -327,7 +329,7 @@ fn a_job_alone_is_never_stopped() {
     let event = sim.enter(JobId(1), &[0, 1, 2, 3], 2, 8);
     sim.schedule_event(MonotonicTime::ZERO, event);
     // Other jobs enter and leave on other processors.
-    sim.slots.insert(4, 2);
+    sim.slots.insert(HostId(4), 2);
     sim.gang = GangScheduler::new(GangConfig::default(), sim.slots.clone());
     for job in (2..5).map(JobId) {
         let event = sim.enter(job, &[4], 2, 0);
@@ -359,9 +361,9 @@ fn two_jobs_share_evenly_and_lose_little() {
 
 /// Two jobs on one processor: the first has just yielded at 5 ms, and the second has a timed stop.
 fn second_of_two() -> (GangScheduler, TimedStop) {
-    let mut gang = GangScheduler::new(GangConfig::default(), BTreeMap::from([(0, 1)]));
-    let enter =
-        |job| GangEvent::Enter { job, shares: vec![HostShare { host: 0, procs: 1 }], priority: 8 };
+    let mut gang = GangScheduler::new(GangConfig::default(), BTreeMap::from([(HostId(0), 1)]));
+    let shares = vec![HostShare { host: HostId(0), procs: 1 }];
+    let enter = |job| GangEvent::Enter { job, shares: shares.clone(), priority: 8 };
     gang.on(enter(JobId(1)), MonotonicTime::ZERO);
     gang.on(enter(JobId(2)), MonotonicTime::ZERO);
     let first = gang.on(GangEvent::Tick, MS * 5);
@@ -601,7 +603,7 @@ fn a_host_that_does_not_stop_costs_a_longer_slice_and_is_reported() {
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
     sim.run(MS * 1010, 31);
-    sim.slow_host = Some((2, MS * 1800));
+    sim.slow_host = Some((HostId(2), MS * 1800));
     sim.run(MS * 8000, 31);
     assert!(!sim.late_jobs.is_empty());
     sim.slow_host = None;
@@ -660,7 +662,7 @@ fn no_processor_ever_has_two_jobs() {
             }
         }
         if sim.random(3) == 0 {
-            let host = sim.random(hosts.into()) as u32;
+            let host = HostId(sim.random(hosts.into()) as u32);
             sim.slow_host = Some((host, MS * sim.random(1500) as u32));
         }
         sim.run(MS * 2_500, seed);

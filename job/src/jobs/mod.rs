@@ -18,15 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use score_proto::client_session::SESSION_JOB;
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
     ShepherdReport, SwitchOrder, SwitchReport,
 };
 use score_proto::message::{JobRequest, ServerMessage};
 use score_proto::observation::Metrics;
-use score_proto::peer_message::{HostId, Incarnation, JobIncarnation};
+use score_proto::peer_message::{Incarnation, JobIncarnation};
 
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;

@@ -10,8 +10,7 @@ use score_job::cluster::SessionId;
 use score_job::cluster::authorization::{JobAction, Requester, authorize};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, SESSION_JOB};
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, HostSpec, JobRequest, JobSpec, Login, OsBytes, SingleUserRequest, StageSpec,
@@ -186,7 +185,7 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
             limits: Vec::new(),
             voucher: Vec::new(),
         };
-        let id = SessionId { host: 0, incarnation: Incarnation(1), number: 9 };
+        let id = SessionId { host: HostId(0), incarnation: Incarnation(1), number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));
     }
     session.add_job(OWN_JOB, None);

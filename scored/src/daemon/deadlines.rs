@@ -1,7 +1,8 @@
 //! How long the loop may wait for events: until the earliest deadline of all parts of the daemon.
 
-use score_proto::ids::JobId;
 use std::time::{Duration, Instant};
+
+use score_proto::ids::JobId;
 
 use super::Daemon;
 use super::daemon_bringup::DaemonBringup;

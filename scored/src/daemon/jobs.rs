@@ -13,13 +13,13 @@ use score_job::metrics_subscribers::Subscriber;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
-use score_proto::ids::JobId;
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
     Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
 use score_proto::message::{HostSpec, JobSpec, Level, ServerMessage};
-use score_proto::peer_message::{HostId, JobIncarnation, PeerMessage};
+use score_proto::peer_message::{JobIncarnation, PeerMessage};
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};

@@ -14,8 +14,7 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::{self, FrameError};
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, Login, OUTPUT_WINDOW,

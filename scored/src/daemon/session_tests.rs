@@ -1,5 +1,6 @@
 use super::*;
 use mio::Poll;
+use score_proto::ids::HostId;
 use score_proto::message::OsBytes;
 use score_proto::observation::{Metrics, NodeMetrics};
 use score_proto::peer_message::Incarnation;
@@ -35,7 +36,7 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
     let mut session =
         ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
     if let Some(owner) = owner {
-        let id = SessionId { host: 0, incarnation: Incarnation(1), number: 9 };
+        let id = SessionId { host: HostId(0), incarnation: Incarnation(1), number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));
     }
     (session, poll, remote)

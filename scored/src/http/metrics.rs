@@ -141,7 +141,7 @@ impl StatusView<'_> {
         let mut process_counts = vec![0u64; self.hosts.len()];
         for (host, procs) in self.jobs.iter().flat_map(|job| &job.shares) {
             process_counts
-                .get_mut(*host as usize)
+                .get_mut(host.index())
                 .into_iter()
                 .for_each(|total| *total += u64::from(*procs));
         }
@@ -224,7 +224,7 @@ impl StatusView<'_> {
             };
             for job in &self.jobs {
                 for process in &job.processes {
-                    let host = self.hosts.get(process.host as usize).map_or("?", |host| host.name);
+                    let host = self.hosts.get(process.host.index()).map_or("?", |host| host.name);
                     let (number, element) =
                         (job.line.job.to_string(), process.total.element.to_string());
                     let node = process.total.node.to_string();

@@ -1,10 +1,10 @@
 //! The history of the scheduled rows, and the share of each job in the last minute.
 
-use score_proto::ids::JobId;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use score_job::cluster::MonotonicTime;
+use score_proto::ids::JobId;
 
 /// The largest number of rows that are kept.
 const MAX_ROWS: usize = 4096;

@@ -2,8 +2,7 @@
 //! not panic, and their memory stays within its limits.
 
 use proptest::prelude::*;
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
@@ -22,8 +21,8 @@ use crate::cluster::{
 
 const HOSTS: u32 = 12;
 
-fn host() -> impl Strategy<Value = u32> {
-    prop_oneof![3 => Just(0u32), 8 => 0..HOSTS + 2, 1 => Just(u32::MAX)]
+fn host() -> impl Strategy<Value = HostId> {
+    prop_oneof![3 => Just(0u32), 8 => 0..HOSTS + 2, 1 => Just(u32::MAX)].prop_map(HostId)
 }
 
 fn membership_record() -> impl Strategy<Value = DaemonInfo> {
@@ -241,7 +240,7 @@ proptest! {
             incarnation: Incarnation(1),
             address: "127.0.0.1:1".parse().unwrap(),
             memory: 0,
-            host_and_parent: Some((1, 0)),
+            host_and_parent: Some((HostId(1), HostId(0))),
             times: cluster_config(1, 1).times,
         };
         let mut member = Member::new(setting, MonotonicTime::ZERO);

@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
@@ -52,7 +51,7 @@ pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
 fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
     let address = "127.0.0.1:1".parse().unwrap();
     DaemonInfo {
-        host,
+        host: HostId(host),
         incarnation: Incarnation(incarnation),
         address,
         server_incarnation: None,
@@ -72,12 +71,12 @@ pub(super) fn join(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
         attach_seq: attach,
         unreachable_parent: None,
     };
-    ClusterEvent::Received { from: host, message: PeerMessage::Join(join) }
+    ClusterEvent::Received { from: HostId(host), message: PeerMessage::Join(join) }
 }
 
 pub(super) fn child(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
     ClusterEvent::Received {
-        from: host,
+        from: HostId(host),
         message: PeerMessage::AttachChild(member(host, incarnation, attach)),
     }
 }
@@ -105,6 +104,10 @@ pub(super) fn submit(number: u64, tag: u32, request: JobRequest) -> ClusterEvent
     ClusterEvent::Submit { session: session(number), tag: SessionJobId(tag), request }
 }
 
+fn link_lost(host: u32, reason: &str) -> ClusterEvent {
+    ClusterEvent::LinkLost { host: HostId(host), reason: reason.to_owned() }
+}
+
 fn finished(job: u32, code: u8) -> ClusterEvent {
     ClusterEvent::Finished { job: JobId(job), code }
 }
@@ -119,14 +122,14 @@ pub(super) fn cluster(hosts: u32, slots: u32) -> ServerState {
     for host in 1..=hosts {
         cluster.on(join(host, u64::from(host) * 100, 0), at_second(0));
         cluster.on(child(host, u64::from(host) * 100, 1), at_second(0));
-        assert!(cluster.is_up(host));
+        assert!(cluster.is_up(HostId(host)));
     }
     cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
     cluster
 }
 
 pub(super) fn share(host: u32, procs: u32) -> HostShare {
-    HostShare { host, procs }
+    HostShare { host: HostId(host), procs }
 }
 
 fn reason(actions: &[ClusterAction]) -> &str {
@@ -151,21 +154,22 @@ fn started(actions: &[ClusterAction]) -> Vec<JobId> {
 #[test]
 fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let mut cluster = ServerState::new(cluster_config(1, 4), at_second(0));
+    let host = HostId(1);
     let assignment = ParentAssignment {
-        host: 1,
+        host,
         server_incarnation: Incarnation(SERVER_INCARNATION),
         parent: SERVER,
         parent_address: None,
     };
     let send_assignment =
-        ClusterAction::Send { to: 1, message: PeerMessage::AssignParent(assignment) };
+        ClusterAction::Send { to: host, message: PeerMessage::AssignParent(assignment) };
     assert_eq!(cluster.on(join(1, 100, 0), at_second(0)), std::slice::from_ref(&send_assignment));
     assert_eq!(
         cluster.on(child(1, 100, 1), at_second(0)),
-        [ClusterAction::HostUp { host: 1, incarnation: Incarnation(100) }]
+        [ClusterAction::HostUp { host, incarnation: Incarnation(100) }]
     );
     let beat = ClusterAction::Send {
-        to: 1,
+        to: host,
         message: PeerMessage::Heartbeat(Heartbeat {
             server_incarnation: Incarnation(SERVER_INCARNATION),
             child_incarnation: Incarnation(100),
@@ -200,8 +204,8 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
         cluster.on(submit(1, 5, job_request.clone()), at_second(3)),
         [start(second, Incarnation(100))]
     );
-    let lost = ClusterEvent::LinkLost { host: 1, reason: "no data received for 10s".to_owned() };
-    assert!(matches!(&cluster.on(lost, at_second(4))[..], [ClusterAction::Log(_)]));
+    let actions = cluster.on(link_lost(1, "no data received for 10s"), at_second(4));
+    assert!(matches!(&actions[..], [ClusterAction::Log(_)]));
     assert_eq!(cluster.deadline(), at_second(1) + Duration::from_secs(10) / 3);
     assert!(
         !cluster
@@ -213,7 +217,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let actions = cluster.on(ClusterEvent::Tick, at_second(6));
     assert_eq!(
         actions[0],
-        ClusterAction::HostDown { host: 1, incarnation: Incarnation(100), reason: text.clone() }
+        ClusterAction::HostDown { host, incarnation: Incarnation(100), reason: text.clone() }
     );
     assert_eq!(actions[1], ClusterAction::End { job: second, reason: text.clone() });
     let (code, reason) = (None, Some(text));
@@ -226,7 +230,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
         matches!(
             action,
             ClusterAction::Send {
-                to: 1,
+                to: HostId(1),
                 message: PeerMessage::Reset { incarnation: Incarnation(100), .. }
             }
         )
@@ -237,7 +241,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     assert_eq!(cluster.on(join(1, 101, 0), at_second(8)), [send_assignment]);
     assert_eq!(
         cluster.on(child(1, 101, 1), at_second(8)),
-        [ClusterAction::HostUp { host: 1, incarnation: Incarnation(101) }]
+        [ClusterAction::HostUp { host, incarnation: Incarnation(101) }]
     );
     assert_eq!(
         cluster.on(submit(1, 5, job_request), at_second(9)),
@@ -249,11 +253,11 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
 fn a_host_that_dials_again_in_time_keeps_its_jobs() {
     let mut cluster = cluster(1, 4);
     cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
-    cluster.on(ClusterEvent::LinkLost { host: 1, reason: "closed".to_owned() }, at_second(1));
-    assert!(!cluster.is_up(1));
+    cluster.on(link_lost(1, "closed"), at_second(1));
+    assert!(!cluster.is_up(HostId(1)));
     cluster.on(join(1, 100, 1), at_second(2));
     cluster.on(child(1, 100, 2), at_second(2));
-    assert!(cluster.is_up(1));
+    assert!(cluster.is_up(HostId(1)));
     let later = cluster.on(ClusterEvent::Tick, at_second(60));
     assert!(later.iter().all(|action| matches!(action, ClusterAction::Send { .. })), "{later:?}");
 }
@@ -266,7 +270,7 @@ fn a_restarted_daemon_ends_the_jobs_of_its_predecessor() {
         at_second(0),
     );
     cluster.on(join(1, 101, 0), at_second(1));
-    assert!(cluster.is_up(1), "a Join alone is not believed");
+    assert!(cluster.is_up(HostId(1)), "a Join alone is not believed");
     let actions = cluster.on(child(1, 101, 1), at_second(1));
     assert!(
         actions.iter().any(|action| matches!(action, ClusterAction::End { job: JobId(1), reason }
@@ -284,7 +288,7 @@ fn a_restarted_daemon_ends_the_jobs_of_its_predecessor() {
         actions[..],
         [ClusterAction::Send { message: PeerMessage::Reset { .. }, .. }]
     ));
-    assert!(cluster.is_up(1));
+    assert!(cluster.is_up(HostId(1)));
 }
 
 #[test]
@@ -357,7 +361,7 @@ fn slots_are_shared_in_time_when_there_is_no_space_left() {
     assert_eq!(shares(&actions), [share(1, 4)], "whole hosts take one row of them");
     assert_eq!(
         (cluster.shared_hosts(JobId(6)), cluster.wants_whole_hosts(JobId(6))),
-        (vec![1], true)
+        (vec![HostId(1)], true)
     );
     assert!(!cluster.wants_whole_hosts(JobId(5)));
 }
@@ -369,10 +373,8 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
     cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
     for host in 1..=2 {
         let member = DaemonInfo { memory: u64::from(host) << 30, ..member(host, 100, 1) };
-        cluster.on(
-            ClusterEvent::Received { from: host, message: PeerMessage::AttachChild(member) },
-            at_second(0),
-        );
+        let (from, message) = (member.host, PeerMessage::AttachChild(member));
+        cluster.on(ClusterEvent::Received { from, message }, at_second(0));
     }
     let limited = |mb: u64, shape, wait| JobRequest { memory: mb << 20, ..request(shape, wait) };
     let mut try_submit = |tag, request| cluster.on(submit(1, tag, request), at_second(0));
@@ -687,7 +689,7 @@ fn logins_are_bounded_and_only_hosts_of_the_cluster_vouch() {
     assert_eq!([1, 2, 3, 4].map(|number| login(number, 1000)), [false, false, false, true]);
     assert!(login(1, 1001), "the same session twice");
     assert_eq!([5, 6, 7].map(|number| login(number, 1001)), [false, false, true]);
-    let absent = SessionId { host: 1, incarnation: Incarnation(100), number: 1 };
+    let absent = SessionId { host: HostId(1), incarnation: Incarnation(100), number: 1 };
     let actions =
         cluster.on(ClusterEvent::Login { session: absent, user: user(1002) }, at_second(0));
     assert_eq!(reason(&actions), "host c1 is not in the cluster");

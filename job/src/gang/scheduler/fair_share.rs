@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use score_proto::ids::JobId;
-use score_proto::peer_message::HostId;
+use score_proto::ids::{HostId, JobId};
 
 use super::GangScheduler;
 use crate::cluster::HostShare;

@@ -2,9 +2,10 @@
 //! of its stop in advance. An order would have to wake this daemon first, and then to travel, and
 //! hosts would stop one after the other.
 
-use score_proto::ids::JobId;
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+use score_proto::ids::JobId;
 
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, TimedStop};

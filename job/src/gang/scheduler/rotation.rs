@@ -1,9 +1,10 @@
 //! Turns that need no decision: equivalent jobs on one host rotate there for a while without orders
 //! of the scheduler. Any event in the meantime ends the rotation first.
 
-use score_proto::ids::JobId;
 use std::ops::Range;
 use std::time::Duration;
+
+use score_proto::ids::JobId;
 
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, GangEvent};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use score_proto::ids::JobId;
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{HostPlacement, JobOrder, Placement, ShepherdOrder};
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 
@@ -52,7 +52,8 @@ impl Host {
     /// This is the server of so many hosts.
     pub fn lead(&mut self, host_count: usize) {
         let config = GangConfig { slice: SLICE_WINDOW, ..GangConfig::default() };
-        self.jobs.set_gang(config, (0..host_count as u32).map(|host| (host, SLOTS)).collect());
+        self.jobs
+            .set_gang(config, (0..host_count as u32).map(|host| (HostId(host), SLOTS)).collect());
     }
 }
 

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::{JobStart, Owner};
 use score_proto::message::{
     ElementSpec, HostSpec, Input as StandardInput, JobRequest, JobSpec, OsBytes, Output,
@@ -88,7 +87,7 @@ impl World {
         self.jobs.insert(job, user_job);
         self.plan_requests(job);
         let to_share =
-            |(host, procs): &(usize, u32)| HostShare { host: *host as u32, procs: *procs };
+            |(host, procs): &(usize, u32)| HostShare { host: HostId(*host as u32), procs: *procs };
         let allocations = shares.iter().map(to_share).collect();
         let client_job = ClientJob { session_key: uid as usize, job: SessionJobId(job.0) };
         let new_job = NewJob { start, placement, client_job, allocations };

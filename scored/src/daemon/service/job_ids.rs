@@ -1,10 +1,11 @@
 //! Job numbers. A restarted server does not begin with the numbers of its predecessor, because
 //! users may still refer to those jobs.
 
-use score_proto::ids::JobId;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+
+use score_proto::ids::JobId;
 
 /// The directory of state that outlives a daemon.
 const STATE_DIR: &str = "/var/lib/scored";

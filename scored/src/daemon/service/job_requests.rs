@@ -5,8 +5,7 @@ use score_job::limits::JobLimits;
 use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
-use score_proto::ids::JobId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{JobId, SessionJobId};
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::network;
 use score_proto::nodeset::NodeSet;
@@ -107,14 +106,14 @@ impl Daemon {
         spec.hosts = allocations
             .iter()
             .filter_map(|allocation| {
-                let host = service.config.hosts.get(allocation.host as usize)?;
+                let host = service.config.hosts.get(allocation.host.index())?;
                 Some(HostSpec {
                     name: host.name.clone(),
                     address: String::new(),
                     kind: HostKind::Remote,
                     processors: host.slots,
                     procs: allocation.procs,
-                    networks: service.config.networks.get(allocation.host as usize)?.clone(),
+                    networks: service.config.networks.get(allocation.host.index())?.clone(),
                 })
             })
             .collect();

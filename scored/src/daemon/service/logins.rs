@@ -10,10 +10,10 @@ use score_job::host::usage::forward_cost;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{HostId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{Login, ServerMessage, UserRequest};
-use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
+use score_proto::peer_message::{PeerMessage, SERVER, User};
 
 use super::super::local_listener::AcceptedClient;
 use super::super::session::ClientSession;

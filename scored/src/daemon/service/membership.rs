@@ -7,8 +7,9 @@ use score_job::cluster::{self, tree_member};
 use score_job::jobs::Input;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_SERVER_LOST;
+use score_proto::ids::HostId;
 use score_proto::message::Level;
-use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
+use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 
 use super::super::{Daemon, TokenOwner};
 use super::{LogTopic, Role, info, warn};
@@ -41,7 +42,8 @@ impl Daemon {
             },
             PeerMessage::Hello(_) | PeerMessage::Order { .. } | PeerMessage::Report { .. } => {}
             message => {
-                let from = from.unwrap_or(HostId::MAX);
+                // No host has this number. A daemon that does not know its own joins by its name.
+                let from = from.unwrap_or(HostId(u32::MAX));
                 match service.is_server() {
                     true => self.step_server(cluster::ClusterEvent::Received { from, message }),
                     false => self.step_member(tree_member::MemberEvent::Received { from, message }),

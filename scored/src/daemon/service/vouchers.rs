@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use score_keeper::voucher::Voucher;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
+use score_proto::ids::HostId;
 use score_proto::job_control::{Limit, Owner};
 use score_proto::message::OsBytes;
 use score_proto::peer_message::PeerMessage;
-use score_proto::peer_message::{HostId, SERVER};
+use score_proto::peer_message::SERVER;
 
 use super::super::Daemon;
 use super::super::host_job::HostJob;
