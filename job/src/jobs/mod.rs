@@ -36,8 +36,10 @@ use led_jobs::LedJob;
 pub use tree_positions::Parent;
 use tree_positions::{TreeLinks, TreePosition};
 
-/// The daemon's number of a link to another daemon.
-pub type LinkId = usize;
+/// The daemon's number of a link to another daemon. The daemon chooses it, and never uses it again
+/// while it runs: what arrives late about a link that is closed concerns no other one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub usize);
 
 /// A job, identified by its session and the number that its scrun uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

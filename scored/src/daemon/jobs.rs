@@ -270,7 +270,7 @@ impl Daemon {
         peers
             .dial(address, Some(name.clone()), self.poll.registry(), token)
             .map_err(|error| format!("host {name} at {address}: {error}"))?;
-        Ok(token.0)
+        Ok(LinkId(token.0))
     }
 
     fn send_order(&mut self, link_id: LinkId, tag: JobTag, order: &HopOrder) {

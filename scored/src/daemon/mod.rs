@@ -39,7 +39,7 @@ use score_job::cluster::MonotonicTime;
 use score_job::gang;
 use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_job::host::usage::Usage;
-use score_job::jobs::{Input, JobTag, Jobs};
+use score_job::jobs::{Input, JobTag, Jobs, LinkId};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
 use score_proto::message::JobRequest;
@@ -166,10 +166,11 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
         unreachable_parent: None,
         attach_seq: 0,
     };
-    peers.send(token.0, PeerMessage::Join(join));
+    let server_link = LinkId(token.0);
+    peers.send(server_link, PeerMessage::Join(join));
     daemon.peers = Some(peers);
     daemon.update_identity();
-    daemon.server_link = Some(token.0);
+    daemon.server_link = Some(server_link);
     daemon.run_loop()
 }
 
@@ -205,7 +206,7 @@ struct Daemon {
     /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
     /// The link to the server that has started this daemon.
-    server_link: Option<usize>,
+    server_link: Option<LinkId>,
     /// The daemons that were started for a session.
     bringup: Option<DaemonBringup>,
     /// The scout session that is served.
@@ -488,8 +489,8 @@ impl Daemon {
                     let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
                     shepherd.into_iter().for_each(|one| one.switch_link.mark_readable());
                 }
-                (Token(link_id), Some(TokenOwner::Peer)) => {
-                    self.peers.iter_mut().for_each(|peers| peers.mark_ready(link_id));
+                (Token(number), Some(TokenOwner::Peer)) => {
+                    self.peers.iter_mut().for_each(|peers| peers.mark_ready(LinkId(number)));
                 }
             }
         }
@@ -537,14 +538,14 @@ impl Daemon {
                 PeerEvent::Message(message) => self.on_cluster_message(link_id, message),
                 PeerEvent::WrongHost(reason) => self.warn_of_peer(&reason),
                 PeerEvent::Lost(name, reason) => {
-                    self.token_owners.remove(&Token(link_id));
+                    self.token_owners.remove(&Token(link_id.0));
                     self.on_link_lost(link_id, name, &reason);
                 }
             }
         }
     }
 
-    fn on_link_lost(&mut self, link_id: usize, name: Option<String>, reason: &str) {
+    fn on_link_lost(&mut self, link_id: LinkId, name: Option<String>, reason: &str) {
         if self.server_link == Some(link_id) {
             // The server that started this daemon is gone, and needs nothing any more.
             self.is_ending = true;

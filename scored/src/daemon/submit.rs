@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use score_job::jobs::{ClientJob, Input};
+use score_job::jobs::{ClientJob, Input, LinkId};
 use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
@@ -156,7 +156,7 @@ impl Daemon {
     }
 
     /// Whether messages wait for a link.
-    pub(super) fn is_slow_link(&self, link_id: usize) -> bool {
+    pub(super) fn is_slow_link(&self, link_id: LinkId) -> bool {
         self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id))
     }
 
@@ -248,7 +248,7 @@ impl Daemon {
     }
 
     /// A daemon has come up and joins.
-    pub(super) fn on_join(&mut self, link_id: usize, join: &JoinRequest) {
+    pub(super) fn on_join(&mut self, link_id: LinkId, join: &JoinRequest) {
         let remote_ip = self.peers.as_ref().and_then(|peers| peers.address(link_id));
         let Some(bringup) = &mut self.bringup else { return };
         // Other daemons connect to the IP address that this daemon sees and to the port in `join`.

@@ -11,7 +11,7 @@ use score_proto::peer_message::{Incarnation, JobIncarnation};
 use super::shepherd::Shepherd;
 use super::{Event, MonotonicTime, SERVER_HOST, SLOTS, World};
 use crate::gang::GangConfig;
-use crate::jobs::{Effect, HostIdentity, Input, Jobs, LocalReport};
+use crate::jobs::{Effect, HostIdentity, Input, Jobs, LinkId, LocalReport};
 
 /// The shortest time to the next tick.
 const MIN_TICK_DELAY: Duration = Duration::from_micros(100);
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    fn connect(&mut self, from: usize, placement: &HostPlacement) -> usize {
+    fn connect(&mut self, from: usize, placement: &HostPlacement) -> LinkId {
         let to = placement.name[1..].parse().unwrap();
         self.links.connect(from, to)
     }
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    fn lose_link(&mut self, link: usize) {
+    fn lose_link(&mut self, link: LinkId) {
         let ends = self.links.lose(link);
         self.mark_users_of(ends);
         for end in ends {
