@@ -8,7 +8,7 @@ use score_proto::message::{JobEnd, JobRequest, ServerMessage};
 use score_proto::observation::Metrics;
 
 use super::tree_positions::TreePosition;
-use super::{ClientJob, Effect, Jobs, NewJob, Parent};
+use super::{ClientJob, Effect, Jobs, NewJob, Parent, SessionKey};
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::host::tree_node::TreeNode;
 use crate::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
@@ -164,7 +164,7 @@ impl Jobs {
     }
 
     /// The job that a session watches.
-    pub fn watched_job(&self, session_key: usize) -> Option<JobId> {
+    pub fn watched_job(&self, session_key: SessionKey) -> Option<JobId> {
         self.watchers.get(&session_key).copied()
     }
 

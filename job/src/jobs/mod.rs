@@ -41,18 +41,36 @@ use tree_positions::{TreeLinks, TreePosition};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub usize);
 
+/// The daemon's number of a session with a front end, on this host or another one. The daemon
+/// chooses it, and never uses it again while it runs. For other daemons and for the keeper it is
+/// the session's number at its own host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub usize);
+
+impl SessionKey {
+    /// The number as it stands in messages.
+    pub fn number(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The session with this number, if a session of this daemon can have it.
+    pub fn from_number(number: u64) -> Option<Self> {
+        usize::try_from(number).ok().map(Self)
+    }
+}
+
 /// A job, identified by its session and the number that its scrun uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientJob {
     /// The session.
-    pub session_key: usize,
+    pub session_key: SessionKey,
     /// The number that scrun has given the job. [`SESSION_JOB`] stands for the session itself.
     pub job: SessionJobId,
 }
 
 impl ClientJob {
     /// The session itself.
-    pub fn session_itself(session_key: usize) -> Self {
+    pub fn session_itself(session_key: SessionKey) -> Self {
         Self { session_key, job: SESSION_JOB }
     }
 }
@@ -172,7 +190,7 @@ pub enum Effect {
     /// number for another job by now.
     ToClient(JobId, ClientJob, ServerMessage),
     /// Send this to a session that watches a job.
-    ToWatcher(usize, ServerMessage),
+    ToWatcher(SessionKey, ServerMessage),
     /// Metrics of a job for the status page.
     PageMetrics(JobId, Metrics),
     /// Find or open a link to this host, and answer with [`Input::Connected`] at once.
@@ -229,7 +247,7 @@ pub struct Jobs {
     gang: GangDriver,
     rotation: HostRotation,
     /// The session of each watcher, and the job.
-    watchers: BTreeMap<usize, JobId>,
+    watchers: BTreeMap<SessionKey, JobId>,
     /// Whether hosts of jobs share this machine's disk.
     keeps_directories: bool,
     now: MonotonicTime,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use score_job::jobs::SessionKey;
 use score_proto::ids::JobId;
 
 use super::Daemon;
@@ -21,7 +22,7 @@ impl Daemon {
             let is_parent_slow = parent_link.is_some_and(|link| self.is_slow_link(link));
             host_job.may_have_more(is_parent_slow)
         };
-        let may_have_more = |(key, session): (usize, &ClientSession)| {
+        let may_have_more = |(key, session): (SessionKey, &ClientSession)| {
             session.may_have_more() && self.can_read_session(key, now)
         };
         if self.sessions.active().any(may_have_more)

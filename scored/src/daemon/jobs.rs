@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use score_job::cluster::{HostShare, JobPermit, MonotonicTime};
 use score_job::jobs::{
     ClientJob, Effect, HostIdentity, Input, JobTag, Launch, LinkId, LocalReport, NewJob, Parent,
-    SINGLE_USER_HOST,
+    SINGLE_USER_HOST, SessionKey,
 };
 use score_job::metrics_subscribers::Subscriber;
 use score_proto::client_session::SESSION_JOB;
@@ -111,7 +111,7 @@ impl Daemon {
     /// One line: the job has no metrics yet.
     pub fn watch_job(
         &mut self,
-        session_key: usize,
+        session_key: SessionKey,
         permit: &JobPermit,
         period_ms: u32,
     ) -> Result<(), String> {
@@ -126,7 +126,7 @@ impl Daemon {
     }
 
     /// A session has ended, or does not watch a job any more.
-    pub fn unwatch(&mut self, session_key: usize) {
+    pub fn unwatch(&mut self, session_key: SessionKey) {
         if let Some(job) = self.jobs.watched_job(session_key) {
             let subscriber = Subscriber::Session(session_key);
             self.on_job_input(Input::Subscribe { job, subscriber, period_ms: 0 });

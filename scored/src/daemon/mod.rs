@@ -39,7 +39,7 @@ use score_job::cluster::MonotonicTime;
 use score_job::gang;
 use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_job::host::usage::Usage;
-use score_job::jobs::{Input, JobTag, Jobs, LinkId};
+use score_job::jobs::{Input, JobTag, Jobs, LinkId, SessionKey};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
 use score_proto::message::JobRequest;
@@ -185,7 +185,7 @@ fn setup_process() -> io::Result<()> {
 /// The owner of the socket that a token stands for.
 #[derive(Debug, Clone, Copy)]
 enum TokenOwner {
-    Session(usize),
+    Session(SessionKey),
     /// The shepherd of this job.
     Shepherd(JobId),
     /// The switch thread of that shepherd.
@@ -311,8 +311,8 @@ impl Daemon {
     }
 
     /// Adds the session of a scrun that has connected. Returns the session's key.
-    fn add_session(&mut self, socket: OwnedFd) -> io::Result<usize> {
-        let session_key = self.next_token;
+    fn add_session(&mut self, socket: OwnedFd) -> io::Result<SessionKey> {
+        let session_key = SessionKey(self.next_token);
         let token = self.allocate_token(TokenOwner::Session(session_key));
         self.sessions.insert(session_key, ClientSession::new(socket, self.poll.registry(), token)?);
         Ok(session_key)
@@ -610,10 +610,10 @@ impl Daemon {
         }
         let now = Instant::now();
         // A client that is gone must not be waited for until there is room for its last messages.
-        let is_lost = |session_key: usize, session: &ClientSession| {
+        let is_lost = |session_key: SessionKey, session: &ClientSession| {
             session.has_hung_up() && !self.readiness(session_key, now).is_read_soon()
         };
-        let closed_sessions: Vec<usize> = self
+        let closed_sessions: Vec<SessionKey> = self
             .sessions
             .active()
             .filter(|(session_key, session)| session.is_closed() || is_lost(*session_key, session))
@@ -632,7 +632,7 @@ impl Daemon {
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
             // The key of a session with a socket is its token.
-            self.token_owners.remove(&Token(session_key));
+            self.token_owners.remove(&Token(session_key.0));
         }
         any_closed
     }

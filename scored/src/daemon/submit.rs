@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use score_job::jobs::{ClientJob, Input, LinkId};
+use score_job::jobs::{ClientJob, Input, LinkId, SessionKey};
 use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
@@ -40,7 +40,7 @@ impl Daemon {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
         };
         let sessions = self.sessions.active().filter(|(_, session)| has_work(session));
-        let session_keys: Vec<usize> = sessions.map(|(session_key, _)| session_key).collect();
+        let session_keys: Vec<SessionKey> = sessions.map(|(session_key, _)| session_key).collect();
         for session_key in session_keys {
             let uid = self.sessions.get(session_key).and_then(ClientSession::uid);
             for _ in 0..REQUESTS_PER_TURN {
@@ -75,7 +75,7 @@ impl Daemon {
 
     /// Receives and handles the next request of a session. False if there is none, or if it has to
     /// wait.
-    fn receive_request(&mut self, session_key: usize, now: Instant) -> bool {
+    fn receive_request(&mut self, session_key: SessionKey, now: Instant) -> bool {
         let readiness = self.readiness(session_key, now);
         let Some(session) = self.sessions.get_mut(session_key) else { return false };
         let request = session.next_request(readiness, now);
@@ -122,7 +122,7 @@ impl Daemon {
     /// Whether there is room for what a session's messages cause. If there is not, the client
     /// waits: neither does this daemon's memory grow, nor is a link given up that belongs to all
     /// users.
-    pub(super) fn readiness(&self, session_key: usize, now: Instant) -> Readiness {
+    pub(super) fn readiness(&self, session_key: SessionKey, now: Instant) -> Readiness {
         let Some(session) = self.sessions.get(session_key) else { return Readiness::Blocked };
         let uid = session.uid();
         if uid.is_some_and(|uid| !self.usage.has_session_room(uid)) {
@@ -143,7 +143,7 @@ impl Daemon {
     }
 
     /// Whether the next message of a session can be handled.
-    pub(super) fn can_read_session(&self, session_key: usize, now: Instant) -> bool {
+    pub(super) fn can_read_session(&self, session_key: SessionKey, now: Instant) -> bool {
         self.readiness(session_key, now) == Readiness::Ready
     }
 

@@ -13,7 +13,7 @@ use score_proto::message::{
 
 use super::{Event, LAST_FAULT_AT, MonotonicTime, SERVER_HOST, SLOTS, World};
 use crate::cluster::HostShare;
-use crate::jobs::{ClientJob, Input, NewJob};
+use crate::jobs::{ClientJob, Input, NewJob, SessionKey};
 
 /// An honest job without faults ends within this, among some twenty others that compute 0.2 s for
 /// each of at most two stages, and hostile ones that are stopped 0.2 s late.
@@ -89,7 +89,8 @@ impl World {
         let to_share =
             |(host, procs): &(usize, u32)| HostShare { host: HostId(*host as u32), procs: *procs };
         let allocations = shares.iter().map(to_share).collect();
-        let client_job = ClientJob { session_key: uid as usize, job: SessionJobId(job.0) };
+        let client_job =
+            ClientJob { session_key: SessionKey(uid as usize), job: SessionJobId(job.0) };
         let new_job = NewJob { start, placement, client_job, allocations };
         self.input(SERVER_HOST, Input::Begin(Box::new(new_job)));
     }

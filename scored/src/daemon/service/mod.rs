@@ -49,6 +49,7 @@ use mio::unix::SourceFd;
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use score_job::host::turn_times::{TurnClock, TurnPhase};
+use score_job::jobs::SessionKey;
 use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
 use score_tree::key::Key;
@@ -115,7 +116,7 @@ pub struct Service {
     /// The addresses of the daemons of other hosts, as far as they are known.
     host_addresses: HashMap<HostId, SocketAddr>,
     /// In the server: sessions of other hosts, by host and number there, with their key here.
-    remote_sessions: HashMap<(HostId, u64), usize>,
+    remote_sessions: HashMap<(HostId, u64), SessionKey>,
     /// In the server: the cost of handled messages, by the host that has forwarded them and its
     /// number of the session.
     forward_credits: HashMap<(HostId, u64), u64>,
