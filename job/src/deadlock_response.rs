@@ -204,7 +204,7 @@ pub fn deadlock_report(
 
 fn wait_line(wait: &WaitState, placement: &Placement) -> String {
     use score_proto::carea::WaitingFor::*;
-    let host = placement.host_of(wait.node).and_then(|index| placement.hosts.get(index as usize));
+    let host = placement.host_of(wait.node).and_then(|index| placement.hosts.get(index.index()));
     let host = host.filter(|_| placement.hosts.len() > 1);
     let host = host.map_or_else(String::new, |host| format!(" on host {}", host.name));
     let wait_description = match score_proto::carea::WaitingFor::from_code(wait.waiting_for) {

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use score_proto::exit_code::EXIT_DEADLOCK;
+use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
 use score_proto::job_control::Status;
 use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
@@ -156,12 +157,15 @@ fn a_lost_host_ends_its_nodes_and_the_job() {
 #[test]
 fn flushes_are_answered_where_they_came_from() {
     let mut job = started(&[1], ProgramKind::Score);
-    for (ours, (host, token)) in (0..).zip([(1, 8), (0, 8)]) {
+    for (ours, (host, token)) in (0..).zip([(JobHostId(1), 8), (JobHostId(0), 8)]) {
         let actions = report(&mut job, Report::Output(OutputReport::Flush { host, token }));
         assert_eq!(actions, [MasterAction::ToClient(ServerMessage::Flush(ours))]);
     }
     let answer = job.on(MasterEvent::FromClient(JobRequest::Flushed(0)));
-    assert_eq!(answer, [MasterAction::Order(Order::Job(JobOrder::Flushed { host: 1, token: 8 }))]);
+    assert_eq!(
+        answer,
+        [MasterAction::Order(Order::Job(JobOrder::Flushed { host: JobHostId(1), token: 8 }))]
+    );
     assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Flushed(0))), []);
 }
 

@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | [`HostId`] | a host of a cluster | the cluster's list of hosts | in the cluster |
 //! | [`JobId`] | a job | its cluster, or its single-user daemon | there, among jobs of one time |
+//! | [`JobHostId`] | a host of a job | the order of the job's hosts | in the job |
 //! | [`SessionJobId`] | a job for its scrun | scrun | in its session, while the job lasts |
 
 use std::fmt::{self, Display, Formatter};
@@ -22,12 +23,12 @@ macro_rules! display_as_number {
     )+};
 }
 
-display_as_number!(HostId, JobId, SessionJobId);
+display_as_number!(HostId, JobId, JobHostId, SessionJobId);
 
 /// A host's index in the cluster's list and in its tree. The server has number 0:
 /// [`crate::peer_message::SERVER`].
 ///
-/// It is not the host's index among the hosts of a job.
+/// [`JobHostId`] is the index of a host among those of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub u32);
 
@@ -47,6 +48,23 @@ impl HostId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u32);
 
+/// A host's index among the hosts of a job, in the order of their nodes. `score_self_host` is this
+/// number.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct JobHostId(pub u32);
+
+impl JobHostId {
+    /// The first host of every job.
+    pub const FIRST: Self = Self(0);
+
+    /// The host's position in lists of the job's hosts.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The number of a job within its session.
 ///
 /// The client chooses it when it submits the job: any number except
@@ -64,6 +82,7 @@ mod tests {
         for number in [0, 7, 300, u32::MAX] {
             let bytes = postcard::to_allocvec(&number).unwrap();
             assert_eq!(postcard::to_allocvec(&HostId(number)).unwrap(), bytes);
+            assert_eq!(postcard::to_allocvec(&JobHostId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&JobId(number)).unwrap(), bytes);
             assert_eq!(postcard::to_allocvec(&SessionJobId(number)).unwrap(), bytes);
             assert_eq!(SessionJobId(number).to_string(), number.to_string());

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation_request::AllocationRequest;
 use crate::daemon_statistics::DaemonStatistics;
+use crate::ids::JobHostId;
 use crate::ids::JobId;
 use crate::job_list::JobEntry;
 use crate::nodeset::NodeSet;
@@ -188,7 +189,7 @@ pub enum ServerMessage {
     /// Bytes for scrun's standard output or error.
     Output {
         /// Index of the host that they come from, among the hosts of the job.
-        host: u32,
+        host: JobHostId,
         /// Standard output or standard error.
         stream: Stream,
         /// At most [`MAX_IO_CHUNK`] bytes.

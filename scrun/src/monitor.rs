@@ -4,6 +4,7 @@
 use crate::session::daemon::sibling_binary;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use score_proto::frame;
+use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
 use score_proto::message::{ServerMessage, Stream};
 use std::ffi::OsString;
@@ -165,8 +166,11 @@ impl Monitor {
         if !self.shares_terminal || self.unsent.len() > MAX_BUFFERED_STDERR_BYTES {
             return false;
         }
-        let message =
-            ServerMessage::Output { host: 0, stream: Stream::Stderr, bytes: bytes.to_vec() };
+        let message = ServerMessage::Output {
+            host: JobHostId(0),
+            stream: Stream::Stderr,
+            bytes: bytes.to_vec(),
+        };
         let fits = frame::encode(&message, &mut self.unsent).is_ok();
         self.send();
         fits
@@ -245,7 +249,8 @@ mod tests {
         let mut frames = Vec::new();
         for text in ["one\n", "two\n"] {
             let bytes = text.as_bytes().to_vec();
-            let message = ServerMessage::Output { host: 0, stream: Stream::Stderr, bytes };
+            let message =
+                ServerMessage::Output { host: JobHostId(0), stream: Stream::Stderr, bytes };
             frame::encode(&message, &mut frames).unwrap();
         }
         frame::encode(&ServerMessage::StdinClosed, &mut frames).unwrap();

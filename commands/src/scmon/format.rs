@@ -1,7 +1,7 @@
 //! Formats the metrics as text: numbers for users, and a line of JSON for programs.
 
 use score_monitor::{Host, JobView, Metric, Process};
-use score_proto::ids::JobId;
+use score_proto::ids::{JobHostId, JobId};
 use serde::Serialize;
 
 /// A number of at most four characters, with a suffix for powers of a thousand.
@@ -105,7 +105,7 @@ struct JsonHost {
     bytes_per_s: f64,
     disk_kib: u64,
     disk_scale_kib: u64,
-    host: u32,
+    host: JobHostId,
     load: f64,
     memory_kib: u64,
     memory_scale_kib: u64,
@@ -117,7 +117,7 @@ struct JsonHost {
 #[derive(Serialize)]
 struct JsonProcess {
     element: u32,
-    host: u32,
+    host: JobHostId,
     load: f64,
     memory_kib: u64,
     node: u32,

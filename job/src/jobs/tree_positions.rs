@@ -95,7 +95,7 @@ impl Jobs {
         let hosts = &node.placement().hosts;
         let mut connecting = 0;
         for (child_index, host) in node.child_hosts() {
-            let Some(host) = hosts.get(host as usize) else { continue };
+            let Some(host) = hosts.get(host.index()) else { continue };
             let connection = Connection { position, child_index };
             self.effects.push(Effect::Connect(connection, host.clone()));
             connecting += 1;

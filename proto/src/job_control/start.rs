@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::JobId;
+use crate::ids::{JobHostId, JobId};
 use crate::message::{JobSpec, OsBytes};
 
 /// The job as its hosts receive it.
@@ -51,7 +51,7 @@ pub struct Limit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetworkAddress {
     /// The host.
-    pub host: u32,
+    pub host: JobHostId,
     /// The addresses that its shepherd's devices report; opaque to all others on the way.
     #[serde(with = "serde_bytes")]
     pub address: Vec<u8>,

@@ -137,7 +137,7 @@ fn job_json(job: &JobView) -> Value {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use score_proto::ids::JobId;
+    use score_proto::ids::{JobHostId, JobId};
     use score_proto::job_list::{JobDetail, JobState};
 
     /// A process with distinct metrics.
@@ -145,7 +145,7 @@ pub mod tests {
         let total = NodeMetrics {
             element: 0,
             node,
-            host: 0,
+            host: JobHostId(0),
             sampled_at_ns: 3_000_000_000,
             observed_ns: 2_500_000_000,
             busy_ns: 1_250_000_000,

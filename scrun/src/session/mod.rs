@@ -25,6 +25,7 @@ use output::OutputWriter;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder, SessionKind};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
+use score_proto::ids::JobHostId;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ContentHash, JobEnd, JobRequest, JobSpec, Level, ServerMessage, SingleUserRequest, Stream,
@@ -310,7 +311,7 @@ impl EventLoop {
         }
     }
 
-    fn write_output(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) {
+    fn write_output(&mut self, host: JobHostId, stream: Stream, bytes: Vec<u8>) {
         let is_for_programs = self.merger.as_ref().is_some_and(OutputMerger::is_for_programs);
         let index = usize::from(stream == Stream::Stderr && !is_for_programs);
         let count = bytes.len() as u64;

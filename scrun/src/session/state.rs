@@ -6,6 +6,7 @@ use crate::statistics;
 use nix::libc;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
+use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
 use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, ServerMessage, Stream};
 use std::collections::VecDeque;
@@ -39,7 +40,7 @@ pub enum Action {
     /// Send a message to the daemon.
     Send(JobRequest),
     /// Write bytes of the job that this host has sent.
-    Write(u32, Stream, Vec<u8>),
+    Write(JobHostId, Stream, Vec<u8>),
     /// Show a line of scrun's own.
     Notice(Level, String),
     /// Write to standard error, independently of the option `message`.

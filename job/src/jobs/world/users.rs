@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use score_proto::ids::{HostId, JobId, SessionJobId};
+use score_proto::ids::{HostId, JobHostId, JobId, SessionJobId};
 use score_proto::job_control::{JobStart, Owner};
 use score_proto::message::{
     ElementSpec, HostSpec, Input as StandardInput, JobRequest, JobSpec, OsBytes, Output,
@@ -31,7 +31,7 @@ pub struct UserJob {
     pub hosts: Vec<usize>,
     stages: Vec<usize>,
     submitted_at: MonotonicTime,
-    lines: BTreeMap<u32, Vec<String>>,
+    lines: BTreeMap<JobHostId, Vec<String>>,
     pub code: Option<u8>,
 }
 
@@ -168,7 +168,7 @@ impl World {
         }
         assert_eq!(code, 0, "{user_job:?}");
         assert!(self.now - user_job.submitted_at < MAX_JOB_LATENCY, "{user_job:?}");
-        for host in 0..user_job.hosts.len() as u32 {
+        for host in (0..user_job.hosts.len() as u32).map(JobHostId) {
             let stages = user_job.stages.iter().enumerate();
             let expected = stages.flat_map(|(stage, elements)| {
                 (0..*elements).map(move |element| format!("stage {stage} element {element}\n"))

@@ -266,7 +266,7 @@ fn longest_recent_turn(permit: &StatisticsPermit, clock: &TurnClock) -> Duration
 /// The processes of a job on these hosts.
 fn processes(metrics: &JobMetrics, allocations: &[(HostId, u32)]) -> Vec<ProcessView> {
     let process = |one: &score_monitor::Process| ProcessView {
-        host: allocations.get(one.totals.host as usize).map_or(HostId(u32::MAX), |(host, _)| *host),
+        host: allocations.get(one.totals.host.index()).map_or(HostId(u32::MAX), |(host, _)| *host),
         total: one.totals,
         shares: metrics.shares(one),
         messages: one.messages() as u64,
