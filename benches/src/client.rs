@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
+use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ElementSpec, HostSpec, Input, JobSpec, Login, OsBytes, Output, ProgramKind, ServerMessage,
     StageSpec,
@@ -60,8 +61,8 @@ impl Client {
     ///
     /// # Errors
     /// If scored has closed the connection.
-    pub fn send(&mut self, job_id: u32, request: &impl Serialize) -> Result<(), String> {
-        let frame = encode(job_id, request)?;
+    pub fn send(&mut self, job: SessionJobId, request: &impl Serialize) -> Result<(), String> {
+        let frame = encode(job, request)?;
         self.socket.write_all(&frame).map_err(io_error)
     }
 
@@ -88,9 +89,9 @@ impl Client {
 ///
 /// # Errors
 /// If the message is too long for a frame.
-pub fn encode(job_id: u32, request: &impl Serialize) -> Result<Vec<u8>, String> {
+pub fn encode(job: SessionJobId, request: &impl Serialize) -> Result<Vec<u8>, String> {
     let mut frame = Vec::new();
-    client_session::encode(job_id, request, &mut frame).map_err(|error| error.to_string())?;
+    client_session::encode(job, request, &mut frame).map_err(|error| error.to_string())?;
     Ok(frame)
 }
 

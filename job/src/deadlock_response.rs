@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{ElementOrder, Placement, SwitchSeq};
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
@@ -188,7 +189,7 @@ impl DeadlockResponse {
 
 /// The report for the user.
 pub fn deadlock_report(
-    job: u32,
+    job: JobId,
     name: &str,
     waits: &[WaitState],
     placement: &Placement,
@@ -203,7 +204,7 @@ pub fn deadlock_report(
 
 fn wait_line(wait: &WaitState, placement: &Placement) -> String {
     use score_proto::carea::WaitingFor::*;
-    let host = placement.host_of(wait.node).and_then(|index| placement.hosts.get(index as usize));
+    let host = placement.host_of(wait.node).and_then(|index| placement.hosts.get(index.index()));
     let host = host.filter(|_| placement.hosts.len() > 1);
     let host = host.map_or_else(String::new, |host| format!(" on host {}", host.name));
     let wait_description = match score_proto::carea::WaitingFor::from_code(wait.waiting_for) {
@@ -330,7 +331,7 @@ mod tests {
         let placement = Placement::new(JobIncarnation(0), hosts);
         let mut waits: Vec<WaitState> = (0..100).map(wait).collect();
         waits[1].waiting_for = 3;
-        let lines = deadlock_report(7, "a.out", &waits, &placement);
+        let lines = deadlock_report(JobId(7), "a.out", &waits, &placement);
         assert_eq!(lines[0], "job 7: deadlock: no process of a.out can go on");
         assert_eq!(
             lines[1],

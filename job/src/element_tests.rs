@@ -1,4 +1,5 @@
 use super::*;
+use score_proto::ids::JobHostId;
 
 fn one(node: u32) -> NodeSet {
     NodeSet::one(node)
@@ -60,11 +61,11 @@ fn the_network_is_announced_only_when_all_have_attached() {
 #[test]
 fn the_addresses_of_all_hosts_go_to_all_with_the_welcome() {
     let mut element = score_element(2);
-    let address = |host| HostNetworkAddress { host, address: vec![host as u8] };
+    let address = |host: JobHostId| HostNetworkAddress { host, address: vec![host.0 as u8] };
     let mut out = Vec::new();
-    element.on_attached(&one(1), vec![address(1)], &mut out);
-    element.on_attached(&one(0), vec![address(0)], &mut out);
-    let peers = vec![address(1), address(0)];
+    element.on_attached(&one(1), vec![address(JobHostId(1))], &mut out);
+    element.on_attached(&one(0), vec![address(JobHostId(0))], &mut out);
+    let peers = vec![address(JobHostId(1)), address(JobHostId(0))];
     assert_eq!(out, [MasterAction::Order(ElementOrder::Welcome { peers }.to(0))]);
 }
 

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use score_proto::exit_code::EXIT_DEADLOCK;
+use score_proto::ids::JobHostId;
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     ElementOrder, ElementReport, FileRequest, JobOrder, JobReport, JobStart, Order, OutputReport,
     Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
@@ -96,7 +98,7 @@ struct StageElement {
 /// A job.
 #[derive(Debug)]
 pub struct JobMaster {
-    number: u32,
+    number: JobId,
     placement: Placement,
     /// Names and kinds of the programs, by stage.
     stage_programs: Vec<Vec<(String, ProgramKind)>>,
@@ -113,7 +115,7 @@ pub struct JobMaster {
     /// Signals that the user has sent: a death by one of them is no error.
     expected_signals: Vec<i32>,
     /// Flush requests to scrun that are pending: host and its token, by our token.
-    pending_flushes: HashMap<u64, (u32, u64)>,
+    pending_flushes: HashMap<u64, (JobHostId, u64)>,
     next_flush: u64,
     /// Bytes of programs that the hosts have requested and that scrun has not sent.
     requested_file_bytes: u64,

@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 use score_proto::exit_code::EXIT_DEADLOCK;
+use score_proto::ids::JobHostId;
+use score_proto::ids::JobId;
 use score_proto::job_control::Status;
 use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
@@ -27,7 +29,7 @@ fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
     let placement = Placement::new(JobIncarnation(0), hosts);
-    JobMaster::begin(JobStart { job: 7, secret: 1, spec, owner: None }, placement).0
+    JobMaster::begin(JobStart { job: JobId(7), secret: 1, spec, owner: None }, placement).0
 }
 
 const READY: Report = Report::Job(JobReport::Ready);
@@ -44,7 +46,7 @@ fn started(shape: &[usize], kind: ProgramKind) -> JobMaster {
     let actions = report(&mut job, READY);
     assert_eq!(
         actions[0],
-        MasterAction::ToClient(ServerMessage::Accepted { job: 7, nodes: NODES, hosts: 2 })
+        MasterAction::ToClient(ServerMessage::Accepted { job: JobId(7), nodes: NODES, hosts: 2 })
     );
     assert_eq!(actions[1..], [MasterAction::Gang(GangRequest::Enter)]);
     assert_eq!(
@@ -155,12 +157,15 @@ fn a_lost_host_ends_its_nodes_and_the_job() {
 #[test]
 fn flushes_are_answered_where_they_came_from() {
     let mut job = started(&[1], ProgramKind::Score);
-    for (ours, (host, token)) in (0..).zip([(1, 8), (0, 8)]) {
+    for (ours, (host, token)) in (0..).zip([(JobHostId(1), 8), (JobHostId(0), 8)]) {
         let actions = report(&mut job, Report::Output(OutputReport::Flush { host, token }));
         assert_eq!(actions, [MasterAction::ToClient(ServerMessage::Flush(ours))]);
     }
     let answer = job.on(MasterEvent::FromClient(JobRequest::Flushed(0)));
-    assert_eq!(answer, [MasterAction::Order(Order::Job(JobOrder::Flushed { host: 1, token: 8 }))]);
+    assert_eq!(
+        answer,
+        [MasterAction::Order(Order::Job(JobOrder::Flushed { host: JobHostId(1), token: 8 }))]
+    );
     assert_eq!(job.on(MasterEvent::FromClient(JobRequest::Flushed(0))), []);
 }
 

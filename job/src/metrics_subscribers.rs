@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use crate::jobs::SessionKey;
+
 /// A subscriber to metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subscriber {
     /// The scrun of the job.
     Scrun,
     /// A session that has subscribed (`scmon`).
-    Session(usize),
+    Session(SessionKey),
     /// The status page.
     Page,
 }
@@ -54,10 +56,13 @@ mod tests {
             (subscribers.set(Subscriber::Page, 1000), subscribers.client_and_others()),
             (None, (true, true))
         );
-        assert_eq!(subscribers.set(Subscriber::Session(7), 100), Some(100));
+        assert_eq!(subscribers.set(Subscriber::Session(SessionKey(7)), 100), Some(100));
         assert_eq!(subscribers.set(Subscriber::Scrun, 0), None);
         assert_eq!(
-            (subscribers.set(Subscriber::Session(7), 0), subscribers.client_and_others()),
+            (
+                subscribers.set(Subscriber::Session(SessionKey(7)), 0),
+                subscribers.client_and_others()
+            ),
             (Some(1000), (false, true))
         );
         assert_eq!(

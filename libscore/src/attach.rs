@@ -62,7 +62,7 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
         control,
         area,
         options: Options::new(welcome.options)?,
-        job: i32::try_from(welcome.job).map_err(|_| "the job's number is too large")?,
+        job: i32::try_from(welcome.job.0).map_err(|_| "the job's number is too large")?,
         dir: PathBuf::from(welcome.dir),
         oversubscribed: board.u32(board::FLAGS).load(Ordering::Relaxed) & board::OVERSUBSCRIBED
             != 0,
@@ -202,11 +202,12 @@ fn map_area(fd: &OwnedFd, index: u32, notifier: ShepherdNotifier) -> Result<Area
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::JobId;
     use score_proto::message::NetworkSet;
 
     fn welcome() -> Welcome {
         Welcome {
-            job: 1,
+            job: JobId(1),
             area: 1,
             self_node: 1,
             num_node: 4,

@@ -95,12 +95,13 @@ fn device_type(member: &NetworkMember) -> &'static CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::JobId;
     use score_proto::message::{NetworkSet, NodeMapping};
     use score_proto::nodeset::NodeSet;
 
     fn welcome(num_node: u32, networks: Vec<NetworkSet>) -> Welcome {
         Welcome {
-            job: 1,
+            job: JobId(1),
             area: 0,
             self_node: 0,
             num_node,

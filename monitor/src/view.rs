@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use score_proto::ids::JobHostId;
 use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
 
 use crate::{History, Metric};
@@ -18,7 +19,7 @@ const MIN_FULL_SCALE_RATE: f64 = 100.0;
 #[derive(Debug, Clone, Default)]
 pub struct JobView {
     processes: BTreeMap<(u32, u32), Process>,
-    hosts: BTreeMap<u32, HostRecord>,
+    hosts: BTreeMap<JobHostId, HostRecord>,
     /// The highest rate of any process so far, in messages per second.
     peak: f64,
 }
@@ -57,7 +58,7 @@ pub struct Process {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Host {
     /// Its index among the hosts of the job.
-    pub host: u32,
+    pub host: JobHostId,
     /// Its name; empty until it has been reported.
     pub name: String,
     /// Number of its processes in the view.
@@ -220,7 +221,7 @@ impl JobView {
             };
             (metrics.host, host)
         };
-        let mut all: BTreeMap<u32, Host> = self.hosts.values().map(to_host).collect();
+        let mut all: BTreeMap<JobHostId, Host> = self.hosts.values().map(to_host).collect();
         for process in self.processes.values() {
             let number = process.totals.host;
             all.entry(number).or_insert_with(|| Host::empty(number)).add(process);
@@ -264,7 +265,7 @@ impl JobView {
 }
 
 impl Host {
-    fn empty(host: u32) -> Self {
+    fn empty(host: JobHostId) -> Self {
         Self {
             host,
             name: String::new(),
@@ -309,14 +310,20 @@ mod tests {
 
     fn host(host: u32) -> HostMetrics {
         let name = format!("h{host}");
-        HostMetrics { host, name, disk_kib: 25, disk_scale_kib: 100, memory_scale_kib: 1000 }
+        HostMetrics {
+            host: JobHostId(host),
+            name,
+            disk_kib: 25,
+            disk_scale_kib: 100,
+            memory_scale_kib: 1000,
+        }
     }
 
     /// Totals, after so many seconds, of a process that is busy for `busy` of each second.
     fn node(node: u32, seconds: u64, busy: f64) -> NodeMetrics {
         NodeMetrics {
             node,
-            host: node / 2,
+            host: JobHostId(node / 2),
             sampled_at_ns: SECOND * (5 + seconds),
             observed_ns: SECOND * seconds,
             busy_ns: (SECOND as f64 * busy) as u64 * seconds,

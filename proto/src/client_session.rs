@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::PROTOCOL_VERSION;
 use crate::frame::{self, Decoder, FrameError};
+use crate::ids::SessionJobId;
 use crate::message::{Greeting, JobRequest, ServerMessage, SingleUserRequest, UserRequest};
 
 /// The session itself, in place of a job number: a message with it is about all jobs of the
 /// session. [`ServerMessage::Refused`] or [`ServerMessage::Finished`] with it is the last message.
-pub const SESSION_JOB: u32 = 0;
+pub const SESSION_JOB: SessionJobId = SessionJobId(0);
 
 /// Most jobs of one session at the same time.
 pub const MAX_JOBS: usize = 64;
@@ -21,10 +22,9 @@ pub const MAX_JOBS: usize = 64;
 /// A message, and the job that it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobMessage<M> {
-    /// The number that the client has chosen when it submitted the job: any number except
-    /// [`SESSION_JOB`] that no other job of the session has. It is free again after the job's last
-    /// message, [`ServerMessage::Refused`] or [`ServerMessage::Finished`].
-    pub job: u32,
+    /// The number that the client has chosen when it submitted the job. It is free again after the
+    /// job's last message, [`ServerMessage::Refused`] or [`ServerMessage::Finished`].
+    pub job: SessionJobId,
     /// The message.
     pub message: M,
 }
@@ -45,7 +45,7 @@ impl SessionKind {
     /// As [`frame::encode`].
     pub fn encode_job_request(
         self,
-        job: u32,
+        job: SessionJobId,
         request: JobRequest,
         out: &mut Vec<u8>,
     ) -> Result<(), FrameError> {
@@ -69,7 +69,11 @@ pub fn encode_greeting(out: &mut Vec<u8>) -> Result<(), FrameError> {
 ///
 /// # Errors
 /// As [`frame::encode`].
-pub fn encode<M: Serialize>(job: u32, message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
+pub fn encode<M: Serialize>(
+    job: SessionJobId,
+    message: &M,
+    out: &mut Vec<u8>,
+) -> Result<(), FrameError> {
     frame::encode(&JobMessage { job, message }, out)
 }
 
@@ -110,11 +114,14 @@ mod tests {
     fn the_greeting_is_plain_and_everything_else_names_its_job() {
         let mut stream = Vec::new();
         encode_greeting(&mut stream).unwrap();
-        encode(7, &JobRequest::Kill, &mut stream).unwrap();
+        encode(SessionJobId(7), &JobRequest::Kill, &mut stream).unwrap();
         let mut decoder = Decoder::default();
         decoder.push(&stream);
         assert_eq!(decoder.next(), Ok(Some(Greeting::Hello { version: PROTOCOL_VERSION })));
-        assert_eq!(decoder.next(), Ok(Some(JobMessage { job: 7, message: JobRequest::Kill })));
+        assert_eq!(
+            decoder.next(),
+            Ok(Some(JobMessage { job: SessionJobId(7), message: JobRequest::Kill }))
+        );
         assert_eq!(decoder.next::<JobMessage<JobRequest>>(), Ok(None));
     }
 
@@ -126,7 +133,7 @@ mod tests {
         let mut stream = Vec::new();
         frame::encode(&refused, &mut stream).unwrap();
         frame::encode(&hello, &mut stream).unwrap();
-        for job in [SESSION_JOB, 3, u32::MAX] {
+        for job in [SESSION_JOB, SessionJobId(3), SessionJobId(u32::MAX)] {
             frame::encode(&JobMessage { job, message: &notice }, &mut stream).unwrap();
         }
         for step in [1, 7, stream.len()] {
@@ -138,7 +145,10 @@ mod tests {
                 }
             }
             let mut expected = vec![(SESSION_JOB, refused.clone()), (SESSION_JOB, hello.clone())];
-            expected.extend([SESSION_JOB, 3, u32::MAX].map(|job| (job, notice.clone())));
+            expected.extend(
+                [SESSION_JOB, SessionJobId(3), SessionJobId(u32::MAX)]
+                    .map(|job| (job, notice.clone())),
+            );
             assert_eq!(received, expected);
         }
     }

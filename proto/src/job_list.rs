@@ -1,5 +1,6 @@
 //! The jobs of a cluster, as scps lists them.
 
+use crate::ids::JobId;
 use serde::{Deserialize, Serialize};
 
 /// Most jobs in one [`crate::message::ServerMessage::Jobs`].
@@ -12,7 +13,7 @@ pub const MAX_HOST_NAMES: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEntry {
     /// Its number.
-    pub job: u32,
+    pub job: JobId,
     /// Its owner.
     pub uid: u32,
     /// Number of its hosts; 0 while it waits.
@@ -63,7 +64,7 @@ impl JobEntry {
 /// own way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct JobJson {
-    job: u32,
+    job: JobId,
     uid: u32,
     state: &'static str,
     ahead: Option<u32>,

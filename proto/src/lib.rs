@@ -12,6 +12,7 @@ pub mod env;
 pub mod exit_code;
 pub mod frame;
 pub mod idle_notify;
+pub mod ids;
 pub mod job_control;
 pub mod job_list;
 pub mod message;

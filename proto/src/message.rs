@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation_request::AllocationRequest;
 use crate::daemon_statistics::DaemonStatistics;
+use crate::ids::JobHostId;
+use crate::ids::JobId;
 use crate::job_list::JobEntry;
 use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
@@ -137,11 +139,11 @@ pub enum ConsoleRequest {
     /// The address of the cluster's page, for this user: [`ServerMessage::Page`].
     Page,
     /// End this job.
-    Kill(u32),
+    Kill(JobId),
     /// Send [`ServerMessage::Metrics`] of this job every so many milliseconds, until it ends.
     SubscribeMetrics {
         /// The job's number.
-        job: u32,
+        job: JobId,
         /// Milliseconds.
         period_ms: u32,
     },
@@ -166,7 +168,7 @@ pub enum ServerMessage {
     /// ready.
     Accepted {
         /// Job number, from 1.
-        job: u32,
+        job: JobId,
         /// Nodes of every parallel process.
         nodes: u32,
         /// Hosts that the job runs on.
@@ -187,7 +189,7 @@ pub enum ServerMessage {
     /// Bytes for scrun's standard output or error.
     Output {
         /// Index of the host that they come from, among the hosts of the job.
-        host: u32,
+        host: JobHostId,
         /// Standard output or standard error.
         stream: Stream,
         /// At most [`MAX_IO_CHUNK`] bytes.
@@ -367,7 +369,7 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Job number.
-    pub job: u32,
+    pub job: JobId,
     /// Index of this process's area in the C-Area.
     pub area: u32,
     /// Manual, table 2.1.

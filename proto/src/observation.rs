@@ -1,6 +1,7 @@
 //! What shepherds observe of processes without stopping them: whether all are idle, what each waits
 //! for, and the metrics that monitors show.
 
+use crate::ids::JobHostId;
 use serde::{Deserialize, Serialize};
 
 use crate::job_control::SwitchSeq;
@@ -153,7 +154,7 @@ pub struct Metrics {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMetrics {
     /// Index of the host in the job.
-    pub host: u32,
+    pub host: JobHostId,
     /// Its name.
     pub name: String,
     /// Size of the job's files on it.
@@ -172,7 +173,7 @@ pub struct NodeMetrics {
     /// The node.
     pub node: u32,
     /// Index of its host in the job.
-    pub host: u32,
+    pub host: JobHostId,
     /// Time of the sample, on the clock of the host, in nanoseconds.
     pub sampled_at_ns: u64,
     /// How long the process was observed while its job ran, in nanoseconds.

@@ -13,14 +13,12 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{HostId, JobId};
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
-/// A host's index in the cluster's list and in its tree; the server has number 0.
-pub type HostId = u32;
-
 /// The server's index.
-pub const SERVER: HostId = 0;
+pub const SERVER: HostId = HostId(0);
 
 /// Distinguishes a daemon from all earlier daemons of the same host. A daemon takes a new
 /// incarnation when it has ended everything that it ran: the new number guarantees that nothing is
@@ -116,7 +114,7 @@ pub enum PeerMessage {
     /// Down the tree of a job.
     Order {
         /// The job.
-        job: u32,
+        job: JobId,
         /// Distinguishes this job from all others that ever had its number:
         /// [`crate::job_control::Placement::job_incarnation`].
         job_incarnation: JobIncarnation,
@@ -127,7 +125,7 @@ pub enum PeerMessage {
     /// Up the tree of a job.
     Report {
         /// The job.
-        job: u32,
+        job: JobId,
         /// As in [`PeerMessage::Order`].
         job_incarnation: JobIncarnation,
         /// The encoded report.

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::message::ConsoleRequest;
 
 use crate::daemon::service::config as service;
@@ -278,8 +279,10 @@ impl Args {
             "-list" => (self.mode, self.console) = (Some("-console"), Some(ConsoleRequest::List)),
             "-kill" => {
                 let word = text(value()?);
-                let job = word.parse().map_err(|_| format!("-kill {word}: not a job's number"))?;
-                (self.mode, self.console) = (Some("-console"), Some(ConsoleRequest::Kill(job)));
+                let number = word.parse();
+                let number = number.map_err(|_| format!("-kill {word}: not a job's number"))?;
+                let kill = ConsoleRequest::Kill(JobId(number));
+                (self.mode, self.console) = (Some("-console"), Some(kill));
             }
             name if IGNORED_OPTIONS.iter().any(|(later, ..)| *later == name) => {
                 let later = IGNORED_OPTIONS.iter().find(|(later, ..)| *later == name);

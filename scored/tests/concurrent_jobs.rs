@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use driver::*;
 use score_proto::client_session::{self, MAX_JOBS, SESSION_JOB, ServerMessageDecoder};
+use score_proto::ids::SessionJobId;
 use score_proto::message::*;
 
 /// A login with any number of jobs.
@@ -18,9 +19,9 @@ struct MultiJobClient {
     socket: UnixStream,
     decoder: ServerMessageDecoder,
     /// The received messages, by job.
-    jobs: BTreeMap<u32, Outcome>,
+    jobs: BTreeMap<SessionJobId, Outcome>,
     /// Jobs that scored has reported as unknown.
-    unknown: Vec<u32>,
+    unknown: Vec<SessionJobId>,
 }
 
 impl MultiJobClient {
@@ -41,21 +42,21 @@ impl MultiJobClient {
         client
     }
 
-    fn request(&mut self, job: u32, request: &SingleUserRequest) {
+    fn request(&mut self, job: SessionJobId, request: &SingleUserRequest) {
         let mut frame = Vec::new();
         client_session::encode(job, request, &mut frame).unwrap();
         self.socket.write_all(&frame).unwrap();
     }
 
-    fn send(&mut self, job: u32, request: &JobRequest) {
+    fn send(&mut self, job: SessionJobId, request: &JobRequest) {
         self.request(job, &SingleUserRequest::Job(request.clone()));
     }
 
-    fn submit(&mut self, job: u32, spec: JobSpec) {
+    fn submit(&mut self, job: SessionJobId, spec: JobSpec) {
         self.request(job, &SingleUserRequest::Submit(spec));
     }
 
-    fn outcome_of(&mut self, job: u32) -> &mut Outcome {
+    fn outcome_of(&mut self, job: SessionJobId) -> &mut Outcome {
         self.jobs.entry(job).or_default()
     }
 
@@ -73,7 +74,7 @@ impl MultiJobClient {
         }
     }
 
-    fn on_message(&mut self, job: u32, message: ServerMessage) {
+    fn on_message(&mut self, job: SessionJobId, message: ServerMessage) {
         let has_ended = self.jobs.get(&job).is_some_and(|outcome| outcome.end.is_some());
         assert!(
             !has_ended || message == ServerMessage::UnknownJob,
@@ -109,12 +110,12 @@ impl MultiJobClient {
         }
     }
 
-    fn until_ended(&mut self, job: u32) -> u8 {
+    fn until_ended(&mut self, job: SessionJobId) -> u8 {
         self.until("the end of a job", |client| client.outcome_of(job).end.is_some());
         self.outcome_of(job).code()
     }
 
-    fn until_started(&mut self, job: u32) {
+    fn until_started(&mut self, job: SessionJobId) {
         self.until("the first line", |client| client.outcome_of(job).text().contains("up\n"));
     }
 }
@@ -122,59 +123,63 @@ impl MultiJobClient {
 #[test]
 fn jobs_of_one_login_run_at_the_same_time_and_each_has_its_own_end() {
     let mut client = MultiJobClient::new();
-    client.submit(1, job(2, vec![sh("echo up; sleep 1000")]));
-    client.submit(2, job(1, vec![sh("echo up; read line; kill -SEGV $$")]));
-    client.submit(3, job(2, vec![sh("seq 20000; exit 3")]));
+    client.submit(SessionJobId(1), job(2, vec![sh("echo up; sleep 1000")]));
+    client.submit(SessionJobId(2), job(1, vec![sh("echo up; read line; kill -SEGV $$")]));
+    client.submit(SessionJobId(3), job(2, vec![sh("seq 20000; exit 3")]));
     let cat = JobSpec { reads_stdin: true, ..job(1, vec![system(&["cat"])]) };
-    client.submit(70_000, cat);
-    client.until_started(1);
-    assert_eq!(client.until_ended(2), 128 + libc::SIGSEGV as u8);
-    assert_eq!(client.until_ended(3), 3);
+    client.submit(SessionJobId(70_000), cat);
+    client.until_started(SessionJobId(1));
+    assert_eq!(client.until_ended(SessionJobId(2)), 128 + libc::SIGSEGV as u8);
+    assert_eq!(client.until_ended(SessionJobId(3)), 3);
     let expected = (1..=20000).flat_map(|line| [line, line]).map(|line: u32| line.to_string());
     let mut expected: Vec<String> = expected.collect();
     expected.sort();
-    assert_eq!(client.outcome_of(3).lines(), expected);
-    client.send(70_000, &JobRequest::Stdin(b"for the fourth\n".to_vec()));
-    client.send(70_000, &JobRequest::StdinEof);
-    assert_eq!(client.until_ended(70_000), 0);
-    assert_eq!(client.outcome_of(70_000).text(), "for the fourth\n");
+    assert_eq!(client.outcome_of(SessionJobId(3)).lines(), expected);
+    client.send(SessionJobId(70_000), &JobRequest::Stdin(b"for the fourth\n".to_vec()));
+    client.send(SessionJobId(70_000), &JobRequest::StdinEof);
+    assert_eq!(client.until_ended(SessionJobId(70_000)), 0);
+    assert_eq!(client.outcome_of(SessionJobId(70_000)).text(), "for the fourth\n");
     // All other jobs have ended; this one still runs.
-    assert!(client.outcome_of(1).end.is_none());
-    client.send(1, &JobRequest::Signal(libc::SIGINT));
-    assert_eq!(client.until_ended(1), 128 + libc::SIGINT as u8);
-    assert_eq!(client.outcome_of(1).text(), "up\nup\n");
+    assert!(client.outcome_of(SessionJobId(1)).end.is_none());
+    client.send(SessionJobId(1), &JobRequest::Signal(libc::SIGINT));
+    assert_eq!(client.until_ended(SessionJobId(1)), 128 + libc::SIGINT as u8);
+    assert_eq!(client.outcome_of(SessionJobId(1)).text(), "up\nup\n");
     // Its number is free again.
     client.jobs.clear();
-    client.submit(1, job(1, vec![sh("echo again")]));
-    assert_eq!((client.until_ended(1), client.outcome_of(1).text().as_str()), (0, "again\n"));
+    client.submit(SessionJobId(1), job(1, vec![sh("echo again")]));
+    assert_eq!(
+        (client.until_ended(SessionJobId(1)), client.outcome_of(SessionJobId(1)).text().as_str()),
+        (0, "again\n")
+    );
 }
 
 #[test]
 fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
     let mut client = MultiJobClient::new();
-    client.submit(5, job(1, vec![sh("echo up; sleep 1000")]));
-    client.until_started(5);
-    client.submit(5, job(1, vec![sh("echo second")]));
-    client
-        .until("the notice", |client| client.outcome_of(5).notices().contains("a job of number 5"));
+    client.submit(SessionJobId(5), job(1, vec![sh("echo up; sleep 1000")]));
+    client.until_started(SessionJobId(5));
+    client.submit(SessionJobId(5), job(1, vec![sh("echo second")]));
+    client.until("the notice", |client| {
+        client.outcome_of(SessionJobId(5)).notices().contains("a job of number 5")
+    });
     for message in [
         JobRequest::Kill,
         JobRequest::Stdin(vec![1; 1000]),
         JobRequest::StdinEof,
         JobRequest::Suspend,
     ] {
-        client.send(6, &message);
+        client.send(SessionJobId(6), &message);
     }
     // Such messages are often in flight when a job ends.
-    client.send(6, &JobRequest::OutputAck(7));
-    client.submit(7, job(1, vec![sh("exit 9")]));
-    assert_eq!(client.until_ended(7), 9);
-    assert_eq!(client.unknown, [6; 4]);
-    client.send(7, &JobRequest::Kill);
-    client.send(5, &JobRequest::Kill);
-    assert_eq!(client.until_ended(5), 128 + libc::SIGKILL as u8);
-    assert_eq!(client.unknown, [6, 6, 6, 6, 7]);
-    assert_eq!(client.outcome_of(5).text(), "up\n");
+    client.send(SessionJobId(6), &JobRequest::OutputAck(7));
+    client.submit(SessionJobId(7), job(1, vec![sh("exit 9")]));
+    assert_eq!(client.until_ended(SessionJobId(7)), 9);
+    assert_eq!(client.unknown, [SessionJobId(6); 4]);
+    client.send(SessionJobId(7), &JobRequest::Kill);
+    client.send(SessionJobId(5), &JobRequest::Kill);
+    assert_eq!(client.until_ended(SessionJobId(5)), 128 + libc::SIGKILL as u8);
+    assert_eq!(client.unknown.iter().map(|job| job.0).collect::<Vec<_>>(), [6, 6, 6, 6, 7]);
+    assert_eq!(client.outcome_of(SessionJobId(5)).text(), "up\n");
 }
 
 #[test]
@@ -184,15 +189,16 @@ fn a_login_has_a_bounded_number_of_jobs_and_ends_them_all_with_it() {
     spec.environment.push(bytes(&mark));
     let mut client = MultiJobClient::new();
     let last = MAX_JOBS as u32;
-    (1..=last + 1).for_each(|job| client.submit(job, spec.clone()));
-    client.until("the refusal", |client| client.outcome_of(last + 1).refused.is_some());
-    let (reason, _) = client.outcome_of(last + 1).refused.take().unwrap();
+    let one_too_many = SessionJobId(last + 1);
+    (1..=last + 1).for_each(|job| client.submit(SessionJobId(job), spec.clone()));
+    client.until("the refusal", |client| client.outcome_of(one_too_many).refused.is_some());
+    let (reason, _) = client.outcome_of(one_too_many).refused.take().unwrap();
     assert!(reason.contains(&format!("{MAX_JOBS} jobs")), "{reason}");
-    (1..=last).for_each(|job| client.until_started(job));
-    client.send(3, &JobRequest::Kill);
-    client.until_ended(3);
-    client.submit(last + 1, spec);
-    client.until_started(last + 1);
+    (1..=last).for_each(|job| client.until_started(SessionJobId(job)));
+    client.send(SessionJobId(3), &JobRequest::Kill);
+    client.until_ended(SessionJobId(3));
+    client.submit(one_too_many, spec);
+    client.until_started(one_too_many);
     let folders: Vec<String> = client.jobs.values().map(|job| job.dir.clone()).collect();
     assert!(marked(&mark).len() >= MAX_JOBS);
     client.socket.shutdown(std::net::Shutdown::Both).unwrap();

@@ -14,6 +14,7 @@ use driver::TEST_TIMEOUT;
 use driver::service::{ALICE, Client, Sent, Service, hello, login, spec};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::JobId;
 use score_proto::message::{ConsoleRequest, JobRequest, SingleUserRequest, UserRequest};
 
 #[test]
@@ -36,7 +37,7 @@ fn requests_before_login_are_refused() {
         Sent::from(SingleUserRequest::Submit(spec())),
         UserRequest::SubmitJob { allocation: AllocationRequest::FewestHosts(1), spec: spec() }
             .into(),
-        ConsoleRequest::Kill(1).into(),
+        ConsoleRequest::Kill(JobId(1)).into(),
         JobRequest::Kill.into(),
     ] {
         let mut client = Client::connect(&service.socket());

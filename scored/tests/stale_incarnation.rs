@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use driver::*;
 use score_proto::frame;
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     ElementReport, HopOrder, HopReport, JobOrder, JobReport, JobStart, Order, OutputReport,
     Placement, Report,
@@ -21,7 +22,7 @@ use score_tree::link::{Link, LinkTimeouts};
 const KEY: [u8; 32] = [7; 32];
 const LIMITS: LinkTimeouts =
     LinkTimeouts { handshake_timeout: TEST_TIMEOUT, silence_timeout: TEST_TIMEOUT };
-const JOB: u32 = 9;
+const JOB: JobId = JobId(9);
 
 /// This test as the server, and a daemon that has joined.
 struct Server {

@@ -4,6 +4,8 @@
 use crate::session::daemon::sibling_binary;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use score_proto::frame;
+use score_proto::ids::JobHostId;
+use score_proto::ids::JobId;
 use score_proto::message::{ServerMessage, Stream};
 use std::ffi::OsString;
 use std::fs::File;
@@ -106,7 +108,7 @@ impl Monitor {
     ///
     /// # Errors
     /// One line that says which step failed.
-    pub fn start(request: &MonitorRequest, job: u32) -> Result<Self, String> {
+    pub fn start(request: &MonitorRequest, job: JobId) -> Result<Self, String> {
         let failed = |object: &str, error: std::io::Error| format!("monitor: {object}: {error}");
         let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;
         // With a smaller pipe the display is only updated less often.
@@ -164,8 +166,11 @@ impl Monitor {
         if !self.shares_terminal || self.unsent.len() > MAX_BUFFERED_STDERR_BYTES {
             return false;
         }
-        let message =
-            ServerMessage::Output { host: 0, stream: Stream::Stderr, bytes: bytes.to_vec() };
+        let message = ServerMessage::Output {
+            host: JobHostId(0),
+            stream: Stream::Stderr,
+            bytes: bytes.to_vec(),
+        };
         let fits = frame::encode(&message, &mut self.unsent).is_ok();
         self.send();
         fits
@@ -244,7 +249,8 @@ mod tests {
         let mut frames = Vec::new();
         for text in ["one\n", "two\n"] {
             let bytes = text.as_bytes().to_vec();
-            let message = ServerMessage::Output { host: 0, stream: Stream::Stderr, bytes };
+            let message =
+                ServerMessage::Output { host: JobHostId(0), stream: Stream::Stderr, bytes };
             frame::encode(&message, &mut frames).unwrap();
         }
         frame::encode(&ServerMessage::StdinClosed, &mut frames).unwrap();

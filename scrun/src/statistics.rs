@@ -1,11 +1,12 @@
 //! The output of `stat` on standard error when the job has ended (manual, scrun(1)).
 
 use crate::options::Statistics;
+use score_proto::ids::JobId;
 use score_proto::message::{JobEnd, NodeUsage};
 use std::fmt::Write;
 
 /// The lines of the report, with their newlines. Empty if no statistics are requested.
-pub fn report(mode: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd) -> String {
+pub fn report(mode: Statistics, job: JobId, names: &[Vec<String>], end: &JobEnd) -> String {
     let mut out = String::new();
     if mode == Statistics::Off {
         return out;
@@ -96,14 +97,14 @@ mod tests {
         let end =
             JobEnd { code: 3, usage: vec![usage(0, 1), usage(0, 0)], elapsed_ns: 2_001_999_999 };
         let names = vec![vec!["prog".to_owned()]];
-        assert_eq!(report(Statistics::Off, 7, &names, &end), "");
+        assert_eq!(report(Statistics::Off, JobId(7), &names, &end), "");
         assert_eq!(
-            report(Statistics::Summary, 7, &names, &end),
+            report(Statistics::Summary, JobId(7), &names, &end),
             "scrun: job 7: 2 processes, 2.001 s elapsed, 3.000 s user, 0.500 s system, \
              101 KiB largest process, exit code 3\n\
              scrun: job 7: 4 messages (32 bytes) sent, 2 (16 bytes) received\n"
         );
-        let detail = report(Statistics::Detail, 7, &names, &end);
+        let detail = report(Statistics::Detail, JobId(7), &names, &end);
         let lines: Vec<&str> = detail.lines().collect();
         assert_eq!(lines.len(), 5);
         let words: Vec<&str> = lines[3].split_whitespace().collect();

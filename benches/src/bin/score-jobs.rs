@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use score_benches::client::{self, Client};
+use score_proto::ids::SessionJobId;
 use score_proto::message::{JobRequest, JobSpec, OsBytes, ServerMessage, SingleUserRequest};
 
 fn main() -> ExitCode {
@@ -61,14 +62,14 @@ fn run_in_flight(max_in_flight: &str, count: &str) -> Result<u32, String> {
     let mut daemon = SingleUserDaemon::start()?;
     let spec = true_job_spec()?;
     let mut submitted = max_in_flight.min(count);
-    (1..=submitted).try_for_each(|job_id| {
-        daemon.client.send(job_id, &SingleUserRequest::Submit(spec.clone()))
+    (1..=submitted).try_for_each(|job| {
+        daemon.client.send(SessionJobId(job), &SingleUserRequest::Submit(spec.clone()))
     })?;
     for _ in 0..count {
-        let job_id = daemon.wait_for_job_end()?;
+        let job = daemon.wait_for_job_end()?;
         if submitted < count {
             submitted += 1;
-            daemon.client.send(job_id, &SingleUserRequest::Submit(spec.clone()))?;
+            daemon.client.send(job, &SingleUserRequest::Submit(spec.clone()))?;
         }
     }
     daemon.close()?;
@@ -99,7 +100,7 @@ impl SingleUserDaemon {
     }
 
     /// Waits until a job has ended; returns its number.
-    fn wait_for_job_end(&mut self) -> Result<u32, String> {
+    fn wait_for_job_end(&mut self) -> Result<SessionJobId, String> {
         loop {
             let received = self.client.receive()?;
             match received.message {

@@ -202,6 +202,7 @@ fn draw_history(history: &History, kind: Metric, full_scale: f32, area: Rect, bu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::JobHostId;
     use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
     use std::time::{Duration, Instant};
 
@@ -212,14 +213,14 @@ mod tests {
         for second in 1..=2 {
             let node = |node| NodeMetrics {
                 node,
-                host: node / per_host,
+                host: JobHostId(node / per_host),
                 sampled_at_ns: second * 1_000_000_000,
                 observed_ns: second * 1_000_000,
                 busy_ns: second * 1_000_000 * u64::from(node) / u64::from(processes - 1),
                 ..NodeMetrics::default()
             };
             let host = |host: u32| HostMetrics {
-                host,
+                host: JobHostId(host),
                 name: format!("comp{host}"),
                 disk_kib: 0,
                 disk_scale_kib: 100,

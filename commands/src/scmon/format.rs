@@ -1,6 +1,7 @@
 //! Formats the metrics as text: numbers for users, and a line of JSON for programs.
 
 use score_monitor::{Host, JobView, Metric, Process};
+use score_proto::ids::{JobHostId, JobId};
 use serde::Serialize;
 
 /// A number of at most four characters, with a suffix for powers of a thousand.
@@ -95,7 +96,7 @@ pub fn table(view: &JobView, kinds: &[Metric]) -> String {
 struct JsonReport {
     at_s: f64,
     hosts: Vec<JsonHost>,
-    job: u32,
+    job: JobId,
     processes: Vec<JsonProcess>,
 }
 
@@ -104,7 +105,7 @@ struct JsonHost {
     bytes_per_s: f64,
     disk_kib: u64,
     disk_scale_kib: u64,
-    host: u32,
+    host: JobHostId,
     load: f64,
     memory_kib: u64,
     memory_scale_kib: u64,
@@ -116,7 +117,7 @@ struct JsonHost {
 #[derive(Serialize)]
 struct JsonProcess {
     element: u32,
-    host: u32,
+    host: JobHostId,
     load: f64,
     memory_kib: u64,
     node: u32,
@@ -181,7 +182,7 @@ impl From<&Process> for JsonProcess {
 }
 
 /// One line for programs.
-pub fn json(view: &JobView, job: u32, seconds: f64) -> String {
+pub fn json(view: &JobView, job: JobId, seconds: f64) -> String {
     let line = JsonReport {
         at_s: rounded(seconds),
         hosts: view.hosts().iter().map(JsonHost::from).collect(),

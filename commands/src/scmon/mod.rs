@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use score_monitor::JobView;
+use score_proto::ids::JobId;
 use score_proto::message::{ServerMessage, Stream};
 
 use crate::scored_client::Reply;
@@ -70,7 +71,7 @@ pub fn run(options: &ScmonOptions) -> Result<(), String> {
 
 /// The state of the monitored job.
 struct MonitoredJob {
-    number: u32,
+    number: JobId,
     started_at: Instant,
     view: JobView,
     nodes: u32,
@@ -83,7 +84,7 @@ struct MonitoredJob {
 
 impl MonitoredJob {
     fn new(options: &ScmonOptions) -> Self {
-        let number = options.job.unwrap_or_default();
+        let number = options.job.unwrap_or(JobId(0));
         let (view, stderr) = (JobView::default(), Vec::new());
         Self {
             number,

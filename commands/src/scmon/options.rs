@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use score_monitor::{Metric, parse_metrics};
+use score_proto::ids::JobId;
 
 use crate::args::Args;
 
@@ -17,7 +18,7 @@ const REPORT_INTERVAL_RANGE_MS: (u32, u32) = (50, 10_000);
 #[derive(Debug, PartialEq, Eq)]
 pub struct ScmonOptions {
     /// The job.
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// `-show TYPE`
     pub kinds: Vec<Metric>,
     /// `-period MS`
@@ -85,7 +86,7 @@ impl ScmonOptions {
     fn set_job(&mut self, word: &str) -> Result<(), String> {
         let number = word.parse::<u32>().ok().filter(|number| *number > 0);
         let number = number.ok_or_else(|| format!("{word}: the number of a job is expected"))?;
-        match self.job.replace(number) {
+        match self.job.replace(JobId(number)) {
             None => Ok(()),
             Some(_) => Err(format!("{word}: one job at a time")),
         }
@@ -127,7 +128,10 @@ mod tests {
             assert!(error.contains(expected), "{words:?}: {error}");
         }
         let good = parse(&["--json", "-once", "7", "-period", "100", "-show", "usr1"]).unwrap();
-        assert_eq!((good.job, good.json, good.once, good.period_ms), (Some(7), true, true, 100));
+        assert_eq!(
+            (good.job, good.json, good.once, good.period_ms),
+            (Some(JobId(7)), true, true, 100)
+        );
         assert_eq!(good.kinds, [Metric::Usr1]);
         assert_eq!(good.period(), Duration::from_millis(100));
         let kind_count = |words: &[&str]| parse(words).unwrap().kinds.len();

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use score_proto::frame::Decoder;
+use score_proto::ids::JobId;
 use score_proto::message::{ConsoleRequest, ServerMessage};
 
 use super::ScmonOptions;
@@ -33,7 +34,7 @@ impl MetricsSource {
         if let Some(path) = &options.pipe {
             return Pipe::open(path).map(Self::Scrun);
         }
-        let job = options.job.unwrap_or_default();
+        let job = options.job.unwrap_or(JobId(0));
         let request = ConsoleRequest::SubscribeMetrics { job, period_ms: options.period_ms };
         QueryStream::open(request, options.socket.clone()).map(Self::Scored)
     }

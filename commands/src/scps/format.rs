@@ -146,6 +146,7 @@ fn is_loopback(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::ids::JobId;
     use score_proto::job_list::JobState;
 
     fn job(number: u32, detail: Option<JobDetail>) -> JobEntry {
@@ -153,7 +154,7 @@ mod tests {
         let waits = matches!(detail, Some(JobDetail { state: JobState::Waiting { .. }, .. }));
         let names = if waits { Vec::new() } else { names };
         JobEntry {
-            job: number,
+            job: JobId(number),
             uid: 4_000_000,
             hosts: names.len() as u32,
             host_names: names,

@@ -2,8 +2,8 @@
 //! nothing else can make. docs/security.md, "Who may send what", has the table; a test compares it
 //! with this code.
 
-use super::JobId;
 use super::server::ServerState;
+use score_proto::ids::JobId;
 
 /// A user who has logged in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

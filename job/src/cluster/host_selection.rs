@@ -4,12 +4,13 @@
 //! crowded host.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::{HostId, JobId};
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::{HostId, SERVER};
+use score_proto::peer_message::SERVER;
 
+use super::JobRequest;
 use super::placement::{self, HostShare, HostSlots, PlacementPolicy};
 use super::server::ServerState;
-use super::{JobId, JobRequest};
 
 /// Bytes of what the manual calls MB.
 const MB: u64 = 1 << 20;
@@ -98,7 +99,7 @@ impl ServerState {
         let mut hosts = self.candidates(pool, scope);
         let total = hosts.len();
         hosts.retain(|candidate| {
-            !reserved.contains(candidate.host) && candidate.free_memory >= request.memory
+            !reserved.contains(candidate.host.0) && candidate.free_memory >= request.memory
         });
         let wants_all = matches!(request.allocation, AllocationRequest::EveryHost { .. });
         (!wants_all || hosts.len() == total).then_some(hosts)
@@ -109,30 +110,29 @@ impl ServerState {
     fn candidates(&self, pool: Option<&NodeSet>, scope: HostScope) -> Vec<Candidate> {
         let mut missing = NodeSet::new();
         let (mut hosts, mut spares) = (Vec::new(), Vec::new());
-        for (number, host) in (0..).zip(&self.hosts) {
-            let is_allowed = pool.is_none_or(|allowed| allowed.contains(number));
+        for (id, host) in (0..).map(HostId).zip(&self.hosts) {
+            let is_allowed = pool.is_none_or(|allowed| allowed.contains(id.0));
             let slots = host.config.slots;
             if !is_allowed || slots == 0 {
                 continue;
             }
-            let usable =
-                !host.config.defect && (scope == HostScope::AllUsable || self.is_up(number));
+            let usable = !host.config.defect && (scope == HostScope::AllUsable || self.is_up(id));
             let (used_slots, promised_memory) = match scope {
                 HostScope::AvailableNow => (host.used_slots, host.promised_memory),
                 HostScope::AllUp | HostScope::AllUsable => (0, 0),
             };
             let free_memory =
-                self.memory(number).map_or(u64::MAX, |all| all.saturating_sub(promised_memory));
-            let candidate = Candidate { host: number, slots, used_slots, free_memory };
+                self.memory(id).map_or(u64::MAX, |all| all.saturating_sub(promised_memory));
+            let candidate = Candidate { host: id, slots, used_slots, free_memory };
             match (host.config.spare_for.is_empty(), usable) {
                 (true, true) => hosts.push(candidate),
-                (true, false) => missing.union(&NodeSet::one(number)),
+                (true, false) => missing.union(&NodeSet::one(id.0)),
                 (false, true) => spares.push(candidate),
                 (false, false) => {}
             }
         }
         for spare in spares {
-            let replaceable = &self.hosts[spare.host as usize].config.spare_for;
+            let replaceable = &self.hosts[spare.host.index()].config.spare_for;
             if let Some(replaced) = replaceable.iter().find(|host| missing.contains(*host)) {
                 missing.remove(replaced);
                 hosts.push(spare);
@@ -145,7 +145,7 @@ impl ServerState {
     pub(super) fn memory(&self, host: HostId) -> Option<u64> {
         let bytes = match host {
             SERVER => self.config.memory,
-            _ => self.hosts.get(host as usize)?.member.as_ref()?.memory,
+            _ => self.hosts.get(host.index())?.member.as_ref()?.memory,
         };
         (bytes > 0).then_some(bytes)
     }
@@ -153,8 +153,7 @@ impl ServerState {
     /// Hosts that a job shares with other jobs.
     pub fn shared_hosts(&self, job: JobId) -> Vec<HostId> {
         let shares = self.shares(job).unwrap_or_default().iter();
-        let shared =
-            shares.filter(|share| self.hosts[share.host as usize].used_slots > share.procs);
+        let shared = shares.filter(|share| self.hosts[share.host.index()].used_slots > share.procs);
         shared.map(|share| share.host).collect()
     }
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::{HostId, SERVER, User};
+use score_proto::peer_message::{SERVER, User};
 
 use super::host_selection::HostScope;
 use super::placement::HostShare;
 use super::server::ServerState;
-use super::{ClusterAction, JobId, JobPermit, JobRequest, MonotonicTime, SessionId};
+use super::{ClusterAction, JobPermit, JobRequest, MonotonicTime, SessionId};
 
 /// The largest priority (manual, scrun(1), `priority`).
 const LOWEST_PRIORITY: u8 = 15;
@@ -20,7 +21,7 @@ const MAX_BYPASSES: u32 = 32;
 #[derive(Debug)]
 pub struct UserSession {
     user: User,
-    jobs: BTreeMap<u64, JobId>,
+    jobs: BTreeMap<SessionJobId, JobId>,
 }
 
 /// The resources that one user occupies.
@@ -34,7 +35,7 @@ pub struct UserUsage {
 #[derive(Debug)]
 pub struct ClusterJob {
     session: SessionId,
-    tag: u64,
+    tag: SessionJobId,
     pub(super) uid: u32,
     request: JobRequest,
     state: State,
@@ -158,14 +159,19 @@ impl ServerState {
         self.actions.push(ClusterAction::SessionClosed { session, reason });
     }
 
-    pub(super) fn on_submit(&mut self, session: SessionId, tag: u64, request: JobRequest) {
+    pub(super) fn on_submit(&mut self, session: SessionId, tag: SessionJobId, request: JobRequest) {
         match self.accept(session, tag, request) {
             Ok(()) => {}
             Err(reason) => self.actions.push(ClusterAction::Refused { session, tag, reason }),
         }
     }
 
-    fn accept(&mut self, session: SessionId, tag: u64, request: JobRequest) -> Result<(), String> {
+    fn accept(
+        &mut self,
+        session: SessionId,
+        tag: SessionJobId,
+        request: JobRequest,
+    ) -> Result<(), String> {
         let found = self.sessions.get(&session).ok_or("no user has logged in to this session")?;
         let uid = found.user.uid;
         if found.jobs.contains_key(&tag) {
@@ -257,7 +263,7 @@ impl ServerState {
     fn allocate_job_id(&mut self) -> JobId {
         loop {
             let job = self.next_job;
-            self.next_job = if job >= i32::MAX as u32 { 1 } else { job + 1 };
+            self.next_job = JobId(if job.0 >= i32::MAX as u32 { 1 } else { job.0 + 1 });
             if !self.jobs.contains_key(&job) {
                 return job;
             }
@@ -331,13 +337,13 @@ impl ServerState {
         });
         let memory = job.request.memory;
         for share in &shares {
-            self.hosts[share.host as usize].allocate(share.procs, memory);
+            self.hosts[share.host.index()].allocate(share.procs, memory);
         }
         for other in self.pending.heads().collect::<Vec<_>>() {
             let Some(other) = self.jobs.get_mut(&other) else { continue };
             let pools = &other.request.pools;
             let touches = |share: &HostShare| {
-                pools.is_empty() || pools.iter().any(|pool| pool.contains(share.host))
+                pools.is_empty() || pools.iter().any(|pool| pool.contains(share.host.0))
             };
             if let State::Waiting { bypass_count, .. } = &mut other.state
                 && shares.iter().any(touches)
@@ -372,7 +378,7 @@ impl ServerState {
         };
         for (index, share) in (0..).zip(&run.shares) {
             if hosts.contains(index) && run.unreleased_shares.remove(index) {
-                self.hosts[share.host as usize].release(share.procs, request.memory);
+                self.hosts[share.host.index()].release(share.procs, request.memory);
                 self.needs_scheduling = true;
             }
         }
@@ -425,7 +431,7 @@ impl ServerState {
         }
     }
 
-    pub(super) fn on_cancel(&mut self, session: SessionId, tag: u64, now: MonotonicTime) {
+    pub(super) fn on_cancel(&mut self, session: SessionId, tag: SessionJobId, now: MonotonicTime) {
         let job = self.sessions.get(&session).and_then(|found| found.jobs.get(&tag).copied());
         if let Some(job) = job {
             self.end_job(job, "its user has ended it", now);
@@ -485,7 +491,7 @@ impl ServerState {
             {
                 for (index, share) in (0..).zip(&run.shares) {
                     if share.host == host && run.unreleased_shares.remove(index) {
-                        self.hosts[host as usize].release(share.procs, request.memory);
+                        self.hosts[host.index()].release(share.procs, request.memory);
                     }
                 }
             }

@@ -14,10 +14,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use score_proto::ids::HostId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    ChildLost, DaemonInfo, Heartbeat, HostId, Incarnation, JoinRequest, ParentAssignment,
-    PeerMessage, SERVER,
+    ChildLost, DaemonInfo, Heartbeat, Incarnation, JoinRequest, ParentAssignment, PeerMessage,
+    SERVER,
 };
 use score_tree::range_tree::Subtree;
 
@@ -126,15 +127,26 @@ impl ClusterHost {
 impl ServerState {
     /// The nearest ancestor in the tree that can be a parent.
     fn parent_for(&self, host: HostId) -> HostId {
-        let avoid = self.hosts[host as usize].unreachable_parent.unwrap_or(HostId::MAX);
-        let ancestors = Subtree::whole(self.hosts.len() as u32).ancestors(host);
-        let is_candidate =
-            |ancestor: &HostId| *ancestor < avoid && self.hosts[*ancestor as usize].can_be_parent();
-        ancestors.into_iter().rev().find(is_candidate).unwrap_or(SERVER)
+        let unreachable = self.hosts[host.index()].unreachable_parent;
+        let is_candidate = |ancestor: &HostId| {
+            unreachable.is_none_or(|unreachable| *ancestor < unreachable)
+                && self.hosts[ancestor.index()].can_be_parent()
+        };
+        self.ancestors(host).rev().find(is_candidate).unwrap_or(SERVER)
+    }
+
+    /// The positions above a host in the tree, from the root.
+    fn ancestors(&self, host: HostId) -> impl DoubleEndedIterator<Item = HostId> + use<> {
+        Subtree::whole(self.hosts.len() as u32).ancestors(host.0).into_iter().map(HostId)
+    }
+
+    /// All hosts but the server.
+    fn host_ids(&self) -> impl Iterator<Item = HostId> + use<> {
+        (1..self.hosts.len() as u32).map(HostId)
     }
 
     fn is_ancestor(&self, ancestor: HostId, host: HostId) -> bool {
-        Subtree::whole(self.hosts.len() as u32).ancestors(host).contains(&ancestor)
+        self.ancestors(host).any(|found| found == ancestor)
     }
 
     /// Whether this daemon has to clean up before it can join.
@@ -145,7 +157,7 @@ impl ServerState {
         server: Option<Incarnation>,
     ) -> bool {
         let is_other_server = server.is_some_and(|server| server != self.config.server_incarnation);
-        let is_fenced = self.hosts[host as usize].fenced.contains(&incarnation);
+        let is_fenced = self.hosts[host.index()].fenced.contains(&incarnation);
         if is_other_server || is_fenced {
             let reason = if is_other_server {
                 "it runs jobs of an earlier server".to_owned()
@@ -166,8 +178,8 @@ impl ServerState {
             return;
         }
         let deadline = now + self.config.times.silence + self.config.times.grace;
-        let was_up = self.hosts[host as usize].is_up();
-        let found = &mut self.hosts[host as usize];
+        let was_up = self.hosts[host.index()].is_up();
+        let found = &mut self.hosts[host.index()];
         let mut same_incarnation = false;
         if let Some(known) = found.member.as_mut().filter(|m| m.incarnation == join.incarnation) {
             if join.attach_seq < known.attach_seq {
@@ -200,8 +212,9 @@ impl ServerState {
         }
         // Another incarnation than the known one is accepted only when it has a parent.
         if let Some(unreachable) = join.unreachable_parent.filter(|parent| *parent != SERVER) {
+            let earlier = found.unreachable_parent;
             found.unreachable_parent =
-                Some(unreachable.min(found.unreachable_parent.unwrap_or(HostId::MAX)));
+                Some(earlier.map_or(unreachable, |earlier| earlier.min(unreachable)));
         }
         if same_incarnation && was_up {
             self.suspect_descendants(host, self.config.times.silence, now);
@@ -224,14 +237,14 @@ impl ServerState {
     /// A parent, or the server itself, has accepted this daemon as its child.
     pub(super) fn on_joined(&mut self, member: DaemonInfo, parent: HostId, now: MonotonicTime) {
         let host = member.host;
-        let is_host = host != SERVER && (host as usize) < self.hosts.len();
+        let is_host = host != SERVER && host.index() < self.hosts.len();
         if !is_host || !self.is_ancestor(parent, host) {
             return self.log(format!("host {host} cannot be a child of host {parent}"));
         }
         if self.must_reset(host, member.incarnation, member.server_incarnation) {
             return;
         }
-        let found = &self.hosts[host as usize];
+        let found = &self.hosts[host.index()];
         let known = found.member.as_ref().filter(|known| known.incarnation == member.incarnation);
         if known.is_some_and(|known| known.attach_seq >= member.attach_seq) {
             return;
@@ -243,7 +256,7 @@ impl ServerState {
             let reason = "another scored of this host has joined".to_owned();
             self.send(host, PeerMessage::Reset { incarnation: old_incarnation, reason });
         }
-        let (incarnation, found) = (member.incarnation, &mut self.hosts[host as usize]);
+        let (incarnation, found) = (member.incarnation, &mut self.hosts[host.index()]);
         let is_new = !found.may_have_jobs();
         found.member = Some(member);
         found.state = HostState::Up;
@@ -263,7 +276,7 @@ impl ServerState {
     }
 
     pub(super) fn on_lost(&mut self, lost: ChildLost, now: MonotonicTime) {
-        let Some(found) = self.hosts.get(lost.host as usize) else { return };
+        let Some(found) = self.hosts.get(lost.host.index()) else { return };
         let known = found.member.as_ref();
         let is_current = known.is_some_and(|member| {
             member.incarnation == lost.incarnation && member.attach_seq == lost.attach_seq
@@ -274,7 +287,7 @@ impl ServerState {
     }
 
     pub(super) fn on_link_lost(&mut self, host: HostId, reason: String, now: MonotonicTime) {
-        let Some(found) = self.hosts.get(host as usize) else { return };
+        let Some(found) = self.hosts.get(host.index()) else { return };
         if found.is_up() && found.parent == SERVER {
             self.mark_suspect(host, reason, now);
         }
@@ -291,7 +304,7 @@ impl ServerState {
         let name = self.name(host).to_owned();
         self.log(format!("host {name} is lost: {reason}"));
         let deadline = now + self.config.times.grace;
-        self.hosts[host as usize].state = HostState::Suspect { deadline, reason };
+        self.hosts[host.index()].state = HostState::Suspect { deadline, reason };
         self.suspect_descendants(host, self.config.times.silence, now);
     }
 
@@ -301,11 +314,11 @@ impl ServerState {
         let deadline = now + detection_time + self.config.times.grace;
         let name = self.name(host).to_owned();
         let mut is_descendant = vec![false; self.hosts.len()];
-        is_descendant[host as usize] = true;
+        is_descendant[host.index()] = true;
         // A parent has a smaller number than its children.
-        for index in host as usize + 1..self.hosts.len() {
+        for index in host.index() + 1..self.hosts.len() {
             let found = &mut self.hosts[index];
-            if is_descendant[found.parent as usize] && found.is_up() {
+            if is_descendant[found.parent.index()] && found.is_up() {
                 is_descendant[index] = true;
                 let reason = format!("it did not dial again after {name}, its parent, was lost");
                 found.state = HostState::Suspect { deadline, reason };
@@ -317,7 +330,7 @@ impl ServerState {
     fn declare_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
         let Some(incarnation) = self.incarnation(host) else { return };
         let text = format!("host {}: {reason}", self.name(host));
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         found.state = HostState::Down;
         if found.fenced.len() == MAX_FENCED_INCARNATIONS {
             found.fenced.pop_front();
@@ -347,8 +360,8 @@ impl ServerState {
         if delay > self.config.times.silence / 3 {
             self.extend_deadlines(delay);
         }
-        for host in 1..self.hosts.len() as HostId {
-            let found = &mut self.hosts[host as usize];
+        for host in self.host_ids() {
+            let found = &mut self.hosts[host.index()];
             match &mut found.state {
                 HostState::Suspect { deadline, reason } if *deadline <= now => {
                     let reason = std::mem::take(reason);
@@ -367,8 +380,8 @@ impl ServerState {
             self.next_beat_at = now + self.config.times.silence / 3;
             let server = self.config.server_incarnation;
             let report_timeout = self.config.times.silence * LOST_AFTER_SILENCE_LIMITS;
-            for host in 1..self.hosts.len() as HostId {
-                let found = &self.hosts[host as usize];
+            for host in self.host_ids() {
+                let found = &self.hosts[host.index()];
                 if found.is_up() && found.last_reported_at + report_timeout < now {
                     self.mark_suspect(
                         host,
@@ -400,13 +413,13 @@ impl ServerState {
     /// a time.
     fn rebalance(&mut self) {
         let mut move_count = 0;
-        for host in 1..self.hosts.len() as HostId {
-            let found = &self.hosts[host as usize];
+        for host in self.host_ids() {
+            let found = &self.hosts[host.index()];
             if !found.is_up() {
                 continue;
             }
             let parent = self.parent_for(host);
-            if parent != found.parent && self.hosts[parent as usize].is_up() {
+            if parent != found.parent && self.hosts[parent.index()].is_up() {
                 if move_count == REBALANCE_BATCH {
                     self.needs_rebalance = true;
                     break;

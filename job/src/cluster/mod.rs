@@ -38,8 +38,9 @@
 use std::time::Duration;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::{HostId, Incarnation, PeerMessage, User};
+use score_proto::peer_message::{Incarnation, PeerMessage, User};
 
 pub mod authorization;
 mod host_selection;
@@ -60,9 +61,6 @@ pub use server::ServerState;
 
 /// The time since a fixed moment, on a clock that does not jump.
 pub type MonotonicTime = Duration;
-
-/// A job's number, from 1. `sc_getpid` returns it.
-pub type JobId = u32;
 
 /// A login: the host of the scrun, the incarnation of that host's daemon, and that daemon's number
 /// for the login.
@@ -226,7 +224,7 @@ pub enum ClusterEvent {
         /// The session of the job.
         session: SessionId,
         /// The session's own number for the job, repeated in the answer.
-        tag: u64,
+        tag: SessionJobId,
         /// The request.
         request: JobRequest,
     },
@@ -235,7 +233,7 @@ pub enum ClusterEvent {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
     },
     /// The session has ended.
     Logout {
@@ -296,7 +294,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// The job.
         job: JobId,
     },
@@ -305,7 +303,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// One line.
         reason: String,
     },
@@ -314,7 +312,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// The job.
         job: JobId,
         /// Hosts and processes.
@@ -334,7 +332,7 @@ pub enum ClusterAction {
         /// The session of the job.
         session: SessionId,
         /// The session's number for the job.
-        tag: u64,
+        tag: SessionJobId,
         /// The job.
         job: JobId,
         /// The code of [`ClusterEvent::Finished`], if the job has finished.

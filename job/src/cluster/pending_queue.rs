@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::JobId;
+use score_proto::ids::JobId;
 
 /// The position of a job among those of its user: priority (smaller first), then number.
 type QueueKey = (u8, u64);
@@ -89,11 +89,11 @@ mod tests {
     fn users_take_turns_whatever_the_length_of_their_queues() {
         let mut waiting = PendingQueue::default();
         let mut keys = BTreeMap::new();
-        for job in 0..1000 {
+        for job in (0..1000).map(JobId) {
             keys.insert(job, (1, waiting.push(1, 8, job)));
         }
-        for job in 1000..1003 {
-            keys.insert(job, (job, waiting.push(job, 8, job)));
+        for uid in 1000..1003 {
+            keys.insert(JobId(uid), (uid, waiting.push(uid, 8, JobId(uid))));
         }
         let mut started = Vec::new();
         for _ in 0..6 {
@@ -103,7 +103,7 @@ mod tests {
             waiting.remove(uid, key);
             started.push(job);
         }
-        assert_eq!(started, [0, 1000, 1001, 1002, 1, 2]);
+        assert_eq!(started, [0, 1000, 1001, 1002, 1, 2].map(JobId));
         assert_eq!(
             (waiting.len(), waiting.user_job_count(1), waiting.user_job_count(1000)),
             (997, 997, 0)
@@ -113,8 +113,8 @@ mod tests {
     #[test]
     fn the_jobs_ahead_are_counted_in_turns() {
         let mut waiting = PendingQueue::default();
-        let keys: Vec<_> = (0..10).map(|job| waiting.push(1, 8, job)).collect();
-        let other = waiting.push(2, 8, 100);
+        let keys: Vec<_> = (0..10).map(JobId).map(|job| waiting.push(1, 8, job)).collect();
+        let other = waiting.push(2, 8, JobId(100));
         assert_eq!(waiting.jobs_ahead(1, keys[0]), 0);
         assert_eq!(waiting.jobs_ahead(2, other), 1);
         // The second of the first user comes after the other's only one.
@@ -127,13 +127,13 @@ mod tests {
     #[test]
     fn within_a_user_priority_comes_before_order() {
         let mut waiting = PendingQueue::default();
-        waiting.push(1, 8, 10);
-        let urgent = waiting.push(1, 2, 11);
-        waiting.push(1, 8, 12);
-        assert_eq!(waiting.heads().collect::<Vec<_>>(), [11]);
+        waiting.push(1, 8, JobId(10));
+        let urgent = waiting.push(1, 2, JobId(11));
+        waiting.push(1, 8, JobId(12));
+        assert_eq!(waiting.heads().collect::<Vec<_>>(), [JobId(11)]);
         waiting.remove(1, urgent);
         waiting.remove(1, urgent);
-        assert_eq!(waiting.heads().collect::<Vec<_>>(), [10]);
+        assert_eq!(waiting.heads().collect::<Vec<_>>(), [JobId(10)]);
         assert_eq!(waiting.len(), 2);
     }
 }

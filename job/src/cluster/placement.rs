@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::peer_message::HostId;
+use score_proto::ids::HostId;
 
 /// A host that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +241,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn candidates_with_free(free: &[u32]) -> Vec<HostSlots> {
-        let candidate = |(host, free): (u32, &u32)| HostSlots::new(host, 8, 8 - free, 1);
+        let candidate = |(host, free): (u32, &u32)| HostSlots::new(HostId(host), 8, 8 - free, 1);
         (0..).zip(free).map(candidate).collect()
     }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn shares(found: Option<Vec<HostShare>>) -> Vec<(u32, u32)> {
-        found.unwrap().iter().map(|share| (share.host, share.procs)).collect()
+        found.unwrap().iter().map(|share| (share.host.0, share.procs)).collect()
     }
 
     #[test]
@@ -325,8 +325,10 @@ mod tests {
 
     #[test]
     fn in_further_rows_the_least_loaded_hosts_are_taken() {
-        let loaded: Vec<_> =
-            (0..).zip([4, 2, 6, 3]).map(|(host, used)| HostSlots::new(host, 4, used, 2)).collect();
+        let loaded: Vec<_> = (0..)
+            .zip([4, 2, 6, 3])
+            .map(|(host, used)| HostSlots::new(HostId(host), 4, used, 2))
+            .collect();
         assert_eq!(loaded.iter().map(|candidate| candidate.free).collect::<Vec<_>>(), [4, 4, 2, 4]);
         let placed_pairs =
             |shape| shares(super::place(shape, &loaded, PlacementPolicy::LeastLoaded));
@@ -402,7 +404,7 @@ mod tests {
                 seen.dedup();
                 prop_assert_eq!(seen.len(), found.len());
                 for share in &found {
-                    prop_assert!(share.procs >= 1 && share.procs <= free[share.host as usize]);
+                    prop_assert!(share.procs >= 1 && share.procs <= free[share.host.index()]);
                 }
                 prop_assert!(found.windows(2).all(|pair| pair[0].procs >= pair[1].procs));
                 if !matches!(shape, AllocationRequest::AllFreeSlots { .. }) {

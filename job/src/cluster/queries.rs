@@ -1,8 +1,8 @@
 //! Queries that the server's shell makes on the cluster state.
 
-use score_proto::peer_message::{HostId, Incarnation, SERVER};
+use score_proto::ids::{HostId, JobId};
+use score_proto::peer_message::{Incarnation, SERVER};
 
-use super::JobId;
 use super::server::ServerState;
 
 impl ServerState {

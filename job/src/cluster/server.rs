@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
+use score_proto::ids::{HostId, JobId};
+use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 
 use super::jobs::{ClusterJob, UserSession, UserUsage};
 use super::membership::ClusterHost;
 use super::pending_queue::PendingQueue;
-use super::{ClusterAction, ClusterConfig, ClusterEvent, JobId, MonotonicTime, SessionId};
+use super::{ClusterAction, ClusterConfig, ClusterEvent, MonotonicTime, SessionId};
 
 /// The server's view of its cluster.
 #[derive(Debug)]
@@ -35,7 +36,8 @@ pub struct ServerState {
 impl ServerState {
     /// The state of a server that has just started: no other host has joined.
     pub fn new(config: ClusterConfig, now: MonotonicTime) -> Self {
-        let names = config.hosts.iter().map(|host| host.name.clone()).zip(0..).collect();
+        let names =
+            config.hosts.iter().map(|host| host.name.clone()).zip((0..).map(HostId)).collect();
         Self {
             hosts: config.hosts.iter().cloned().map(ClusterHost::new).collect(),
             names,
@@ -47,7 +49,7 @@ impl ServerState {
             spec_bytes: 0,
             jobs: BTreeMap::new(),
             pending: PendingQueue::default(),
-            next_job: config.first_job.max(1),
+            next_job: config.first_job.max(JobId(1)),
             needs_scheduling: false,
             actions: Vec::new(),
             config,
@@ -116,25 +118,25 @@ impl ServerState {
 
     /// The name of a host.
     pub fn name(&self, host: HostId) -> &str {
-        self.hosts.get(host as usize).map_or("?", |host| &host.config.name)
+        self.hosts.get(host.index()).map_or("?", |host| &host.config.name)
     }
 
     /// Whether jobs can be placed on a host now.
     pub fn is_up(&self, host: HostId) -> bool {
-        self.hosts.get(host as usize).is_some_and(|found| host == SERVER || found.is_up())
+        self.hosts.get(host.index()).is_some_and(|found| host == SERVER || found.is_up())
     }
 
     /// The address where a host accepts links. The shares of a job need it to connect to each
     /// other.
     pub fn address(&self, host: HostId) -> Option<std::net::SocketAddr> {
-        Some(self.hosts.get(host as usize)?.member.as_ref()?.address)
+        Some(self.hosts.get(host.index())?.member.as_ref()?.address)
     }
 
     pub(super) fn incarnation(&self, host: HostId) -> Option<Incarnation> {
         if host == SERVER {
             return Some(self.config.server_incarnation);
         }
-        Some(self.hosts.get(host as usize)?.member.as_ref()?.incarnation)
+        Some(self.hosts.get(host.index())?.member.as_ref()?.incarnation)
     }
 
     pub(super) fn log(&mut self, line: String) {

@@ -17,10 +17,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use score_proto::ids::HostId;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
-    ChildJoined, ChildLost, DaemonInfo, Heartbeat, HostId, Incarnation, JoinRequest, PeerMessage,
-    SERVER,
+    ChildJoined, ChildLost, DaemonInfo, Heartbeat, Incarnation, JoinRequest, PeerMessage, SERVER,
 };
 
 use super::{MonotonicTime, Timeouts};
@@ -301,7 +301,7 @@ impl Member {
             (beat.child_incarnation, beat.attach_seq) == (self.config.incarnation, self.attach);
         let mut present_hosts = std::mem::take(&mut self.present_hosts);
         if let Some(host) = self.host {
-            present_hosts.insert(host);
+            present_hosts.insert(host.0);
         }
         self.send(parent, PeerMessage::PresenceReport(present_hosts));
         if !is_known {

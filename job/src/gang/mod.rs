@@ -39,9 +39,10 @@
 
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::SwitchSeq;
 
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::cluster::{HostShare, MonotonicTime};
 
 #[cfg(test)]
 mod rotation_tests;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use score_proto::ids::{HostId, JobId};
+
 use super::tests::{GangSimEvent, GangSimulation, MS, US, seeds};
 use super::*;
 
@@ -20,7 +22,7 @@ impl SimRotation {
 
 impl GangSimulation {
     /// A job gets another order, or has ended.
-    pub fn cancel_rotation(&mut self, host: u32, job: JobId) {
+    pub fn cancel_rotation(&mut self, host: HostId, job: JobId) {
         if self.rotations.get(&host).is_some_and(|rotation| rotation.jobs.contains(&Some(job))) {
             self.rotations.remove(&host);
         }
@@ -28,7 +30,7 @@ impl GangSimulation {
 
     pub fn on_rotation_order(
         &mut self,
-        host: u32,
+        host: HostId,
         job: JobId,
         (position, job_count): (usize, usize),
         params: (SwitchSeq, u32, Duration),
@@ -44,7 +46,7 @@ impl GangSimulation {
     }
 
     /// Begins a turn unless the rotation was cancelled.
-    pub fn begin_turn(&mut self, host: u32, switch_seq: SwitchSeq, seed: u64) {
+    pub fn begin_turn(&mut self, host: HostId, switch_seq: SwitchSeq, seed: u64) {
         let Some(rotation) = self.rotations.get(&host) else { return };
         let (first, turns, length) = rotation.params;
         if (first..first + u64::from(turns)).contains(&switch_seq)
@@ -61,7 +63,7 @@ impl GangSimulation {
     }
 
     /// The host's clock has stopped a job at the end of its turn. The next turn usually follows.
-    pub fn end_turn(&mut self, host: u32, job: JobId, switch_seq: SwitchSeq) {
+    pub fn end_turn(&mut self, host: HostId, job: JobId, switch_seq: SwitchSeq) {
         let (first, turns, _) = self.rotations[&host].params;
         let draw = self.random(self.fault_odds);
         if switch_seq + 1 == first + u64::from(turns) || draw == 1 {
@@ -81,7 +83,7 @@ impl GangSimulation {
 /// Jobs of two processes each on one host of two slots, from the start.
 fn equal_jobs(jobs: u32, slice: Duration, seed: u64) -> GangSimulation {
     let mut sim = GangSimulation::new(1, 2, slice, seed);
-    for job in 1..=jobs {
+    for job in (1..=jobs).map(JobId) {
         let event = sim.enter(job, &[0], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
@@ -93,7 +95,8 @@ fn equal_jobs_on_one_host_rotate_with_hardly_any_orders() {
     for (jobs, slice) in [(2, 5), (2, 10), (3, 10), (5, 40)] {
         let mut sim = equal_jobs(jobs, MS * slice, 41);
         sim.run(MS * 60_000, 41);
-        let run_times: Vec<f64> = (1..=jobs).map(|job| sim.run_time(job).as_secs_f64()).collect();
+        let run_times: Vec<f64> =
+            (1..=jobs).map(|job| sim.run_time(JobId(job)).as_secs_f64()).collect();
         let fair_share = run_times.iter().sum::<f64>() / f64::from(jobs);
         assert!(
             run_times.iter().all(|time| (time / fair_share - 1.0).abs() < 0.01),
@@ -107,14 +110,14 @@ fn equal_jobs_on_one_host_rotate_with_hardly_any_orders() {
 #[test]
 fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
     let others: [fn(&mut GangSimulation) -> GangEvent; 4] = [
-        |sim| sim.enter(3, &[0, 1], 2, 8),
-        |sim| sim.enter(3, &[1], 1, 8),
-        |sim| sim.enter(3, &[0], 2, 6),
-        |sim| sim.enter(3, &[0], 1, 8),
+        |sim| sim.enter(JobId(3), &[0, 1], 2, 8),
+        |sim| sim.enter(JobId(3), &[1], 1, 8),
+        |sim| sim.enter(JobId(3), &[0], 2, 6),
+        |sim| sim.enter(JobId(3), &[0], 1, 8),
     ];
     for (number, other) in others.iter().enumerate() {
         let mut sim = GangSimulation::new(2, 2, MS * 10, 43);
-        for job in [1, 2] {
+        for job in [1, 2].map(JobId) {
             let event = sim.enter(job, &[0], if number == 3 { 1 } else { 2 }, 8);
             sim.schedule_event(MonotonicTime::ZERO, event);
         }
@@ -128,10 +131,10 @@ fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
 /// Two jobs that have begun to rotate; the number of the first stop, and the time of the start.
 fn two_jobs_in_rotation() -> (GangScheduler, SwitchSeq, MonotonicTime) {
     let config = GangConfig { slice: MS * 10, ..GangConfig::default() };
-    let mut gang = GangScheduler::new(config, BTreeMap::from([(0, 1)]));
+    let mut gang = GangScheduler::new(config, BTreeMap::from([(HostId(0), 1)]));
     let (mut now, mut next) = (MonotonicTime::ZERO, Vec::new());
-    for job in [1, 2] {
-        let shares = vec![HostShare { host: 0, procs: 1 }];
+    for job in [1, 2].map(JobId) {
+        let shares = vec![HostShare { host: HostId(0), procs: 1 }];
         next.extend(gang.on(GangEvent::Enter { job, shares, priority: 8 }, now));
     }
     for _ in 0..100 {
@@ -177,13 +180,13 @@ fn started_jobs(actions: &[GangAction]) -> Vec<JobId> {
 
 #[test]
 fn any_event_ends_the_rotation_and_no_job_runs_before_all_have_stopped() {
-    let share = vec![HostShare { host: 0, procs: 1 }];
+    let share = vec![HostShare { host: HostId(0), procs: 1 }];
     let events = [
-        GangEvent::Enter { job: 3, shares: share, priority: 8 },
-        GangEvent::Hold(1, HoldReason::User),
-        GangEvent::Idle(1),
-        GangEvent::Yield(1),
-        GangEvent::Sleep(1, MS * 60_000),
+        GangEvent::Enter { job: JobId(3), shares: share, priority: 8 },
+        GangEvent::Hold(JobId(1), HoldReason::User),
+        GangEvent::Idle(JobId(1)),
+        GangEvent::Yield(JobId(1)),
+        GangEvent::Sleep(JobId(1), MS * 60_000),
     ];
     for event in events {
         let (mut gang, first, started_at) = two_jobs_in_rotation();
@@ -192,7 +195,7 @@ fn any_event_ends_the_rotation_and_no_job_runs_before_all_have_stopped() {
         let stops = stop_orders(&actions);
         assert!(stops.len() == 2 && started_jobs(&actions).is_empty(), "{event:?}: {actions:?}");
         // This acknowledgement was in flight when the stop was ordered.
-        let stale = gang.on(GangEvent::Stopped { job: 1, switch_seq: first + 2 }, now);
+        let stale = gang.on(GangEvent::Stopped { job: JobId(1), switch_seq: first + 2 }, now);
         assert!(started_jobs(&stale).is_empty(), "{event:?}: {stale:?}");
         let (job, switch_seq) = stops[0];
         let after_one = gang.on(GangEvent::Stopped { job, switch_seq }, now + US);
@@ -200,18 +203,20 @@ fn any_event_ends_the_rotation_and_no_job_runs_before_all_have_stopped() {
         let (job, switch_seq) = stops[1];
         let after_both = gang.on(GangEvent::Stopped { job, switch_seq }, now + US);
         let next = if matches!(event, GangEvent::Enter { .. }) { 3 } else { 2 };
-        assert_eq!(started_jobs(&after_both), [next], "{event:?}: {after_both:?}");
+        assert_eq!(started_jobs(&after_both), [JobId(next)], "{event:?}: {after_both:?}");
     }
 }
 
 #[test]
 fn the_remaining_job_of_a_rotation_runs_as_soon_as_it_has_stopped() {
     let (mut gang, _, started_at) = two_jobs_in_rotation();
-    let actions = gang.on(GangEvent::Leave(1), started_at + MS * 5);
-    let [(2, switch_seq)] = stop_orders(&actions)[..] else { panic!("{actions:?}") };
+    let actions = gang.on(GangEvent::Leave(JobId(1)), started_at + MS * 5);
+    let [(JobId(2), switch_seq)] = stop_orders(&actions)[..] else { panic!("{actions:?}") };
     assert_eq!(
-        started_jobs(&gang.on(GangEvent::Stopped { job: 2, switch_seq }, started_at + MS * 5)),
-        [2]
+        started_jobs(
+            &gang.on(GangEvent::Stopped { job: JobId(2), switch_seq }, started_at + MS * 5)
+        ),
+        [JobId(2)]
     );
     assert_eq!(gang.deadline(), None);
 }
@@ -229,7 +234,7 @@ fn no_unresponsive_job_of_a_rotation_is_resumed() {
         let deadline = gang.deadline().unwrap();
         let actions = gang.on(GangEvent::Tick, deadline);
         assert!(started_jobs(&actions).is_empty(), "{actions:?}");
-        late_reports += usize::from(actions.contains(&GangAction::StopTimedOut(1)));
+        late_reports += usize::from(actions.contains(&GangAction::StopTimedOut(JobId(1))));
     }
     assert!(late_reports > 3);
     let now = gang.deadline().unwrap();
@@ -248,7 +253,7 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
         let jobs = 2 + seed as u32 % 4;
         let mut sim = equal_jobs(jobs, MS * [5, 10, 40][seed as usize % 3], seed);
         sim.fault_odds = [20, 100, 1000][seed as usize / 3 % 3];
-        for job in 1..=jobs {
+        for job in (1..=jobs).map(JobId) {
             let mut time = MS * 100;
             while time < MS * 20_000 {
                 time += US * sim.random(3_000_000) as u32;
@@ -265,7 +270,7 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
             sim.schedule_event(time, GangEvent::Release(job, HoldReason::User));
         }
         // Further jobs, some of lower priority, enter and leave.
-        for job in jobs + 1..jobs + 5 {
+        for job in (jobs + 1..jobs + 5).map(JobId) {
             let event = sim.enter(job, &[0], 2, 8 + (seed as u8 & 1));
             let time = MS * sim.random(15_000) as u32;
             sim.schedule_event(time, event);
@@ -273,13 +278,13 @@ fn interrupted_rotations_never_put_two_jobs_on_a_processor() {
             sim.schedule_event(leave, GangEvent::Leave(job));
         }
         if sim.random(3) == 0 {
-            sim.slow_host = Some((0, MS * sim.random(1500) as u32));
+            sim.slow_host = Some((HostId(0), MS * sim.random(1500) as u32));
         }
         sim.run(MS * 24_000, seed);
         (sim.slow_host, sim.fault_odds) = (None, u64::MAX);
-        let earlier: Vec<_> = (1..=jobs).map(|job| sim.run_time(job)).collect();
+        let earlier: Vec<_> = (1..=jobs).map(|job| sim.run_time(JobId(job))).collect();
         sim.run(MS * 40_000, seed);
-        for (job, earlier_time) in (1..=jobs).zip(earlier) {
+        for (job, earlier_time) in (1..=jobs).map(JobId).zip(earlier) {
             let share = (sim.run_time(job) - earlier_time).as_secs_f64() * f64::from(jobs) / 16.0;
             assert!(share > 0.7, "seed {seed}: job {job} has {share} of its share: {:?}", sim.gang);
         }

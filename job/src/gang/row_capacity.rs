@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use score_proto::peer_message::HostId;
+use score_proto::ids::HostId;
 
 use crate::cluster::HostShare;
 

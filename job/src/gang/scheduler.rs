@@ -7,12 +7,12 @@ mod rotation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::SwitchSeq;
-use score_proto::peer_message::HostId;
 
 use super::row_capacity::SlotUsage;
 use super::{GangAction, GangConfig, GangEvent, HoldReason, LOWEST_PRIORITY};
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::cluster::{HostShare, MonotonicTime};
 use planned_stops::TIMED_STOP_GRACE;
 use rotation::Rotation;
 

@@ -2,44 +2,43 @@
 
 use std::time::Duration;
 
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::SwitchSeq;
-
-use super::JobId;
 
 /// A message in flight to a host or from it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GangSimEvent {
     Stop {
-        host: u32,
+        host: HostId,
         job: JobId,
         seq: SwitchSeq,
     },
     Run {
-        host: u32,
+        host: HostId,
         job: JobId,
         stop: Option<(SwitchSeq, Duration)>,
     },
     /// The job's time has ended by the host's own clock.
     SliceExpired {
-        host: u32,
+        host: HostId,
         job: JobId,
         seq: SwitchSeq,
     },
     Ack {
-        host: u32,
+        host: HostId,
         job: JobId,
         seq: SwitchSeq,
     },
     /// A job is to rotate, at this position of so many.
     Turns {
-        host: u32,
+        host: HostId,
         job: JobId,
         position: (usize, usize),
         params: (SwitchSeq, u32, Duration),
     },
     /// The next turn of a host begins, by this number.
     Turn {
-        host: u32,
+        host: HostId,
         seq: SwitchSeq,
     },
     Scripted(usize),

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::SwitchSeq;
 
-use crate::cluster::{JobId, MonotonicTime};
+use crate::cluster::MonotonicTime;
 
 /// Buckets per factor of two: a value is correct within a tenth.
 const BUCKETS_PER_OCTAVE: u32 = 8;
@@ -105,19 +106,19 @@ mod tests {
         for number in 0..100 {
             let stop = SwitchSeq(number);
             let begin = MonotonicTime::from_millis(number);
-            histogram.on_stop_ordered(1, stop, begin);
+            histogram.on_stop_ordered(JobId(1), stop, begin);
             // This number does not match the expected one.
-            histogram.on_stopped(1, stop + 1, begin);
+            histogram.on_stopped(JobId(1), stop + 1, begin);
             histogram.on_stopped(
-                1,
+                JobId(1),
                 stop,
                 begin + Duration::from_micros(if number < 90 { 60 } else { 900 }),
             );
-            histogram.on_stopped(1, stop, begin);
+            histogram.on_stopped(JobId(1), stop, begin);
         }
-        histogram.on_stop_ordered(2, SwitchSeq(200), MonotonicTime::ZERO);
-        histogram.forget_job(2);
-        histogram.on_stopped(2, SwitchSeq(200), MonotonicTime::ZERO);
+        histogram.on_stop_ordered(JobId(2), SwitchSeq(200), MonotonicTime::ZERO);
+        histogram.forget_job(JobId(2));
+        histogram.on_stopped(JobId(2), SwitchSeq(200), MonotonicTime::ZERO);
         histogram.add_rotation_turns(9);
         let text = histogram.to_string();
         assert!(text.starts_with("109 stops of jobs, 9 of them"), "{text}");

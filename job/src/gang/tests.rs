@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
+use score_proto::ids::{HostId, JobId};
+
 use super::rotation_tests::SimRotation;
 pub use super::sim_event::GangSimEvent;
 use super::*;
@@ -20,10 +22,10 @@ pub struct GangSimulation {
     random: u64,
     pub shares: BTreeMap<JobId, Vec<HostShare>>,
     /// Acknowledgements that are still missing.
-    missing_acks: BTreeMap<(JobId, SwitchSeq), BTreeSet<u32>>,
+    missing_acks: BTreeMap<(JobId, SwitchSeq), BTreeSet<HostId>>,
     /// The number by which a host stops a job by its timer.
-    pub planned: BTreeMap<(u32, JobId), SwitchSeq>,
-    pub rotations: BTreeMap<u32, SimRotation>,
+    pub planned: BTreeMap<(HostId, JobId), SwitchSeq>,
+    pub rotations: BTreeMap<HostId, SimRotation>,
     /// The number of turns, and how often a host lost one.
     pub turn_count: u64,
     pub lost_turns: u64,
@@ -33,10 +35,10 @@ pub struct GangSimulation {
     pub ordered_stops: u64,
     pub timed_stops: u64,
     /// The time of the last event that reaches a host: orders keep their order.
-    last_arrival_at: BTreeMap<u32, MonotonicTime>,
-    slots: BTreeMap<u32, u32>,
+    last_arrival_at: BTreeMap<HostId, MonotonicTime>,
+    slots: BTreeMap<HostId, u32>,
     /// The running shares of each host, with the time of their start.
-    running: BTreeMap<(u32, JobId), MonotonicTime>,
+    running: BTreeMap<(HostId, JobId), MonotonicTime>,
     run_time: BTreeMap<JobId, Duration>,
     started_at: BTreeMap<JobId, MonotonicTime>,
     entered_at: BTreeMap<JobId, MonotonicTime>,
@@ -44,13 +46,13 @@ pub struct GangSimulation {
     late_jobs: Vec<JobId>,
     held_jobs: Vec<JobId>,
     /// This host answers later by this time.
-    pub slow_host: Option<(u32, Duration)>,
+    pub slow_host: Option<(HostId, Duration)>,
     script: Vec<GangEvent>,
 }
 
 impl GangSimulation {
     pub fn new(hosts: u32, slots: u32, slice: Duration, seed: u64) -> Self {
-        let slots: BTreeMap<u32, u32> = (0..hosts).map(|host| (host, slots)).collect();
+        let slots: BTreeMap<_, _> = (0..hosts).map(|host| (HostId(host), slots)).collect();
         let config = GangConfig { slice, ..GangConfig::default() };
         Self {
             gang: GangScheduler::new(config, slots.clone()),
@@ -95,7 +97,8 @@ impl GangSimulation {
     }
 
     pub fn enter(&mut self, job: JobId, hosts: &[u32], procs: u32, priority: u8) -> GangEvent {
-        let shares: Vec<_> = hosts.iter().map(|&host| HostShare { host, procs }).collect();
+        let to_share = |&host: &u32| HostShare { host: HostId(host), procs };
+        let shares: Vec<_> = hosts.iter().map(to_share).collect();
         self.shares.insert(job, shares.clone());
         GangEvent::Enter { job, shares, priority }
     }
@@ -105,7 +108,7 @@ impl GangSimulation {
         self.events.push(Reverse((time, self.event_count, event)));
     }
 
-    fn send_to_host(&mut self, host: u32, event: GangSimEvent) {
+    fn send_to_host(&mut self, host: HostId, event: GangSimEvent) {
         let latency = US * (20 + self.random(200) as u32);
         let extra_latency =
             self.slow_host.filter(|(slow, _)| *slow == host).map_or(Duration::ZERO, |(_, by)| by);
@@ -194,24 +197,24 @@ impl GangSimulation {
         self.missing_acks.entry((job, switch_seq)).or_insert(hosts);
     }
 
-    pub fn acknowledge(&mut self, host: u32, job: JobId, switch_seq: SwitchSeq) {
+    pub fn acknowledge(&mut self, host: HostId, job: JobId, switch_seq: SwitchSeq) {
         let latency = US * (20 + self.random(200) as u32);
         self.push_event(self.now + latency, GangSimEvent::Ack { host, job, seq: switch_seq });
     }
 
-    fn stop_share(&mut self, host: u32, job: JobId) {
+    fn stop_share(&mut self, host: HostId, job: JobId) {
         if let Some(since) = self.running.remove(&(host, job)) {
             *self.run_time.entry(job).or_default() += self.now - since;
         }
     }
 
     /// Asserts the main invariant: no processor has two jobs.
-    pub fn start_share(&mut self, host: u32, job: JobId, seed: u64) {
+    pub fn start_share(&mut self, host: HostId, job: JobId, seed: u64) {
         let Some(job_shares) = self.shares.get(&job) else { return };
         let procs = job_shares.iter().find(|share| share.host == host).unwrap().procs;
         let others: u32 = self
             .running
-            .range((host, 0)..=(host, JobId::MAX))
+            .range((host, JobId(0))..=(host, JobId(u32::MAX)))
             .map(|((_, other), _)| other)
             .filter(|other| **other != job)
             .map(|other| {
@@ -323,17 +326,17 @@ impl GangSimulation {
 #[test]
 fn a_job_alone_is_never_stopped() {
     let mut sim = GangSimulation::new(4, 2, MS * 40, 1);
-    let event = sim.enter(1, &[0, 1, 2, 3], 2, 8);
+    let event = sim.enter(JobId(1), &[0, 1, 2, 3], 2, 8);
     sim.schedule_event(MonotonicTime::ZERO, event);
     // Other jobs enter and leave on other processors.
-    sim.slots.insert(4, 2);
+    sim.slots.insert(HostId(4), 2);
     sim.gang = GangScheduler::new(GangConfig::default(), sim.slots.clone());
-    for job in 2..5 {
+    for job in (2..5).map(JobId) {
         let event = sim.enter(job, &[4], 2, 0);
-        sim.schedule_event(MS * 10 * job, event);
+        sim.schedule_event(MS * 10 * job.0, event);
     }
     sim.run(MS * 10_000, 1);
-    assert!(sim.run_time(1) > MS * 9_999, "{:?}", sim.run_time(1));
+    assert!(sim.run_time(JobId(1)) > MS * 9_999, "{:?}", sim.run_time(JobId(1)));
     assert!(sim.row_count > 15);
 }
 
@@ -341,12 +344,13 @@ fn a_job_alone_is_never_stopped() {
 fn two_jobs_share_evenly_and_lose_little() {
     for slice in [5, 10, 40, 500] {
         let mut sim = GangSimulation::new(2, 2, MS * slice, 3);
-        for job in [1, 2] {
+        for job in [1, 2].map(JobId) {
             let event = sim.enter(job, &[0, 1], 2, 8);
             sim.schedule_event(MonotonicTime::ZERO, event);
         }
         sim.run(MS * 60_000, 3);
-        let (one, two) = (sim.run_time(1).as_secs_f64(), sim.run_time(2).as_secs_f64());
+        let (one, two) =
+            (sim.run_time(JobId(1)).as_secs_f64(), sim.run_time(JobId(2)).as_secs_f64());
         assert!((one / two - 1.0).abs() < 0.02, "slice {slice}: {one} {two}");
         assert!(one + two > 60.0 * (1.0 - 0.7 / f64::from(slice)), "slice {slice}: {one} {two}");
         // Hardly any stop has to be ordered when a slice ends.
@@ -357,15 +361,17 @@ fn two_jobs_share_evenly_and_lose_little() {
 
 /// Two jobs on one processor: the first has just yielded at 5 ms, and the second has a timed stop.
 fn second_of_two() -> (GangScheduler, TimedStop) {
-    let mut gang = GangScheduler::new(GangConfig::default(), BTreeMap::from([(0, 1)]));
-    let enter =
-        |job| GangEvent::Enter { job, shares: vec![HostShare { host: 0, procs: 1 }], priority: 8 };
-    gang.on(enter(1), MonotonicTime::ZERO);
-    gang.on(enter(2), MonotonicTime::ZERO);
+    let mut gang = GangScheduler::new(GangConfig::default(), BTreeMap::from([(HostId(0), 1)]));
+    let shares = vec![HostShare { host: HostId(0), procs: 1 }];
+    let enter = |job| GangEvent::Enter { job, shares: shares.clone(), priority: 8 };
+    gang.on(enter(JobId(1)), MonotonicTime::ZERO);
+    gang.on(enter(JobId(2)), MonotonicTime::ZERO);
     let first = gang.on(GangEvent::Tick, MS * 5);
-    let [GangAction::Stop { job: 1, switch_seq }] = first[..] else { panic!("{first:?}") };
-    let run = gang.on(GangEvent::Stopped { job: 1, switch_seq }, MS * 5);
-    let [GangAction::Run { job: 2, stop: Some(planned) }] = run[..] else { panic!("{run:?}") };
+    let [GangAction::Stop { job: JobId(1), switch_seq }] = first[..] else { panic!("{first:?}") };
+    let run = gang.on(GangEvent::Stopped { job: JobId(1), switch_seq }, MS * 5);
+    let [GangAction::Run { job: JobId(2), stop: Some(planned) }] = run[..] else {
+        panic!("{run:?}")
+    };
     (gang, planned)
 }
 
@@ -375,18 +381,18 @@ fn a_timed_stop_that_does_not_happen_is_ordered() {
     let (mut gang, planned) = second_of_two();
     let deadline = gang.deadline().unwrap();
     assert!(deadline > MS * 5 + planned.after);
-    let ordered = [GangAction::Stop { job: 2, switch_seq: planned.switch_seq }];
+    let ordered = [GangAction::Stop { job: JobId(2), switch_seq: planned.switch_seq }];
     assert_eq!(gang.on(GangEvent::Tick, deadline), ordered);
 }
 
 #[test]
 fn a_job_left_alone_has_its_planned_stop_cancelled() {
     let (mut gang, planned) = second_of_two();
-    let actions = gang.on(GangEvent::Leave(1), MS * 100);
-    assert!(matches!(actions[..], [GangAction::Run { job: 2, stop: None }]), "{actions:?}");
+    let actions = gang.on(GangEvent::Leave(JobId(1)), MS * 100);
+    assert!(matches!(actions[..], [GangAction::Run { job: JobId(2), stop: None }]), "{actions:?}");
     // The stop that was already in flight: the job is to run, and runs.
     assert_eq!(
-        gang.on(GangEvent::Stopped { job: 2, switch_seq: planned.switch_seq }, MS * 501),
+        gang.on(GangEvent::Stopped { job: JobId(2), switch_seq: planned.switch_seq }, MS * 501),
         []
     );
     assert_eq!(gang.deadline(), None);
@@ -397,14 +403,15 @@ fn shares_follow_the_priorities() {
     for priorities in [vec![6, 8, 10], vec![0, 15], vec![8, 8, 9, 12]] {
         let mut sim = GangSimulation::new(3, 2, MS * 10, 5);
         for (job, priority) in priorities.iter().enumerate() {
-            let event = sim.enter(job as JobId + 1, &[0, 1, 2], 2, *priority);
+            let event = sim.enter(JobId(job as u32 + 1), &[0, 1, 2], 2, *priority);
             sim.schedule_event(MonotonicTime::ZERO, event);
         }
         sim.run(MS * 60_000, 5);
         let weights: Vec<f64> =
             priorities.iter().map(|p| 2f64.powf(-f64::from(*p) / 2.0)).collect();
-        let run_times: Vec<f64> =
-            (1..=priorities.len() as JobId).map(|job| sim.run_time(job).as_secs_f64()).collect();
+        let run_times: Vec<f64> = (1..=priorities.len() as u32)
+            .map(|job| sim.run_time(JobId(job)).as_secs_f64())
+            .collect();
         for (run_time, weight) in run_times.iter().zip(&weights) {
             let actual_share = run_time / run_times.iter().sum::<f64>();
             let expected_share = weight / weights.iter().sum::<f64>();
@@ -419,23 +426,25 @@ fn shares_follow_the_priorities() {
 #[test]
 fn jobs_that_do_not_overlap_run_side_by_side() {
     let mut sim = GangSimulation::new(4, 2, MS * 20, 7);
-    for (job, hosts) in [(1, vec![0, 1, 2, 3]), (2, vec![0, 1]), (3, vec![2, 3])] {
+    for (job, hosts) in
+        [(JobId(1), vec![0, 1, 2, 3]), (JobId(2), vec![0, 1]), (JobId(3), vec![2, 3])]
+    {
         let event = sim.enter(job, &hosts, 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
     // Half of each host per job: both jobs always fit.
     let mut halves = GangSimulation::new(2, 2, MS * 20, 7);
-    for job in [1, 2] {
+    for job in [1, 2].map(JobId) {
         let event = halves.enter(job, &[0, 1], 1, 8);
         halves.schedule_event(MonotonicTime::ZERO, event);
     }
     sim.run(MS * 10_000, 7);
     halves.run(MS * 10_000, 7);
-    for job in 1..=3 {
+    for job in (1..=3).map(JobId) {
         let seconds = sim.run_time(job).as_secs_f64();
         assert!((seconds / 5.0 - 1.0).abs() < 0.05, "job {job}: {seconds}");
     }
-    assert!(halves.run_time(1) > MS * 9_999 && halves.run_time(2) > MS * 9_999);
+    assert!(halves.run_time(JobId(1)) > MS * 9_999 && halves.run_time(JobId(2)) > MS * 9_999);
 }
 
 #[test]
@@ -443,18 +452,18 @@ fn a_newcomer_runs_within_20_ms_whatever_the_number_of_rows() {
     for rows in [1, 2, 20, 100] {
         let mut sim = GangSimulation::new(8, 2, MS * 500, 11);
         let all: Vec<u32> = (0..8).collect();
-        for job in 1..=rows {
+        for job in (1..=rows).map(JobId) {
             let event = sim.enter(job, &all, 2, 8);
             sim.schedule_event(MonotonicTime::ZERO, event);
         }
         let mut enters_at = MS * 300_000;
-        for job in rows + 1..rows + 20 {
+        for job in (rows + 1..rows + 20).map(JobId) {
             let event = sim.enter(job, &all, 2, 15);
             sim.schedule_event(enters_at, event);
             enters_at += MS * (503 + sim.random(300) as u32);
         }
         sim.run(enters_at + MS * 1000, 11);
-        for job in rows + 1..rows + 20 {
+        for job in (rows + 1..rows + 20).map(JobId) {
             let wait = sim.started_at[&job] - sim.entered_at[&job];
             assert!(wait <= MS * 20, "{rows} rows: {wait:?}");
         }
@@ -464,14 +473,14 @@ fn a_newcomer_runs_within_20_ms_whatever_the_number_of_rows() {
 #[test]
 fn several_newcomers_share_a_slice_in_equal_parts() {
     let mut sim = GangSimulation::new(2, 2, MS * 400, 13);
-    let event = sim.enter(1, &[0, 1], 2, 8);
+    let event = sim.enter(JobId(1), &[0, 1], 2, 8);
     sim.schedule_event(MonotonicTime::ZERO, event);
-    for job in 2..=5 {
+    for job in (2..=5).map(JobId) {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MS * 1000, event);
     }
     sim.run(MS * 1425, 13);
-    for job in 2..=5 {
+    for job in (2..=5).map(JobId) {
         let seconds = sim.run_time(job).as_secs_f64();
         assert!((seconds / 0.1 - 1.0).abs() < 0.08, "job {job} had {seconds} s");
     }
@@ -482,12 +491,12 @@ fn a_newcomer_that_continues_into_its_shared_slice_is_no_newcomer_any_more() {
     let mut sim = GangSimulation::new(2, 2, MS * 20, 5);
     // The fourth job has to wait for the third alone, so that the second continues.
     let jobs: [(&[u32], u32); 4] = [(&[0, 1], 0), (&[0], 100), (&[1], 110), (&[1], 112)];
-    for ((hosts, at), job) in jobs.into_iter().zip(1..) {
+    for ((hosts, at), job) in jobs.into_iter().zip((1..).map(JobId)) {
         let event = sim.enter(job, hosts, 2, 8);
         sim.schedule_event(MS * at, event);
     }
     sim.run(MS * 3_000, 5);
-    let run_times: Vec<_> = (1..=4).map(|job| sim.run_time(job)).collect();
+    let run_times: Vec<_> = (1..=4).map(|job| sim.run_time(JobId(job))).collect();
     assert!(run_times.iter().all(|time| *time > MS * 600), "{run_times:?}");
 }
 
@@ -497,25 +506,25 @@ fn a_job_that_ran_where_no_other_fitted_owes_nothing_for_it() {
     // While the other jobs of its hosts are held, the third, of the least priority, has the hosts
     // for itself. Later one of the others always runs at the same time as the first.
     let jobs: [(&[u32], u8); 4] = [(&[0], 0), (&[0, 1], 0), (&[1, 2], 15), (&[1], 0)];
-    for ((hosts, priority), job) in jobs.into_iter().zip(1..) {
+    for ((hosts, priority), job) in jobs.into_iter().zip((1..).map(JobId)) {
         let event = sim.enter(job, hosts, 2, priority);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    for job in [2, 4] {
+    for job in [2, 4].map(JobId) {
         sim.schedule_event(MS, GangEvent::Hold(job, HoldReason::User));
         sim.schedule_event(MS * 2_000, GangEvent::Release(job, HoldReason::User));
     }
     sim.run(MS * 2_100, 9);
-    let earlier = sim.run_time(3);
+    let earlier = sim.run_time(JobId(3));
     // Its share is one in 182 of each of two rows, and its debt is two slices at most.
     sim.run(MS * 2_100 + MS * 21 * 182 * 5, 9);
-    assert!(sim.run_time(3) > earlier, "{earlier:?}: {:?}", sim.gang);
+    assert!(sim.run_time(JobId(3)) > earlier, "{earlier:?}: {:?}", sim.gang);
 }
 
 #[test]
 fn an_idle_job_gives_way_within_two_milliseconds() {
     let mut sim = GangSimulation::new(2, 2, MS * 500, 17);
-    for job in [1, 2] {
+    for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
@@ -525,22 +534,22 @@ fn an_idle_job_gives_way_within_two_milliseconds() {
         idle_at.push(MS * (600 + ms));
     }
     for time in idle_at {
-        sim.schedule_event(time, GangEvent::Idle(1));
+        sim.schedule_event(time, GangEvent::Idle(JobId(1)));
     }
     sim.run(MS * 10_000, 17);
-    let (idle, busy) = (sim.run_time(1), sim.run_time(2));
+    let (idle, busy) = (sim.run_time(JobId(1)), sim.run_time(JobId(2)));
     assert!(idle < MS * (600 + 20 * 3) && busy > MS * 9_300, "{idle:?} {busy:?}");
 }
 
 #[test]
 fn idle_jobs_among_themselves_do_not_chase_each_other() {
     let mut sim = GangSimulation::new(1, 1, MS * 500, 19);
-    for job in [1, 2] {
+    for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0], 1, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
     for ms in 1..10_000u32 {
-        for job in [1, 2] {
+        for job in [1, 2].map(JobId) {
             sim.schedule_event(MS * ms, GangEvent::Idle(job));
         }
     }
@@ -551,46 +560,50 @@ fn idle_jobs_among_themselves_do_not_chase_each_other() {
 #[test]
 fn a_held_job_stops_everywhere_and_comes_back() {
     let mut sim = GangSimulation::new(2, 2, MS * 100, 23);
-    for job in [1, 2] {
+    for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0, 1], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    sim.schedule_event(MS * 1000, GangEvent::Hold(1, HoldReason::User));
-    sim.schedule_event(MS * 1500, GangEvent::Hold(1, HoldReason::Inspection));
-    sim.schedule_event(MS * 2000, GangEvent::Release(1, HoldReason::Inspection));
-    sim.schedule_event(MS * 3000, GangEvent::Release(1, HoldReason::User));
+    sim.schedule_event(MS * 1000, GangEvent::Hold(JobId(1), HoldReason::User));
+    sim.schedule_event(MS * 1500, GangEvent::Hold(JobId(1), HoldReason::Inspection));
+    sim.schedule_event(MS * 2000, GangEvent::Release(JobId(1), HoldReason::Inspection));
+    sim.schedule_event(MS * 3000, GangEvent::Release(JobId(1), HoldReason::User));
     sim.run(MS * 2999, 23);
-    assert_eq!(sim.held_jobs, [1, 1]);
-    assert!(sim.run_time(1) < MS * 510 && sim.run_time(2) > MS * 2480, "{:?}", sim.run_time(1));
+    assert_eq!(sim.held_jobs, [JobId(1); 2]);
+    assert!(
+        sim.run_time(JobId(1)) < MS * 510 && sim.run_time(JobId(2)) > MS * 2480,
+        "{:?}",
+        sim.run_time(JobId(1))
+    );
     sim.run(MS * 5000, 23);
-    let later = sim.run_time(1).as_secs_f64();
+    let later = sim.run_time(JobId(1)).as_secs_f64();
     assert!((later - 1.5).abs() < 0.11, "{later}");
 }
 
 #[test]
 fn a_sleeping_job_has_no_slice_and_wakes() {
     let mut sim = GangSimulation::new(1, 2, MS * 50, 29);
-    for job in [1, 2] {
+    for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    sim.schedule_event(MS * 1000, GangEvent::Sleep(1, MS * 3000));
+    sim.schedule_event(MS * 1000, GangEvent::Sleep(JobId(1), MS * 3000));
     sim.run(MS * 3000, 29);
-    assert!(sim.run_time(1) < MS * 560, "{:?}", sim.run_time(1));
+    assert!(sim.run_time(JobId(1)) < MS * 560, "{:?}", sim.run_time(JobId(1)));
     sim.run(MS * 5000, 29);
-    let later = sim.run_time(1).as_secs_f64();
+    let later = sim.run_time(JobId(1)).as_secs_f64();
     assert!((later - 1.5).abs() < 0.1, "{later}");
 }
 
 #[test]
 fn a_host_that_does_not_stop_costs_a_longer_slice_and_is_reported() {
     let mut sim = GangSimulation::new(4, 2, MS * 100, 31);
-    for job in [1, 2] {
+    for job in [1, 2].map(JobId) {
         let event = sim.enter(job, &[0, 1, 2, 3], 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
     sim.run(MS * 1010, 31);
-    sim.slow_host = Some((2, MS * 1800));
+    sim.slow_host = Some((HostId(2), MS * 1800));
     sim.run(MS * 8000, 31);
     assert!(!sim.late_jobs.is_empty());
     sim.slow_host = None;
@@ -614,9 +627,9 @@ fn no_processor_ever_has_two_jobs() {
     for seed in seeds(60) {
         let hosts = [1, 2, 3, 7, 16][seed as usize % 5];
         let mut sim = GangSimulation::new(hosts, 4, MS * 5 * (1 + seed as u32 % 9), seed);
-        let jobs = 3 + sim.random(12) as JobId;
+        let jobs = 3 + sim.random(12) as u32;
         let mut survivors = Vec::new();
-        for job in 1..=jobs {
+        for job in (1..=jobs).map(JobId) {
             let first = sim.random(hosts.into()) as u32;
             let host_count = 1 + sim.random(u64::from(hosts - first)) as u32;
             let job_hosts: Vec<u32> = (first..first + host_count).collect();
@@ -649,7 +662,7 @@ fn no_processor_ever_has_two_jobs() {
             }
         }
         if sim.random(3) == 0 {
-            let host = sim.random(hosts.into()) as u32;
+            let host = HostId(sim.random(hosts.into()) as u32);
             sim.slow_host = Some((host, MS * sim.random(1500) as u32));
         }
         sim.run(MS * 2_500, seed);
@@ -670,17 +683,17 @@ fn no_processor_ever_has_two_jobs() {
 fn four_thousand_hosts_are_switched_in_time() {
     let mut sim = GangSimulation::new(4096, 2, MS * 100, 37);
     let all: Vec<u32> = (0..4096).collect();
-    for job in 1..=2 {
+    for job in (1..=2).map(JobId) {
         let event = sim.enter(job, &all, 2, 8);
         sim.schedule_event(MonotonicTime::ZERO, event);
     }
-    for job in 3..60 {
+    for job in (3..60).map(JobId) {
         let first = sim.random(4000) as u32;
         let some: Vec<u32> = (first..first + 96).collect();
         let event = sim.enter(job, &some, 2, 8);
-        sim.schedule_event(MS * 10 * job, event);
+        sim.schedule_event(MS * 10 * job.0, event);
     }
     sim.run(MS * 2_000, 37);
     assert!(sim.row_count > 10);
-    assert!(sim.run_time(1) > MS * 100 && sim.run_time(2) > MS * 100);
+    assert!(sim.run_time(JobId(1)) > MS * 100 && sim.run_time(JobId(2)) > MS * 100);
 }

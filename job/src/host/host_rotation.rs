@@ -7,6 +7,7 @@
 //! Any other order to stop or run one of the jobs ends the rotation for all of them. Later orders
 //! are handled as without a rotation.
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{self, StopCondition, SwitchOrder, SwitchSeq};
 
 /// The largest number of jobs in a rotation.
@@ -21,7 +22,7 @@ pub struct HostRotation {
 #[derive(Debug)]
 struct ActiveRotation {
     /// By position; None if the order for that position has not come yet.
-    jobs: Vec<Option<u32>>,
+    jobs: Vec<Option<JobId>>,
     idle_check_interval_us: u32,
     /// The parameters that came with the first order.
     params: job_control::LocalRotation,
@@ -30,7 +31,7 @@ struct ActiveRotation {
 }
 
 impl ActiveRotation {
-    fn start_turn(&mut self, turn: u32) -> Option<(u32, SwitchOrder)> {
+    fn start_turn(&mut self, turn: u32) -> Option<(JobId, SwitchOrder)> {
         if turn >= self.params.turn_count {
             return None;
         }
@@ -42,7 +43,7 @@ impl ActiveRotation {
         Some((job, SwitchOrder::Run { idle_check_interval_us, stop_condition }))
     }
 
-    fn job_of(&self, turn: u32) -> Option<u32> {
+    fn job_of(&self, turn: u32) -> Option<JobId> {
         self.jobs[turn as usize % self.jobs.len()]
     }
 }
@@ -50,7 +51,7 @@ impl ActiveRotation {
 impl HostRotation {
     /// Takes an order for a job of this host. Returns the order that is to be sent instead, and the
     /// job whose shepherd gets it.
-    pub fn on_order(&mut self, job: u32, order: SwitchOrder) -> Option<(u32, SwitchOrder)> {
+    pub fn on_order(&mut self, job: JobId, order: SwitchOrder) -> Option<(JobId, SwitchOrder)> {
         match order {
             SwitchOrder::Run {
                 stop_condition: StopCondition::LocalRotation(params),
@@ -71,16 +72,16 @@ impl HostRotation {
     }
 
     /// The daemon itself has stopped a job. If it was one of the rotation, the rotation ends.
-    pub fn end_with(&mut self, job: u32) {
+    pub fn end_with(&mut self, job: JobId) {
         self.rotation.take_if(|rotation| rotation.jobs.contains(&Some(job)));
     }
 
     fn join(
         &mut self,
-        job: u32,
+        job: JobId,
         idle_check_interval_us: u32,
         params: job_control::LocalRotation,
-    ) -> Option<(u32, SwitchOrder)> {
+    ) -> Option<(JobId, SwitchOrder)> {
         if params.position >= params.job_count || params.job_count > MAX_ROTATION_JOBS {
             return None;
         }
@@ -106,19 +107,19 @@ impl HostRotation {
     }
 
     /// The job whose turn it is, and the number of the stop that ends the turn.
-    pub fn expected_stop(&self) -> Option<(u32, SwitchSeq)> {
+    pub fn expected_stop(&self) -> Option<(JobId, SwitchSeq)> {
         let rotation = self.rotation.as_ref()?;
         let turn = rotation.current_turn?;
         Some((rotation.job_of(turn)?, rotation.params.first_switch_seq.checked_add(turn)?))
     }
 
     /// The jobs that have joined the rotation.
-    pub fn jobs(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
         self.rotation.iter().flat_map(|rotation| rotation.jobs.iter().flatten().copied())
     }
 
     /// The turn is over. Returns the job of the next turn and its order; None after the last turn.
-    pub fn next_turn(&mut self) -> Option<(u32, SwitchOrder)> {
+    pub fn next_turn(&mut self) -> Option<(JobId, SwitchOrder)> {
         let rotation = self.rotation.as_mut()?;
         rotation.start_turn(rotation.current_turn? + 1)
     }
@@ -152,19 +153,22 @@ mod tests {
 
     fn started_rotation() -> HostRotation {
         let mut host_rotation = HostRotation::default();
-        assert_eq!(host_rotation.on_order(7, rotation_order(1)), None);
+        assert_eq!(host_rotation.on_order(JobId(7), rotation_order(1)), None);
         assert_eq!(host_rotation.expected_stop(), None, "one is missing");
-        assert_eq!(host_rotation.on_order(4, rotation_order(0)), Some((4, run_order(10))));
+        assert_eq!(
+            host_rotation.on_order(JobId(4), rotation_order(0)),
+            Some((JobId(4), run_order(10)))
+        );
         host_rotation
     }
 
     #[test]
     fn jobs_take_turns_in_their_order_until_the_last() {
         let mut host_rotation = started_rotation();
-        assert_eq!(host_rotation.expected_stop(), Some((4, SwitchSeq(10))));
-        assert_eq!(host_rotation.next_turn(), Some((7, run_order(11))));
-        assert_eq!(host_rotation.expected_stop(), Some((7, SwitchSeq(11))));
-        assert_eq!(host_rotation.next_turn(), Some((4, run_order(12))));
+        assert_eq!(host_rotation.expected_stop(), Some((JobId(4), SwitchSeq(10))));
+        assert_eq!(host_rotation.next_turn(), Some((JobId(7), run_order(11))));
+        assert_eq!(host_rotation.expected_stop(), Some((JobId(7), SwitchSeq(11))));
+        assert_eq!(host_rotation.next_turn(), Some((JobId(4), run_order(12))));
         assert_eq!(host_rotation.next_turn(), None);
     }
 
@@ -175,20 +179,20 @@ mod tests {
             SwitchOrder::Run { idle_check_interval_us: 0, stop_condition: StopCondition::OnOrder };
         for order in [stop, unlimited_run] {
             let mut host_rotation = started_rotation();
-            assert_eq!(host_rotation.on_order(7, order), Some((7, order)));
+            assert_eq!(host_rotation.on_order(JobId(7), order), Some((JobId(7), order)));
             assert_eq!((host_rotation.expected_stop(), host_rotation.next_turn()), (None, None));
             // A rotation that is ordered late needs the orders for all its jobs.
-            assert_eq!(host_rotation.on_order(7, rotation_order(1)), None);
+            assert_eq!(host_rotation.on_order(JobId(7), rotation_order(1)), None);
         }
         // Orders for other jobs do not end the rotation, nor does another interval.
         let unchanged = SwitchOrder::Run {
             idle_check_interval_us: 0,
             stop_condition: StopCondition::Unchanged,
         };
-        for (job, order) in [(5, stop), (7, unchanged)] {
+        for (job, order) in [(JobId(5), stop), (JobId(7), unchanged)] {
             let mut host_rotation = started_rotation();
             assert_eq!(host_rotation.on_order(job, order), Some((job, order)));
-            assert_eq!(host_rotation.expected_stop(), Some((4, SwitchSeq(10))));
+            assert_eq!(host_rotation.expected_stop(), Some((JobId(4), SwitchSeq(10))));
         }
     }
 
@@ -208,7 +212,7 @@ mod tests {
                 stop_condition: StopCondition::LocalRotation(params),
             };
             assert_eq!(
-                (host_rotation.on_order(1, order), host_rotation.expected_stop()),
+                (host_rotation.on_order(JobId(1), order), host_rotation.expected_stop()),
                 (None, None),
                 "{params:?}"
             );

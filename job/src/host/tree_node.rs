@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport, LocalRotation, Order,
     OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder, ShepherdReport, StopCondition,
@@ -54,7 +55,7 @@ struct Child {
     requested_file_bytes: u64,
     /// The host and the stream of the child's last output if that has ended in the middle of a
     /// line.
-    open_line: Option<(u32, Stream)>,
+    open_line: Option<(JobHostId, Stream)>,
     /// Nothing more comes from the child.
     is_closed: bool,
     /// The child's last report about each element of the running stage.
@@ -150,12 +151,13 @@ impl TreeNode {
     /// The node of the host `placement.self_host`, in the tree over all hosts.
     pub fn new(placement: Placement) -> Self {
         let mut branch = Subtree::whole(placement.hosts.len() as u32);
-        while branch.root() != placement.self_host
-            && let Some(next) = branch.child_containing(placement.self_host)
+        let JobHostId(position) = placement.self_host;
+        while branch.root() != position
+            && let Some(next) = branch.child_containing(position)
         {
             branch = next;
         }
-        let self_range = placement.self_host..placement.self_host.saturating_add(1);
+        let self_range = position..position.saturating_add(1);
         let child_ranges = branch.children().map(|child| child.positions());
         let children = std::iter::once(self_range).chain(child_ranges).map(Child::new);
         Self::with_children(placement, children.collect())
@@ -190,12 +192,12 @@ impl TreeNode {
     }
 
     /// The hosts of the children, by child index.
-    pub fn child_hosts(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+    pub fn child_hosts(&self) -> impl Iterator<Item = (usize, JobHostId)> + '_ {
         self.children
             .iter()
             .enumerate()
             .skip(1)
-            .map(|(child_index, child)| (child_index, child.hosts.start))
+            .map(|(child_index, child)| (child_index, JobHostId(child.hosts.start)))
     }
 
     /// The placement of the job.
@@ -245,7 +247,8 @@ impl TreeNode {
         for (child_index, child) in
             self.children.iter().enumerate().skip(1).filter(|(_, child)| !child.is_closed)
         {
-            let placement = Placement { self_host: child.hosts.start, ..self.placement.clone() };
+            let placement =
+                Placement { self_host: JobHostId(child.hosts.start), ..self.placement.clone() };
             let order = HopOrder::SetPlacement(placement);
             self.outgoing.push(Outgoing::Child(child_index, order));
         }
@@ -263,7 +266,7 @@ impl TreeNode {
                 self.on_job_order(job_order);
                 let target_host = job_order.host();
                 self.pass_on(order, |_, child| {
-                    target_host.is_none_or(|host| child.hosts.contains(&host))
+                    target_host.is_none_or(|host| child.hosts.contains(&host.0))
                 });
             }
             Order::Switch(switch_order) => {

@@ -1,4 +1,5 @@
 use super::*;
+use score_proto::ids::JobHostId;
 use score_proto::job_control::Status;
 use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
@@ -8,13 +9,18 @@ use score_proto::peer_message::JobIncarnation;
 fn root_node() -> TreeNode {
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
     let tree_node = TreeNode::new(Placement::new(JobIncarnation(0), hosts));
-    assert_eq!(tree_node.child_hosts().collect::<Vec<_>>(), [(1, 1), (2, 2)]);
+    assert_eq!(tree_node.child_hosts().collect::<Vec<_>>(), [(1, JobHostId(1)), (2, JobHostId(2))]);
     tree_node
 }
 
 fn output(text: &str, is_partial_line: bool) -> Report {
     let bytes = text.as_bytes().to_vec();
-    Report::Output(OutputReport::Text { host: 0, stream: Stream::Stdout, bytes, is_partial_line })
+    Report::Output(OutputReport::Text {
+        host: JobHostId(0),
+        stream: Stream::Stdout,
+        bytes,
+        is_partial_line,
+    })
 }
 
 const READY: Report = Report::Job(JobReport::Ready);
@@ -50,15 +56,15 @@ fn every_host_receives_its_own_index() {
             unexpected => panic!("{unexpected:?}"),
         })
         .collect();
-    assert_eq!(host_indices, [(1, 1), (2, 2)]);
+    assert_eq!(host_indices, [(1, JobHostId(1)), (2, JobHostId(2))]);
 }
 
 #[test]
 fn an_order_for_one_host_goes_to_that_host_only() {
     let mut tree_node = root_node();
-    tree_node.on_order(Order::Job(JobOrder::Flushed { host: 2, token: 5 }));
+    tree_node.on_order(Order::Job(JobOrder::Flushed { host: JobHostId(2), token: 5 }));
     tree_node.on_order(Order::Job(JobOrder::StdinEof));
-    let first = to_host(2, Order::Job(JobOrder::Flushed { host: 2, token: 5 }));
+    let first = to_host(2, Order::Job(JobOrder::Flushed { host: JobHostId(2), token: 5 }));
     assert_eq!(
         tree_node.take_outgoing(),
         [first, Outgoing::Shepherd(ShepherdOrder::Job(JobOrder::StdinEof))]
@@ -306,7 +312,7 @@ fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wai
     let mut tree_node = root_node();
     let chunk = || {
         Report::Output(OutputReport::Text {
-            host: 0,
+            host: JobHostId(0),
             stream: Stream::Stdout,
             bytes: vec![b'\n'; MAX_IO_CHUNK],
             is_partial_line: false,
@@ -316,7 +322,7 @@ fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wai
     for _ in 0..window + 2 {
         tree_node.on_report(1, chunk());
     }
-    tree_node.on_report(1, Report::Output(OutputReport::Flush { host: 1, token: 9 }));
+    tree_node.on_report(1, Report::Output(OutputReport::Flush { host: JobHostId(1), token: 9 }));
     tree_node.on_report(1, ElementReport::Exit { code: 1 }.of(0));
     let outgoing = tree_node.take_outgoing();
     assert_eq!(
@@ -327,7 +333,7 @@ fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wai
     assert!(outgoing.contains(&to_host(1, Order::OutputAck(HOP_WINDOW))));
     assert_eq!(outgoing.len(), window + 2);
     tree_node.on_order(Order::OutputAck(2 * MAX_IO_CHUNK as u64));
-    let flush = Report::Output(OutputReport::Flush { host: 1, token: 9 });
+    let flush = Report::Output(OutputReport::Flush { host: JobHostId(1), token: 9 });
     assert_eq!(reports_to_parent(&mut tree_node), [chunk(), chunk(), flush]);
 }
 

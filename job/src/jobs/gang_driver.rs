@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{LocalRotation, Placement, StopCondition, SwitchSeq};
-use score_proto::peer_message::HostId;
 
 use super::{Effect, Jobs};
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::{
     GangAction, GangConfig, GangEvent, GangScheduler, HoldReason, LatencyHistogram, TimedStop,
 };
@@ -26,7 +26,7 @@ const UNCONTENDED_POLL_INTERVAL_RANGE: [Duration; 2] =
     [Duration::from_millis(2), Duration::from_millis(50)];
 
 /// The host of all jobs of single-user mode.
-pub const SINGLE_USER_HOST: HostId = 0;
+pub const SINGLE_USER_HOST: HostId = HostId(0);
 
 /// A job's output is blocked since this time.
 #[derive(Debug, Clone, Copy)]

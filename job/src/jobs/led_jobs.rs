@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{JobReport, Placement, Report};
 use score_proto::message::{JobEnd, JobRequest, ServerMessage};
 use score_proto::observation::Metrics;
 
 use super::tree_positions::TreePosition;
-use super::{ClientJob, Effect, Jobs, NewJob, Parent};
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use super::{ClientJob, Effect, Jobs, NewJob, Parent, SessionKey};
+use crate::cluster::{HostShare, MonotonicTime};
 use crate::host::tree_node::TreeNode;
 use crate::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
 use crate::metrics_subscribers::Subscriber;
@@ -25,7 +26,7 @@ pub(super) struct LedJob {
     /// The job's priority among the jobs that compete with it: 0 to 15.
     pub priority: u8,
     /// Directories of the job on hosts that share this machine's disk.
-    directories: BTreeMap<u32, String>,
+    directories: BTreeMap<JobHostId, String>,
 }
 
 impl Jobs {
@@ -137,7 +138,7 @@ impl Jobs {
     }
 
     /// A host has reported where the job's directory will be.
-    pub(super) fn note_directory(&mut self, job: JobId, host: u32, path: String) {
+    pub(super) fn note_directory(&mut self, job: JobId, host: JobHostId, path: String) {
         if let Some(led_job) = self.led_jobs.get_mut(&job).filter(|_| self.keeps_directories) {
             led_job.directories.insert(host, path);
         }
@@ -163,7 +164,7 @@ impl Jobs {
     }
 
     /// The job that a session watches.
-    pub fn watched_job(&self, session_key: usize) -> Option<JobId> {
+    pub fn watched_job(&self, session_key: SessionKey) -> Option<JobId> {
         self.watchers.get(&session_key).copied()
     }
 

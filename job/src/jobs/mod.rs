@@ -18,15 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use score_proto::client_session::SESSION_JOB;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
     ShepherdReport, SwitchOrder, SwitchReport,
 };
 use score_proto::message::{JobRequest, ServerMessage};
 use score_proto::observation::Metrics;
-use score_proto::peer_message::{HostId, Incarnation, JobIncarnation};
+use score_proto::peer_message::{Incarnation, JobIncarnation};
 
-use crate::cluster::{HostShare, JobId, MonotonicTime};
+use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
 use crate::host::host_rotation::HostRotation;
 use crate::metrics_subscribers::Subscriber;
@@ -35,21 +36,41 @@ use led_jobs::LedJob;
 pub use tree_positions::Parent;
 use tree_positions::{TreeLinks, TreePosition};
 
-/// The daemon's number of a link to another daemon.
-pub type LinkId = usize;
+/// The daemon's number of a link to another daemon. The daemon chooses it, and never uses it again
+/// while it runs: what arrives late about a link that is closed concerns no other one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub usize);
+
+/// The daemon's number of a session with a front end, on this host or another one. The daemon
+/// chooses it, and never uses it again while it runs. For other daemons and for the keeper it is
+/// the session's number at its own host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub usize);
+
+impl SessionKey {
+    /// The number as it stands in messages.
+    pub fn number(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The session with this number, if a session of this daemon can have it.
+    pub fn from_number(number: u64) -> Option<Self> {
+        usize::try_from(number).ok().map(Self)
+    }
+}
 
 /// A job, identified by its session and the number that its scrun uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientJob {
     /// The session.
-    pub session_key: usize,
+    pub session_key: SessionKey,
     /// The number that scrun has given the job. [`SESSION_JOB`] stands for the session itself.
-    pub job: u32,
+    pub job: SessionJobId,
 }
 
 impl ClientJob {
     /// The session itself.
-    pub fn session_itself(session_key: usize) -> Self {
+    pub fn session_itself(session_key: SessionKey) -> Self {
         Self { session_key, job: SESSION_JOB }
     }
 }
@@ -169,7 +190,7 @@ pub enum Effect {
     /// number for another job by now.
     ToClient(JobId, ClientJob, ServerMessage),
     /// Send this to a session that watches a job.
-    ToWatcher(usize, ServerMessage),
+    ToWatcher(SessionKey, ServerMessage),
     /// Metrics of a job for the status page.
     PageMetrics(JobId, Metrics),
     /// Find or open a link to this host, and answer with [`Input::Connected`] at once.
@@ -226,7 +247,7 @@ pub struct Jobs {
     gang: GangDriver,
     rotation: HostRotation,
     /// The session of each watcher, and the job.
-    watchers: BTreeMap<usize, JobId>,
+    watchers: BTreeMap<SessionKey, JobId>,
     /// Whether hosts of jobs share this machine's disk.
     keeps_directories: bool,
     now: MonotonicTime,

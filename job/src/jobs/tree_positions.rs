@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use score_proto::exit_code::EXIT_HOST_LOST;
+use score_proto::ids::JobId;
 use score_proto::job_control::{
     HopOrder, HopReport, JobOrder, Order, Placement, Report, ShepherdOrder, SwitchOrder,
     SwitchReport, SwitchSeq,
 };
 
 use super::{Connection, Effect, HostIdentity, JobTag, Jobs, Launch, LinkId, LocalReport};
-use crate::cluster::JobId;
 use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
 use crate::master::MasterEvent;
 
@@ -95,7 +95,7 @@ impl Jobs {
         let hosts = &node.placement().hosts;
         let mut connecting = 0;
         for (child_index, host) in node.child_hosts() {
-            let Some(host) = hosts.get(host as usize) else { continue };
+            let Some(host) = hosts.get(host.index()) else { continue };
             let connection = Connection { position, child_index };
             self.effects.push(Effect::Connect(connection, host.clone()));
             connecting += 1;

@@ -16,10 +16,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::{HopOrder, HopReport};
 
 use super::{Input, JobTag, LinkId, LocalReport};
-use crate::cluster::{JobId, MonotonicTime};
+use crate::cluster::MonotonicTime;
 use crate::seeded_random::Random;
 use hosts::Host;
 use links::Links;
@@ -124,7 +125,7 @@ impl World {
             hosts: (0..host_count).map(Host::new).collect(),
             links: Links::default(),
             jobs: BTreeMap::new(),
-            next_job: 1,
+            next_job: JobId(1),
             faults_percent,
             counts: Counts::default(),
         };

@@ -18,6 +18,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use score_pm::{ContextRef, Device};
 use score_proto::carea::{AREA_LEN, BOARD_LEN, BOARD_MAGIC, area, board};
+use score_proto::ids::JobId;
 use score_proto::message::{Call, NetworkSet, Reply, Welcome};
 use score_proto::{PROTOCOL_VERSION, frame};
 
@@ -138,7 +139,7 @@ impl Shepherd {
         let nodes = self.nodes.len() as u32;
         let option = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
         Welcome {
-            job: 17,
+            job: JobId(17),
             area: number,
             self_node: number,
             num_node: nodes,

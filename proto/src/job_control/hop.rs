@@ -1,5 +1,6 @@
 //! Messages between two daemons that are neighbours in a job's range tree.
 
+use crate::ids::JobHostId;
 use serde::{Deserialize, Serialize};
 
 use super::{Order, Placement, Report};
@@ -28,7 +29,7 @@ pub enum HopReport {
     /// to the one that leads the job.
     Directory {
         /// The host.
-        host: u32,
+        host: JobHostId,
         /// Absolute path.
         path: String,
     },

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{HostNetworkAddress, JobStart, ProgramAnswer, SwitchOrder};
+use crate::ids::JobHostId;
 use crate::message::Stream;
 use crate::nodeset::NodeSet;
 use crate::observation::SampleRound;
@@ -40,7 +41,7 @@ pub enum JobOrder {
     /// scrun has written all output from before [`super::OutputReport::Flush`] with this token.
     Flushed {
         /// The host that asked.
-        host: u32,
+        host: JobHostId,
         /// Its token.
         token: u64,
     },
@@ -68,10 +69,10 @@ pub enum JobOrder {
 
 impl JobOrder {
     /// The only host that this order is for, or None if it is for all.
-    pub fn host(&self) -> Option<u32> {
+    pub fn host(&self) -> Option<JobHostId> {
         match self {
             JobOrder::Flushed { host, .. } => Some(*host),
-            JobOrder::Stdin(_) | JobOrder::StdinEof => Some(0),
+            JobOrder::Stdin(_) | JobOrder::StdinEof => Some(JobHostId(0)),
             _ => None,
         }
     }

@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::JobHostId;
 use crate::peer_message::{Incarnation, JobIncarnation};
 
 /// The hosts of a job, in order, and which of them the receiver is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// The receiver.
-    pub self_host: u32,
+    pub self_host: JobHostId,
     /// Distinguishes the job from all others that ever had its number, so that messages for those
     /// are ignored.
     pub job_incarnation: JobIncarnation,
@@ -57,7 +58,7 @@ impl Placement {
                 HostPlacement { name, address, incarnation, first_node, nodes }
             };
         Self {
-            self_host: 0,
+            self_host: JobHostId::FIRST,
             job_incarnation,
             hosts: hosts.into_iter().map(host_placement).collect(),
         }
@@ -70,14 +71,14 @@ impl Placement {
 
     /// The receiver's own entry.
     pub fn self_placement(&self) -> Option<&HostPlacement> {
-        self.hosts.get(self.self_host as usize)
+        self.hosts.get(self.self_host.index())
     }
 
     /// The host where a node runs.
-    pub fn host_of(&self, node: u32) -> Option<u32> {
+    pub fn host_of(&self, node: u32) -> Option<JobHostId> {
         let after = self.hosts.partition_point(|host| host.first_node <= node);
         let index = after.checked_sub(1)?;
-        self.hosts[index].node_range().contains(&node).then_some(index as u32)
+        self.hosts[index].node_range().contains(&node).then_some(JobHostId(index as u32))
     }
 
     /// Checks a placement that came from elsewhere: an error says why it cannot be the placement of
@@ -116,7 +117,7 @@ mod tests {
             assert_eq!((placement.check(), placement.nodes()), (Ok(()), blocks.iter().sum()));
             for node in 0..placement.nodes() {
                 let host = placement.host_of(node).unwrap();
-                assert!(placement.hosts[host as usize].node_range().contains(&node));
+                assert!(placement.hosts[host.index()].node_range().contains(&node));
             }
             assert_eq!(placement.host_of(placement.nodes()), None);
         }
@@ -125,7 +126,7 @@ mod tests {
     #[test]
     fn a_placement_with_gaps_or_without_the_receiver_is_refused() {
         let mut absent = placement(&[2, 2, 2]);
-        absent.self_host = 3;
+        absent.self_host = JobHostId(3);
         let mut gap = placement(&[2, 2, 2]);
         gap.hosts[1].first_node = 3;
         let mut many = placement(&[2, 2, 2]);

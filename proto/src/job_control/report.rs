@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::{FileRequest, HostNetworkAddress, Status, SwitchReport};
+use crate::ids::JobHostId;
 use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
 use crate::observation::{ActivitySample, Metrics, SampleRound, WaitState};
@@ -44,7 +45,7 @@ pub enum OutputReport {
     /// Output of processes, in whole lines if that is possible.
     Text {
         /// The host whose processes wrote it.
-        host: u32,
+        host: JobHostId,
         /// Which stream.
         stream: Stream,
         /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
@@ -58,7 +59,7 @@ pub enum OutputReport {
     /// been written.
     Flush {
         /// The host of the caller.
-        host: u32,
+        host: JobHostId,
         /// Its token.
         token: u64,
     },

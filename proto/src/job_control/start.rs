@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{JobHostId, JobId};
 use crate::message::{JobSpec, OsBytes};
 
 /// The job as its hosts receive it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
     /// Job number.
-    pub job: u32,
+    pub job: JobId,
     /// The secret in the packets of this job's networks; packets without it are dropped.
     pub secret: u64,
     /// The job as it was submitted.
@@ -50,7 +51,7 @@ pub struct Limit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetworkAddress {
     /// The host.
-    pub host: u32,
+    pub host: JobHostId,
     /// The addresses that its shepherd's devices report; opaque to all others on the way.
     #[serde(with = "serde_bytes")]
     pub address: Vec<u8>,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::frame;
+use crate::ids::JobHostId;
 use crate::message::Stream;
 use crate::observation::IdleSummary;
 
@@ -24,8 +25,12 @@ fn frequent_messages_stay_short() {
         assert_eq!(encoded_len(&HopReport::Tree(Report::Switch(report))), len + 2);
     }
     let bytes = b"line\n".to_vec();
-    let text =
-        OutputReport::Text { host: 0, stream: Stream::Stdout, bytes, is_partial_line: false };
+    let text = OutputReport::Text {
+        host: JobHostId(0),
+        stream: Stream::Stdout,
+        bytes,
+        is_partial_line: false,
+    };
     assert_eq!(encoded_len(&ShepherdReport::Output(text.clone())), 11);
     assert_eq!(encoded_len(&HopReport::Tree(Report::Output(text))), 12);
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::JobHostId;
 use crate::network::HostNetwork;
 
 /// A parallel job: stages run one after the other (`::`), each a pipeline (`==`). The default has
@@ -43,14 +44,14 @@ impl JobSpec {
     /// Where a node runs. A node that the job does not have gets a location outside all hosts.
     pub fn location_of(&self, node: u32) -> NodeLocation {
         let mut process = node;
-        for (host, spec) in (0..).zip(&self.hosts) {
+        for (host, spec) in (0..).map(JobHostId).zip(&self.hosts) {
             if process < spec.procs {
                 return NodeLocation { host, process, procs: spec.procs };
             }
             process -= spec.procs;
         }
         NodeLocation {
-            host: u32::try_from(self.hosts.len()).unwrap_or(u32::MAX),
+            host: JobHostId(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)),
             process: 0,
             procs: 0,
         }
@@ -106,7 +107,7 @@ pub enum HostKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeLocation {
     /// Index of the host.
-    pub host: u32,
+    pub host: JobHostId,
     /// The node's number among the processes of that host.
     pub process: u32,
     /// Processes on that host.
@@ -249,7 +250,7 @@ mod tests {
                 let procs = spec.hosts[host].procs;
                 assert_eq!(
                     spec.location_of(node),
-                    NodeLocation { host: host as u32, process, procs }
+                    NodeLocation { host: JobHostId(host as u32), process, procs }
                 );
             }
         }
@@ -260,9 +261,18 @@ mod tests {
     fn a_node_or_host_outside_the_job_has_no_location() {
         let spec = spec(&[u32::MAX, 2]);
         assert_eq!(spec.nodes(), u32::MAX);
-        assert_eq!(spec.location_of(u32::MAX), NodeLocation { host: 1, process: 0, procs: 2 });
-        assert_eq!(self::spec(&[2]).location_of(2), NodeLocation { host: 1, process: 0, procs: 0 });
-        assert_eq!(self::spec(&[]).location_of(0), NodeLocation { host: 0, process: 0, procs: 0 });
+        assert_eq!(
+            spec.location_of(u32::MAX),
+            NodeLocation { host: JobHostId(1), process: 0, procs: 2 }
+        );
+        assert_eq!(
+            self::spec(&[2]).location_of(2),
+            NodeLocation { host: JobHostId(1), process: 0, procs: 0 }
+        );
+        assert_eq!(
+            self::spec(&[]).location_of(0),
+            NodeLocation { host: JobHostId(0), process: 0, procs: 0 }
+        );
         assert!(self::spec(&[2]).nodes_of_host(7).is_empty());
     }
 }

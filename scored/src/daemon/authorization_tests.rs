@@ -10,6 +10,7 @@ use score_job::cluster::SessionId;
 use score_job::cluster::authorization::{JobAction, Requester, authorize};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, SESSION_JOB};
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, HostSpec, JobRequest, JobSpec, Login, OsBytes, SingleUserRequest, StageSpec,
@@ -22,8 +23,8 @@ use super::session_state::{LoggedInUser, SessionState};
 
 const SECURITY_PAGE: &str = include_str!("../../../docs/security.md");
 /// The number that a session has given its job, and one that it has not given to any.
-const OWN_JOB: u32 = 1;
-const OTHER_JOB: u32 = 2;
+const OWN_JOB: SessionJobId = SessionJobId(1);
+const OTHER_JOB: SessionJobId = SessionJobId(2);
 const UID: u32 = 1000;
 
 /// The columns of the table.
@@ -47,14 +48,14 @@ const SITUATIONS: [Situation; 5] = [
 /// A message of a client.
 struct TestMessage {
     /// Encodes it, as about the job of this number.
-    encode: Box<dyn Fn(u32) -> Vec<u8>>,
+    encode: Box<dyn Fn(SessionJobId) -> Vec<u8>>,
     /// Whether the session has decoded this message, and not another one with the same bytes.
     is_same: Box<dyn Fn(&ClientRequest) -> bool>,
 }
 
 impl TestMessage {
     fn new(
-        encode: impl Fn(u32) -> Vec<u8> + 'static,
+        encode: impl Fn(SessionJobId) -> Vec<u8> + 'static,
         is_same: impl Fn(&ClientRequest) -> bool + 'static,
     ) -> Self {
         Self { encode: Box::new(encode), is_same: Box::new(is_same) }
@@ -89,7 +90,7 @@ impl TestMessage {
     }
 }
 
-fn frame<M: serde::Serialize>(job: u32, message: &M) -> Vec<u8> {
+fn frame<M: serde::Serialize>(job: SessionJobId, message: &M) -> Vec<u8> {
     let mut bytes = Vec::new();
     client_session::encode(job, message, &mut bytes).unwrap();
     bytes
@@ -123,7 +124,7 @@ fn job_requests() -> Vec<JobRequest> {
 /// The messages of a row of the table, by the words in its first cell.
 fn messages(row: &str) -> Vec<TestMessage> {
     // A session gives a new job a new number.
-    const NEW_JOB: u32 = 9;
+    const NEW_JOB: SessionJobId = SessionJobId(9);
     match row {
         "`Login`" => {
             let (name, cluster) = (OsBytes(Vec::new()), String::new());
@@ -156,8 +157,8 @@ fn messages(row: &str) -> Vec<TestMessage> {
             ]
         }
         "`Kill`, `SubscribeMetrics` by the job's number in the cluster" => vec![
-            TestMessage::console(ConsoleRequest::Kill(5)),
-            TestMessage::console(ConsoleRequest::SubscribeMetrics { job: 5, period_ms: 1 }),
+            TestMessage::console(ConsoleRequest::Kill(JobId(5))),
+            TestMessage::console(ConsoleRequest::SubscribeMetrics { job: JobId(5), period_ms: 1 }),
         ],
         "all requests to a job of the session" => {
             job_requests().iter().flat_map(TestMessage::to_job).collect()
@@ -184,7 +185,7 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
             limits: Vec::new(),
             voucher: Vec::new(),
         };
-        let id = SessionId { host: 0, incarnation: Incarnation(1), number: 9 };
+        let id = SessionId { host: HostId(0), incarnation: Incarnation(1), number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));
     }
     session.add_job(OWN_JOB, None);

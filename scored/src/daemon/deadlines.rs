@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use score_job::jobs::SessionKey;
+use score_proto::ids::JobId;
+
 use super::Daemon;
 use super::daemon_bringup::DaemonBringup;
 use super::host_job::HostJob;
@@ -14,12 +17,12 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 impl Daemon {
     /// How long poll may wait.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
-        let has_more = |(job, host_job): (&u32, &HostJob)| {
+        let has_more = |(job, host_job): (&JobId, &HostJob)| {
             let parent_link = self.jobs.parent_link(*job);
             let is_parent_slow = parent_link.is_some_and(|link| self.is_slow_link(link));
             host_job.may_have_more(is_parent_slow)
         };
-        let may_have_more = |(key, session): (usize, &ClientSession)| {
+        let may_have_more = |(key, session): (SessionKey, &ClientSession)| {
             session.may_have_more() && self.can_read_session(key, now)
         };
         if self.sessions.active().any(may_have_more)

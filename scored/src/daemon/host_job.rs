@@ -14,6 +14,7 @@ use score_keeper::record::{Action, StartRequest};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::frame::FrameError;
+use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     JobOrder, JobReport, JobStart, Placement, ShepherdOrder, ShepherdReport, Status, SwitchOrder,
     SwitchReport, SwitchSeq,
@@ -142,7 +143,8 @@ impl HostJob {
                 // While the shepherd starts, remove what earlier jobs could not remove themselves.
                 // In multi-user mode this daemon did that when it started. If the hosts share one
                 // disk, the first host does it.
-                let is_swept_by_first_host = shares_disk(begin) && self.placement.self_host != 0;
+                let is_swept_by_first_host =
+                    shares_disk(begin) && self.placement.self_host != JobHostId::FIRST;
                 let should_sweep = begin.owner.is_none() && !is_swept_by_first_host && sweep_due;
                 let errors = match &self.resources {
                     JobResources::Directory(directory) if should_sweep => {

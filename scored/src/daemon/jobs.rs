@@ -4,21 +4,22 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use score_job::cluster::{HostShare, JobId, JobPermit, MonotonicTime};
+use score_job::cluster::{HostShare, JobPermit, MonotonicTime};
 use score_job::jobs::{
     ClientJob, Effect, HostIdentity, Input, JobTag, Launch, LinkId, LocalReport, NewJob, Parent,
-    SINGLE_USER_HOST,
+    SINGLE_USER_HOST, SessionKey,
 };
 use score_job::metrics_subscribers::Subscriber;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
     Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
 use score_proto::message::{HostSpec, JobSpec, Level, ServerMessage};
-use score_proto::peer_message::{HostId, JobIncarnation, PeerMessage};
+use score_proto::peer_message::{JobIncarnation, PeerMessage};
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
@@ -43,7 +44,7 @@ impl Daemon {
         daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
     ) {
         let job_id = self.next_job;
-        self.next_job += 1;
+        self.next_job.0 += 1;
         self.begin_with_id(client_job, job_id, spec, daemons, None);
     }
 
@@ -110,7 +111,7 @@ impl Daemon {
     /// One line: the job has no metrics yet.
     pub fn watch_job(
         &mut self,
-        session_key: usize,
+        session_key: SessionKey,
         permit: &JobPermit,
         period_ms: u32,
     ) -> Result<(), String> {
@@ -125,7 +126,7 @@ impl Daemon {
     }
 
     /// A session has ended, or does not watch a job any more.
-    pub fn unwatch(&mut self, session_key: usize) {
+    pub fn unwatch(&mut self, session_key: SessionKey) {
         if let Some(job) = self.jobs.watched_job(session_key) {
             let subscriber = Subscriber::Session(session_key);
             self.on_job_input(Input::Subscribe { job, subscriber, period_ms: 0 });
@@ -274,7 +275,7 @@ impl Daemon {
         peers
             .dial(address, Some(name.clone()), self.poll.registry(), token)
             .map_err(|error| format!("host {name} at {address}: {error}"))?;
-        Ok(token.0)
+        Ok(LinkId(token.0))
     }
 
     fn send_order(&mut self, link_id: LinkId, tag: JobTag, order: &HopOrder) {

@@ -39,8 +39,9 @@ use score_job::cluster::MonotonicTime;
 use score_job::gang;
 use score_job::host::turn_times::{TurnClock, TurnPhase};
 use score_job::host::usage::Usage;
-use score_job::jobs::{Input, JobTag, Jobs};
+use score_job::jobs::{Input, JobTag, Jobs, LinkId, SessionKey};
 use score_proto::exit_code::EXIT_FAILED;
+use score_proto::ids::JobId;
 use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
@@ -165,10 +166,11 @@ pub fn run_host(options: HostDaemonOptions) -> io::Result<()> {
         unreachable_parent: None,
         attach_seq: 0,
     };
-    peers.send(token.0, PeerMessage::Join(join));
+    let server_link = LinkId(token.0);
+    peers.send(server_link, PeerMessage::Join(join));
     daemon.peers = Some(peers);
     daemon.update_identity();
-    daemon.server_link = Some(token.0);
+    daemon.server_link = Some(server_link);
     daemon.run_loop()
 }
 
@@ -183,11 +185,11 @@ fn setup_process() -> io::Result<()> {
 /// The owner of the socket that a token stands for.
 #[derive(Debug, Clone, Copy)]
 enum TokenOwner {
-    Session(usize),
+    Session(SessionKey),
     /// The shepherd of this job.
-    Shepherd(u32),
+    Shepherd(JobId),
     /// The switch thread of that shepherd.
-    SwitchThread(u32),
+    SwitchThread(JobId),
     /// Another daemon.
     Peer,
     /// A client of the status page.
@@ -204,7 +206,7 @@ struct Daemon {
     /// Links to other daemons, if this daemon has any.
     peers: Option<Peers>,
     /// The link to the server that has started this daemon.
-    server_link: Option<usize>,
+    server_link: Option<LinkId>,
     /// The daemons that were started for a session.
     bringup: Option<DaemonBringup>,
     /// The scout session that is served.
@@ -217,7 +219,7 @@ struct Daemon {
     /// Keeps the processors' wake-up latency low while jobs take turns.
     latency_hold: CpuLatencyHold,
     /// The parts of jobs on this host, by job number.
-    host_jobs: BTreeMap<u32, HostJob>,
+    host_jobs: BTreeMap<JobId, HostJob>,
     /// Jobs of this host whose shepherds have been killed and are not reaped yet.
     ending_host_jobs: Vec<HostJob>,
     /// When a reset of this host is complete, even if a killed shepherd has not ended.
@@ -228,7 +230,7 @@ struct Daemon {
     /// When the first voucher of a session has to be renewed.
     next_renewal_at: Option<Instant>,
     program_folders: ProgramFolders,
-    next_job: u32,
+    next_job: JobId,
     /// The start of the job masters' clock.
     started_at: Instant,
     /// What users use of this daemon.
@@ -283,7 +285,7 @@ impl Daemon {
             next_renewal_at: None,
             known_children,
             program_folders: ProgramFolders::default(),
-            next_job: 1,
+            next_job: JobId(1),
             started_at: Instant::now(),
             usage: Usage::new(Instant::now()),
             request_time: Duration::ZERO,
@@ -309,8 +311,8 @@ impl Daemon {
     }
 
     /// Adds the session of a scrun that has connected. Returns the session's key.
-    fn add_session(&mut self, socket: OwnedFd) -> io::Result<usize> {
-        let session_key = self.next_token;
+    fn add_session(&mut self, socket: OwnedFd) -> io::Result<SessionKey> {
+        let session_key = SessionKey(self.next_token);
         let token = self.allocate_token(TokenOwner::Session(session_key));
         self.sessions.insert(session_key, ClientSession::new(socket, self.poll.registry(), token)?);
         Ok(session_key)
@@ -488,8 +490,8 @@ impl Daemon {
                     let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
                     shepherd.into_iter().for_each(|one| one.switch_link.mark_readable());
                 }
-                (Token(link_id), Some(TokenOwner::Peer)) => {
-                    self.peers.iter_mut().for_each(|peers| peers.mark_ready(link_id));
+                (Token(number), Some(TokenOwner::Peer)) => {
+                    self.peers.iter_mut().for_each(|peers| peers.mark_ready(LinkId(number)));
                 }
             }
         }
@@ -537,14 +539,14 @@ impl Daemon {
                 PeerEvent::Message(message) => self.on_cluster_message(link_id, message),
                 PeerEvent::WrongHost(reason) => self.warn_of_peer(&reason),
                 PeerEvent::Lost(name, reason) => {
-                    self.token_owners.remove(&Token(link_id));
+                    self.token_owners.remove(&Token(link_id.0));
                     self.on_link_lost(link_id, name, &reason);
                 }
             }
         }
     }
 
-    fn on_link_lost(&mut self, link_id: usize, name: Option<String>, reason: &str) {
+    fn on_link_lost(&mut self, link_id: LinkId, name: Option<String>, reason: &str) {
         if self.server_link == Some(link_id) {
             // The server that started this daemon is gone, and needs nothing any more.
             self.is_ending = true;
@@ -609,10 +611,10 @@ impl Daemon {
         }
         let now = Instant::now();
         // A client that is gone must not be waited for until there is room for its last messages.
-        let is_lost = |session_key: usize, session: &ClientSession| {
+        let is_lost = |session_key: SessionKey, session: &ClientSession| {
             session.has_hung_up() && !self.readiness(session_key, now).is_read_soon()
         };
-        let closed_sessions: Vec<usize> = self
+        let closed_sessions: Vec<SessionKey> = self
             .sessions
             .active()
             .filter(|(session_key, session)| session.is_closed() || is_lost(*session_key, session))
@@ -631,7 +633,7 @@ impl Daemon {
             jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.on_session_end(&session));
             // The key of a session with a socket is its token.
-            self.token_owners.remove(&Token(session_key));
+            self.token_owners.remove(&Token(session_key.0));
         }
         any_closed
     }
@@ -658,7 +660,7 @@ impl Daemon {
 
     /// Ends a job whose session has ended. A service waits for the job's end: only then are its
     /// hosts free for other jobs.
-    fn drop_job(&mut self, job: u32) {
+    fn drop_job(&mut self, job: JobId) {
         match self.service {
             Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
             None => self.on_job_input(Input::Abort(job)),

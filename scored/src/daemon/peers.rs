@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::sys::random::random_u64;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
+use score_job::jobs::LinkId;
 use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
 use score_tree::key::Key;
 use score_tree::link::{Link, LinkTimeouts, SendError};
@@ -83,7 +84,7 @@ pub struct Peers {
     hello: Hello,
     dialled_name: DialledName,
     listener: TcpListener,
-    connections: HashMap<usize, PeerConnection>,
+    connections: HashMap<LinkId, PeerConnection>,
     started_at: Instant,
     read_buffer: Vec<u8>,
 }
@@ -154,13 +155,15 @@ impl Peers {
         self.evict_unauthenticated();
         let link = Link::accept(&self.key, LINK_TIMEOUTS, self.now());
         self.add_connection(stream, link, None, registry, token);
-        self.connections.entry(token.0).and_modify(|connection| connection.is_inbound = true);
+        self.connections
+            .entry(LinkId(token.0))
+            .and_modify(|connection| connection.is_inbound = true);
         true
     }
 
     /// Closes an unauthenticated connection if there are too many.
     fn evict_unauthenticated(&mut self) {
-        let mut by_address: HashMap<Option<IpAddr>, Vec<usize>> = HashMap::new();
+        let mut by_address: HashMap<Option<IpAddr>, Vec<LinkId>> = HashMap::new();
         for (link_id, connection) in &self.connections {
             if connection.is_inbound
                 && connection.close_reason.is_none()
@@ -173,7 +176,7 @@ impl Peers {
             return;
         }
         // Link numbers increase with time.
-        let oldest = |link_ids: Vec<usize>| link_ids.into_iter().min();
+        let oldest = |link_ids: Vec<LinkId>| link_ids.into_iter().min();
         let oldest_of_busiest = by_address.into_values().max_by_key(Vec::len).and_then(oldest);
         if let Some(connection) =
             oldest_of_busiest.and_then(|link_id| self.connections.get_mut(&link_id))
@@ -221,11 +224,11 @@ impl Peers {
         link: Link,
         name: Option<String>,
         registry: &Registry,
-        Token(number): Token,
+        token: Token,
     ) {
         let _ = stream.set_nodelay(true);
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let registration_error = registry.register(&mut stream, Token(number), interest).err();
+        let registration_error = registry.register(&mut stream, token, interest).err();
         let close_reason = registration_error.map(|error| error.to_string());
         let send_queue = VecDeque::new();
         let remote_ip = stream.peer_addr().ok().map(|address| address.ip());
@@ -242,12 +245,13 @@ impl Peers {
             send_queue,
             close_reason,
         };
-        self.connections.insert(number, connection);
-        self.send(number, PeerMessage::Hello(self.hello.clone()));
+        let link_id = LinkId(token.0);
+        self.connections.insert(link_id, connection);
+        self.send(link_id, PeerMessage::Hello(self.hello.clone()));
     }
 
     /// mio has reported on a link.
-    pub fn mark_ready(&mut self, link_id: usize) {
+    pub fn mark_ready(&mut self, link_id: LinkId) {
         if let Some(connection) = self.connections.get_mut(&link_id) {
             connection.readable = true;
             if let Ok(Some(error)) | Err(error) = connection.stream.take_error() {
@@ -257,7 +261,7 @@ impl Peers {
     }
 
     /// The link to a host, if there is one.
-    pub fn link_to(&self, name: &str) -> Option<usize> {
+    pub fn link_to(&self, name: &str) -> Option<LinkId> {
         let matches_name = |connection: &PeerConnection| {
             connection.close_reason.is_none() && connection.name.as_deref() == Some(name)
         };
@@ -268,7 +272,7 @@ impl Peers {
     }
 
     /// The name of the peer of a link, once it is known.
-    pub fn name_of(&self, link_id: usize) -> Option<&str> {
+    pub fn name_of(&self, link_id: LinkId) -> Option<&str> {
         self.connections.get(&link_id)?.name.as_deref()
     }
 
@@ -289,12 +293,12 @@ impl Peers {
     }
 
     /// The IP address of a link's peer.
-    pub fn address(&self, link_id: usize) -> Option<IpAddr> {
+    pub fn address(&self, link_id: LinkId) -> Option<IpAddr> {
         Some(self.connections.get(&link_id)?.stream.peer_addr().ok()?.ip())
     }
 
     /// Queues a message. False if it is too long to be sent at all.
-    pub fn send(&mut self, link_id: usize, message: PeerMessage) -> bool {
+    pub fn send(&mut self, link_id: LinkId, message: PeerMessage) -> bool {
         let now = self.now();
         let Some(connection) = self.connections.get_mut(&link_id) else { return true };
         if !connection.send_queue.is_empty() {
@@ -314,7 +318,7 @@ impl Peers {
     }
 
     /// Whether messages wait for a link that does not accept them now.
-    pub fn is_slow(&self, link_id: usize) -> bool {
+    pub fn is_slow(&self, link_id: LinkId) -> bool {
         self.connections.get(&link_id).is_some_and(|connection| !connection.send_queue.is_empty())
     }
 
@@ -324,7 +328,7 @@ impl Peers {
     }
 
     /// The events of all links: a bounded amount of each.
-    pub fn receive_events(&mut self) -> Vec<(usize, PeerEvent)> {
+    pub fn receive_events(&mut self) -> Vec<(LinkId, PeerEvent)> {
         let now = self.now();
         let (mut events, mut new_peers) = (Vec::new(), Vec::new());
         for (link_id, connection) in &mut self.connections {
@@ -381,7 +385,7 @@ impl Peers {
                 }
             }
         }
-        let closed_links: Vec<usize> = self
+        let closed_links: Vec<LinkId> = self
             .connections
             .iter()
             .filter(|(_, connection)| connection.close_reason.is_some())
@@ -411,12 +415,12 @@ impl Peers {
     }
 
     /// The numbers of all links.
-    pub fn link_ids(&self) -> Vec<usize> {
+    pub fn link_ids(&self) -> Vec<LinkId> {
         self.connections.keys().copied().collect()
     }
 
     /// Sets whether this side sends rare heartbeats only, because other links detect a loss.
-    pub fn set_sparse_heartbeats(&mut self, link_id: usize, is_sparse: bool) {
+    pub fn set_sparse_heartbeats(&mut self, link_id: LinkId, is_sparse: bool) {
         let now = self.now();
         if let Some(connection) = self.connections.get_mut(&link_id)
             && let Err(error) = connection.link.set_slow_heartbeat(is_sparse, now)
@@ -520,6 +524,7 @@ mod tests {
     use score_proto::peer_message::JobIncarnation;
 
     use super::*;
+    use score_proto::ids::JobId;
 
     /// Events of a daemon that has dialled the host `meant`, until it has received a message or
     /// has lost the link. A daemon with the name "b" answers.
@@ -540,14 +545,14 @@ mod tests {
             assert!(Instant::now() < end, "no event");
             if listener.accept(registry, Token(3)) {
                 let order = PeerMessage::Order {
-                    job: 1,
+                    job: JobId(1),
                     job_incarnation: JobIncarnation(1),
                     body: Vec::new(),
                 };
-                assert!(listener.send(3, order));
+                assert!(listener.send(LinkId(3), order));
             }
-            dialler.mark_ready(2);
-            listener.mark_ready(3);
+            dialler.mark_ready(LinkId(2));
+            listener.mark_ready(LinkId(3));
             listener.receive_events();
             events.extend(dialler.receive_events().into_iter().map(|(_, event)| event));
             dialler.flush();

@@ -11,7 +11,7 @@ use score_proto::message::{HostKind, HostSpec, JobSpec, Level, ServerMessage};
 use super::job_directory::JobDirectory;
 use super::local_listener::LocalListener;
 use super::{Daemon, SCOUT_LISTENER, daemon_bringup};
-use score_job::jobs::ClientJob;
+use score_job::jobs::{ClientJob, SessionKey};
 
 /// Connections to the socket at the same time.
 const MAX_LOGINS: usize = 256;
@@ -20,7 +20,7 @@ const MAX_LOGINS: usize = 256;
 #[derive(Debug)]
 pub struct Scout {
     /// The connection of the scout that has opened the session. The session ends with it.
-    pub control_session: usize,
+    pub control_session: SessionKey,
     hosts: Vec<HostSpec>,
     /// The daemons of the hosts, once all of them are up. None if the only host is this one.
     daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
@@ -30,7 +30,7 @@ pub struct Scout {
 
 impl Daemon {
     /// Opens a scout session: brings its hosts up.
-    pub fn open_scout(&mut self, control_session: usize, hosts: Vec<HostSpec>) {
+    pub fn open_scout(&mut self, control_session: SessionKey, hosts: Vec<HostSpec>) {
         let has_session_or_job =
             self.scout.is_some() || self.bringup.is_some() || !self.jobs.led_job_ids().is_empty();
         if has_session_or_job || self.server_link.is_some() || self.sessions.len() != 1 {

@@ -14,6 +14,7 @@ use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::{self, FrameError};
+use score_proto::ids::{JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, Login, OUTPUT_WINDOW,
@@ -134,7 +135,7 @@ enum Transport {
 #[derive(Debug, Default)]
 struct SessionJob {
     /// The job's number in the daemon, once the job has begun.
-    job_id: Option<u32>,
+    job_id: Option<JobId>,
     /// The job's specification, while the job waits for hosts.
     pending_spec: Option<Box<JobSpec>>,
 }
@@ -145,7 +146,7 @@ pub struct ClientSession {
     transport: Transport,
     has_greeted: bool,
     is_closing: bool,
-    jobs: BTreeMap<u32, SessionJob>,
+    jobs: BTreeMap<SessionJobId, SessionJob>,
     /// The hosts of a scout session. The session sends them after its `Hello`.
     pub hosts: Option<Vec<HostSpec>>,
     state: SessionState,
@@ -431,7 +432,7 @@ impl ClientSession {
         MAX_SEND_QUEUE_BYTES + self.jobs.len() * OUTPUT_WINDOW as usize
     }
 
-    fn receive(&mut self) -> Option<Result<(u32, ClientMessage), FrameError>> {
+    fn receive(&mut self) -> Option<Result<(SessionJobId, ClientMessage), FrameError>> {
         let max_backlog = self.max_backlog();
         match &mut self.transport {
             Transport::Local(link) if link.backlog() >= max_backlog => {
@@ -454,7 +455,7 @@ impl ClientSession {
         &mut self,
         readiness: Readiness,
         now: Instant,
-    ) -> Option<(u32, ClientRequest)> {
+    ) -> Option<(SessionJobId, ClientRequest)> {
         match readiness {
             _ if !self.is_reading() => return None,
             Readiness::Blocked | Readiness::NoTime => {
@@ -496,7 +497,7 @@ impl ClientSession {
     }
 
     /// To be called after all that has arrived has been read.
-    fn refuse_overdue_frame(&mut self, now: Instant) -> Option<(u32, ClientRequest)> {
+    fn refuse_overdue_frame(&mut self, now: Instant) -> Option<(SessionJobId, ClientRequest)> {
         self.frame_deadline().filter(|deadline| *deadline <= now)?;
         let seconds = UNFINISHED_FRAME_TIMEOUT.as_secs();
         self.refuse(format!("from scrun: a message was not finished within {seconds} s"));
@@ -510,7 +511,7 @@ impl ClientSession {
     }
 
     /// Handles messages that the session can answer alone; returns the others as requests.
-    fn classify_request(&mut self, job: u32, message: ClientMessage) -> ClientRequest {
+    fn classify_request(&mut self, job: SessionJobId, message: ClientMessage) -> ClientRequest {
         match message {
             ClientMessage::Greeting(Greeting::Hello { version }) => {
                 self.on_hello(version);
@@ -541,7 +542,7 @@ impl ClientSession {
         }
     }
 
-    fn classify_job_request(&mut self, job: u32, request: JobRequest) -> ClientRequest {
+    fn classify_job_request(&mut self, job: SessionJobId, request: JobRequest) -> ClientRequest {
         if self.jobs.contains_key(&job) {
             return ClientRequest::ToJob(request);
         }
@@ -567,7 +568,7 @@ impl ClientSession {
     }
 
     /// Whether the session accepts a job of this number. If not, it sends the reason to the scrun.
-    fn accepts_job(&mut self, job: u32) -> bool {
+    fn accepts_job(&mut self, job: SessionJobId) -> bool {
         if job == SESSION_JOB {
             self.refuse(format!("{SESSION_JOB} is not a job number"));
         } else if self.jobs.contains_key(&job) {
@@ -583,33 +584,33 @@ impl ClientSession {
     }
 
     /// Adds a job to the session.
-    pub fn add_job(&mut self, job: u32, pending_spec: Option<Box<JobSpec>>) {
+    pub fn add_job(&mut self, job: SessionJobId, pending_spec: Option<Box<JobSpec>>) {
         self.jobs.insert(job, SessionJob { job_id: None, pending_spec });
     }
 
     /// Sets the number of a job. False if the session does not have the job any more.
-    pub fn set_job_id(&mut self, job: u32, job_id: u32) -> bool {
+    pub fn set_job_id(&mut self, job: SessionJobId, job_id: JobId) -> bool {
         let session_job = self.jobs.get_mut(&job);
         session_job.map(|session_job| session_job.job_id = Some(job_id)).is_some()
     }
 
     /// The number of a job that has begun.
-    pub fn job_id(&self, job: u32) -> Option<u32> {
+    pub fn job_id(&self, job: SessionJobId) -> Option<JobId> {
         self.jobs.get(&job)?.job_id
     }
 
     /// The numbers of all jobs that have begun.
-    pub fn job_ids(&self) -> Vec<u32> {
+    pub fn job_ids(&self) -> Vec<JobId> {
         self.jobs.values().filter_map(|session_job| session_job.job_id).collect()
     }
 
     /// Whether a job waits for hosts.
-    pub fn is_pending(&self, job: u32) -> bool {
+    pub fn is_pending(&self, job: SessionJobId) -> bool {
         self.jobs.get(&job).is_some_and(|session_job| session_job.pending_spec.is_some())
     }
 
     /// Takes the specification of a job that waits for hosts.
-    pub fn take_pending_spec(&mut self, job: u32) -> Option<Box<JobSpec>> {
+    pub fn take_pending_spec(&mut self, job: SessionJobId) -> Option<Box<JobSpec>> {
         self.jobs.get_mut(&job)?.pending_spec.take()
     }
 
@@ -619,7 +620,7 @@ impl ClientSession {
 
     /// Sends a message about a job. `Refused` and `Finished` are the last messages about a job. If
     /// they are about the session itself, they are the last messages of the session.
-    pub fn send(&mut self, job: u32, message: &ServerMessage) {
+    pub fn send(&mut self, job: SessionJobId, message: &ServerMessage) {
         // A scrun that reads slowly gets newer metrics, not more of them.
         let is_droppable = matches!(message, ServerMessage::Metrics(_)) && self.is_slow();
         if self.is_closing || is_droppable {

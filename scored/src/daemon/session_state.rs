@@ -4,6 +4,7 @@
 use score_job::cluster::SessionId;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::frame::FrameError;
+use score_proto::ids::SessionJobId;
 use score_proto::job_control::Owner;
 use score_proto::message::{Greeting, Login, OsBytes, SingleUserRequest, UserRequest};
 
@@ -93,7 +94,7 @@ impl SessionState {
     pub fn receive(
         &self,
         link: &mut FramedSocket,
-    ) -> Result<Option<(u32, ClientMessage)>, FrameError> {
+    ) -> Result<Option<(SessionJobId, ClientMessage)>, FrameError> {
         Ok(match self {
             SessionState::SingleUser => link
                 .receive::<JobMessage<_>>()?
@@ -115,7 +116,7 @@ impl SessionState {
 /// It is not a greeting.
 pub fn receive_greeting(
     link: &mut FramedSocket,
-) -> Result<Option<(u32, ClientMessage)>, FrameError> {
+) -> Result<Option<(SessionJobId, ClientMessage)>, FrameError> {
     let greeting = link.receive()?;
     Ok(greeting.map(|greeting| (SESSION_JOB, ClientMessage::Greeting(greeting))))
 }

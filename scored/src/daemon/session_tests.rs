@@ -1,5 +1,6 @@
 use super::*;
 use mio::Poll;
+use score_proto::ids::HostId;
 use score_proto::message::OsBytes;
 use score_proto::observation::{Metrics, NodeMetrics};
 use score_proto::peer_message::Incarnation;
@@ -18,12 +19,12 @@ fn a_slow_reader_gets_no_more_metrics_but_everything_else() {
         Transport::Remote { .. } => 0,
     };
     for _ in 0..10_000 {
-        session.send(1, &ServerMessage::Metrics(metrics.clone()));
+        session.send(SessionJobId(1), &ServerMessage::Metrics(metrics.clone()));
         session.flush();
     }
     assert!(backlog(&session) < SLOW_READER_BYTES + 4096, "{}", backlog(&session));
     let before = backlog(&session);
-    session.send(1, &ServerMessage::StdinClosed);
+    session.send(SessionJobId(1), &ServerMessage::StdinClosed);
     assert!(backlog(&session) > before);
     drop(remote);
 }
@@ -35,7 +36,7 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
     let mut session =
         ClientSession::unauthenticated(local.into(), (7, 7), registry, token).unwrap();
     if let Some(owner) = owner {
-        let id = SessionId { host: 0, incarnation: Incarnation(1), number: 9 };
+        let id = SessionId { host: HostId(0), incarnation: Incarnation(1), number: 9 };
         session.log_in(SessionState::User(LoggedInUser { owner, id }));
     }
     (session, poll, remote)
@@ -89,7 +90,11 @@ fn a_user_who_does_not_finish_a_message_is_refused_after_a_minute() {
 fn a_message_may_be_long_after_the_login_only() {
     let long = JobRequest::Stdin(vec![0; MAX_UNAUTHENTICATED_MESSAGE_LEN]);
     let mut bytes = hello();
-    frame::encode(&JobMessage { job: 1, message: UserRequest::Job(long) }, &mut bytes).unwrap();
+    frame::encode(
+        &JobMessage { job: SessionJobId(1), message: UserRequest::Job(long) },
+        &mut bytes,
+    )
+    .unwrap();
     for (owner, is_refused) in [(None, true), (Some(owner()), false)] {
         let (mut session, _poll, mut remote) = connected_session(owner);
         remote.write_all(&bytes).unwrap();

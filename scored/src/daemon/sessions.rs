@@ -3,21 +3,23 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use score_job::jobs::SessionKey;
+
 use super::session::ClientSession;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Sessions {
-    by_key: HashMap<usize, ClientSession>,
+    by_key: HashMap<SessionKey, ClientSession>,
     /// Sessions that may have changed since they were settled, or go on without an event.
-    active: BTreeSet<usize>,
+    active: BTreeSet<SessionKey>,
     /// Clients that had not logged in when their sessions were settled.
-    unauthenticated: BTreeSet<usize>,
+    unauthenticated: BTreeSet<SessionKey>,
 }
 
 impl Sessions {
     /// Adds a session. Later sessions have larger keys.
-    pub fn insert(&mut self, session_key: usize, session: ClientSession) {
+    pub fn insert(&mut self, session_key: SessionKey, session: ClientSession) {
         self.active.insert(session_key);
         if session.unauthenticated_ids().is_some() {
             self.unauthenticated.insert(session_key);
@@ -26,7 +28,7 @@ impl Sessions {
     }
 
     /// A session that may be changed: it becomes active.
-    pub fn get_mut(&mut self, session_key: usize) -> Option<&mut ClientSession> {
+    pub fn get_mut(&mut self, session_key: SessionKey) -> Option<&mut ClientSession> {
         let session = self.by_key.get_mut(&session_key)?;
         self.active.insert(session_key);
         Some(session)
@@ -39,34 +41,34 @@ impl Sessions {
     }
 
     /// Removes a session.
-    pub fn remove(&mut self, session_key: usize) -> Option<ClientSession> {
+    pub fn remove(&mut self, session_key: SessionKey) -> Option<ClientSession> {
         self.active.remove(&session_key);
         self.unauthenticated.remove(&session_key);
         self.by_key.remove(&session_key)
     }
 
     /// One session.
-    pub fn get(&self, session_key: usize) -> Option<&ClientSession> {
+    pub fn get(&self, session_key: SessionKey) -> Option<&ClientSession> {
         self.by_key.get(&session_key)
     }
 
     /// All sessions and their keys, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
+    pub fn iter(&self) -> impl Iterator<Item = (SessionKey, &ClientSession)> {
         self.by_key.iter().map(|(session_key, session)| (*session_key, session))
     }
 
     /// The active sessions and their keys, in the order in which they connected.
-    pub fn active(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
+    pub fn active(&self) -> impl Iterator<Item = (SessionKey, &ClientSession)> {
         self.active.iter().filter_map(|key| Some((*key, self.by_key.get(key)?)))
     }
 
     /// The keys of the active sessions, in the order in which they connected.
-    pub fn active_keys(&self) -> Vec<usize> {
+    pub fn active_keys(&self) -> Vec<SessionKey> {
         self.active.iter().copied().collect()
     }
 
     /// Clients that have not logged in, and their keys, in the order in which they connected.
-    pub fn unauthenticated(&self) -> impl Iterator<Item = (usize, &ClientSession)> {
+    pub fn unauthenticated(&self) -> impl Iterator<Item = (SessionKey, &ClientSession)> {
         let sessions = self.unauthenticated.iter();
         let sessions = sessions.filter_map(|key| Some((*key, self.by_key.get(key)?)));
         sessions.filter(|(_, session)| is_unauthenticated(session))
@@ -113,17 +115,17 @@ mod tests {
     use super::*;
 
     /// An idle session of a client that has not logged in, and the client's end.
-    fn client(sessions: &mut Sessions, session_key: usize) -> std::os::unix::net::UnixStream {
+    fn client(sessions: &mut Sessions, session_key: SessionKey) -> std::os::unix::net::UnixStream {
         let poll = mio::Poll::new().unwrap();
         let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (registry, token) = (poll.registry(), mio::Token(session_key));
+        let (registry, token) = (poll.registry(), mio::Token(session_key.0));
         let session =
             ClientSession::unauthenticated(socket.into(), (1, 1), registry, token).unwrap();
         sessions.insert(session_key, session);
         client
     }
 
-    fn active_keys_after_a_turn(sessions: &mut Sessions) -> Vec<usize> {
+    fn active_keys_after_a_turn(sessions: &mut Sessions) -> Vec<SessionKey> {
         let now = std::time::Instant::now();
         for session_key in sessions.active_keys() {
             let session = sessions.get_mut(session_key).unwrap();
@@ -137,44 +139,50 @@ mod tests {
     #[test]
     fn only_a_session_that_was_changed_is_active_for_a_turn() {
         let mut sessions = Sessions::default();
-        let _clients = [client(&mut sessions, 7), client(&mut sessions, 3)];
-        assert_eq!(sessions.active_keys(), [3, 7]);
+        let _clients = [client(&mut sessions, SessionKey(7)), client(&mut sessions, SessionKey(3))];
+        assert_eq!(sessions.active_keys(), [3, 7].map(SessionKey));
         assert!(active_keys_after_a_turn(&mut sessions).is_empty());
-        sessions.get_mut(7).unwrap().mark_readable();
-        assert!(sessions.get_mut(4).is_none());
-        assert_eq!(sessions.active_keys(), [7]);
+        sessions.get_mut(SessionKey(7)).unwrap().mark_readable();
+        assert!(sessions.get_mut(SessionKey(4)).is_none());
+        assert_eq!(sessions.active_keys(), [7].map(SessionKey));
         assert!(active_keys_after_a_turn(&mut sessions).is_empty());
         assert_eq!(sessions.iter_mut().count(), 2);
-        assert_eq!(sessions.active().map(|(key, _)| key).collect::<Vec<_>>(), [3, 7]);
+        assert_eq!(
+            sessions.active().map(|(key, _)| key).collect::<Vec<_>>(),
+            [3, 7].map(SessionKey)
+        );
     }
 
     #[test]
     fn a_session_that_has_been_read_in_part_or_hung_up_stays_active() {
         let mut sessions = Sessions::default();
-        let _clients = [client(&mut sessions, 1), client(&mut sessions, 2)];
+        let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
         assert!(active_keys_after_a_turn(&mut sessions).is_empty());
-        sessions.get_mut(1).unwrap().mark_readable();
+        sessions.get_mut(SessionKey(1)).unwrap().mark_readable();
         sessions.settle();
-        assert_eq!(sessions.active_keys(), [1]);
-        sessions.get_mut(2).unwrap().mark_hung_up();
-        assert_eq!(active_keys_after_a_turn(&mut sessions), [2]);
+        assert_eq!(sessions.active_keys(), [1].map(SessionKey));
+        sessions.get_mut(SessionKey(2)).unwrap().mark_hung_up();
+        assert_eq!(active_keys_after_a_turn(&mut sessions), [2].map(SessionKey));
     }
 
     #[test]
     fn clients_without_login_are_listed_as_long_as_they_are() {
         let mut sessions = Sessions::default();
-        let _clients = [client(&mut sessions, 1), client(&mut sessions, 2)];
+        let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
         sessions.settle();
         let claim = LoginClaim { uid: 1, gid: 1, name: OsBytes(b"name".to_vec()) };
-        sessions.get_mut(1).unwrap().set_claim(claim);
-        assert_eq!(sessions.unauthenticated().map(|(key, _)| key).collect::<Vec<_>>(), [2]);
+        sessions.get_mut(SessionKey(1)).unwrap().set_claim(claim);
+        assert_eq!(
+            sessions.unauthenticated().map(|(key, _)| key).collect::<Vec<_>>(),
+            [2].map(SessionKey)
+        );
         assert_eq!(sessions.max_unauthenticated_count(), 2);
         sessions.settle();
         assert_eq!(sessions.max_unauthenticated_count(), 1);
-        sessions.get_mut(1).unwrap().take_claim().unwrap();
+        sessions.get_mut(SessionKey(1)).unwrap().take_claim().unwrap();
         sessions.settle();
         assert_eq!(sessions.unauthenticated().count(), 2);
-        sessions.remove(1).unwrap();
+        sessions.remove(SessionKey(1)).unwrap();
         assert_eq!((sessions.unauthenticated().count(), sessions.len()), (1, 1));
     }
 }

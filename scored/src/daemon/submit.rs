@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use score_job::jobs::{ClientJob, Input};
+use score_job::jobs::{ClientJob, Input, LinkId, SessionKey};
 use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
+use score_proto::ids::JobId;
 use score_proto::message::{HostKind, JobRequest, JobSpec, Level, ServerMessage};
 use score_proto::peer_message::{JoinRequest, SERVER};
 
@@ -39,7 +40,7 @@ impl Daemon {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
         };
         let sessions = self.sessions.active().filter(|(_, session)| has_work(session));
-        let session_keys: Vec<usize> = sessions.map(|(session_key, _)| session_key).collect();
+        let session_keys: Vec<SessionKey> = sessions.map(|(session_key, _)| session_key).collect();
         for session_key in session_keys {
             let uid = self.sessions.get(session_key).and_then(ClientSession::uid);
             for _ in 0..REQUESTS_PER_TURN {
@@ -74,7 +75,7 @@ impl Daemon {
 
     /// Receives and handles the next request of a session. False if there is none, or if it has to
     /// wait.
-    fn receive_request(&mut self, session_key: usize, now: Instant) -> bool {
+    fn receive_request(&mut self, session_key: SessionKey, now: Instant) -> bool {
         let readiness = self.readiness(session_key, now);
         let Some(session) = self.sessions.get_mut(session_key) else { return false };
         let request = session.next_request(readiness, now);
@@ -113,7 +114,7 @@ impl Daemon {
         true
     }
 
-    fn on_job_request(&mut self, job_id: Option<u32>, request: JobRequest) {
+    fn on_job_request(&mut self, job_id: Option<JobId>, request: JobRequest) {
         let Some(job) = job_id else { return };
         self.on_job_input(Input::FromSession(job, request));
     }
@@ -121,7 +122,7 @@ impl Daemon {
     /// Whether there is room for what a session's messages cause. If there is not, the client
     /// waits: neither does this daemon's memory grow, nor is a link given up that belongs to all
     /// users.
-    pub(super) fn readiness(&self, session_key: usize, now: Instant) -> Readiness {
+    pub(super) fn readiness(&self, session_key: SessionKey, now: Instant) -> Readiness {
         let Some(session) = self.sessions.get(session_key) else { return Readiness::Blocked };
         let uid = session.uid();
         if uid.is_some_and(|uid| !self.usage.has_session_room(uid)) {
@@ -142,12 +143,12 @@ impl Daemon {
     }
 
     /// Whether the next message of a session can be handled.
-    pub(super) fn can_read_session(&self, session_key: usize, now: Instant) -> bool {
+    pub(super) fn can_read_session(&self, session_key: SessionKey, now: Instant) -> bool {
         self.readiness(session_key, now) == Readiness::Ready
     }
 
     /// Whether orders for a job wait for a shepherd, or for a link to another host.
-    fn is_slow_to_take_orders(&self, job_id: u32) -> bool {
+    fn is_slow_to_take_orders(&self, job_id: JobId) -> bool {
         let host_job = self.host_jobs.get(&job_id);
         let is_led_here = self.jobs.parent_link(job_id).is_none();
         is_led_here && host_job.is_some_and(HostJob::has_order_backlog)
@@ -155,7 +156,7 @@ impl Daemon {
     }
 
     /// Whether messages wait for a link.
-    pub(super) fn is_slow_link(&self, link_id: usize) -> bool {
+    pub(super) fn is_slow_link(&self, link_id: LinkId) -> bool {
         self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id))
     }
 
@@ -247,7 +248,7 @@ impl Daemon {
     }
 
     /// A daemon has come up and joins.
-    pub(super) fn on_join(&mut self, link_id: usize, join: &JoinRequest) {
+    pub(super) fn on_join(&mut self, link_id: LinkId, join: &JoinRequest) {
         let remote_ip = self.peers.as_ref().and_then(|peers| peers.address(link_id));
         let Some(bringup) = &mut self.bringup else { return };
         // Other daemons connect to the IP address that this daemon sees and to the port in `join`.

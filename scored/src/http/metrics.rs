@@ -141,7 +141,7 @@ impl StatusView<'_> {
         let mut process_counts = vec![0u64; self.hosts.len()];
         for (host, procs) in self.jobs.iter().flat_map(|job| &job.shares) {
             process_counts
-                .get_mut(*host as usize)
+                .get_mut(host.index())
                 .into_iter()
                 .for_each(|total| *total += u64::from(*procs));
         }
@@ -224,7 +224,7 @@ impl StatusView<'_> {
             };
             for job in &self.jobs {
                 for process in &job.processes {
-                    let host = self.hosts.get(process.host as usize).map_or("?", |host| host.name);
+                    let host = self.hosts.get(process.host.index()).map_or("?", |host| host.name);
                     let (number, element) =
                         (job.line.job.to_string(), process.total.element.to_string());
                     let node = process.total.node.to_string();
@@ -245,11 +245,12 @@ impl StatusView<'_> {
 mod tests {
     use super::super::History;
     use super::super::status_json::tests::view;
+    use score_proto::ids::JobId;
 
     #[test]
     fn samples_have_their_values_and_labels_are_escaped() {
         let mut history = History::default();
-        history.record([3, 4].into_iter(), std::time::Duration::from_secs(1));
+        history.record([JobId(3), JobId(4)].into_iter(), std::time::Duration::from_secs(1));
         let text = view(&history).metrics();
         for line in [
             "score_jobs{state=\"running\"} 2",

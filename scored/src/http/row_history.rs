@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use score_job::cluster::{JobId, MonotonicTime};
+use score_job::cluster::MonotonicTime;
+use score_proto::ids::JobId;
 
 /// The largest number of rows that are kept.
 const MAX_ROWS: usize = 4096;
@@ -91,16 +92,16 @@ mod tests {
     #[test]
     fn shares_are_of_the_last_minute_or_of_a_jobs_lifetime() {
         let mut history = History::default();
-        note(&mut history, &[1], 0);
+        note(&mut history, &[JobId(1)], 0);
         // Half a minute alone, then alternately with job 2.
         for turn in 0..60 {
-            note(&mut history, &[1 + turn % 2], 30_000 + u64::from(turn) * 500);
+            note(&mut history, &[JobId(1 + turn % 2)], 30_000 + u64::from(turn) * 500);
         }
-        let started_at = |job| Some(at(if job == 1 { 0 } else { 30_000 }));
+        let started_at = |job| Some(at(if job == JobId(1) { 0 } else { 30_000 }));
         let shares = history.shares(at(60_000), started_at);
-        assert_eq!(shares, BTreeMap::from([(1, 750), (2, 500)]));
+        assert_eq!(shares, BTreeMap::from([(JobId(1), 750), (JobId(2), 500)]));
         let shares = history.shares(at(90_000), |_| Some(MonotonicTime::ZERO));
-        assert_eq!(shares, BTreeMap::from([(1, 250), (2, 750)]));
+        assert_eq!(shares, BTreeMap::from([(JobId(1), 250), (JobId(2), 750)]));
         assert!(history.shares(at(90_000), |_| None).is_empty());
         assert!(History::default().shares(at(1), started_at).is_empty());
     }
@@ -109,15 +110,15 @@ mod tests {
     fn only_changes_are_kept_and_not_for_ever() {
         let mut history = History::default();
         for ms in 0..100_000 {
-            note(&mut history, &[1 + ms as u32 % 2], ms);
-            note(&mut history, &[1 + ms as u32 % 2], ms);
+            note(&mut history, &[JobId(1 + ms as u32 % 2)], ms);
+            note(&mut history, &[JobId(1 + ms as u32 % 2)], ms);
         }
         assert_eq!((history.rows.len(), history.switches), (MAX_ROWS, 100_000));
         let recent: Vec<_> = history.rows_since(at(99_997)).map(|row| row.began).collect();
         assert_eq!(recent, [at(99_997), at(99_998), at(99_999)]);
         assert_eq!(history.rows_since(at(200_000)).count(), 1);
-        note(&mut history, &[7], 300_000);
-        note(&mut history, &[8], 300_001);
+        note(&mut history, &[JobId(7)], 300_000);
+        note(&mut history, &[JobId(8)], 300_001);
         assert_eq!(history.rows.len(), 3, "the last earlier row lasted until then");
     }
 }

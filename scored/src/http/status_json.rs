@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use score_job::cluster::MonotonicTime;
+use score_proto::ids::HostId;
 use score_proto::job_list::JobEntry;
 use score_proto::observation::NodeMetrics;
 use serde_json::{Value, json};
@@ -56,7 +57,7 @@ pub struct JobView {
     /// The entry that scps shows to this user.
     pub line: JobEntry,
     /// Its hosts, by their position in the cluster, each with its number of processes.
-    pub shares: Vec<(u32, u32)>,
+    pub shares: Vec<(HostId, u32)>,
     /// Its processes; none for users that may not see them.
     pub processes: Vec<ProcessView>,
     /// The mean shares of its processes in the last minute, the oldest first.
@@ -71,7 +72,7 @@ pub type Shares = [u16; 6];
 #[derive(Debug, Clone)]
 pub struct ProcessView {
     /// Its host's position in the cluster.
-    pub host: u32,
+    pub host: HostId,
     /// Its totals.
     pub total: NodeMetrics,
     /// Its current shares.
@@ -122,7 +123,7 @@ fn job_json(job: &JobView) -> Value {
     shown["processes"] = json!({
         "element": column(&|process| process.total.element.into()),
         "node": column(&|process| process.total.node.into()),
-        "host": column(&|process| process.host.into()),
+        "host": column(&|process| process.host.0.into()),
         "shares": kinds.map(|kind| column(&|process| process.shares[kind].into())),
         "messages": column(&|process| process.messages),
         "bytes": column(&|process| process.bytes),
@@ -136,6 +137,7 @@ fn job_json(job: &JobView) -> Value {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use score_proto::ids::{JobHostId, JobId};
     use score_proto::job_list::{JobDetail, JobState};
 
     /// A process with distinct metrics.
@@ -143,7 +145,7 @@ pub mod tests {
         let total = NodeMetrics {
             element: 0,
             node,
-            host: 0,
+            host: JobHostId(0),
             sampled_at_ns: 3_000_000_000,
             observed_ns: 2_500_000_000,
             busy_ns: 1_250_000_000,
@@ -157,7 +159,7 @@ pub mod tests {
             usr1: 200,
         };
         let shares = [500, 300, 10, 0, 27, 784];
-        ProcessView { host: 1, total, shares, messages: 30, bytes: 3000 }
+        ProcessView { host: HostId(1), total, shares, messages: 30, bytes: 3000 }
     }
 
     /// Two jobs; the viewer may see the processes of one.
@@ -170,14 +172,14 @@ pub mod tests {
             JobEntry { job, uid, hosts: 1, host_names: names, detail }
         };
         let visible = JobView {
-            line: line(3, 1000, Some(detail)),
-            shares: vec![(1, 2)],
+            line: line(JobId(3), 1000, Some(detail)),
+            shares: vec![(HostId(1), 2)],
             processes: vec![process(0), process(1)],
             trend: vec![[1; 6], [2; 6]],
         };
         let other = JobView {
-            line: line(4, 1001, None),
-            shares: vec![(1, 1)],
+            line: line(JobId(4), 1001, None),
+            shares: vec![(HostId(1), 1)],
             processes: Vec::new(),
             trend: Vec::new(),
         };
@@ -198,8 +200,8 @@ pub mod tests {
     #[test]
     fn the_page_shows_only_the_hosts_of_other_users_jobs() {
         let mut history = History::default();
-        history.record([3].into_iter(), Duration::from_secs(1));
-        history.record([4].into_iter(), Duration::from_secs(9));
+        history.record([JobId(3)].into_iter(), Duration::from_secs(1));
+        history.record([JobId(4)].into_iter(), Duration::from_secs(9));
         let shown: Value = serde_json::from_str(&view(&history).json()).unwrap();
         assert_eq!(shown["hosts"][1], json!(["b\"\\\n<", 2, false]));
         assert!(shown["longest_turn_us"].is_null(), "{shown}");

@@ -8,6 +8,7 @@ use mio::{Registry, Token};
 use score_job::exit_code;
 use score_job::limits::LimitKind;
 use score_proto::exit_code::EXIT_FAILED;
+use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     ElementReport, JobReport, OutputReport, Placement, ShepherdReport, Status,
 };
@@ -411,8 +412,8 @@ impl JobRunner {
         match reason {
             DrainReason::Flush(element, node, id) => {
                 let token = self.pending_flushes.add(ProcessKey { element, node }, id);
-                let host =
-                    self.job_info.as_ref().map_or(0, |job_info| job_info.placement.self_host);
+                let host = self.job_info.as_ref().map(|job_info| job_info.placement.self_host);
+                let host = host.unwrap_or(JobHostId::FIRST);
                 let report = OutputReport::Flush { host, token };
                 self.reports.send(&ShepherdReport::Output(report));
             }

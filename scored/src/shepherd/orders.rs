@@ -8,6 +8,7 @@ use std::time::Instant;
 use score_job::limits::JobLimits;
 use score_job::signal;
 use score_proto::PROTOCOL_VERSION;
+use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport, JobStart, ShepherdOrder,
 };
@@ -149,7 +150,7 @@ impl JobRunner {
         if job_start.spec.options.iter().any(|(name, _)| name == NOIDLE_OPTION) {
             self.inspector.disable();
         }
-        if placement.self_host > 0 {
+        if placement.self_host > JobHostId::FIRST {
             self.input.disable();
         } else if !spawn_queue::receives_stdin(
             &job_start.spec,
@@ -277,7 +278,7 @@ impl JobRunner {
             calls.mark_welcomed();
         }
         // Once for the job, and by one host: every host knows the offers of all.
-        if job_info.placement.self_host == 0
+        if job_info.placement.self_host == JobHostId::FIRST
             && !std::mem::replace(&mut self.networks_reported, true)
         {
             let transports = network_notes.transports.into_iter().filter(|_| spec.statistics);
@@ -308,7 +309,7 @@ impl JobRunner {
                 num_node: spec.nodes(),
                 self_proc: process,
                 num_proc: local_host.nodes,
-                self_host: job_info.placement.self_host,
+                self_host: job_info.placement.self_host.0,
                 num_host: job_info.placement.hosts.len() as u32,
                 networks: networks.clone(),
                 options: spec.options.clone(),

@@ -11,6 +11,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use score_job::line_splitter::LineSplitter;
+use score_proto::ids::JobHostId;
 use score_proto::job_control::{HOP_WINDOW, OutputReport, ShepherdReport};
 use score_proto::message::{MAX_IO_CHUNK, Stream};
 
@@ -74,7 +75,7 @@ struct OutputPipe {
 #[derive(Debug)]
 pub struct OutputMux {
     /// This host's index among the job's hosts.
-    pub host: u32,
+    pub host: JobHostId,
     pipes: Vec<Option<OutputPipe>>,
     ready: VecDeque<usize>,
     /// Bytes sent to scored and not acknowledged yet.
@@ -105,7 +106,7 @@ fn stream_index(stream: Stream) -> usize {
 impl Default for OutputMux {
     fn default() -> Self {
         Self {
-            host: 0,
+            host: JobHostId(0),
             pipes: Vec::new(),
             ready: VecDeque::new(),
             unacked_len: 0,

@@ -112,7 +112,7 @@ impl ProgramStore {
     ) -> Result<Self, String> {
         let is_virtual = |index: usize| spec.hosts[index].kind == HostKind::Virtual;
         let shares_disk = !is_multi_user && (0..spec.hosts.len()).all(is_virtual);
-        let self_host = placement.self_host as usize;
+        let self_host = placement.self_host.index();
         // Only there the paths of the user are known to mean the same files.
         let is_submit_host = !is_multi_user
             && self_host == 0

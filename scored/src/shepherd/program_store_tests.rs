@@ -1,4 +1,5 @@
 use super::*;
+use score_proto::ids::JobHostId;
 use score_proto::message::{ElementSpec, HostSpec, Input, JobSpec, Output, ProgramKind, StageSpec};
 use score_proto::peer_message::JobIncarnation;
 use std::fs::FileTimes;
@@ -63,7 +64,7 @@ fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
 
 fn placement(self_host: u32) -> Placement {
     let hosts = (0..2).map(|host| (format!("h{host}"), None, 1));
-    Placement { self_host, ..Placement::new(JobIncarnation(0), hosts) }
+    Placement { self_host: JobHostId(self_host), ..Placement::new(JobIncarnation(0), hosts) }
 }
 
 fn begin(spec: &JobSpec, self_host: u32, job: &Path, cache: Option<&Path>) -> ProgramStore {

@@ -8,6 +8,7 @@ use super::support::{HONEST_WAIT_TIMEOUT, longest_wait};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use score_proto::ids::JobId;
 use score_proto::message::{
     ConsoleRequest, HostKind, HostSpec, JobRequest, JobSpec, SingleUserRequest,
 };
@@ -91,7 +92,7 @@ fn false_logins_and_requests_fill_no_log() {
         client.send(&[hello(), login(BOB)]);
         assert_eq!(client.until_ended(), 2);
         let mut client = Client::log_in(&service.socket(), ALICE);
-        client.send(&[ConsoleRequest::Kill(1)]);
+        client.send(&[ConsoleRequest::Kill(JobId(1))]);
         let _ = client.until_ended();
     }
     let lines = service.log().lines().count() - lines_before;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, ServerMessageDecoder};
+use score_proto::ids::SessionJobId;
 use score_proto::message::*;
 
 /// Held while a child could inherit a socket.
@@ -122,7 +123,7 @@ pub struct Driver {
 }
 
 /// The driver's number for its job.
-const JOB: u32 = 1;
+const JOB: SessionJobId = SessionJobId(1);
 
 /// Options for the start of scored.
 #[derive(Default, Clone)]
@@ -216,7 +217,7 @@ impl Driver {
     }
 
     /// Sends a request about this job, or about the session.
-    pub fn request(&mut self, job: u32, request: &SingleUserRequest) {
+    pub fn request(&mut self, job: SessionJobId, request: &SingleUserRequest) {
         let mut frame = Vec::new();
         client_session::encode(job, request, &mut frame).unwrap();
         // Some tests kill scored: the write may fail.

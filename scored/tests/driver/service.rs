@@ -18,6 +18,7 @@ use nix::unistd::{Pid, geteuid};
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::daemon_statistics::DaemonStatistics;
+use score_proto::ids::SessionJobId;
 use score_proto::message::*;
 
 use super::{TEST_TIMEOUT, bytes, job, sh};
@@ -442,11 +443,13 @@ pub fn encode(messages: &[impl Clone + Into<Sent>]) -> Vec<u8> {
             Sent::User(request @ UserRequest::Console(_)) => {
                 client_session::encode(SESSION_JOB, &request, &mut out)
             }
-            Sent::User(request) => client_session::encode(1, &request, &mut out),
+            Sent::User(request) => client_session::encode(SessionJobId(1), &request, &mut out),
             Sent::SingleUser(request @ SingleUserRequest::OpenScoutSession(_)) => {
                 client_session::encode(SESSION_JOB, &request, &mut out)
             }
-            Sent::SingleUser(request) => client_session::encode(1, &request, &mut out),
+            Sent::SingleUser(request) => {
+                client_session::encode(SessionJobId(1), &request, &mut out)
+            }
         };
         encoded.unwrap();
     }

@@ -6,6 +6,7 @@
 
 use super::host_ranges;
 use score_proto::exit_code::EXIT_HOST_LOST;
+use score_proto::ids::JobHostId;
 use score_proto::message::{JobEnd, NodeUsage, Stream};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -83,8 +84,13 @@ impl OutputMerger {
     }
 
     /// Adds output of a host. Returns the bytes to write now; `None` if the output is buffered.
-    pub fn push_output(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) -> Option<Vec<u8>> {
-        let (host, index) = (host as usize, index(stream));
+    pub fn push_output(
+        &mut self,
+        host: JobHostId,
+        stream: Stream,
+        bytes: Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        let (host, index) = (host.index(), index(stream));
         let state = &mut self.streams[index];
         let (buffered, passthrough) =
             (state.buffered.get_mut(host)?, state.passthrough.get_mut(host)?);

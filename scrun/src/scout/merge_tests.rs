@@ -1,4 +1,5 @@
 use super::*;
+use score_proto::ids::JobHostId;
 
 fn new_merger(order: Order) -> OutputMerger {
     let hosts = (0..4).map(|host| format!("n{host}")).collect();
@@ -20,7 +21,7 @@ fn job_end(codes: &[u8]) -> JobEnd {
 }
 
 fn push_text(merger: &mut OutputMerger, host: u32, text: &str) -> Option<String> {
-    let output = merger.push_output(host, Stream::Stdout, text.as_bytes().to_vec());
+    let output = merger.push_output(JobHostId(host), Stream::Stdout, text.as_bytes().to_vec());
     output.map(|output| String::from_utf8(output).unwrap())
 }
 
@@ -81,8 +82,8 @@ fn output_is_passed_through_when_nothing_is_merged() {
 fn the_streams_are_merged_each_by_itself() {
     let mut merger = new_merger(Order::Merge);
     for host in 0..4 {
-        merger.push_output(host, Stream::Stdout, b"same\n".to_vec());
-        merger.push_output(host, Stream::Stderr, format!("{}\n", host / 2).into_bytes());
+        merger.push_output(JobHostId(host), Stream::Stdout, b"same\n".to_vec());
+        merger.push_output(JobHostId(host), Stream::Stderr, format!("{}\n", host / 2).into_bytes());
     }
     let [out, err] = merger.finish(None, false);
     assert_eq!(out, b"n[0-3]:\nsame\n");
@@ -119,9 +120,9 @@ fn programs_get_an_object_a_line() {
     let mut merger =
         OutputMerger::new(hosts, OutputFormat { json: true, ..OutputFormat::default() });
     for host in 0..2 {
-        merger.push_output(host, Stream::Stdout, b"x\n".to_vec());
+        merger.push_output(JobHostId(host), Stream::Stdout, b"x\n".to_vec());
     }
-    merger.push_output(1, Stream::Stderr, b"\xff\n".to_vec());
+    merger.push_output(JobHostId(1), Stream::Stderr, b"\xff\n".to_vec());
     let [out, err] = merger.finish(Some(&mut job_end(&[0, 4])), false);
     let lines: Vec<serde_json::Value> = String::from_utf8(out)
         .unwrap()

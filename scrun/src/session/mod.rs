@@ -25,6 +25,8 @@ use output::OutputWriter;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder, SessionKind};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
+use score_proto::ids::JobHostId;
+use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ContentHash, JobEnd, JobRequest, JobSpec, Level, ServerMessage, SingleUserRequest, Stream,
     UserRequest,
@@ -39,7 +41,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The number that scrun gives its job on the session.
-const JOB_ID: u32 = 1;
+const JOB: SessionJobId = SessionJobId(1);
 
 const SOCKET: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -128,17 +130,17 @@ fn encode_submission(
     match daemon_source {
         // The greeting has been sent already.
         DaemonSource::ScoutSession(..) => {
-            client_session::encode(JOB_ID, &SingleUserRequest::Submit(spec), out)
+            client_session::encode(JOB, &SingleUserRequest::Submit(spec), out)
         }
         DaemonSource::Private(_) => {
             client_session::encode_greeting(out)?;
-            client_session::encode(JOB_ID, &SingleUserRequest::Submit(spec), out)
+            client_session::encode(JOB, &SingleUserRequest::Submit(spec), out)
         }
         DaemonSource::MultiUser(ClusterRequest { login, shape }) => {
             client_session::encode_greeting(out)?;
             client_session::encode(SESSION_JOB, login, out)?;
             let request = UserRequest::SubmitJob { allocation: *shape, spec };
-            client_session::encode(JOB_ID, &request, out)
+            client_session::encode(JOB, &request, out)
         }
     }
 }
@@ -277,7 +279,7 @@ impl EventLoop {
         match action {
             Action::Send(message) => {
                 // Every message is far below the limit of a frame.
-                let _ = self.session_kind.encode_job_request(JOB_ID, message, &mut self.unsent);
+                let _ = self.session_kind.encode_job_request(JOB, message, &mut self.unsent);
             }
             Action::Write(host, stream, bytes) => self.write_output(host, stream, bytes),
             Action::Notice(level, text) => {
@@ -305,11 +307,11 @@ impl EventLoop {
             let bytes = self.program_store.read(&hash, offset, length);
             let message = JobRequest::FileChunk { hash, offset, bytes };
             // A chunk is far below the limit of a frame.
-            let _ = self.session_kind.encode_job_request(JOB_ID, message, &mut self.unsent);
+            let _ = self.session_kind.encode_job_request(JOB, message, &mut self.unsent);
         }
     }
 
-    fn write_output(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) {
+    fn write_output(&mut self, host: JobHostId, stream: Stream, bytes: Vec<u8>) {
         let is_for_programs = self.merger.as_ref().is_some_and(OutputMerger::is_for_programs);
         let index = usize::from(stream == Stream::Stderr && !is_for_programs);
         let count = bytes.len() as u64;

@@ -6,6 +6,8 @@ use crate::statistics;
 use nix::libc;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
+use score_proto::ids::JobHostId;
+use score_proto::ids::JobId;
 use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, ServerMessage, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -38,7 +40,7 @@ pub enum Action {
     /// Send a message to the daemon.
     Send(JobRequest),
     /// Write bytes of the job that this host has sent.
-    Write(u32, Stream, Vec<u8>),
+    Write(JobHostId, Stream, Vec<u8>),
     /// Show a line of scrun's own.
     Notice(Level, String),
     /// Write to standard error, independently of the option `message`.
@@ -66,7 +68,7 @@ pub enum Action {
 pub struct SessionState {
     statistics: Statistics,
     program_names: Vec<Vec<String>>,
-    job: Option<u32>,
+    job: Option<JobId>,
     /// The job's directory. scrun removes it if scored dies.
     directory: Option<String>,
     queued_len: [u64; 2],
@@ -184,7 +186,7 @@ impl SessionState {
     }
 
     fn on_finished(&mut self, end: &JobEnd, out: &mut Vec<Action>) {
-        let job = self.job.unwrap_or(0);
+        let job = self.job.unwrap_or(JobId(0));
         let report = statistics::report(self.statistics, job, &self.program_names, end);
         if !report.is_empty() {
             out.push(Action::Print(report));

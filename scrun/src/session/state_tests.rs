@@ -1,5 +1,7 @@
 use super::*;
 use score_proto::exit_code::EXIT_IO_ERROR;
+use score_proto::ids::JobHostId;
+use score_proto::ids::JobId;
 use score_proto::message::NodeUsage;
 
 fn session() -> SessionState {
@@ -17,7 +19,7 @@ fn step_at(session: &mut SessionState, event: Event, now: Instant) -> Vec<Action
 }
 
 fn output(stream: Stream, bytes: &[u8]) -> Event {
-    Event::Message(ServerMessage::Output { host: 0, stream, bytes: bytes.to_vec() })
+    Event::Message(ServerMessage::Output { host: JobHostId(0), stream, bytes: bytes.to_vec() })
 }
 
 fn finished(code: u8) -> Event {
@@ -25,7 +27,7 @@ fn finished(code: u8) -> Event {
 }
 
 fn accepted() -> Event {
-    Event::Message(ServerMessage::Accepted { job: 3, nodes: 4, hosts: 1 })
+    Event::Message(ServerMessage::Accepted { job: JobId(3), nodes: 4, hosts: 1 })
 }
 
 fn send(message: JobRequest) -> Action {

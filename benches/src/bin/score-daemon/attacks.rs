@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getuid};
 use score_benches::client::{Client, encode, job_of_stages, system_program};
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::SessionJobId;
 use score_proto::message::{
     ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, ServerMessage, UserRequest,
 };
@@ -26,7 +27,7 @@ const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
 const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The number of the job of a session.
-const JOB: u32 = 1;
+const JOB: SessionJobId = SessionJobId(1);
 /// Logins that flood, on each host.
 const FLOODS: u32 = 2;
 /// Connections without login, on each host.

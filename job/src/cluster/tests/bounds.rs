@@ -2,6 +2,7 @@
 //! what users may submit.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
 
 use super::lifecycle::{
@@ -33,16 +34,19 @@ fn users_log_in_on_hosts_that_are_up_and_at_daemons_that_still_run() {
     };
     assert!(login(&mut server, SERVER, Incarnation(SERVER_INCARNATION)));
     assert!(!login(&mut server, SERVER, Incarnation(SERVER_INCARNATION + 1)));
-    assert!(login(&mut server, 1, Incarnation(100)));
-    assert!(!login(&mut server, 1, Incarnation(101)), "that daemon has ended, or has not joined");
-    assert!(!login(&mut server, 7, Incarnation(100)), "there is no such host");
+    assert!(login(&mut server, HostId(1), Incarnation(100)));
+    assert!(
+        !login(&mut server, HostId(1), Incarnation(101)),
+        "that daemon has ended, or has not joined"
+    );
+    assert!(!login(&mut server, HostId(7), Incarnation(100)), "there is no such host");
     // A daemon that joins and has no parent yet.
     let mut server = ServerState::new(cluster_config(1, 1), at_second(0));
     server.on(join(1, 100, 0), at_second(0));
-    assert!(!server.is_up(1));
-    assert!(!login(&mut server, 1, Incarnation(100)));
+    assert!(!server.is_up(HostId(1)));
+    assert!(!login(&mut server, HostId(1), Incarnation(100)));
     server.on(child(1, 100, 1), at_second(0));
-    assert!(login(&mut server, 1, Incarnation(100)));
+    assert!(login(&mut server, HostId(1), Incarnation(100)));
 }
 
 #[test]
@@ -52,7 +56,7 @@ fn a_waiting_job_knows_how_many_are_ahead_of_it() {
     for tag in 2..=4 {
         server.on(submit(1, tag, one_slot()), at_second(0));
     }
-    let ahead: Vec<_> = (1..=5).map(|job| server.jobs_ahead(job)).collect();
+    let ahead: Vec<_> = (1..=5).map(|job| server.jobs_ahead(JobId(job))).collect();
     assert_eq!(ahead, [None, Some(0), Some(1), Some(2), None]);
 }
 

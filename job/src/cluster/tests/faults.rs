@@ -2,7 +2,8 @@
 //! cargo test -p score-job cluster` replays it, with `SCORE_SIM_TRACE=1` line by line.
 //! `SCORE_SIM_SEEDS=100000` runs many.
 
-use score_proto::peer_message::{HostId, SERVER};
+use score_proto::ids::{HostId, SessionJobId};
+use score_proto::peer_message::SERVER;
 use score_tree::range_tree::Subtree;
 
 use super::simulation::{Coverage, DETECTION_BOUND, Random, Simulation, TIMEOUTS};
@@ -26,7 +27,7 @@ impl Drop for Replay {
 fn started_cluster(hosts: u32, seed: u64) -> Simulation {
     let mut sim = Simulation::new(hosts, seed);
     sim.start_server();
-    for host in 1..hosts {
+    for host in (1..hosts).map(HostId) {
         sim.start_daemon(host, None);
     }
     sim.run_until(seconds(1));
@@ -38,11 +39,13 @@ fn started_cluster(hosts: u32, seed: u64) -> Simulation {
 fn assert_quiescent(sim: &Simulation) {
     let server = sim.server.as_ref().unwrap();
     let count = sim.hosts.len() as u32;
-    for host in 1..count {
+    for host in (1..count).map(HostId) {
         assert!(server.is_up(host), "c{host} is not up");
-        let parent = sim.hosts[host as usize].member.as_ref().unwrap().parent();
-        let ancestors = Subtree::whole(count).ancestors(host).into_iter();
-        assert!(parent.is_some_and(|parent| ancestors.clone().any(|ancestor| ancestor == parent)));
+        let parent = sim.hosts[host.index()].member.as_ref().unwrap().parent();
+        let ancestors = Subtree::whole(count).ancestors(host.0).into_iter();
+        assert!(
+            parent.is_some_and(|parent| ancestors.clone().any(|ancestor| ancestor == parent.0))
+        );
     }
     for ((_, tag), submission) in &sim.submissions {
         assert!(
@@ -60,7 +63,7 @@ fn assert_quiescent(sim: &Simulation) {
 /// One random event: a fault of a host, or an action of a user.
 fn inject_random_event(sim: &mut Simulation, down: &mut Vec<HostId>) {
     let count = sim.hosts.len() as u64;
-    let host = 1 + sim.random.below(count - 1) as HostId;
+    let host = HostId(1 + sim.random.below(count - 1) as u32);
     let is_down = down.contains(&host);
     match sim.random.below(100) {
         0..=3 if !is_down => {
@@ -70,9 +73,9 @@ fn inject_random_event(sim: &mut Simulation, down: &mut Vec<HostId>) {
         }
         4..=5 => sim.stop(host, true),
         6..=9 => sim.stop(host, false),
-        10..=11 => sim.cut(host, 1 + (host % 2) as u8),
+        10..=11 => sim.cut(host, 1 + (host.0 % 2) as u8),
         12..=16 => sim.cut(host, 0),
-        17 => sim.hosts[host as usize].extra_latency = sim.random.time(0, 500),
+        17 => sim.hosts[host.index()].extra_latency = sim.random.time(0, 500),
         18..=24 => {
             if let Some(host) = down.pop() {
                 sim.start_daemon(host, None);
@@ -84,7 +87,7 @@ fn inject_random_event(sim: &mut Simulation, down: &mut Vec<HostId>) {
             sim.run_until(sim.now + delay);
             sim.start_server();
         }
-        26..=40 => sim.login(1000 + host % 5),
+        26..=40 => sim.login(1000 + host.0 % 5),
         41..=43 => {
             if let Some(session) = sim.sessions.first().copied() {
                 sim.logout(session);
@@ -115,10 +118,10 @@ fn run_seed(seed: u64) -> Coverage {
         sim.run_until(sim.now + delay);
         inject_random_event(&mut sim, &mut down);
     }
-    for host in 1..hosts {
+    for host in (1..hosts).map(HostId) {
         sim.stop(host, false);
         sim.cut(host, 0);
-        sim.hosts[host as usize].extra_latency = MonotonicTime::ZERO;
+        sim.hosts[host.index()].extra_latency = MonotonicTime::ZERO;
     }
     for host in down {
         sim.start_daemon(host, None);
@@ -186,7 +189,7 @@ fn busy_cluster(hosts: u32) -> Simulation {
 
 #[test]
 fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
-    for host in [1, 5, 30] {
+    for host in [1, 5, 30].map(HostId) {
         let mut sim = busy_cluster(40);
         sim.run_until(seconds(3));
         sim.stop(host, true);
@@ -194,14 +197,11 @@ fn a_hanging_host_is_named_within_the_limit_and_comes_back_clean() {
         assert!(!sim.server.as_ref().unwrap().is_up(host));
         let name = format!("host c{host} is lost: no data received");
         assert!(sim.log_lines.contains(&name), "{:?}", sim.log_lines);
-        let old_incarnation = sim.hosts[host as usize].member.as_ref().unwrap().incarnation();
+        let old_incarnation = sim.hosts[host.index()].member.as_ref().unwrap().incarnation();
         sim.stop(host, false);
         sim.run_until(sim.now + seconds(15));
         assert!(sim.server.as_ref().unwrap().is_up(host));
-        assert_ne!(
-            sim.hosts[host as usize].member.as_ref().unwrap().incarnation(),
-            old_incarnation
-        );
+        assert_ne!(sim.hosts[host.index()].member.as_ref().unwrap().incarnation(), old_incarnation);
     }
 }
 
@@ -210,13 +210,14 @@ fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     let mut sim = started_cluster(75, 5);
     // All hosts have found their own parents by then.
     sim.run_until(seconds(20));
-    let child = Subtree::whole(75).child_containing(1).unwrap().children().next().unwrap().root();
-    sim.kill(1, true);
+    let child = Subtree::whole(75).child_containing(1).unwrap().children().next().unwrap();
+    let child = HostId(child.root());
+    sim.kill(HostId(1), true);
     sim.kill(child, true);
     sim.run_until(sim.now + DETECTION_BOUND);
     let server = sim.server.as_ref().unwrap();
-    let missing: Vec<_> = (1..75).filter(|host| !server.is_up(*host)).collect();
-    assert_eq!(missing, [1, child]);
+    let missing: Vec<_> = (1..75).map(HostId).filter(|host| !server.is_up(*host)).collect();
+    assert_eq!(missing, [HostId(1), child]);
     let reason = "it did not dial again after c1, its parent, was lost";
     assert!(
         sim.declared_down.contains(&format!("host c{child}: {reason}")),
@@ -231,8 +232,9 @@ fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
 fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     let mut sim = started_cluster(75, 5);
     sim.run_until(seconds(20));
-    let child = Subtree::whole(75).child_containing(1).unwrap().children().next().unwrap().root();
-    sim.stop(1, true);
+    let child = Subtree::whole(75).child_containing(1).unwrap().children().next().unwrap();
+    let child = HostId(child.root());
+    sim.stop(HostId(1), true);
     sim.run_until(sim.now + MonotonicTime::from_millis(500));
     sim.kill(child, false);
     sim.run_until(sim.now + MonotonicTime::from_millis(2500));
@@ -240,9 +242,9 @@ fn a_daemon_restarted_while_its_parent_hangs_is_reported_to_the_server() {
     // Its message to the parent is lost with a dial that gets no answer. By then the parent, which
     // has resumed, has made a link of its own.
     sim.run_until(sim.now + seconds(1));
-    sim.stop(1, false);
+    sim.stop(HostId(1), false);
     sim.run_until(sim.now + DETECTION_BOUND);
-    let current = sim.hosts[child as usize].member.as_ref().unwrap().incarnation();
+    let current = sim.hosts[child.index()].member.as_ref().unwrap().incarnation();
     assert_eq!(sim.server.as_ref().unwrap().incarnation_of(child), Some(current));
 }
 
@@ -251,11 +253,11 @@ fn a_network_outage_of_five_seconds_costs_nothing() {
     let mut sim = busy_cluster(40);
     sim.run_until(seconds(3));
     let before: Vec<_> = (1..40).map(|host| sim.hosts[host].generation).collect();
-    for host in [1, 2, 17] {
+    for host in [1, 2, 17].map(HostId) {
         sim.cut(host, 1);
     }
     sim.run_until(sim.now + seconds(5));
-    for host in [1, 2, 17] {
+    for host in [1, 2, 17].map(HostId) {
         sim.cut(host, 0);
     }
     sim.run_until(sim.now + seconds(60));
@@ -285,16 +287,16 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
             memory: 0,
             spec_bytes: 1,
         };
-        sim.submissions.insert((session, 1), Default::default());
-        sim.deliver_to_server(ClusterEvent::Submit { session, tag: 1, request });
+        sim.submissions.insert((session, SessionJobId(1)), Default::default());
+        sim.deliver_to_server(ClusterEvent::Submit { session, tag: SessionJobId(1), request });
         sim.run_until(sim.now + MonotonicTime::from_millis(10));
-        sim.kill(1, power);
+        sim.kill(HostId(1), power);
         sim.run_until(sim.now + DETECTION_BOUND);
-        let submission = &sim.submissions[&(session, 1)];
+        let submission = &sim.submissions[&(session, SessionJobId(1))];
         // `check_end` has verified that no host was blamed.
         assert!(submission.started_at.is_some() && submission.ended, "{submission:?}");
-        assert_eq!(sim.server.as_ref().unwrap().host_named("c1"), Some(1));
-        assert!((2..75).all(|host| sim.server.as_ref().unwrap().is_up(host)));
+        assert_eq!(sim.server.as_ref().unwrap().host_named("c1"), Some(HostId(1)));
+        assert!((2..75).all(|host| sim.server.as_ref().unwrap().is_up(HostId(host))));
     }
 }
 
@@ -306,7 +308,7 @@ fn a_restarted_server_takes_jobs_as_soon_as_its_hosts_have_cleaned_up() {
     sim.run_until(sim.now + seconds(2));
     sim.start_server();
     let restarted = sim.now;
-    while (1..40).any(|host| !sim.server.as_ref().unwrap().is_up(host)) {
+    while (1..40).any(|host| !sim.server.as_ref().unwrap().is_up(HostId(host))) {
         sim.run_until(sim.now + MonotonicTime::from_millis(100));
         assert!(sim.now < restarted + seconds(5), "hosts are still missing");
     }
@@ -345,16 +347,20 @@ fn a_server_that_was_stopped_for_less_than_the_limit_blames_no_host() {
 #[test]
 fn hosts_return_to_their_own_place_in_the_tree() {
     let mut sim = started_cluster(75, 3);
-    for host in [1, 2, 3] {
+    for host in [1, 2, 3].map(HostId) {
         sim.kill(host, false);
     }
     sim.run_until(sim.now + seconds(30));
-    for host in [1, 2, 3] {
+    for host in [1, 2, 3].map(HostId) {
         sim.start_daemon(host, None);
     }
     sim.run_until(sim.now + seconds(30));
-    for host in 1..75 {
-        let parent = sim.hosts[host as usize].member.as_ref().unwrap().parent();
-        assert_eq!(parent, Subtree::whole(75).ancestors(host).last().copied(), "c{host}");
+    for host in (1..75).map(HostId) {
+        let parent = sim.hosts[host.index()].member.as_ref().unwrap().parent();
+        assert_eq!(
+            parent,
+            Subtree::whole(75).ancestors(host.0).last().copied().map(HostId),
+            "c{host}"
+        );
     }
 }

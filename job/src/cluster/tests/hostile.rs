@@ -2,6 +2,7 @@
 //! not panic, and their memory stays within its limits.
 
 use proptest::prelude::*;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
@@ -20,8 +21,8 @@ use crate::cluster::{
 
 const HOSTS: u32 = 12;
 
-fn host() -> impl Strategy<Value = u32> {
-    prop_oneof![3 => Just(0u32), 8 => 0..HOSTS + 2, 1 => Just(u32::MAX)]
+fn host() -> impl Strategy<Value = HostId> {
+    prop_oneof![3 => Just(0u32), 8 => 0..HOSTS + 2, 1 => Just(u32::MAX)].prop_map(HostId)
 }
 
 fn membership_record() -> impl Strategy<Value = DaemonInfo> {
@@ -114,6 +115,14 @@ fn session() -> impl Strategy<Value = SessionId> {
     })
 }
 
+fn job() -> impl Strategy<Value = JobId> {
+    (0u32..20).prop_map(JobId)
+}
+
+fn session_job() -> impl Strategy<Value = SessionJobId> {
+    (0u32..9).prop_map(SessionJobId)
+}
+
 fn request() -> impl Strategy<Value = JobRequest> {
     let shape = prop_oneof![
         any::<(u32, u32)>()
@@ -171,15 +180,16 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
             session,
             user: User { uid, gid: 0, name: OsBytes(Vec::new()) },
         }),
-        6 => (session(), 0u64..9, request())
+        6 => (session(), session_job(), request())
             .prop_map(|(session, tag, request)| ClusterEvent::Submit { session, tag, request }),
-        1 => (session(), 0u64..9).prop_map(|(session, tag)| ClusterEvent::Cancel { session, tag }),
+        1 => (session(), session_job())
+            .prop_map(|(session, tag)| ClusterEvent::Cancel { session, tag }),
         1 => session().prop_map(|session| ClusterEvent::Logout { session }),
-        2 => (0u32..20, 0u32..9).prop_map(|(job, end)| {
+        2 => (job(), 0u32..9).prop_map(|(job, end)| {
             ClusterEvent::Released { job, hosts: NodeSet::from(0..end) }
         }),
-        2 => (0u32..20, any::<u8>()).prop_map(|(job, code)| ClusterEvent::Finished { job, code }),
-        1 => (0u32..4, 0u32..20)
+        2 => (job(), any::<u8>()).prop_map(|(job, code)| ClusterEvent::Finished { job, code }),
+        1 => (0u32..4, job())
             .prop_map(|(uid, job)| ClusterEvent::KillJob(JobPermit::forged(uid, job))),
         1 => Just(ClusterEvent::Tick),
     ]
@@ -230,7 +240,7 @@ proptest! {
             incarnation: Incarnation(1),
             address: "127.0.0.1:1".parse().unwrap(),
             memory: 0,
-            host_and_parent: Some((1, 0)),
+            host_and_parent: Some((HostId(1), HostId(0))),
             times: cluster_config(1, 1).times,
         };
         let mut member = Member::new(setting, MonotonicTime::ZERO);

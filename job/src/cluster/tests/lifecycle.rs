@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::{
@@ -38,7 +39,7 @@ pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
             cleanup: Duration::from_secs(5),
             merge: Duration::from_millis(3),
         },
-        first_job: 1,
+        first_job: JobId(1),
         rows: 1,
         memory: 0,
         oversubscribe: false,
@@ -50,7 +51,7 @@ pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
 fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
     let address = "127.0.0.1:1".parse().unwrap();
     DaemonInfo {
-        host,
+        host: HostId(host),
         incarnation: Incarnation(incarnation),
         address,
         server_incarnation: None,
@@ -70,12 +71,12 @@ pub(super) fn join(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
         attach_seq: attach,
         unreachable_parent: None,
     };
-    ClusterEvent::Received { from: host, message: PeerMessage::Join(join) }
+    ClusterEvent::Received { from: HostId(host), message: PeerMessage::Join(join) }
 }
 
 pub(super) fn child(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
     ClusterEvent::Received {
-        from: host,
+        from: HostId(host),
         message: PeerMessage::AttachChild(member(host, incarnation, attach)),
     }
 }
@@ -99,8 +100,20 @@ pub(super) fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
     }
 }
 
-pub(super) fn submit(number: u64, tag: u64, request: JobRequest) -> ClusterEvent {
-    ClusterEvent::Submit { session: session(number), tag, request }
+pub(super) fn submit(number: u64, tag: u32, request: JobRequest) -> ClusterEvent {
+    ClusterEvent::Submit { session: session(number), tag: SessionJobId(tag), request }
+}
+
+fn link_lost(host: u32, reason: &str) -> ClusterEvent {
+    ClusterEvent::LinkLost { host: HostId(host), reason: reason.to_owned() }
+}
+
+fn finished(job: u32, code: u8) -> ClusterEvent {
+    ClusterEvent::Finished { job: JobId(job), code }
+}
+
+fn released(job: u32, hosts: std::ops::Range<u32>) -> ClusterEvent {
+    ClusterEvent::Released { job: JobId(job), hosts: NodeSet::from(hosts) }
 }
 
 /// A cluster with all its hosts up and one user logged in as session 1.
@@ -109,14 +122,14 @@ pub(super) fn cluster(hosts: u32, slots: u32) -> ServerState {
     for host in 1..=hosts {
         cluster.on(join(host, u64::from(host) * 100, 0), at_second(0));
         cluster.on(child(host, u64::from(host) * 100, 1), at_second(0));
-        assert!(cluster.is_up(host));
+        assert!(cluster.is_up(HostId(host)));
     }
     cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
     cluster
 }
 
 pub(super) fn share(host: u32, procs: u32) -> HostShare {
-    HostShare { host, procs }
+    HostShare { host: HostId(host), procs }
 }
 
 fn reason(actions: &[ClusterAction]) -> &str {
@@ -130,7 +143,7 @@ fn reason(actions: &[ClusterAction]) -> &str {
     text.unwrap_or_else(|| panic!("no reason in {actions:?}"))
 }
 
-fn started(actions: &[ClusterAction]) -> Vec<u32> {
+fn started(actions: &[ClusterAction]) -> Vec<JobId> {
     let job = |action: &ClusterAction| match action {
         ClusterAction::Start { job, .. } => Some(*job),
         _ => None,
@@ -141,21 +154,22 @@ fn started(actions: &[ClusterAction]) -> Vec<u32> {
 #[test]
 fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let mut cluster = ServerState::new(cluster_config(1, 4), at_second(0));
+    let host = HostId(1);
     let assignment = ParentAssignment {
-        host: 1,
+        host,
         server_incarnation: Incarnation(SERVER_INCARNATION),
         parent: SERVER,
         parent_address: None,
     };
     let send_assignment =
-        ClusterAction::Send { to: 1, message: PeerMessage::AssignParent(assignment) };
+        ClusterAction::Send { to: host, message: PeerMessage::AssignParent(assignment) };
     assert_eq!(cluster.on(join(1, 100, 0), at_second(0)), std::slice::from_ref(&send_assignment));
     assert_eq!(
         cluster.on(child(1, 100, 1), at_second(0)),
-        [ClusterAction::HostUp { host: 1, incarnation: Incarnation(100) }]
+        [ClusterAction::HostUp { host, incarnation: Incarnation(100) }]
     );
     let beat = ClusterAction::Send {
-        to: 1,
+        to: host,
         message: PeerMessage::Heartbeat(Heartbeat {
             server_incarnation: Incarnation(SERVER_INCARNATION),
             child_incarnation: Incarnation(100),
@@ -167,9 +181,11 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
         cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(1)),
         []
     );
+    let [first, second, third] = [1, 2, 3].map(JobId);
+    let (session, tag) = (session(1), SessionJobId(5));
     let start = |job, incarnation| ClusterAction::Start {
-        session: session(1),
-        tag: 5,
+        session,
+        tag,
         job,
         shares: vec![share(1, 4)],
         incarnations: vec![incarnation],
@@ -177,21 +193,19 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let job_request = request(AllocationRequest::FewestHosts(4), false);
     assert_eq!(
         cluster.on(submit(1, 5, job_request.clone()), at_second(1)),
-        [start(1, Incarnation(100))]
+        [start(first, Incarnation(100))]
     );
-    assert_eq!(cluster.on(ClusterEvent::Finished { job: 1, code: 3 }, at_second(2)), []);
-    let ended =
-        ClusterAction::Ended { session: session(1), tag: 5, job: 1, code: Some(3), reason: None };
-    let released = |job| ClusterEvent::Released { job, hosts: NodeSet::one(0) };
-    assert_eq!(cluster.on(released(1), at_second(2)), [ended]);
-    assert_eq!(cluster.on(released(1), at_second(2)), []);
+    assert_eq!(cluster.on(finished(1, 3), at_second(2)), []);
+    let ended = ClusterAction::Ended { session, tag, job: first, code: Some(3), reason: None };
+    assert_eq!(cluster.on(released(1, 0..1), at_second(2)), [ended]);
+    assert_eq!(cluster.on(released(1, 0..1), at_second(2)), []);
 
     assert_eq!(
         cluster.on(submit(1, 5, job_request.clone()), at_second(3)),
-        [start(2, Incarnation(100))]
+        [start(second, Incarnation(100))]
     );
-    let lost = ClusterEvent::LinkLost { host: 1, reason: "no data received for 10s".to_owned() };
-    assert!(matches!(&cluster.on(lost, at_second(4))[..], [ClusterAction::Log(_)]));
+    let actions = cluster.on(link_lost(1, "no data received for 10s"), at_second(4));
+    assert!(matches!(&actions[..], [ClusterAction::Log(_)]));
     assert_eq!(cluster.deadline(), at_second(1) + Duration::from_secs(10) / 3);
     assert!(
         !cluster
@@ -203,14 +217,11 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let actions = cluster.on(ClusterEvent::Tick, at_second(6));
     assert_eq!(
         actions[0],
-        ClusterAction::HostDown { host: 1, incarnation: Incarnation(100), reason: text.clone() }
+        ClusterAction::HostDown { host, incarnation: Incarnation(100), reason: text.clone() }
     );
-    assert_eq!(actions[1], ClusterAction::End { job: 2, reason: text.clone() });
+    assert_eq!(actions[1], ClusterAction::End { job: second, reason: text.clone() });
     let (code, reason) = (None, Some(text));
-    assert_eq!(
-        actions[2],
-        ClusterAction::Ended { session: session(1), tag: 5, job: 2, code, reason }
-    );
+    assert_eq!(actions[2], ClusterAction::Ended { session, tag, job: second, code, reason });
     assert_eq!(actions.len(), 3);
 
     // This incarnation may still run jobs: it has to clean up first.
@@ -219,7 +230,7 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
         matches!(
             action,
             ClusterAction::Send {
-                to: 1,
+                to: HostId(1),
                 message: PeerMessage::Reset { incarnation: Incarnation(100), .. }
             }
         )
@@ -230,20 +241,23 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     assert_eq!(cluster.on(join(1, 101, 0), at_second(8)), [send_assignment]);
     assert_eq!(
         cluster.on(child(1, 101, 1), at_second(8)),
-        [ClusterAction::HostUp { host: 1, incarnation: Incarnation(101) }]
+        [ClusterAction::HostUp { host, incarnation: Incarnation(101) }]
     );
-    assert_eq!(cluster.on(submit(1, 5, job_request), at_second(9)), [start(3, Incarnation(101))]);
+    assert_eq!(
+        cluster.on(submit(1, 5, job_request), at_second(9)),
+        [start(third, Incarnation(101))]
+    );
 }
 
 #[test]
 fn a_host_that_dials_again_in_time_keeps_its_jobs() {
     let mut cluster = cluster(1, 4);
     cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
-    cluster.on(ClusterEvent::LinkLost { host: 1, reason: "closed".to_owned() }, at_second(1));
-    assert!(!cluster.is_up(1));
+    cluster.on(link_lost(1, "closed"), at_second(1));
+    assert!(!cluster.is_up(HostId(1)));
     cluster.on(join(1, 100, 1), at_second(2));
     cluster.on(child(1, 100, 2), at_second(2));
-    assert!(cluster.is_up(1));
+    assert!(cluster.is_up(HostId(1)));
     let later = cluster.on(ClusterEvent::Tick, at_second(60));
     assert!(later.iter().all(|action| matches!(action, ClusterAction::Send { .. })), "{later:?}");
 }
@@ -256,15 +270,15 @@ fn a_restarted_daemon_ends_the_jobs_of_its_predecessor() {
         at_second(0),
     );
     cluster.on(join(1, 101, 0), at_second(1));
-    assert!(cluster.is_up(1), "a Join alone is not believed");
+    assert!(cluster.is_up(HostId(1)), "a Join alone is not believed");
     let actions = cluster.on(child(1, 101, 1), at_second(1));
     assert!(
-        actions.iter().any(|action| matches!(action, ClusterAction::End { job: 1, reason }
+        actions.iter().any(|action| matches!(action, ClusterAction::End { job: JobId(1), reason }
         if reason == "host c1: its scored was restarted")),
         "{actions:?}"
     );
     // The share of the other host is still waited for.
-    let (hosts, job) = (NodeSet::one(1), 1);
+    let (hosts, job) = (NodeSet::one(1), JobId(1));
     assert!(
         reason(&cluster.on(ClusterEvent::Released { job, hosts }, at_second(2))).contains("c1")
     );
@@ -274,20 +288,20 @@ fn a_restarted_daemon_ends_the_jobs_of_its_predecessor() {
         actions[..],
         [ClusterAction::Send { message: PeerMessage::Reset { .. }, .. }]
     ));
-    assert!(cluster.is_up(1));
+    assert!(cluster.is_up(HostId(1)));
 }
 
 #[test]
 fn a_job_that_does_not_fit_is_refused_or_queues_as_requested() {
     let mut cluster = cluster(2, 4);
     let large = AllocationRequest::HostsByProcs { hosts: 2, procs: 3 };
-    assert_eq!(started(&cluster.on(submit(1, 1, request(large, false)), at_second(0))), [1]);
+    assert_eq!(started(&cluster.on(submit(1, 1, request(large, false)), at_second(0))), [JobId(1)]);
     let refused = cluster.on(submit(1, 2, request(large, false)), at_second(0));
     assert!(reason(&refused).starts_with("2 hosts with 3 processes each are wanted; now 2 "));
     let never = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true);
     let refused = cluster.on(submit(1, 3, never), at_second(0));
     assert!(reason(&refused).contains("2 of the cluster have 8 processors"), "{refused:?}");
-    let queued = ClusterAction::Queued { session: session(1), tag: 4, job: 2 };
+    let queued = ClusterAction::Queued { session: session(1), tag: SessionJobId(4), job: JobId(2) };
     assert_eq!(cluster.on(submit(1, 4, request(large, true)), at_second(0)), [queued]);
     assert!(
         started(
@@ -296,10 +310,9 @@ fn a_job_that_does_not_fit_is_refused_or_queues_as_requested() {
         )
         .is_empty()
     );
-    cluster.on(ClusterEvent::Finished { job: 1, code: 0 }, at_second(1));
-    let actions =
-        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::from(0..2) }, at_second(1));
-    assert_eq!(started(&actions), [2, 3], "{actions:?}");
+    cluster.on(finished(1, 0), at_second(1));
+    let actions = cluster.on(released(1, 0..2), at_second(1));
+    assert_eq!(started(&actions), [JobId(2), JobId(3)], "{actions:?}");
 }
 
 pub(super) fn shares(actions: &[ClusterAction]) -> Vec<HostShare> {
@@ -343,12 +356,14 @@ fn slots_are_shared_in_time_when_there_is_no_space_left() {
         ),
         at_second(0),
     );
-    cluster.on(ClusterEvent::Finished { job: 3, code: 0 }, at_second(1));
-    let actions =
-        cluster.on(ClusterEvent::Released { job: 3, hosts: NodeSet::one(0) }, at_second(1));
+    cluster.on(finished(3, 0), at_second(1));
+    let actions = cluster.on(released(3, 0..1), at_second(1));
     assert_eq!(shares(&actions), [share(1, 4)], "whole hosts take one row of them");
-    assert_eq!((cluster.shared_hosts(6), cluster.wants_whole_hosts(6)), (vec![1], true));
-    assert!(!cluster.wants_whole_hosts(5));
+    assert_eq!(
+        (cluster.shared_hosts(JobId(6)), cluster.wants_whole_hosts(JobId(6))),
+        (vec![HostId(1)], true)
+    );
+    assert!(!cluster.wants_whole_hosts(JobId(5)));
 }
 
 #[test]
@@ -358,10 +373,8 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
     cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
     for host in 1..=2 {
         let member = DaemonInfo { memory: u64::from(host) << 30, ..member(host, 100, 1) };
-        cluster.on(
-            ClusterEvent::Received { from: host, message: PeerMessage::AttachChild(member) },
-            at_second(0),
-        );
+        let (from, message) = (member.host, PeerMessage::AttachChild(member));
+        cluster.on(ClusterEvent::Received { from, message }, at_second(0));
     }
     let limited = |mb: u64, shape, wait| JobRequest { memory: mb << 20, ..request(shape, wait) };
     let mut try_submit = |tag, request| cluster.on(submit(1, tag, request), at_second(0));
@@ -402,9 +415,8 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
         try_submit(5, request(AllocationRequest::HostsByProcs { hosts: 2, procs: 4 }, false)).len(),
         1
     );
-    cluster.on(ClusterEvent::Finished { job: 1, code: 0 }, at_second(1));
-    let actions =
-        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::one(0) }, at_second(1));
+    cluster.on(finished(1, 0), at_second(1));
+    let actions = cluster.on(released(1, 0..1), at_second(1));
     assert_eq!(shares(&actions), [share(1, 1), share(2, 1)]);
 }
 
@@ -436,15 +448,15 @@ fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
     for round in 1..200 {
         // The first user always has one running and one waiting job.
         let actions = cluster.on(
-            submit(1, round, request(AllocationRequest::FewestHosts(1), true)),
+            submit(1, round as u32, request(AllocationRequest::FewestHosts(1), true)),
             at_second(round),
         );
         passed += started(&actions).len();
-        let oldest = cluster.jobs.keys().copied().find(|job| *job != 2).unwrap();
+        let oldest = cluster.jobs.keys().copied().find(|job| *job != JobId(2)).unwrap();
         cluster.on(ClusterEvent::Finished { job: oldest, code: 0 }, at_second(round));
         let hosts = NodeSet::one(0);
         let actions = cluster.on(ClusterEvent::Released { job: oldest, hosts }, at_second(round));
-        if started(&actions).contains(&2) {
+        if started(&actions).contains(&JobId(2)) {
             assert!((10..=32).contains(&passed), "{passed}");
             return;
         }
@@ -463,14 +475,12 @@ fn a_user_with_ten_thousand_jobs_delays_no_other_user_and_is_bounded() {
         assert!(!actions.is_empty());
     }
     cluster.on(submit(2, 1, request(AllocationRequest::FewestHosts(1), true)), at_second(0));
-    cluster.on(ClusterEvent::Finished { job: 1, code: 0 }, at_second(1));
-    let actions =
-        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::one(0) }, at_second(1));
-    assert_eq!(started(&actions), [9], "the user's own turn comes first, once");
-    cluster.on(ClusterEvent::Finished { job: 2, code: 0 }, at_second(1));
-    let actions =
-        cluster.on(ClusterEvent::Released { job: 2, hosts: NodeSet::one(0) }, at_second(1));
-    assert_eq!(started(&actions), [10_001]);
+    cluster.on(finished(1, 0), at_second(1));
+    let actions = cluster.on(released(1, 0..1), at_second(1));
+    assert_eq!(started(&actions), [JobId(9)], "the user's own turn comes first, once");
+    cluster.on(finished(2, 0), at_second(1));
+    let actions = cluster.on(released(2, 0..1), at_second(1));
+    assert_eq!(started(&actions), [JobId(10_001)]);
     for tag in 10_000..17_000 {
         cluster.on(submit(1, tag, request(AllocationRequest::FewestHosts(1), true)), at_second(0));
     }
@@ -519,25 +529,29 @@ fn only_its_user_root_and_operators_end_a_job() {
     for tag in 0..4 {
         cluster.on(submit(1, tag, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
     }
-    let refused = cluster.authorize(1001, JobAction::Kill, 1);
+    let refused = cluster.authorize(1001, JobAction::Kill, JobId(1));
     assert_eq!(refused, Err("job 1 is another user's, and you are no operator".to_owned()));
-    for (uid, job) in [(1000, 1), (0, 2), (50, 3)] {
+    for (uid, job) in [(1000, JobId(1)), (0, JobId(2)), (50, JobId(3))] {
         let permit = cluster.authorize(uid, JobAction::Kill, job).unwrap();
         assert!(matches!(
             cluster.on(ClusterEvent::KillJob(permit), at_second(0))[..],
             [ClusterAction::End { .. }]
         ));
     }
-    assert_eq!(cluster.authorize(0, JobAction::Kill, 99), Err("there is no job 99".to_owned()));
+    assert_eq!(
+        cluster.authorize(0, JobAction::Kill, JobId(99)),
+        Err("there is no job 99".to_owned())
+    );
 }
 
 #[test]
 fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
     let mut cluster = cluster(1, 2);
     cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(2), false)), at_second(0));
+    let cancel = ClusterEvent::Cancel { session: session(1), tag: SessionJobId(1) };
     assert!(matches!(
-        cluster.on(ClusterEvent::Cancel { session: session(1), tag: 1 }, at_second(1))[..],
-        [ClusterAction::End { job: 1, .. }]
+        cluster.on(cancel, at_second(1))[..],
+        [ClusterAction::End { job: JobId(1), .. }]
     ));
     assert!(
         !cluster
@@ -556,16 +570,13 @@ fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
         )
         .is_empty()
     );
-    assert_eq!(
-        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::one(0) }, at_second(8)),
-        []
-    );
+    assert_eq!(cluster.on(released(1, 0..1), at_second(8)), []);
     assert_eq!(
         started(
             &cluster
                 .on(submit(1, 3, request(AllocationRequest::FewestHosts(2), false)), at_second(9))
         ),
-        [2]
+        [JobId(2)]
     );
 }
 
@@ -638,9 +649,8 @@ fn a_job_has_hosts_of_one_pool_and_waits_for_the_first_pool_with_free_slots() {
     assert!(!reason(&cluster.on(submit(1, 3, three), at_second(0))).is_empty());
     // Both pools are in use: the job takes the pool that becomes free first.
     cluster.on(submit(1, 4, pooled(2)), at_second(0));
-    cluster.on(ClusterEvent::Finished { job: 2, code: 0 }, at_second(1));
-    let actions =
-        cluster.on(ClusterEvent::Released { job: 2, hosts: NodeSet::from(0..2) }, at_second(1));
+    cluster.on(finished(2, 0), at_second(1));
+    let actions = cluster.on(released(2, 0..2), at_second(1));
     assert_eq!(shares(&actions), [share(3, 2), share(4, 2)]);
 }
 
@@ -679,7 +689,7 @@ fn logins_are_bounded_and_only_hosts_of_the_cluster_vouch() {
     assert_eq!([1, 2, 3, 4].map(|number| login(number, 1000)), [false, false, false, true]);
     assert!(login(1, 1001), "the same session twice");
     assert_eq!([5, 6, 7].map(|number| login(number, 1001)), [false, false, true]);
-    let absent = SessionId { host: 1, incarnation: Incarnation(100), number: 1 };
+    let absent = SessionId { host: HostId(1), incarnation: Incarnation(100), number: 1 };
     let actions =
         cluster.on(ClusterEvent::Login { session: absent, user: user(1002) }, at_second(0));
     assert_eq!(reason(&actions), "host c1 is not in the cluster");

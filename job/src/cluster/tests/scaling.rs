@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use score_proto::ids::HostId;
 use score_proto::nodeset::NodeSet;
 use score_tree::range_tree::{FAN_OUT, Subtree};
 use score_tree::report_queue::{CoalescingQueue, Mergeable};
@@ -191,11 +192,12 @@ fn thousands_of_hosts_join_whichever_side_dials_first() {
         for host in 1..count {
             // Either each daemon gets its parent at its start, or all dial the server at once.
             let parent = *Subtree::whole(count).ancestors(host).last().unwrap();
-            sim.start_daemon(host, by_parent.then_some((host, parent)));
+            let host = HostId(host);
+            sim.start_daemon(host, by_parent.then_some((host, HostId(parent))));
         }
         sim.run_until(MonotonicTime::from_millis(500));
         let server = sim.server.as_ref().unwrap();
-        let missing = (1..count).filter(|host| !server.is_up(*host)).count();
+        let missing = (1..count).filter(|host| !server.is_up(HostId(*host))).count();
         assert_eq!(missing, 0, "of {count}");
         if by_parent {
             // The server receives merged messages: a few from each of its children.

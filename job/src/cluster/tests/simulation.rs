@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
+use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 
 use crate::cluster::tree_member::{self, Member};
 use crate::cluster::{
-    ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, JobId, MonotonicTime,
-    ServerState, SessionId, Timeouts,
+    ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, MonotonicTime, ServerState,
+    SessionId, Timeouts,
 };
 
 mod driver;
@@ -188,7 +189,7 @@ pub struct Simulation {
     pub server: Option<ServerState>,
     masters: BTreeMap<JobId, Master>,
     config: ClusterConfig,
-    pub submissions: BTreeMap<(SessionId, u64), Observed>,
+    pub submissions: BTreeMap<(SessionId, SessionJobId), Observed>,
     pub sessions: BTreeSet<SessionId>,
     /// Percent of the membership messages that arrive a second time, later.
     pub duplicate_percent: u64,
@@ -222,7 +223,7 @@ impl Simulation {
             server_incarnation: Incarnation(1),
             hosts: (0..hosts).map(host).collect(),
             times: TIMEOUTS,
-            first_job: 1,
+            first_job: JobId(1),
             rows: 1 + random.below(4) as u32,
             memory: MEMORY,
             oversubscribe: false,
@@ -285,7 +286,7 @@ impl Simulation {
 
     pub fn start_server(&mut self) {
         self.config.server_incarnation = Incarnation(self.unique_id());
-        self.config.first_job += 1000;
+        self.config.first_job.0 += 1000;
         self.hosts[0].is_alive = true;
         (self.hosts[0].generation, self.hosts[0].powered_off) =
             (self.hosts[0].generation + 1, false);
@@ -305,7 +306,7 @@ impl Simulation {
             host_and_parent,
             times: TIMEOUTS,
         };
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         (found.is_alive, found.is_stopped, found.generation) = (true, false, found.generation + 1);
         found.powered_off = false;
         found.member = Some(Member::new(config, self.now));
@@ -324,7 +325,7 @@ impl Simulation {
     pub fn kill(&mut self, host: HostId, power: bool) {
         self.trace(|| format!("c{host} dies, power {power}"));
         self.expect_declared_down(host, None);
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         (found.is_alive, found.is_stopped, found.last_fault_at) =
             (false, false, MonotonicTime::MAX);
         (found.generation, found.unreachable_since, found.powered_off) =
@@ -340,7 +341,7 @@ impl Simulation {
         }
         for pair in self.links_of(host) {
             let other = if pair.0 == host { pair.1 } else { pair.0 };
-            let is_reachable = self.hosts[other as usize].group == self.hosts[host as usize].group;
+            let is_reachable = self.hosts[other.index()].group == self.hosts[host.index()].group;
             let link = self.links.remove(&pair).unwrap();
             let since = link.silent_since.unwrap_or(self.now);
             let when = if power || !is_reachable {
@@ -356,7 +357,7 @@ impl Simulation {
     /// Expects that the current incarnation is declared down in time, unless the fault that begins
     /// now ends before.
     fn expect_declared_down(&mut self, host: HostId, since: Option<MonotonicTime>) {
-        if let Some(member) = &self.hosts[host as usize].member {
+        if let Some(member) = &self.hosts[host.index()].member {
             let (incarnation, generation) = (member.incarnation(), self.hosts[0].generation);
             self.schedule(
                 self.now + self.detection_bound,
@@ -366,15 +367,15 @@ impl Simulation {
     }
 
     pub fn stop(&mut self, host: HostId, stopped: bool) {
-        if !self.hosts[host as usize].is_alive || self.hosts[host as usize].is_stopped == stopped {
+        if !self.hosts[host.index()].is_alive || self.hosts[host.index()].is_stopped == stopped {
             return;
         }
         self.trace(|| format!("c{host} stopped {stopped}"));
         let last_fault_at = if stopped { MonotonicTime::MAX } else { self.now };
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         (found.is_stopped, found.last_fault_at) = (stopped, last_fault_at);
         self.set_unreachable(host, stopped);
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         if !stopped {
             for event in std::mem::take(&mut found.held_events) {
                 self.schedule(self.now, event);
@@ -386,7 +387,7 @@ impl Simulation {
 
     pub fn cut(&mut self, host: HostId, group: u8) {
         self.trace(|| format!("c{host} in group {group}"));
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         found.group = group;
         found.last_fault_at = if group == 0 { self.now } else { MonotonicTime::MAX };
         self.set_unreachable(host, group != 0);
@@ -401,14 +402,14 @@ impl Simulation {
             return;
         }
         let unreachable_since = is_unreachable.then_some(self.now);
-        self.hosts[host as usize].unreachable_since = unreachable_since;
+        self.hosts[host.index()].unreachable_since = unreachable_since;
         if unreachable_since.is_some() {
             self.expect_declared_down(host, unreachable_since);
         }
     }
 
     fn can_communicate(&self, (one, two): (HostId, HostId)) -> bool {
-        let (one, two) = (&self.hosts[one as usize], &self.hosts[two as usize]);
+        let (one, two) = (&self.hosts[one.index()], &self.hosts[two.index()]);
         one.group == two.group && !one.is_stopped && !two.is_stopped
     }
 
@@ -444,14 +445,14 @@ impl Simulation {
         when: MonotonicTime,
         reason: &'static str,
     ) {
-        let generation = self.hosts[host as usize].generation;
+        let generation = self.hosts[host.index()].generation;
         self.schedule(when, SimEvent::LinkLost { host, peer, generation, reason });
     }
 
     // Messages.
 
     fn send(&mut self, from: HostId, to: HostId, message: Message) {
-        let (one, two) = (&self.hosts[from as usize], &self.hosts[to as usize]);
+        let (one, two) = (&self.hosts[from.index()], &self.hosts[to.index()]);
         let latency = MonotonicTime::from_micros(100 + self.random.below(900))
             + one.extra_latency
             + two.extra_latency;
@@ -469,7 +470,7 @@ impl Simulation {
                 Link { id, silent_since: None, last_arrival_at: last, blocked: Vec::new() },
             );
         }
-        let generation = self.hosts[to as usize].generation;
+        let generation = self.hosts[to.index()].generation;
         let is_duplicated = self.random.chance(self.duplicate_percent);
         let duplicate_at = self.now + self.random.time(1, 5000);
         let link = self.links.get_mut(&key).unwrap();
@@ -503,7 +504,7 @@ impl Simulation {
             Message::Start { job, incarnation, share, procs, run_time } => {
                 self.start_share(to, (job, share, procs), incarnation, run_time);
             }
-            Message::Kill { job, share } => match self.hosts[to as usize]
+            Message::Kill { job, share } => match self.hosts[to.index()]
                 .running_shares
                 .get_mut(&job)
             {
@@ -511,7 +512,7 @@ impl Simulation {
                     run.killed = true;
                     let is_slow = self.random.chance(3);
                     let delay = MonotonicTime::from_millis(if is_slow { 8000 } else { 20 });
-                    let generation = self.hosts[to as usize].generation;
+                    let generation = self.hosts[to.index()].generation;
                     self.schedule(
                         self.now + delay,
                         SimEvent::ShareEnded { host: to, generation, job },
@@ -528,7 +529,7 @@ impl Simulation {
             self.kill_all(host);
         }
         let now = self.now;
-        let Some(member) = &mut self.hosts[host as usize].member else { return };
+        let Some(member) = &mut self.hosts[host.index()].member else { return };
         for action in member.on(event, now) {
             match action {
                 tree_member::MemberAction::Send { to, message } => {
@@ -537,7 +538,7 @@ impl Simulation {
                 tree_member::MemberAction::ResetHost { reason } => {
                     self.trace(|| format!("c{host} cleans up: {reason}"));
                     self.kill_all(host);
-                    let generation = self.hosts[host as usize].generation;
+                    let generation = self.hosts[host.index()].generation;
                     let delay = self.random.time(21, 500);
                     self.schedule(now + delay, SimEvent::ResetDone { host, generation });
                 }
@@ -549,7 +550,7 @@ impl Simulation {
     }
 
     fn schedule_tick(&mut self, host: HostId) {
-        let found = &self.hosts[host as usize];
+        let found = &self.hosts[host.index()];
         let deadline = match (host, &self.server, &found.member) {
             (SERVER, Some(server), _) => server.deadline(),
             (_, _, Some(member)) => member.deadline(),
@@ -557,7 +558,7 @@ impl Simulation {
         };
         if deadline < found.next_tick_at || found.next_tick_at < self.now {
             let generation = found.generation;
-            self.hosts[host as usize].next_tick_at = deadline.max(self.now);
+            self.hosts[host.index()].next_tick_at = deadline.max(self.now);
             self.schedule(deadline.max(self.now), SimEvent::Tick { host, generation });
         }
     }
@@ -587,7 +588,7 @@ impl Simulation {
             | SimEvent::CheckDeclaredDown { generation, .. } => (SERVER, *generation),
             SimEvent::LinkSilent { pair, link } => return self.on_silence_limit(*pair, *link),
         };
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         if found.generation != generation || !found.is_alive {
             return;
         }
@@ -621,26 +622,26 @@ impl Simulation {
                     ),
                 }
             }
-            SimEvent::Tick { host, .. } if self.hosts[host as usize].next_tick_at != self.now => {
+            SimEvent::Tick { host, .. } if self.hosts[host.index()].next_tick_at != self.now => {
                 // An earlier tick has been scheduled since, or the host was stopped.
                 self.schedule_tick(host);
             }
             SimEvent::Tick { host, .. } => {
-                self.hosts[host as usize].next_tick_at = MonotonicTime::MAX;
+                self.hosts[host.index()].next_tick_at = MonotonicTime::MAX;
                 match host {
                     SERVER => self.deliver_to_server(ClusterEvent::Tick),
                     _ => self.step_member(host, tree_member::MemberEvent::Tick),
                 }
             }
             SimEvent::ShareEnded { host, job, .. } => {
-                if let Some(run) = self.hosts[host as usize].running_shares.remove(&job) {
+                if let Some(run) = self.hosts[host.index()].running_shares.remove(&job) {
                     let free = Message::ShareReleased { job, share: run.share, did_run: true };
                     self.send(host, SERVER, free);
                 }
             }
             SimEvent::ResetDone { host, .. } => {
-                if !self.hosts[host as usize].running_shares.is_empty() {
-                    let generation = self.hosts[host as usize].generation;
+                if !self.hosts[host.index()].running_shares.is_empty() {
+                    let generation = self.hosts[host.index()].generation;
                     return self.schedule(
                         self.now + MonotonicTime::from_millis(50),
                         SimEvent::ResetDone { host, generation },
@@ -656,7 +657,7 @@ impl Simulation {
             SimEvent::RepeatKill { job, .. } => self.kill_shares(job),
             SimEvent::CheckDeclaredDown { host, incarnation, since, .. } => {
                 let fault_ended =
-                    since.is_some() && self.hosts[host as usize].unreachable_since != since;
+                    since.is_some() && self.hosts[host.index()].unreachable_since != since;
                 let server = self.server.as_ref().unwrap();
                 let up = server.is_up(host) && server.incarnation(host) == Some(incarnation);
                 // A server that was itself unreachable has not learned of the fault.

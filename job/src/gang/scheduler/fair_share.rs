@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use score_proto::peer_message::HostId;
+use score_proto::ids::{HostId, JobId};
 
 use super::GangScheduler;
-use crate::cluster::{HostShare, JobId};
+use crate::cluster::HostShare;
 
 impl GangScheduler {
     /// Rebases the usage of the jobs that compete with a newcomer, directly or through other jobs.
@@ -59,7 +59,8 @@ impl GangScheduler {
         let mut least_used: BTreeMap<HostId, [(u128, JobId); 2]> = BTreeMap::new();
         for (id, job) in self.jobs.iter().filter(|(_, job)| job.may_run()) {
             for share in &job.shares {
-                let [first, second] = least_used.entry(share.host).or_insert([(u128::MAX, 0); 2]);
+                let [first, second] =
+                    least_used.entry(share.host).or_insert([(u128::MAX, JobId(0)); 2]);
                 let entry = (job.weighted_usage, *id);
                 if entry < *first {
                     (*first, *second) = (entry, *first);

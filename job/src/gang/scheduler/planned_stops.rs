@@ -5,10 +5,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use score_proto::ids::JobId;
+
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, TimedStop};
 use super::{GangJob, GangScheduler, JobAge, JobState, PlannedStop};
-use crate::cluster::{JobId, MonotonicTime};
+use crate::cluster::MonotonicTime;
 
 /// How late a timed stop may be before it is ordered.
 pub(super) const TIMED_STOP_GRACE: Duration = Duration::from_millis(2);

@@ -4,12 +4,13 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use score_proto::ids::JobId;
 use score_proto::job_control::SwitchSeq;
 
 use super::super::row_capacity::SlotUsage;
 use super::super::{GangAction, GangEvent};
 use super::{GangJob, GangScheduler, JobAge, JobState, StopCause, is_late};
-use crate::cluster::{JobId, MonotonicTime};
+use crate::cluster::MonotonicTime;
 
 /// The length of a rotation, until the scheduler decides again.
 const ROTATION_WINDOW: Duration = Duration::from_millis(500);

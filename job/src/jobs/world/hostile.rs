@@ -1,5 +1,6 @@
 //! Hostile users: their clients send any request, and their shepherds report anything, at any time.
 
+use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{
     ElementReport, FileRequest, JobReport, OutputReport, ProgramAnswer, ShepherdReport, Status,
     SwitchReport, SwitchSeq,
@@ -9,7 +10,6 @@ use score_proto::nodeset::NodeSet;
 use score_proto::observation::{ActivitySample, IdleSummary, Metrics, SampleRound};
 
 use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
-use crate::cluster::JobId;
 use crate::jobs::{Input, LocalReport};
 
 impl World {
@@ -112,9 +112,12 @@ impl World {
     fn any_output(&mut self) -> OutputReport {
         match self.random.below(4) {
             0 => OutputReport::Drained,
-            1 => OutputReport::Flush { host: self.any_number() as u32, token: self.any_number() },
+            1 => OutputReport::Flush {
+                host: JobHostId(self.any_number() as u32),
+                token: self.any_number(),
+            },
             _ => OutputReport::Text {
-                host: self.any_number() as u32,
+                host: JobHostId(self.any_number() as u32),
                 stream: Stream::Stdout,
                 bytes: self.any_bytes(),
                 is_partial_line: self.random.chance(50),

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_control::{HostPlacement, JobOrder, Placement, ShepherdOrder};
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 
 use super::shepherd::Shepherd;
 use super::{Event, MonotonicTime, SERVER_HOST, SLOTS, World};
-use crate::cluster::JobId;
 use crate::gang::GangConfig;
-use crate::jobs::{Effect, HostIdentity, Input, Jobs, LocalReport};
+use crate::jobs::{Effect, HostIdentity, Input, Jobs, LinkId, LocalReport};
 
 /// The shortest time to the next tick.
 const MIN_TICK_DELAY: Duration = Duration::from_micros(100);
@@ -52,7 +52,8 @@ impl Host {
     /// This is the server of so many hosts.
     pub fn lead(&mut self, host_count: usize) {
         let config = GangConfig { slice: SLICE_WINDOW, ..GangConfig::default() };
-        self.jobs.set_gang(config, (0..host_count as u32).map(|host| (host, SLOTS)).collect());
+        self.jobs
+            .set_gang(config, (0..host_count as u32).map(|host| (HostId(host), SLOTS)).collect());
     }
 }
 
@@ -63,7 +64,7 @@ impl World {
         let hosts = shares.iter().map(|(host, procs)| {
             (name_of(*host), Some((address, Incarnation(self.hosts[*host].incarnation))), *procs)
         });
-        Placement::new(JobIncarnation(u64::from(self.next_job) << 32), hosts.collect::<Vec<_>>())
+        Placement::new(JobIncarnation(u64::from(self.next_job.0) << 32), hosts.collect::<Vec<_>>())
     }
 
     /// Carries out the effects of a daemon until there are none.
@@ -135,7 +136,7 @@ impl World {
         }
     }
 
-    fn connect(&mut self, from: usize, placement: &HostPlacement) -> usize {
+    fn connect(&mut self, from: usize, placement: &HostPlacement) -> LinkId {
         let to = placement.name[1..].parse().unwrap();
         self.links.connect(from, to)
     }
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    fn lose_link(&mut self, link: usize) {
+    fn lose_link(&mut self, link: LinkId) {
         let ends = self.links.lose(link);
         self.mark_users_of(ends);
         for end in ends {

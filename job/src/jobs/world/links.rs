@@ -17,7 +17,7 @@ struct Link {
 #[derive(Default)]
 pub struct Links {
     all: BTreeMap<LinkId, Link>,
-    next: LinkId,
+    last: usize,
 }
 
 impl Links {
@@ -30,11 +30,12 @@ impl Links {
         if let Some((id, _)) = usable {
             return *id;
         }
-        self.next += 1;
+        self.last += 1;
+        let id = LinkId(self.last);
         let last_arrival = [MonotonicTime::ZERO; 2];
         let link = Link { ends: [from, to], is_up_at: [true; 2], is_lost: false, last_arrival };
-        self.all.insert(self.next, link);
-        self.next
+        self.all.insert(id, link);
+        id
     }
 
     fn end_index(&self, id: LinkId, host: usize) -> Option<usize> {
@@ -67,7 +68,7 @@ impl Links {
 
     /// The link carries nothing any more. Returns its ends, which will notice.
     pub fn lose(&mut self, id: LinkId) -> [usize; 2] {
-        let Some(link) = self.all.get_mut(&id) else { panic!("no link {id}") };
+        let Some(link) = self.all.get_mut(&id) else { panic!("no link {id:?}") };
         link.is_lost = true;
         link.ends
     }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{
     ElementOrder, ElementReport, JobOrder, JobReport, OutputReport, ShepherdOrder, ShepherdReport,
     Status, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
@@ -11,7 +12,6 @@ use score_proto::job_control::{
 use score_proto::message::Stream;
 
 use super::{Event, MonotonicTime, SLOTS, World};
-use crate::cluster::JobId;
 use crate::jobs::{Launch, LocalReport};
 
 /// The daemon stops a job that is late by this.
@@ -44,7 +44,7 @@ enum Life {
 pub struct Shepherd {
     life: Life,
     is_hostile: bool,
-    host: u32,
+    host: JobHostId,
     nodes: Range<u32>,
     /// The number of elements of each stage.
     stages: Vec<usize>,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use score_proto::ids::{HostId, JobHostId, JobId, SessionJobId};
 use score_proto::job_control::{JobStart, Owner};
 use score_proto::message::{
     ElementSpec, HostSpec, Input as StandardInput, JobRequest, JobSpec, OsBytes, Output,
@@ -11,8 +12,8 @@ use score_proto::message::{
 };
 
 use super::{Event, LAST_FAULT_AT, MonotonicTime, SERVER_HOST, SLOTS, World};
-use crate::cluster::{HostShare, JobId};
-use crate::jobs::{ClientJob, Input, NewJob};
+use crate::cluster::HostShare;
+use crate::jobs::{ClientJob, Input, NewJob, SessionKey};
 
 /// An honest job without faults ends within this, among some twenty others that compute 0.2 s for
 /// each of at most two stages, and hostile ones that are stopped 0.2 s late.
@@ -30,7 +31,7 @@ pub struct UserJob {
     pub hosts: Vec<usize>,
     stages: Vec<usize>,
     submitted_at: MonotonicTime,
-    lines: BTreeMap<u32, Vec<String>>,
+    lines: BTreeMap<JobHostId, Vec<String>>,
     pub code: Option<u8>,
 }
 
@@ -70,7 +71,7 @@ impl World {
         };
         let spec = spec(&stages, shares.len());
         let start = JobStart { job, secret: 1, spec, owner: Some(owner) };
-        self.next_job += 1;
+        self.next_job.0 += 1;
         let user_job = UserJob {
             job,
             uid,
@@ -86,9 +87,10 @@ impl World {
         self.jobs.insert(job, user_job);
         self.plan_requests(job);
         let to_share =
-            |(host, procs): &(usize, u32)| HostShare { host: *host as u32, procs: *procs };
+            |(host, procs): &(usize, u32)| HostShare { host: HostId(*host as u32), procs: *procs };
         let allocations = shares.iter().map(to_share).collect();
-        let client_job = ClientJob { session_key: uid as usize, job };
+        let client_job =
+            ClientJob { session_key: SessionKey(uid as usize), job: SessionJobId(job.0) };
         let new_job = NewJob { start, placement, client_job, allocations };
         self.input(SERVER_HOST, Input::Begin(Box::new(new_job)));
     }
@@ -166,7 +168,7 @@ impl World {
         }
         assert_eq!(code, 0, "{user_job:?}");
         assert!(self.now - user_job.submitted_at < MAX_JOB_LATENCY, "{user_job:?}");
-        for host in 0..user_job.hosts.len() as u32 {
+        for host in (0..user_job.hosts.len() as u32).map(JobHostId) {
             let stages = user_job.stages.iter().enumerate();
             let expected = stages.flat_map(|(stage, elements)| {
                 (0..*elements).map(move |element| format!("stage {stage} element {element}\n"))

@@ -13,11 +13,11 @@ use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
 use super::super::Daemon;
 use super::super::session::ClientSession;
 use super::{LogTopic, Role, Service, info};
-use score_job::jobs::{ClientJob, GangDriver};
+use score_job::jobs::{ClientJob, GangDriver, SessionKey};
 
 impl Daemon {
     /// Handles a request about jobs.
-    pub fn console(&mut self, session_key: usize, console: ConsoleRequest) {
+    pub fn console(&mut self, session_key: SessionKey, console: ConsoleRequest) {
         let Some(uid) = self.sessions.get(session_key).and_then(ClientSession::uid) else {
             return;
         };

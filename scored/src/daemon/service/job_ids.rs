@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use score_proto::ids::JobId;
+
 /// The directory of state that outlives a daemon.
 const STATE_DIR: &str = "/var/lib/scored";
 const NEXT_JOB_FILE: &str = "/var/lib/scored/next-job";
@@ -14,7 +16,7 @@ const RESERVED_IDS: u32 = 1000;
 /// The job numbers that may be assigned.
 #[derive(Debug)]
 pub struct JobIdAllocator {
-    first: u32,
+    first: JobId,
     /// All numbers below this one are reserved in the file.
     reserved_end: u32,
 }
@@ -38,21 +40,23 @@ impl JobIdAllocator {
     pub fn load() -> Self {
         let text = fs::read_to_string(NEXT_JOB_FILE).unwrap_or_default();
         let first = text.trim().parse().ok().filter(|next| (1..i32::MAX as u32).contains(next));
-        let first = first.unwrap_or(1);
-        let mut allocator = Self { first, reserved_end: first };
+        let reserved_end = first.unwrap_or(1);
+        let first = JobId(reserved_end);
+        let mut allocator = Self { first, reserved_end };
         allocator.reserve_past(first);
         allocator
     }
 
     /// The first number.
-    pub fn first(&self) -> u32 {
+    pub fn first(&self) -> JobId {
         self.first
     }
 
     /// A job has this number: reserves more numbers if necessary.
-    pub fn reserve_past(&mut self, job_id: u32) {
-        if job_id >= self.reserved_end || self.reserved_end - job_id > 2 * RESERVED_IDS {
-            self.reserved_end = job_id.saturating_add(RESERVED_IDS);
+    pub fn reserve_past(&mut self, job: JobId) {
+        let JobId(number) = job;
+        if number >= self.reserved_end || self.reserved_end - number > 2 * RESERVED_IDS {
+            self.reserved_end = number.saturating_add(RESERVED_IDS);
             let new_path = PathBuf::from(format!("{NEXT_JOB_FILE}.new"));
             let result = fs::create_dir_all(STATE_DIR)
                 .and_then(|()| fs::write(&new_path, format!("{}\n", self.reserved_end)));

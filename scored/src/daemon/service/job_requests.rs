@@ -5,6 +5,7 @@ use score_job::limits::JobLimits;
 use score_job::validate;
 use score_proto::allocation_request::AllocationRequest;
 use score_proto::exit_code::EXIT_REFUSED;
+use score_proto::ids::{JobId, SessionJobId};
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::network;
 use score_proto::nodeset::NodeSet;
@@ -51,13 +52,13 @@ impl Daemon {
         };
         let Some(session) = self.sessions.get_mut(client_job.session_key) else { return };
         session.add_job(client_job.job, Some(Box::new(spec)));
-        let tag = client_job.job.into();
+        let tag = client_job.job;
         self.step_server(cluster::ClusterEvent::Submit { session: id, tag, request });
     }
 
     /// A user cancels a job that is queued.
-    pub fn cancel_request(&mut self, session: SessionId, job: u32) {
-        self.step_server(cluster::ClusterEvent::Cancel { session, tag: job.into() });
+    pub fn cancel_request(&mut self, session: SessionId, job: SessionJobId) {
+        self.step_server(cluster::ClusterEvent::Cancel { session, tag: job });
     }
 
     /// Checks that each of these networks has a host. Otherwise a job would wait for it in vain.
@@ -81,7 +82,7 @@ impl Daemon {
     pub fn start_job(
         &mut self,
         client_job: Option<ClientJob>,
-        job: u32,
+        job: JobId,
         allocations: &[HostShare],
         incarnations: &[Incarnation],
     ) {
@@ -105,14 +106,14 @@ impl Daemon {
         spec.hosts = allocations
             .iter()
             .filter_map(|allocation| {
-                let host = service.config.hosts.get(allocation.host as usize)?;
+                let host = service.config.hosts.get(allocation.host.index())?;
                 Some(HostSpec {
                     name: host.name.clone(),
                     address: String::new(),
                     kind: HostKind::Remote,
                     processors: host.slots,
                     procs: allocation.procs,
-                    networks: service.config.networks.get(allocation.host as usize)?.clone(),
+                    networks: service.config.networks.get(allocation.host.index())?.clone(),
                 })
             })
             .collect();
@@ -134,7 +135,7 @@ impl Daemon {
     }
 
     /// Notifies the user if a job that requests whole hosts shares some of them with other jobs.
-    fn notify_shared_hosts(&mut self, client_job: ClientJob, job: u32) {
+    fn notify_shared_hosts(&mut self, client_job: ClientJob, job: JobId) {
         let Some(service) = &self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         let shared = cluster.shared_hosts(job);
@@ -148,7 +149,7 @@ impl Daemon {
     }
 
     /// The job is queued: the cluster cannot allocate its hosts yet.
-    pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: u32) {
+    pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: JobId) {
         let Some(client_job) = client_job else { return };
         let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
             return;
@@ -164,7 +165,7 @@ impl Daemon {
     pub fn on_job_ended(
         &mut self,
         client_job: Option<ClientJob>,
-        job: u32,
+        job: JobId,
         reason: Option<String>,
     ) {
         let Some(client_job) = client_job else { return };
@@ -180,7 +181,7 @@ impl Daemon {
     }
 
     /// A job's master has finished, and the job's hosts have released all of its resources.
-    pub fn on_master_done(&mut self, job: u32, code: u8) {
+    pub fn on_master_done(&mut self, job: JobId, code: u8) {
         let host_count =
             self.service.as_mut().and_then(|service| service.placed_host_counts.remove(&job));
         if let Some(host_count) = host_count {
@@ -188,7 +189,7 @@ impl Daemon {
         }
     }
 
-    fn release_hosts(&mut self, job: u32, code: u8, host_count: u32) {
+    fn release_hosts(&mut self, job: JobId, code: u8, host_count: u32) {
         self.step_server(cluster::ClusterEvent::Finished { job, code });
         self.step_server(cluster::ClusterEvent::Released {
             job,

@@ -10,9 +10,10 @@ use score_job::host::usage::forward_cost;
 use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
+use score_proto::ids::{HostId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{Login, ServerMessage, UserRequest};
-use score_proto::peer_message::{HostId, PeerMessage, SERVER, User};
+use score_proto::peer_message::{PeerMessage, SERVER, User};
 
 use super::super::local_listener::AcceptedClient;
 use super::super::session::ClientSession;
@@ -20,7 +21,7 @@ use super::super::session_state::{LoggedInUser, LoginClaim, SessionState};
 use super::super::{Daemon, TokenOwner};
 use super::vouchers::renewal_time;
 use super::{LogTopic, Role, Service, info};
-use score_job::jobs::ClientJob;
+use score_job::jobs::{ClientJob, SessionKey};
 
 /// Clients without login at the same time, if the daemon may have enough descriptors. Each costs a
 /// descriptor and some KiB. A burst of a quarter as many scruns of one user loses none, however
@@ -63,7 +64,7 @@ const MAX_USER_NAME_LEN: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct UnauthenticatedClient {
     connected_at: Instant,
-    session_key: usize,
+    session_key: SessionKey,
     uid: u32,
 }
 
@@ -160,7 +161,7 @@ impl Daemon {
     }
 
     fn add_client(&mut self, client: AcceptedClient) {
-        let session_key = self.next_token;
+        let session_key = SessionKey(self.next_token);
         let token = self.allocate_token(TokenOwner::Session(session_key));
         let AcceptedClient { socket, credentials } = client;
         match ClientSession::unauthenticated(socket, credentials, self.poll.registry(), token) {
@@ -301,7 +302,7 @@ impl Daemon {
     }
 
     /// A client logs in.
-    pub fn log_in(&mut self, session_key: usize, login: Login) {
+    pub fn log_in(&mut self, session_key: SessionKey, login: Login) {
         let Some(service) = &mut self.service else {
             return self.refuse(
                 ClientJob::session_itself(session_key),
@@ -327,7 +328,7 @@ impl Daemon {
     }
 
     /// The user of a session has been verified.
-    pub(super) fn accept_login(&mut self, session_key: usize, owner: Owner) {
+    pub(super) fn accept_login(&mut self, session_key: SessionKey, owner: Owner) {
         let Some(service) = &mut self.service else { return };
         let Some(session) = self.sessions.get_mut(session_key) else { return };
         let Owner { uid, gid, name, voucher, .. } = owner.clone();
@@ -339,7 +340,7 @@ impl Daemon {
         if service.verbose {
             info(&format!("uid {uid} has logged in"));
         }
-        let id = |host, incarnation| SessionId { host, incarnation, number: session_key as u64 };
+        let id = |host, incarnation| SessionId { host, incarnation, number: session_key.number() };
         match &service.role {
             Role::Server(cluster) => {
                 let id = id(SERVER, cluster.server_incarnation());
@@ -355,14 +356,18 @@ impl Daemon {
             Role::Host(member) => {
                 let id = id(member.host().unwrap_or(SERVER), member.incarnation());
                 session.log_in(SessionState::Forwarded(LoggedInUser { owner, id }));
-                let session = session_key as u64;
+                let session = session_key.number();
                 self.send_to_host(SERVER, PeerMessage::Login { session, voucher });
             }
         }
     }
 
     /// Forwards a message to the server.
-    pub fn forward_to_server(&mut self, session_key: usize, message: &JobMessage<UserRequest>) {
+    pub fn forward_to_server(
+        &mut self,
+        session_key: SessionKey,
+        message: &JobMessage<UserRequest>,
+    ) {
         match frame::encode_datagram(message) {
             Ok(body) => {
                 let cost = forward_cost(body.len());
@@ -372,7 +377,7 @@ impl Daemon {
                     session.on_forwarded(cost);
                     self.usage.on_forwarded(uid, cost);
                 }
-                let session = session_key as u64;
+                let session = session_key.number();
                 self.send_to_host(SERVER, PeerMessage::SessionClientMessage { session, body });
             }
             Err(error) => {
@@ -405,7 +410,7 @@ impl Daemon {
                 }
             }
             PeerMessage::ForwardCredit { session, cost } if from == SERVER => {
-                let local_key = usize::try_from(session).ok();
+                let local_key = SessionKey::from_number(session);
                 if let Some(session) = local_key.and_then(|key| self.sessions.get_mut(key))
                     && let Some(uid) = session.uid()
                 {
@@ -414,7 +419,7 @@ impl Daemon {
                 }
             }
             PeerMessage::SessionServerMessage { session, body } if from == SERVER => {
-                let local_key = usize::try_from(session).ok();
+                let local_key = SessionKey::from_number(session);
                 let local_session =
                     local_key.and_then(|session_key| self.sessions.get_mut(session_key));
                 if let (Some(local_session), Ok(message)) =
@@ -429,7 +434,7 @@ impl Daemon {
             {
                 Some(remote) => remote.mark_closed(),
                 None if from == SERVER => {
-                    let session_key = usize::try_from(session).unwrap_or(usize::MAX);
+                    let Some(session_key) = SessionKey::from_number(session) else { return };
                     if self.sessions.get(session_key).is_some_and(ClientSession::is_forwarded) {
                         self.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
                     }
@@ -459,7 +464,7 @@ impl Daemon {
                 return self.send_to_host(from, PeerMessage::SessionEnded { session, reason });
             }
         };
-        let session_key = self.next_token;
+        let session_key = SessionKey(self.next_token);
         self.next_token += 1;
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
@@ -508,21 +513,27 @@ impl Daemon {
     }
 
     /// The key of a session, by its cluster-wide id.
-    pub(super) fn session_key(&self, id: SessionId) -> Option<usize> {
+    pub(super) fn session_key(&self, id: SessionId) -> Option<SessionKey> {
         let service = self.service.as_ref()?;
         match id.host {
-            SERVER => usize::try_from(id.number).ok(),
+            SERVER => SessionKey::from_number(id.number),
             host => service.remote_sessions.get(&(host, id.number)).copied(),
         }
     }
 
     /// The job with this tag in a session, by the session's cluster-wide id.
-    pub(super) fn client_job(&self, id: SessionId, tag: u64) -> Option<ClientJob> {
+    pub(super) fn client_job(&self, id: SessionId, tag: SessionJobId) -> Option<ClientJob> {
         let session_key = self.session_key(id)?;
-        Some(ClientJob { session_key, job: u32::try_from(tag).ok()? })
+        Some(ClientJob { session_key, job: tag })
     }
 
-    pub(super) fn refuse_client_job(&mut self, id: SessionId, tag: u64, reason: &str, code: u8) {
+    pub(super) fn refuse_client_job(
+        &mut self,
+        id: SessionId,
+        tag: SessionJobId,
+        reason: &str,
+        code: u8,
+    ) {
         if let Some(client_job) = self.client_job(id, tag) {
             self.refuse(client_job, reason.to_owned(), code);
         }
@@ -537,13 +548,14 @@ mod tests {
     fn the_user_with_the_most_clients_loses_the_oldest_ones_that_are_old_enough() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
+        let key = |ms| SessionKey(ms as usize);
         let client =
-            |uid, ms| UnauthenticatedClient { connected_at: at(ms), session_key: ms as usize, uid };
+            |uid, ms| UnauthenticatedClient { connected_at: at(ms), session_key: key(ms), uid };
         let mut clients: Vec<_> = (0..5).map(|ms| client(1, ms)).collect();
         clients.push(client(2, 0));
         let keys = |old_enough| -> Vec<(u32, usize)> {
             let evicted = evicted(clients.clone(), old_enough);
-            evicted.iter().map(|client| (client.uid, client.session_key)).collect()
+            evicted.iter().map(|client| (client.uid, client.session_key.0)).collect()
         };
         assert_eq!(keys(at(2)), [(1, 0), (1, 1), (1, 2)]);
         let Some(before) = start.checked_sub(Duration::from_millis(1)) else { return };
@@ -551,7 +563,9 @@ mod tests {
         clients.extend((10..1000).map(|ms| client(3, ms)));
         let evicted = evicted(clients, at(1000));
         assert_eq!(evicted.len(), MAX_EVICTED_PER_TICK);
-        assert!(evicted.iter().all(|client| client.uid == 3 && client.session_key < 200));
+        assert!(
+            evicted.iter().all(|client| client.uid == 3 && client.session_key < SessionKey(200))
+        );
     }
 
     #[test]

@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use score_job::cluster::{self, tree_member};
-use score_job::jobs::Input;
+use score_job::jobs::{Input, LinkId};
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_SERVER_LOST;
+use score_proto::ids::HostId;
 use score_proto::message::Level;
-use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
+use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
 
 use super::super::{Daemon, TokenOwner};
 use super::{LogTopic, Role, info, warn};
@@ -20,7 +21,7 @@ const RESET_GRACE: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// A message about the cluster has been received over a link.
-    pub fn on_cluster_message(&mut self, link_id: usize, message: PeerMessage) {
+    pub fn on_cluster_message(&mut self, link_id: LinkId, message: PeerMessage) {
         let Some(service) = &mut self.service else { return };
         let name = self.peers.as_ref().and_then(|peers| peers.name_of(link_id));
         let from = name.and_then(|name| service.host_named(name));
@@ -41,7 +42,8 @@ impl Daemon {
             },
             PeerMessage::Hello(_) | PeerMessage::Order { .. } | PeerMessage::Report { .. } => {}
             message => {
-                let from = from.unwrap_or(HostId::MAX);
+                // No host has this number. A daemon that does not know its own joins by its name.
+                let from = from.unwrap_or(HostId(u32::MAX));
                 match service.is_server() {
                     true => self.step_server(cluster::ClusterEvent::Received { from, message }),
                     false => self.step_member(tree_member::MemberEvent::Received { from, message }),
@@ -132,7 +134,7 @@ impl Daemon {
                 self.on_job_ended(self.client_job(session, tag), job, reason);
             }
             ClusterAction::SessionClosed { session, reason } => {
-                self.refuse_client_job(session, SESSION_JOB.into(), &reason, 2);
+                self.refuse_client_job(session, SESSION_JOB, &reason, 2);
             }
             ClusterAction::Log(line) => warn(&line),
         }
@@ -212,6 +214,7 @@ impl Daemon {
     /// Sends a message over the link to a host. If there is none, the host is dialled.
     pub fn send_to_host(&mut self, to: HostId, message: PeerMessage) {
         let token = self.allocate_token(TokenOwner::Peer);
+        let new_link = LinkId(token.0);
         let (Some(service), Some(peers)) = (&mut self.service, &mut self.peers) else { return };
         let Some(name) = service.name(to).map(str::to_owned) else { return };
         let link_id = match peers.link_to(&name) {
@@ -228,12 +231,12 @@ impl Daemon {
                 known_address.ok_or_else(|| "its address is not known".to_owned()).and_then(
                     |address| {
                         let dialled = peers.dial(address, Some(name.clone()), registry, token);
-                        dialled.map(|()| token.0).map_err(|error| format!("{address}: {error}"))
+                        dialled.map(|()| new_link).map_err(|error| format!("{address}: {error}"))
                     },
                 )
             }
         };
-        if link_id != Ok(token.0) {
+        if link_id != Ok(new_link) {
             self.token_owners.remove(&token);
         }
         match link_id {

@@ -49,7 +49,9 @@ use mio::unix::SourceFd;
 use score_job::cluster::tree_member::{self, Member};
 use score_job::cluster::{self, ClusterLimits, ServerState, SessionId, Timeouts};
 use score_job::host::turn_times::{TurnClock, TurnPhase};
-use score_proto::peer_message::{HostId, Incarnation, SERVER};
+use score_job::jobs::SessionKey;
+use score_proto::ids::{HostId, JobId};
+use score_proto::peer_message::{Incarnation, SERVER};
 use score_tree::key::Key;
 
 use super::local_listener::LocalListener;
@@ -114,12 +116,12 @@ pub struct Service {
     /// The addresses of the daemons of other hosts, as far as they are known.
     host_addresses: HashMap<HostId, SocketAddr>,
     /// In the server: sessions of other hosts, by host and number there, with their key here.
-    remote_sessions: HashMap<(HostId, u64), usize>,
+    remote_sessions: HashMap<(HostId, u64), SessionKey>,
     /// In the server: the cost of handled messages, by the host that has forwarded them and its
     /// number of the session.
     forward_credits: HashMap<(HostId, u64), u64>,
     /// The number of hosts of each job that was placed.
-    placed_host_counts: HashMap<u32, u32>,
+    placed_host_counts: HashMap<JobId, u32>,
     /// Hosts that could not be reached and that have to be reported to the cluster state machine.
     unreachable_hosts: Vec<(HostId, String)>,
     /// In the server only.
@@ -179,7 +181,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         let with_address = |error: io::Error| to_error(format!("{}: {error}", config.address));
         daemon.peers = Some(peers.map_err(with_address)?);
     }
-    let is_server = config.local_index == SERVER as usize;
+    let is_server = config.local_index == SERVER.index();
     let page = options.page.address().filter(|_| is_server);
     let registry = daemon.poll.registry();
     let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
@@ -192,7 +194,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     daemon.latency_hold.prepare();
     keeper_start::become_daemon(user).map_err(to_error)?;
     let job_id_allocator = is_server.then(JobIdAllocator::load);
-    let slots = (0..).zip(&config.hosts).map(|(host_id, host)| (host_id, host.slots));
+    let slots = (0..).map(HostId).zip(&config.hosts).map(|(id, host)| (id, host.slots));
     daemon.set_host_slots(slots.collect());
     let role =
         initial_role(&config, daemon.peers.as_ref().map(Peers::incarnation), &job_id_allocator)?;
@@ -313,12 +315,12 @@ impl Service {
     }
 
     fn name(&self, host: HostId) -> Option<&str> {
-        Some(&self.config.hosts.get(host as usize)?.name)
+        Some(&self.config.hosts.get(host.index())?.name)
     }
 
     pub fn host_named(&self, name: &str) -> Option<HostId> {
         let index = self.config.hosts.iter().position(|host| host.name == name)?;
-        HostId::try_from(index).ok()
+        u32::try_from(index).ok().map(HostId)
     }
 
     /// Messages of a session were handled that its host has forwarded.

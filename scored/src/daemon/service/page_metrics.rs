@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use score_job::cluster::{JobId, MonotonicTime};
+use score_job::cluster::MonotonicTime;
 use score_job::jobs::Input;
 use score_job::metrics_subscribers::Subscriber;
 use score_monitor::{JobView, Metric, Process};
+use score_proto::ids::JobId;
 use score_proto::observation::Metrics;
 
 use super::super::Daemon;
@@ -167,13 +168,20 @@ mod tests {
 
     #[test]
     fn jobs_are_watched_as_long_as_the_page_has_readers() {
+        let [three, four, five] = [3, 4, 5].map(JobId);
         let mut page_metrics = PageMetrics::default();
         assert_eq!(page_metrics.deadline(at(5)), None);
         page_metrics.on_page_request(1000, at(5), at(5));
         assert_eq!(page_metrics.deadline(at(5)), Some(Duration::ZERO));
         page_metrics.tick(at(5));
-        assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::from([3, 4])), (vec![3, 4], vec![]));
-        assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::from([4, 5])), (vec![5], vec![3]));
+        assert_eq!(
+            page_metrics.set_watched_jobs(&BTreeSet::from([three, four])),
+            (vec![three, four], vec![])
+        );
+        assert_eq!(
+            page_metrics.set_watched_jobs(&BTreeSet::from([four, five])),
+            (vec![five], vec![three])
+        );
         assert_eq!(page_metrics.deadline(at(5)), Some(SAMPLE_INTERVAL));
         // A scraper requests rarely, the page often: the longer time takes effect.
         page_metrics.on_page_request(1000, at(6), at(60));
@@ -182,14 +190,14 @@ mod tests {
         assert_eq!(page_metrics.readers.len(), 1);
         page_metrics.tick(at(66));
         assert!(page_metrics.readers.is_empty() && page_metrics.deadline(at(66)).is_some());
-        assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::new()), (vec![], vec![4, 5]));
+        assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::new()), (vec![], vec![four, five]));
         assert_eq!(page_metrics.deadline(at(67)), None);
     }
 
     #[test]
     fn the_trend_is_the_mean_of_all_processes_of_a_minute() {
         let mut page_metrics = PageMetrics::default();
-        page_metrics.set_watched_jobs(&BTreeSet::from([3]));
+        page_metrics.set_watched_jobs(&BTreeSet::from([JobId(3)]));
         let second_ns = 1_000_000_000;
         for now in 1..=70 {
             let node = |node: u32, busy_ns| NodeMetrics {
@@ -200,12 +208,12 @@ mod tests {
                 ..NodeMetrics::default()
             };
             let nodes = vec![node(0, 0), node(1, now * second_ns)];
-            page_metrics.update(3, &Metrics { hosts: Vec::new(), nodes }, at(now));
-            page_metrics.update(4, &Metrics::default(), at(now));
+            page_metrics.update(JobId(3), &Metrics { hosts: Vec::new(), nodes }, at(now));
+            page_metrics.update(JobId(4), &Metrics::default(), at(now));
             page_metrics.tick(at(now));
         }
-        let metrics = page_metrics.job(3).unwrap();
+        let metrics = page_metrics.job(JobId(3)).unwrap();
         assert_eq!((metrics.trend.len(), metrics.trend[59][0]), (HISTORY_SAMPLES, 500));
-        assert!(page_metrics.job(4).is_none());
+        assert!(page_metrics.job(JobId(4)).is_none());
     }
 }

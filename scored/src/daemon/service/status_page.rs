@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
+use score_job::cluster::MonotonicTime;
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
-use score_job::cluster::{JobId, MonotonicTime};
 use score_job::host::turn_times::TurnClock;
 use score_job::jobs::GangDriver;
+use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
 use score_proto::message::ServerMessage;
 use score_proto::peer_message::SERVER;
@@ -162,12 +163,12 @@ impl Service {
         clock: Option<&TurnClock>,
     ) -> Option<StatusView<'_>> {
         let (Role::Server(cluster), Some(page)) = (&self.role, &self.page) else { return None };
-        let hosts = (0..).zip(&self.config.hosts).map(|(host_id, host)| HostView {
+        let hosts = (0..).map(HostId).zip(&self.config.hosts).map(|(id, host)| HostView {
             name: &host.name,
             slots: host.slots,
-            up: cluster.is_up(host_id),
+            up: cluster.is_up(id),
         });
-        let allocations: HashMap<JobId, Vec<(u32, u32)>> = cluster
+        let allocations: HashMap<JobId, Vec<(HostId, u32)>> = cluster
             .list()
             .map(|job| {
                 let job_allocations =
@@ -263,9 +264,9 @@ fn longest_recent_turn(permit: &StatisticsPermit, clock: &TurnClock) -> Duration
 }
 
 /// The processes of a job on these hosts.
-fn processes(metrics: &JobMetrics, allocations: &[(u32, u32)]) -> Vec<ProcessView> {
+fn processes(metrics: &JobMetrics, allocations: &[(HostId, u32)]) -> Vec<ProcessView> {
     let process = |one: &score_monitor::Process| ProcessView {
-        host: allocations.get(one.totals.host as usize).map_or(u32::MAX, |(host, _)| *host),
+        host: allocations.get(one.totals.host.index()).map_or(HostId(u32::MAX), |(host, _)| *host),
         total: one.totals,
         shares: metrics.shares(one),
         messages: one.messages() as u64,

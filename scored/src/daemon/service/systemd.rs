@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
+use score_proto::ids::HostId;
+
 use super::super::Daemon;
 use super::{Role, Service, warn};
 
@@ -78,7 +80,8 @@ impl Service {
         let Role::Server(cluster) = &self.role else {
             return format!("host of the server {}", self.config.server);
         };
-        let up = (0..).zip(&self.config.hosts).filter(|(host, _)| cluster.is_up(*host)).count();
+        let up =
+            (0..).map(HostId).zip(&self.config.hosts).filter(|(id, _)| cluster.is_up(*id)).count();
         let jobs = cluster.job_count();
         format!("server: {up} of {} hosts up, jobs: {jobs}", self.config.hosts.len())
     }

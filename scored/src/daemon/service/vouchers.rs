@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use score_keeper::voucher::Voucher;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
+use score_proto::ids::HostId;
 use score_proto::job_control::{Limit, Owner};
 use score_proto::message::OsBytes;
 use score_proto::peer_message::PeerMessage;
-use score_proto::peer_message::{HostId, SERVER};
+use score_proto::peer_message::SERVER;
 
 use super::super::Daemon;
 use super::super::host_job::HostJob;
@@ -17,7 +18,7 @@ use super::super::session::ClientSession;
 use super::super::session_state::LoginClaim;
 use super::{LogTopic, warn};
 use crate::sys::wall_clock::unix_seconds;
-use score_job::jobs::ClientJob;
+use score_job::jobs::{ClientJob, SessionKey};
 
 /// How soon a renewal is tried again that has failed.
 const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_secs(30);
@@ -50,13 +51,13 @@ pub fn renewal_time(voucher: &[u8], now: Instant) -> Instant {
 
 impl Daemon {
     /// Requests a voucher for a client that wants to log in.
-    pub(super) fn request_voucher(&mut self, session_key: usize, claim: LoginClaim) {
+    pub(super) fn request_voucher(&mut self, session_key: SessionKey, claim: LoginClaim) {
         let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(session_key))
         else {
             return;
         };
         let Some(socket) = session.local_socket() else { return };
-        let requested = keeper.borrow_mut().vouch(session_key as u64, socket);
+        let requested = keeper.borrow_mut().vouch(session_key.number(), socket);
         session.set_claim(claim);
         match requested {
             Ok(()) => {}
@@ -88,7 +89,7 @@ impl Daemon {
     }
 
     fn on_vouch_result(&mut self, result: VouchResult) {
-        let session_key = usize::try_from(result.session).unwrap_or(usize::MAX);
+        let Some(session_key) = SessionKey::from_number(result.session) else { return };
         match result.voucher.and_then(owner_of) {
             Ok(owner) => self.complete_login(session_key, owner),
             Err(reason) => {
@@ -101,7 +102,7 @@ impl Daemon {
         }
     }
 
-    fn complete_login(&mut self, session_key: usize, owner: Owner) {
+    fn complete_login(&mut self, session_key: SessionKey, owner: Owner) {
         let session = self.sessions.get_mut(session_key);
         let Some(claim) = session.and_then(|session| session.take_claim()) else { return };
         let has_claimed = claim.name.0.is_empty() || claim.name == owner.name;
@@ -118,7 +119,7 @@ impl Daemon {
     }
 
     /// Refuses a login: the last message of its session.
-    pub(super) fn refuse_login(&mut self, session_key: usize, reason: &str, code: u8) {
+    pub(super) fn refuse_login(&mut self, session_key: SessionKey, reason: &str, code: u8) {
         let session = self.sessions.get_mut(session_key);
         session.map(|session| session.take_claim());
         let reason = format!("login refused: {reason}");
@@ -133,13 +134,13 @@ impl Daemon {
         }
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         let sessions = self.sessions.iter().filter(|(_, session)| is_due(session.renewal_at()));
-        let due: Vec<usize> = sessions.map(|(session_key, _)| session_key).collect();
+        let due: Vec<SessionKey> = sessions.map(|(session_key, _)| session_key).collect();
         due.into_iter().for_each(|session_key| self.renew_voucher(session_key, now));
         self.next_renewal_at =
             self.sessions.iter().filter_map(|(_, session)| session.renewal_at()).min();
     }
 
-    fn renew_voucher(&mut self, session_key: usize, now: Instant) {
+    fn renew_voucher(&mut self, session_key: SessionKey, now: Instant) {
         let (Some(keeper), Some(session)) = (&self.keeper, self.sessions.get_mut(session_key))
         else {
             return;
@@ -152,7 +153,7 @@ impl Daemon {
                 let is_forwarded = session.is_forwarded();
                 session.set_voucher(voucher.clone(), Some(renewal_time(&voucher, now)));
                 if is_forwarded {
-                    let session = session_key as u64;
+                    let session = session_key.number();
                     self.send_to_host(SERVER, PeerMessage::RenewVoucher { session, voucher });
                 }
             }

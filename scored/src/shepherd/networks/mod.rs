@@ -13,6 +13,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use score_pm::{ContextRef, Counters, Device};
 use score_proto::frame;
+use score_proto::ids::JobHostId;
 use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{JobSpec, Level, NetworkDevice, NetworkSet};
 use score_proto::nodeset::NodeSet;
@@ -181,7 +182,7 @@ impl NetworkSetDevices {
         offers: &[&TransportOffer],
         oversubscribed: bool,
     ) -> Result<(), String> {
-        let Some(local_offer) = offers.get(placement.self_host as usize) else { return Ok(()) };
+        let Some(local_offer) = offers.get(placement.self_host.index()) else { return Ok(()) };
         let mut nodes = [NodeSet::new(), NodeSet::new()];
         for (host, offer) in placement.hosts.iter().zip(offers) {
             if !std::ptr::eq(offer, local_offer) {
@@ -397,7 +398,7 @@ fn decode_offers<'a>(
     sets: usize,
 ) -> Result<Vec<(&'a str, Vec<TransportOffer>)>, String> {
     let host_offers =
-        |(host, host_placement): (u32, &'a score_proto::job_control::HostPlacement)| {
+        |(host, host_placement): (JobHostId, &'a score_proto::job_control::HostPlacement)| {
             let host_address = peers.iter().find(|peer| peer.host == host);
             let name = host_placement.name.as_str();
             let host_address =
@@ -407,5 +408,5 @@ fn decode_offers<'a>(
             let malformed = || format!("host {name}: malformed network addresses");
             Ok((name, offers.ok_or_else(malformed)?))
         };
-    (0..).zip(&placement.hosts).map(host_offers).collect()
+    (0..).map(JobHostId).zip(&placement.hosts).map(host_offers).collect()
 }

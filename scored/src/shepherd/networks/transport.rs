@@ -66,7 +66,7 @@ pub fn set_names(spec: &JobSpec) -> Vec<String> {
 /// This host is not on it.
 pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<TransportPlan, String> {
     let host =
-        spec.hosts.get(placement.self_host as usize).ok_or("this host is not part of the job")?;
+        spec.hosts.get(placement.self_host.index()).ok_or("this host is not part of the job")?;
     let network = host.network(name);
     let network = network.ok_or_else(|| format!("host {} is not on network {name}", host.name))?;
     let address =

@@ -1,15 +1,16 @@
 //! The simulated loops of server and daemons, and the simulated users.
 
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
-use score_proto::peer_message::{HostId, Incarnation, SERVER, User};
+use score_proto::peer_message::{Incarnation, SERVER, User};
 
 use super::{
     DETECTION_BOUND, MEMORY, Master, Message, Observed, Random, RunningShare, SimEvent, Simulation,
     TIMEOUTS,
 };
-use crate::cluster::{ClusterAction, ClusterEvent, JobId, JobRequest, MonotonicTime, SessionId};
+use crate::cluster::{ClusterAction, ClusterEvent, JobRequest, MonotonicTime, SessionId};
 
 impl Simulation {
     // The daemon's side of jobs.
@@ -21,8 +22,8 @@ impl Simulation {
         incarnation: Incarnation,
         run_time: MonotonicTime,
     ) {
-        let slots = self.config.hosts[host as usize].slots * self.config.rows;
-        let found = &mut self.hosts[host as usize];
+        let slots = self.config.hosts[host.index()].slots * self.config.rows;
+        let found = &mut self.hosts[host.index()];
         if found.member.as_ref().is_none_or(|member| member.incarnation() != incarnation) {
             return self.send(host, SERVER, Message::ShareReleased { job, share, did_run: false });
         }
@@ -38,11 +39,11 @@ impl Simulation {
         let is_slow = self.random.chance(20);
         let delay =
             if is_slow { self.random.time(20, 8000) } else { MonotonicTime::from_millis(20) };
-        let found = &mut self.hosts[host as usize];
+        let found = &mut self.hosts[host.index()];
         let generation = found.generation;
         let jobs: Vec<_> = found.running_shares.keys().copied().collect();
         for job in jobs {
-            self.hosts[host as usize].running_shares.get_mut(&job).unwrap().killed = true;
+            self.hosts[host.index()].running_shares.get_mut(&job).unwrap().killed = true;
             self.schedule(self.now + delay, SimEvent::ShareEnded { host, generation, job });
         }
     }
@@ -102,7 +103,7 @@ impl Simulation {
                 for (index, share) in (0..).zip(&shares) {
                     let server = self.server.as_ref().unwrap();
                     assert!(server.is_up(share.host), "job {job} on c{}", share.host);
-                    let host = &server.hosts[share.host as usize];
+                    let host = &server.hosts[share.host.index()];
                     assert!(share.procs <= host.config.slots && host.promised_memory <= MEMORY);
                     let incarnation = incarnations[index as usize];
                     let procs = share.procs;
@@ -164,7 +165,7 @@ impl Simulation {
     fn check_end(
         &mut self,
         session: SessionId,
-        tag: u64,
+        tag: SessionJobId,
         code: Option<u8>,
         reason: Option<String>,
     ) {
@@ -242,7 +243,7 @@ impl Simulation {
     }
 
     pub fn submit(&mut self, session: SessionId) {
-        let tag = self.unique_id();
+        let tag = SessionJobId(self.unique_id() as u32);
         let host_count = self.hosts.len() as u64;
         let shape = match self.random.below(5) {
             0 => AllocationRequest::HostsByProcs {
@@ -290,10 +291,10 @@ impl Simulation {
             return false;
         }
         let free_slots = |pool: Option<&NodeSet>| {
-            let allowed = |host: &HostId| pool.is_none_or(|pool| pool.contains(*host));
-            let hosts = (0..).zip(&server.hosts).filter(|(number, _)| allowed(number));
-            let usable = hosts.filter(|(number, host)| {
-                server.is_up(*number) && host.config.spare_for.is_empty() && !host.config.defect
+            let allowed = |host: &HostId| pool.is_none_or(|pool| pool.contains(host.0));
+            let hosts = (0..).map(HostId).zip(&server.hosts).filter(|(id, _)| allowed(id));
+            let usable = hosts.filter(|(id, host)| {
+                server.is_up(*id) && host.config.spare_for.is_empty() && !host.config.defect
             });
             let fits = usable.filter(|(_, host)| host.promised_memory + request.memory <= MEMORY);
             let free = fits.map(|(_, host)| {
