@@ -5,12 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
-    ElementSpec, HostSpec, Input, JobSpec, Login, OsBytes, Output, ProgramKind, ServerMessage,
-    StageSpec,
+    ElementSpec, HostSpec, Input, JobSpec, Login, OsBytes, Output, ProgramKind, StageSpec,
 };
+use score_proto::server_message::{ConversationAnswer, SessionAnswer, SessionMessage};
 use serde::Serialize;
 
 /// No reply takes longer unless something hangs.
@@ -66,11 +66,27 @@ impl Client {
         self.socket.write_all(&frame).map_err(io_error)
     }
 
+    /// Waits for the next answer to a request.
+    ///
+    /// # Errors
+    /// As [`Self::receive`], and if scored refuses the session.
+    pub fn receive_answer<A: ConversationAnswer>(&mut self) -> Result<A, String> {
+        loop {
+            match self.receive()? {
+                SessionMessage::Answer(answer) => return Ok(answer),
+                SessionMessage::Session(SessionAnswer::Refused { reason, .. }) => {
+                    return Err(reason);
+                }
+                SessionMessage::Session(_) => {}
+            }
+        }
+    }
+
     /// Waits for the next message.
     ///
     /// # Errors
     /// If scored has closed the connection, or sends nothing for long.
-    pub fn receive(&mut self) -> Result<JobMessage<ServerMessage>, String> {
+    pub fn receive<A: ConversationAnswer>(&mut self) -> Result<SessionMessage<A>, String> {
         loop {
             if let Some(received) = self.decoder.next().map_err(|error| error.to_string())? {
                 return Ok(received);

@@ -10,9 +10,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{User, getuid};
-use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
-use score_proto::message::{ConsoleRequest, Login, OsBytes, ServerMessage, UserRequest};
+use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
+use score_proto::server_message::{ConsoleAnswer, ConsoleReply, SessionAnswer, SessionMessage};
 
 /// The time in which a reply must arrive.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,11 +28,13 @@ pub struct QueryStream {
     last_received_at: Instant,
 }
 
-/// The result of waiting for a reply.
+/// The result of waiting for a reply whose parts are `A`.
 #[derive(Debug)]
-pub enum Reply {
-    /// A message.
-    Message(ServerMessage),
+pub enum Reply<A> {
+    /// A part of the reply.
+    Answer(A),
+    /// A line for the user, without newline.
+    Notice(String),
     /// No message yet.
     Pending,
     /// The reply is complete.
@@ -87,35 +90,41 @@ impl QueryStream {
         })
     }
 
-    /// The next message of the reply; `None` if the reply is complete.
+    /// The next part of the reply; `None` if the reply is complete.
     ///
     /// # Errors
     /// One line: the request is refused, or the connection is lost.
-    pub fn next_reply(&mut self) -> Result<Option<ServerMessage>, String> {
+    pub fn next_reply<A: TryFrom<ConsoleAnswer>>(&mut self) -> Result<Option<A>, String> {
         loop {
             match self.next_reply_within(REPLY_TIMEOUT)? {
-                Reply::Message(message) => return Ok(Some(message)),
-                Reply::Pending => {}
+                Reply::Answer(answer) => return Ok(Some(answer)),
+                Reply::Notice(_) | Reply::Pending => {}
                 Reply::End => return Ok(None),
             }
         }
     }
 
-    /// The next message of the reply, if it arrives within `timeout`.
+    /// The next part of the reply, if it arrives within `timeout`.
     ///
     /// # Errors
     /// As [`QueryStream::next_reply`].
-    pub fn next_reply_within(&mut self, timeout: Duration) -> Result<Reply, String> {
+    pub fn next_reply_within<A: TryFrom<ConsoleAnswer>>(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Reply<A>, String> {
         loop {
             match self.decoder.next().map_err(|error| format!("from scored: {error}"))? {
-                Some(JobMessage { message: ServerMessage::Hello { .. }, .. }) => {}
-                Some(JobMessage { message: ServerMessage::Refused { reason, .. }, .. }) => {
-                    return Err(reason);
+                Some(SessionMessage::Session(answer)) => match answer {
+                    SessionAnswer::Hello { .. } => {}
+                    SessionAnswer::Refused { reason, .. } => return Err(reason),
+                    SessionAnswer::Notice { text, .. } => return Ok(Reply::Notice(text)),
+                },
+                Some(SessionMessage::Answer(reply)) => {
+                    return Ok(match reply {
+                        ConsoleReply::Answer(answer) => Reply::Answer(answer),
+                        ConsoleReply::Finished { .. } => Reply::End,
+                    });
                 }
-                Some(JobMessage { message: ServerMessage::Finished(_), .. }) => {
-                    return Ok(Reply::End);
-                }
-                Some(JobMessage { message, .. }) => return Ok(Reply::Message(message)),
                 None if self.is_readable(timeout)? => self.read()?,
                 None => return Ok(Reply::Pending),
             }

@@ -44,7 +44,7 @@ fn ended(element: &mut Element, nodes: impl Into<NodeSet>, status: Status) -> Ve
 
 fn text(action: &MasterAction) -> &str {
     match action {
-        MasterAction::ToClient(score_proto::message::ServerMessage::Notice { text, .. }) => text,
+        MasterAction::ToClient(score_proto::server_message::JobAnswer::Notice { text, .. }) => text,
         other => panic!("{other:?}"),
     }
 }

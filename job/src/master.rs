@@ -12,10 +12,11 @@ use score_proto::job_control::{
     Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::{
-    JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ServerMessage, StageSpec,
+    JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, StageSpec,
 };
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
+use score_proto::server_message::JobAnswer;
 
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
@@ -60,7 +61,7 @@ pub enum MasterEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterAction {
     /// Send this to scrun.
-    ToClient(ServerMessage),
+    ToClient(JobAnswer),
     /// Send these metrics to all other subscribers.
     Metrics(Metrics),
     /// Send this to the hosts.
@@ -138,7 +139,7 @@ fn stage_programs(spec: &JobSpec) -> Vec<Vec<(String, ProgramKind)>> {
 
 /// A line for the user.
 pub(super) fn notice(level: Level, text: String) -> MasterAction {
-    MasterAction::ToClient(ServerMessage::Notice { level, text })
+    MasterAction::ToClient(JobAnswer::Notice { level, text })
 }
 
 impl JobMaster {
@@ -224,8 +225,8 @@ impl JobMaster {
         self.send_order(Order::Job(order));
     }
 
-    fn send_to_client(&mut self, message: ServerMessage) {
-        self.actions.push(MasterAction::ToClient(message));
+    fn send_to_client(&mut self, answer: JobAnswer) {
+        self.actions.push(MasterAction::ToClient(answer));
     }
 
     fn with_gang(&mut self, change: impl FnOnce(&mut Scheduling) -> Option<GangRequest>) {
@@ -320,7 +321,7 @@ impl JobMaster {
     fn publish_metrics(&mut self, metrics: Metrics) {
         let (scrun, others) = self.subscribers.client_and_others();
         if scrun {
-            self.send_to_client(ServerMessage::Metrics(metrics.clone()));
+            self.send_to_client(JobAnswer::Metrics(metrics.clone()));
         }
         if others {
             self.actions.push(MasterAction::Metrics(metrics));
@@ -349,18 +350,18 @@ impl JobMaster {
     fn on_file_request(&mut self, FileRequest { hash, offset, length }: FileRequest) {
         if self.state == State::Starting {
             self.requested_file_bytes = self.requested_file_bytes.saturating_add(length);
-            self.send_to_client(ServerMessage::FileRequest { hash, offset, length });
+            self.send_to_client(JobAnswer::FileRequest { hash, offset, length });
         }
     }
 
     fn on_output_report(&mut self, report: OutputReport) {
         match report {
             OutputReport::Text { host, stream, bytes, is_partial_line: _ } => {
-                self.send_to_client(ServerMessage::Output { host, stream, bytes });
+                self.send_to_client(JobAnswer::Output { host, stream, bytes });
             }
             OutputReport::Flush { host, token } => {
                 self.pending_flushes.insert(self.next_flush, (host, token));
-                self.send_to_client(ServerMessage::Flush(self.next_flush));
+                self.send_to_client(JobAnswer::Flush(self.next_flush));
                 self.next_flush += 1;
             }
             OutputReport::Drained => {
@@ -385,10 +386,10 @@ impl JobMaster {
             }
             JobReport::JobFailed { code, reason } => self.on_lost(code, reason),
             JobReport::Notice { level, text } => {
-                self.send_to_client(ServerMessage::Notice { level, text })
+                self.send_to_client(JobAnswer::Notice { level, text })
             }
-            JobReport::StdinWindow(bytes) => self.send_to_client(ServerMessage::StdinWindow(bytes)),
-            JobReport::StdinClosed => self.send_to_client(ServerMessage::StdinClosed),
+            JobReport::StdinWindow(bytes) => self.send_to_client(JobAnswer::StdinWindow(bytes)),
+            JobReport::StdinClosed => self.send_to_client(JobAnswer::StdinClosed),
             JobReport::Metrics(metrics) => self.publish_metrics(metrics),
             JobReport::Usage(usage) => self.usage.extend(usage),
             JobReport::Finished { elapsed_ns } => self.on_finished(elapsed_ns),
@@ -399,7 +400,7 @@ impl JobMaster {
     fn on_ready(&mut self) {
         let hosts = self.placement.hosts.len() as u32;
         let nodes = self.placement.nodes();
-        self.send_to_client(ServerMessage::Accepted { job: self.number, nodes, hosts });
+        self.send_to_client(JobAnswer::Accepted { job: self.number, nodes, hosts });
         let period_ms = self.subscribers.min_period_ms();
         if period_ms > 0 {
             self.send_job_order(JobOrder::SubscribeMetrics { period_ms });
@@ -609,7 +610,7 @@ impl JobMaster {
         let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Done)
         else {
             // The hosts were not ordered to finish: this state machine is inconsistent.
-            return self.send_to_client(ServerMessage::Finished(JobEnd {
+            return self.send_to_client(JobAnswer::Finished(JobEnd {
                 code: 1,
                 usage: Vec::new(),
                 elapsed_ns,
@@ -617,8 +618,8 @@ impl JobMaster {
         };
         let usage = std::mem::take(&mut self.usage);
         self.send_to_client(match refusal {
-            Some(reason) => ServerMessage::Refused { reason, code },
-            None => ServerMessage::Finished(JobEnd { code, usage, elapsed_ns }),
+            Some(reason) => JobAnswer::Refused { reason, code },
+            None => JobAnswer::Finished(JobEnd { code, usage, elapsed_ns }),
         });
     }
 }

@@ -46,7 +46,7 @@ fn started(shape: &[usize], kind: ProgramKind) -> JobMaster {
     let actions = report(&mut job, READY);
     assert_eq!(
         actions[0],
-        MasterAction::ToClient(ServerMessage::Accepted { job: JobId(7), nodes: NODES, hosts: 2 })
+        MasterAction::ToClient(JobAnswer::Accepted { job: JobId(7), nodes: NODES, hosts: 2 })
     );
     assert_eq!(actions[1..], [MasterAction::Gang(GangRequest::Enter)]);
     assert_eq!(
@@ -76,11 +76,7 @@ fn ended(element: u32, nodes: std::ops::Range<u32>, code: u8) -> Report {
 }
 
 fn finished(code: u8) -> MasterAction {
-    MasterAction::ToClient(ServerMessage::Finished(JobEnd {
-        code,
-        usage: Vec::new(),
-        elapsed_ns: 5,
-    }))
+    MasterAction::ToClient(JobAnswer::Finished(JobEnd { code, usage: Vec::new(), elapsed_ns: 5 }))
 }
 
 #[test]
@@ -136,7 +132,7 @@ fn a_job_refused_by_one_host_starts_on_none() {
     assert_eq!(report(&mut job, refusal()), []);
     let reason = "host right: no room".to_owned();
     let actions = report(&mut job, Report::Job(JobReport::Finished { elapsed_ns: 0 }));
-    assert_eq!(actions, [MasterAction::ToClient(ServerMessage::Refused { reason, code: 2 })]);
+    assert_eq!(actions, [MasterAction::ToClient(JobAnswer::Refused { reason, code: 2 })]);
 }
 
 #[test]
@@ -159,7 +155,7 @@ fn flushes_are_answered_where_they_came_from() {
     let mut job = started(&[1], ProgramKind::Score);
     for (ours, (host, token)) in (0..).zip([(JobHostId(1), 8), (JobHostId(0), 8)]) {
         let actions = report(&mut job, Report::Output(OutputReport::Flush { host, token }));
-        assert_eq!(actions, [MasterAction::ToClient(ServerMessage::Flush(ours))]);
+        assert_eq!(actions, [MasterAction::ToClient(JobAnswer::Flush(ours))]);
     }
     let answer = job.on(MasterEvent::FromClient(JobRequest::Flushed(0)));
     assert_eq!(
@@ -291,7 +287,7 @@ proptest! {
                 matches!(
                     action,
                     MasterAction::ToClient(
-                        ServerMessage::Finished(_) | ServerMessage::Refused { .. }
+                        JobAnswer::Finished(_) | JobAnswer::Refused { .. }
                     )
                 )
             };
@@ -479,7 +475,7 @@ fn scrun_sends_no_more_of_a_program_than_the_hosts_have_requested() {
     let chunk = |len| JobRequest::FileChunk { hash, offset, bytes: vec![1; len] };
     assert_eq!(job.on(MasterEvent::FromClient(chunk(1))), []);
     let request = Report::FileRequest(FileRequest { hash, offset, length: 100 });
-    let message = ServerMessage::FileRequest { hash, offset, length: 100 };
+    let message = JobAnswer::FileRequest { hash, offset, length: 100 };
     assert_eq!(report(&mut job, request), [MasterAction::ToClient(message)]);
     let order = Order::Program(ProgramAnswer::Chunk { hash, offset, bytes: vec![1; 70] });
     assert_eq!(job.on(MasterEvent::FromClient(chunk(70))), [MasterAction::Order(order)]);

@@ -3,7 +3,7 @@
 //! scored serves, and programs use the same model.
 //!
 //! ```text
-//! shepherds --JobReport::Metrics--> scored --ServerMessage::Metrics--> JobView::apply_report
+//! shepherds --JobReport::Metrics--> scored --JobAnswer::Metrics--> JobView::apply_report
 //!                                                              --> processes, hosts
 //! ```
 //!

@@ -1,19 +1,20 @@
 //! The jobs of one session: a connection between scrun and scored carries several at the same time.
 //!
 //! The first frame of each side is the plain greeting ([`Greeting::Hello`],
-//! [`ServerMessage::Hello`]). Its form never changes, so that different versions can refuse each
+//! [`SessionAnswer::Hello`]). Its form never changes, so that different versions can refuse each
 //! other with a clear message. Messages of scored before its greeting are also plain. All later
-//! frames are [`JobMessage`].
+//! frames of the client are [`JobMessage`], and those of scored [`ServerMessage`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::PROTOCOL_VERSION;
 use crate::frame::{self, Decoder, FrameError};
 use crate::ids::SessionJobId;
-use crate::message::{Greeting, JobRequest, ServerMessage, SingleUserRequest, UserRequest};
+use crate::message::{Greeting, JobRequest, SingleUserRequest, UserRequest};
+use crate::server_message::{ConversationAnswer, ServerMessage, SessionAnswer, SessionMessage};
 
-/// The session itself, in place of a job number: a message with it is about all jobs of the
-/// session. [`ServerMessage::Refused`] or [`ServerMessage::Finished`] with it is the last message.
+/// The session itself, in place of a job number: a request with it is about all jobs of the
+/// session.
 pub const SESSION_JOB: SessionJobId = SessionJobId(0);
 
 /// Most jobs of one session at the same time.
@@ -22,8 +23,9 @@ pub const MAX_JOBS: usize = 64;
 /// A message, and the job that it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobMessage<M> {
-    /// The number that the client has chosen when it submitted the job. It is free again after the
-    /// job's last message, [`ServerMessage::Refused`] or [`ServerMessage::Finished`].
+    /// The number that the client has chosen when it submitted the job: any number except
+    /// [`SESSION_JOB`] that no other job of the session has. It is free again after the job's last
+    /// message: see [`crate::server_message::JobAnswer`].
     pub job: SessionJobId,
     /// The message.
     pub message: M,
@@ -93,15 +95,17 @@ impl ServerMessageDecoder {
     /// The next whole message, or `None` until more bytes have been added.
     ///
     /// # Errors
-    /// See [`FrameError`]; the stream is unusable afterwards.
+    /// See [`FrameError`]; the stream is unusable afterwards. A message of another conversation
+    /// than that of `A` is malformed.
     #[expect(clippy::should_implement_trait, reason = "same name as in Decoder")]
-    pub fn next(&mut self) -> Result<Option<JobMessage<ServerMessage>>, FrameError> {
+    pub fn next<A: ConversationAnswer>(&mut self) -> Result<Option<SessionMessage<A>>, FrameError> {
         if self.is_greeted {
-            return self.decoder.next();
+            let Some(message) = self.decoder.next::<ServerMessage>()? else { return Ok(None) };
+            return SessionMessage::from_message(message).map(Some).ok_or(FrameError::Malformed);
         }
-        let Some(message) = self.decoder.next::<ServerMessage>()? else { return Ok(None) };
-        self.is_greeted = matches!(message, ServerMessage::Hello { .. });
-        Ok(Some(JobMessage { job: SESSION_JOB, message }))
+        let Some(answer) = self.decoder.next()? else { return Ok(None) };
+        self.is_greeted = matches!(answer, SessionAnswer::Hello { .. });
+        Ok(Some(SessionMessage::Session(answer)))
     }
 }
 
@@ -109,6 +113,9 @@ impl ServerMessageDecoder {
 mod tests {
     use super::*;
     use crate::message::Level;
+    use crate::server_message::{
+        ConsoleAnswer, ConsoleReply, JobAnswer, ListAnswer, PageAddress, ScoutAnswer, ScoutHosts,
+    };
 
     #[test]
     fn the_greeting_is_plain_and_everything_else_names_its_job() {
@@ -127,37 +134,70 @@ mod tests {
 
     #[test]
     fn messages_before_the_greeting_belong_to_the_session() {
-        let refused = ServerMessage::Refused { reason: "no".to_owned(), code: 2 };
-        let hello = ServerMessage::Hello { version: PROTOCOL_VERSION };
-        let notice = ServerMessage::Notice { level: Level::Info, text: "job 3".to_owned() };
+        let refused = SessionAnswer::Refused { reason: "no".to_owned(), code: 2 };
+        let hello = SessionAnswer::Hello { version: PROTOCOL_VERSION };
+        let notice = |job| ServerMessage::notice(job, Level::Info, "job 3".to_owned());
         let mut stream = Vec::new();
         frame::encode(&refused, &mut stream).unwrap();
         frame::encode(&hello, &mut stream).unwrap();
         for job in [SESSION_JOB, SessionJobId(3), SessionJobId(u32::MAX)] {
-            frame::encode(&JobMessage { job, message: &notice }, &mut stream).unwrap();
+            frame::encode(&notice(job), &mut stream).unwrap();
         }
         for step in [1, 7, stream.len()] {
-            let (mut server_messages, mut received) = (ServerMessageDecoder::default(), Vec::new());
+            let (mut decoder, mut received) = (ServerMessageDecoder::default(), Vec::new());
             for chunk in stream.chunks(step) {
-                server_messages.push(chunk);
-                while let Some(entry) = server_messages.next().unwrap() {
-                    received.push((entry.job, entry.message));
+                decoder.push(chunk);
+                while let Some(message) = decoder.next::<JobMessage<JobAnswer>>().unwrap() {
+                    received.push(match message {
+                        SessionMessage::Session(answer) => ServerMessage::Session(answer),
+                        SessionMessage::Answer(message) => ServerMessage::Job(message),
+                    });
                 }
             }
-            let mut expected = vec![(SESSION_JOB, refused.clone()), (SESSION_JOB, hello.clone())];
-            expected.extend(
-                [SESSION_JOB, SessionJobId(3), SessionJobId(u32::MAX)]
-                    .map(|job| (job, notice.clone())),
-            );
-            assert_eq!(received, expected);
+            let before = [refused.clone(), hello.clone()].map(ServerMessage::Session);
+            let after = [SESSION_JOB, SessionJobId(3), SessionJobId(u32::MAX)].map(notice);
+            assert_eq!(received, [before.as_slice(), &after].concat());
         }
+    }
+
+    #[test]
+    fn a_message_of_another_conversation_is_malformed() {
+        let hello = SessionAnswer::Hello { version: PROTOCOL_VERSION };
+        let finished = ServerMessage::Console(ConsoleAnswer::Finished { code: 0 });
+        let page = PageAddress { host: "a".to_owned(), url: "u".to_owned() };
+        let page = ServerMessage::Console(ConsoleAnswer::Page(page));
+        let unknown = ServerMessage::job_answer(SessionJobId(3), JobAnswer::UnknownJob);
+        fn accepts<A: ConversationAnswer>(hello: &SessionAnswer, message: &ServerMessage) -> bool {
+            let (mut decoder, mut stream) = (ServerMessageDecoder::default(), Vec::new());
+            frame::encode(hello, &mut stream).unwrap();
+            frame::encode(message, &mut stream).unwrap();
+            decoder.push(&stream);
+            decoder.next::<A>().unwrap();
+            decoder.next::<A>().is_ok()
+        }
+        let accepted = |message| {
+            [
+                accepts::<JobMessage<JobAnswer>>(&hello, message),
+                accepts::<ConsoleReply<ListAnswer>>(&hello, message),
+                accepts::<ConsoleReply<PageAddress>>(&hello, message),
+                accepts::<ScoutAnswer>(&hello, message),
+                accepts::<ScoutHosts>(&hello, message),
+            ]
+        };
+        assert_eq!(accepted(&finished), [false, true, true, false, false]);
+        assert_eq!(accepted(&page), [false, false, true, false, false]);
+        assert_eq!(accepted(&unknown), [true, false, false, false, false]);
+        let opened = ServerMessage::Scout(ScoutAnswer::Opened { socket: "/s".to_owned() });
+        assert_eq!(accepted(&opened), [false, false, false, true, false]);
+        let hosts = ServerMessage::ScoutHosts(ScoutHosts(Vec::new()));
+        assert_eq!(accepted(&hosts), [false, false, false, false, true]);
     }
 
     #[test]
     fn the_greeting_has_the_same_form_in_every_version() {
         let mut stream = Vec::new();
         frame::encode(&Greeting::Hello { version: 2 }, &mut stream).unwrap();
-        frame::encode(&ServerMessage::Hello { version: 2 }, &mut stream).unwrap();
+        frame::encode(&SessionAnswer::Hello { version: 2 }, &mut stream).unwrap();
         assert_eq!(stream, [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 2]);
     }
 }

@@ -191,12 +191,13 @@ fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o 
 /// If an accepted message reads differently after it has been written out again.
 pub fn fuzz(bytes: &[u8]) {
     check_stream::<crate::message::Greeting>(bytes);
-    check_stream::<crate::message::ServerMessage>(bytes);
+    check_stream::<crate::server_message::SessionAnswer>(bytes);
     check_stream::<JobMessage<crate::message::SingleUserRequest>>(bytes);
     check_stream::<JobMessage<crate::message::Login>>(bytes);
     check_stream::<JobMessage<crate::message::UserRequest>>(bytes);
     check_stream::<JobMessage<crate::message::JobRequest>>(bytes);
-    check_stream::<JobMessage<crate::message::ServerMessage>>(bytes);
+    check_stream::<crate::server_message::ServerMessage>(bytes);
+    check_stream::<crate::observation::MonitorMessage>(bytes);
     check_stream::<crate::job_control::ShepherdOrder>(bytes);
     check_stream::<crate::job_control::ShepherdReport>(bytes);
     check_stream::<crate::job_control::SwitchOrder>(bytes);
@@ -239,7 +240,8 @@ fn check_datagram<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Call, JobRequest, ServerMessage};
+    use crate::message::{Call, JobRequest};
+    use crate::server_message::ServerMessage;
     use proptest::prelude::*;
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::ids::JobId;
 use serde::{Deserialize, Serialize};
 
-/// Most jobs in one [`crate::message::ServerMessage::Jobs`].
+/// Most jobs in one [`crate::server_message::ListAnswer::Jobs`].
 pub const MAX_JOBS_PER_MESSAGE: usize = 128;
 
 /// Most hosts of a job that are named.

@@ -22,10 +22,11 @@ pub mod observation;
 pub mod packet_header;
 pub mod peer_message;
 pub mod rma_frame;
+pub mod server_message;
 
 /// Version of everything in this crate. Peers of different versions refuse each other with a
 /// message that names both versions.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

@@ -1,6 +1,6 @@
 //! The control messages between scrun and scored and between a process and its shepherd.
 //! [`SingleUserRequest`], [`Login`], [`UserRequest`] and [`JobRequest`] go from the user's program
-//! to scored, each in another state of the session; [`ServerMessage`] goes to the user;
+//! to scored, each in another state of the session; [`crate::server_message`] has the answers;
 //! [`crate::client_session`] adds the number of the job. [`Call`] goes from a process to its
 //! shepherd, [`Reply`] back. The messages between scored and the shepherds are in
 //! [`crate::job_control`].
@@ -15,12 +15,10 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation_request::AllocationRequest;
-use crate::daemon_statistics::DaemonStatistics;
-use crate::ids::JobHostId;
 use crate::ids::JobId;
-use crate::job_list::JobEntry;
 use crate::nodeset::NodeSet;
-use crate::observation::Metrics;
+#[cfg(doc)]
+use crate::server_message::{ConsoleAnswer, JobAnswer, ListAnswer, ScoutAnswer, SessionAnswer};
 pub use job_spec::{
     ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
     NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
@@ -53,8 +51,7 @@ pub enum SingleUserRequest {
     Submit(JobSpec),
     /// About the session, instead of jobs: start daemons on these hosts, and open a socket at which
     /// scruns submit jobs for them. Both last as long as this connection. Answered by
-    /// [`ServerMessage::ScoutSessionOpened`] or [`ServerMessage::Refused`]. [`HostSpec::procs`] of
-    /// the hosts is ignored.
+    /// [`ScoutAnswer`] or [`SessionAnswer::Refused`]. [`HostSpec::procs`] of the hosts is ignored.
     OpenScoutSession(Vec<HostSpec>),
     /// To a job of the session.
     Job(JobRequest),
@@ -71,8 +68,7 @@ pub enum UserRequest {
         /// The job; its list of hosts is replaced.
         spec: JobSpec,
     },
-    /// About the session, instead of jobs. Answered by the message that the request names, and
-    /// [`ServerMessage::Finished`].
+    /// About the session, instead of jobs. Answered by [`ConsoleAnswer`].
     Console(ConsoleRequest),
     /// To a job of the session.
     Job(JobRequest),
@@ -82,13 +78,13 @@ pub enum UserRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
     /// The next bytes of scrun's standard input, at most [`MAX_IO_CHUNK`]. They must fit into the
-    /// window that [`ServerMessage::StdinWindow`] has opened.
+    /// window that [`JobAnswer::StdinWindow`] has opened.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// scrun's standard input has ended.
     StdinEof,
-    /// scrun has written so many bytes of [`ServerMessage::Output`] (or dropped them after EPIPE).
+    /// scrun has written so many bytes of [`JobAnswer::Output`] (or dropped them after EPIPE).
     OutputAck(u64),
-    /// scrun has written all output that it received before [`ServerMessage::Flush`] with this
+    /// scrun has written all output that it received before [`JobAnswer::Flush`] with this
     /// token.
     Flushed(u64),
     /// The reader of scrun's stdout or stderr has closed it: close that stream at the processes, so
@@ -100,12 +96,12 @@ pub enum JobRequest {
     Suspend,
     /// Continue them (fg).
     Resume,
-    /// Send [`ServerMessage::Metrics`] of the job every so many milliseconds from now on; 0 ends
+    /// Send [`JobAnswer::Metrics`] of the job every so many milliseconds from now on; 0 ends
     /// it.
     SubscribeMetrics(u32),
     /// End the job at once: every process is killed.
     Kill,
-    /// A piece of a program that [`ServerMessage::FileRequest`] has asked for, in order: at most
+    /// A piece of a program that [`JobAnswer::FileRequest`] has asked for, in order: at most
     /// [`MAX_IO_CHUNK`] bytes, and none if the file can no longer be read.
     FileChunk {
         /// Hash of the program.
@@ -133,110 +129,19 @@ pub struct Login {
 /// What a user or an operator requests about jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleRequest {
-    /// List the jobs: [`ServerMessage::Jobs`], and for operators [`ServerMessage::Statistics`],
-    /// until [`ServerMessage::Finished`].
+    /// List the jobs: [`ListAnswer`]s until [`ConsoleAnswer::Finished`].
     List,
-    /// The address of the cluster's page, for this user: [`ServerMessage::Page`].
+    /// The address of the cluster's page, for this user: [`ConsoleAnswer::Page`].
     Page,
     /// End this job.
     Kill(JobId),
-    /// Send [`ServerMessage::Metrics`] of this job every so many milliseconds, until it ends.
+    /// Send [`ConsoleAnswer::Metrics`] of this job every so many milliseconds, until it ends.
     SubscribeMetrics {
         /// The job's number.
         job: JobId,
         /// Milliseconds.
         period_ms: u32,
     },
-}
-
-/// From scored to scrun.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ServerMessage {
-    /// Answer to [`Greeting::Hello`].
-    Hello {
-        /// The sender's protocol version.
-        version: u32,
-    },
-    /// After the greeting, if the hosts of jobs are those of a scout session: these hosts.
-    Hosts(Vec<HostSpec>),
-    /// Answer to [`SingleUserRequest::OpenScoutSession`]: every host's daemon is up.
-    ScoutSessionOpened {
-        /// Path of the socket.
-        socket: String,
-    },
-    /// The job has been accepted under this number (the result of `sc_getpid`); every host is
-    /// ready.
-    Accepted {
-        /// Job number, from 1.
-        job: JobId,
-        /// Nodes of every parallel process.
-        nodes: u32,
-        /// Hosts that the job runs on.
-        hosts: u32,
-    },
-    /// The job was not accepted, and nothing was started. `code` is scrun's exit code. The job's
-    /// last message.
-    Refused {
-        /// One line that names the cause.
-        reason: String,
-        /// Exit code.
-        code: u8,
-    },
-    /// scrun may send that many more bytes of standard input.
-    StdinWindow(u64),
-    /// Node 0 has closed its standard input: send no more.
-    StdinClosed,
-    /// Bytes for scrun's standard output or error.
-    Output {
-        /// Index of the host that they come from, among the hosts of the job.
-        host: JobHostId,
-        /// Standard output or standard error.
-        stream: Stream,
-        /// At most [`MAX_IO_CHUNK`] bytes.
-        #[serde(with = "serde_bytes")]
-        bytes: Vec<u8>,
-    },
-    /// Answer with [`JobRequest::Flushed`] once all earlier output has been written.
-    Flush(u64),
-    /// A line for the user, without newline.
-    Notice {
-        /// The level by which `message=concise` and `message=quiet` filter.
-        level: Level,
-        /// The line.
-        text: String,
-    },
-    /// All processes of the job have ended and everything has been reclaimed. The job's last
-    /// message.
-    Finished(JobEnd),
-    /// The path at which the job's directory on this host is about to be made. Sent before it is
-    /// made, so that scrun can remove it even if scored dies at any moment.
-    Directory(String),
-    /// A request for bytes of this program, to be sent as [`JobRequest::FileChunk`].
-    FileRequest {
-        /// Hash of the program.
-        hash: ContentHash,
-        /// Offset of the first byte.
-        offset: u64,
-        /// Number of bytes.
-        length: u64,
-    },
-    /// Answer to [`JobRequest::SubscribeMetrics`]: one message covers some of the hosts and
-    /// processes.
-    Metrics(Metrics),
-    /// Some of the cluster's jobs, at most [`crate::job_list::MAX_JOBS_PER_MESSAGE`].
-    Jobs(Vec<JobEntry>),
-    /// The page of the cluster, for this user.
-    Page {
-        /// The server, which serves the page.
-        host: String,
-        /// The page's URL, which contains the user's token.
-        url: String,
-    },
-    /// Answer to a message about a job that the session does not have, or no longer has.
-    /// [`JobRequest::OutputAck`] and [`JobRequest::Flushed`] are not answered in this way.
-    UnknownJob,
-    /// Facts about the server, for operators.
-    Statistics(DaemonStatistics),
 }
 
 /// One of the two output streams.

@@ -140,6 +140,15 @@ pub struct WaitState {
     pub last_source: Option<u32>,
 }
 
+/// From scrun to its monitor (scmon), over a pipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MonitorMessage {
+    /// Metrics of some of the job's hosts and processes.
+    Metrics(Metrics),
+    /// Bytes for the standard error that scrun and scmon share, since scmon draws on it.
+    Stderr(#[serde(with = "serde_bytes")] Vec<u8>),
+}
+
 /// Metrics for monitors: totals since a process began, from which a reader computes shares and
 /// rates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

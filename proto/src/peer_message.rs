@@ -96,7 +96,7 @@ pub enum PeerMessage {
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
-    /// From the server: a message for scrun ([`crate::message::ServerMessage`]).
+    /// From the server: a message for scrun ([`crate::server_message::ServerMessage`]).
     SessionServerMessage {
         /// The receiver's number of the session.
         session: u64,

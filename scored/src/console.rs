@@ -11,7 +11,8 @@ use nix::unistd::{User, getuid};
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
 use score_proto::job_list::{JobEntry, JobState};
-use score_proto::message::{ConsoleRequest, Login, OsBytes, ServerMessage, UserRequest};
+use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
+use score_proto::server_message::{ConsoleReply, ListAnswer, SessionAnswer, SessionMessage};
 
 /// How long an answer may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,25 +52,30 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
     let mut decoder = ServerMessageDecoder::default();
     let mut chunk = [0; 4096];
     loop {
-        match decoder.next().map_err(|error| error.to_string())?.map(|frame| frame.message) {
-            Some(ServerMessage::Notice { text, .. }) => {
-                writeln!(std::io::stdout(), "{text}").map_err(|error| error.to_string())?;
-            }
-            Some(ServerMessage::Jobs(jobs)) => {
-                for job in &jobs {
-                    writeln!(std::io::stdout(), "{}", job_line(job))
-                        .map_err(|error| error.to_string())?;
+        match decoder.next().map_err(|error| error.to_string())? {
+            Some(SessionMessage::Session(answer)) => match answer {
+                SessionAnswer::Hello { .. } => {}
+                SessionAnswer::Refused { reason, .. } => return Err(reason),
+                SessionAnswer::Notice { text, .. } => print_line(&text)?,
+            },
+            Some(SessionMessage::Answer(ConsoleReply::Answer(answer))) => match answer {
+                ListAnswer::Jobs(jobs) => {
+                    jobs.iter().try_for_each(|job| print_line(&job_line(job)))?
                 }
-            }
-            Some(ServerMessage::Refused { reason, .. }) => return Err(reason),
-            Some(ServerMessage::Finished(_)) => return Ok(()),
-            Some(_) => {}
+                // scps prints them.
+                ListAnswer::Statistics(_) => {}
+            },
+            Some(SessionMessage::Answer(ConsoleReply::Finished { .. })) => return Ok(()),
             None => match socket.read(&mut chunk).map_err(connection_error)? {
                 0 => return Err("the scored of this host has closed the connection".to_owned()),
                 count => decoder.push(&chunk[..count]),
             },
         }
     }
+}
+
+fn print_line(line: &str) -> Result<(), String> {
+    writeln!(std::io::stdout(), "{line}").map_err(|error| error.to_string())
 }
 
 /// A line of `scored -list`.

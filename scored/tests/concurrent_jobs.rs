@@ -8,9 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use driver::*;
-use score_proto::client_session::{self, MAX_JOBS, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, JobMessage, MAX_JOBS, SESSION_JOB, ServerMessageDecoder};
 use score_proto::ids::SessionJobId;
 use score_proto::message::*;
+use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
 /// A login with any number of jobs.
 struct MultiJobClient {
@@ -70,34 +71,41 @@ impl MultiJobClient {
             Err(error) => panic!("{error}"),
         }
         while let Some(frame) = self.decoder.next().unwrap() {
-            self.on_message(frame.job, frame.message);
+            match frame {
+                SessionMessage::Answer(JobMessage { job, message }) => self.on_answer(job, message),
+                SessionMessage::Session(SessionAnswer::Notice { level, text }) => {
+                    self.outcome_of(SESSION_JOB).notices.push((level, text))
+                }
+                SessionMessage::Session(SessionAnswer::Refused { reason, code }) => {
+                    self.outcome_of(SESSION_JOB).refused = Some((reason, code))
+                }
+                SessionMessage::Session(SessionAnswer::Hello { .. }) => {}
+            }
         }
     }
 
-    fn on_message(&mut self, job: SessionJobId, message: ServerMessage) {
+    fn on_answer(&mut self, job: SessionJobId, answer: JobAnswer) {
         let has_ended = self.jobs.get(&job).is_some_and(|outcome| outcome.end.is_some());
         assert!(
-            !has_ended || message == ServerMessage::UnknownJob,
-            "after the end of job {job} came {message:?}"
+            !has_ended || answer == JobAnswer::UnknownJob,
+            "after the end of job {job} came {answer:?}"
         );
-        match message {
-            ServerMessage::Output { stream: Stream::Stdout, bytes, .. } => {
+        match answer {
+            JobAnswer::Output { stream: Stream::Stdout, bytes, .. } => {
                 self.send(job, &JobRequest::OutputAck(bytes.len() as u64));
                 self.outcome_of(job).out.extend(bytes);
             }
-            ServerMessage::Output { bytes, .. } => {
+            JobAnswer::Output { bytes, .. } => {
                 self.send(job, &JobRequest::OutputAck(bytes.len() as u64))
             }
-            ServerMessage::Flush(token) => self.send(job, &JobRequest::Flushed(token)),
-            ServerMessage::Notice { level, text } => {
-                self.outcome_of(job).notices.push((level, text))
-            }
-            ServerMessage::Refused { reason, code } => {
+            JobAnswer::Flush(token) => self.send(job, &JobRequest::Flushed(token)),
+            JobAnswer::Notice { level, text } => self.outcome_of(job).notices.push((level, text)),
+            JobAnswer::Refused { reason, code } => {
                 self.outcome_of(job).refused = Some((reason, code))
             }
-            ServerMessage::Finished(end) => self.outcome_of(job).end = Some(end),
-            ServerMessage::Directory(path) => self.outcome_of(job).dir = path,
-            ServerMessage::UnknownJob => self.unknown.push(job),
+            JobAnswer::Finished(end) => self.outcome_of(job).end = Some(end),
+            JobAnswer::Directory(path) => self.outcome_of(job).dir = path,
+            JobAnswer::UnknownJob => self.unknown.push(job),
             _ => {}
         }
     }

@@ -4,9 +4,8 @@
 use crate::session::daemon::sibling_binary;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use score_proto::frame;
-use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
-use score_proto::message::{ServerMessage, Stream};
+use score_proto::observation::{Metrics, MonitorMessage};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, PipeReader, PipeWriter, Write, stderr, stdin, stdout};
@@ -150,13 +149,14 @@ impl Monitor {
     }
 
     /// Forwards metrics, or drops them while earlier ones wait. False: the user has closed scmon.
-    pub fn send_metrics(&mut self, message: &ServerMessage) -> bool {
+    pub fn send_metrics(&mut self, metrics: &Metrics) -> bool {
         if !self.send() || matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
             return false;
         }
         if self.unsent.is_empty() {
             // Metrics that are too long for a frame are not shown.
-            let _ = frame::encode(message, &mut self.unsent);
+            let message = MonitorMessage::Metrics(metrics.clone());
+            let _ = frame::encode(&message, &mut self.unsent);
         }
         self.send()
     }
@@ -166,11 +166,7 @@ impl Monitor {
         if !self.shares_terminal || self.unsent.len() > MAX_BUFFERED_STDERR_BYTES {
             return false;
         }
-        let message = ServerMessage::Output {
-            host: JobHostId(0),
-            stream: Stream::Stderr,
-            bytes: bytes.to_vec(),
-        };
+        let message = MonitorMessage::Stderr(bytes.to_vec());
         let fits = frame::encode(&message, &mut self.unsent).is_ok();
         self.send();
         fits
@@ -218,8 +214,8 @@ fn unread_stderr(frames: &[u8]) -> Vec<u8> {
     let mut decoder = frame::Decoder::default();
     decoder.push(frames);
     let mut bytes = Vec::new();
-    while let Ok(Some(message)) = decoder.next::<ServerMessage>() {
-        if let ServerMessage::Output { bytes: more, .. } = message {
+    while let Ok(Some(message)) = decoder.next::<MonitorMessage>() {
+        if let MonitorMessage::Stderr(more) = message {
             bytes.extend(more);
         }
     }
@@ -248,12 +244,11 @@ mod tests {
     fn unread_standard_error_is_returned() {
         let mut frames = Vec::new();
         for text in ["one\n", "two\n"] {
-            let bytes = text.as_bytes().to_vec();
-            let message =
-                ServerMessage::Output { host: JobHostId(0), stream: Stream::Stderr, bytes };
+            let message = MonitorMessage::Stderr(text.as_bytes().to_vec());
             frame::encode(&message, &mut frames).unwrap();
         }
-        frame::encode(&ServerMessage::StdinClosed, &mut frames).unwrap();
+        let metrics = MonitorMessage::Metrics(Metrics::default());
+        frame::encode(&metrics, &mut frames).unwrap();
         assert_eq!(unread_stderr(&frames), b"one\ntwo\n");
     }
 }

@@ -5,7 +5,8 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, ServerMessageDecoder};
 use score_proto::env::SCOUT_ENV;
 use score_proto::exit_code::EXIT_USAGE;
-use score_proto::message::{HostSpec, ServerMessage};
+use score_proto::message::HostSpec;
+use score_proto::server_message::{ScoutHosts, SessionAnswer, SessionMessage};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -79,20 +80,24 @@ fn handshake(mut stream: &UnixStream) -> io::Result<(Vec<HostSpec>, ServerMessag
     let mut decoder = ServerMessageDecoder::default();
     let mut chunk = [0; 4096];
     loop {
-        match decoder.next().map_err(io::Error::other)?.map(|job_message| job_message.message) {
-            Some(ServerMessage::Hosts(hosts)) if !hosts.is_empty() => {
+        match decoder.next().map_err(io::Error::other)? {
+            Some(SessionMessage::Answer(ScoutHosts(hosts))) if !hosts.is_empty() => {
                 stream.set_read_timeout(None)?;
                 stream.set_write_timeout(None)?;
                 return Ok((hosts, decoder));
             }
-            Some(ServerMessage::Refused { reason, .. }) => return Err(io::Error::other(reason)),
-            Some(ServerMessage::Hello { version }) if version != PROTOCOL_VERSION => {
+            Some(SessionMessage::Session(SessionAnswer::Refused { reason, .. })) => {
+                return Err(io::Error::other(reason));
+            }
+            Some(SessionMessage::Session(SessionAnswer::Hello { version }))
+                if version != PROTOCOL_VERSION =>
+            {
                 return Err(io::Error::other(format!(
                     "the session's scored speaks protocol {version}, this command \
                      {PROTOCOL_VERSION}"
                 )));
             }
-            Some(_) => {}
+            Some(SessionMessage::Session(_) | SessionMessage::Answer(_)) => {}
             None => match stream.read(&mut chunk)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => decoder.push(&chunk[..count]),

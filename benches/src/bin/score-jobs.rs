@@ -16,8 +16,10 @@ use std::time::Instant;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use score_benches::client::{self, Client};
+use score_proto::client_session::JobMessage;
 use score_proto::ids::SessionJobId;
-use score_proto::message::{JobRequest, JobSpec, OsBytes, ServerMessage, SingleUserRequest};
+use score_proto::message::{JobRequest, JobSpec, OsBytes, SingleUserRequest};
+use score_proto::server_message::JobAnswer;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -102,14 +104,14 @@ impl SingleUserDaemon {
     /// Waits until a job has ended; returns its number.
     fn wait_for_job_end(&mut self) -> Result<SessionJobId, String> {
         loop {
-            let received = self.client.receive()?;
+            let received: JobMessage<JobAnswer> = self.client.receive_answer()?;
             match received.message {
-                ServerMessage::Finished(end) if end.code == 0 => return Ok(received.job),
-                ServerMessage::Finished(end) => {
+                JobAnswer::Finished(end) if end.code == 0 => return Ok(received.job),
+                JobAnswer::Finished(end) => {
                     return Err(format!("true ended with {}", end.code));
                 }
-                ServerMessage::Refused { reason, .. } => return Err(reason),
-                ServerMessage::Flush(token) => {
+                JobAnswer::Refused { reason, .. } => return Err(reason),
+                JobAnswer::Flush(token) => {
                     let request = SingleUserRequest::Job(JobRequest::Flushed(token));
                     self.client.send(received.job, &request)?
                 }

@@ -15,7 +15,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use score_monitor::JobView;
 use score_proto::ids::JobId;
-use score_proto::message::{ServerMessage, Stream};
+use score_proto::observation::MonitorMessage;
 
 use crate::scored_client::Reply;
 use draw::{FrameText, ViewSettings};
@@ -74,8 +74,6 @@ struct MonitoredJob {
     number: JobId,
     started_at: Instant,
     view: JobView,
-    nodes: u32,
-    hosts: u32,
     /// Bytes that the job has written to standard error, if this is the same terminal.
     stderr: Vec<u8>,
     /// Number of messages with metrics.
@@ -86,29 +84,16 @@ impl MonitoredJob {
     fn new(options: &ScmonOptions) -> Self {
         let number = options.job.unwrap_or(JobId(0));
         let (view, stderr) = (JobView::default(), Vec::new());
-        Self {
-            number,
-            started_at: Instant::now(),
-            view,
-            nodes: 0,
-            hosts: 0,
-            stderr,
-            metrics_count: 0,
-        }
+        Self { number, started_at: Instant::now(), view, stderr, metrics_count: 0 }
     }
 
-    fn on_message(&mut self, message: ServerMessage) {
+    fn on_message(&mut self, message: MonitorMessage) {
         match message {
-            ServerMessage::Metrics(metrics) => {
+            MonitorMessage::Metrics(metrics) => {
                 self.metrics_count += 1;
                 self.view.apply_report(&metrics, self.started_at.elapsed());
             }
-            ServerMessage::Accepted { job, nodes, hosts } => {
-                (self.number, self.nodes, self.hosts) = (job, nodes, hosts);
-            }
-            ServerMessage::Output { stream: Stream::Stderr, bytes, .. } => self.add_stderr(&bytes),
-            ServerMessage::Notice { text, .. } => self.add_stderr(format!("{text}\n").as_bytes()),
-            _ => {}
+            MonitorMessage::Stderr(bytes) => self.add_stderr(&bytes),
         }
     }
 
@@ -145,7 +130,8 @@ fn receive_reports(
     job: &mut MonitoredJob,
 ) -> Result<bool, String> {
     match source.next_reply(timeout)? {
-        Reply::Message(message) => job.on_message(message),
+        Reply::Answer(message) => job.on_message(message),
+        Reply::Notice(text) => job.add_stderr(format!("{text}\n").as_bytes()),
         Reply::Pending => {}
         Reply::End => return Ok(false),
     }

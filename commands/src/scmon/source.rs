@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use score_proto::frame::Decoder;
 use score_proto::ids::JobId;
-use score_proto::message::{ConsoleRequest, ServerMessage};
+use score_proto::message::ConsoleRequest;
+use score_proto::observation::{Metrics, MonitorMessage};
 
 use super::ScmonOptions;
 use crate::scored_client::{QueryStream, Reply, is_readable};
@@ -21,7 +22,7 @@ const READ_CHUNK_LEN: usize = 1 << 16;
 pub enum MetricsSource {
     /// scored.
     Scored(QueryStream),
-    /// scrun, which forwards messages of scored.
+    /// scrun, which forwards metrics of scored.
     Scrun(Pipe),
 }
 
@@ -43,9 +44,14 @@ impl MetricsSource {
     ///
     /// # Errors
     /// One line: the source has failed.
-    pub fn next_reply(&mut self, timeout: Duration) -> Result<Reply, String> {
+    pub fn next_reply(&mut self, timeout: Duration) -> Result<Reply<MonitorMessage>, String> {
         match self {
-            Self::Scored(query) => query.next_reply_within(timeout),
+            Self::Scored(query) => Ok(match query.next_reply_within::<Metrics>(timeout)? {
+                Reply::Answer(metrics) => Reply::Answer(MonitorMessage::Metrics(metrics)),
+                Reply::Notice(text) => Reply::Notice(text),
+                Reply::Pending => Reply::Pending,
+                Reply::End => Reply::End,
+            }),
             Self::Scrun(pipe) => {
                 pipe.next_reply_within(timeout).map_err(|error| format!("from scrun: {error}"))
             }
@@ -67,11 +73,10 @@ impl Pipe {
         Ok(Self { file, decoder: Decoder::default(), chunk: vec![0; READ_CHUNK_LEN] })
     }
 
-    fn next_reply_within(&mut self, timeout: Duration) -> std::io::Result<Reply> {
+    fn next_reply_within(&mut self, timeout: Duration) -> std::io::Result<Reply<MonitorMessage>> {
         loop {
-            match self.decoder.next::<ServerMessage>().map_err(std::io::Error::other)? {
-                Some(ServerMessage::Finished(_)) => return Ok(Reply::End),
-                Some(message) => return Ok(Reply::Message(message)),
+            match self.decoder.next().map_err(std::io::Error::other)? {
+                Some(message) => return Ok(Reply::Answer(message)),
                 None if !is_readable(self.file.as_fd(), timeout)? => return Ok(Reply::Pending),
                 None => {}
             }

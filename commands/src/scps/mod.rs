@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::job_list::JobEntry;
-use score_proto::message::{ConsoleRequest, ServerMessage};
+use score_proto::message::ConsoleRequest;
+use score_proto::server_message::{ListAnswer, PageAddress};
 
 use crate::args::Args;
 use crate::scored_client::QueryStream;
@@ -77,23 +78,22 @@ pub fn execute(options: ScpsOptions) -> Result<String, String> {
     if options.help {
         return Ok(USAGE.to_owned());
     }
-    let request = if options.page { ConsoleRequest::Page } else { ConsoleRequest::List };
-    let mut query = QueryStream::open(request, options.socket)?;
+    if options.page {
+        let mut query = QueryStream::open(ConsoleRequest::Page, options.socket)?;
+        let mut text = String::new();
+        while let Some(PageAddress { host, url }) = query.next_reply()? {
+            text = format::page(&host, &url);
+        }
+        return Ok(text);
+    }
+    let mut query = QueryStream::open(ConsoleRequest::List, options.socket)?;
     let mut jobs: Vec<JobEntry> = Vec::new();
     let mut statistics: Option<DaemonStatistics> = None;
-    let mut page = None;
-    while let Some(reply) = query.next_reply()? {
-        match reply {
-            ServerMessage::Jobs(listed) => jobs.extend(listed),
-            ServerMessage::Statistics(of_server) => statistics = Some(of_server),
-            ServerMessage::Page { host, url: address } => {
-                page = Some(format::page(&host, &address))
-            }
-            _ => {}
+    while let Some(answer) = query.next_reply()? {
+        match answer {
+            ListAnswer::Jobs(listed) => jobs.extend(listed),
+            ListAnswer::Statistics(of_server) => statistics = Some(of_server),
         }
-    }
-    if let Some(page) = page {
-        return Ok(page);
     }
     if options.own {
         let uid = nix::unistd::getuid().as_raw();

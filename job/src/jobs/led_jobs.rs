@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{JobReport, Placement, Report};
-use score_proto::message::{JobEnd, JobRequest, ServerMessage};
+use score_proto::message::JobRequest;
 use score_proto::observation::Metrics;
+use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 
 use super::tree_positions::TreePosition;
 use super::{ClientJob, Effect, Jobs, NewJob, Parent, SessionKey};
@@ -98,13 +99,13 @@ impl Jobs {
         let mut code = 0;
         for action in actions {
             match action {
-                MasterAction::ToClient(message) => {
-                    match &message {
-                        ServerMessage::Finished(end) => code = end.code,
-                        ServerMessage::Refused { code: refusal_code, .. } => code = *refusal_code,
+                MasterAction::ToClient(answer) => {
+                    match &answer {
+                        JobAnswer::Finished(end) => code = end.code,
+                        JobAnswer::Refused { code: refusal_code, .. } => code = *refusal_code,
                         _ => {}
                     }
-                    self.effects.push(Effect::ToClient(job, client_job, message));
+                    self.effects.push(Effect::ToClient(job, client_job, answer));
                 }
                 MasterAction::Metrics(metrics) => self.publish_metrics(job, metrics),
                 MasterAction::Order(order) => self.on_master_order(job, order),
@@ -169,10 +170,10 @@ impl Jobs {
     }
 
     fn publish_metrics(&mut self, job: JobId, metrics: Metrics) {
-        let message = ServerMessage::Metrics(metrics.clone());
+        let answer = ConsoleAnswer::Metrics(metrics.clone());
         let sessions = self.watchers.iter().filter(|(_, watched_job)| **watched_job == job);
         let to_watchers =
-            sessions.map(|(session_key, _)| Effect::ToWatcher(*session_key, message.clone()));
+            sessions.map(|(session_key, _)| Effect::ToWatcher(*session_key, answer.clone()));
         self.effects.extend(to_watchers);
         self.effects.push(Effect::PageMetrics(job, metrics));
     }
@@ -182,8 +183,8 @@ impl Jobs {
         let effects = &mut self.effects;
         self.watchers.retain(|session_key, watched_job| {
             if *watched_job == job {
-                let end = JobEnd { code, usage: Vec::new(), elapsed_ns: 0 };
-                effects.push(Effect::ToWatcher(*session_key, ServerMessage::Finished(end)));
+                let end = ConsoleAnswer::Finished { code };
+                effects.push(Effect::ToWatcher(*session_key, end));
             }
             *watched_job != job
         });

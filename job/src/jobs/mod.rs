@@ -23,9 +23,10 @@ use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
     ShepherdReport, SwitchOrder, SwitchReport,
 };
-use score_proto::message::{JobRequest, ServerMessage};
+use score_proto::message::JobRequest;
 use score_proto::observation::Metrics;
 use score_proto::peer_message::{Incarnation, JobIncarnation};
+use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
@@ -188,9 +189,9 @@ pub struct Connection {
 pub enum Effect {
     /// Send this to the session that has submitted the job, unless the session uses the job's
     /// number for another job by now.
-    ToClient(JobId, ClientJob, ServerMessage),
+    ToClient(JobId, ClientJob, JobAnswer),
     /// Send this to a session that watches a job.
-    ToWatcher(SessionKey, ServerMessage),
+    ToWatcher(SessionKey, ConsoleAnswer),
     /// Metrics of a job for the status page.
     PageMetrics(JobId, Metrics),
     /// Find or open a link to this host, and answer with [`Input::Connected`] at once.

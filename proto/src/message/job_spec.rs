@@ -152,7 +152,7 @@ pub struct ElementSpec {
 }
 
 /// The contents of a file, identified by their hash and fetched by
-/// [`super::ServerMessage::FileRequest`].
+/// [`crate::server_message::JobAnswer::FileRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileDigest {
     /// BLAKE3.

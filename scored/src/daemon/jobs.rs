@@ -10,7 +10,6 @@ use score_job::jobs::{
     SINGLE_USER_HOST, SessionKey,
 };
 use score_job::metrics_subscribers::Subscriber;
-use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::{EXIT_HOST_LOST, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::ids::{HostId, JobId};
@@ -18,8 +17,9 @@ use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
     Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
-use score_proto::message::{HostSpec, JobSpec, Level, ServerMessage};
+use score_proto::message::{HostSpec, JobSpec, Level};
 use score_proto::peer_message::{JobIncarnation, PeerMessage};
+use score_proto::server_message::{JobAnswer, ServerMessage};
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
@@ -98,7 +98,7 @@ impl Daemon {
     /// Sends a line to the user of a session.
     pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
         if let Some(session) = self.sessions.get_mut(client_job.session_key) {
-            session.send(client_job.job, &ServerMessage::Notice { level, text });
+            session.send(&ServerMessage::notice(client_job.job, level, text));
         }
     }
 }
@@ -201,12 +201,13 @@ impl Daemon {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::ToClient(job, client_job, message) => {
-                self.send_to_client(job, client_job, &message)
+            Effect::ToClient(job, client_job, answer) => {
+                self.send_to_client(job, client_job, answer)
             }
-            Effect::ToWatcher(session_key, message) => {
-                let session = self.sessions.get_mut(session_key);
-                session.into_iter().for_each(|session| session.send(SESSION_JOB, &message));
+            Effect::ToWatcher(session_key, answer) => {
+                if let Some(session) = self.sessions.get_mut(session_key) {
+                    session.send(&ServerMessage::Console(answer));
+                }
             }
             Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
             Effect::Connect(connection, host) => {
@@ -253,11 +254,11 @@ impl Daemon {
 
     /// Sends a message about a job to the session that has submitted it, unless the session uses
     /// the job's number there for another job by now.
-    fn send_to_client(&mut self, job_id: JobId, client_job: ClientJob, message: &ServerMessage) {
+    fn send_to_client(&mut self, job_id: JobId, client_job: ClientJob, answer: JobAnswer) {
         if let Some(session) = self.sessions.get_mut(client_job.session_key)
             && session.job_id(client_job.job) == Some(job_id)
         {
-            session.send(client_job.job, message);
+            session.send(&ServerMessage::job_answer(client_job.job, answer));
         }
     }
 
@@ -363,7 +364,8 @@ impl Daemon {
             // A user could not remove the directory; the next scored does.
             _ if is_multi_user => {}
             (Parent::Master, Some((session, job)), _) => {
-                session.send(*job, &ServerMessage::Directory(path.to_owned()));
+                let answer = JobAnswer::Directory(path.to_owned());
+                session.send(&ServerMessage::job_answer(*job, answer));
                 session.flush();
             }
             (Parent::Peer(link_id), _, Some(peers)) => {

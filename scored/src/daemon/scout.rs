@@ -6,7 +6,8 @@ use nix::unistd::geteuid;
 use score_proto::MAX_NODES;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
-use score_proto::message::{HostKind, HostSpec, JobSpec, Level, ServerMessage};
+use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
+use score_proto::server_message::{ScoutAnswer, ServerMessage};
 
 use super::job_directory::JobDirectory;
 use super::local_listener::LocalListener;
@@ -58,7 +59,7 @@ impl Daemon {
         scout.daemons = daemons;
         let Some(session) = self.sessions.get_mut(scout.control_session) else { return };
         let mut announce = |path: &str| {
-            session.send(SESSION_JOB, &ServerMessage::Directory(path.to_owned()));
+            session.send(&ServerMessage::Scout(ScoutAnswer::Directory(path.to_owned())));
             session.flush();
         };
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
@@ -72,10 +73,8 @@ impl Daemon {
             Ok(path.to_string_lossy().into_owned())
         });
         match result {
-            Ok(socket) => session.send(SESSION_JOB, &ServerMessage::ScoutSessionOpened { socket }),
-            Err(reason) => {
-                session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED })
-            }
+            Ok(socket) => session.send(&ServerMessage::Scout(ScoutAnswer::Opened { socket })),
+            Err(reason) => session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED)),
         }
     }
 

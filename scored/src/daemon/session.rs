@@ -18,8 +18,9 @@ use score_proto::ids::{JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, Login, OUTPUT_WINDOW,
-    ServerMessage, SingleUserRequest, UserRequest,
+    SingleUserRequest, UserRequest,
 };
+use score_proto::server_message::{JobAnswer, ScoutHosts, ServerMessage, SessionAnswer};
 
 use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, SessionState};
 use crate::framed_socket::FramedSocket;
@@ -548,13 +549,14 @@ impl ClientSession {
         }
         // These messages may have been on their way when the job ended.
         if !matches!(request, JobRequest::OutputAck(_) | JobRequest::Flushed(_)) {
-            self.send(job, &ServerMessage::UnknownJob);
+            self.send(&ServerMessage::job_answer(job, JobAnswer::UnknownJob));
         }
         ClientRequest::Handled
     }
 
     fn on_hello(&mut self, version: u32) {
-        self.send(SESSION_JOB, &ServerMessage::Hello { version: PROTOCOL_VERSION });
+        let hello = SessionAnswer::Hello { version: PROTOCOL_VERSION };
+        self.send(&ServerMessage::Session(hello));
         if version != PROTOCOL_VERSION {
             return self.refuse(format!(
                 "scrun speaks version {version} of the protocol and scored version \
@@ -563,7 +565,7 @@ impl ClientSession {
         }
         self.has_greeted = true;
         if let Some(hosts) = self.hosts.take() {
-            self.send(SESSION_JOB, &ServerMessage::Hosts(hosts));
+            self.send(&ServerMessage::ScoutHosts(ScoutHosts(hosts)));
         }
     }
 
@@ -573,10 +575,10 @@ impl ClientSession {
             self.refuse(format!("{SESSION_JOB} is not a job number"));
         } else if self.jobs.contains_key(&job) {
             let text = format!("this login has a job of number {job} already");
-            self.send(job, &ServerMessage::Notice { level: Level::Error, text });
+            self.send(&ServerMessage::notice(job, Level::Error, text));
         } else if self.jobs.len() >= MAX_JOBS {
             let reason = format!("this login has {MAX_JOBS} jobs already: one has to end first");
-            self.send(job, &ServerMessage::Refused { reason, code: EXIT_FAILED });
+            self.send(&ServerMessage::refusal(job, reason, EXIT_FAILED));
         } else {
             return true;
         }
@@ -615,34 +617,36 @@ impl ClientSession {
     }
 
     fn refuse(&mut self, reason: String) {
-        self.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED });
+        self.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED));
     }
 
-    /// Sends a message about a job. `Refused` and `Finished` are the last messages about a job. If
-    /// they are about the session itself, they are the last messages of the session.
-    pub fn send(&mut self, job: SessionJobId, message: &ServerMessage) {
+    /// Sends a message to the client. The last message about a job ends the job in the session, and
+    /// the last message about the session ends the session.
+    pub fn send(&mut self, message: &ServerMessage) {
         // A scrun that reads slowly gets newer metrics, not more of them.
-        let is_droppable = matches!(message, ServerMessage::Metrics(_)) && self.is_slow();
-        if self.is_closing || is_droppable {
+        if self.is_closing || (message.has_metrics() && self.is_slow()) {
             return;
         }
-        match &mut self.transport {
-            Transport::Local(link) if self.has_greeted => link.queue(&JobMessage { job, message }),
-            Transport::Local(link) => link.queue(message),
-            Transport::Remote { outbox, outbox_bytes, .. } => {
+        match (&mut self.transport, message) {
+            (Transport::Local(link), ServerMessage::Session(answer)) if !self.has_greeted => {
+                link.queue(answer);
+            }
+            (Transport::Local(link), message) => link.queue(message),
+            (Transport::Remote { outbox, outbox_bytes, .. }, message) => {
                 // No message of a server exceeds the limit of a frame.
-                if let Ok(body) = frame::encode_datagram(&JobMessage { job, message }) {
+                if let Ok(body) = frame::encode_datagram(message) {
                     *outbox_bytes += body.len();
                     outbox.push_back(body);
                 }
             }
         }
-        if matches!(message, ServerMessage::Refused { .. } | ServerMessage::Finished(_)) {
+        if let Some(job) = message.ended_job() {
             self.jobs.remove(&job);
             self.is_closing = job == SESSION_JOB;
         }
     }
 
+    /// Whether so much waits for the client that it gets no metrics.
     fn is_slow(&self) -> bool {
         match &self.transport {
             Transport::Local(link) => link.backlog() > SLOW_READER_BYTES,

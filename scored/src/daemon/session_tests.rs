@@ -19,12 +19,13 @@ fn a_slow_reader_gets_no_more_metrics_but_everything_else() {
         Transport::Remote { .. } => 0,
     };
     for _ in 0..10_000 {
-        session.send(SessionJobId(1), &ServerMessage::Metrics(metrics.clone()));
+        session
+            .send(&ServerMessage::job_answer(SessionJobId(1), JobAnswer::Metrics(metrics.clone())));
         session.flush();
     }
     assert!(backlog(&session) < SLOW_READER_BYTES + 4096, "{}", backlog(&session));
     let before = backlog(&session);
-    session.send(SessionJobId(1), &ServerMessage::StdinClosed);
+    session.send(&ServerMessage::job_answer(SessionJobId(1), JobAnswer::StdinClosed));
     assert!(backlog(&session) > before);
     drop(remote);
 }

@@ -10,8 +10,9 @@ use score_job::{exit_code, validate};
 use score_proto::client_session::JobMessage;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::ids::JobId;
-use score_proto::message::{HostKind, JobRequest, JobSpec, Level, ServerMessage};
+use score_proto::message::{HostKind, JobRequest, JobSpec, Level};
 use score_proto::peer_message::{JoinRequest, SERVER};
+use score_proto::server_message::ServerMessage;
 
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
 use super::host_job::HostJob;
@@ -204,7 +205,7 @@ impl Daemon {
 
     pub(super) fn refuse(&mut self, client_job: ClientJob, reason: String, code: u8) {
         if let Some(session) = self.sessions.get_mut(client_job.session_key) {
-            session.send(client_job.job, &ServerMessage::Refused { reason, code });
+            session.send(&ServerMessage::refusal(client_job.job, reason, code));
         }
     }
 

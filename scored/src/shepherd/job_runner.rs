@@ -9,9 +9,7 @@ use score_job::exit_code;
 use score_job::limits::LimitKind;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobHostId;
-use score_proto::job_control::{
-    ElementReport, JobReport, OutputReport, Placement, ShepherdReport, Status,
-};
+use score_proto::job_control::{ElementReport, JobReport, OutputReport, ShepherdReport, Status};
 use score_proto::message::{ElementSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
 
@@ -20,6 +18,7 @@ use super::gang_switch::RunGate;
 use super::input::Input;
 use super::inspection::ProcessInspector;
 use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
+use super::job_phase::JobPhase;
 use super::limit_enforcer::LimitEnforcer;
 use super::metrics::{MeasuredJob, MetricsCollector};
 use super::output::{DrainReason, OutputMux};
@@ -39,33 +38,29 @@ const KILL_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long killed processes may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far the shutdown of the job has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ShutdownPhase {
-    Running,
-    /// Waiting for killed processes until this deadline.
-    Killing(Instant),
-    /// Reading the rest of their output.
-    DrainingOutput,
-    Done,
+/// The user has killed the job. The user may do so in any phase, and it has effect until the end.
+#[derive(Debug)]
+struct UserKill {
+    /// Output is read until then at most. None: the output that was left has been abandoned.
+    drain_deadline: Option<Instant>,
 }
 
-/// Whether the user has killed the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KillState {
-    NotKilled,
-    /// Its output is read until this deadline at most.
-    DrainingOutput(Instant),
-    /// Output that was not read by the deadline has been abandoned.
-    Abandoned,
+impl UserKill {
+    fn new(now: Instant) -> Self {
+        Self { drain_deadline: Some(now + KILL_DRAIN_TIMEOUT) }
+    }
+
+    /// Whether output has to be abandoned now. The answer is yes once for each deadline.
+    fn is_drain_overdue(&mut self, now: Instant) -> bool {
+        self.drain_deadline.take_if(|deadline| *deadline <= now).is_some()
+    }
 }
 
 /// The job's part on this host.
 pub struct JobRunner {
     pub(super) context: ShepherdContext,
-    /// The job's hosts, until the job is started.
-    pub(super) placement: Option<Placement>,
-    pub(super) job_info: Option<JobInfo>,
+    pub(super) phase: JobPhase,
+    user_kill: Option<UserKill>,
     pub reports: ScoredLink,
     pub outputs: OutputMux,
     pub input: Input,
@@ -80,17 +75,11 @@ pub struct JobRunner {
     pub run_gate: Arc<RunGate>,
     /// Total time for which the job had been stopped when it was last checked.
     last_total_stopped: Duration,
-    /// The notes on the networks have been reported to the user.
-    pub(super) networks_reported: bool,
     pub(super) limit_enforcer: LimitEnforcer,
     pub(super) metrics: MetricsCollector,
     /// Signals of the user that arrived before all processes of the stage were started.
     early_signals: Vec<i32>,
     pub(super) pending_flushes: PendingFlushes,
-    pub(super) started_at: Option<Instant>,
-    last_exit_at: Option<Instant>,
-    kill_state: KillState,
-    shutdown_phase: ShutdownPhase,
 }
 
 fn output_token(index: usize) -> Token {
@@ -110,8 +99,8 @@ impl JobRunner {
     ) -> Self {
         Self {
             context,
-            placement: None,
-            job_info: None,
+            phase: JobPhase::Waiting(None),
+            user_kill: None,
             reports,
             outputs: OutputMux::default(),
             input: Input::default(),
@@ -122,21 +111,16 @@ impl JobRunner {
             inspector,
             run_gate,
             last_total_stopped: Duration::ZERO,
-            networks_reported: false,
             limit_enforcer: LimitEnforcer::default(),
             metrics: MetricsCollector::default(),
             early_signals: Vec::new(),
             pending_flushes: PendingFlushes::default(),
-            started_at: None,
-            last_exit_at: None,
-            kill_state: KillState::NotKilled,
-            shutdown_phase: ShutdownPhase::Running,
         }
     }
 
     /// Whether the job has ended and everything has been reported.
     pub fn is_done(&self) -> bool {
-        self.shutdown_phase == ShutdownPhase::Done
+        self.phase.is_done()
     }
 
     /// Whether there is something to do without waiting.
@@ -150,20 +134,16 @@ impl JobRunner {
 
     /// The earliest of all deadlines.
     pub fn next_deadline(&self) -> Option<Instant> {
+        if self.is_done() {
+            // Only the last reports are left, and they wait for scored.
+            return None;
+        }
         let line_deadline =
             if self.run_gate.is_stopped() { None } else { self.outputs.next_deadline() };
-        let shutdown_deadline = match self.shutdown_phase {
-            ShutdownPhase::Killing(deadline) => Some(deadline),
-            _ => None,
-        };
-        let drain_deadline = match self.kill_state {
-            KillState::DrainingOutput(deadline) => Some(deadline),
-            _ => None,
-        };
         [
             line_deadline,
-            shutdown_deadline,
-            drain_deadline,
+            self.phase.kill_deadline(),
+            self.user_kill.as_ref().and_then(|kill| kill.drain_deadline),
             self.limit_enforcer.deadline(),
             self.metrics.deadline(),
         ]
@@ -190,10 +170,7 @@ impl JobRunner {
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
         }
-        if let KillState::DrainingOutput(deadline) = self.kill_state
-            && deadline <= now
-        {
-            self.kill_state = KillState::Abandoned;
+        if self.user_kill.as_mut().is_some_and(|kill| kill.is_drain_overdue(now)) {
             self.outputs.abandon(DrainReason::StageEnd);
             self.outputs.abandon(DrainReason::JobEnd);
         }
@@ -208,7 +185,7 @@ impl JobRunner {
 
     /// Samples the processes and sends metrics, if these are due.
     fn measure(&mut self, now: Instant) {
-        let Some(job_info) = &self.job_info else { return };
+        let Some(job_info) = self.phase.job_info() else { return };
         let job = MeasuredJob {
             job_info,
             directory: &self.context.directory,
@@ -240,7 +217,7 @@ impl JobRunner {
 
     /// Prefixes a text with the name of this host if the job has several hosts.
     fn with_host_name(&self, reason: String) -> String {
-        match &self.job_info {
+        match self.phase.job_info() {
             Some(job_info) if job_info.placement.hosts.len() > 1 => {
                 format!("host {}: {reason}", job_info.local_host.name)
             }
@@ -269,7 +246,7 @@ impl JobRunner {
 
     /// The user has killed the job.
     pub(super) fn kill(&mut self) {
-        self.kill_state = KillState::DrainingOutput(Instant::now() + KILL_DRAIN_TIMEOUT);
+        self.user_kill = Some(UserKill::new(Instant::now()));
         reaper::kill_all();
     }
 
@@ -278,22 +255,23 @@ impl JobRunner {
         self.input.close();
         self.program_store.close();
         self.spawn_queue.cancel(None);
-        self.shutdown_phase = ShutdownPhase::Killing(Instant::now() + KILL_TIMEOUT);
+        self.phase.begin_killing(Instant::now() + KILL_TIMEOUT);
         reaper::kill_all();
     }
 
     pub(super) fn drain(&mut self, reason: DrainReason) {
-        if self.kill_state != KillState::NotKilled {
-            self.kill_state = KillState::DrainingOutput(Instant::now() + KILL_DRAIN_TIMEOUT);
+        if let Some(kill) = &mut self.user_kill {
+            *kill = UserKill::new(Instant::now());
         }
         self.outputs.drain(reason, None);
     }
 
     pub(super) fn start_stage(&mut self, stage: usize) {
-        let Some(job_info) = &mut self.job_info else { return };
+        let Some(job) = self.phase.job_mut() else { return };
+        let job_info = &mut job.info;
         let Some(stage_spec) = job_info.job_start.spec.stages.get(stage) else { return };
         job_info.stage = stage;
-        self.started_at.get_or_insert_with(Instant::now);
+        job.started_at.get_or_insert_with(Instant::now);
         self.program_store.close();
         if stage > 0 {
             self.input.close();
@@ -315,7 +293,7 @@ impl JobRunner {
         for _ in 0..SPAWNS_PER_TICK {
             let Some(run_guard) = run_gate.acquire() else { return };
             let Some(key) = self.spawn_queue.next() else { return };
-            let Some(job_info) = &self.job_info else { return };
+            let Some(job_info) = self.phase.job_info() else { return };
             let stage = job_info.stage;
             let result = self.spawn_queue.start(&self.context, job_info, key);
             drop(run_guard);
@@ -389,7 +367,7 @@ impl JobRunner {
     /// The job has exceeded a limit: kills all of its processes on this host.
     fn on_limit_exceeded(&mut self, kind: LimitKind) {
         let host =
-            self.job_info.as_ref().map_or_else(super::redirection::host_name, JobInfo::host_name);
+            self.phase.job_info().map_or_else(super::redirection::host_name, JobInfo::host_name);
         let (code, reason) = self.limit_enforcer.limits().exceeded_message(kind, &host);
         self.reports.add(JobReport::JobFailed { code, reason });
         self.skip_unstarted(None);
@@ -412,8 +390,10 @@ impl JobRunner {
         match reason {
             DrainReason::Flush(element, node, id) => {
                 let token = self.pending_flushes.add(ProcessKey { element, node }, id);
-                let host = self.job_info.as_ref().map(|job_info| job_info.placement.self_host);
-                let host = host.unwrap_or(JobHostId::FIRST);
+                let host = self
+                    .phase
+                    .job_info()
+                    .map_or(JobHostId::FIRST, |job_info| job_info.placement.self_host);
                 let report = OutputReport::Flush { host, token };
                 self.reports.send(&ShepherdReport::Output(report));
             }
@@ -435,7 +415,9 @@ impl JobRunner {
     fn on_process_exit(&mut self, reaped: Reaped) {
         // Other children are orphans that this process has inherited.
         let Some(key) = self.processes.key_of(reaped.pid) else { return };
-        self.last_exit_at = Some(Instant::now());
+        if let Some(job) = self.phase.job_mut() {
+            job.last_exit_at = Some(Instant::now());
+        }
         if reaped.status == Status::Signaled(libc::SIGKILL) && self.limit_enforcer.was_oom_killed()
         {
             self.on_limit_exceeded(LimitKind::Memory);
@@ -446,7 +428,7 @@ impl JobRunner {
         let Some((ProcessKey { element, node }, ended)) = self.processes.end(reaped.pid) else {
             return;
         };
-        let Some(job_info) = &self.job_info else { return };
+        let Some(job_info) = self.phase.job_info() else { return };
         let process = node - job_info.local_host.first_node;
         let counters = self.shared_memory.counters(element, process).unwrap_or_default();
         self.shared_memory.on_process_exit(element, process);
@@ -495,7 +477,7 @@ impl JobRunner {
     }
 
     fn continue_shutdown(&mut self, now: Instant) {
-        let ShutdownPhase::Killing(deadline) = self.shutdown_phase else { return };
+        let Some(deadline) = self.phase.kill_deadline() else { return };
         let all_exited = loop {
             match process::reap() {
                 WaitResult::Exited(_) => {}
@@ -504,7 +486,7 @@ impl JobRunner {
             }
         };
         if all_exited || deadline <= now {
-            self.shutdown_phase = ShutdownPhase::DrainingOutput;
+            self.phase.begin_draining();
             self.drain(DrainReason::JobEnd);
         } else {
             // A subreaper inherits the orphans of its children.
@@ -513,10 +495,7 @@ impl JobRunner {
     }
 
     fn finish(&mut self) {
-        if self.shutdown_phase != ShutdownPhase::DrainingOutput {
-            return;
-        }
-        self.shutdown_phase = ShutdownPhase::Done;
+        let Some(elapsed) = self.phase.finish() else { return };
         if self.context.multi_user
             && let Ok(directory) = File::open(&self.context.directory)
         {
@@ -524,10 +503,6 @@ impl JobRunner {
             // reports files that cannot be removed.
             let _ = remove::empty(&directory.into());
         }
-        let elapsed = match (self.started_at, self.last_exit_at) {
-            (Some(start), Some(end)) => end.saturating_duration_since(start),
-            _ => Duration::ZERO,
-        };
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.reports.add(JobReport::Finished { elapsed_ns });
     }

@@ -10,6 +10,7 @@ mod gang_switch;
 mod input;
 mod inspection;
 mod job_info;
+mod job_phase;
 mod job_runner;
 mod limit_enforcer;
 mod metrics;

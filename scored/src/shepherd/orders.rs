@@ -40,7 +40,7 @@ impl JobRunner {
             }
             ShepherdOrder::SetPlacement(placement) => {
                 self.outputs.host = placement.self_host;
-                self.placement = Some(placement);
+                self.phase.set_placement(placement);
             }
             ShepherdOrder::OutputAck(bytes) => self.outputs.on_output_ack(bytes, Instant::now()),
             ShepherdOrder::Program(answer) => {
@@ -112,7 +112,7 @@ impl JobRunner {
                 if signal != 0 {
                     self.signal(Some(element), signal);
                 }
-                if let Some(job_info) = &self.job_info {
+                if let Some(job_info) = self.phase.job_info() {
                     let nodes = NodeSet::from(job_info.local_host.node_range());
                     self.reports.add_about(element, ElementReport::Sent { serial, nodes });
                 }
@@ -134,7 +134,7 @@ impl JobRunner {
     }
 
     fn start_job(&mut self, job_start: JobStart) {
-        let Some(placement) = self.placement.take() else { return };
+        let Some(placement) = self.phase.take_placement() else { return };
         let Some(local_host) = placement.self_placement().cloned() else { return };
         process::set_umask(job_start.spec.umask);
         match JobLimits::from_options(&job_start.spec.options, self.context.multi_user) {
@@ -165,7 +165,7 @@ impl JobRunner {
         };
         let is_multi_user = self.context.multi_user;
         let store = ProgramStore::begin(&job_start.spec, &placement, is_multi_user, paths);
-        self.job_info = Some(JobInfo { job_start, placement, local_host, stage: 0 });
+        self.phase.start(JobInfo { job_start, placement, local_host, stage: 0 });
         let begun = store.map(|store| self.program_store = store);
         self.refuse_if_failed(begun);
     }
@@ -207,7 +207,7 @@ impl JobRunner {
     /// The first node of an element has attached on this host: opens its networks and returns the
     /// addresses for other hosts.
     fn open_networks(&mut self, element: u32) -> Result<Vec<HostNetworkAddress>, String> {
-        let Some(job_info) = &self.job_info else { return Ok(Vec::new()) };
+        let Some(job_info) = self.phase.job_info() else { return Ok(Vec::new()) };
         self.shared_memory.open(element, job_info, self.context.raw_client.as_ref())
     }
 
@@ -243,7 +243,7 @@ impl JobRunner {
                 self.send_reply(key, &call_handler::done(id, libc::EBUSY));
             }
             CallAction::Flush(id) => {
-                let stage = self.job_info.as_ref().map_or(0, |job_info| job_info.stage);
+                let stage = self.phase.job_info().map_or(0, |job_info| job_info.stage);
                 let owner = Some((stage, element));
                 self.outputs.drain(DrainReason::Flush(element, node, id), owner);
             }
@@ -263,7 +263,8 @@ impl JobRunner {
     }
 
     fn welcome(&mut self, element: u32, peers: &[HostNetworkAddress]) -> Result<(), String> {
-        let Some(job_info) = &self.job_info else { return Ok(()) };
+        let Some(job) = self.phase.job_mut() else { return Ok(()) };
+        let job_info = &job.info;
         let (spec, local_host) = (job_info.spec(), &job_info.local_host);
         let element_count = spec.stages[job_info.stage].elements.len();
         let oversubscribed = element_count * local_host.nodes as usize > super::cpu_count();
@@ -279,7 +280,7 @@ impl JobRunner {
         }
         // Once for the job, and by one host: every host knows the offers of all.
         if job_info.placement.self_host == JobHostId::FIRST
-            && !std::mem::replace(&mut self.networks_reported, true)
+            && !std::mem::replace(&mut job.networks_reported, true)
         {
             let transports = network_notes.transports.into_iter().filter(|_| spec.statistics);
             let transports = transports.map(|text| (Level::Info, text));
@@ -324,7 +325,7 @@ impl JobRunner {
     }
 
     fn inspection_text(&self, key: ProcessKey, signal: i32, display: Option<String>) -> String {
-        let host = match &self.job_info {
+        let host = match self.phase.job_info() {
             Some(job_info) if job_info.placement.hosts.len() > 1 => {
                 job_info.local_host.name.clone()
             }

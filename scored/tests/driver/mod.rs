@@ -14,9 +14,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use score_proto::PROTOCOL_VERSION;
-use score_proto::client_session::{self, ServerMessageDecoder};
+use score_proto::client_session::{self, JobMessage, ServerMessageDecoder};
 use score_proto::ids::SessionJobId;
 use score_proto::message::*;
+use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
 /// Held while a child could inherit a socket.
 static FORK_LOCK: Mutex<()> = Mutex::new(());
@@ -248,7 +249,10 @@ impl Driver {
             Err(_) => self.closed = true,
         }
         while let Some(frame) = self.decoder.next().unwrap() {
-            self.on_message(frame.message);
+            match frame {
+                SessionMessage::Session(answer) => self.on_session_answer(answer),
+                SessionMessage::Answer(JobMessage { message, .. }) => self.on_answer(message),
+            }
         }
         if self.outcome.end.is_some() || self.outcome.refused.is_some() {
             // As scrun does after the final message.
@@ -270,24 +274,30 @@ impl Driver {
         }
     }
 
-    fn on_message(&mut self, message: ServerMessage) {
-        let may_follow_end = matches!(message, ServerMessage::UnknownJob);
-        assert!(self.outcome.end.is_none() || may_follow_end, "after Finished came {message:?}");
+    fn on_session_answer(&mut self, answer: SessionAnswer) {
+        assert!(self.outcome.end.is_none(), "after Finished came {answer:?}");
+        match answer {
+            SessionAnswer::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
+            SessionAnswer::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
+            SessionAnswer::Notice { level, text } => self.outcome.notices.push((level, text)),
+        }
+    }
+
+    fn on_answer(&mut self, answer: JobAnswer) {
+        let may_follow_end = matches!(answer, JobAnswer::UnknownJob);
+        assert!(self.outcome.end.is_none() || may_follow_end, "after Finished came {answer:?}");
         if self.outcome.end.is_some() {
             return;
         }
-        match message {
-            ServerMessage::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
-            ServerMessage::Accepted { .. }
-            | ServerMessage::Hosts(_)
-            | ServerMessage::ScoutSessionOpened { .. } => {}
-            ServerMessage::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
-            ServerMessage::StdinWindow(bytes) => self.stdin_window += bytes,
-            ServerMessage::StdinClosed => {
+        match answer {
+            JobAnswer::Accepted { .. } => {}
+            JobAnswer::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
+            JobAnswer::StdinWindow(bytes) => self.stdin_window += bytes,
+            JobAnswer::StdinClosed => {
                 self.outcome.stdin_closed = true;
                 self.input.clear();
             }
-            ServerMessage::Output { stream, bytes, .. } => {
+            JobAnswer::Output { stream, bytes, .. } => {
                 self.untaken += bytes.len() as u64;
                 assert!(bytes.len() <= MAX_IO_CHUNK && self.untaken <= OUTPUT_WINDOW);
                 match stream {
@@ -295,23 +305,19 @@ impl Driver {
                     Stream::Stderr => self.outcome.err.extend(bytes),
                 }
             }
-            ServerMessage::Flush(_) if !self.flushing => {}
-            ServerMessage::Flush(token) => {
+            JobAnswer::Flush(_) if !self.flushing => {}
+            JobAnswer::Flush(token) => {
                 self.take_all();
                 self.send(&JobRequest::Flushed(token));
             }
-            ServerMessage::Notice { level, text } => self.outcome.notices.push((level, text)),
-            ServerMessage::Finished(end) => self.outcome.end = Some(end),
-            ServerMessage::Directory(dir) => self.outcome.dir = dir,
+            JobAnswer::Notice { level, text } => self.outcome.notices.push((level, text)),
+            JobAnswer::Finished(end) => self.outcome.end = Some(end),
+            JobAnswer::Directory(dir) => self.outcome.dir = dir,
             // Messages that were in flight at the end of the job.
-            ServerMessage::Metrics(_)
-            | ServerMessage::Jobs(_)
-            | ServerMessage::Page { .. }
-            | ServerMessage::Statistics(_)
-            | ServerMessage::UnknownJob => {
+            JobAnswer::Metrics(_) | JobAnswer::UnknownJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
-            ServerMessage::FileRequest { .. } => panic!("one host fetches no program"),
+            JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }
     }
 

@@ -16,10 +16,14 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use score_proto::allocation_request::AllocationRequest;
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
 use score_proto::daemon_statistics::DaemonStatistics;
 use score_proto::ids::SessionJobId;
 use score_proto::message::*;
+use score_proto::server_message::{
+    ConsoleAnswer, ConversationAnswer, JobAnswer, ListAnswer, ServerMessage, SessionAnswer,
+    SessionMessage,
+};
 
 use super::{TEST_TIMEOUT, bytes, job, sh};
 
@@ -270,6 +274,22 @@ pub struct Client {
     pub code: Option<u8>,
 }
 
+/// What a client gets that has both jobs and a console request.
+enum UserAnswer {
+    Console(ConsoleAnswer),
+    Job(JobAnswer),
+}
+
+impl ConversationAnswer for UserAnswer {
+    fn from_message(message: ServerMessage) -> Option<Self> {
+        match message {
+            ServerMessage::Console(answer) => Some(Self::Console(answer)),
+            ServerMessage::Job(JobMessage { message, .. }) => Some(Self::Job(message)),
+            _ => None,
+        }
+    }
+}
+
 /// A message as a client of any kind may send it, in any state of its session.
 #[derive(Clone)]
 pub enum Sent {
@@ -387,22 +407,51 @@ impl Client {
             Err(_) => return false,
         }
         while let Some(frame) = self.decoder.next().unwrap() {
-            match frame.message {
-                ServerMessage::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
-                ServerMessage::Notice { text, .. } => self.notices += &format!("{text}\n"),
-                ServerMessage::Refused { reason, code } => {
-                    self.notices += &format!("{reason}\n");
-                    self.code = Some(code);
+            match frame {
+                SessionMessage::Session(answer) => self.on_session_answer(answer),
+                SessionMessage::Answer(UserAnswer::Console(answer)) => {
+                    self.on_console_answer(answer)
                 }
-                ServerMessage::Statistics(statistics) => self.statistics = Some(statistics),
-                ServerMessage::Finished(end) => self.code = Some(end.code),
-                ServerMessage::FileRequest { hash, offset, length } => {
-                    self.file_requests.push((hash, offset, length));
-                }
-                _ => {}
+                SessionMessage::Answer(UserAnswer::Job(answer)) => self.on_job_answer(answer),
             }
         }
         true
+    }
+
+    fn on_session_answer(&mut self, answer: SessionAnswer) {
+        match answer {
+            SessionAnswer::Hello { .. } => {}
+            SessionAnswer::Notice { text, .. } => self.notices += &format!("{text}\n"),
+            SessionAnswer::Refused { reason, code } => self.on_refused(&reason, code),
+        }
+    }
+
+    fn on_console_answer(&mut self, answer: ConsoleAnswer) {
+        match answer {
+            ConsoleAnswer::List(ListAnswer::Statistics(statistics)) => {
+                self.statistics = Some(statistics)
+            }
+            ConsoleAnswer::Finished { code } => self.code = Some(code),
+            _ => {}
+        }
+    }
+
+    fn on_job_answer(&mut self, answer: JobAnswer) {
+        match answer {
+            JobAnswer::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
+            JobAnswer::Notice { text, .. } => self.notices += &format!("{text}\n"),
+            JobAnswer::Refused { reason, code } => self.on_refused(&reason, code),
+            JobAnswer::Finished(end) => self.code = Some(end.code),
+            JobAnswer::FileRequest { hash, offset, length } => {
+                self.file_requests.push((hash, offset, length));
+            }
+            _ => {}
+        }
+    }
+
+    fn on_refused(&mut self, reason: &str, code: u8) {
+        self.notices += &format!("{reason}\n");
+        self.code = Some(code);
     }
 
     pub fn until_ended(&mut self) -> u8 {

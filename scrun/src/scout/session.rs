@@ -23,7 +23,8 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{REMOTE_SHELL_ENV, SCOUT_ENV};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
-use score_proto::message::{HostSpec, Level, ServerMessage, SingleUserRequest};
+use score_proto::message::{HostSpec, Level, SingleUserRequest};
+use score_proto::server_message::{ScoutAnswer, SessionAnswer, SessionMessage};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -152,7 +153,7 @@ impl From<Errno> for SessionError {
 
 /// An event of a session.
 enum SessionEvent {
-    Message(ServerMessage),
+    Message(SessionMessage<ScoutAnswer>),
     /// The connection to scored has closed.
     Lost,
     Signal(i32),
@@ -201,10 +202,13 @@ impl ScoutSession {
     fn wait_until_open(&mut self) -> Result<Result<OsString, u8>, SessionError> {
         loop {
             match self.next_event()? {
-                SessionEvent::Message(ServerMessage::ScoutSessionOpened { socket }) => {
+                SessionEvent::Message(SessionMessage::Answer(ScoutAnswer::Opened { socket })) => {
                     return Ok(Ok(socket.into()));
                 }
-                SessionEvent::Message(ServerMessage::Refused { reason, code }) => {
+                SessionEvent::Message(SessionMessage::Session(SessionAnswer::Refused {
+                    reason,
+                    code,
+                })) => {
                     return Err(SessionError::Refused(StartError::plain(code, reason)));
                 }
                 SessionEvent::Message(message) => self.on_message(message)?,
@@ -219,15 +223,24 @@ impl ScoutSession {
         }
     }
 
-    fn on_message(&mut self, message: ServerMessage) -> Result<(), SessionError> {
+    fn on_message(&mut self, message: SessionMessage<ScoutAnswer>) -> Result<(), SessionError> {
         match message {
-            ServerMessage::Notice { level, text } => self.reporter.report(level, &text),
-            ServerMessage::Directory(path) => self.directory = Some(path.into()),
-            ServerMessage::Hello { version } if version != PROTOCOL_VERSION => {
+            SessionMessage::Session(SessionAnswer::Notice { level, text }) => {
+                self.reporter.report(level, &text)
+            }
+            SessionMessage::Answer(ScoutAnswer::Directory(path)) => {
+                self.directory = Some(path.into())
+            }
+            SessionMessage::Session(SessionAnswer::Hello { version })
+                if version != PROTOCOL_VERSION =>
+            {
                 let line = format!("scored speaks protocol {version}, scout {PROTOCOL_VERSION}");
                 return Err(SessionError::Refused(StartError::plain(EXIT_DAEMON_LOST, line)));
             }
-            _ => {}
+            SessionMessage::Session(SessionAnswer::Hello { .. }) => {}
+            // After the session was opened, the connection ends with the session.
+            SessionMessage::Session(SessionAnswer::Refused { .. })
+            | SessionMessage::Answer(ScoutAnswer::Opened { .. }) => {}
         }
         Ok(())
     }
@@ -235,8 +248,8 @@ impl ScoutSession {
     /// Waits for the next event.
     fn next_event(&mut self) -> Result<SessionEvent, SessionError> {
         loop {
-            if let Some(job_message) = self.decoder.next().map_err(io::Error::other)? {
-                return Ok(SessionEvent::Message(job_message.message));
+            if let Some(message) = self.decoder.next().map_err(io::Error::other)? {
+                return Ok(SessionEvent::Message(message));
             }
             let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
             let socket = self.socket.as_ref().map(UnixStream::as_fd);

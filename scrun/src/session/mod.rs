@@ -22,15 +22,17 @@ use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::OutputWriter;
-use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder, SessionKind};
+use score_proto::client_session::{
+    self, JobMessage, SESSION_JOB, ServerMessageDecoder, SessionKind,
+};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
 use score_proto::ids::JobHostId;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
-    ContentHash, JobEnd, JobRequest, JobSpec, Level, ServerMessage, SingleUserRequest, Stream,
-    UserRequest,
+    ContentHash, JobEnd, JobRequest, JobSpec, Level, SingleUserRequest, Stream, UserRequest,
 };
+use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 use state::{Action, Event, SessionState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -335,10 +337,10 @@ impl EventLoop {
         }
     }
 
-    /// Starts, updates or closes the monitor, depending on a message of the daemon.
-    fn update_monitor(&mut self, message: &ServerMessage) {
-        match message {
-            ServerMessage::Accepted { job, .. } => {
+    /// Starts, updates or closes the monitor, depending on an answer of the job.
+    fn update_monitor(&mut self, answer: &JobAnswer) {
+        match answer {
+            JobAnswer::Accepted { job, .. } => {
                 let Some(request) = self.monitor_request.take() else { return };
                 match Monitor::start(&request, *job) {
                     Ok(monitor) => self.monitor = Some(monitor),
@@ -346,13 +348,13 @@ impl EventLoop {
                 }
                 self.apply(Action::Send(JobRequest::SubscribeMetrics(REPORT_INTERVAL_MS)));
             }
-            ServerMessage::Metrics(_)
-                if self.monitor.as_mut().is_some_and(|monitor| !monitor.send_metrics(message)) =>
+            JobAnswer::Metrics(metrics)
+                if self.monitor.as_mut().is_some_and(|monitor| !monitor.send_metrics(metrics)) =>
             {
                 self.close_monitor();
                 self.apply(Action::Send(JobRequest::SubscribeMetrics(0)));
             }
-            ServerMessage::Finished(_) | ServerMessage::Refused { .. } => self.close_monitor(),
+            JobAnswer::Finished(_) | JobAnswer::Refused { .. } => self.close_monitor(),
             _ => {}
         }
     }
@@ -433,19 +435,12 @@ impl EventLoop {
     fn receive(&mut self) {
         loop {
             while self.outputs.iter().all(OutputWriter::has_capacity) {
-                let decoded = self
-                    .decoder
-                    .next()
-                    .map(|received| received.map(|job_message| job_message.message));
-                if let Ok(Some(message)) = &decoded {
-                    self.update_monitor(message);
-                }
-                match decoded {
-                    Ok(Some(ServerMessage::Finished(mut end))) => {
-                        self.flush_merged_output(Some(&mut end));
-                        self.on_event(Event::Message(ServerMessage::Finished(end)));
+                match self.decoder.next() {
+                    Ok(Some(SessionMessage::Session(answer))) => self.on_session_answer(answer),
+                    // The session has only this job.
+                    Ok(Some(SessionMessage::Answer(JobMessage { job: _, message: answer }))) => {
+                        self.on_job_answer(answer)
                     }
-                    Ok(Some(message)) => self.on_event(Event::Message(message)),
                     Ok(None) => break,
                     Err(error) => return self.on_daemon_lost(Some(error.to_string())),
                 }
@@ -464,6 +459,21 @@ impl EventLoop {
                 Err(_) => return self.on_daemon_lost(None),
             }
         }
+    }
+
+    fn on_session_answer(&mut self, answer: SessionAnswer) {
+        if matches!(answer, SessionAnswer::Refused { .. }) {
+            self.close_monitor();
+        }
+        self.on_event(Event::SessionAnswer(answer));
+    }
+
+    fn on_job_answer(&mut self, mut answer: JobAnswer) {
+        self.update_monitor(&answer);
+        if let JobAnswer::Finished(end) = &mut answer {
+            self.flush_merged_output(Some(end));
+        }
+        self.on_event(Event::JobAnswer(answer));
     }
 
     fn on_daemon_lost(&mut self, reason: Option<String>) {

@@ -6,9 +6,9 @@ use crate::statistics;
 use nix::libc;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
-use score_proto::ids::JobHostId;
-use score_proto::ids::JobId;
-use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, ServerMessage, Stream};
+use score_proto::ids::{JobHostId, JobId};
+use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, Stream};
+use score_proto::server_message::{JobAnswer, SessionAnswer};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,10 @@ pub const TRIPLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 /// An event of a session.
 #[derive(Debug)]
 pub enum Event {
-    /// The daemon has sent a message.
-    Message(ServerMessage),
+    /// The daemon has sent a message about the session.
+    SessionAnswer(SessionAnswer),
+    /// The daemon has sent a message about the job.
+    JobAnswer(JobAnswer),
     /// scrun got this signal.
     Signal(i32),
     /// Number of the job's bytes that have been written to (or dropped at) each stream so far.
@@ -119,7 +121,8 @@ impl SessionState {
     /// Handles an event and appends the resulting actions to `out`.
     pub fn on_event(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
         match event {
-            Event::Message(up) => self.on_message(up, out),
+            Event::SessionAnswer(answer) => self.on_session_answer(answer, out),
+            Event::JobAnswer(answer) => self.on_job_answer(answer, out),
             Event::Signal(signal) => self.on_signal(signal, now, out),
             Event::OutputWritten(written) => self.on_output_written(written, out),
             Event::OutputFailed(stream, errno) => self.on_output_failed(stream, errno, out),
@@ -134,17 +137,24 @@ impl SessionState {
         }
     }
 
-    fn on_message(&mut self, message: ServerMessage, out: &mut Vec<Action>) {
-        match message {
-            ServerMessage::Hello { version } if version == PROTOCOL_VERSION => {}
-            ServerMessage::Hello { version } => {
+    fn on_session_answer(&mut self, answer: SessionAnswer, out: &mut Vec<Action>) {
+        match answer {
+            SessionAnswer::Hello { version } if version == PROTOCOL_VERSION => {}
+            SessionAnswer::Hello { version } => {
                 let ours = PROTOCOL_VERSION;
                 self.on_daemon_lost(
                     &format!("scored speaks protocol {version}, scrun {ours}"),
                     out,
                 );
             }
-            ServerMessage::Accepted { job, nodes, hosts } => {
+            SessionAnswer::Refused { reason, code } => self.on_refused(reason, code, out),
+            SessionAnswer::Notice { level, text } => out.push(Action::Notice(level, text)),
+        }
+    }
+
+    fn on_job_answer(&mut self, answer: JobAnswer, out: &mut Vec<Action>) {
+        match answer {
+            JobAnswer::Accepted { job, nodes, hosts } => {
                 self.job = Some(job);
                 let plural = |count| if count == 1 { "" } else { "s" };
                 let line = format!(
@@ -154,35 +164,33 @@ impl SessionState {
                 );
                 out.push(Action::Notice(Level::Info, line));
             }
-            ServerMessage::Refused { reason, code } => {
-                out.push(Action::Notice(Level::Error, reason));
-                self.finish(code, out);
-            }
-            ServerMessage::StdinWindow(bytes) => out.push(Action::GrantInput(bytes)),
-            ServerMessage::StdinClosed => out.push(Action::StopReading),
-            ServerMessage::Output { host, stream, bytes } => {
+            JobAnswer::Refused { reason, code } => self.on_refused(reason, code, out),
+            JobAnswer::StdinWindow(bytes) => out.push(Action::GrantInput(bytes)),
+            JobAnswer::StdinClosed => out.push(Action::StopReading),
+            JobAnswer::Output { host, stream, bytes } => {
                 self.queued_len[index(stream)] += bytes.len() as u64;
                 out.push(Action::Write(host, stream, bytes));
             }
-            ServerMessage::Flush(token) => {
+            JobAnswer::Flush(token) => {
                 self.pending_flushes.push_back((token, self.queued_len));
                 self.send_due_flushes(out);
             }
-            ServerMessage::Notice { level, text } => out.push(Action::Notice(level, text)),
-            ServerMessage::Finished(end) => self.on_finished(&end, out),
-            ServerMessage::Directory(dir) => self.directory = Some(dir),
-            ServerMessage::FileRequest { hash, offset, length } => {
+            JobAnswer::Notice { level, text } => out.push(Action::Notice(level, text)),
+            JobAnswer::Finished(end) => self.on_finished(&end, out),
+            JobAnswer::Directory(dir) => self.directory = Some(dir),
+            JobAnswer::FileRequest { hash, offset, length } => {
                 out.push(Action::SendFileChunks(hash, offset, length));
             }
-            // Messages of opening a scout session, or of a login to one.
-            ServerMessage::Hosts(_) | ServerMessage::ScoutSessionOpened { .. } => {}
-            // Replies that crossed the end of the job.
-            ServerMessage::Metrics(_)
-            | ServerMessage::Jobs(_)
-            | ServerMessage::Page { .. }
-            | ServerMessage::Statistics(_)
-            | ServerMessage::UnknownJob => {}
+            // The event loop has passed them to the monitor.
+            JobAnswer::Metrics(_) => {}
+            // A request has crossed the end of the job.
+            JobAnswer::UnknownJob => {}
         }
+    }
+
+    fn on_refused(&mut self, reason: String, code: u8, out: &mut Vec<Action>) {
+        out.push(Action::Notice(Level::Error, reason));
+        self.finish(code, out);
     }
 
     fn on_finished(&mut self, end: &JobEnd, out: &mut Vec<Action>) {

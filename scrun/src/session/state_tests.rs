@@ -19,15 +19,15 @@ fn step_at(session: &mut SessionState, event: Event, now: Instant) -> Vec<Action
 }
 
 fn output(stream: Stream, bytes: &[u8]) -> Event {
-    Event::Message(ServerMessage::Output { host: JobHostId(0), stream, bytes: bytes.to_vec() })
+    Event::JobAnswer(JobAnswer::Output { host: JobHostId(0), stream, bytes: bytes.to_vec() })
 }
 
 fn finished(code: u8) -> Event {
-    Event::Message(ServerMessage::Finished(JobEnd { code, usage: vec![], elapsed_ns: 0 }))
+    Event::JobAnswer(JobAnswer::Finished(JobEnd { code, usage: vec![], elapsed_ns: 0 }))
 }
 
 fn accepted() -> Event {
-    Event::Message(ServerMessage::Accepted { job: JobId(3), nodes: 4, hosts: 1 })
+    Event::JobAnswer(JobAnswer::Accepted { job: JobId(3), nodes: 4, hosts: 1 })
 }
 
 fn send(message: JobRequest) -> Action {
@@ -78,13 +78,13 @@ fn a_flush_is_answered_after_all_that_came_before_it_is_written() {
     let mut session = session();
     step(&mut session, output(Stream::Stdout, b"12345"));
     step(&mut session, output(Stream::Stderr, b"123"));
-    assert_eq!(step(&mut session, Event::Message(ServerMessage::Flush(9))), []);
+    assert_eq!(step(&mut session, Event::JobAnswer(JobAnswer::Flush(9))), []);
     step(&mut session, output(Stream::Stdout, b"later"));
     assert_eq!(step(&mut session, Event::OutputWritten([5, 0])), [send(JobRequest::OutputAck(5))]);
     let both = [send(JobRequest::OutputAck(3)), send(JobRequest::Flushed(9))];
     assert_eq!(step(&mut session, Event::OutputWritten([5, 3])), both);
     assert_eq!(step(&mut session, Event::OutputWritten([5, 3])), []);
-    assert_eq!(step(&mut session, Event::Message(ServerMessage::Flush(10))), []);
+    assert_eq!(step(&mut session, Event::JobAnswer(JobAnswer::Flush(10))), []);
     let both = [send(JobRequest::OutputAck(5)), send(JobRequest::Flushed(10))];
     assert_eq!(step(&mut session, Event::OutputWritten([10, 3])), both);
 }
@@ -120,7 +120,7 @@ fn a_full_disk_after_the_end_still_changes_the_code() {
 #[test]
 fn a_lost_daemon_is_named_and_its_directory_removed() {
     let mut session = session();
-    step(&mut session, Event::Message(ServerMessage::Directory("/run/scored/3".into())));
+    step(&mut session, Event::JobAnswer(JobAnswer::Directory("/run/scored/3".into())));
     step(&mut session, accepted());
     let actions = step(&mut session, Event::DaemonLost("scored was killed".into()));
     let [Action::Notice(Level::Error, line), Action::RemoveDirectory(dir), Action::Finish(70)] =
@@ -135,7 +135,7 @@ fn a_lost_daemon_is_named_and_its_directory_removed() {
 #[test]
 fn a_daemon_that_dies_before_it_has_accepted_leaves_no_directory() {
     let mut session = session();
-    step(&mut session, Event::Message(ServerMessage::Directory("/run/scored/3".into())));
+    step(&mut session, Event::JobAnswer(JobAnswer::Directory("/run/scored/3".into())));
     let actions = step(&mut session, Event::DaemonLost("scored was killed".into()));
     assert!(
         actions.contains(&Action::RemoveDirectory("/run/scored/3".into())),
@@ -153,7 +153,7 @@ fn a_daemon_that_exits_after_the_end_is_ignored() {
 
 #[test]
 fn another_protocol_version_is_refused_with_both_numbers() {
-    let actions = step(&mut session(), Event::Message(ServerMessage::Hello { version: 99 }));
+    let actions = step(&mut session(), Event::SessionAnswer(SessionAnswer::Hello { version: 99 }));
     let [Action::Notice(Level::Error, line), Action::Finish(70)] = &actions[..] else {
         panic!("{actions:?}")
     };
@@ -162,9 +162,9 @@ fn another_protocol_version_is_refused_with_both_numbers() {
 
 #[test]
 fn a_refused_job_ends_with_its_code() {
-    let refused = ServerMessage::Refused { reason: "no".into(), code: 126 };
+    let refused = JobAnswer::Refused { reason: "no".into(), code: 126 };
     let expected = [Action::Notice(Level::Error, "no".into()), Action::Finish(126)];
-    assert_eq!(step(&mut session(), Event::Message(refused)), expected);
+    assert_eq!(step(&mut session(), Event::JobAnswer(refused)), expected);
 }
 
 #[test]
@@ -179,15 +179,12 @@ fn a_signal_after_the_end_abandons_unwritten_output() {
 fn input_flows_in_the_granted_window_and_its_end_is_passed_on() {
     let mut session = session();
     assert_eq!(
-        step(&mut session, Event::Message(ServerMessage::StdinWindow(7))),
+        step(&mut session, Event::JobAnswer(JobAnswer::StdinWindow(7))),
         [Action::GrantInput(7)]
     );
     assert_eq!(step(&mut session, Event::Stdin(vec![1])), [send(JobRequest::Stdin(vec![1]))]);
     assert_eq!(step(&mut session, Event::StdinEnd(None)), [send(JobRequest::StdinEof)]);
-    assert_eq!(
-        step(&mut session, Event::Message(ServerMessage::StdinClosed)),
-        [Action::StopReading]
-    );
+    assert_eq!(step(&mut session, Event::JobAnswer(JobAnswer::StdinClosed)), [Action::StopReading]);
     let actions = step(&mut session, Event::StdinEnd(Some("EISDIR".into())));
     assert!(matches!(&actions[0], Action::Notice(Level::Warning, line) if line.contains("EISDIR")));
 }
@@ -206,8 +203,8 @@ fn statistics_are_printed_before_the_end() {
         code: 0,
         ..NodeUsage::default()
     };
-    let end = ServerMessage::Finished(JobEnd { code: 0, usage: vec![usage], elapsed_ns: 1 });
-    let actions = step(&mut session, Event::Message(end));
+    let end = JobAnswer::Finished(JobEnd { code: 0, usage: vec![usage], elapsed_ns: 1 });
+    let actions = step(&mut session, Event::JobAnswer(end));
     assert!(
         matches!(&actions[..], [Action::Print(text), Action::Finish(0)] if text.contains("job 3"))
     );

@@ -1,6 +1,7 @@
 use super::*;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{JobRequest, ServerMessage};
+use score_proto::message::JobRequest;
+use score_proto::server_message::JobAnswer;
 
 const TIMEOUTS: LinkTimeouts = LinkTimeouts {
     handshake_timeout: MonotonicTime::from_secs(2),
@@ -81,9 +82,9 @@ fn messages_of_every_size_arrive_in_order_however_the_stream_is_cut() {
             assert_eq!(message, JobRequest::Stdin(vec![size as u8; size]));
         }
         assert_eq!(accepted.next::<JobRequest>().unwrap(), None);
-        accepted.send(&ServerMessage::Flush(3), secs(0)).unwrap();
+        accepted.send(&JobAnswer::Flush(3), secs(0)).unwrap();
         transfer(&mut accepted, &mut dialled, step, secs(0)).unwrap();
-        assert_eq!(dialled.next::<ServerMessage>().unwrap(), Some(ServerMessage::Flush(3)));
+        assert_eq!(dialled.next::<JobAnswer>().unwrap(), Some(JobAnswer::Flush(3)));
     }
 }
 
@@ -92,13 +93,13 @@ fn messages_sent_before_the_link_opens_arrive_after_it() {
     let mut dialled = Link::dial(&key(1), TIMEOUTS, secs(0)).unwrap();
     let mut accepted = Link::accept(&key(1), TIMEOUTS, secs(0));
     dialled.send(&JobRequest::Signal(7), secs(0)).unwrap();
-    accepted.send(&ServerMessage::Flush(8), secs(0)).unwrap();
+    accepted.send(&JobAnswer::Flush(8), secs(0)).unwrap();
     for _ in 0..2 {
         transfer(&mut dialled, &mut accepted, 5, secs(0)).unwrap();
         transfer(&mut accepted, &mut dialled, 5, secs(0)).unwrap();
     }
     assert_eq!(accepted.next::<JobRequest>().unwrap(), Some(JobRequest::Signal(7)));
-    assert_eq!(dialled.next::<ServerMessage>().unwrap(), Some(ServerMessage::Flush(8)));
+    assert_eq!(dialled.next::<JobAnswer>().unwrap(), Some(JobAnswer::Flush(8)));
 }
 
 #[test]
@@ -371,9 +372,9 @@ fn keys_change_again_and_again_and_both_sides_stay_together() {
         assert_eq!(accepted.next::<JobRequest>(), Ok(Some(JobRequest::Signal(number))));
     }
     // The other direction has its own count.
-    accepted.send(&ServerMessage::StdinClosed, secs(0)).unwrap();
+    accepted.send(&JobAnswer::StdinClosed, secs(0)).unwrap();
     transfer(&mut accepted, &mut dialled, usize::MAX, secs(0)).unwrap();
-    assert_eq!(dialled.next::<ServerMessage>(), Ok(Some(ServerMessage::StdinClosed)));
+    assert_eq!(dialled.next::<JobAnswer>(), Ok(Some(JobAnswer::StdinClosed)));
 }
 
 #[test]

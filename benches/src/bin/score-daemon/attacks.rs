@@ -11,10 +11,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getuid};
 use score_benches::client::{Client, encode, job_of_stages, system_program};
 use score_proto::allocation_request::AllocationRequest;
+use score_proto::client_session::JobMessage;
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
-    ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, ServerMessage, UserRequest,
+    ElementSpec, FileDigest, JobRequest, JobSpec, MAX_IO_CHUNK, UserRequest,
 };
+use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
 use crate::sessions::allow_many_descriptors;
 use crate::testbed::{HOSTILE_UID, HOSTS, Role, Services, socket_of};
@@ -288,22 +290,32 @@ pub fn start_job(
 ) -> BenchResult<String> {
     request(client, allocation, spec)?;
     loop {
-        match client.receive()?.message {
-            ServerMessage::Output { bytes, .. } => {
+        match client.receive_answer::<JobMessage<JobAnswer>>()?.message {
+            JobAnswer::Output { bytes, .. } => {
                 return Ok(String::from_utf8_lossy(&bytes).into_owned());
             }
-            ServerMessage::Refused { reason, .. } => return Err(reason),
-            ServerMessage::Finished(end) => return Err(format!("a job ended with {}", end.code)),
+            JobAnswer::Refused { reason, .. } => return Err(reason),
+            JobAnswer::Finished(end) => return Err(format!("a job ended with {}", end.code)),
             _ => {}
         }
     }
 }
 
 fn wait_for_end(client: &mut Client) -> BenchResult<()> {
+    while receive_before_end(client)?.is_some() {}
+    Ok(())
+}
+
+/// The next answer of the job, or nothing if the job or the session has ended.
+fn receive_before_end(client: &mut Client) -> BenchResult<Option<JobAnswer>> {
     loop {
-        match client.receive()?.message {
-            ServerMessage::Refused { .. } | ServerMessage::Finished(_) => return Ok(()),
-            _ => {}
+        match client.receive::<JobMessage<JobAnswer>>()? {
+            SessionMessage::Session(SessionAnswer::Refused { .. }) => return Ok(None),
+            SessionMessage::Session(_) => {}
+            SessionMessage::Answer(JobMessage { message: answer, .. }) => {
+                let is_end = matches!(answer, JobAnswer::Refused { .. } | JobAnswer::Finished(_));
+                return Ok((!is_end).then_some(answer));
+            }
         }
     }
 }
@@ -356,20 +368,16 @@ fn own_shepherds() -> Vec<Pid> {
 
 /// Sends zeroes for a program until its job has ended.
 fn send_requested_pieces(client: &mut Client) -> BenchResult<()> {
-    loop {
-        match client.receive()?.message {
-            ServerMessage::FileRequest { hash, offset, length } => {
-                for start in (0..length).step_by(MAX_IO_CHUNK) {
-                    let bytes = vec![0; (length - start).min(MAX_IO_CHUNK as u64) as usize];
-                    let offset = offset + start;
-                    let chunk = JobRequest::FileChunk { hash, offset, bytes };
-                    client.send(JOB, &UserRequest::Job(chunk))?;
-                }
-            }
-            ServerMessage::Refused { .. } | ServerMessage::Finished(_) => return Ok(()),
-            _ => {}
+    while let Some(answer) = receive_before_end(client)? {
+        let JobAnswer::FileRequest { hash, offset, length } = answer else { continue };
+        for start in (0..length).step_by(MAX_IO_CHUNK) {
+            let bytes = vec![0; (length - start).min(MAX_IO_CHUNK as u64) as usize];
+            let offset = offset + start;
+            let chunk = JobRequest::FileChunk { hash, offset, bytes };
+            client.send(JOB, &UserRequest::Job(chunk))?;
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::getuid;
 use score_benches::client::Client;
+use score_proto::client_session::JobMessage;
+use score_proto::server_message::JobAnswer;
 use serde_json::json;
 
 use crate::BenchResult;
@@ -75,7 +77,7 @@ pub fn hold(count: u32, socket: &Path) -> BenchResult<()> {
 
 /// Fails if scored has refused the login or closed the connection.
 fn check_open(client: &mut Client) -> BenchResult<()> {
-    let received = [client.receive(), client.receive()];
+    let received = [client.receive::<JobMessage<JobAnswer>>(), client.receive()];
     let [Ok(_), Err(reason)] = received else { return Err(format!("a login: {received:?}")) };
     // Nothing comes after the greeting.
     let is_open = reason.contains("Resource temporarily unavailable");

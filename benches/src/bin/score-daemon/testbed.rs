@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 use score_benches::client::Client;
 use score_proto::client_session::SESSION_JOB;
 use score_proto::daemon_statistics::DaemonStatistics;
-use score_proto::message::{ConsoleRequest, ServerMessage, UserRequest};
+use score_proto::message::{ConsoleRequest, UserRequest};
+use score_proto::server_message::{ConsoleReply, ListAnswer};
 
 use crate::{BenchResult, USAGE, two_processors, use_processors};
 
@@ -161,11 +162,10 @@ impl ServiceTestbed {
         let mut client = Client::log_in(&socket_of(&self.folder, "hostb"), 0)?;
         client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
         loop {
-            match client.receive()?.message {
-                ServerMessage::Statistics(statistics) => return Ok(statistics),
-                ServerMessage::Finished(_) => return Err("no statistics for root".to_owned()),
-                ServerMessage::Refused { reason, .. } => return Err(reason),
-                _ => {}
+            match client.receive_answer()? {
+                ConsoleReply::Answer(ListAnswer::Statistics(statistics)) => return Ok(statistics),
+                ConsoleReply::Answer(ListAnswer::Jobs(_)) => {}
+                ConsoleReply::Finished { .. } => return Err("no statistics for root".to_owned()),
             }
         }
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use score_benches::client::Client;
 use score_proto::client_session::SESSION_JOB;
-use score_proto::message::{ConsoleRequest, ServerMessage, UserRequest};
+use score_proto::message::{ConsoleRequest, UserRequest};
+use score_proto::server_message::{ConsoleReply, ListAnswer};
 use serde_json::json;
 
 use crate::BenchResult;
@@ -114,10 +115,9 @@ pub fn list_jobs(socket: &Path) -> BenchResult<()> {
     let mut client = Client::log_in(socket, nix::unistd::getuid().as_raw())?;
     client.send(SESSION_JOB, &UserRequest::Console(ConsoleRequest::List))?;
     loop {
-        match client.receive()?.message {
-            ServerMessage::Finished(_) => return Ok(()),
-            ServerMessage::Refused { reason, .. } => return Err(reason),
-            _ => {}
+        match client.receive_answer::<ConsoleReply<ListAnswer>>()? {
+            ConsoleReply::Finished { .. } => return Ok(()),
+            ConsoleReply::Answer(_) => {}
         }
     }
 }

@@ -8,8 +8,9 @@ use score_proto::ids::{HostId, JobHostId, JobId, SessionJobId};
 use score_proto::job_control::{JobStart, Owner};
 use score_proto::message::{
     ElementSpec, HostSpec, Input as StandardInput, JobRequest, JobSpec, OsBytes, Output,
-    ProgramKind, ServerMessage, StageSpec,
+    ProgramKind, StageSpec,
 };
+use score_proto::server_message::JobAnswer;
 
 use super::{Event, LAST_FAULT_AT, MonotonicTime, SERVER_HOST, SLOTS, World};
 use crate::cluster::HostShare;
@@ -132,11 +133,11 @@ impl World {
         }
     }
 
-    pub fn on_client_message(&mut self, job: JobId, message: ServerMessage) {
+    pub fn on_client_message(&mut self, job: JobId, message: JobAnswer) {
         let Some(user_job) = self.jobs.get_mut(&job) else { panic!("nobody's job {job}") };
         assert!(user_job.code.is_none(), "job {job} has ended before: {message:?}");
         match message {
-            ServerMessage::Output { host, bytes, .. } => {
+            JobAnswer::Output { host, bytes, .. } => {
                 let ack = JobRequest::OutputAck(bytes.len() as u64);
                 let text = String::from_utf8_lossy(&bytes);
                 let lines = text.split_inclusive('\n').map(str::to_owned);
@@ -144,12 +145,12 @@ impl World {
                 let delay = self.short_delay();
                 self.at(delay, Event::Request(job, ack));
             }
-            ServerMessage::Flush(token) => {
+            JobAnswer::Flush(token) => {
                 let delay = self.short_delay();
                 self.at(delay, Event::Request(job, JobRequest::Flushed(token)));
             }
-            ServerMessage::Finished(end) => self.on_end(job, end.code),
-            ServerMessage::Refused { code, .. } => self.on_end(job, code),
+            JobAnswer::Finished(end) => self.on_end(job, end.code),
+            JobAnswer::Refused { code, .. } => self.on_end(job, code),
             _ => {}
         }
     }

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use score_job::cluster::authorization::{authorize, authorize_statistics};
 use score_job::cluster::{self, JobAction, ServerState};
-use score_proto::client_session::SESSION_JOB;
 use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
-use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
+use score_proto::message::ConsoleRequest;
+use score_proto::server_message::{ConsoleAnswer, ListAnswer, ServerMessage};
 
 use super::super::Daemon;
 use super::super::session::ClientSession;
@@ -32,17 +32,17 @@ impl Daemon {
                 let clock = self.turn_clock.as_ref();
                 let statistics =
                     permit.and_then(|permit| Some(clock?.statistics(&permit, Instant::now())));
-                let Some(session) = self.sessions.get_mut(session_key) else { return };
                 for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {
-                    session.send(SESSION_JOB, &ServerMessage::Jobs(chunk.to_vec()));
+                    let jobs = ListAnswer::Jobs(chunk.to_vec());
+                    self.answer_console(session_key, ConsoleAnswer::List(jobs));
                 }
-                if let Some(statistics) = statistics {
-                    session.send(SESSION_JOB, &ServerMessage::Statistics(statistics));
+                if let Some(statistics) = statistics.map(ListAnswer::Statistics) {
+                    self.answer_console(session_key, ConsoleAnswer::List(statistics));
                 }
             }
             ConsoleRequest::Page => {
-                let reply = match service.page_address(uid) {
-                    Ok(reply) => reply,
+                let address = match service.page_address(uid) {
+                    Ok(address) => address,
                     Err(reason) => {
                         return self.refuse(
                             ClientJob::session_itself(session_key),
@@ -51,10 +51,7 @@ impl Daemon {
                         );
                     }
                 };
-                self.sessions
-                    .get_mut(session_key)
-                    .into_iter()
-                    .for_each(|one| one.send(SESSION_JOB, &reply));
+                self.answer_console(session_key, ConsoleAnswer::Page(address));
             }
             ConsoleRequest::SubscribeMetrics { job, period_ms } => {
                 let permit = cluster.authorize(uid, JobAction::Watch, job);
@@ -82,9 +79,12 @@ impl Daemon {
                 }
             },
         }
-        let end = JobEnd { code: 0, usage: Vec::new(), elapsed_ns: 0 };
+        self.answer_console(session_key, ConsoleAnswer::Finished { code: 0 });
+    }
+
+    fn answer_console(&mut self, session_key: SessionKey, answer: ConsoleAnswer) {
         if let Some(session) = self.sessions.get_mut(session_key) {
-            session.send(SESSION_JOB, &ServerMessage::Finished(end));
+            session.send(&ServerMessage::Console(answer));
         }
     }
 }

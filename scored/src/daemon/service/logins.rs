@@ -12,8 +12,9 @@ use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
 use score_proto::frame;
 use score_proto::ids::{HostId, SessionJobId};
 use score_proto::job_control::Owner;
-use score_proto::message::{Login, ServerMessage, UserRequest};
+use score_proto::message::{Login, UserRequest};
 use score_proto::peer_message::{PeerMessage, SERVER, User};
+use score_proto::server_message::{ServerMessage, SessionAnswer};
 
 use super::super::local_listener::AcceptedClient;
 use super::super::session::ClientSession;
@@ -178,7 +179,7 @@ impl Daemon {
             "{count} other clients of yours have connected and not logged in: end them, or try \
              again when they have"
         );
-        let refusal = ServerMessage::Refused { reason, code: EXIT_FAILED };
+        let refusal = SessionAnswer::Refused { reason, code: EXIT_FAILED };
         let mut bytes = Vec::new();
         if frame::encode(&refusal, &mut bytes).is_ok() {
             // The socket is new: the message fits, or the client has gone.
@@ -279,7 +280,7 @@ impl Daemon {
             return;
         };
         let reason = "no login before the time-out".to_owned();
-        session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED });
+        session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED));
         let text = format!("uid {}: no login before the time-out: connection closed", client.uid);
         service.warn_about(LogTopic::User(client.uid), &text);
     }
@@ -400,10 +401,7 @@ impl Daemon {
                     (Some(remote), Ok(message)) => remote.deliver(message, cost),
                     (Some(remote), Err(error)) => {
                         let reason = format!("from scrun: {error}");
-                        remote.send(
-                            SESSION_JOB,
-                            &ServerMessage::Refused { reason, code: EXIT_FAILED },
-                        );
+                        remote.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_FAILED));
                     }
                     // The session has ended, and its window with it.
                     (None, _) => {}
@@ -423,10 +421,10 @@ impl Daemon {
                 let local_session =
                     local_key.and_then(|session_key| self.sessions.get_mut(session_key));
                 if let (Some(local_session), Ok(message)) =
-                    (local_session, frame::decode_datagram::<JobMessage<ServerMessage>>(&body))
+                    (local_session, frame::decode_datagram::<ServerMessage>(&body))
                     && local_session.is_forwarded()
                 {
-                    local_session.send(message.job, &message.message);
+                    local_session.send(&message);
                 }
             }
             PeerMessage::SessionEnded { session, reason } => match self

@@ -10,11 +10,11 @@ use score_proto::exit_code::EXIT_SERVER_LOST;
 use score_proto::ids::HostId;
 use score_proto::message::Level;
 use score_proto::peer_message::{Incarnation, PeerMessage, SERVER};
+use score_proto::server_message::ServerMessage;
 
 use super::super::{Daemon, TokenOwner};
 use super::{LogTopic, Role, info, warn};
 use crate::sys::random::random_u64;
-use score_proto::message::ServerMessage;
 
 /// How long a reset of this host waits for killed shepherds to end.
 const RESET_GRACE: Duration = Duration::from_secs(1);
@@ -165,7 +165,7 @@ impl Daemon {
         self.dispatch_pending();
         for session in self.sessions.iter_mut().filter(|session| session.is_forwarded()) {
             let reason = format!("the cluster was lost: {reason}");
-            session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_SERVER_LOST });
+            session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_SERVER_LOST));
         }
         self.reset_deadline = Some(Instant::now() + RESET_GRACE);
         self.finish_reset();
@@ -191,15 +191,9 @@ impl Daemon {
         let text = format!("the scored of {name}, the server, is lost: {reason}");
         warn(&text);
         for session in self.sessions.iter_mut().filter(|session| session.is_forwarded()) {
-            let code = EXIT_SERVER_LOST;
-            session.send(
-                SESSION_JOB,
-                &ServerMessage::Notice { level: Level::Error, text: text.clone() },
-            );
-            session.send(
-                SESSION_JOB,
-                &ServerMessage::Refused { reason: "its jobs are ended".to_owned(), code },
-            );
+            session.send(&ServerMessage::notice(SESSION_JOB, Level::Error, text.clone()));
+            let reason = "its jobs are ended".to_owned();
+            session.send(&ServerMessage::refusal(SESSION_JOB, reason, EXIT_SERVER_LOST));
         }
     }
 

@@ -12,8 +12,8 @@ use score_job::host::turn_times::TurnClock;
 use score_job::jobs::GangDriver;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
-use score_proto::message::ServerMessage;
 use score_proto::peer_message::SERVER;
+use score_proto::server_message::PageAddress;
 
 use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
 use super::http_connections::HttpConnections;
@@ -102,7 +102,7 @@ impl Page {
 
 impl Service {
     /// The address of the page for a user. Only this reply contains the user's token.
-    pub(super) fn page_address(&mut self, uid: u32) -> Result<ServerMessage, String> {
+    pub(super) fn page_address(&mut self, uid: u32) -> Result<PageAddress, String> {
         let host = self.name(SERVER).unwrap_or_default().to_owned();
         let page = self.page.as_mut().ok_or("this cluster has no page (scored -page off)")?;
         let random_bytes = || {
@@ -115,7 +115,7 @@ impl Service {
             true => format!("{host}:{}", address.port()),
             false => address.to_string(),
         };
-        Ok(ServerMessage::Page { host, url: format!("http://{authority}/{token}/") })
+        Ok(PageAddress { host, url: format!("http://{authority}/{token}/") })
     }
 }
 

@@ -1,0 +1,330 @@
+//! The messages from scored to a user's program. Each conversation has its own type of answers, as
+//! each state of a session has its own type of requests ([`crate::message`]). So a receiver has to
+//! handle only what its own requests can cause.
+
+use serde::{Deserialize, Serialize};
+
+use crate::client_session::{JobMessage, SESSION_JOB};
+use crate::daemon_statistics::DaemonStatistics;
+use crate::ids::{JobHostId, JobId, SessionJobId};
+use crate::job_list::JobEntry;
+use crate::message::{ContentHash, HostSpec, JobEnd, Level, Stream};
+use crate::observation::Metrics;
+
+/// From scored to a client that has greeted. Before that scored sends only [`SessionAnswer`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerMessage {
+    /// About the session itself. Any client may get it.
+    Session(SessionAnswer),
+    /// To a client at the socket of a scout session, right after the greeting.
+    ScoutHosts(ScoutHosts),
+    /// To the client that opens a scout session.
+    Scout(ScoutAnswer),
+    /// To a client with a [`crate::message::ConsoleRequest`].
+    Console(ConsoleAnswer),
+    /// About a job of the session.
+    Job(JobMessage<JobAnswer>),
+}
+
+impl ServerMessage {
+    /// An answer about a job of the session.
+    pub fn job_answer(job: SessionJobId, message: JobAnswer) -> Self {
+        Self::Job(JobMessage { job, message })
+    }
+
+    /// Whether newer metrics can replace the message.
+    pub fn has_metrics(&self) -> bool {
+        match self {
+            Self::Console(answer) => matches!(answer, ConsoleAnswer::Metrics(_)),
+            Self::Job(JobMessage { message, .. }) => matches!(message, JobAnswer::Metrics(_)),
+            Self::Session(_) | Self::ScoutHosts(_) | Self::Scout(_) => false,
+        }
+    }
+
+    /// The job whose last message this is. It is [`SESSION_JOB`] if this is the last message of the
+    /// session.
+    pub fn ended_job(&self) -> Option<SessionJobId> {
+        match self {
+            Self::Session(SessionAnswer::Refused { .. })
+            | Self::Console(ConsoleAnswer::Finished { .. }) => Some(SESSION_JOB),
+            Self::Job(JobMessage {
+                job,
+                message: JobAnswer::Refused { .. } | JobAnswer::Finished(_),
+            }) => Some(*job),
+            _ => None,
+        }
+    }
+
+    /// A line for the user about a job, or about the session itself ([`SESSION_JOB`]).
+    pub fn notice(job: SessionJobId, level: Level, text: String) -> Self {
+        match job {
+            SESSION_JOB => Self::Session(SessionAnswer::Notice { level, text }),
+            _ => Self::job_answer(job, JobAnswer::Notice { level, text }),
+        }
+    }
+
+    /// The refusal of a job, or of the session itself ([`SESSION_JOB`]).
+    pub fn refusal(job: SessionJobId, reason: String, code: u8) -> Self {
+        match job {
+            SESSION_JOB => Self::Session(SessionAnswer::Refused { reason, code }),
+            _ => Self::job_answer(job, JobAnswer::Refused { reason, code }),
+        }
+    }
+}
+
+/// About a session itself. The greeting of scored and what it sends before that have this form
+/// without [`ServerMessage`] around it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionAnswer {
+    /// Answer to [`crate::message::Greeting::Hello`], in the same form in every version.
+    Hello {
+        /// The sender's protocol version.
+        version: u32,
+    },
+    /// The session ends, and its jobs with it. The last message.
+    Refused {
+        /// One line that names the cause.
+        reason: String,
+        /// Exit code of the user's program.
+        code: u8,
+    },
+    /// A line for the user, without newline.
+    Notice {
+        /// The level by which `message=concise` and `message=quiet` filter.
+        level: Level,
+        /// The line.
+        text: String,
+    },
+}
+
+/// The hosts of a scout session: its jobs run on these alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScoutHosts(pub Vec<HostSpec>);
+
+/// Answers to [`crate::message::SingleUserRequest::OpenScoutSession`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScoutAnswer {
+    /// The path at which the directory of the scout session is about to be made. Sent before it is
+    /// made, so that scout can remove it even if scored dies at any moment.
+    Directory(String),
+    /// Every host's daemon is up.
+    Opened {
+        /// Path of the socket at which jobs can be submitted.
+        socket: String,
+    },
+}
+
+/// Answers to [`crate::message::ConsoleRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConsoleAnswer {
+    /// To [`crate::message::ConsoleRequest::List`].
+    List(ListAnswer),
+    /// To [`crate::message::ConsoleRequest::Page`].
+    Page(PageAddress),
+    /// To [`crate::message::ConsoleRequest::SubscribeMetrics`]: one message covers some of the
+    /// hosts and processes.
+    Metrics(Metrics),
+    /// The request has been carried out, or the job of the subscription has ended. The last
+    /// message.
+    Finished {
+        /// 0, or the exit code of the job of the subscription.
+        code: u8,
+    },
+}
+
+/// Parts of the answer to [`crate::message::ConsoleRequest::List`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListAnswer {
+    /// Some of the cluster's jobs, at most [`crate::job_list::MAX_JOBS_PER_MESSAGE`].
+    Jobs(Vec<JobEntry>),
+    /// Facts about the server, for operators.
+    Statistics(DaemonStatistics),
+}
+
+/// The page of the cluster, for this user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageAddress {
+    /// The server, which serves the page.
+    pub host: String,
+    /// The page's URL, which contains the user's token.
+    pub url: String,
+}
+
+/// About a job of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobAnswer {
+    /// The job has been accepted under this number (the result of `sc_getpid`); every host is
+    /// ready.
+    Accepted {
+        /// Job number, from 1.
+        job: JobId,
+        /// Nodes of every parallel process.
+        nodes: u32,
+        /// Hosts that the job runs on.
+        hosts: u32,
+    },
+    /// The job was not accepted, and nothing was started. `code` is scrun's exit code. The job's
+    /// last message.
+    Refused {
+        /// One line that names the cause.
+        reason: String,
+        /// Exit code.
+        code: u8,
+    },
+    /// scrun may send that many more bytes of standard input.
+    StdinWindow(u64),
+    /// Node 0 has closed its standard input: send no more.
+    StdinClosed,
+    /// Bytes for scrun's standard output or error.
+    Output {
+        /// The host that they come from.
+        host: JobHostId,
+        /// Standard output or standard error.
+        stream: Stream,
+        /// At most [`crate::message::MAX_IO_CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Answer with [`crate::message::JobRequest::Flushed`] once all earlier output has been
+    /// written.
+    Flush(u64),
+    /// A line for the user, without newline.
+    Notice {
+        /// The level by which `message=concise` and `message=quiet` filter.
+        level: Level,
+        /// The line.
+        text: String,
+    },
+    /// All processes of the job have ended and everything has been reclaimed. The job's last
+    /// message.
+    Finished(JobEnd),
+    /// The path at which the job's directory on this host is about to be made. Sent before it is
+    /// made, so that scrun can remove it even if scored dies at any moment.
+    Directory(String),
+    /// A request for bytes of this program, to be sent as
+    /// [`crate::message::JobRequest::FileChunk`].
+    FileRequest {
+        /// Hash of the program.
+        hash: ContentHash,
+        /// Offset of the first byte.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
+    /// Answer to [`crate::message::JobRequest::SubscribeMetrics`]: one message covers some of the
+    /// hosts and processes.
+    Metrics(Metrics),
+    /// Answer to a message about a job that the session does not have, or no longer has.
+    /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] are
+    /// not answered in this way.
+    UnknownJob,
+}
+
+/// What a client expects of scored after the greeting: the answers of one conversation.
+pub trait ConversationAnswer: Sized {
+    /// The answer that a message contains, or nothing if it belongs to another conversation.
+    fn from_message(message: ServerMessage) -> Option<Self>;
+}
+
+/// A message as a client receives it that expects the answers `A`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionMessage<A> {
+    /// About the session itself.
+    Session(SessionAnswer),
+    /// An answer to the client's request.
+    Answer(A),
+}
+
+/// The answer to one kind of [`crate::message::ConsoleRequest`], as its client receives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConsoleReply<A> {
+    /// A part of the answer.
+    Answer(A),
+    /// As [`ConsoleAnswer::Finished`].
+    Finished {
+        /// 0, or the exit code of the job of the subscription.
+        code: u8,
+    },
+}
+
+impl<A: ConversationAnswer> SessionMessage<A> {
+    /// The message as the client expects it, or nothing if it belongs to another conversation.
+    pub(crate) fn from_message(message: ServerMessage) -> Option<Self> {
+        match message {
+            ServerMessage::Session(answer) => Some(Self::Session(answer)),
+            other => A::from_message(other).map(Self::Answer),
+        }
+    }
+}
+
+impl ConversationAnswer for ScoutHosts {
+    fn from_message(message: ServerMessage) -> Option<Self> {
+        match message {
+            ServerMessage::ScoutHosts(hosts) => Some(hosts),
+            _ => None,
+        }
+    }
+}
+
+impl ConversationAnswer for ScoutAnswer {
+    fn from_message(message: ServerMessage) -> Option<Self> {
+        match message {
+            ServerMessage::Scout(answer) => Some(answer),
+            _ => None,
+        }
+    }
+}
+
+impl<A: TryFrom<ConsoleAnswer>> ConversationAnswer for ConsoleReply<A> {
+    fn from_message(message: ServerMessage) -> Option<Self> {
+        match message {
+            ServerMessage::Console(ConsoleAnswer::Finished { code }) => {
+                Some(Self::Finished { code })
+            }
+            ServerMessage::Console(answer) => answer.try_into().ok().map(Self::Answer),
+            _ => None,
+        }
+    }
+}
+
+impl TryFrom<ConsoleAnswer> for ListAnswer {
+    type Error = ConsoleAnswer;
+
+    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
+        match answer {
+            ConsoleAnswer::List(answer) => Ok(answer),
+            other => Err(other),
+        }
+    }
+}
+
+impl TryFrom<ConsoleAnswer> for PageAddress {
+    type Error = ConsoleAnswer;
+
+    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
+        match answer {
+            ConsoleAnswer::Page(address) => Ok(address),
+            other => Err(other),
+        }
+    }
+}
+
+impl TryFrom<ConsoleAnswer> for Metrics {
+    type Error = ConsoleAnswer;
+
+    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
+        match answer {
+            ConsoleAnswer::Metrics(metrics) => Ok(metrics),
+            other => Err(other),
+        }
+    }
+}
+
+impl ConversationAnswer for JobMessage<JobAnswer> {
+    fn from_message(message: ServerMessage) -> Option<Self> {
+        match message {
+            ServerMessage::Job(message) => Some(message),
+            _ => None,
+        }
+    }
+}
