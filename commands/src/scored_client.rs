@@ -115,7 +115,9 @@ impl QueryStream {
         loop {
             match self.decoder.next().map_err(|error| format!("from scored: {error}"))? {
                 Some(SessionMessage::Session(answer)) => match answer {
-                    SessionAnswer::Hello { .. } => {}
+                    SessionAnswer::Hello { version } => {
+                        client_session::check_server_version(version)?;
+                    }
                     SessionAnswer::Refused { reason, .. } => return Err(reason),
                     SessionAnswer::Notice { text, .. } => return Ok(Reply::Notice(text)),
                 },

@@ -66,6 +66,21 @@ pub fn encode_greeting(out: &mut Vec<u8>) -> Result<(), FrameError> {
     frame::encode(&Greeting::Hello { version: PROTOCOL_VERSION }, out)
 }
 
+/// Checks the version in scored's greeting. What follows the greeting of another version cannot be
+/// read.
+///
+/// # Errors
+/// One line with both versions.
+pub fn check_server_version(version: u32) -> Result<(), String> {
+    match version {
+        PROTOCOL_VERSION => Ok(()),
+        _ => Err(format!(
+            "scored speaks protocol {version}, this program {PROTOCOL_VERSION}: use both from one \
+             release"
+        )),
+    }
+}
+
 /// Appends a client's message to `out`, as one frame: [`SingleUserRequest`], [`UserRequest`] or
 /// [`crate::message::Login`].
 ///
@@ -116,6 +131,13 @@ mod tests {
     use crate::server_message::{
         ConsoleAnswer, ConsoleReply, JobAnswer, ListAnswer, PageAddress, ScoutAnswer, ScoutHosts,
     };
+
+    #[test]
+    fn another_version_of_scored_is_refused_with_both_numbers() {
+        assert_eq!(check_server_version(PROTOCOL_VERSION), Ok(()));
+        let error = check_server_version(99).unwrap_err();
+        assert!(error.contains("99") && error.contains(&PROTOCOL_VERSION.to_string()), "{error}");
+    }
 
     #[test]
     fn the_greeting_is_plain_and_everything_else_names_its_job() {

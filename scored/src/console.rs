@@ -54,7 +54,9 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
     loop {
         match decoder.next().map_err(|error| error.to_string())? {
             Some(SessionMessage::Session(answer)) => match answer {
-                SessionAnswer::Hello { .. } => {}
+                SessionAnswer::Hello { version } => {
+                    client_session::check_server_version(version)?;
+                }
                 SessionAnswer::Refused { reason, .. } => return Err(reason),
                 SessionAnswer::Notice { text, .. } => print_line(&text)?,
             },

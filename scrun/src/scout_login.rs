@@ -1,7 +1,6 @@
 //! Logs in to the scout session that this process runs in, if it runs in one.
 
 use crate::usage::StartError;
-use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, ServerMessageDecoder};
 use score_proto::env::SCOUT_ENV;
 use score_proto::exit_code::EXIT_USAGE;
@@ -89,13 +88,8 @@ fn handshake(mut stream: &UnixStream) -> io::Result<(Vec<HostSpec>, ServerMessag
             Some(SessionMessage::Session(SessionAnswer::Refused { reason, .. })) => {
                 return Err(io::Error::other(reason));
             }
-            Some(SessionMessage::Session(SessionAnswer::Hello { version }))
-                if version != PROTOCOL_VERSION =>
-            {
-                return Err(io::Error::other(format!(
-                    "the session's scored speaks protocol {version}, this command \
-                     {PROTOCOL_VERSION}"
-                )));
+            Some(SessionMessage::Session(SessionAnswer::Hello { version })) => {
+                client_session::check_server_version(version).map_err(io::Error::other)?;
             }
             Some(SessionMessage::Session(_) | SessionMessage::Answer(_)) => {}
             None => match stream.read(&mut chunk)? {

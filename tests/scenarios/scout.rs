@@ -229,7 +229,8 @@ fn nothing_outlives_a_scout_that_is_killed() {
 #[test]
 fn a_killed_scored_is_reported_and_leaves_nothing() {
     let env = TestEnv::new();
-    let lines = "scout 'sleep 300'; echo code $?; scout; echo $? reported\n";
+    // The shell lives longer than the dying server, whose sockets close one after the other.
+    let lines = "scout 'sleep 300'; echo code $?; scout; echo $? reported; sleep 1\n";
     let running = scout(&env, &["-g", "local:4"]).input(lines).start();
     env.wait_for_process("command", |process| process.command == "sleep 300");
     let server = env.wait_for_process("server", |process| process.command.contains("-single"));

@@ -18,6 +18,7 @@ as() {
 state() { systemctl show -P "$1" scored; }
 # A job of another user, whose processes have left their session.
 hold() {
+    rm -f held
     as 61002 nodes=1 'setsid sleep 3001 & echo held; touch file; exec sleep 3002' > held & held=$!
     until grep -q held held; do kill -0 $held || exit 9; sleep 0.05; done
 }

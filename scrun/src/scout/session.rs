@@ -19,7 +19,6 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid};
-use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{REMOTE_SHELL_ENV, SCOUT_ENV};
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE};
@@ -231,13 +230,11 @@ impl ScoutSession {
             SessionMessage::Answer(ScoutAnswer::Directory(path)) => {
                 self.directory = Some(path.into())
             }
-            SessionMessage::Session(SessionAnswer::Hello { version })
-                if version != PROTOCOL_VERSION =>
-            {
-                let line = format!("scored speaks protocol {version}, scout {PROTOCOL_VERSION}");
-                return Err(SessionError::Refused(StartError::plain(EXIT_DAEMON_LOST, line)));
+            SessionMessage::Session(SessionAnswer::Hello { version }) => {
+                client_session::check_server_version(version).map_err(|line| {
+                    SessionError::Refused(StartError::plain(EXIT_DAEMON_LOST, line))
+                })?;
             }
-            SessionMessage::Session(SessionAnswer::Hello { .. }) => {}
             // After the session was opened, the connection ends with the session.
             SessionMessage::Session(SessionAnswer::Refused { .. })
             | SessionMessage::Answer(ScoutAnswer::Opened { .. }) => {}

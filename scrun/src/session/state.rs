@@ -4,7 +4,7 @@
 use crate::options::Statistics;
 use crate::statistics;
 use nix::libc;
-use score_proto::PROTOCOL_VERSION;
+use score_proto::client_session::check_server_version;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, Stream};
@@ -139,13 +139,10 @@ impl SessionState {
 
     fn on_session_answer(&mut self, answer: SessionAnswer, out: &mut Vec<Action>) {
         match answer {
-            SessionAnswer::Hello { version } if version == PROTOCOL_VERSION => {}
             SessionAnswer::Hello { version } => {
-                let ours = PROTOCOL_VERSION;
-                self.on_daemon_lost(
-                    &format!("scored speaks protocol {version}, scrun {ours}"),
-                    out,
-                );
+                if let Err(reason) = check_server_version(version) {
+                    self.on_daemon_lost(&reason, out);
+                }
             }
             SessionAnswer::Refused { reason, code } => self.on_refused(reason, code, out),
             SessionAnswer::Notice { level, text } => out.push(Action::Notice(level, text)),

@@ -157,7 +157,7 @@ fn another_protocol_version_is_refused_with_both_numbers() {
     let [Action::Notice(Level::Error, line), Action::Finish(70)] = &actions[..] else {
         panic!("{actions:?}")
     };
-    assert!(line.contains("99") && line.contains(&PROTOCOL_VERSION.to_string()));
+    assert!(line.contains("99") && line.contains(&score_proto::PROTOCOL_VERSION.to_string()));
 }
 
 #[test]
