@@ -282,38 +282,19 @@ impl PmiHost {
     fn answer_query(&self, process: usize, request: &Request) -> Vec<u8> {
         let answerer = self.answerer(process);
         let facts = &self.facts;
-        let [size, universe_size, app_number, max_name, max_key, max_value, rank] = [
-            facts.size as usize,
-            facts.universe_size as usize,
-            facts.app_number as usize,
-            MAX_NAME_LEN,
-            MAX_KEY_LEN,
-            MAX_VALUE_LEN,
-            self.first_rank as usize + process,
-        ]
-        .map(|number| number.to_string());
         match request {
-            Request::FullInit => {
-                let fields = [
-                    ("rank", rank.as_str()),
-                    ("size", &size),
-                    ("appnum", &app_number),
-                    ("debugged", "FALSE"),
-                    ("pmiverbose", "0"),
-                ];
-                answerer.done(["", "fullinit-response"], &fields)
-            }
+            Request::FullInit => self.answer_full_init(process),
             Request::Maxes => {
-                let fields = [
-                    ("kvsname_max", max_name.as_str()),
-                    ("keylen_max", &max_key),
-                    ("vallen_max", &max_value),
-                ];
+                let maxes = [MAX_NAME_LEN, MAX_KEY_LEN, MAX_VALUE_LEN].map(|len| len.to_string());
+                let [name, key, value] = maxes.each_ref().map(String::as_str);
+                let fields = [("kvsname_max", name), ("keylen_max", key), ("vallen_max", value)];
                 answerer.done(["maxes", ""], &fields)
             }
-            Request::AppNumber => answerer.done(["appnum", ""], &[("appnum", &app_number)]),
+            Request::AppNumber => {
+                answerer.done(["appnum", ""], &[("appnum", &facts.app_number.to_string())])
+            }
             Request::UniverseSize => {
-                answerer.done(["universe_size", ""], &[("size", &universe_size)])
+                answerer.done(["universe_size", ""], &[("size", &facts.universe_size.to_string())])
             }
             Request::SpaceName => {
                 let name = match answerer.version {
@@ -328,6 +309,7 @@ impl PmiHost {
                 answerer.value(["get_result", "kvs-get-response"], value.filter(|_| is_known))
             }
             Request::JobAttribute(key) => {
+                let universe_size = facts.universe_size.to_string();
                 let value = match key.as_str() {
                     "universeSize" => Some(universe_size.as_str()),
                     key => self.job_fact(key),
@@ -349,6 +331,21 @@ impl PmiHost {
             | Request::Finalize
             | Request::Abort { .. } => Vec::new(),
         }
+    }
+
+    fn answer_full_init(&self, process: usize) -> Vec<u8> {
+        let facts = &self.facts;
+        let rank = u64::from(self.first_rank) + process as u64;
+        let [size, app_number] = [facts.size, facts.app_number].map(|number| number.to_string());
+        let fields = [
+            ("rank", rank.to_string()),
+            ("size", size),
+            ("appnum", app_number),
+            ("debugged", "FALSE".to_owned()),
+            ("pmiverbose", "0".to_owned()),
+        ];
+        let fields = fields.each_ref().map(|(name, value)| (*name, value.as_str()));
+        self.answerer(process).done(["", "fullinit-response"], &fields)
     }
 
     fn job_fact(&self, key: &str) -> Option<&str> {
