@@ -20,7 +20,7 @@ const BYTES_PER_PROCESS: u64 = 256 * 1024;
 const DEFAULT_PRIORITY: u8 = 8;
 
 /// The largest number of parallel processes of a job, in all stages.
-const MAX_ELEMENTS: usize = 1024;
+pub const MAX_ELEMENTS: usize = 1024;
 
 /// The largest number of programs that are sent to the hosts of a job, counted by name.
 const MAX_SENT_PROGRAMS: usize = 64;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::key_values::{
-    KeyValueSpace, MAX_KEY_LEN, MAX_NAME_LEN, MAX_VALUE_LEN, MergeError, PutError,
+    self, KeyValueSpace, MAX_KEY_LEN, MAX_NAME_LEN, MAX_VALUE_LEN, MergeError, PutError,
 };
 use crate::request::{Answerer, Request};
 use crate::wire::{Decoder, Message, WireVersion, encode};
@@ -13,6 +13,8 @@ use crate::wire::{Decoder, Message, WireVersion, encode};
 const MAPPING_KEY: &str = "PMI_process_mapping";
 /// Attributes of a node, at most: processes of the node share them.
 const MAX_NODE_ATTRIBUTES: usize = 4096;
+/// The longest text of a process that goes into a line about it, in characters.
+const MAX_SHOWN_LEN: usize = 100;
 
 /// What all processes of a job are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,9 +133,13 @@ impl PmiHost {
         }
     }
 
-    /// A process has sent these bytes.
+    /// A process has sent these bytes. One that has not taken the answers to its earlier messages
+    /// is not to be read: a short message may have a long answer.
     pub fn on_bytes(&mut self, process: usize, bytes: &[u8]) -> Vec<PmiAction> {
         let mut actions = Vec::new();
+        if self.processes[process].state == ProcessState::Refused {
+            return actions;
+        }
         self.processes[process].decoder.push(bytes);
         while self.processes[process].state != ProcessState::Refused {
             let handled = match self.processes[process].decoder.next_message() {
@@ -143,7 +149,8 @@ impl PmiHost {
             };
             if let Err(text) = handled {
                 self.processes[process].state = ProcessState::Refused;
-                actions.push(PmiAction::Violation { process, text });
+                self.processes[process].decoder = Decoder::default();
+                actions.push(PmiAction::Violation { process, text: shown(&text) });
             }
         }
         actions
@@ -244,7 +251,7 @@ impl PmiHost {
                 self.answerer(process).done(["finalize_ack", "finalize-response"], &[])
             }
             Request::Abort { code, text } => {
-                actions.push(PmiAction::Abort { process, code, text });
+                actions.push(PmiAction::Abort { process, code, text: shown(&text) });
                 return;
             }
             Request::NodeAttribute { key, wait: true }
@@ -353,12 +360,7 @@ impl PmiHost {
     }
 
     fn put_node_attribute(&mut self, key: &str, value: String) -> Result<(), PutError> {
-        if key.is_empty() || key.len() > MAX_KEY_LEN {
-            return Err(PutError::Key);
-        }
-        if value.len() > MAX_VALUE_LEN {
-            return Err(PutError::Value);
-        }
+        key_values::check(key, &value)?;
         if self.node_attributes.contains_key(key) {
             return Err(PutError::Duplicate);
         }
@@ -382,6 +384,13 @@ impl PmiHost {
             actions.push(PmiAction::Send { process, bytes });
         }
     }
+}
+
+/// A text of a process as a part of a line: without control characters, and not too long.
+fn shown(text: &str) -> String {
+    let shown =
+        |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+    text.chars().map(shown).take(MAX_SHOWN_LEN).collect()
 }
 
 /// Two processes of a job: both send hostile bytes.

@@ -182,6 +182,16 @@ fn what_a_process_may_not_send_is_named_and_ends_its_conversation() {
 }
 
 #[test]
+fn a_text_of_a_process_is_shown_without_control_characters_and_not_in_full() {
+    let mut host = host(1);
+    host.on_bytes(0, INIT_ONE);
+    let command = "\x1b[31m".to_owned() + &"x".repeat(200);
+    let text = violation(&mut host, 0, format!("cmd={command}\n").as_bytes());
+    assert!(text.starts_with("the PMI command '\u{fffd}[31mxx"), "{text}");
+    assert_eq!(text.chars().count(), MAX_SHOWN_LEN);
+}
+
+#[test]
 fn a_refused_entry_is_answered_with_the_reason() {
     let mut host = host(1);
     ask(&mut host, 0, INIT_ONE);

@@ -10,10 +10,10 @@ pub const MAX_NAME_LEN: usize = 256;
 pub const MAX_KEY_LEN: usize = 64;
 /// See [`MAX_NAME_LEN`].
 pub const MAX_VALUE_LEN: usize = 1024;
-/// The largest number of bytes of all keys and values of a job.
+/// The largest number of bytes that all entries of a job take on each host.
 pub const MAX_SPACE_BYTES: usize = 64 << 20;
-/// The bytes of the two lengths of an entry.
-const ENTRY_OVERHEAD_LEN: usize = 4;
+/// What an entry takes besides its key and its value: two strings in a map.
+const ENTRY_OVERHEAD_LEN: usize = 128;
 
 /// Why an entry is not put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum PutError {
     /// The value is longer than [`MAX_VALUE_LEN`].
     #[error("a value has at most {MAX_VALUE_LEN} bytes")]
     Value,
+    /// A line of version 1 or a field of version 2 would end in it.
+    #[error("keys and values contain neither ';' nor line ends")]
+    Character,
     /// The key has a value.
     #[error("the key has a value")]
     Duplicate,
@@ -66,14 +69,13 @@ impl KeyValueSpace {
     }
 
     fn insert(&mut self, key: &str, value: &str) -> Result<(), PutError> {
-        let len = entry_len(key, value);
-        if self.bytes + len > MAX_SPACE_BYTES {
+        let earlier_len = self.get(key).map_or(0, |earlier| entry_len(key, earlier));
+        let bytes = self.bytes - earlier_len + entry_len(key, value);
+        if bytes > MAX_SPACE_BYTES {
             return Err(PutError::Full);
         }
-        self.bytes += len;
-        if let Some(earlier) = self.entries.insert(key.to_owned(), value.to_owned()) {
-            self.bytes -= entry_len(key, &earlier);
-        }
+        self.bytes = bytes;
+        self.entries.insert(key.to_owned(), value.to_owned());
         Ok(())
     }
 
@@ -108,11 +110,19 @@ fn entry_len(key: &str, value: &str) -> usize {
     key.len() + value.len() + ENTRY_OVERHEAD_LEN
 }
 
-fn check(key: &str, value: &str) -> Result<(), PutError> {
+/// Checks an entry of the space, or an attribute of a node.
+pub(crate) fn check(key: &str, value: &str) -> Result<(), PutError> {
     if key.is_empty() || key.len() > MAX_KEY_LEN {
         return Err(PutError::Key);
     }
-    if value.len() > MAX_VALUE_LEN { Err(PutError::Value) } else { Ok(()) }
+    if value.len() > MAX_VALUE_LEN {
+        return Err(PutError::Value);
+    }
+    let ends_field = |letter| matches!(letter, ';' | '\n' | '\r' | '\0');
+    if key.contains(ends_field) || value.contains(ends_field) {
+        return Err(PutError::Character);
+    }
+    Ok(())
 }
 
 fn split_text(bytes: &[u8]) -> Result<(&str, &[u8]), MergeError> {
@@ -125,7 +135,7 @@ fn split_text(bytes: &[u8]) -> Result<(&str, &[u8]), MergeError> {
 pub(crate) fn fuzz(bytes: &[u8]) {
     let mut space = KeyValueSpace::default();
     if space.merge(bytes).is_ok() {
-        assert!(space.bytes <= bytes.len());
+        assert!(space.bytes <= bytes.len() + space.entries.len() * ENTRY_OVERHEAD_LEN);
     }
 }
 
@@ -157,6 +167,10 @@ mod tests {
         assert_eq!(space.put("", "x"), Err(PutError::Key));
         assert_eq!(space.put(&(key + "k"), "x"), Err(PutError::Key));
         assert_eq!(space.put("x", &(value + "v")), Err(PutError::Value));
+        for text in ["a;b", "a\nb", "a\0"] {
+            assert_eq!(space.put(text, "x"), Err(PutError::Character));
+            assert_eq!(space.put("x", text), Err(PutError::Character));
+        }
     }
 
     #[test]

@@ -58,11 +58,15 @@ impl Message {
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
+    /// The bytes before this position belong to messages that have been returned.
+    start: usize,
 }
 
 impl Decoder {
     /// Adds bytes as they come.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.start = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -71,10 +75,10 @@ impl Decoder {
     /// # Errors
     /// The bytes are no message.
     pub fn next_message(&mut self) -> Result<Option<Message>, WireError> {
-        let Some(len) = message_len(&self.buffer)? else { return Ok(None) };
-        let rest = self.buffer.split_off(len);
-        let bytes = std::mem::replace(&mut self.buffer, rest);
-        parse(&bytes).map(Some)
+        let bytes = &self.buffer[self.start..];
+        let Some(len) = message_len(bytes)? else { return Ok(None) };
+        self.start += len;
+        parse(&bytes[..len]).map(Some)
     }
 }
 

@@ -198,16 +198,30 @@ impl FramedSocket {
     /// # Errors
     /// The peer does not use our protocol; the connection is useless.
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
+        self.receive_within(usize::MAX)
+    }
+
+    /// As [`FramedSocket::receive`], but reads so often at most: a peer that writes byte by byte
+    /// could keep the caller for ever. There may be more if the result is nothing.
+    ///
+    /// # Errors
+    /// As [`FramedSocket::receive`].
+    pub fn receive_within<M: DeserializeOwned>(
+        &mut self,
+        max_reads: usize,
+    ) -> Result<Option<M>, FrameError> {
         self.is_paused = false;
+        let mut reads = 0;
         loop {
             if let Some(message) = self.decoder.next()? {
                 self.frame_begun_at = None;
                 return Ok(Some(message));
             }
-            if !self.may_have_more() {
+            if !self.may_have_more() || reads == max_reads {
                 self.update_frame_begun_at();
                 return Ok(None);
             }
+            reads += 1;
             let (stream, decoder) = (&mut self.stream, &mut self.decoder);
             let read = with_read_buffer(|scratch| {
                 // What follows the longest frame stays in the socket: the bound on a frame then is
@@ -233,5 +247,34 @@ impl FramedSocket {
         } else if self.frame_begun_at.is_none() {
             self.frame_begun_at = Some(Instant::now());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_read_in_as_many_calls_as_the_bound_requires() {
+        let message = vec![7_u8; 3 * READ_BUFFER_LEN];
+        let mut bytes = Vec::new();
+        frame::encode(&message, &mut bytes).unwrap();
+        let (mut peer, socket) = StdStream::pair().unwrap();
+        let mut socket = FramedSocket::new(socket.into()).unwrap();
+        let writer = std::thread::spawn(move || peer.write_all(&bytes).map(|()| peer));
+        let mut calls = 0;
+        let received = loop {
+            calls += 1;
+            socket.mark_readable();
+            if let Some(received) = socket.receive_within::<Vec<u8>>(1).unwrap() {
+                break received;
+            }
+            assert!(socket.frame_begun_at().is_some() || socket.pending() == 0);
+        };
+        assert_eq!(received, message);
+        assert!(calls > 3, "a call reads a buffer at most");
+        let _peer = writer.join().unwrap().unwrap();
     }
 }

@@ -148,8 +148,11 @@ impl ServerState {
             "the session has logged in before".to_owned()
         } else if self.sessions.len() >= limits.sessions {
             format!("{} users and programs are logged in, which is the limit", limits.sessions)
-        } else if user_sessions >= limits.sessions_per_user {
-            format!("you are logged in {user_sessions} times, which is the limit for one user")
+        } else if user_sessions
+            >= limits.sessions_per_user.min(limits.sessions - self.sessions.len())
+        {
+            // Nobody may have more than is left for all others: a few users cannot take all.
+            format!("you are logged in {user_sessions} times, which is the limit for one user now")
         } else {
             self.users.entry(uid).or_default().session_count += 1;
             self.sessions.insert(session, UserSession { user, jobs: BTreeMap::new() });
@@ -190,9 +193,9 @@ impl ServerState {
                 (self.config.limits, self.pending.len(), self.pending.user_job_count(uid));
             if total_pending >= limits.queued {
                 return Err(format!("{total_pending} jobs wait, which is the limit"));
-            } else if user_pending >= limits.queued_per_user {
+            } else if user_pending >= limits.queued_per_user.min(limits.queued - total_pending) {
                 return Err(format!(
-                    "{user_pending} of your jobs wait, which is the limit for one user"
+                    "{user_pending} of your jobs wait, which is the limit for one user now"
                 ));
             }
         }
@@ -244,16 +247,20 @@ impl ServerState {
         if last.is_some_and(|last| last as usize >= self.hosts.len()) {
             return Err("a host that is not in the cluster is wanted".to_owned());
         }
-        if bytes.saturating_add(request.spec_bytes) > limits.spec_bytes_per_user {
-            return Err(format!(
-                "your jobs take {bytes} bytes of the server; at most {} are given to one user",
-                limits.spec_bytes_per_user
-            ));
-        }
-        if self.spec_bytes.saturating_add(request.spec_bytes) > limits.spec_bytes {
+        let left = limits.spec_bytes.saturating_sub(self.spec_bytes);
+        let wanted = bytes.saturating_add(request.spec_bytes);
+        if request.spec_bytes > left && wanted <= limits.spec_bytes_per_user {
             return Err(format!(
                 "all jobs take {} bytes of the server: no more fit",
                 self.spec_bytes
+            ));
+        }
+        // Nobody may have more than is left for all others: a few users cannot take all.
+        let max_bytes = limits.spec_bytes_per_user.min(left);
+        if wanted > max_bytes {
+            return Err(format!(
+                "your jobs take {bytes} bytes of the server; at most {max_bytes} are given to one \
+                 user now"
             ));
         }
         Ok(())

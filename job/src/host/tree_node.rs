@@ -19,6 +19,7 @@ use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
 
 use super::gather::Gather;
+use crate::validate::MAX_ELEMENTS;
 
 /// The largest number of reports that wait for the end of a turn of the loop.
 const MAX_PENDING_REPORTS: usize = 4096;
@@ -338,6 +339,13 @@ impl TreeNode {
     /// A report has come from a child, or is made in its place.
     pub fn on_report(&mut self, child_index: usize, report: Report) {
         let Some(child) = self.children.get_mut(child_index) else { return };
+        if let Report::Element { element, .. }
+        | Report::Switch(SwitchReport::IdleSummary { element, .. }) = &report
+            && *element as usize >= MAX_ELEMENTS
+        {
+            // No job has such an element: a faulty or hostile shepherd reports it.
+            return;
+        }
         match report {
             Report::FileRequest(request) => return self.on_file_request(child_index, request),
             Report::Job(JobReport::Ready) => {

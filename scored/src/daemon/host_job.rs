@@ -43,6 +43,9 @@ const MAX_QUEUED_ORDER_BYTES: usize = 8 << 20;
 
 /// The largest number of reports of one shepherd that are taken in one turn of the loop.
 const REPORTS_PER_TURN: usize = 256;
+/// The largest number of reports that are read after the end of a shepherd: more than fit into a
+/// socket. A process outside the job may hold the other end and write for ever.
+const MAX_LAST_REPORTS: usize = 1 << 17;
 
 /// A job on this host.
 #[derive(Debug)]
@@ -417,28 +420,39 @@ impl HostJob {
     /// Takes the reports of the shepherd's switch thread. Returns a value if the stop with this
     /// number is among them. The value says whether the stop was the only report.
     pub fn read_rotation_stop(&mut self, switch_seq: SwitchSeq) -> Option<IsOnlyReport> {
-        let shepherd = self.shepherd.as_mut()?;
         let (mut has_stopped, mut is_only_report) = (false, true);
-        loop {
-            match shepherd.switch_link.receive() {
+        for _ in 0..REPORTS_PER_TURN {
+            match self.take_switch_report() {
                 Ok(Some(SwitchReport::Stopped { switch_seq: stopped_seq }))
                     if stopped_seq == switch_seq =>
                 {
-                    self.stop_enforcer.on_stopped(switch_seq);
                     has_stopped = true
                 }
                 Ok(Some(report)) => {
                     is_only_report = false;
-                    self.stop_enforcer.on_switch_report(report);
                     self.reports.push(LocalReport::Switch(report));
                 }
-                Ok(None) => return has_stopped.then_some(IsOnlyReport(is_only_report)),
+                Ok(None) => break,
                 Err(_) => {
                     self.kill_shepherd();
                     return None;
                 }
             }
         }
+        has_stopped.then_some(IsOnlyReport(is_only_report))
+    }
+
+    /// Takes one report of the shepherd's switch thread.
+    fn take_switch_report(&mut self) -> Result<Option<SwitchReport>, FrameError> {
+        let Some(shepherd) = &mut self.shepherd else { return Ok(None) };
+        let Some(report) = shepherd.switch_link.receive()? else { return Ok(None) };
+        if self.is_enforced() {
+            if !self.stop_enforcer.is_expected(report) {
+                return Err(FrameError::Malformed);
+            }
+            self.stop_enforcer.on_switch_report(report);
+        }
+        Ok(Some(report))
     }
 
     /// Whether orders wait for the shepherd in a number that only a stopped shepherd explains.
@@ -479,12 +493,11 @@ impl HostJob {
 
     /// Takes one report, of the switch thread first.
     fn take_report(&mut self, is_parent_slow: bool) -> Result<Taken, FrameError> {
-        let Some(shepherd) = &mut self.shepherd else { return Ok(Taken::Nothing) };
-        if let Some(report) = shepherd.switch_link.receive()? {
-            self.stop_enforcer.on_switch_report(report);
+        if let Some(report) = self.take_switch_report()? {
             self.reports.push(LocalReport::Switch(report));
             return Ok(Taken::Report);
         }
+        let Some(shepherd) = &mut self.shepherd else { return Ok(Taken::Nothing) };
         if is_parent_slow {
             return Ok(Taken::Nothing);
         }
@@ -506,7 +519,7 @@ impl HostJob {
         {
             // The last reports may have come after mio's last report.
             shepherd.mark_readable();
-            self.read_reports(false, usize::MAX);
+            self.read_reports(false, MAX_LAST_REPORTS);
             self.reap_shepherd();
         }
     }

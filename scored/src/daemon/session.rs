@@ -323,7 +323,7 @@ impl ClientSession {
     }
 
     /// Whether the session reads requests.
-    fn is_reading(&self) -> bool {
+    pub fn is_reading(&self) -> bool {
         !self.is_closing && !matches!(self.state, SessionState::NameLookup(_))
     }
 

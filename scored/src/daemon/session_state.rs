@@ -10,6 +10,10 @@ use score_proto::message::{Greeting, Login, OsBytes, SingleUserRequest, UserRequ
 
 use crate::framed_socket::FramedSocket;
 
+/// How often a client's socket is read for one message. A message that has not come by then waits
+/// for the next turn of the loop.
+const MAX_READS: usize = 4;
+
 /// A user who has logged in.
 #[derive(Debug)]
 pub struct LoggedInUser {
@@ -97,14 +101,14 @@ impl SessionState {
     ) -> Result<Option<(SessionJobId, ClientMessage)>, FrameError> {
         Ok(match self {
             SessionState::SingleUser => link
-                .receive::<JobMessage<_>>()?
+                .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::SingleUser(received.message))),
             SessionState::Unauthenticated { .. } => link
-                .receive::<JobMessage<_>>()?
+                .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::Login(received.message))),
             SessionState::NameLookup(_) => None,
             SessionState::User(_) | SessionState::Forwarded(_) => link
-                .receive::<JobMessage<_>>()?
+                .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::User(received.message))),
         })
     }
@@ -117,6 +121,6 @@ impl SessionState {
 pub fn receive_greeting(
     link: &mut FramedSocket,
 ) -> Result<Option<(SessionJobId, ClientMessage)>, FrameError> {
-    let greeting = link.receive()?;
+    let greeting = link.receive_within(MAX_READS)?;
     Ok(greeting.map(|greeting| (SESSION_JOB, ClientMessage::Greeting(greeting))))
 }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use score_keeper::record::Action;
 use score_proto::job_control::{Owner, Status};
 
@@ -132,9 +131,7 @@ impl ChildShepherd {
 
     /// Whether the shepherd has ended. The process stays a zombie until it is waited for.
     pub fn has_ended(&self) -> bool {
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let status = waitid(Id::Pid(nix::unistd::Pid::from_raw(self.pid)), flags);
-        !matches!(status, Ok(WaitStatus::StillAlive))
+        process::has_exited(self.pid)
     }
 
     /// Kills the shepherd, and with its PID namespace everything below it. Its end comes as SIGCHLD

@@ -24,6 +24,8 @@ const STOP_GRACE: Duration = Duration::from_millis(200);
 /// The same after the job was frozen for the first time. To be frozen does an honest job no harm.
 /// Most shepherds that run report a stop earlier.
 const REPEATED_STOP_GRACE: Duration = Duration::from_micros(100);
+/// How long a frozen job continues so that its shepherd can take a sample of its processes.
+const SAMPLE_GRACE: Duration = Duration::from_millis(10);
 /// How long a job that cannot be frozen may hold its processors before it is killed.
 const UNSTOPPED_GRACE: Duration = Duration::from_secs(5);
 /// How long the shepherd may take to end a job that its user has killed.
@@ -36,6 +38,8 @@ pub struct StopEnforcer {
     shepherd: ShepherdState,
     /// The next time that the job is frozen.
     next_freeze: Occurrence,
+    /// The largest number of a stop that was ordered: the shepherd has no other to report.
+    last_ordered: SwitchSeq,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +158,7 @@ impl StopEnforcer {
             stop: StopState::NotDue,
             shepherd: ShepherdState::Serving,
             next_freeze: Occurrence::First,
+            last_ordered: SwitchSeq::NONE,
         }
     }
 
@@ -168,6 +173,13 @@ impl StopEnforcer {
     /// The switch thread of the shepherd is about to get an order.
     pub fn on_switch_order(&mut self, order: SwitchOrder, now: Instant) -> OrderEffect {
         let grace_end = now + self.stop_grace();
+        if let SwitchOrder::Stop { switch_seq }
+        | SwitchOrder::Run {
+            stop_condition: StopCondition::After { switch_seq, .. }, ..
+        } = order
+        {
+            self.last_ordered = self.last_ordered.max(switch_seq);
+        }
         match (order, self.stop) {
             (SwitchOrder::Stop { switch_seq, .. }, StopState::Frozen { .. }) => {
                 self.stop = StopState::Frozen { switch_seq };
@@ -188,6 +200,9 @@ impl StopEnforcer {
             (SwitchOrder::Run { stop_condition: StopCondition::Unchanged, .. }, _) => {
                 OrderEffect::None
             }
+            // The scheduler lets a job that has not stopped in time run on. The deadline stays: the
+            // shepherd has to report the stop first.
+            (SwitchOrder::Run { .. }, StopState::Overdue { .. }) => OrderEffect::None,
             (SwitchOrder::Run { stop_condition, .. }, _) => {
                 let next = match stop_condition {
                     StopCondition::After { run_us, switch_seq } => {
@@ -207,13 +222,14 @@ impl StopEnforcer {
             // Only the first one: its user can repeat it.
             ShepherdOrder::Job(JobOrder::Kill) if self.shepherd == ShepherdState::Serving => {
                 self.shepherd = ShepherdState::Ending { deadline: now + KILL_GRACE };
-                self.thaw_for_order(now)
+                self.thaw_for_order(now + STOP_GRACE)
             }
             // The master of the job waits for the shepherd, also while the job is stopped.
-            ShepherdOrder::Job(JobOrder::Finish)
-            | ShepherdOrder::Element {
+            ShepherdOrder::Job(JobOrder::Finish) => self.thaw_for_order(now + STOP_GRACE),
+            // The user can cause many of them.
+            ShepherdOrder::Element {
                 order: ElementOrder::Sample { stopped: true, .. }, ..
-            } => self.thaw_for_order(now),
+            } => self.thaw_for_order(now + SAMPLE_GRACE),
             _ => OrderEffect::None,
         }
     }
@@ -226,13 +242,20 @@ impl StopEnforcer {
     }
 
     /// The shepherd of a frozen job gets time for an order, and has to stop the job again.
-    fn thaw_for_order(&mut self, now: Instant) -> OrderEffect {
+    fn thaw_for_order(&mut self, deadline: Instant) -> OrderEffect {
         match self.stop {
             StopState::Frozen { switch_seq } => {
-                let deadline = now + STOP_GRACE;
                 self.leave_frozen_for(StopState::Due { switch_seq, deadline })
             }
             _ => OrderEffect::None,
+        }
+    }
+
+    /// Whether the switch thread may report this: no stop that was never ordered.
+    pub fn is_expected(&self, report: SwitchReport) -> bool {
+        match report {
+            SwitchReport::Stopped { switch_seq } => switch_seq <= self.last_ordered,
+            SwitchReport::IdleSummary { .. } => true,
         }
     }
 
@@ -326,7 +349,11 @@ impl Daemon {
     pub fn enforce_stops(&mut self) {
         let now = Instant::now();
         for (job, host_job) in &mut self.host_jobs {
+            let started_at = Instant::now();
             let Some(enforcement) = host_job.enforce_stop(now) else { continue };
+            if let Some(uid) = host_job.owner_uid() {
+                self.usage.charge_time(uid, started_at.elapsed());
+            }
             self.jobs.end_rotation_with(*job);
             if let (Some(service), Some(text)) = (&mut self.service, enforcement.log_text()) {
                 let topic = host_job.owner_uid().map_or(LogTopic::Daemon, LogTopic::User);
@@ -409,6 +436,39 @@ mod tests {
     }
 
     #[test]
+    fn a_late_job_that_the_scheduler_lets_run_on_is_killed_unless_it_reports_the_stop() {
+        for reports in [false, true] {
+            let (mut enforcer, now) = frozen();
+            enforcer.on_freeze_failed(now);
+            for second in 1..5 {
+                let at = now + second * 1000 * MS;
+                assert_eq!(
+                    enforcer.on_switch_order(run(StopCondition::OnOrder), at),
+                    OrderEffect::None
+                );
+                assert_eq!(enforcer.on_switch_order(run_for(10_000, 6), at), OrderEffect::None);
+            }
+            if reports {
+                enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(5) });
+            }
+            let due = enforcer.enforce(now + UNSTOPPED_GRACE);
+            assert_eq!(due, (!reports).then_some(Enforcement::Kill(KillReason::NotStopped)));
+        }
+    }
+
+    #[test]
+    fn a_stop_that_was_not_ordered_is_not_expected() {
+        let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
+        let stopped = |number| SwitchReport::Stopped { switch_seq: SwitchSeq(number) };
+        assert!(!enforcer.is_expected(stopped(1)));
+        enforcer.on_switch_order(stop(3), now);
+        enforcer.on_switch_order(run_for(10, 7), now);
+        enforcer.on_switch_order(run(StopCondition::OnOrder), now);
+        assert!(enforcer.is_expected(stopped(3)) && enforcer.is_expected(stopped(7)));
+        assert!(!enforcer.is_expected(stopped(8)) && !enforcer.is_expected(stopped(u64::MAX)));
+    }
+
+    #[test]
     fn repeated_orders_to_stop_extend_no_deadline() {
         let (mut enforcer, now) = (StopEnforcer::new(), Instant::now());
         for number in 0..5_u8 {
@@ -465,11 +525,13 @@ mod tests {
     fn a_frozen_job_answers_the_master() {
         let sample = ElementOrder::Sample { round: SampleRound(1), stopped: true };
         let sample = ShepherdOrder::Element { element: 1, order: sample };
-        for order in [ShepherdOrder::Job(JobOrder::Finish), sample] {
+        for (order, grace) in
+            [(ShepherdOrder::Job(JobOrder::Finish), STOP_GRACE), (sample, SAMPLE_GRACE)]
+        {
             let (mut enforcer, now) = frozen();
             assert_eq!(enforcer.on_order(&order, now), OrderEffect::Thaw);
             assert_eq!(enforcer.on_order(&order, now), OrderEffect::None);
-            assert_eq!(enforcer.deadline(), Some(now + STOP_GRACE));
+            assert_eq!(enforcer.deadline(), Some(now + grace));
         }
     }
 }

@@ -27,6 +27,17 @@ const REQUESTS_PER_TURN: usize = 64;
 const USER_TURN_WINDOW_RANGE: [Duration; 2] =
     [Duration::from_micros(200), Duration::from_millis(2)];
 
+/// What was received from a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Received {
+    /// A request, which has been handled.
+    Request,
+    /// Less than a request, perhaps nothing. To find that out took time, too.
+    Incomplete,
+    /// The session has to wait, and was not read.
+    NotRead,
+}
+
 impl Daemon {
     /// Receives the requests of all sessions: of each session and of each user so many that nobody
     /// else waits long.
@@ -50,15 +61,17 @@ impl Daemon {
                 if time_left.is_some_and(Duration::is_zero) {
                     break;
                 }
-                let has_received = self.receive_request(session_key, started_at);
-                if !has_received {
-                    break;
-                }
-                if let Some(uid) = uid {
+                let received = self.receive_request(session_key, started_at);
+                if let Some(uid) = uid
+                    && received != Received::NotRead
+                {
                     let time_used = started_at.elapsed();
                     let time_left = user_time_left.entry(uid).or_insert(user_window);
                     *time_left = time_left.saturating_sub(time_used);
                     self.usage.charge_time(uid, time_used);
+                }
+                if received != Received::Request {
+                    break;
                 }
             }
         }
@@ -74,18 +87,20 @@ impl Daemon {
         uids.for_each(|uid| self.usage.charge_time(uid, share));
     }
 
-    /// Receives and handles the next request of a session. False if there is none, or if it has to
-    /// wait.
-    fn receive_request(&mut self, session_key: SessionKey, now: Instant) -> bool {
+    /// Receives and handles the next request of a session.
+    fn receive_request(&mut self, session_key: SessionKey, now: Instant) -> Received {
         let readiness = self.readiness(session_key, now);
-        let Some(session) = self.sessions.get_mut(session_key) else { return false };
+        let Some(session) = self.sessions.get_mut(session_key) else { return Received::NotRead };
+        let is_read = readiness == Readiness::Ready && session.is_reading();
         let request = session.next_request(readiness, now);
         let handled_cost = session.take_handled_cost();
         if let (Some(service), Some(id)) = (&mut self.service, session.id()) {
             service.add_forward_credit(id, handled_cost);
         }
-        let Some((job, request)) = request else { return false };
-        let Some(session) = self.sessions.get_mut(session_key) else { return false };
+        let Some((job, request)) = request else {
+            return if is_read { Received::Incomplete } else { Received::NotRead };
+        };
+        let Some(session) = self.sessions.get_mut(session_key) else { return Received::NotRead };
         let job_id = session.job_id(job);
         let client_job = ClientJob { session_key, job };
         match request {
@@ -112,7 +127,7 @@ impl Daemon {
                 jobs.into_iter().for_each(|job| self.drop_job(job));
             }
         }
-        true
+        Received::Request
     }
 
     fn on_job_request(&mut self, job_id: Option<JobId>, request: JobRequest) {

@@ -127,7 +127,10 @@ fn wait_until_proven(containment: Containment, pid: i32, error_reader: File) -> 
         return Ok(pid);
     }
     let pid = wait_until_ready(pid, error_reader)?;
-    PROVEN_CONTAINMENTS.with_borrow_mut(|proven| proven.push(containment));
+    // A child that was killed during its setup has closed the pipe, too, and proves nothing.
+    if !process::has_exited(pid) {
+        PROVEN_CONTAINMENTS.with_borrow_mut(|proven| proven.push(containment));
+    }
     Ok(pid)
 }
 

@@ -106,6 +106,14 @@ pub fn first_exited_child() -> Option<i32> {
     waitid(Id::All, flags).ok()?.pid().map(nix::unistd::Pid::as_raw)
 }
 
+/// Whether a child has exited. It is not reaped.
+pub fn has_exited(pid: i32) -> bool {
+    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let status = waitid(Id::Pid(nix::unistd::Pid::from_raw(pid)), flags);
+    !matches!(status, Ok(WaitStatus::StillAlive))
+}
+
 /// Waits for these children until the timeout, and kills the remaining ones.
 pub fn wait_or_kill(children: &[i32], timeout: Duration) {
     let deadline = Instant::now() + timeout;

@@ -11,13 +11,14 @@ use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome};
 
 /// The contenders of `score-daemon`: nobody, a user who only computes, and the attacks.
-const ATTACKS: [&str; 11] = [
+const ATTACKS: [&str; 12] = [
     "none",
     "computing",
     "messages",
     "signals",
     "connections",
     "frames",
+    "bytes",
     "elements",
     "logins",
     "leftovers",

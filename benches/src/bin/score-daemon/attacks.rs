@@ -37,6 +37,8 @@ const SILENT_CONNECTIONS: usize = 3000;
 /// Logins with an unfinished message, on each host, and the bytes of that message.
 const UNFINISHED_FRAMES: usize = 300;
 const UNFINISHED_FRAME_LEN: usize = 1_000_000;
+/// Logins that send single bytes, on each host.
+const TRICKLING_LOGINS: usize = 32;
 /// Programs of a large request, and the bytes of the argument of each.
 const ELEMENTS: usize = 1024;
 const ELEMENT_ARGUMENT_LEN: usize = 900;
@@ -60,6 +62,8 @@ pub enum Attack {
     Connections,
     /// 600 logins, each with an unfinished frame of almost 1 MiB.
     Frames,
+    /// Single bytes of unfinished messages, on 32 logins to each host.
+    Bytes,
     /// Requests of 1,024 programs, again and again.
     Elements,
     /// Logins for the list of jobs, on 8 threads.
@@ -72,12 +76,13 @@ pub enum Attack {
     Program,
 }
 
-const ATTACKS: [(&str, Attack); 10] = [
+const ATTACKS: [(&str, Attack); 11] = [
     ("computing", Attack::Computing),
     ("messages", Attack::Messages),
     ("signals", Attack::Signals),
     ("connections", Attack::Connections),
     ("frames", Attack::Frames),
+    ("bytes", Attack::Bytes),
     ("elements", Attack::Elements),
     ("logins", Attack::Logins),
     ("leftovers", Attack::Leftovers),
@@ -136,6 +141,7 @@ pub fn run(attack: Attack, processor: &str, folder: &Path) -> BenchResult<()> {
         Attack::Signals => attacker.on_each_host(1, |socket| attacker.flood_of_signals(socket)),
         Attack::Connections => attacker.on_each_host(1, |socket| attacker.stay_silent(socket)),
         Attack::Frames => attacker.on_each_host(1, send_unfinished_frames),
+        Attack::Bytes => attacker.on_each_host(1, |socket| attacker.send_single_bytes(socket)),
         Attack::Elements => attacker.on_each_host(1, request_many_elements),
         Attack::Logins => attacker.on_each_host(LOGIN_THREADS, list_jobs),
         Attack::Leftovers => attacker.leave_files_behind(processor),
@@ -208,6 +214,25 @@ impl Attacker {
                 connections.push(connection);
             }
             sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn send_single_bytes(&self, socket: &Path) -> BenchResult<()> {
+        let request = UserRequest::Job(JobRequest::Stdin(vec![0; UNFINISHED_FRAME_LEN]));
+        let frame = encode(JOB, &request)?;
+        let mut clients = Vec::new();
+        for _ in 0..TRICKLING_LOGINS {
+            let mut client = Client::log_in(socket, HOSTILE_UID)?;
+            client.socket.write_all(&frame[..8]).map_err(|error| error.to_string())?;
+            client.socket.set_nonblocking(true).map_err(|error| error.to_string())?;
+            clients.push(client);
+        }
+        while Instant::now() < self.deadline {
+            for client in &mut clients {
+                // A byte that the daemon has no time for may not fit.
+                let _ = client.socket.write(&[0]);
+            }
         }
         Ok(())
     }

@@ -81,3 +81,38 @@ fn jobs_fill_the_bytes_of_a_user_and_of_the_server_to_the_last_one() {
     assert!(!accepts(2, 1, 101) && accepts(2, 2, 100));
     assert!(!accepts(2, 3, 1), "nobody has");
 }
+
+#[test]
+fn a_few_users_take_neither_all_logins_nor_all_bytes_nor_the_whole_queue() {
+    let mut config = cluster_config(1, 1);
+    config.limits = ClusterLimits {
+        sessions: 100,
+        sessions_per_user: 40,
+        queued: 100,
+        queued_per_user: 40,
+        spec_bytes: 10_000,
+        spec_bytes_per_user: 4000,
+    };
+    let mut server = ServerState::new(config, at_second(0));
+    server.on(join(1, 100, 0), at_second(0));
+    server.on(child(1, 100, 1), at_second(0));
+    let mut number = 0;
+    let mut login = |server: &mut ServerState, uid| {
+        number += 1;
+        let event = ClusterEvent::Login { session: session(number), user: user(uid) };
+        is_accepted(&server.on(event, at_second(0))).then_some(number)
+    };
+    let mut jobs_of_users = Vec::new();
+    for uid in 1000..1004 {
+        let logins: Vec<u64> = std::iter::from_fn(|| login(&mut server, uid)).collect();
+        let mut submit = |tag| {
+            let request = JobRequest { spec_bytes: 99, ..one_slot() };
+            is_accepted(&server.on(submit(logins[0], tag, request), at_second(0)))
+        };
+        let jobs = (0..).take_while(|tag| submit(*tag)).count();
+        jobs_of_users.push((logins.len(), jobs));
+    }
+    assert_eq!(jobs_of_users, [(40, 40), (30, 31), (15, 15), (8, 8)]);
+    let newcomer = login(&mut server, 2000).expect("a newcomer logs in");
+    assert!(is_accepted(&server.on(submit(newcomer, 1, one_slot()), at_second(0))));
+}
