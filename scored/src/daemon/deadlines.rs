@@ -26,6 +26,7 @@ impl Daemon {
             session.may_have_more() && self.can_read_session(key, now)
         };
         if self.sessions.active().any(may_have_more)
+            || self.sessions.can_wake(|uid| self.usage.has_time(uid))
             || self.host_jobs.iter().any(has_more)
             || self.peers.as_ref().is_some_and(Peers::may_have_more)
             || self.bringup.as_ref().is_some_and(DaemonBringup::may_have_more)

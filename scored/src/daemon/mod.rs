@@ -380,7 +380,7 @@ impl Daemon {
                 // The messages that this has caused must be moved before the next wait.
                 self.dispatch_pending();
             }
-            self.sessions.settle();
+            self.sessions.settle(|uid| self.usage.has_time(uid));
             self.end_phase(TurnPhase::Sending);
             if has_other_events {
                 // All orders have been sent by now.

@@ -192,8 +192,7 @@ impl ClientSession {
         Ok(session)
     }
 
-    /// The session of a user's scrun on another host. The daemon there has exchanged the `Hello`
-    /// messages.
+    /// The session of a user's scrun on another host, whose daemon has exchanged the greetings.
     pub fn remote(user: LoggedInUser) -> Self {
         let transport = Transport::Remote {
             inbox: VecDeque::new(),
@@ -345,15 +344,20 @@ impl ClientSession {
         self.is_reading() && more
     }
 
-    /// Whether the daemon has to look at the session again even if nothing happens to it: messages
-    /// wait to be read, or have to be finished in time, or to be sent by way of a link.
+    /// Whether messages wait for a link (the system reports when a socket can be written).
+    fn has_outbox(&self) -> bool {
+        matches!(&self.transport, Transport::Remote { outbox, .. } if !outbox.is_empty())
+    }
+
+    /// Whether the daemon has to look at the session again even if nothing happens to it.
     pub fn goes_on_without_event(&self) -> bool {
-        let has_outbox = match &self.transport {
-            // The system reports when the socket can be written.
-            Transport::Local(_) => false,
-            Transport::Remote { outbox, .. } => !outbox.is_empty(),
-        };
-        has_outbox || self.has_hung_up || self.may_have_more() || self.frame_deadline().is_some()
+        let goes_on = self.has_outbox() || self.has_hung_up || self.may_have_more();
+        goes_on || self.frame_deadline().is_some()
+    }
+
+    /// Whether the session has nothing to do but to read more.
+    pub fn only_reads(&self) -> bool {
+        self.may_have_more() && !self.has_hung_up && !self.has_outbox()
     }
 
     /// The scrun on another host has sent this message, which costs so much of its user's window.

@@ -1,7 +1,8 @@
 //! The sessions of a daemon. A turn of the loop takes no time for those that are idle, however many
-//! there are: only the active ones are looked at.
+//! there are: only the active ones are looked at. Nor does it for those whose user has no time left:
+//! they are parked until the user has some.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use score_job::jobs::SessionKey;
 
@@ -13,6 +14,10 @@ pub struct Sessions {
     by_key: HashMap<SessionKey, ClientSession>,
     /// Sessions that may have changed since they were settled, or go on without an event.
     active: BTreeSet<SessionKey>,
+    /// Sessions that wait for time of their users, by uid, in the order in which they are woken.
+    /// Those that are not in `parked_keys` any more have been removed.
+    parked: HashMap<u32, VecDeque<SessionKey>>,
+    parked_keys: HashSet<SessionKey>,
     /// Clients that had not logged in when their sessions were settled.
     unauthenticated: BTreeSet<SessionKey>,
 }
@@ -43,6 +48,7 @@ impl Sessions {
     /// Removes a session.
     pub fn remove(&mut self, session_key: SessionKey) -> Option<ClientSession> {
         self.active.remove(&session_key);
+        self.parked_keys.remove(&session_key);
         self.unauthenticated.remove(&session_key);
         self.by_key.remove(&session_key)
     }
@@ -89,15 +95,40 @@ impl Sessions {
         self.by_key.is_empty()
     }
 
-    /// To be called at the end of each turn. Sessions that have nothing to do become idle.
-    pub fn settle(&mut self) {
-        let Self { by_key, active, unauthenticated } = self;
+    /// Makes parked sessions active whose users have time, so many of each user at most.
+    pub fn wake(&mut self, has_time: impl Fn(u32) -> bool, max_count: usize) {
+        let Self { active, parked, parked_keys, .. } = self;
+        parked.retain(|uid, session_keys| {
+            if has_time(*uid) {
+                let woken = session_keys.drain(..session_keys.len().min(max_count));
+                active.extend(woken.filter(|session_key| parked_keys.remove(session_key)));
+            }
+            !session_keys.is_empty()
+        });
+    }
+
+    /// Whether [`Sessions::wake`] would wake a session.
+    pub fn can_wake(&self, has_time: impl Fn(u32) -> bool) -> bool {
+        self.parked.keys().any(|uid| has_time(*uid))
+    }
+
+    /// To be called at the end of each turn. Sessions that have nothing to do become idle, and
+    /// those that wait for time of their users are parked.
+    pub fn settle(&mut self, has_time: impl Fn(u32) -> bool) {
+        let Self { by_key, active, parked, parked_keys, unauthenticated } = self;
         active.retain(|session_key| {
             let Some(session) = by_key.get(session_key) else { return false };
             match is_unauthenticated(session) {
                 true => unauthenticated.insert(*session_key),
                 false => unauthenticated.remove(session_key),
             };
+            let waiting_uid = session.uid().filter(|uid| session.only_reads() && !has_time(*uid));
+            if let Some(uid) = waiting_uid {
+                if parked_keys.insert(*session_key) {
+                    parked.entry(uid).or_default().push_back(*session_key);
+                }
+                return false;
+            }
             session.goes_on_without_event()
         });
     }
@@ -132,7 +163,7 @@ mod tests {
             session.next_request(super::super::session::Readiness::Ready, now);
             session.flush();
         }
-        sessions.settle();
+        sessions.settle(|_| true);
         sessions.active_keys()
     }
 
@@ -159,17 +190,50 @@ mod tests {
         let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
         assert!(active_keys_after_a_turn(&mut sessions).is_empty());
         sessions.get_mut(SessionKey(1)).unwrap().mark_readable();
-        sessions.settle();
+        sessions.settle(|_| true);
         assert_eq!(sessions.active_keys(), [1].map(SessionKey));
         sessions.get_mut(SessionKey(2)).unwrap().mark_hung_up();
         assert_eq!(active_keys_after_a_turn(&mut sessions), [2].map(SessionKey));
     }
 
     #[test]
+    fn sessions_of_a_user_without_time_are_parked_and_woken_in_turn() {
+        let mut sessions = Sessions::default();
+        let _clients = [1, 2, 3].map(|key| client(&mut sessions, SessionKey(key)));
+        let keys = |sessions: &Sessions| sessions.active_keys();
+        assert!(active_keys_after_a_turn(&mut sessions).is_empty());
+        for _ in 0..3 {
+            // To be marked again does not park a session twice.
+            for key in [3, 1, 2] {
+                sessions.get_mut(SessionKey(key)).unwrap().mark_readable();
+            }
+            sessions.settle(|_| false);
+            assert!(keys(&sessions).is_empty() && !sessions.can_wake(|_| false));
+        }
+        assert!(sessions.can_wake(|uid| uid == 1));
+        sessions.wake(|_| false, 2);
+        assert!(keys(&sessions).is_empty());
+        sessions.wake(|_| true, 2);
+        assert_eq!(keys(&sessions), [1, 2].map(SessionKey));
+        sessions.settle(|_| false);
+        // The third one comes before those that have had a turn.
+        sessions.wake(|_| true, 1);
+        assert_eq!(keys(&sessions), [SessionKey(3)]);
+        sessions.settle(|_| false);
+        sessions.remove(SessionKey(1)).unwrap();
+        sessions.get_mut(SessionKey(2)).unwrap().mark_hung_up();
+        sessions.settle(|_| false);
+        assert_eq!(keys(&sessions), [SessionKey(2)], "a client that has gone is not parked");
+        sessions.wake(|_| true, 9);
+        assert_eq!(keys(&sessions), [2, 3].map(SessionKey));
+        assert!(!sessions.can_wake(|_| true));
+    }
+
+    #[test]
     fn clients_without_login_are_listed_as_long_as_they_are() {
         let mut sessions = Sessions::default();
         let _clients = [client(&mut sessions, SessionKey(1)), client(&mut sessions, SessionKey(2))];
-        sessions.settle();
+        sessions.settle(|_| true);
         let claim = LoginClaim { uid: 1, gid: 1, name: OsBytes(b"name".to_vec()) };
         sessions.get_mut(SessionKey(1)).unwrap().set_claim(claim);
         assert_eq!(
@@ -177,10 +241,10 @@ mod tests {
             [2].map(SessionKey)
         );
         assert_eq!(sessions.max_unauthenticated_count(), 2);
-        sessions.settle();
+        sessions.settle(|_| true);
         assert_eq!(sessions.max_unauthenticated_count(), 1);
         sessions.get_mut(SessionKey(1)).unwrap().take_claim().unwrap();
-        sessions.settle();
+        sessions.settle(|_| true);
         assert_eq!(sessions.unauthenticated().count(), 2);
         sessions.remove(SessionKey(1)).unwrap();
         assert_eq!((sessions.unauthenticated().count(), sessions.len()), (1, 1));

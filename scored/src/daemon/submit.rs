@@ -48,6 +48,7 @@ impl Daemon {
         let now = Instant::now();
         let uids_of_jobs = self.host_jobs.values().filter_map(HostJob::owner_uid);
         self.usage.refill_time(now, uids_of_jobs);
+        self.sessions.wake(|uid| self.usage.has_time(uid), REQUESTS_PER_TURN);
         let has_work = |session: &ClientSession| {
             session.may_have_more() || session.frame_deadline().is_some_and(|due| due <= now)
         };
