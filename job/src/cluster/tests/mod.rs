@@ -5,3 +5,4 @@ mod hostile;
 mod lifecycle;
 mod scaling;
 mod simulation;
+mod tree_members;
