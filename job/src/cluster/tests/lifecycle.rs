@@ -48,7 +48,7 @@ pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
     }
 }
 
-fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
+pub(super) fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
     let address = "127.0.0.1:1".parse().unwrap();
     DaemonInfo {
         host: HostId(host),
@@ -104,7 +104,7 @@ pub(super) fn submit(number: u64, tag: u32, request: JobRequest) -> ClusterEvent
     ClusterEvent::Submit { session: session(number), tag: SessionJobId(tag), request }
 }
 
-fn link_lost(host: u32, reason: &str) -> ClusterEvent {
+pub(super) fn link_lost(host: u32, reason: &str) -> ClusterEvent {
     ClusterEvent::LinkLost { host: HostId(host), reason: reason.to_owned() }
 }
 

@@ -3,6 +3,7 @@ mod bounds;
 mod faults;
 mod hostile;
 mod lifecycle;
+mod membership;
 mod scaling;
 mod simulation;
 mod tree_members;
