@@ -459,6 +459,44 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
 }
 
 #[test]
+fn a_deadlocked_job_is_ended_when_its_time_for_the_signal_is_over() {
+    let mut job = started(&[1], ProgramKind::Score);
+    let now = MonotonicTime::from_secs(100);
+    job.set_time(now);
+    assert_eq!(job.deadline(), None);
+    let round = held_for_inspection(&mut job);
+    let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
+    report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0));
+    let explained_at = job.deadline().unwrap();
+    assert!(explained_at > now);
+    job.set_time(explained_at);
+    assert!(!job.on(MasterEvent::Tick).is_empty(), "no host explains what its processes wait for");
+    let ends_at = explained_at + deadlock_response::SIGHUP_GRACE;
+    assert_eq!(job.deadline(), Some(ends_at));
+    job.set_time(ends_at);
+    let end = MasterAction::Order(ElementOrder::End.to(0));
+    assert_eq!(job.on(MasterEvent::Tick), [end]);
+    assert_eq!(report(&mut job, ended(0, 0..NODES, 0)), [DRAIN]);
+    assert_eq!(job.deadline(), None);
+}
+
+#[test]
+fn a_broken_pipe_is_an_ordinary_end_for_all_programs_of_a_pipeline_but_the_last() {
+    let mut job = started(&[2], ProgramKind::Plain);
+    let broken_pipe = |element| {
+        let status = Status::Signaled(signal::SIGPIPE);
+        ElementReport::Ended { nodes: (0..NODES).into(), status }.of(element)
+    };
+    assert_eq!(report(&mut job, broken_pipe(0)), []);
+    let text = "node 0 of prog was killed by SIGPIPE".to_owned();
+    let actions = report(&mut job, broken_pipe(1));
+    assert_eq!(actions[0], notice(Level::Error, text));
+    report(&mut job, DRAINED);
+    let code = exit_code::of_signal(signal::SIGPIPE);
+    assert_eq!(report(&mut job, FINISHED), [finished(code)]);
+}
+
+#[test]
 fn an_element_that_ends_during_inspection_releases_the_job() {
     let mut job = started(&[2], ProgramKind::Score);
     held_for_inspection(&mut job);
