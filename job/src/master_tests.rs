@@ -200,6 +200,20 @@ fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
 }
 
 #[test]
+fn the_first_failure_while_the_hosts_finish_is_the_code_of_a_job_without_one() {
+    for (own_code, end_code) in [(0, 9), (6, 6)] {
+        let mut job = started(&[1], ProgramKind::Plain);
+        report(&mut job, ended(0, 0..NODES, own_code));
+        assert_eq!(report(&mut job, DRAINED), leave_and_finish());
+        for code in [9, 10] {
+            let reason = "no space left".to_owned();
+            report(&mut job, Report::Job(JobReport::JobFailed { code, reason }));
+        }
+        assert_eq!(report(&mut job, FINISHED), [finished(end_code)]);
+    }
+}
+
+#[test]
 fn a_job_that_is_killed_before_its_first_slice_has_nothing_to_wait_for() {
     let mut job = job(&[2], ProgramKind::Plain);
     report(&mut job, READY);
