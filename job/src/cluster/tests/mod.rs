@@ -4,6 +4,7 @@ mod faults;
 mod hostile;
 mod lifecycle;
 mod membership;
+mod requests;
 mod scaling;
 mod simulation;
 mod tree_members;
