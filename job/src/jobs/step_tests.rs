@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use score_proto::ids::{HostId, JobHostId, JobId, SessionJobId};
 use score_proto::job_control::{
-    HopOrder, HopReport, JobOrder, JobReport, JobStart, Order, OutputReport, Placement, Report,
-    ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
+    HopOrder, HopReport, JobOrder, JobReport, JobStart, LocalRotation, Order, OutputReport,
+    Placement, Report, ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::{
     ElementSpec, HostSpec, Input as StdinSource, JobRequest, JobSpec, OsBytes, Output, ProgramKind,
     StageSpec, Stream,
 };
-use score_proto::observation::Metrics;
+use score_proto::observation::{IdleSummary, Metrics};
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 
@@ -570,4 +570,57 @@ fn a_job_whose_output_nobody_reads_is_suspended_after_a_second() {
     step(&mut jobs, read, 1300);
     step(&mut jobs, Input::Tick, 1300);
     assert!(!jobs.gang().is_suspended(FIRST));
+}
+
+/// Two jobs of another leader that take turns on h0; the first of them runs.
+fn jobs_in_rotation() -> Jobs {
+    let mut jobs = daemon();
+    for (job, position) in [(FIRST, 0), (SECOND, 1)] {
+        let order = HopOrder::SetPlacement(placement(&[0]));
+        step(&mut jobs, Input::Order(PARENT_LINK, tag(job), order), 0);
+        let rotation = LocalRotation {
+            first_switch_seq: SwitchSeq(10),
+            turn_us: 5000,
+            turn_count: 8,
+            job_count: 2,
+            position,
+        };
+        let run = run_order(1500, StopCondition::LocalRotation(rotation));
+        let order = HopOrder::Tree(Order::Switch(run));
+        step(&mut jobs, Input::Order(PARENT_LINK, tag(job), order), 0);
+    }
+    assert_eq!(jobs.expected_rotation_stop(), Some((FIRST, SwitchSeq(10))));
+    jobs
+}
+
+#[test]
+fn a_rotation_goes_on_while_all_of_its_jobs_are_there_and_busy() {
+    let idle = |is_idle| {
+        let summary = if is_idle { IdleSummary::EMPTY } else { IdleSummary::BUSY };
+        LocalReport::Switch(SwitchReport::IdleSummary { element: 0, summary })
+    };
+    let mut jobs = jobs_in_rotation();
+    assert_eq!(jobs.next_rotation_turn(|job| job != SECOND), None, "its shepherd has died");
+    step(&mut jobs, Input::Local(FIRST, idle(true)), 1);
+    assert_eq!(jobs.next_rotation_turn(|_| true), None, "the scheduler has to decide");
+    step(&mut jobs, Input::Local(FIRST, idle(false)), 1);
+    let next = jobs.next_rotation_turn(|_| true).map(|(job, _)| job);
+    assert_eq!(next, Some(SECOND));
+    assert_eq!(jobs.expected_rotation_stop(), Some((SECOND, SwitchSeq(11))));
+}
+
+#[test]
+fn a_rotation_that_cannot_go_on_ends_with_a_report_to_the_leader() {
+    let mut jobs = jobs_in_rotation();
+    jobs.end_rotation_with(JobId(3));
+    assert!(jobs.expected_rotation_stop().is_some(), "3 is not in it");
+    jobs.end_rotation(FIRST, SwitchSeq(10));
+    let ended = effects(&mut jobs, at(1));
+    let switch_seq = SwitchSeq(10);
+    let report = HopReport::Tree(Report::Switch(SwitchReport::Stopped { switch_seq }));
+    assert_eq!(reports(&ended), [(PARENT_LINK, &report)]);
+    assert_eq!((jobs.expected_rotation_stop(), jobs.next_rotation_turn(|_| true)), (None, None));
+    let mut jobs = jobs_in_rotation();
+    jobs.end_rotation_with(SECOND);
+    assert_eq!(jobs.expected_rotation_stop(), None);
 }
