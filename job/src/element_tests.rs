@@ -218,3 +218,22 @@ fn an_element_that_is_ended_is_ended_once_and_one_that_has_ended_is_not() {
     element.end(7, &mut out);
     assert_eq!((out.len(), element.code()), (0, 0));
 }
+
+#[test]
+fn nodes_that_are_independent_commands_end_for_themselves() {
+    let element = |kind| Element::new(0, "ls".to_owned(), kind, 3, false).with_independent_nodes();
+    let mut commands = element(ProgramKind::Plain);
+    assert_eq!(ended(&mut commands, 0..1, Status::Exited(3)), []);
+    assert_eq!(ended(&mut commands, 1..2, Status::Signaled(signal::SIGKILL)), []);
+    let mut out = Vec::new();
+    commands.on_not_started(&one(2), 127, "no such file", &mut out);
+    assert_eq!((text(&out[0]), out.len()), ("node 2: ls: no such file", 1));
+    assert!(commands.is_ended() && commands.code() == 127);
+    // A program of SCore is one program on all of its nodes.
+    let mut program = element(ProgramKind::Score);
+    let actions = ended(&mut program, 0..1, Status::Exited(3));
+    assert_eq!(
+        (text(&actions[0]), &actions[1]),
+        ("node 0 of ls exited with code 3 before score_initialize()", &end())
+    );
+}
