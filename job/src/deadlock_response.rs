@@ -341,5 +341,7 @@ mod tests {
         assert!(lines[2].contains("waits in sc_barrier()"), "{}", lines[2]);
         assert_eq!(lines.len(), 66);
         assert_eq!(lines[65], "and 36 more like these");
+        let lines = deadlock_report(JobId(7), "a.out", &waits[..64], &placement);
+        assert_eq!(lines.len(), 65, "none is left out");
     }
 }

@@ -179,3 +179,61 @@ fn a_broadcast_is_done_when_every_host_has_sent_it() {
     assert_eq!(sent(&mut element, 1, 4..7), []);
     assert_eq!(sent(&mut element, 1, 4..6), [done(1)]);
 }
+
+#[test]
+fn a_node_that_inspects_itself_ends_its_element_with_the_code_of_its_signal() {
+    for (signal, code) in [(1, 129), (11, 139), (64, 192), (0, 1), (65, 1), (-1, 1)] {
+        let mut element = attached_element(2);
+        let mut out = Vec::new();
+        element.on_inspect(signal, "stuck".to_owned(), &mut out);
+        assert_eq!((text(&out[0]), &out[1]), ("stuck", &end()));
+        assert_eq!((element.code(), out.len()), (code, 2));
+    }
+}
+
+#[test]
+fn an_element_communicates_from_its_welcome_until_its_end() {
+    let mut element = score_element(2);
+    assert!(!element.is_communicating());
+    attach(&mut element, 0..2);
+    assert!(element.is_communicating());
+    ended(&mut element, 0..1, Status::Exited(0));
+    assert!(element.is_communicating() && !element.is_ended());
+    ended(&mut element, 1..2, Status::Exited(0));
+    assert!(!element.is_communicating() && element.is_ended());
+}
+
+#[test]
+fn an_element_that_is_ended_is_ended_once_and_one_that_has_ended_is_not() {
+    let mut element = attached_element(2);
+    let mut out = Vec::new();
+    element.end(7, &mut out);
+    element.end(8, &mut out);
+    element.on_exit(9, &mut out);
+    element.on_broken("late", &mut out);
+    assert_eq!((out.as_slice(), element.code()), ([end()].as_slice(), 7));
+    let mut element = attached_element(2);
+    ended(&mut element, 0..2, Status::Exited(0));
+    let mut out = Vec::new();
+    element.end(7, &mut out);
+    assert_eq!((out.len(), element.code()), (0, 0));
+}
+
+#[test]
+fn nodes_that_are_independent_commands_end_for_themselves() {
+    let element = |kind| Element::new(0, "ls".to_owned(), kind, 3, false).with_independent_nodes();
+    let mut commands = element(ProgramKind::Plain);
+    assert_eq!(ended(&mut commands, 0..1, Status::Exited(3)), []);
+    assert_eq!(ended(&mut commands, 1..2, Status::Signaled(signal::SIGKILL)), []);
+    let mut out = Vec::new();
+    commands.on_not_started(&one(2), 127, "no such file", &mut out);
+    assert_eq!((text(&out[0]), out.len()), ("node 2: ls: no such file", 1));
+    assert!(commands.is_ended() && commands.code() == 127);
+    // A program of SCore is one program on all of its nodes.
+    let mut program = element(ProgramKind::Score);
+    let actions = ended(&mut program, 0..1, Status::Exited(3));
+    assert_eq!(
+        (text(&actions[0]), &actions[1]),
+        ("node 0 of ls exited with code 3 before score_initialize()", &end())
+    );
+}

@@ -94,6 +94,9 @@ mod tests {
                 JobLimits::from_options(&options(&[("disklimit", wrong)]), true).unwrap_err();
             assert!(error.contains("disklimit"), "{error}");
         }
+        let largest = options(&[("disklimit", "4294967296")]);
+        assert_eq!(JobLimits::from_options(&largest, true).unwrap().disk, Some(1 << 52));
+        assert!(JobLimits::from_options(&options(&[("disklimit", "4294967297")]), true).is_err());
     }
 
     #[test]
@@ -102,5 +105,10 @@ mod tests {
         let (code, text) = limits.exceeded_message(LimitKind::Memory, "n3");
         assert_eq!(code, 137);
         assert!(text.contains("memorylimit of 5 MB exceeded on host n3"), "{text}");
+        let limits = JobLimits { cpu: Some(Duration::from_secs(7)), disk: Some(6 << 20), ..limits };
+        let (code, text) = limits.exceeded_message(LimitKind::Cpu, "n3");
+        assert!(code == 152 && text.starts_with("cpulimit of 7 s exceeded on host n3"), "{text}");
+        let (code, text) = limits.exceeded_message(LimitKind::Disk, "n3");
+        assert!(code == 153 && text.starts_with("disklimit of 6 MB exceeded"), "{text}");
     }
 }

@@ -4,13 +4,17 @@ use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
 use score_proto::job_control::Status;
-use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
+use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec, Stream};
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 use score_proto::peer_message::JobIncarnation;
 
 const NODES: u32 = 4;
 
 fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
+    job_of_commands(shape, kind, false)
+}
+
+fn job_of_commands(shape: &[usize], kind: ProgramKind, independent_nodes: bool) -> JobMaster {
     let word = || OsBytes(b"/bin/prog".to_vec());
     let element = || ElementSpec {
         path: word(),
@@ -25,6 +29,7 @@ fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
         hosts: vec![HostSpec::local(NODES / 2); 2],
         stages: shape.iter().map(stage).collect(),
         directory: OsBytes(b"/".to_vec()),
+        independent_nodes,
         ..JobSpec::default()
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
@@ -197,6 +202,20 @@ fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
     assert_eq!(hold, [MasterAction::Gang(GangRequest::Hold(HoldReason::User))]);
     let resumed = job.on(MasterEvent::FromClient(JobRequest::Resume));
     assert_eq!(resumed, [MasterAction::Gang(GangRequest::Release(HoldReason::User))]);
+}
+
+#[test]
+fn the_first_failure_while_the_hosts_finish_is_the_code_of_a_job_without_one() {
+    for (own_code, end_code) in [(0, 9), (6, 6)] {
+        let mut job = started(&[1], ProgramKind::Plain);
+        report(&mut job, ended(0, 0..NODES, own_code));
+        assert_eq!(report(&mut job, DRAINED), leave_and_finish());
+        for code in [9, 10] {
+            let reason = "no space left".to_owned();
+            report(&mut job, Report::Job(JobReport::JobFailed { code, reason }));
+        }
+        assert_eq!(report(&mut job, FINISHED), [finished(end_code)]);
+    }
 }
 
 #[test]
@@ -459,6 +478,44 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
 }
 
 #[test]
+fn a_deadlocked_job_is_ended_when_its_time_for_the_signal_is_over() {
+    let mut job = started(&[1], ProgramKind::Score);
+    let now = MonotonicTime::from_secs(100);
+    job.set_time(now);
+    assert_eq!(job.deadline(), None);
+    let round = held_for_inspection(&mut job);
+    let activity = ActivitySample { node_count: NODES, ..ActivitySample::EMPTY };
+    report(&mut job, ElementReport::SampleResult { round, sample: activity }.of(0));
+    let explained_at = job.deadline().unwrap();
+    assert!(explained_at > now);
+    job.set_time(explained_at);
+    assert!(!job.on(MasterEvent::Tick).is_empty(), "no host explains what its processes wait for");
+    let ends_at = explained_at + deadlock_response::SIGHUP_GRACE;
+    assert_eq!(job.deadline(), Some(ends_at));
+    job.set_time(ends_at);
+    let end = MasterAction::Order(ElementOrder::End.to(0));
+    assert_eq!(job.on(MasterEvent::Tick), [end]);
+    assert_eq!(report(&mut job, ended(0, 0..NODES, 0)), [DRAIN]);
+    assert_eq!(job.deadline(), None);
+}
+
+#[test]
+fn a_broken_pipe_is_an_ordinary_end_for_all_programs_of_a_pipeline_but_the_last() {
+    let mut job = started(&[2], ProgramKind::Plain);
+    let broken_pipe = |element| {
+        let status = Status::Signaled(signal::SIGPIPE);
+        ElementReport::Ended { nodes: (0..NODES).into(), status }.of(element)
+    };
+    assert_eq!(report(&mut job, broken_pipe(0)), []);
+    let text = "node 0 of prog was killed by SIGPIPE".to_owned();
+    let actions = report(&mut job, broken_pipe(1));
+    assert_eq!(actions[0], notice(Level::Error, text));
+    report(&mut job, DRAINED);
+    let code = exit_code::of_signal(signal::SIGPIPE);
+    assert_eq!(report(&mut job, FINISHED), [finished(code)]);
+}
+
+#[test]
 fn an_element_that_ends_during_inspection_releases_the_job() {
     let mut job = started(&[2], ProgramKind::Score);
     held_for_inspection(&mut job);
@@ -480,4 +537,86 @@ fn scrun_sends_no_more_of_a_program_than_the_hosts_have_requested() {
     let order = Order::Program(ProgramAnswer::Chunk { hash, offset, bytes: vec![1; 70] });
     assert_eq!(job.on(MasterEvent::FromClient(chunk(70))), [MasterAction::Order(order)]);
     assert_eq!(job.on(MasterEvent::FromClient(chunk(31))), []);
+}
+
+#[test]
+fn hosts_learn_the_period_of_metrics_when_they_are_ready_and_when_it_changes() {
+    let subscribe = |period_ms| MasterEvent::FromClient(JobRequest::SubscribeMetrics(period_ms));
+    let order =
+        |period_ms| MasterAction::Order(Order::Job(JobOrder::SubscribeMetrics { period_ms }));
+    let mut job = job(&[1], ProgramKind::Plain);
+    assert_eq!(job.on(subscribe(500)), [], "the hosts prepare");
+    assert_eq!(report(&mut job, READY)[1], order(500));
+    assert_eq!(report(&mut job, READY), [], "they are ready once");
+    assert_eq!(job.on(MasterEvent::SubscribeMetrics(Subscriber::Page, 200)), [order(200)]);
+    assert_eq!(job.on(subscribe(300)), []);
+    let metrics = || Metrics { hosts: Vec::new(), nodes: Vec::new() };
+    let mut measured = || report(&mut job, Report::Job(JobReport::Metrics(metrics())));
+    let (to_scrun, to_others) =
+        (MasterAction::ToClient(JobAnswer::Metrics(metrics())), MasterAction::Metrics(metrics()));
+    assert_eq!(measured(), [to_scrun, to_others.clone()]);
+    assert_eq!(job.on(subscribe(0)), []);
+    let mut measured = || report(&mut job, Report::Job(JobReport::Metrics(metrics())));
+    assert_eq!(measured(), [to_others]);
+    assert_eq!(job.on(MasterEvent::SubscribeMetrics(Subscriber::Page, 0)), [order(0)]);
+    assert_eq!(report(&mut job, Report::Job(JobReport::Metrics(metrics()))), []);
+}
+
+#[test]
+fn what_scrun_reads_and_writes_goes_to_the_hosts_and_back() {
+    let mut job = started(&[1], ProgramKind::Plain);
+    let orders = [
+        (JobRequest::Stdin(vec![1]), Order::Job(JobOrder::Stdin(vec![1]))),
+        (JobRequest::StdinEof, Order::Job(JobOrder::StdinEof)),
+        (JobRequest::OutputAck(9), Order::OutputAck(9)),
+        (
+            JobRequest::OutputClosed(Stream::Stdout),
+            Order::Job(JobOrder::OutputClosed(Stream::Stdout)),
+        ),
+    ];
+    for (request, order) in orders {
+        assert_eq!(job.on(MasterEvent::FromClient(request)), [MasterAction::Order(order)]);
+    }
+    let text = || "low on space".to_owned();
+    let answers = [
+        (JobReport::StdinWindow(7), JobAnswer::StdinWindow(7)),
+        (JobReport::StdinClosed, JobAnswer::StdinClosed),
+        (
+            JobReport::Notice { level: Level::Info, text: text() },
+            JobAnswer::Notice { level: Level::Info, text: text() },
+        ),
+    ];
+    for (job_report, answer) in answers {
+        assert_eq!(report(&mut job, Report::Job(job_report)), [MasterAction::ToClient(answer)]);
+    }
+    // The closed output is why the process ends: nothing is reported.
+    let status = Status::Signaled(signal::SIGPIPE);
+    let broken_pipe = ElementReport::Ended { nodes: (0..1).into(), status }.of(0);
+    assert_eq!(report(&mut job, broken_pipe), [MasterAction::Order(ElementOrder::End.to(0))]);
+}
+
+#[test]
+fn a_violation_names_its_program_and_ends_the_job() {
+    let mut job = started(&[2], ProgramKind::Plain);
+    let violation = "it claims to be another node".to_owned();
+    let actions = report(&mut job, ElementReport::ProtocolViolation { node: 3, violation }.of(1));
+    let text = "node 3 of prog: it claims to be another node; the job is ended".to_owned();
+    let end = |element| MasterAction::Order(ElementOrder::End.to(element));
+    assert_eq!(actions, [notice(Level::Error, text), end(0), end(1)]);
+    // Reports about an element that the stage does not have.
+    assert_eq!(report(&mut job, ended(2, 0..NODES, 0)), []);
+}
+
+#[test]
+fn independent_commands_outlive_a_host_and_the_job_has_its_code() {
+    let mut job = job_of_commands(&[1], ProgramKind::Plain, true);
+    report(&mut job, READY);
+    run(&mut job);
+    assert_eq!(report(&mut job, ended(0, 0..1, 3)), [], "other commands go on");
+    let reason = "host right is gone".to_owned();
+    let hosts_lost = Report::HostsLost { code: 137, hosts: 1..2, reason: reason.clone() };
+    assert_eq!(report(&mut job, hosts_lost), [notice(Level::Error, reason)]);
+    assert_eq!(report(&mut job, ended(0, 1..2, 0)), [DRAIN]);
+    assert_eq!(report(&mut job, DRAINED), leave_and_finish());
+    assert_eq!(report(&mut job, FINISHED), [finished(137)]);
 }

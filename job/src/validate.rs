@@ -272,4 +272,83 @@ mod tests {
         let spec = JobSpec { hosts: vec![HostSpec::local(1), idle], ..job(1, 1) };
         assert!(error_of(&spec).contains("host lazy would have no node"));
     }
+    #[test]
+    fn a_job_has_its_own_priority_or_that_of_the_manual() {
+        let priority_of = |value: Option<&str>| {
+            let option = ("priority".to_owned(), value.map(str::to_owned));
+            priority(&JobSpec { options: vec![option], ..job(1, 1) })
+        };
+        assert_eq!((priority_of(Some("3")), priority_of(Some("15"))), (3, 15));
+        assert_eq!((priority_of(None), priority_of(Some("high"))), (8, 8));
+        assert_eq!(priority(&job(1, 1)), 8);
+    }
+
+    #[test]
+    fn the_first_program_of_a_pipeline_reads_a_file_and_the_last_one_writes_one() {
+        let name = || FileName(OsBytes(b"x".to_vec()));
+        let output = || Output::File { name: name(), append: false };
+        let mut spec = job(1, 3);
+        spec.stages[0].elements[0].input = Input::File(name());
+        spec.stages[0].elements[2].output = output();
+        assert_eq!(check(&spec), Ok(()));
+        for element in 0..2 {
+            let mut spec = job(1, 3);
+            spec.stages[0].elements[element].output = output();
+            assert!(error_of(&spec).contains("=: x: the other end is a pipe"));
+        }
+        let mut spec = job(1, 1);
+        spec.stages[0].elements[0].output = output();
+        assert_eq!(check(&spec), Ok(()));
+        spec.stages[0].elements[0].output =
+            Output::File { name: FileName(OsBytes(Vec::new())), append: false };
+        assert!(error_of(&spec).starts_with("/bin/prog =: : "), "{}", error_of(&spec));
+    }
+
+    #[test]
+    fn the_largest_job_is_accepted_and_a_larger_one_is_not() {
+        let mut spec = job(MAX_NODES, MAX_ELEMENTS);
+        assert_eq!(check(&spec), Ok(()));
+        assert!(error_of(&job(MAX_NODES + 1, 1)).contains("nodes were asked for"));
+        spec.stages.push(job(1, 1).stages.remove(0));
+        let text = "the job has 1025 programs in its pipelines: at most 1024 are possible";
+        assert_eq!(error_of(&spec), text);
+        let host = |number| HostSpec { name: format!("h{number}"), ..HostSpec::local(1) };
+        let two = |names: [u32; 2]| JobSpec { hosts: names.map(host).to_vec(), ..job(1, 1) };
+        assert_eq!(check(&two([1, 2])), Ok(()));
+        assert_eq!(error_of(&two([1, 1])), "of the 2 hosts, \"h1\" is named twice");
+    }
+
+    #[test]
+    fn no_string_of_a_job_holds_a_nul_byte() {
+        let changes: [fn(&mut JobSpec); 4] = [
+            |spec| spec.stages[0].elements[0].path.0.push(0),
+            |spec| spec.stages[0].elements[1].args.push(OsBytes(vec![0])),
+            |spec| spec.environment.push(OsBytes(b"A=\0".to_vec())),
+            |spec| spec.directory.0.push(0),
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut spec = job(1, 2);
+            spec.environment = vec![OsBytes(b"A=b".to_vec())];
+            assert_eq!(check(&spec), Ok(()));
+            change(&mut spec);
+            assert!(check(&spec).is_err(), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_room_for_a_job_that_takes_all_that_it_has() {
+        let exact = HostLimits { processes: 10, descriptors: 104, memory: 10 * 256 * 1024 };
+        assert_eq!(check_limits_of(&job(10, 1), &exact), Ok(()));
+        for limits in [
+            HostLimits { processes: 9, ..exact },
+            HostLimits { descriptors: 103, ..exact },
+            HostLimits { memory: exact.memory - 1, ..exact },
+        ] {
+            assert!(check_limits_of(&job(10, 1), &limits).is_err(), "{limits:?}");
+        }
+        // Stages follow each other: the largest one counts.
+        let mut spec = job(5, 1);
+        spec.stages.push(job(1, 2).stages.remove(0));
+        assert_eq!(check_limits_of(&spec, &exact), Ok(()));
+    }
 }

@@ -289,6 +289,11 @@ mod tests {
             None
         );
         assert_eq!(place(AllocationRequest::FewestHosts(3), &candidates_with_free(&[0, 2])), None);
+        // Two hosts with two free slots have no room for the larger part of five.
+        assert_eq!(
+            shares(place(AllocationRequest::FewestHosts(5), &candidates_with_free(&[2, 2, 2]))),
+            [(0, 2), (1, 2), (2, 1)]
+        );
     }
 
     #[test]

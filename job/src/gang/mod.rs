@@ -50,6 +50,8 @@ mod row_capacity;
 mod scheduler;
 #[cfg(test)]
 mod sim_event;
+#[cfg(test)]
+mod step_tests;
 mod switch_latency;
 #[cfg(test)]
 mod tests;

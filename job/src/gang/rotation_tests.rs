@@ -128,37 +128,139 @@ fn only_equal_jobs_that_are_alone_on_a_host_rotate() {
     }
 }
 
-/// Two jobs that have begun to rotate; the number of the first stop, and the time of the start.
-fn two_jobs_in_rotation() -> (GangScheduler, SwitchSeq, MonotonicTime) {
-    let config = GangConfig { slice: MS * 10, ..GangConfig::default() };
-    let mut gang = GangScheduler::new(config, BTreeMap::from([(HostId(0), 1)]));
-    let (mut now, mut next) = (MonotonicTime::ZERO, Vec::new());
-    for job in [1, 2].map(JobId) {
-        let shares = vec![HostShare { host: HostId(0), procs: 1 }];
-        next.extend(gang.on(GangEvent::Enter { job, shares, priority: 8 }, now));
-    }
-    for _ in 0..100 {
-        let first_stop = next.iter().find_map(|action| match action {
-            GangAction::StartRotation { switch_seq, .. } => Some(Err(*switch_seq)),
-            GangAction::Stop { job, switch_seq } => Some(Ok((*job, *switch_seq, Duration::ZERO))),
-            GangAction::Run { job, stop: Some(stop) } => {
-                Some(Ok((*job, stop.switch_seq, stop.after)))
-            }
-            _ => None,
-        });
-        match first_stop {
-            Some(Err(switch)) => return (gang, switch, now),
-            Some(Ok((job, switch, after))) => {
-                now += after;
-                next = gang.on(GangEvent::Stopped { job, switch_seq: switch }, now);
-            }
-            None => {
-                now = gang.deadline().unwrap();
-                next = gang.on(GangEvent::Tick, now);
+/// Jobs that have begun to rotate.
+struct StartedRotation {
+    gang: GangScheduler,
+    jobs: Vec<JobId>,
+    /// The number of the first stop.
+    first: SwitchSeq,
+    turn_count: u32,
+    began_at: MonotonicTime,
+    /// The number of stops without an order, before.
+    timed_stops: u32,
+}
+
+impl StartedRotation {
+    /// Jobs of one process on a host of one slot; None if they do not rotate.
+    fn of(job_count: u32, slice: Duration) -> Option<Self> {
+        let config = GangConfig { slice, ..GangConfig::default() };
+        let mut gang = GangScheduler::new(config, BTreeMap::from([(HostId(0), 1)]));
+        let (mut now, mut next, mut timed_stops) = (MonotonicTime::ZERO, Vec::new(), 0);
+        for job in (1..=job_count).map(JobId) {
+            let shares = vec![HostShare { host: HostId(0), procs: 1 }];
+            next.extend(gang.on(GangEvent::Enter { job, shares, priority: 8 }, now));
+        }
+        for _ in 0..200 {
+            let first_stop = next.iter().find_map(|action| match action {
+                GangAction::StartRotation { .. } => Some(Err(action.clone())),
+                GangAction::Stop { job, switch_seq } => {
+                    Some(Ok((*job, *switch_seq, Duration::ZERO)))
+                }
+                GangAction::Run { job, stop: Some(stop) } => {
+                    Some(Ok((*job, stop.switch_seq, stop.after)))
+                }
+                _ => None,
+            });
+            match first_stop {
+                Some(Err(start)) => return Some(Self::started(gang, start, now, timed_stops)),
+                Some(Ok((job, switch_seq, after))) => {
+                    timed_stops += u32::from(!after.is_zero());
+                    now += after;
+                    next = gang.on(GangEvent::Stopped { job, switch_seq }, now);
+                }
+                None => {
+                    now = gang.deadline()?;
+                    next = gang.on(GangEvent::Tick, now);
+                }
             }
         }
+        None
     }
-    panic!("{gang:?}");
+
+    fn started(
+        gang: GangScheduler,
+        start: GangAction,
+        began_at: MonotonicTime,
+        timed_stops: u32,
+    ) -> Self {
+        let GangAction::StartRotation { jobs, switch_seq: first, turn_count, .. } = start else {
+            panic!("{start:?}")
+        };
+        Self { gang, jobs, first, turn_count, began_at, timed_stops }
+    }
+
+    /// The host stops the job of this turn, and no other follows.
+    fn end_after(&mut self, turns: u32) -> Vec<GangAction> {
+        let job = self.jobs[(turns as usize - 1) % self.jobs.len()];
+        let switch_seq = self.first + u64::from(turns - 1);
+        self.gang.on(GangEvent::Stopped { job, switch_seq }, self.began_at + MS * 10 * turns)
+    }
+
+    fn ended_action(&self, turn_count: u32) -> GangAction {
+        GangAction::RotationEnded { jobs: self.jobs.clone(), turn_count, since: self.began_at }
+    }
+}
+
+/// Two jobs that have begun to rotate; the number of the first stop, and the time of the start.
+fn two_jobs_in_rotation() -> (GangScheduler, SwitchSeq, MonotonicTime) {
+    let rotation = StartedRotation::of(2, MS * 10).unwrap();
+    (rotation.gang, rotation.first, rotation.began_at)
+}
+
+#[test]
+fn a_rotation_fills_half_a_second_with_at_least_two_rounds() {
+    let turns = |jobs, slice| StartedRotation::of(jobs, slice).map(|found| found.turn_count);
+    assert_eq!((turns(2, MS * 10), turns(3, MS * 10)), (Some(50), Some(48)));
+    assert_eq!((turns(2, MS * 125), turns(2, MS * 126)), (Some(4), None));
+    assert_eq!((turns(8, MS * 10), turns(9, MS * 10), turns(1, MS * 10)), (Some(48), None, None));
+}
+
+#[test]
+fn a_rotation_begins_when_four_slices_have_ended_as_planned() {
+    let rotation = StartedRotation::of(2, MS * 10).unwrap();
+    assert!((4..=6).contains(&rotation.timed_stops), "{}", rotation.timed_stops);
+    assert_eq!(rotation.gang.running().collect::<Vec<_>>(), [rotation.jobs[0]]);
+}
+
+#[test]
+fn a_rotation_that_its_host_ends_is_charged_to_its_jobs_by_their_turns() {
+    for turns in [1, 2, 3, 49, 50] {
+        let mut rotation = StartedRotation::of(2, MS * 10).unwrap();
+        let actions = rotation.end_after(turns);
+        assert_eq!(actions[0], rotation.ended_action(turns));
+        // After an odd number of turns, the second job has had one turn less.
+        if turns % 2 == 1 {
+            assert_eq!(started_jobs(&actions)[0], rotation.jobs[1], "{actions:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rotation_that_is_interrupted_ends_with_the_turn_that_has_begun() {
+    for (milliseconds, turns) in [(0, 1), (9, 1), (10, 2), (33, 4)] {
+        let mut rotation = StartedRotation::of(2, MS * 10).unwrap();
+        let now = rotation.began_at + MS * milliseconds;
+        let actions = rotation.gang.on(GangEvent::Hold(JobId(1), HoldReason::User), now);
+        assert!(actions.contains(&rotation.ended_action(turns)), "{actions:?}");
+        let last_turn = rotation.first + u64::from(rotation.turn_count - 1);
+        let stops = stop_orders(&actions);
+        assert!(stops.iter().all(|(_, switch_seq)| *switch_seq > last_turn), "{stops:?}");
+        assert!(stops[0].1 < stops[1].1, "{stops:?}");
+    }
+}
+
+#[test]
+fn a_rotation_goes_on_when_nothing_has_changed() {
+    let mut rotation = StartedRotation::of(2, MS * 10).unwrap();
+    let now = rotation.began_at + MS * 5;
+    assert_eq!(rotation.gang.on(GangEvent::Busy(JobId(1)), now), []);
+    assert_eq!(rotation.gang.on(GangEvent::Tick, now), []);
+    let switch_seq = SwitchSeq(1);
+    assert_eq!(rotation.gang.on(GangEvent::Stopped { job: JobId(1), switch_seq }, now), []);
+    assert_eq!(rotation.gang.deadline(), Some(rotation.began_at + MS * 1000));
+    let before = rotation.began_at + MS * 999;
+    assert_eq!(rotation.gang.on(GangEvent::Tick, before), []);
+    assert_eq!(rotation.end_after(50)[0], rotation.ended_action(50));
 }
 
 fn stop_orders(actions: &[GangAction]) -> Vec<(JobId, SwitchSeq)> {
@@ -225,7 +327,7 @@ fn the_remaining_job_of_a_rotation_runs_as_soon_as_it_has_stopped() {
 fn no_unresponsive_job_of_a_rotation_is_resumed() {
     let (mut gang, _, started_at) = two_jobs_in_rotation();
     let deadline = gang.deadline().unwrap();
-    assert!(deadline <= started_at + MS * 1000);
+    assert_eq!(deadline, started_at + MS * 1000);
     let ended = gang.on(GangEvent::Tick, deadline);
     let stops = stop_orders(&ended);
     assert!(stops.len() == 2 && started_jobs(&ended).is_empty(), "{ended:?}");

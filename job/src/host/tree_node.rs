@@ -515,7 +515,6 @@ impl TreeNode {
         }
     }
 
-    /// All output of a child has gone up.
     /// The user may read no more output: the end of the job does not wait for it from now on.
     fn on_kill(&mut self) {
         self.killed = true;
@@ -529,6 +528,7 @@ impl TreeNode {
         self.forward_output();
     }
 
+    /// All output of a child has gone up.
     fn on_drained(&mut self, child_index: usize) {
         let number = self.questions.drained.number();
         self.questions.drained.on_answer(child_index, number, ());

@@ -400,3 +400,88 @@ fn programs_go_from_the_parent_to_the_shepherd_and_from_there_to_child_hosts() {
     tree_node.on_order(Order::Program(chunk()));
     assert_eq!(tree_node.take_outgoing(), [to_host(1, Order::Program(chunk()))]);
 }
+
+#[test]
+fn every_host_reports_through_its_own_place_in_the_tree() {
+    let hosts = || (0..40).map(|host| (format!("h{host}"), None, 2));
+    let mut child_hosts = Vec::new();
+    for host in 0..40 {
+        let placement = Placement::new(JobIncarnation(0), hosts());
+        let node = TreeNode::new(Placement { self_host: JobHostId(host), ..placement });
+        assert_eq!((node.hosts(0), node.hosts(99)), (host..host + 1, 0..0));
+        let mut next = host + 1;
+        for (index, JobHostId(first)) in node.child_hosts() {
+            assert_eq!((first, node.hosts(index).start), (next, next));
+            next = node.hosts(index).end;
+            child_hosts.push(first);
+        }
+    }
+    child_hosts.sort_unstable();
+    assert_eq!(child_hosts, (1..40).collect::<Vec<_>>(), "each host but the first has a parent");
+}
+
+#[test]
+fn only_the_own_processes_of_a_host_count_for_its_rotation() {
+    let mut tree_node = root_node();
+    assert!(!tree_node.is_idle());
+    tree_node.on_report(1, idle_after(0, 1));
+    assert!(!tree_node.is_idle());
+    tree_node.on_report(0, idle_after(0, 1));
+    assert!(tree_node.is_idle());
+    tree_node.on_report(0, busy());
+    assert!(!tree_node.is_idle());
+}
+
+#[test]
+fn a_host_that_has_finished_has_nothing_to_stop() {
+    let mut tree_node = root_node();
+    tree_node.on_order(Order::Job(JobOrder::Finish));
+    tree_node.on_report(1, FINISHED);
+    tree_node.on_order(Order::Switch(SwitchOrder::Stop { switch_seq: SwitchSeq(3) }));
+    assert_eq!(tree_node.unstopped_hosts().collect::<Vec<_>>(), [0..1, 2..3]);
+    [0, 2].into_iter().for_each(|host| tree_node.on_report(host, stopped(3)));
+    assert_eq!(reports_to_parent(&mut tree_node), [stopped(3)]);
+}
+
+#[test]
+fn a_host_is_lost_once_and_not_after_it_has_finished() {
+    let mut tree_node = root_node();
+    tree_node.on_order(Order::Job(JobOrder::Finish));
+    tree_node.on_report(2, FINISHED);
+    for child_index in [1, 1, 2, 9] {
+        tree_node.on_child_lost(child_index, 1, "cut".to_owned());
+    }
+    let lost_report = Report::HostsLost { code: 1, hosts: 1..2, reason: "cut".to_owned() };
+    assert_eq!(reports_to_parent(&mut tree_node), [lost_report]);
+    // No order goes to a host that is lost.
+    tree_node.on_order(Order::Job(JobOrder::StdinEof));
+    let expected = [Outgoing::Shepherd(ShepherdOrder::Job(JobOrder::StdinEof))];
+    assert_eq!(tree_node.take_outgoing(), expected);
+    tree_node.on_report(0, Report::Job(JobReport::Finished { elapsed_ns: 7 }));
+    let finished = Report::Job(JobReport::Finished { elapsed_ns: 7 });
+    assert_eq!(reports_to_parent(&mut tree_node), [finished], "the longest time");
+    tree_node.on_order(Order::Job(JobOrder::Finish));
+    assert_eq!(reports_to_parent(&mut tree_node), [], "it was reported");
+    assert!(tree_node.is_finished());
+}
+
+#[test]
+fn hosts_take_turns_with_their_output_and_the_end_comes_after_all_of_it() {
+    let mut tree_node = root_node();
+    tree_node.credit = 0;
+    tree_node.on_order(Order::Job(JobOrder::Finish));
+    for child_index in [2, 0, 1] {
+        let line = format!("{child_index}\n");
+        (0..2).for_each(|_| tree_node.on_report(child_index, output(&line, false)));
+        tree_node.on_report(child_index, FINISHED);
+    }
+    assert_eq!(reports_to_parent(&mut tree_node), []);
+    tree_node.on_order(Order::OutputAck(7));
+    let sent = reports_to_parent(&mut tree_node);
+    let firsts: std::collections::BTreeSet<_> =
+        sent.iter().map(|report| format!("{report:?}")).collect();
+    assert_eq!((sent.len(), firsts.len()), (3, 3), "one line of each: {sent:?}");
+    tree_node.on_order(Order::OutputAck(5));
+    let rest = reports_to_parent(&mut tree_node);
+    assert_eq!((rest.len(), rest.last()), (4, Some(&FINISHED)));
+}

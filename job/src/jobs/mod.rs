@@ -10,6 +10,8 @@
 
 mod gang_driver;
 mod led_jobs;
+#[cfg(test)]
+mod step_tests;
 mod tree_positions;
 #[cfg(test)]
 mod world;

@@ -48,7 +48,7 @@ pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
     }
 }
 
-fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
+pub(super) fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
     let address = "127.0.0.1:1".parse().unwrap();
     DaemonInfo {
         host: HostId(host),
@@ -104,15 +104,15 @@ pub(super) fn submit(number: u64, tag: u32, request: JobRequest) -> ClusterEvent
     ClusterEvent::Submit { session: session(number), tag: SessionJobId(tag), request }
 }
 
-fn link_lost(host: u32, reason: &str) -> ClusterEvent {
+pub(super) fn link_lost(host: u32, reason: &str) -> ClusterEvent {
     ClusterEvent::LinkLost { host: HostId(host), reason: reason.to_owned() }
 }
 
-fn finished(job: u32, code: u8) -> ClusterEvent {
+pub(super) fn finished(job: u32, code: u8) -> ClusterEvent {
     ClusterEvent::Finished { job: JobId(job), code }
 }
 
-fn released(job: u32, hosts: std::ops::Range<u32>) -> ClusterEvent {
+pub(super) fn released(job: u32, hosts: std::ops::Range<u32>) -> ClusterEvent {
     ClusterEvent::Released { job: JobId(job), hosts: NodeSet::from(hosts) }
 }
 
@@ -132,7 +132,7 @@ pub(super) fn share(host: u32, procs: u32) -> HostShare {
     HostShare { host: HostId(host), procs }
 }
 
-fn reason(actions: &[ClusterAction]) -> &str {
+pub(super) fn reason(actions: &[ClusterAction]) -> &str {
     let text = actions.iter().find_map(|action| match action {
         ClusterAction::Refused { reason, .. } | ClusterAction::SessionClosed { reason, .. } => {
             Some(reason)
@@ -143,7 +143,7 @@ fn reason(actions: &[ClusterAction]) -> &str {
     text.unwrap_or_else(|| panic!("no reason in {actions:?}"))
 }
 
-fn started(actions: &[ClusterAction]) -> Vec<JobId> {
+pub(super) fn started(actions: &[ClusterAction]) -> Vec<JobId> {
     let job = |action: &ClusterAction| match action {
         ClusterAction::Start { job, .. } => Some(*job),
         _ => None,

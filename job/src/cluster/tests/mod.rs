@@ -3,5 +3,8 @@ mod bounds;
 mod faults;
 mod hostile;
 mod lifecycle;
+mod membership;
+mod requests;
 mod scaling;
 mod simulation;
+mod tree_members;

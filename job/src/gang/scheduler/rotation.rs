@@ -221,3 +221,40 @@ impl GangScheduler {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_rotation_belongs_to_its_jobs_turn_by_turn() {
+        let slice = 10;
+        for job_count in 1..=4 {
+            let jobs = (1..=job_count).map(JobId).collect();
+            let switch_seqs = SwitchSeq(5)..SwitchSeq(45);
+            let rotation = Rotation { jobs, switch_seqs, began_at: MonotonicTime::ZERO };
+            let mut expected = vec![0; job_count as usize];
+            for elapsed in 0..200 {
+                let actual: Vec<_> = (0..u128::from(job_count))
+                    .map(|position| rotation.run_time_of(position, elapsed, slice))
+                    .collect();
+                assert_eq!(actual, expected, "{job_count} jobs, {elapsed}");
+                expected[(elapsed / slice) as usize % job_count as usize] += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn a_rotation_ends_with_any_stop_of_its_jobs_and_turns() {
+        let jobs = vec![JobId(4), JobId(2)];
+        let switch_seqs = SwitchSeq(5)..SwitchSeq(45);
+        let rotation = Rotation { jobs, switch_seqs, began_at: MonotonicTime::ZERO };
+        assert_eq!(rotation.first(), JobId(4));
+        for (job, switch_seq, ends) in
+            [(2, 5, true), (4, 44, true), (2, 4, false), (4, 45, false), (3, 5, false)]
+        {
+            let found = rotation.ends_with(JobId(job), SwitchSeq(switch_seq));
+            assert_eq!(found, ends, "{job} {switch_seq}");
+        }
+    }
+}
