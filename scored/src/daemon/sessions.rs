@@ -1,6 +1,6 @@
 //! The sessions of a daemon. A turn of the loop takes no time for those that are idle, however many
-//! there are: only the active ones are looked at. Nor does it for those whose user has no time left:
-//! they are parked until the user has some.
+//! there are: only the active ones are looked at. Nor does it for those whose user has no time
+//! left: they are parked until the user has some.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 

@@ -123,7 +123,7 @@ fn the_queue_is_bounded_for_each_user_and_for_all() {
         }
     };
     assert_eq!([1, 2, 3].map(|tag| queue(1, tag)), [""; 3], "one runs, two wait");
-    assert_eq!(queue(1, 4), "2 of your jobs wait, which is the limit for one user");
+    assert_eq!(queue(1, 4), "2 of your jobs wait, which is the limit for one user now");
     assert_eq!(queue(1, 3), "the session has a job 3 already");
     assert_eq!(queue(2, 1), "");
     assert_eq!(queue(3, 1), "3 jobs wait, which is the limit");
@@ -257,7 +257,7 @@ fn a_user_who_has_left_may_come_back_as_often_as_before() {
     for round in 0..3 {
         assert_eq!(login(&mut server, round * 2 + 1, 1000), []);
         assert_eq!(login(&mut server, round * 2 + 2, 1000), []);
-        let text = "you are logged in 2 times, which is the limit for one user";
+        let text = "you are logged in 2 times, which is the limit for one user now";
         assert_eq!(reason(&login(&mut server, 99, 1000)), text);
         for number in [round * 2 + 1, round * 2 + 2] {
             server.on(ClusterEvent::Logout { session: session(number) }, at_second(0));
