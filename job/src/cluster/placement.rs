@@ -179,7 +179,7 @@ fn grid(
 }
 
 fn spread(nodes: u32, candidates: &[HostSlots], policy: PlacementPolicy) -> Option<Vec<HostShare>> {
-    let mut by_free: Vec<_> = candidates.iter().filter(|candidate| candidate.free > 0).collect();
+    let mut by_free: Vec<_> = candidates.iter().collect();
     by_free.sort_by_key(|candidate| (std::cmp::Reverse(candidate.free), candidate.host));
     let max_hosts = by_free.len().min(nodes as usize);
     let fits = |host_count: &usize| {
