@@ -377,6 +377,8 @@ mod tests {
             None
         );
         assert_eq!(place_oversubscribed(AllocationRequest::FewestHosts(7), &[]), None);
+        let whole = AllocationRequest::Exclusive { hosts: 1, min_nodes: 9, max_nodes: 9 };
+        assert_eq!(shares(place_oversubscribed(whole, &three)), [(2, 9)]);
     }
 
     proptest! {
