@@ -179,7 +179,7 @@ fn grid(
 }
 
 fn spread(nodes: u32, candidates: &[HostSlots], policy: PlacementPolicy) -> Option<Vec<HostShare>> {
-    let mut by_free: Vec<_> = candidates.iter().filter(|candidate| candidate.free > 0).collect();
+    let mut by_free: Vec<_> = candidates.iter().collect();
     by_free.sort_by_key(|candidate| (std::cmp::Reverse(candidate.free), candidate.host));
     let max_hosts = by_free.len().min(nodes as usize);
     let fits = |host_count: &usize| {
@@ -377,6 +377,8 @@ mod tests {
             None
         );
         assert_eq!(place_oversubscribed(AllocationRequest::FewestHosts(7), &[]), None);
+        let whole = AllocationRequest::Exclusive { hosts: 1, min_nodes: 9, max_nodes: 9 };
+        assert_eq!(shares(place_oversubscribed(whole, &three)), [(2, 9)]);
     }
 
     proptest! {
