@@ -220,6 +220,15 @@ fn an_element_that_is_ended_is_ended_once_and_one_that_has_ended_is_not() {
 }
 
 #[test]
+fn an_element_that_cannot_continue_ends_with_its_name_and_the_reason() {
+    let mut element = attached_element(2);
+    let mut out = Vec::new();
+    element.on_broken("it cannot continue", &mut out);
+    assert!(text(&out[0]).ends_with(": it cannot continue"), "{out:?}");
+    assert_eq!((&out[1..], element.code()), ([end()].as_slice(), 1));
+}
+
+#[test]
 fn nodes_that_are_independent_commands_end_for_themselves() {
     let element = |kind| Element::new(0, "ls".to_owned(), kind, 3, false).with_independent_nodes();
     let mut commands = element(ProgramKind::Plain);
