@@ -485,3 +485,15 @@ fn hosts_take_turns_with_their_output_and_the_end_comes_after_all_of_it() {
     let rest = reports_to_parent(&mut tree_node);
     assert_eq!((rest.len(), rest.last()), (4, Some(&FINISHED)));
 }
+
+#[test]
+fn elements_that_no_job_has_are_not_reported() {
+    let mut tree_node = root_node();
+    for element in [MAX_ELEMENTS as u32 - 1, MAX_ELEMENTS as u32, u32::MAX] {
+        let sample = ActivitySample { node_count: 2, ..ActivitySample::EMPTY };
+        let result = ElementReport::SampleResult { round: SampleRound(1), sample }.of(element);
+        (0..3).for_each(|child_index| tree_node.on_report(child_index, result.clone()));
+        let is_known = element < MAX_ELEMENTS as u32;
+        assert_eq!(reports_to_parent(&mut tree_node).len(), usize::from(is_known), "{element}");
+    }
+}
