@@ -11,6 +11,8 @@ use mio::{Interest, Registry, Token};
 use score_proto::frame::{self, Decoder, FrameError};
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::sys::event_mask;
+
 /// Capacity that an empty queue of messages to send keeps.
 const MAX_IDLE_CAPACITY: usize = 64 * 1024;
 
@@ -47,8 +49,8 @@ pub struct FramedSocket {
     token: Token,
     /// The owner does not read now.
     is_paused: bool,
-    /// What mio reports of the socket.
-    interest: Interest,
+    /// What mio reports of the socket. None: only that the connection has ended.
+    interest: Option<Interest>,
 }
 
 impl FramedSocket {
@@ -70,7 +72,7 @@ impl FramedSocket {
             write_failed: false,
             token: Token(0),
             is_paused: false,
-            interest: Interest::READABLE,
+            interest: Some(Interest::READABLE),
         })
     }
 
@@ -85,31 +87,39 @@ impl FramedSocket {
 
     /// Has `registry` report what matters now. To be called before each wait.
     pub fn update_interest(&mut self, registry: &Registry) {
-        let interest = self.needed_interest();
-        if interest != self.interest
-            && registry.reregister(&mut self.stream, self.token, interest).is_ok()
-        {
-            self.interest = interest;
+        let needed = self.needed_interest();
+        if needed == self.interest {
+            return;
+        }
+        let result = match needed {
+            Some(interest) => registry.reregister(&mut self.stream, self.token, interest),
+            None => event_mask::report_only_end(registry, self.stream.as_fd(), self.token),
+        };
+        if result.is_ok() {
+            self.interest = needed;
         }
     }
 
-    fn needed_interest(&self) -> Interest {
+    fn needed_interest(&self) -> Option<Interest> {
         // It is known that there is more to read. Each further arrival would only wake the owner.
-        // The end of the connection is always reported; nothing else is by PRIORITY.
-        let reading = match self.is_paused && self.readable {
-            true => Interest::PRIORITY,
-            false => Interest::READABLE,
-        };
-        // Otherwise each message would wake its sender once more when it is read.
-        match self.backlog() > 0 {
-            true => reading | Interest::WRITABLE,
-            false => reading,
+        let reads = !(self.is_paused && self.readable);
+        // Without a backlog each message would wake its sender once more when it is read.
+        match (reads, self.backlog() > 0) {
+            (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
+            (true, false) => Some(Interest::READABLE),
+            (false, true) => Some(Interest::WRITABLE),
+            (false, false) => None,
         }
     }
 
     /// mio has reported that there is something to read.
     pub fn mark_readable(&mut self) {
         self.readable = true;
+    }
+
+    /// Nothing is read before mio reports that there is something.
+    pub fn wait_until_readable(&mut self) {
+        self.readable = false;
     }
 
     /// Whether [`FramedSocket::receive`] may find more without a further report.
@@ -253,6 +263,10 @@ impl FramedSocket {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::time::Duration;
+
+    use mio::{Events, Poll};
+    use nix::sys::resource::{UsageWho, getrusage};
 
     use super::*;
 
@@ -276,5 +290,30 @@ mod tests {
         assert_eq!(received, message);
         assert!(calls > 3, "a call reads a buffer at most");
         let _peer = writer.join().unwrap().unwrap();
+    }
+    #[test]
+    fn a_paused_socket_wakes_nobody_until_the_connection_ends() {
+        /// So many fit in the socket, however short they are.
+        const ARRIVALS: usize = 200;
+        let (mut peer, socket) = StdStream::pair().unwrap();
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
+        let mut socket = FramedSocket::new(socket.into()).unwrap();
+        socket.register(poll.registry(), Token(7)).unwrap();
+        socket.mark_readable();
+        socket.pause_reading();
+        socket.update_interest(poll.registry());
+        let writer = std::thread::spawn(move || {
+            for _ in 0..ARRIVALS {
+                peer.write_all(&[0]).unwrap();
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let waits = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().voluntary_context_switches();
+        let waits_before = waits();
+        poll.poll(&mut events, Some(Duration::from_secs(60))).unwrap();
+        let waits = waits() - waits_before;
+        assert!(writer.is_finished() || writer.join().is_ok(), "the end is what has been reported");
+        assert!(events.iter().any(|event| event.token() == Token(7) && event.is_read_closed()));
+        assert!(waits < ARRIVALS as i64 / 10, "{waits} waits");
     }
 }

@@ -18,7 +18,8 @@ use score_proto::message::{
 };
 use score_proto::peer_message::Incarnation;
 
-use super::session::{ClientRequest, ClientSession, Readiness};
+use super::client_request::{ClientRequest, Readiness};
+use super::session::ClientSession;
 use super::session_state::{LoggedInUser, SessionState};
 
 const SECURITY_PAGE: &str = include_str!("../../../docs/security.md");

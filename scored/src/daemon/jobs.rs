@@ -451,11 +451,14 @@ impl Daemon {
         }
     }
 
-    /// Sets the slice timer to the next deadline of the gang scheduler, or to the time at which a
-    /// stop is enforced.
+    /// Sets the slice timer to the next deadline of the gang scheduler, to the time at which a stop
+    /// is enforced, or to the end of a pause between clients, whatever comes first. The deadlines
+    /// of poll(2) are rounded to milliseconds, for which none of these can wait.
     pub fn set_slice_timer(&mut self) {
         let gang_deadline = self.jobs.gang().deadline();
-        let due = gang_deadline.into_iter().chain(self.stop_enforcement_deadline()).min();
+        let pause_end = self.accept_pause_end().map(|end| self.to_job_time(end));
+        let deadlines = [gang_deadline, self.stop_enforcement_deadline(), pause_end];
+        let due = deadlines.into_iter().flatten().min();
         // A timer that has run out is set again, even if the deadline is the same.
         let now = self.job_time();
         if due != self.slice_deadline || due.is_some_and(|due| due <= now) {

@@ -16,7 +16,7 @@ use crate::sys::credentials;
 
 /// Clients that wait in the kernel, at most. Further ones wait in connect(2). The queue belongs to
 /// all users: it is short, so that those who come later do not wait for a flood of others.
-const MAX_QUEUED_CLIENTS: i32 = 8;
+const MAX_QUEUED_CLIENTS: i32 = 0;
 
 /// A client that has connected.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod authorization_tests;
+mod client_request;
 mod daemon_bringup;
 mod deadlines;
 mod host_job;
@@ -343,9 +344,10 @@ impl Daemon {
             self.end_phase(TurnPhase::Events);
             // A gang switch is urgent: other sources are polled when they have events, and at
             // intervals.
-            let has_other_events = !self.is_only_slice_or_switch(&events)
-                || others_polled_at.elapsed() > FULL_POLL_INTERVAL;
             let turn_started_at = Instant::now();
+            let has_other_events = !self.is_only_slice_or_switch(&events)
+                || turn_started_at > others_polled_at + FULL_POLL_INTERVAL
+                || self.accept_pause_end().is_some_and(|end| end <= turn_started_at);
             if has_other_events {
                 self.poll_other_sources();
                 others_polled_at = Instant::now();

@@ -10,18 +10,17 @@ use mio::{Registry, Token};
 use score_job::cluster::SessionId;
 use score_job::host::rate_limit::TokenBucket;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::allocation_request::AllocationRequest;
 use score_proto::client_session::{JobMessage, MAX_JOBS, SESSION_JOB};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::frame::{self, FrameError};
 use score_proto::ids::{JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
-    ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, Login, OUTPUT_WINDOW,
-    SingleUserRequest, UserRequest,
+    Greeting, HostSpec, JobRequest, JobSpec, Level, OUTPUT_WINDOW, SingleUserRequest, UserRequest,
 };
 use score_proto::server_message::{JobAnswer, ScoutHosts, ServerMessage, SessionAnswer};
 
+use super::client_request::{ClientRequest, Readiness};
 use super::session_state::{self, ClientMessage, LoggedInUser, LoginClaim, SessionState};
 use crate::framed_socket::FramedSocket;
 
@@ -46,73 +45,6 @@ const SLOW_READER_BYTES: usize = 256 << 10;
 /// interval. Otherwise a user could flood the links between hosts that run the job.
 const CONTROL_BURST: u32 = 64;
 const CONTROL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// A request of a scrun.
-#[derive(Debug)]
-pub enum ClientRequest {
-    /// Starts a job.
-    Submit(JobSpec),
-    /// Opens a scout session on these hosts.
-    Open(Vec<HostSpec>),
-    /// Logs a user in.
-    Login(Login),
-    /// Requests a job on hosts that the server chooses.
-    Request(AllocationRequest, Box<JobSpec>),
-    /// A command about jobs.
-    Console(ConsoleRequest),
-    /// A message to a job of the session.
-    ToJob(JobRequest),
-    /// A message to the server on another host.
-    Forward(UserRequest),
-    /// A message that the session has handled itself.
-    Handled,
-    /// The scrun violates the protocol. The session has sent the refusal already.
-    ProtocolError,
-}
-
-impl ClientRequest {
-    /// Whether the request causes an order to all hosts of a job.
-    fn goes_to_all_hosts(&self) -> bool {
-        let request = match self {
-            ClientRequest::ToJob(request) | ClientRequest::Forward(UserRequest::Job(request)) => {
-                request
-            }
-            ClientRequest::Console(_) | ClientRequest::Forward(UserRequest::Console(_)) => {
-                return true;
-            }
-            _ => return false,
-        };
-        matches!(
-            request,
-            JobRequest::Signal(_)
-                | JobRequest::Suspend
-                | JobRequest::Resume
-                | JobRequest::OutputClosed(_)
-                | JobRequest::SubscribeMetrics(_)
-                | JobRequest::Kill
-        )
-    }
-}
-
-/// Whether there is room for what the messages of a session cause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
-    /// The next message can be handled.
-    Ready,
-    /// The messages of all sessions of the user take as much memory as a user may have.
-    NoRoom,
-    /// A link or a shepherd takes no more, or the session has sent too much.
-    Blocked,
-    /// The daemon has worked for the user as long as it may, and will go on soon.
-    NoTime,
-}
-
-impl Readiness {
-    /// Whether the session is read within a bounded time, whatever others do.
-    pub fn is_read_soon(self) -> bool {
-        matches!(self, Readiness::Ready | Readiness::NoTime)
-    }
-}
 
 #[derive(Debug)]
 enum Transport {
@@ -330,6 +262,13 @@ impl ClientSession {
     pub fn mark_readable(&mut self) {
         if let Transport::Local(link) = &mut self.transport {
             link.mark_readable();
+        }
+    }
+
+    /// The session is not read before mio reports that its socket is readable.
+    pub fn wait_until_readable(&mut self) {
+        if let Transport::Local(link) = &mut self.transport {
+            link.wait_until_readable();
         }
     }
 

@@ -160,7 +160,7 @@ mod tests {
         let now = std::time::Instant::now();
         for session_key in sessions.active_keys() {
             let session = sessions.get_mut(session_key).unwrap();
-            session.next_request(super::super::session::Readiness::Ready, now);
+            session.next_request(super::super::client_request::Readiness::Ready, now);
             session.flush();
         }
         sessions.settle(|_| true);

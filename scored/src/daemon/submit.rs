@@ -14,9 +14,10 @@ use score_proto::message::{HostKind, JobRequest, JobSpec, Level};
 use score_proto::peer_message::{JoinRequest, SERVER};
 use score_proto::server_message::ServerMessage;
 
+use super::client_request::{ClientRequest, Readiness};
 use super::daemon_bringup::{BringupProgress, DaemonBringup};
 use super::host_job::HostJob;
-use super::session::{ClientRequest, ClientSession, Readiness};
+use super::session::ClientSession;
 use super::{Daemon, LAUNCHER_OUTPUT, LISTENER};
 
 /// The largest number of messages of one session that are handled in one turn of the loop.
@@ -26,6 +27,10 @@ const REQUESTS_PER_TURN: usize = 64;
 /// as that, up to the second value.
 const USER_TURN_WINDOW_RANGE: [Duration; 2] =
     [Duration::from_micros(200), Duration::from_millis(2)];
+
+/// Charged in addition for each turn in which messages were received: the daemon was woken for
+/// them, and has interrupted another process. Its own clock does not see most of that.
+const WAKE_UP_COST: Duration = Duration::from_micros(20);
 
 /// What was received from a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +88,7 @@ impl Daemon {
     /// Divides the time of a turn in which there were messages among those who have sent them. Not
     /// the time that it takes because there are very many sessions, which may be of others.
     fn charge_turn(&mut self, uids: impl ExactSizeIterator<Item = u32>) {
-        let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]);
+        let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]) + WAKE_UP_COST;
         let Some(share) = charged_overhead.checked_div(uids.len() as u32) else { return };
         uids.for_each(|uid| self.usage.charge_time(uid, share));
     }

@@ -6,6 +6,7 @@ pub mod clone_exec;
 pub mod cpu_latency;
 pub mod credentials;
 pub mod descriptor;
+pub mod event_mask;
 pub mod fd_passing;
 pub mod memfd;
 pub mod name_lookup;

@@ -41,17 +41,17 @@ const BUSY_EVICTION_GRACE: Duration = Duration::from_secs(2);
 /// Clients that are dropped in one turn of the loop to make room, at most: other work goes on, and
 /// if few clients wait, few are dropped for them.
 const MAX_EVICTED_PER_TICK: usize = 128;
-/// One user may have this part of the clients without login, as far as they are silent. Further
-/// ones are refused at once, which costs little: other users need not wait until room is made.
-const SILENT_SHARE: usize = 4;
-/// How often the silent clients of each user are counted. In one interval a user may exceed the
+/// One user may have this part of the clients without login. Further ones are refused at once, which
+/// costs little: other users need not wait until room is made.
+const MAX_UNAUTHENTICATED_SHARE: usize = 4;
+/// How often the clients without login of each user are counted. In one interval a user may exceed the
 /// share by the clients that are accepted in it.
 const CROWDING_COUNT_INTERVAL: Duration = Duration::from_millis(10);
 /// How much longer than accepts for users without time the pauses after them are: such clients get
-/// an eighth of the daemon's processor, which is also what they take from jobs on that processor.
-const PAUSE_FACTOR: u32 = 7;
-/// The shortest of these pauses: the loop cannot wait for less.
-const MIN_PAUSE_DELAY: Duration = Duration::from_millis(1);
+/// a quarter of the daemon's processor, which is also what they take from jobs on that processor.
+const PAUSE_FACTOR: u32 = 3;
+/// The shortest of these pauses: many times what it costs to wake up after it.
+const MIN_PAUSE_DELAY: Duration = Duration::from_micros(200);
 /// The longest one: the daemon may have been interrupted while it accepted a client.
 const MAX_PAUSE_DELAY: Duration = Duration::from_millis(4);
 /// Clients that are accepted in one turn of the loop, at most.
@@ -99,8 +99,8 @@ impl AcceptPauses {
     }
 }
 
-/// Users who have as many silent clients as they may have. They are counted at intervals, since
-/// there may be thousands of clients.
+/// Users who have as many clients without login as they may have. They are counted at intervals,
+/// since there may be thousands of clients.
 #[derive(Debug, Default)]
 pub struct CrowdingUsers {
     uids: HashSet<u32>,
@@ -138,7 +138,7 @@ impl Daemon {
         }
         let unauthenticated_count = self.sessions.max_unauthenticated_count();
         let room = service.max_unauthenticated.saturating_sub(unauthenticated_count);
-        self.count_silent_clients();
+        self.find_crowding_users();
         for _ in 0..room.min(MAX_ACCEPTED_PER_TURN) {
             let started_at = Instant::now();
             let Some(service) = &mut self.service else { return };
@@ -166,15 +166,21 @@ impl Daemon {
         let token = self.allocate_token(TokenOwner::Session(session_key));
         let AcceptedClient { socket, credentials } = client;
         match ClientSession::unauthenticated(socket, credentials, self.poll.registry(), token) {
-            Ok(session) => self.sessions.insert(session_key, session),
+            Ok(mut session) => {
+                if !self.usage.has_time(credentials.0) {
+                    // It will not be read in this turn: mio has time to tell whether it is silent.
+                    session.wait_until_readable();
+                }
+                self.sessions.insert(session_key, session);
+            }
             Err(_) => _ = self.token_owners.remove(&token),
         }
     }
 
-    /// Refuses a client whose user has too many silent ones, without a session.
+    /// Refuses a client whose user has too many without login. It gets no session.
     fn refuse_client(&mut self, client: &AcceptedClient) {
         let (uid, _) = client.credentials;
-        let count = self.max_silent_per_user();
+        let count = self.max_unauthenticated_per_user();
         let reason = format!(
             "{count} other clients of yours have connected and not logged in: end them, or try \
              again when they have"
@@ -190,8 +196,8 @@ impl Daemon {
         service.into_iter().for_each(|one| one.warn_about(LogTopic::User(uid), &text));
     }
 
-    /// Finds the users who have as many silent clients as they may have, if it is time.
-    fn count_silent_clients(&mut self) {
+    /// Finds the users who have as many clients without login as they may have, if it is time.
+    fn find_crowding_users(&mut self) {
         let now = Instant::now();
         let is_due = |users: &CrowdingUsers| {
             users.counted_at.is_none_or(|counted_at| now >= counted_at + CROWDING_COUNT_INTERVAL)
@@ -200,20 +206,20 @@ impl Daemon {
             return;
         }
         let mut counts: HashMap<u32, usize> = HashMap::new();
-        for client in self.unauthenticated().filter(|client| self.is_silent(client)) {
+        for client in self.unauthenticated() {
             *counts.entry(client.uid).or_default() += 1;
         }
-        let max_silent = self.max_silent_per_user();
-        counts.retain(|_, count| *count >= max_silent);
+        let max_count = self.max_unauthenticated_per_user();
+        counts.retain(|_, count| *count >= max_count);
         let uids = counts.into_keys().collect();
         if let Some(service) = &mut self.service {
             service.crowding_users = CrowdingUsers { uids, counted_at: Some(now) };
         }
     }
 
-    fn max_silent_per_user(&self) -> usize {
+    fn max_unauthenticated_per_user(&self) -> usize {
         let max_unauthenticated = self.service.as_ref().map_or(0, |one| one.max_unauthenticated);
-        (max_unauthenticated / SILENT_SHARE).max(1)
+        (max_unauthenticated / MAX_UNAUTHENTICATED_SHARE).max(1)
     }
 
     /// Drops clients that have not logged in in time, and others if there is no room for the next
@@ -300,6 +306,13 @@ impl Daemon {
         let left = connected_at.map(|at| (at + timeout).saturating_duration_since(now));
         let retry = service.listener.may_accept.then_some(retry_delay);
         left.map(|left| left.max(retry_delay)).into_iter().chain(retry).min()
+    }
+
+    /// When the pause ends after which a waiting client can be accepted, if there is one.
+    pub fn accept_pause_end(&self) -> Option<Instant> {
+        let service = self.service.as_ref()?;
+        let is_waiting = service.listener.may_accept && !self.lacks_room();
+        is_waiting.then(|| service.accept_pauses.end())
     }
 
     /// A client logs in.
