@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use mio::net::UnixListener;
 use mio::{Interest, Registry, Token};
@@ -14,9 +15,13 @@ use nix::sys::socket::{Backlog, listen};
 
 use crate::sys::credentials;
 
-/// Clients that wait in the kernel, at most. Further ones wait in connect(2). The queue belongs to
-/// all users: it is short, so that those who come later do not wait for a flood of others.
-const MAX_QUEUED_CLIENTS: i32 = 0;
+/// The kernel's queue of clients of a socket of one user. Further ones wait in connect(2).
+pub const LONG_QUEUE: i32 = 128;
+/// The queue of a socket that belongs to all users. The kernel adds a place for one client. The
+/// queue is served in order, so that those who come later wait for a flood of others in it.
+pub const SHORTEST_QUEUE: i32 = 0;
+/// How long after the last client [`LocalListener::wake_waiting_clients`] is due.
+const WAKE_DELAY: Duration = Duration::from_millis(20);
 
 /// A client that has connected.
 #[derive(Debug)]
@@ -32,18 +37,28 @@ pub struct AcceptedClient {
 pub struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
+    queue_len: i32,
     /// Whether a client may wait. mio reports each connection once only.
     pub may_accept: bool,
     /// Whether descriptors have run out.
     fds_exhausted: bool,
+    /// When clients are woken that wait in connect(2).
+    wake_at: Option<Instant>,
 }
 
 impl LocalListener {
     /// Listens at `path` unless another process listens there. `mode` restricts who may connect.
+    /// `queue_len` clients wait in the kernel.
     ///
     /// # Errors
     /// One line with the path.
-    pub fn open(path: &Path, mode: u32, registry: &Registry, token: Token) -> Result<Self, String> {
+    pub fn open(
+        path: &Path,
+        mode: u32,
+        queue_len: i32,
+        registry: &Registry,
+        token: Token,
+    ) -> Result<Self, String> {
         let with_path = |error: io::Error| format!("{}: {error}", path.display());
         // A killed daemon has left its socket.
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
@@ -56,12 +71,15 @@ impl LocalListener {
             fs::remove_file(path).map_err(with_path)?;
         }
         let listener = UnixListener::bind(path).map_err(with_path)?;
-        // Changes the length of the queue.
-        Backlog::new(MAX_QUEUED_CLIENTS)
-            .and_then(|backlog| listen(&listener, backlog))
-            .map_err(|errno| with_path(errno.into()))?;
-        let mut local_listener =
-            Self { listener, path: path.to_owned(), may_accept: true, fds_exhausted: false };
+        set_queue_len(&listener, queue_len).map_err(with_path)?;
+        let mut local_listener = Self {
+            listener,
+            path: path.to_owned(),
+            queue_len,
+            may_accept: true,
+            fds_exhausted: false,
+            wake_at: None,
+        };
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(with_path)?;
         registry
             .register(&mut local_listener.listener, token, Interest::READABLE)
@@ -75,6 +93,7 @@ impl LocalListener {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     self.fds_exhausted = false;
+                    self.wake_at = Some(Instant::now() + WAKE_DELAY);
                     let socket = OwnedFd::from(stream);
                     if let Ok(credentials) = credentials::peer_ids(&socket) {
                         return Some(AcceptedClient { socket, credentials });
@@ -90,6 +109,25 @@ impl LocalListener {
             }
         }
         None
+    }
+
+    /// Has all clients that wait in connect(2) look at the queue, if that is due. The kernel wakes
+    /// one of them when it has handed out a client. If that one is killed before it runs, the
+    /// others would wait until somebody else connects, although the queue is empty.
+    pub fn wake_waiting_clients(&mut self, now: Instant) {
+        if self.wake_at.is_some_and(|due| due <= now) {
+            self.wake_at = None;
+            // The kernel wakes them when the queue becomes longer.
+            for queue_len in [self.queue_len + 1, self.queue_len] {
+                // A socket that listens can be told another length.
+                let _ = set_queue_len(&self.listener, queue_len);
+            }
+        }
+    }
+
+    /// When [`LocalListener::wake_waiting_clients`] is due.
+    pub fn wake_deadline(&self) -> Option<Instant> {
+        self.wake_at
     }
 
     /// The listening socket.
@@ -109,6 +147,10 @@ impl Drop for LocalListener {
     }
 }
 
+fn set_queue_len(listener: &UnixListener, len: i32) -> io::Result<()> {
+    Ok(Backlog::new(len).and_then(|backlog| listen(listener, backlog))?)
+}
+
 /// Whether the error concerns one client, which has gone again. Another client may wait.
 fn is_connection_error(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
@@ -116,6 +158,13 @@ fn is_connection_error(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+    use nix::unistd::Pid;
+
     use super::*;
 
     #[test]
@@ -127,23 +176,86 @@ mod tests {
         // A killed daemon leaves its socket like this.
         drop(UnixListener::bind(&path).unwrap());
         let mut local_listener =
-            LocalListener::open(&path, 0o600, poll.registry(), Token(0)).unwrap();
+            LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(0)).unwrap();
         assert!(local_listener.accept().is_none());
         let _stream = UnixStream::connect(&path).unwrap();
         local_listener.may_accept = true;
         assert_eq!(local_listener.accept().unwrap().credentials.0, nix::unistd::geteuid().as_raw());
-        let error = LocalListener::open(&path, 0o600, poll.registry(), Token(1)).unwrap_err();
+        let error = LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(1))
+            .unwrap_err();
         assert!(error.contains("another scored"), "{error}");
         let metadata = fs::metadata(&path).unwrap();
         assert!(metadata.file_type().is_socket());
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
-        // The kernel's queue is full when it has more than its length. It has one client already:
-        // the second daemon.
-        let connect = || mio::net::UnixStream::connect(&path);
-        let queued: Vec<_> = std::iter::repeat_with(connect).map_while(Result::ok).collect();
-        assert_eq!(queued.len(), MAX_QUEUED_CLIENTS as usize);
+        // The second daemon has the only place of the queue.
+        assert!(mio::net::UnixStream::connect(&path).is_err());
         drop(local_listener);
         assert!(!path.exists());
+        fs::remove_dir(&directory).unwrap();
+    }
+
+    /// Environment variable for [`role`]: the socket.
+    const SOCKET_ENV: &str = "SCORE_TEST_LISTENER";
+
+    /// Not a test of its own: a process that connects.
+    #[test]
+    fn role() {
+        let Some(path) = std::env::var_os(SOCKET_ENV) else { return };
+        println!("ready");
+        let _stream = UnixStream::connect(path).unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_client_that_is_killed_when_it_is_its_turn_does_not_keep_others_waiting() {
+        let directory = std::env::temp_dir().join(format!("score-turns-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("socket");
+        let poll = mio::Poll::new().unwrap();
+        let mut listener =
+            LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(0)).unwrap();
+        // All on one processor, so that a client which is woken does not run at once.
+        let processors = sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let processor = (0..CpuSet::count()).find(|one| processors.is_set(*one).unwrap()).unwrap();
+        let mut one_processor = CpuSet::new();
+        one_processor.set(processor).unwrap();
+        sched_setaffinity(Pid::from_raw(0), &one_processor).unwrap();
+        let start_client = || {
+            let mut client = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "daemon::local_listener::tests::role", "--nocapture"])
+                .env(SOCKET_ENV, &path)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let lines = BufReader::new(client.stdout.take().unwrap()).lines();
+            assert!(lines.map_while(Result::ok).any(|line| line.contains("ready")));
+            // It is in connect(2) by then; if not, this round shows less.
+            std::thread::sleep(Duration::from_millis(30));
+            client
+        };
+        for round in 0..5 {
+            let _first = UnixStream::connect(&path).unwrap();
+            let (mut second, mut third) = (start_client(), start_client());
+            let mut accepted_pids = Vec::new();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !accepted_pids.contains(&third.id()) {
+                assert!(Instant::now() < deadline, "round {round}: a client waits");
+                listener.may_accept = true;
+                let client = listener.accept();
+                second.kill().unwrap();
+                let pid = |client: AcceptedClient| {
+                    getsockopt(&client.socket, PeerCredentials).unwrap().pid() as u32
+                };
+                accepted_pids.extend(client.map(pid));
+                listener.wake_waiting_clients(Instant::now());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            third.kill().unwrap();
+            for mut client in [second, third] {
+                client.wait().unwrap();
+            }
+        }
+        drop(listener);
         fs::remove_dir(&directory).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::server_message::{ScoutAnswer, ServerMessage};
 
 use super::job_directory::JobDirectory;
-use super::local_listener::LocalListener;
+use super::local_listener::{LONG_QUEUE, LocalListener};
 use super::{Daemon, SCOUT_LISTENER, daemon_bringup};
 use score_job::jobs::{ClientJob, SessionKey};
 
@@ -67,7 +67,13 @@ impl Daemon {
         let result = result.and_then(|directory| {
             let path = directory.path().join("socket");
             directory.remove_leftovers();
-            let listener = LocalListener::open(&path, 0o600, self.poll.registry(), SCOUT_LISTENER)?;
+            let listener = LocalListener::open(
+                &path,
+                0o600,
+                LONG_QUEUE,
+                self.poll.registry(),
+                SCOUT_LISTENER,
+            )?;
             scout.directory = Some(directory);
             scout.listener = Some(listener);
             Ok(path.to_string_lossy().into_owned())

@@ -132,8 +132,10 @@ fn evicted(
 impl Daemon {
     /// Accepts clients of the local socket, as long as there is room.
     pub fn accept_local_clients(&mut self) {
-        let Some(service) = &self.service else { return };
-        if !service.listener.may_accept || service.accept_pauses.end() > Instant::now() {
+        let Some(service) = &mut self.service else { return };
+        let now = Instant::now();
+        service.listener.wake_waiting_clients(now);
+        if !service.listener.may_accept || service.accept_pauses.end() > now {
             return;
         }
         let unauthenticated_count = self.sessions.max_unauthenticated_count();

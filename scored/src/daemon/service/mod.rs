@@ -54,7 +54,7 @@ use score_proto::ids::{HostId, JobId};
 use score_proto::peer_message::{Incarnation, SERVER};
 use score_tree::key::Key;
 
-use super::local_listener::LocalListener;
+use super::local_listener::{LocalListener, SHORTEST_QUEUE};
 use super::peers::Peers;
 use super::{
     CommonOptions, Daemon, KEEPER, LISTENER, SERVICE_LISTENER, host_limits, setup_process,
@@ -170,8 +170,9 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
         result.map_err(|error| to_error(format!("{}: {error}", directory.display())))?;
     }
     // All users may connect; the kernel says which user it is.
-    let listener = LocalListener::open(&path, 0o666, daemon.poll.registry(), SERVICE_LISTENER)
-        .map_err(to_error)?;
+    let listener =
+        LocalListener::open(&path, 0o666, SHORTEST_QUEUE, daemon.poll.registry(), SERVICE_LISTENER)
+            .map_err(to_error)?;
     let local_name = config.hosts[config.local_index].name.clone();
     let link_key = daemon.start_keeper(options, &config, user, (&listener, &path));
     let link_key = link_key.map_err(to_error)?;
@@ -354,13 +355,16 @@ impl Service {
 
     /// The time until something has to be done without an event.
     pub fn deadline(&self, now: Instant) -> Duration {
+        let wake_timeout = self.listener.wake_deadline();
+        let wake_timeout = wake_timeout.map(|due| due.saturating_duration_since(now));
         let now = now.saturating_duration_since(self.started_at);
         let deadline = match &self.role {
             Role::Server(cluster) => cluster.deadline(),
             Role::Host(member) => member.deadline(),
         };
         let page = self.page.as_ref().and_then(|page| page.deadline(now));
-        page.into_iter().fold(deadline.saturating_sub(now), Duration::min)
+        let timeouts = page.into_iter().chain(wake_timeout);
+        timeouts.fold(deadline.saturating_sub(now), Duration::min)
     }
 
     /// mio has reported an event of the page: of its listener, or of this connection.
