@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use score_proto::job_control::{ElementOrder, HostNetworkAddress, Status};
+use score_proto::exit_code::EXIT_FAILED;
+use score_proto::job_control::{
+    ElementOrder, HostNetworkAddress, MAX_FENCE_BYTES_PER_NODE, Status,
+};
 use score_proto::message::{Level, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
@@ -54,6 +57,10 @@ pub struct Element {
     /// Nodes that have ended or will never be started.
     ended_nodes: NodeSet,
     phase: CommunicationPhase,
+    /// Nodes in a fence of PMI.
+    in_fence: NodeSet,
+    /// The entries that the hosts of these nodes have put, in bytes.
+    fence_bytes: usize,
     /// Broadcast signals that not all hosts have sent yet, by number: the calling node, and the
     /// nodes of the hosts that have sent.
     broadcasts: BTreeMap<u64, (u32, NodeSet)>,
@@ -83,6 +90,8 @@ impl Element {
                 attached: NodeSet::new(),
                 addresses: Vec::new(),
             },
+            in_fence: NodeSet::new(),
+            fence_bytes: 0,
             broadcasts: BTreeMap::new(),
             next_broadcast: 0,
             end: EndProgress::Running,
@@ -90,9 +99,10 @@ impl Element {
         }
     }
 
-    /// The same element with nodes that are independent commands, unless it is a program of SCore.
+    /// The same element with nodes that are independent commands, unless these communicate.
     pub fn with_independent_nodes(self) -> Self {
-        Self { independent_nodes: self.kind != ProgramKind::Score, ..self }
+        let communicates = matches!(self.kind, ProgramKind::Score | ProgramKind::Mpi);
+        Self { independent_nodes: !communicates, ..self }
     }
 
     /// Whether it has a network and running nodes that may use it.
@@ -163,10 +173,10 @@ impl Element {
         self.fail(failure, out);
     }
 
-    /// The element cannot continue.
-    pub fn on_broken(&mut self, reason: &str, out: &mut Vec<MasterAction>) {
+    /// The element cannot continue. `code`: its exit code, not 0.
+    pub fn on_broken(&mut self, code: u8, reason: &str, out: &mut Vec<MasterAction>) {
         let text = format!("{}: {reason}", self.name);
-        self.fail_with_notice(1, Level::Error, text, out);
+        self.fail_with_notice(code.max(1), Level::Error, text, out);
     }
 
     /// The program could not be started on these nodes.
@@ -250,6 +260,7 @@ impl Element {
             return;
         }
         let (arrived_nodes, call) = match &self.phase {
+            _ if !self.in_fence.is_empty() => (&self.in_fence, "a fence of PMI (MPI_Init())"),
             CommunicationPhase::Attaching { attached, .. } => (attached, "score_initialize()"),
             CommunicationPhase::Communicating { in_barrier } => (in_barrier, "sc_barrier()"),
         };
@@ -308,6 +319,27 @@ impl Element {
             self.check_waiters(out);
         }
         is_complete
+    }
+
+    /// These nodes are in a fence of PMI, and their hosts have new entries for all others.
+    pub fn on_in_fence(&mut self, nodes: &NodeSet, entries: Vec<u8>, out: &mut Vec<MasterAction>) {
+        if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
+            return;
+        }
+        self.in_fence.union(nodes);
+        self.fence_bytes = self.fence_bytes.saturating_add(entries.len());
+        if self.fence_bytes > self.nodes as usize * MAX_FENCE_BYTES_PER_NODE {
+            return self.on_broken(EXIT_FAILED, "too many entries of PMI in a fence", out);
+        }
+        if !entries.is_empty() {
+            out.push(self.order(ElementOrder::FenceEntries(entries)));
+        }
+        if self.in_fence.len() == self.nodes {
+            (self.in_fence, self.fence_bytes) = (NodeSet::new(), 0);
+            out.push(self.order(ElementOrder::FenceDone));
+        } else {
+            self.check_waiters(out);
+        }
     }
 
     /// A node has called sc_signal_bcast.

@@ -210,7 +210,7 @@ fn an_element_that_is_ended_is_ended_once_and_one_that_has_ended_is_not() {
     element.end(7, &mut out);
     element.end(8, &mut out);
     element.on_exit(9, &mut out);
-    element.on_broken("late", &mut out);
+    element.on_broken(1, "late", &mut out);
     assert_eq!((out.as_slice(), element.code()), ([end()].as_slice(), 7));
     let mut element = attached_element(2);
     ended(&mut element, 0..2, Status::Exited(0));
@@ -223,7 +223,7 @@ fn an_element_that_is_ended_is_ended_once_and_one_that_has_ended_is_not() {
 fn an_element_that_cannot_continue_ends_with_its_name_and_the_reason() {
     let mut element = attached_element(2);
     let mut out = Vec::new();
-    element.on_broken("it cannot continue", &mut out);
+    element.on_broken(1, "it cannot continue", &mut out);
     assert!(text(&out[0]).ends_with(": it cannot continue"), "{out:?}");
     assert_eq!((&out[1..], element.code()), ([end()].as_slice(), 1));
 }
@@ -245,4 +245,69 @@ fn nodes_that_are_independent_commands_end_for_themselves() {
         (text(&actions[0]), &actions[1]),
         ("node 0 of ls exited with code 3 before score_initialize()", &end())
     );
+}
+
+fn mpi_element(nodes: u32) -> Element {
+    Element::new(0, "a.out".to_owned(), ProgramKind::Mpi, nodes, false)
+}
+
+fn fence(element: &mut Element, nodes: impl Into<NodeSet>, entries: &[u8]) -> Vec<MasterAction> {
+    let mut out = Vec::new();
+    element.on_in_fence(&nodes.into(), entries.to_vec(), &mut out);
+    out
+}
+
+#[test]
+fn a_fence_ends_when_all_are_in_it_and_all_entries_have_gone_to_all() {
+    let mut element = mpi_element(5);
+    let entries =
+        |bytes: &[u8]| MasterAction::Order(ElementOrder::FenceEntries(bytes.to_vec()).to(0));
+    let done = MasterAction::Order(ElementOrder::FenceDone.to(0));
+    for _ in 0..2 {
+        assert_eq!(fence(&mut element, 3..5, b"34"), [entries(b"34")]);
+        assert_eq!(fence(&mut element, 2..3, b""), []);
+        // A node that no element has: a faulty or hostile shepherd.
+        assert_eq!(fence(&mut element, 0..6, b"x"), []);
+        assert_eq!(fence(&mut element, 0..2, b"01"), [entries(b"01"), done.clone()]);
+    }
+    assert_eq!(element.code(), 0);
+}
+
+#[test]
+fn a_fence_with_too_many_entries_ends_the_element() {
+    let mut element = mpi_element(2);
+    let most = vec![0; MAX_FENCE_BYTES_PER_NODE];
+    for _ in 0..2 {
+        // The bound is one for each fence.
+        assert_eq!(fence(&mut element, 0..1, &most).len(), 1);
+        assert_eq!(fence(&mut element, 1..2, &most).len(), 2);
+    }
+    assert_eq!(fence(&mut element, 0..1, &most).len(), 1);
+    let actions = fence(&mut element, 0..1, &[most, vec![0]].concat());
+    assert!(text(&actions[0]).contains("too many entries"), "{actions:?}");
+    assert_eq!((&actions[1..], element.code()), ([end()].as_slice(), 1));
+    assert_eq!(fence(&mut element, 1..2, b""), []);
+}
+
+#[test]
+fn a_node_that_has_exited_is_named_to_those_that_wait_for_it_in_a_fence() {
+    let mut element = mpi_element(3);
+    assert_eq!(fence(&mut element, 0..2, b""), []);
+    let actions = ended(&mut element, 2..3, Status::Exited(0));
+    let expected =
+        "a.out: node 0-1 waits in a fence of PMI (MPI_Init()) for node 2, which has exited";
+    assert_eq!((text(&actions[0]), &actions[1..]), (expected, [end()].as_slice()));
+    let mut element = mpi_element(3);
+    assert_eq!(ended(&mut element, 2..3, Status::Exited(0)), []);
+    let actions = fence(&mut element, 0..2, b"");
+    assert_eq!((text(&actions[0]), &actions[1..]), (expected, [end()].as_slice()));
+}
+
+#[test]
+fn a_program_of_mpi_that_never_begins_is_no_error() {
+    let mut element = mpi_element(2).with_independent_nodes();
+    assert_eq!(ended(&mut element, 0..2, Status::Exited(0)), []);
+    assert_eq!((element.is_ended(), element.code()), (true, 0));
+    let mut element = mpi_element(2).with_independent_nodes();
+    assert_eq!(ended(&mut element, 1..2, Status::Signaled(7)).len(), 2, "it is one program");
 }

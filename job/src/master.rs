@@ -423,6 +423,7 @@ impl JobMaster {
                     self.update_response(number, DeadlockResponse::on_disturbed);
                 }
             }
+            ElementReport::InFence { nodes, entries } => element.on_in_fence(&nodes, entries, out),
             ElementReport::Ended { nodes, status } => {
                 element.on_ended(&nodes, status, &self.expected_signals, out);
                 // Nodes on other hosts that send to the ended nodes must not wait for them.
@@ -438,7 +439,7 @@ impl JobMaster {
             ElementReport::Broadcast { node, signal } => element.on_broadcast(node, signal, out),
             ElementReport::Sent { serial, nodes } => element.on_broadcast_sent(serial, &nodes, out),
             ElementReport::Inspect { signal, text } => element.on_inspect(signal, text, out),
-            ElementReport::Failed { reason } => element.on_broken(&reason, out),
+            ElementReport::Failed { code, reason } => element.on_broken(code, &reason, out),
             ElementReport::Sleep { seconds } => self.send_to_gang(GangRequest::Sleep(seconds)),
             ElementReport::Yield => self.send_to_gang(GangRequest::Yield),
             ElementReport::SampleResult { round, sample } => {

@@ -251,6 +251,9 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
     let element_report = prop_oneof![
         4 => nodes().prop_map(|nodes| ElementReport::Attached { nodes, addresses: Vec::new() }),
         4 => nodes().prop_map(|nodes| ElementReport::InBarrier { nodes }),
+        4 => (nodes(), 0..9_000_usize).prop_map(|(nodes, len)| {
+            ElementReport::InFence { nodes, entries: vec![0; len] }
+        }),
         4 => (nodes(), status).prop_map(|(nodes, status)| ElementReport::Ended { nodes, status }),
         1 => nodes().prop_map(|nodes| ElementReport::Skipped { nodes }),
         1 => nodes().prop_map(move |nodes| {
@@ -261,7 +264,7 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
         1 => (0..5u32).prop_map(move |node| {
             ElementReport::ProtocolViolation { node, violation: text() }
         }),
-        1 => Just(ElementReport::Failed { reason: text() }),
+        1 => Just(ElementReport::Failed { code: 1, reason: text() }),
     ];
     let report = prop_oneof![
         18 => (0..3u32, element_report).prop_map(|(element, report)| report.of(element)),

@@ -116,8 +116,14 @@ pub struct PmiHost {
 }
 
 impl PmiHost {
-    /// A host with so many processes; the first one has this rank.
-    pub fn new(facts: JobFacts, first_rank: u32, process_count: usize) -> Self {
+    /// A host with so many processes; the first one has this rank. They may put so many bytes of
+    /// entries between two fences.
+    pub fn new(
+        facts: JobFacts,
+        first_rank: u32,
+        process_count: usize,
+        max_fence_bytes: usize,
+    ) -> Self {
         let process = || Process {
             state: ProcessState::Connected,
             version: WireVersion::One,
@@ -128,7 +134,7 @@ impl PmiHost {
             facts,
             first_rank,
             processes: std::iter::repeat_with(process).take(process_count).collect(),
-            space: KeyValueSpace::default(),
+            space: KeyValueSpace::new(max_fence_bytes),
             node_attributes: BTreeMap::new(),
         }
     }
@@ -402,7 +408,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         app_number: 0,
         process_mapping: process_mapping(&[2]),
     };
-    let mut host = PmiHost::new(facts, 0, 2);
+    let mut host = PmiHost::new(facts, 0, 2, 1 << 20);
     for (index, piece) in bytes.chunks(64).enumerate() {
         for action in host.on_bytes(index % 2, piece) {
             if let PmiAction::Fence { new_entries } = action {

@@ -12,7 +12,7 @@ fn facts(size: u32) -> JobFacts {
 }
 
 fn host(processes: usize) -> PmiHost {
-    PmiHost::new(facts(processes as u32), 0, processes)
+    PmiHost::new(facts(processes as u32), 0, processes, 1 << 20)
 }
 
 /// The text that a process is sent.
@@ -47,7 +47,7 @@ fn violation(host: &mut PmiHost, process: usize, bytes: &[u8]) -> String {
 
 #[test]
 fn a_process_of_version_1_starts_as_mpich_does() {
-    let mut host = PmiHost::new(facts(2), 0, 1);
+    let mut host = PmiHost::new(facts(2), 0, 1, 1 << 20);
     for (question, answer) in [
         (INIT_ONE, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"),
         (
@@ -77,7 +77,7 @@ fn a_process_of_version_1_starts_as_mpich_does() {
 
 #[test]
 fn a_process_of_version_2_is_told_its_rank() {
-    let mut host = PmiHost::new(facts(6), 4, 2);
+    let mut host = PmiHost::new(facts(6), 4, 2, 1 << 20);
     let greeting = ask(&mut host, 1, INIT_TWO);
     assert_eq!(greeting, "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n");
     for (question, answer) in [
@@ -110,7 +110,7 @@ fn a_process_of_version_2_is_told_its_rank() {
 
 #[test]
 fn a_fence_waits_for_every_process_and_brings_the_entries_of_all_hosts() {
-    let mut hosts = [PmiHost::new(facts(3), 0, 2), PmiHost::new(facts(3), 2, 1)];
+    let mut hosts = [PmiHost::new(facts(3), 0, 2, 1 << 20), PmiHost::new(facts(3), 2, 1, 1 << 20)];
     let mut entries = Vec::new();
     for (host, process, key) in [(0, 0, "a"), (1, 0, "c"), (0, 1, "b")] {
         let host = &mut hosts[host];
@@ -232,7 +232,7 @@ proptest! {
         let mut hosts = Vec::new();
         let mut places = Vec::new();
         for (index, size) in sizes.iter().enumerate() {
-            hosts.push(PmiHost::new(facts(total as u32), places.len() as u32, *size));
+            hosts.push(PmiHost::new(facts(total as u32), places.len() as u32, *size, 1 << 20));
             places.extend((0..*size).map(|process| (index, process)));
         }
         places.iter().for_each(|(host, process)| _ = ask(&mut hosts[*host], *process, INIT_ONE));

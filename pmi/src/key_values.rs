@@ -33,6 +33,9 @@ pub enum PutError {
     /// All entries together have [`MAX_SPACE_BYTES`].
     #[error("the key-value space of a job has at most {MAX_SPACE_BYTES} bytes")]
     Full,
+    /// The processes of the host have put as many bytes as a fence transports.
+    #[error("the processes of a host put at most {0} bytes between two fences")]
+    FenceFull(usize),
 }
 
 /// Bytes of a fence that are no entries.
@@ -41,15 +44,21 @@ pub enum PutError {
 pub struct MergeError;
 
 /// See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KeyValueSpace {
     entries: BTreeMap<String, String>,
     bytes: usize,
     /// The entries of this host that the next fence transports.
     new_entries: Vec<u8>,
+    max_new_bytes: usize,
 }
 
 impl KeyValueSpace {
+    /// No entries. A fence transports so many bytes of this host at most.
+    pub fn new(max_new_bytes: usize) -> Self {
+        Self { entries: BTreeMap::new(), bytes: 0, new_entries: Vec::new(), max_new_bytes }
+    }
+
     /// A process of this host adds an entry.
     ///
     /// # Errors
@@ -58,6 +67,9 @@ impl KeyValueSpace {
         check(key, value)?;
         if self.entries.contains_key(key) {
             return Err(PutError::Duplicate);
+        }
+        if self.new_entries.len() + entry_wire_len(key, value) > self.max_new_bytes {
+            return Err(PutError::FenceFull(self.max_new_bytes));
         }
         self.insert(key, value)?;
         for text in [key, value] {
@@ -106,6 +118,11 @@ impl KeyValueSpace {
     }
 }
 
+/// Bytes of an entry in a fence.
+fn entry_wire_len(key: &str, value: &str) -> usize {
+    2 * size_of::<u16>() + key.len() + value.len()
+}
+
 fn entry_len(key: &str, value: &str) -> usize {
     key.len() + value.len() + ENTRY_OVERHEAD_LEN
 }
@@ -133,7 +150,7 @@ fn split_text(bytes: &[u8]) -> Result<(&str, &[u8]), MergeError> {
 
 /// Reads hostile bytes as the entries of a fence.
 pub(crate) fn fuzz(bytes: &[u8]) {
-    let mut space = KeyValueSpace::default();
+    let mut space = KeyValueSpace::new(usize::MAX);
     if space.merge(bytes).is_ok() {
         assert!(space.bytes <= bytes.len() + space.entries.len() * ENTRY_OVERHEAD_LEN);
     }
@@ -145,7 +162,7 @@ mod tests {
 
     #[test]
     fn entries_of_two_hosts_are_everywhere_after_a_fence() {
-        let mut hosts = [KeyValueSpace::default(), KeyValueSpace::default()];
+        let mut hosts = [KeyValueSpace::new(usize::MAX), KeyValueSpace::new(usize::MAX)];
         hosts[0].put("a", "1").unwrap();
         hosts[1].put("b", "").unwrap();
         assert_eq!((hosts[0].get("a"), hosts[1].get("a")), (Some("1"), None));
@@ -160,7 +177,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_refused_with_the_reason() {
-        let mut space = KeyValueSpace::default();
+        let mut space = KeyValueSpace::new(usize::MAX);
         let (key, value) = ("k".repeat(MAX_KEY_LEN), "v".repeat(MAX_VALUE_LEN));
         assert_eq!(space.put(&key, &value), Ok(()));
         assert_eq!(space.put(&key, "other"), Err(PutError::Duplicate));
@@ -175,12 +192,12 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_space_are_bounded() {
-        let mut space = KeyValueSpace::default();
+        let mut space = KeyValueSpace::new(usize::MAX);
         let value = "v".repeat(MAX_VALUE_LEN);
         let added = (0..).take_while(|number| space.put(&format!("{number:08}"), &value).is_ok());
         assert_eq!(added.count(), MAX_SPACE_BYTES / (8 + MAX_VALUE_LEN + ENTRY_OVERHEAD_LEN));
         assert_eq!(space.put("one more", &value), Err(PutError::Full));
-        let mut other = KeyValueSpace::default();
+        let mut other = KeyValueSpace::new(usize::MAX);
         other.put("one more", &value).unwrap();
         assert_eq!(space.merge(&other.take_new_entries()), Err(MergeError));
     }
@@ -191,7 +208,19 @@ mod tests {
         for bytes in
             [&[1][..], &[2, 0, b'a'], &[1, 0, b'a'], &[0, 0, 0, 0], &[1, 0, 0xff, 0, 0], &long_key]
         {
-            assert_eq!(KeyValueSpace::default().merge(bytes), Err(MergeError), "{bytes:?}");
+            assert_eq!(KeyValueSpace::new(usize::MAX).merge(bytes), Err(MergeError), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn a_fence_transports_a_bounded_number_of_bytes() {
+        let mut space = KeyValueSpace::new(2 * (4 + 3 + 10));
+        assert_eq!(space.put("k-1", "0123456789"), Ok(()));
+        assert_eq!(space.put("k-2", "0123456789+"), Err(PutError::FenceFull(34)));
+        assert_eq!(space.get("k-2"), None);
+        assert_eq!(space.put("k-2", "0123456789"), Ok(()));
+        assert_eq!(space.put("k", ""), Err(PutError::FenceFull(34)));
+        assert_eq!(space.take_new_entries().len(), 34);
+        assert_eq!(space.put("k", ""), Ok(()));
     }
 }

@@ -25,6 +25,16 @@ pub const NUM_HOST_ENV: &str = "SCORE_NUM_HOST";
 /// Number of nodes.
 pub const NUM_NODE_ENV: &str = "SCORE_NUM_NODE";
 
+/// Descriptor number of the PMI socket of a process of an MPI program.
+pub const PMI_FD_ENV: &str = "PMI_FD";
+/// The rank of the process.
+pub const PMI_RANK_ENV: &str = "PMI_RANK";
+/// The number of ranks.
+pub const PMI_SIZE_ENV: &str = "PMI_SIZE";
+/// Variables of PMI that no process inherits: they are about the job in which scrun runs.
+pub const PMI_ENV: [&str; 6] =
+    [PMI_FD_ENV, PMI_RANK_ENV, PMI_SIZE_ENV, "PMI_PORT", "PMI_ID", "PMI_SPAWNED"];
+
 /// The job's directory on this host, which holds files without `/` in their names.
 pub const JOB_DIR_ENV: &str = "SCORE_JOB_DIR";
 

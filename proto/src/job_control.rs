@@ -37,6 +37,10 @@ pub use switch::{LocalRotation, StopCondition, SwitchOrder, SwitchReport, Switch
 /// Output that may be on its way on one hop of the job's tree without permission, in bytes.
 pub const HOP_WINDOW: u64 = 1024 * 1024;
 
+/// Bytes of entries that the processes of a host may put between two fences of PMI, for each of
+/// them.
+pub const MAX_FENCE_BYTES_PER_NODE: usize = 16 * 1024;
+
 #[cfg(test)]
 #[path = "job_control/tests.rs"]
 mod tests;

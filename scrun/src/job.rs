@@ -1,6 +1,7 @@
 //! Builds the job for scored from the command line.
 
 use crate::elf::LibrarySearchPath;
+use crate::mpi;
 use crate::nodes::HostAssignment;
 use crate::options::{ScrunOptions, Statistics};
 use crate::pipeline::{Element, Stages};
@@ -28,6 +29,7 @@ pub struct ResolvedPrograms {
 /// # Errors
 /// The first program that cannot be run.
 pub fn resolve_programs(
+    options: &ScrunOptions,
     stages: &Stages,
     search_path: &ProgramSearchPath,
 ) -> Result<ResolvedPrograms, StartError> {
@@ -42,7 +44,8 @@ pub fn resolve_programs(
     for (stage, found) in stages.iter().zip(resolved) {
         let mut elements = Vec::new();
         for (element, program) in stage.iter().zip(found) {
-            elements.push(element_spec(element, program, &mut loader, &mut programs.requests)?);
+            let requests = &mut programs.requests;
+            elements.push(element_spec(options, element, program, &mut loader, requests)?);
         }
         programs.stages.push(StageSpec { elements });
     }
@@ -50,6 +53,7 @@ pub fn resolve_programs(
 }
 
 fn element_spec(
+    options: &ScrunOptions,
     element: &Element,
     program: Program,
     loader: &mut LibrarySearchPath,
@@ -69,8 +73,10 @@ fn element_spec(
                 Some(existing) => existing,
                 None => request::program_request(&path, loader)?,
             };
-            let kind =
-                if found.request.uses_libscore { ProgramKind::Score } else { ProgramKind::Plain };
+            let kind = match found.request.uses_libscore {
+                true => ProgramKind::Score,
+                false => mpi::program_kind(options, found.mpi_library),
+            };
             requests.push(found);
             (OsBytes(path.into_os_string().into_vec()), args_from(0), kind)
         }

@@ -11,6 +11,7 @@ mod help;
 pub mod job;
 pub mod local_environment;
 mod monitor;
+pub mod mpi;
 pub mod multi_user;
 pub mod networks;
 pub mod nodes;
@@ -64,7 +65,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     let stages = pipeline::parse(words, word_count)?;
     let reporter = Reporter::new("scrun", options.level());
     let search_path = job::search_path()?;
-    let programs = job::resolve_programs(&stages, &search_path)?;
+    let programs = job::resolve_programs(&options, &stages, &search_path)?;
     let request = request::intersect(&programs.requests)?;
     request::check(&programs.requests, &options, &mut |level, text| reporter.report(level, text))?;
     let mut warn = |line: &str| reporter.report(Level::Warning, line);

@@ -9,6 +9,9 @@ use crate::report_queue;
 /// Most statistics of processes in one report.
 const MAX_USAGES: usize = 4096;
 
+/// Most bytes of entries of PMI in one report that has been merged.
+const MAX_FENCE_BYTES: usize = 256 << 10;
+
 /// Which other reports a report must not change places with.
 enum Scope<'a> {
     /// Those about the same nodes of the element.
@@ -49,6 +52,7 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
     match report {
         ElementReport::Attached { nodes, .. }
         | ElementReport::InBarrier { nodes }
+        | ElementReport::InFence { nodes, .. }
         | ElementReport::Ended { nodes, .. }
         | ElementReport::Skipped { nodes }
         | ElementReport::Sent { nodes, .. }
@@ -104,6 +108,15 @@ fn merge_element(ours: &mut ElementReport, theirs: &ElementReport) -> bool {
             ElementReport::Attached { nodes: other_nodes, addresses: other_addresses },
         ) if nodes.union_fits(other_nodes) => {
             addresses.extend_from_slice(other_addresses);
+            (nodes, other_nodes)
+        }
+        (
+            ElementReport::InFence { nodes, entries },
+            ElementReport::InFence { nodes: other_nodes, entries: other_entries },
+        ) if nodes.union_fits(other_nodes)
+            && entries.len() + other_entries.len() <= MAX_FENCE_BYTES =>
+        {
+            entries.extend_from_slice(other_entries);
             (nodes, other_nodes)
         }
         (ElementReport::InBarrier { nodes }, ElementReport::InBarrier { nodes: other_nodes })

@@ -96,6 +96,10 @@ pub enum ElementOrder {
     },
     /// Every node of the element has called sc_barrier: answer all these calls.
     BarrierDone,
+    /// Entries that processes in a fence of PMI have put. They are in effect before the fence ends.
+    FenceEntries(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Every node of the element is in a fence of PMI: let all of them go on.
+    FenceDone,
     /// Send this signal (0: none) to every node of the element; then
     /// [`super::ElementReport::Sent`].
     Broadcast {

@@ -124,6 +124,15 @@ pub enum ElementReport {
         /// By these nodes.
         nodes: NodeSet,
     },
+    /// All processes of a host are in a fence of PMI.
+    InFence {
+        /// The nodes of the host.
+        nodes: NodeSet,
+        /// The entries of the key-value space that they have put since the last fence. At most
+        /// [`super::MAX_FENCE_BYTES_PER_NODE`] for each node.
+        #[serde(with = "serde_bytes")]
+        entries: Vec<u8>,
+    },
     /// Processes have ended.
     Ended {
         /// These nodes.
@@ -200,6 +209,8 @@ pub enum ElementReport {
     },
     /// The parallel process cannot continue.
     Failed {
+        /// Its exit code, not 0.
+        code: u8,
         /// Why.
         reason: String,
     },

@@ -169,6 +169,8 @@ pub type ContentHash = [u8; 32];
 pub enum ProgramKind {
     /// It contains libscore's note: it must call score_initialize. Starts in scrun's directory.
     Score,
+    /// It uses an MPI library that starts by PMI, as MPICH does. Starts in scrun's directory.
+    Mpi,
     /// Any other program, also a script: starts on every node, in the job's directory.
     Plain,
     /// The built-in `system`. path and args are those of the sequential program, which each host

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use score_proto::PROTOCOL_VERSION;
+use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::ElementReport;
 use score_proto::message::{Call, Reply};
 
@@ -144,7 +145,10 @@ impl ElementCalls {
                  {PROTOCOL_VERSION}: link it again"
             );
             let text = format!("{name}: {reason}");
-            return vec![refuse(text), CallAction::Report(ElementReport::Failed { reason })];
+            return vec![
+                refuse(text),
+                CallAction::Report(ElementReport::Failed { code: EXIT_FAILED, reason }),
+            ];
         }
         if std::mem::replace(&mut caller.is_attached, true) {
             return vec![refuse(format!(
@@ -249,7 +253,7 @@ mod tests {
         let mut fixture = Fixture::new();
         let version = PROTOCOL_VERSION;
         let mismatch = fixture.on_call(4, Call::Attach { version: version + 1 });
-        let CallAction::Report(ElementReport::Failed { reason }) = &mismatch[1] else {
+        let CallAction::Report(ElementReport::Failed { reason, .. }) = &mismatch[1] else {
             panic!("{mismatch:?}")
         };
         assert!(reason.contains("link it again"));

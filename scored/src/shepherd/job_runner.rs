@@ -22,6 +22,7 @@ use super::job_phase::JobPhase;
 use super::limit_enforcer::LimitEnforcer;
 use super::metrics::{MeasuredJob, MetricsCollector};
 use super::output::{DrainReason, OutputMux};
+use super::pmi_service::{PmiEvent, PmiService};
 use super::processes::{ControlEvent, ProcessTable};
 use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
@@ -66,6 +67,8 @@ pub struct JobRunner {
     pub input: Input,
     /// The processes of the running stage.
     pub processes: ProcessTable,
+    /// The sockets of MPI programs.
+    pub(super) pmi: PmiService,
     pub(super) program_store: ProgramStore,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
@@ -82,12 +85,19 @@ pub struct JobRunner {
     pub(super) pending_flushes: PendingFlushes,
 }
 
+/// Kinds of sources of which there are many. Each kind counts its sources itself.
+const SOURCE_KINDS: usize = 3;
+
 fn output_token(index: usize) -> Token {
-    Token(FIRST_DYNAMIC_TOKEN + 2 * index)
+    Token(FIRST_DYNAMIC_TOKEN + SOURCE_KINDS * index)
 }
 
 fn control_token(index: usize) -> Token {
-    Token(FIRST_DYNAMIC_TOKEN + 2 * index + 1)
+    Token(FIRST_DYNAMIC_TOKEN + SOURCE_KINDS * index + 1)
+}
+
+fn pmi_token(index: usize) -> Token {
+    Token(FIRST_DYNAMIC_TOKEN + SOURCE_KINDS * index + 2)
 }
 
 impl JobRunner {
@@ -105,6 +115,7 @@ impl JobRunner {
             outputs: OutputMux::default(),
             input: Input::default(),
             processes: ProcessTable::default(),
+            pmi: PmiService::default(),
             program_store: ProgramStore::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
@@ -115,6 +126,17 @@ impl JobRunner {
             metrics: MetricsCollector::default(),
             early_signals: Vec::new(),
             pending_flushes: PendingFlushes::default(),
+        }
+    }
+
+    /// mio has reported on one of many sources.
+    pub fn mark_ready(&mut self, Token(number): Token) {
+        let source = number - FIRST_DYNAMIC_TOKEN;
+        let index = source / SOURCE_KINDS;
+        match source % SOURCE_KINDS {
+            0 => self.outputs.mark_ready(index),
+            1 => self.processes.mark_ready(index),
+            _ => self.pmi.mark_ready(index),
         }
     }
 
@@ -129,6 +151,7 @@ impl JobRunner {
         can_spawn
             || self.outputs.is_runnable()
             || self.processes.is_runnable()
+            || self.pmi.is_runnable()
             || self.program_store.is_runnable()
     }
 
@@ -166,6 +189,7 @@ impl JobRunner {
         }
         self.input.pump(&mut self.reports);
         self.receive_calls();
+        self.serve_pmi();
         self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
@@ -285,6 +309,7 @@ impl JobRunner {
         };
         let elements = stage_spec.elements.iter().map(new_calls).collect();
         self.processes.reset(elements, first_node, node_count);
+        self.pmi.begin_stage(job_info);
         self.spawn_queue.begin(&self.context, job_info);
     }
 
@@ -330,6 +355,9 @@ impl JobRunner {
             self.outputs.add(stdout, Stream::Stdout, owner, registry, output_token)?;
         }
         self.outputs.add(started.stderr, Stream::Stderr, owner, registry, output_token)?;
+        if let Some(socket) = started.pmi_socket {
+            self.pmi.open(key, socket, registry, pmi_token)?;
+        }
         self.processes.open_control(key, started.control, registry, control_token)
     }
 
@@ -386,6 +414,25 @@ impl JobRunner {
         }
     }
 
+    fn serve_pmi(&mut self) {
+        for (element, event) in self.pmi.serve() {
+            self.handle_pmi_event(element, Some(event));
+        }
+    }
+
+    pub(super) fn handle_pmi_event(&mut self, element: u32, event: Option<PmiEvent>) {
+        let report = match event {
+            None => return,
+            Some(PmiEvent::Failed(code, reason)) => ElementReport::Failed { code, reason },
+            Some(PmiEvent::Fence(entries)) => {
+                let Some(job_info) = self.phase.job_info() else { return };
+                let nodes = NodeSet::from(job_info.local_host.node_range());
+                ElementReport::InFence { nodes, entries }
+            }
+        };
+        self.reports.add_about(element, report);
+    }
+
     fn on_drained(&mut self, reason: DrainReason) {
         match reason {
             DrainReason::Flush(element, node, id) => {
@@ -425,6 +472,7 @@ impl JobRunner {
         // Calls that it made before its exit are handled first.
         self.processes.queue_control(key);
         self.receive_calls();
+        self.end_pmi(key, reaped.status);
         let Some((ProcessKey { element, node }, ended)) = self.processes.end(reaped.pid) else {
             return;
         };
@@ -457,6 +505,22 @@ impl JobRunner {
                 self.reports.add_about(element, report);
             }
         }
+    }
+
+    /// A process has ended: reads what it has sent to its PMI socket, and reports if it should not
+    /// have exited.
+    fn end_pmi(&mut self, key: ProcessKey, status: Status) {
+        for (element, event) in self.pmi.serve_exited(key) {
+            self.handle_pmi_event(element, Some(event));
+        }
+        // The job ends anyway if it was killed by a signal.
+        if let Status::Exited(code) = status
+            && let Some(reason) = self.pmi.unfinished_reason(key, code)
+        {
+            let report = ElementReport::Failed { code: code.max(1), reason };
+            self.reports.add_about(key.element, report);
+        }
+        self.pmi.on_process_exit(key);
     }
 
     /// Sends the user's signal to the job. While not all processes are started, those that are

@@ -17,6 +17,7 @@ mod metrics;
 mod networks;
 mod orders;
 mod output;
+mod pmi_service;
 mod processes;
 mod program_store;
 mod reaper;
@@ -184,12 +185,7 @@ impl Shepherd {
                         .job_runner
                         .input
                         .mark_writable(event.is_write_closed() || event.is_error()),
-                    Token(number) if number % 2 == 0 => {
-                        self.job_runner.outputs.mark_ready((number - FIRST_DYNAMIC_TOKEN) / 2);
-                    }
-                    Token(number) => {
-                        self.job_runner.processes.mark_ready((number - FIRST_DYNAMIC_TOKEN) / 2)
-                    }
+                    token => self.job_runner.mark_ready(token),
                 }
             }
             self.receive_orders();

@@ -8,6 +8,7 @@ use std::time::Instant;
 use score_job::limits::JobLimits;
 use score_job::signal;
 use score_proto::PROTOCOL_VERSION;
+use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport, JobStart, ShepherdOrder,
@@ -98,7 +99,8 @@ impl JobRunner {
             }
             ElementOrder::Welcome { peers } => {
                 if let Err(reason) = self.welcome(element, &peers) {
-                    self.reports.add_about(element, ElementReport::Failed { reason });
+                    self.reports
+                        .add_about(element, ElementReport::Failed { code: EXIT_FAILED, reason });
                 }
             }
             ElementOrder::NodesExited { nodes } => {
@@ -108,6 +110,11 @@ impl JobRunner {
             ElementOrder::BarrierDone => {
                 self.end_barrier(element);
             }
+            ElementOrder::FenceEntries(entries) => {
+                let merged = self.pmi.merge(element, &entries);
+                self.handle_pmi_event(element, merged.err());
+            }
+            ElementOrder::FenceDone => self.pmi.end_fence(element),
             ElementOrder::Broadcast { serial, signal } => {
                 if signal != 0 {
                     self.signal(Some(element), signal);
@@ -220,7 +227,7 @@ impl JobRunner {
         let addresses = if first { self.open_networks(element) } else { Ok(Vec::new()) };
         match addresses {
             Ok(addresses) => ElementReport::Attached { nodes: NodeSet::one(node), addresses },
-            Err(reason) => ElementReport::Failed { reason },
+            Err(reason) => ElementReport::Failed { code: EXIT_FAILED, reason },
         }
     }
 

@@ -15,7 +15,9 @@ use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, Program
 use super::cpu_binding;
 use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::redirection::{self, RedirectContext};
-use crate::sys::spawn::{CONTROL_FD, ChildFile, FdSource, Program, SpawnArgs, SpawnError, Spawner};
+use crate::sys::spawn::{
+    CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
+};
 
 /// Everything that all processes of one parallel process have in common.
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub struct SpawnedProcess {
     pub pid: i32,
     /// The shepherd's end of its control socket.
     pub control: OwnedFd,
+    /// The shepherd's end of its PMI socket, if it is an MPI program.
+    pub pmi_socket: Option<OwnedFd>,
     /// Write end of its standard input, if it gets scrun's input.
     pub stdin: Option<OwnedFd>,
     /// Read end of its standard output, if that goes to scrun.
@@ -174,7 +178,16 @@ impl SpawnQueue {
         let (control, child_control) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(|error| creation_error("control socket", error))?;
-        let node_variables = node_environment(job, key);
+        let (pmi_socket, child_pmi_socket) = match spec.kind {
+            ProgramKind::Mpi => {
+                let stream = SockType::Stream;
+                socketpair(AddressFamily::Unix, stream, None, SockFlag::SOCK_CLOEXEC)
+                    .map(|(ours, child)| (Some(ours), Some(child)))
+                    .map_err(|error| creation_error("PMI socket", error))?
+            }
+            _ => (None, None),
+        };
+        let node_variables = node_environment(job, key, spec.kind);
         let environment: Vec<&CStr> =
             plan.environment.iter().chain(&node_variables).map(CString::as_c_str).collect();
         let spawn_args = SpawnArgs {
@@ -187,6 +200,7 @@ impl SpawnQueue {
                 FdSource::Fd(child_stderr.as_fd()),
                 FdSource::Fd(child_control.as_fd()),
             ],
+            pmi_socket: child_pmi_socket.as_ref().map(AsFd::as_fd),
             descriptor_limit: context.descriptor_limit,
             die_with_parent: context.outer_proc.is_none(),
             cpu_set: self.cpu_sets.get(process),
@@ -199,7 +213,7 @@ impl SpawnQueue {
         if !is_last {
             self.left_pipes[process] = stdout.take();
         }
-        Ok(SpawnedProcess { pid, control, stdin, stdout, stderr, child_files })
+        Ok(SpawnedProcess { pid, control, pmi_socket, stdin, stdout, stderr, child_files })
     }
 }
 
@@ -299,12 +313,18 @@ fn standard_output(
     }
 }
 
-fn node_environment(job: &JobInfo, key: ProcessKey) -> [CString; 2] {
+fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CString> {
     let process = key.node - job.local_host.first_node;
-    [
-        c_string(format!("{}={process}", env::SELF_PROC_ENV).as_bytes()),
-        c_string(format!("{}={}", env::SELF_NODE_ENV, key.node).as_bytes()),
-    ]
+    let mut variables = vec![
+        format!("{}={process}", env::SELF_PROC_ENV),
+        format!("{}={}", env::SELF_NODE_ENV, key.node),
+    ];
+    if kind == ProgramKind::Mpi {
+        variables.push(format!("{}={PMI_FD}", env::PMI_FD_ENV));
+        variables.push(format!("{}={}", env::PMI_RANK_ENV, key.node));
+        variables.push(format!("{}={}", env::PMI_SIZE_ENV, job.spec().nodes()));
+    }
+    variables.iter().map(|variable| c_string(variable.as_bytes())).collect()
 }
 
 fn environment_value<'a>(environment: &'a [OsBytes], name: &str) -> Option<&'a [u8]> {
@@ -319,7 +339,7 @@ impl SpawnPlan {
         let spec = job.spec();
         let job_dir = context.directory.as_os_str().as_bytes();
         let (in_job_dir, is_per_host) = match element.kind {
-            ProgramKind::Score => (false, false),
+            ProgramKind::Score | ProgramKind::Mpi => (false, false),
             ProgramKind::Plain => (true, false),
             ProgramKind::System { per_host } => (true, per_host),
         };
@@ -339,7 +359,8 @@ impl SpawnPlan {
         let is_overridden = |variable: &[u8]| {
             let name = variable.split(|byte| *byte == b'=').next().unwrap_or_default();
             let reserved = [env::SELF_PROC_ENV, env::SELF_NODE_ENV, env::RESOURCE_FD_ENV];
-            reserved.iter().any(|reserved_name| reserved_name.as_bytes() == name)
+            let mut reserved = reserved.iter().chain(&env::PMI_ENV);
+            reserved.any(|reserved_name| reserved_name.as_bytes() == name)
                 || job_environment
                     .iter()
                     .any(|assignment| assignment.strip_prefix(name).is_some_and(|v| v[0] == b'='))

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nix::sched::CpuSet;
 use score_proto::exit_code::EXIT_NOT_FOUND;
 
-use super::spawn::{CONTROL_FD, ChildFile, FdSource, SpawnArgs};
+use super::spawn::{ChildFile, FdSource, PMI_FD, SpawnArgs};
 
 pub const STEP_SETUP: u64 = 1;
 pub const STEP_DIRECTORY: u64 = 2;
@@ -83,7 +83,8 @@ struct ChildSetup {
     shell_arguments: Box<[*const c_char]>,
     environment: Strings,
     directory: Strings,
-    descriptors: [RawFdSource; 4],
+    /// Descriptors 0, 1, 2, the control socket, and the PMI socket if there is one.
+    descriptors: Box<[RawFdSource]>,
     descriptor_limit: libc::rlimit,
     /// Our process id, if the child must be killed when we exit.
     parent_pid: Option<u32>,
@@ -103,7 +104,12 @@ impl ChildSetup {
             shell_arguments: shell_arguments.into_boxed_slice(),
             environment: Strings::new(args.environment.iter().copied()),
             directory: Strings::new([args.directory].into_iter()),
-            descriptors: [0, 1, 2, 3].map(|fd| RawFdSource::new(&args.descriptors[fd])),
+            descriptors: args
+                .descriptors
+                .into_iter()
+                .chain(args.pmi_socket.map(FdSource::Fd))
+                .map(|source| RawFdSource::new(&source))
+                .collect(),
             descriptor_limit: args.descriptor_limit,
             parent_pid: args.die_with_parent.then(std::process::id),
             cpu_set: args.cpu_set.copied(),
@@ -258,7 +264,7 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
         let empty_mask = 0u64;
         let mask = [libc::SIG_SETMASK as usize, ptr::from_ref(&empty_mask).addr(), 0, 8];
         call(libc::SYS_rt_sigprocmask, mask);
-        for (target_fd, source) in (0usize..).zip(&setup.descriptors) {
+        for (target_fd, source) in (0usize..).zip(setup.descriptors.iter()) {
             let source_fd = match source {
                 RawFdSource::Fd(fd) => *fd as isize,
                 RawFdSource::File(paths, flags) => match open_first(paths, *flags) {
@@ -270,7 +276,7 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
             };
             // All sources are above the target numbers (`descriptor::reserve_low`), so that no
             // source is its own target or is overwritten before it is duplicated.
-            if source_fd <= CONTROL_FD as isize {
+            if source_fd <= PMI_FD as isize {
                 return Err((STEP_SETUP, libc::EBADF as isize));
             }
             check(call(libc::SYS_dup3, [source_fd.cast_unsigned(), target_fd, 0, 0]), STEP_SETUP)?;

@@ -60,7 +60,7 @@ pub fn reserve_low() -> io::Result<()> {
     if unsafe { libc::dup2(null.as_raw_fd(), 0) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    for fd in 1..=3 {
+    for fd in 1..=4 {
         // SAFETY: plain query and duplication; a free number has no owner.
         unsafe {
             if libc::fcntl(fd, libc::F_GETFD) < 0 {
@@ -68,7 +68,7 @@ pub fn reserve_low() -> io::Result<()> {
             }
         }
     }
-    if null.as_raw_fd() <= 3 {
+    if null.as_raw_fd() <= 4 {
         std::mem::forget(null);
     }
     Ok(())

@@ -20,6 +20,8 @@ use super::clone_exec::{PreExecChild, STEP_DIRECTORY, STEP_EXEC, STEP_OPEN_FILE}
 
 /// The descriptor of a process's control socket.
 pub const CONTROL_FD: i32 = 3;
+/// The descriptor of the PMI socket of an MPI program.
+pub const PMI_FD: i32 = 4;
 
 /// A program and its arguments.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ pub struct ChildFile {
 /// Source of a descriptor of the child.
 #[derive(Debug, Clone, Copy)]
 pub enum FdSource<'a> {
-    /// A descriptor of this process, whose number must be above [`CONTROL_FD`].
+    /// A descriptor of this process, whose number must be above [`PMI_FD`].
     Fd(BorrowedFd<'a>),
     /// The child opens a file.
     File(&'a ChildFile),
@@ -72,6 +74,8 @@ pub struct SpawnArgs<'a> {
     pub directory: &'a CStr,
     /// Descriptors 0, 1, 2 and [`CONTROL_FD`] of the process.
     pub descriptors: [FdSource<'a>; 4],
+    /// Descriptor [`PMI_FD`] of the process, if it has that.
+    pub pmi_socket: Option<BorrowedFd<'a>>,
     /// RLIMIT_NOFILE of the process.
     pub descriptor_limit: libc::rlimit,
     /// Whether the kernel kills the process when we die: needed if there is no PID namespace.
@@ -177,7 +181,7 @@ mod tests {
     /// A file whose descriptor is above those that a process gets.
     fn high_fd() -> File {
         let open = || File::options().read(true).write(true).open("/dev/null").unwrap();
-        let files: Vec<File> = (0..=CONTROL_FD + 1).map(|_| open()).collect();
+        let files: Vec<File> = (0..=PMI_FD + 1).map(|_| open()).collect();
         files.into_iter().max_by_key(AsRawFd::as_raw_fd).unwrap()
     }
 
@@ -209,6 +213,7 @@ mod tests {
                         null_source,
                         null_source,
                     ],
+                    pmi_socket: None,
                     descriptor_limit: libc::rlimit { rlim_cur: 100, rlim_max: 100 },
                     die_with_parent: true,
                     cpu_set: None,

@@ -7,6 +7,7 @@ mod library_path;
 
 pub use library_path::LibrarySearchPath;
 
+use crate::mpi::MpiLibrary;
 use score_proto::elf_note::{NoteError, Request};
 use std::collections::HashSet;
 use std::fs::File;
@@ -38,17 +39,26 @@ pub fn request_of_bytes(bytes: &[u8]) -> Result<Request, NoteError> {
     Ok(request)
 }
 
-/// The combined resource request of the program at `path` and of the libraries that it needs.
+/// What a program and the libraries that it needs ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProgramNeeds {
+    /// Their combined resource request.
+    pub request: Request,
+    /// The MPI library among them, if there is one.
+    pub mpi_library: Option<MpiLibrary>,
+}
+
+/// What the program at `path` and the libraries that it needs ask for.
 ///
 /// # Errors
 /// The first note that cannot be honoured.
-pub fn request_of(
+pub fn needs_of(
     path: &Path,
     loader: &mut LibrarySearchPath,
-) -> Result<Request, ProgramNoteError> {
-    let mut request = Request::default();
+) -> Result<ProgramNeeds, ProgramNoteError> {
+    let (mut request, mut mpi_library) = (Request::default(), None);
     let mut seen = HashSet::new();
-    let Some((program, identity)) = load(path) else { return Ok(request) };
+    let Some((program, identity)) = load(path) else { return Ok(ProgramNeeds::default()) };
     seen.insert(identity);
     apply(&program, path, &mut request)?;
     let target = program.target;
@@ -59,6 +69,7 @@ pub fn request_of(
             if names.len() >= MAX_LIBRARIES || !names.insert(name.clone()) {
                 continue;
             }
+            mpi_library = mpi_library.or_else(|| MpiLibrary::of_needed(name));
             let found =
                 loader.candidates(name, &needed_by, &info).into_iter().find_map(|candidate| {
                     let (library, identity) = load(&candidate)?;
@@ -71,7 +82,7 @@ pub fn request_of(
             }
         }
     }
-    Ok(request)
+    Ok(ProgramNeeds { request, mpi_library })
 }
 
 fn apply(

@@ -64,7 +64,8 @@ fn library_note() -> String {
 }
 
 fn read(path: &Path) -> Request {
-    request_of(path, &mut LibrarySearchPath::new("".into(), "/etc/ld.so.conf".into())).unwrap()
+    let mut loader = LibrarySearchPath::new("".into(), "/etc/ld.so.conf".into());
+    needs_of(path, &mut loader).unwrap().request
 }
 
 #[test]
@@ -125,7 +126,29 @@ fn notes_of_needed_libraries_count_by_runpath_rpath_and_through_others() {
         scratch.compile("unfound", main, &["-Llib", "-lmiddle", "-Wl,--allow-shlib-undefined"]);
     assert!(!read(&unfound).uses_libscore);
     let mut loader = LibrarySearchPath::new(scratch.path("lib").into(), "/etc/ld.so.conf".into());
-    assert!(request_of(&unfound, &mut loader).unwrap().uses_libscore);
+    assert!(needs_of(&unfound, &mut loader).unwrap().request.uses_libscore);
+}
+
+#[test]
+fn a_needed_mpi_library_is_found_through_another_one() {
+    let scratch = Scratch::new("mpi");
+    let shared = |name: &str| format!("-Wl,-soname,{name}");
+    scratch.compile(
+        "libmpi.so.12",
+        "int inner(void) { return 0; }\n",
+        &["-shared", "-fPIC", &shared("libmpi.so.12")],
+    );
+    let text = "int inner(void); int outer(void) { return inner(); }\n";
+    let options = ["-shared", "-fPIC", "-L.", "-l:libmpi.so.12", &shared("libmpicxx.so.12")];
+    scratch.compile("libmpicxx.so.12", text, &options);
+    let main = "int outer(void); int main(void) { return outer(); }\n";
+    let options = ["-L.", "-l:libmpicxx.so.12", "-Wl,--allow-shlib-undefined"];
+    let program = scratch.compile("program", main, &options);
+    let mut loader = LibrarySearchPath::new(scratch.path("").into(), "/etc/ld.so.conf".into());
+    let needs = needs_of(&program, &mut loader).unwrap();
+    assert_eq!(needs.mpi_library, Some(MpiLibrary::Mpich));
+    let plain = needs_of(&scratch.compile("plain", MAIN, &[]), &mut loader).unwrap();
+    assert_eq!(plain.mpi_library, None);
 }
 
 #[test]
@@ -138,7 +161,7 @@ fn a_note_that_excludes_another_names_the_file() {
     ]
     .concat();
     let path = scratch.compile("exclusive", &text, &[]);
-    let error = request_of(&path, &mut LibrarySearchPath::from_env()).unwrap_err();
+    let error = needs_of(&path, &mut LibrarySearchPath::from_env()).unwrap_err();
     assert_eq!(error.error, NoteError::ExclusiveNodes(1, 2, 3, 4));
     assert!(error.to_string().contains("exclusive"));
 }

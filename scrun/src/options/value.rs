@@ -73,6 +73,11 @@ pub fn monitor(text: &str) -> Result<(), String> {
     score_monitor::parse_metrics(Some(text)).map(drop)
 }
 
+/// How MPI programs start (not in the manual).
+pub fn mpi(text: &str) -> Result<(), String> {
+    one_of(text, &crate::mpi::OPTION_VALUES)
+}
+
 /// The launcher for daemons on other hosts (not in the manual; scored(8)).
 pub fn start(text: &str) -> Result<(), String> {
     one_of(text, &["ssh", "slurm", "pbs", "lsf", "sge"])

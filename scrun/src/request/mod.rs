@@ -1,7 +1,8 @@
 //! Programmed resource requests (manual 1.4, 4.1): the combined notes of all programs of a job, the
 //! requests that a program writes in a trial run on this host, and whether they can be met.
 
-use crate::elf::{self, LibrarySearchPath};
+use crate::elf::{self, LibrarySearchPath, ProgramNeeds};
+use crate::mpi::{self, MpiLibrary};
 use crate::nodes::HostAssignment;
 use crate::options::ScrunOptions;
 use crate::trial_run;
@@ -18,6 +19,8 @@ pub struct ProgramRequest {
     pub path: PathBuf,
     /// Its request.
     pub request: Request,
+    /// The MPI library that it needs, if any.
+    pub mpi_library: Option<MpiLibrary>,
 }
 
 /// Reads the resource request of a program. Runs the program on this host if its note requires it
@@ -29,12 +32,12 @@ pub fn program_request(
     path: &Path,
     loader: &mut LibrarySearchPath,
 ) -> Result<ProgramRequest, StartError> {
-    let mut request = elf::request_of(path, loader)
+    let ProgramNeeds { mut request, mpi_library } = elf::needs_of(path, loader)
         .map_err(|error| StartError::plain(EXIT_USAGE, error.to_string()))?;
     if request.uses_libscore && request.run_locally {
         trial_run::run_for_request(path, &mut request)?;
     }
-    Ok(ProgramRequest { path: path.to_path_buf(), request })
+    Ok(ProgramRequest { path: path.to_path_buf(), request, mpi_library })
 }
 
 /// The combination of all requests.
@@ -71,8 +74,13 @@ pub fn check(
     options: &ScrunOptions,
     report: &mut dyn FnMut(Level, &str),
 ) -> Result<(), StartError> {
-    for ProgramRequest { path, request } in programs {
+    for ProgramRequest { path, request, mpi_library } in programs {
         let name = printable(path.as_os_str());
+        if !request.uses_libscore
+            && let Some((level, text)) = mpi::notice(options, &name, *mpi_library)
+        {
+            report(level, &text);
+        }
         if let Some(given) = options.hetero()
             && request.uses_libscore
             && !request.allows_hetero
@@ -108,7 +116,7 @@ pub fn describe(
         })
         .collect();
     let mut out = format!("options: {}\n", given.join(" "));
-    for ProgramRequest { path, request } in programs {
+    for ProgramRequest { path, request, .. } in programs {
         out.push_str(&format!("program: {}\n  {}\n", path.display(), request_line(request)));
     }
     let (nodes, combined_line) = (assignment.nodes(), request_line(combined));

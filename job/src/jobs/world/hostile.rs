@@ -139,7 +139,7 @@ impl World {
 
     fn any_element_report(&mut self) -> ElementReport {
         let nodes = self.any_nodes();
-        match self.random.below(12) {
+        match self.random.below(13) {
             0 => ElementReport::Attached { nodes, addresses: Vec::new() },
             1 => ElementReport::InBarrier { nodes },
             2 => ElementReport::Ended { nodes, status: Status::Signaled(self.any_number() as i32) },
@@ -157,6 +157,7 @@ impl World {
                 let round = SampleRound(self.any_number());
                 ElementReport::SampleResult { round, sample: ActivitySample::EMPTY }
             }
+            11 => ElementReport::InFence { nodes, entries: self.any_bytes() },
             _ => ElementReport::WaitStates { waits: Vec::new() },
         }
     }

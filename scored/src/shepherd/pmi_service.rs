@@ -1,0 +1,301 @@
+//! PMI for the MPI programs of the running stage: each process has a socket to its shepherd, by
+//! which its MPI library asks who it is and exchanges addresses with others. What the requests mean
+//! is in the crate [`score_pmi`]; here are the sockets.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use score_pmi::host::{JobFacts, PmiAction, PmiHost, process_mapping};
+use score_proto::job_control::MAX_FENCE_BYTES_PER_NODE;
+use score_proto::message::ProgramKind;
+
+use super::job_info::{JobInfo, ProcessKey};
+
+/// Bytes that are read from one process before the next one is served. Each of the requests in them
+/// may have an answer of more than a KiB; no more is read until all answers have been taken.
+const READ_LEN: usize = 4096;
+/// Reads of the socket of a process that has exited: the kernel keeps some 200 KiB for a socket.
+const MAX_READS_AFTER_EXIT: usize = 64;
+/// What the processes of one host may put between two fences at most: less than a message between
+/// hosts.
+const MAX_HOST_FENCE_BYTES: usize = 512 << 10;
+
+/// What a parallel process has asked for that concerns more than this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PmiEvent {
+    /// All of its processes on this host are in a fence, and have put these entries.
+    Fence(Vec<u8>),
+    /// It cannot continue: exit code and reason.
+    Failed(u8, String),
+}
+
+/// The shepherd's end of the socket of a process.
+#[derive(Debug)]
+struct PmiSocket {
+    socket: OwnedFd,
+    unsent: Vec<u8>,
+    /// Waits for its turn to be read.
+    is_queued: bool,
+}
+
+/// A parallel process that uses PMI.
+#[derive(Debug)]
+struct PmiElement {
+    host: PmiHost,
+    /// One for each process of this host. None: the process has not been started, has closed its
+    /// end or has ended.
+    sockets: Vec<Option<PmiSocket>>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct PmiService {
+    /// This host's first node.
+    first_node: u32,
+    /// Number of this host's nodes.
+    node_count: usize,
+    elements: BTreeMap<u32, PmiElement>,
+    /// Processes whose sockets may be readable.
+    ready: VecDeque<ProcessKey>,
+}
+
+/// What a read or a write of a socket has ended with.
+enum Io {
+    Done(usize),
+    WouldBlock,
+    Closed,
+}
+
+fn io_result(result: nix::Result<usize>) -> Io {
+    match result {
+        Ok(0) => Io::Closed,
+        Ok(count) => Io::Done(count),
+        Err(Errno::EAGAIN | Errno::EINTR) => Io::WouldBlock,
+        Err(_) => Io::Closed,
+    }
+}
+
+impl PmiSocket {
+    /// Sends what waits, as far as there is room. False if the process has closed its end.
+    fn flush(&mut self) -> bool {
+        let mut sent_len = 0;
+        let is_open = loop {
+            let rest = &self.unsent[sent_len..];
+            if rest.is_empty() {
+                break true;
+            }
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match io_result(send(self.socket.as_raw_fd(), rest, flags)) {
+                Io::Done(count) => sent_len += count,
+                Io::WouldBlock => break true,
+                Io::Closed => break false,
+            }
+        };
+        self.unsent.drain(..sent_len);
+        is_open
+    }
+
+    /// Reads some bytes, unless answers wait.
+    fn read(&mut self, buffer: &mut [u8]) -> Io {
+        match (self.flush(), self.unsent.is_empty()) {
+            (false, _) => Io::Closed,
+            (true, false) => Io::WouldBlock,
+            (true, true) => {
+                io_result(recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT))
+            }
+        }
+    }
+}
+
+impl PmiService {
+    /// Drops the last stage and prepares for the MPI programs of the next one.
+    pub fn begin_stage(&mut self, job_info: &JobInfo) {
+        let local_host = &job_info.local_host;
+        (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
+        self.ready.clear();
+        let elements = &job_info.spec().stages[job_info.stage].elements;
+        let uses_pmi = (0..).zip(elements).filter(|(_, spec)| spec.kind == ProgramKind::Mpi);
+        let ranks_of_hosts: Vec<u32> =
+            job_info.placement.hosts.iter().map(|host| host.nodes).collect();
+        let new_element = |(number, _)| {
+            let facts = JobFacts {
+                space_name: format!("job_{}_{}_{number}", job_info.job_start.job, job_info.stage),
+                size: job_info.spec().nodes(),
+                universe_size: job_info.spec().nodes(),
+                app_number: 0,
+                process_mapping: process_mapping(&ranks_of_hosts),
+            };
+            let max_fence_bytes =
+                (self.node_count * MAX_FENCE_BYTES_PER_NODE).min(MAX_HOST_FENCE_BYTES);
+            let host = PmiHost::new(facts, self.first_node, self.node_count, max_fence_bytes);
+            let sockets = (0..self.node_count).map(|_| None).collect();
+            (number, PmiElement { host, sockets })
+        };
+        self.elements = uses_pmi.map(new_element).collect();
+    }
+
+    /// Takes the shepherd's end of the socket of a process. `token`: the token for an index, with
+    /// which [`PmiService::mark_ready`] is to be called.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn open(
+        &mut self,
+        key: ProcessKey,
+        socket: OwnedFd,
+        registry: &Registry,
+        token: impl Fn(usize) -> Token,
+    ) -> io::Result<()> {
+        let node_count = self.node_count;
+        let Some((element, process)) = self.element_of(key) else { return Ok(()) };
+        let token = token(key.element as usize * node_count + process);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)?;
+        element.sockets[process] = Some(PmiSocket { socket, unsent: Vec::new(), is_queued: false });
+        Ok(())
+    }
+
+    /// The element of a process, and the number of the process on this host.
+    fn element_of(&mut self, key: ProcessKey) -> Option<(&mut PmiElement, usize)> {
+        let process = key.node.checked_sub(self.first_node)? as usize;
+        let element = self.elements.get_mut(&key.element)?;
+        (process < element.sockets.len()).then_some((element, process))
+    }
+
+    /// mio has reported on the socket with this index.
+    pub fn mark_ready(&mut self, index: usize) {
+        let Some(element) = index.checked_div(self.node_count) else { return };
+        let node = self.first_node + (index % self.node_count) as u32;
+        self.queue(ProcessKey { element: element as u32, node });
+    }
+
+    /// Queues the socket of a process: what it has sent is received next.
+    fn queue(&mut self, key: ProcessKey) {
+        let Some((element, process)) = self.element_of(key) else { return };
+        if let Some(socket) = &mut element.sockets[process]
+            && !std::mem::replace(&mut socket.is_queued, true)
+        {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Whether [`PmiService::serve`] may do something.
+    pub fn is_runnable(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Reads the last requests of a process that has exited, and answers them. Its children may
+    /// still write: no more is read than the socket can hold.
+    pub fn serve_exited(&mut self, key: ProcessKey) -> Vec<(u32, PmiEvent)> {
+        let mut events = Vec::new();
+        (0..MAX_READS_AFTER_EXIT).for_each(|_| self.serve_process(key, &mut events));
+        events
+    }
+
+    /// Reads from all processes whose sockets are ready, answers them, and returns what concerns
+    /// other hosts, with the number of the parallel process.
+    pub fn serve(&mut self) -> Vec<(u32, PmiEvent)> {
+        let mut events = Vec::new();
+        for _ in 0..self.ready.len() {
+            let Some(key) = self.ready.pop_front() else { break };
+            self.serve_process(key, &mut events);
+        }
+        events
+    }
+
+    fn serve_process(&mut self, key: ProcessKey, events: &mut Vec<(u32, PmiEvent)>) {
+        let first_node = self.first_node;
+        let Some((element, process)) = self.element_of(key) else { return };
+        let Some(socket) = &mut element.sockets[process] else { return };
+        socket.is_queued = false;
+        let mut buffer = [0; READ_LEN];
+        match socket.read(&mut buffer) {
+            Io::WouldBlock => {}
+            Io::Closed => element.sockets[process] = None,
+            Io::Done(count) => {
+                let actions = element.host.on_bytes(process, &buffer[..count]);
+                for action in actions {
+                    let event = element.carry_out(action, first_node);
+                    events.extend(event.map(|event| (key.element, event)));
+                }
+                // There may be more, and answers may have become smaller than their room.
+                self.queue(key);
+            }
+        }
+    }
+
+    /// Adds entries that hosts have put.
+    ///
+    /// # Errors
+    /// Why the parallel process cannot continue.
+    pub fn merge(&mut self, element: u32, entries: &[u8]) -> Result<(), PmiEvent> {
+        let Some(element) = self.elements.get_mut(&element) else { return Ok(()) };
+        element.host.merge(entries).map_err(|error| PmiEvent::Failed(1, error.to_string()))
+    }
+
+    /// All processes on all hosts are in the fence.
+    pub fn end_fence(&mut self, element: u32) {
+        let first_node = self.first_node;
+        if let Some(element) = self.elements.get_mut(&element) {
+            for action in element.host.end_fence() {
+                element.carry_out(action, first_node);
+            }
+        }
+    }
+
+    /// A process has exited by itself, and everything that it had sent has been read. The reason,
+    /// if its MPI library had not finished: others may wait for it.
+    pub fn unfinished_reason(&mut self, key: ProcessKey, code: u8) -> Option<String> {
+        let (element, process) = self.element_of(key)?;
+        let is_finished = element.host.may_exit(process);
+        (!is_finished)
+            .then(|| format!("node {} exited with code {code} before MPI_Finalize()", key.node))
+    }
+
+    /// A process has ended: its socket is closed.
+    pub fn on_process_exit(&mut self, key: ProcessKey) {
+        if let Some((element, process)) = self.element_of(key) {
+            element.sockets[process] = None;
+        }
+    }
+}
+
+impl PmiElement {
+    /// Carries out an action, unless it concerns other hosts.
+    fn carry_out(&mut self, action: PmiAction, first_node: u32) -> Option<PmiEvent> {
+        let node = |process: usize| first_node + process as u32;
+        match action {
+            PmiAction::Send { process, bytes } => {
+                if let Some(socket) = &mut self.sockets[process] {
+                    socket.unsent.extend_from_slice(&bytes);
+                    // A closed end is noticed by the next read.
+                    socket.flush();
+                }
+                None
+            }
+            PmiAction::Fence { new_entries } => Some(PmiEvent::Fence(new_entries)),
+            PmiAction::Finalized { .. } => None,
+            PmiAction::Abort { process, code, text } => {
+                let separator = if text.is_empty() { "" } else { ": " };
+                let node = node(process);
+                let reason = format!("node {node} called MPI_Abort(.., {code}){separator}{text}");
+                Some(PmiEvent::Failed(exit_code_of(code), reason))
+            }
+            PmiAction::Violation { process, text } => {
+                let reason = format!("node {}: {text}", node(process));
+                Some(PmiEvent::Failed(1, reason))
+            }
+        }
+    }
+}
+
+/// The exit code for an error code of MPI_Abort: its last eight bits, as of exit(3), but never 0,
+/// since the job has failed.
+fn exit_code_of(code: i32) -> u8 {
+    ((code & 0xff) as u8).max(1)
+}
