@@ -1,8 +1,14 @@
 //! Which programs of a job are MPI programs, and how they are started.
 
+mod python;
+
+use std::path::Path;
+
 use score_proto::message::{Level, ProgramKind};
 
+use crate::elf::LibrarySearchPath;
 use crate::options::ScrunOptions;
+use python::PythonEnvironment;
 
 /// An MPI library, by the way in which its programs start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +52,19 @@ impl MpiOption {
             _ => Self::Auto,
         }
     }
+}
+
+/// The MPI library that a Python program would use, if this is one.
+pub fn library_of_python(program: &Path, loader: &mut LibrarySearchPath) -> Option<MpiLibrary> {
+    let environment = PythonEnvironment::current();
+    let interpreter = python::interpreter(program, &environment.path)?;
+    python::library_of(&interpreter, &environment, loader)
+}
+
+/// Whether Python runs this program. Its files are not copied to other hosts: an interpreter finds
+/// its modules, and the MPI library, by its own place.
+pub fn is_run_by_python(program: &Path) -> bool {
+    python::interpreter(program, &PythonEnvironment::current().path).is_some()
 }
 
 /// The kind of a program that does not use libscore and needs this MPI library.

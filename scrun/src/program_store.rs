@@ -1,6 +1,7 @@
 //! Programs that other hosts request: a program is identified by the hash of its content, and is
 //! read with the user's permissions when a host requests it.
 
+use crate::mpi;
 use crate::usage::{StartError, printable};
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, ProgramKind};
@@ -40,6 +41,9 @@ impl ProgramStore {
                 continue;
             }
             let path = Path::new(OsStr::from_bytes(&element.path.0)).to_path_buf();
+            if element.kind == ProgramKind::Mpi && mpi::is_run_by_python(&path) {
+                continue;
+            }
             let content = match digests.get(&path) {
                 Some(content) => *content,
                 None => digest(&path).map_err(|error| {

@@ -26,6 +26,7 @@ mod main_job;
 mod many_lines;
 mod many_processes;
 mod monitors;
+mod mpi;
 mod multi_host_jobs;
 mod multi_user;
 mod network_selection;

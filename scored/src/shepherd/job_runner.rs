@@ -560,6 +560,7 @@ impl JobRunner {
 
     fn finish(&mut self) {
         let Some(elapsed) = self.phase.finish() else { return };
+        self.pmi.remove_shared_memory();
         if self.context.multi_user
             && let Ok(directory) = File::open(&self.context.directory)
         {

@@ -3,8 +3,10 @@
 //! is in the crate [`score_pmi`]; here are the sockets.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -16,6 +18,8 @@ use score_proto::message::ProgramKind;
 
 use super::job_info::{JobInfo, ProcessKey};
 
+/// Where the kernel shows POSIX shared memory.
+const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
 /// Bytes that are read from one process before the next one is served. Each of the requests in them
 /// may have an answer of more than a KiB; no more is read until all answers have been taken.
 const READ_LEN: usize = 4096;
@@ -47,6 +51,7 @@ struct PmiSocket {
 #[derive(Debug)]
 struct PmiElement {
     host: PmiHost,
+    space_name: String,
     /// One for each process of this host. None: the process has not been started, has closed its
     /// end or has ended.
     sockets: Vec<Option<PmiSocket>>,
@@ -62,6 +67,25 @@ pub struct PmiService {
     elements: BTreeMap<u32, PmiElement>,
     /// Processes whose sockets may be readable.
     ready: VecDeque<ProcessKey>,
+}
+
+/// The name of the key-value space of a parallel process. MPI libraries derive names of shared
+/// memory from it: it must be another one for each job on a host, whichever daemon has started it.
+fn space_name(job_info: &JobInfo, element: u32) -> String {
+    let incarnation = job_info.placement.job_incarnation.0;
+    format!("score_{incarnation:016x}_{}_{element}", job_info.stage)
+}
+
+/// The beginnings of the names of MPICH's shared memory (version 5): its processes open it by these
+/// names, and the last one removes it in MPI_Finalize.
+fn shared_memory_prefixes(space_name: &str) -> [String; 2] {
+    let hash = fnv_1a(space_name.as_bytes());
+    ["shm", "vci"].map(|kind| format!("mpich_{kind}_{hash:x}_"))
+}
+
+/// The 32-bit hash FNV-1a.
+fn fnv_1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 /// What a read or a write of a socket has ended with.
@@ -113,8 +137,24 @@ impl PmiSocket {
 }
 
 impl PmiService {
+    /// Removes the shared memory that MPI libraries of the last stage have left because their
+    /// processes were killed.
+    pub fn remove_shared_memory(&self) {
+        for element in self.elements.values() {
+            let prefixes = shared_memory_prefixes(&element.space_name);
+            for entry in fs::read_dir(SHARED_MEMORY_FOLDER).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                if prefixes.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes())) {
+                    // Only files of the job's user can be removed. Others are not the job's.
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+    }
+
     /// Drops the last stage and prepares for the MPI programs of the next one.
     pub fn begin_stage(&mut self, job_info: &JobInfo) {
+        self.remove_shared_memory();
         let local_host = &job_info.local_host;
         (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
         self.ready.clear();
@@ -124,7 +164,7 @@ impl PmiService {
             job_info.placement.hosts.iter().map(|host| host.nodes).collect();
         let new_element = |(number, _)| {
             let facts = JobFacts {
-                space_name: format!("job_{}_{}_{number}", job_info.job_start.job, job_info.stage),
+                space_name: space_name(job_info, number),
                 size: job_info.spec().nodes(),
                 universe_size: job_info.spec().nodes(),
                 app_number: 0,
@@ -132,9 +172,10 @@ impl PmiService {
             };
             let max_fence_bytes =
                 (self.node_count * MAX_FENCE_BYTES_PER_NODE).min(MAX_HOST_FENCE_BYTES);
+            let space_name = facts.space_name.clone();
             let host = PmiHost::new(facts, self.first_node, self.node_count, max_fence_bytes);
             let sockets = (0..self.node_count).map(|_| None).collect();
-            (number, PmiElement { host, sockets })
+            (number, PmiElement { host, space_name, sockets })
         };
         self.elements = uses_pmi.map(new_element).collect();
     }
@@ -298,4 +339,23 @@ impl PmiElement {
 /// since the job has failed.
 fn exit_code_of(code: i32) -> u8 {
     ((code & 0xff) as u8).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_shared_memory_is_the_one_that_mpich_derives() {
+        // Published values of FNV-1a.
+        assert_eq!(fnv_1a(b""), 0x811c_9dc5);
+        assert_eq!(fnv_1a(b"foobar"), 0xbf9c_f968);
+        let expected = ["mpich_shm_bf9cf968_", "mpich_vci_bf9cf968_"].map(str::to_owned);
+        assert_eq!(shared_memory_prefixes("foobar"), expected);
+    }
+
+    #[test]
+    fn an_error_code_of_mpi_abort_never_becomes_success() {
+        assert_eq!([7, 0, -1, 256, 257].map(exit_code_of), [7, 1, 255, 1, 1]);
+    }
 }

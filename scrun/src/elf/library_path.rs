@@ -43,6 +43,11 @@ impl LibrarySearchPath {
         directories.into_iter().map(|directory| directory.join(name)).collect()
     }
 
+    /// The possible paths of a library that a running program loads by its name, best first.
+    pub fn loaded_by_name(&mut self, name: &[u8]) -> Vec<PathBuf> {
+        self.candidates(name, Path::new("/"), &ElfInfo::default())
+    }
+
     fn system_directories(&mut self) -> &[PathBuf] {
         let configuration = &self.configuration;
         self.system_directories.get_or_insert_with(|| {

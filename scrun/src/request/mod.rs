@@ -37,6 +37,7 @@ pub fn program_request(
     if request.uses_libscore && request.run_locally {
         trial_run::run_for_request(path, &mut request)?;
     }
+    let mpi_library = mpi_library.or_else(|| mpi::library_of_python(path, loader));
     Ok(ProgramRequest { path: path.to_path_buf(), request, mpi_library })
 }
 

@@ -77,6 +77,7 @@ pub fn headers(_args: &[String]) -> Result<(), String> {
 fn set_up(_: &mut TestSummary) -> Result<(), String> {
     setup::install_required_packages();
     setup::unpack_testbeds();
+    setup::install_mpi_libraries();
     setup::install_optional_packages();
     setup::install_rust_components();
     Ok(())

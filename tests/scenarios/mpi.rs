@@ -1,0 +1,204 @@
+//! MPI programs are started by PMI: their processes learn who they are from their shepherd, and
+//! exchange addresses through a key-value space that all hosts of the job have.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use score_tests::service::Cluster;
+use score_tests::{Outcome, TestEnv, binaries, skip};
+
+/// What the MPI library of a process says to its shepherd (PMI 1), in shell.
+const PMI_FUNCTIONS: &str = "\
+ask() { printf 'cmd=%s\\n' \"$1\" >&$PMI_FD; read -r answer <&$PMI_FD; }
+ask 'init pmi_version=1 pmi_subversion=1'
+ask get_my_kvsname; kvs=${answer##*kvsname=}; kvs=${kvs%% *}
+";
+
+/// Runs a shell script that speaks PMI, on two hosts with two nodes each.
+fn run_pmi(env: &TestEnv, script: &str) -> Outcome {
+    let text = format!("{PMI_FUNCTIONS}{script}\n").replace("$PMI_FD", "4");
+    let path = env.write_file("pmi.sh", text);
+    let line = "scrun -message=concise -group=local:2 -nodes=2x2 -mpi=mpich";
+    env.sh(&format!("{line} /bin/sh {}", path.display())).run()
+}
+
+#[test]
+fn processes_of_all_hosts_get_what_others_have_put_before_a_fence() {
+    let env = TestEnv::new();
+    let outcome = run_pmi(
+        &env,
+        "for round in 1 2; do
+            ask \"put kvsname=$kvs key=k$round-$PMI_RANK value=v$round-$PMI_RANK\"
+            ask barrier_in
+            for rank in 0 1 2 3; do
+                ask \"get kvsname=$kvs key=k$round-$rank\"
+                echo \"$PMI_RANK of $PMI_SIZE: ${answer##*value=}\"
+            done
+        done
+        ask \"get kvsname=$kvs key=PMI_process_mapping\"; echo \"$PMI_RANK: ${answer##*value=}\"
+        ask finalize",
+    );
+    let outcome = outcome.expect_code(0);
+    let mut expected: Vec<String> =
+        (0..4).map(|rank| format!("{rank}: (vector,(0,2,2))")).collect();
+    for rank in 0..4 {
+        for round in 1..3 {
+            expected.extend((0..4).map(|from| format!("{rank} of 4: v{round}-{from}")));
+        }
+    }
+    expected.sort();
+    assert_eq!(outcome.sorted_lines(), expected);
+}
+
+#[test]
+fn users_of_a_service_run_mpi_programs_on_several_hosts_at_once() {
+    let env = TestEnv::new();
+    let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let script = format!(
+        "{PMI_FUNCTIONS}
+        ask \"put kvsname=$kvs key=k$PMI_RANK value=uid-$(id -u)\"; ask barrier_in
+        ask \"get kvsname=$kvs key=k$((1 - PMI_RANK))\"; echo ${{answer##*value=}}
+        ask finalize"
+    )
+    .replace("$PMI_FD", "4");
+    let start = |uid| cluster.scrun(uid, "b", "nodes=2x1,mpi=mpich", &script).start();
+    let jobs = [1001, 1002, 1001].map(|uid| (uid, start(uid)));
+    for (uid, job) in jobs {
+        assert_eq!(job.wait().expect_code(0).text(), format!("uid-{uid}\n").repeat(2));
+    }
+}
+
+#[test]
+fn what_a_process_of_an_mpi_program_does_wrong_ends_the_job_with_its_name() {
+    for (fault, code, lines) in [
+        ("exit 3", 3, &["node 2 exited with code 3 before MPI_Finalize()"][..]),
+        ("exit 0", 1, &["node 2 exited with code 0 before MPI_Finalize()"]),
+        ("ask finalize; exit 0", 1, &["in a fence of PMI (MPI_Init()) for node 2, which has"]),
+        ("kill -9 $$", 137, &["node 2", "SIGKILL"]),
+        ("ask 'abort exitcode=7'", 7, &["node 2 called MPI_Abort(.., 7)"]),
+        ("ask 'abort exitcode=0'", 1, &["node 2 called MPI_Abort(.., 0)"]),
+        ("printf 'hello\\n' >&4", 1, &["node 2: a PMI message that begins neither"]),
+        ("ask 'no_such_command'", 1, &["node 2", "no_such_command"]),
+        ("ask 'init pmi_version=1 pmi_subversion=1'", 1, &["node 2: PMI init for the second"]),
+        ("ask finalize; ask \"put kvsname=$kvs key=a value=b\"", 1, &["'put' after finalize"]),
+        ("printf 'cmd=put%070000d' 1 >&4", 1, &["node 2", "PMI"]),
+    ] {
+        let env = TestEnv::new();
+        let script = format!("[ $PMI_RANK = 2 ] && {{ {fault}; }}; ask barrier_in; ask finalize");
+        let outcome = run_pmi(&env, &script);
+        assert_eq!(outcome.code, code, "{fault}: {outcome}");
+        let _ = outcome.assert_stderr(lines);
+    }
+}
+
+#[test]
+fn a_refused_request_is_an_error_of_that_request_alone() {
+    let env = TestEnv::new();
+    let outcome = run_pmi(
+        &env,
+        "value=$(printf '%01024d' 0); long=$value
+        ask \"put kvsname=$kvs key=long value=0$long\"; echo \"long: ${answer%%msg*}\"
+        ask 'spawn nprocs=1'; echo \"spawn: ${answer%%msg*}\"
+        key=0; while [ $key -lt 40 ]; do key=$((key + 1))
+            ask \"put kvsname=$kvs key=$PMI_RANK-$key value=$value\"
+        done; echo \"full: ${answer##*put_result }\"
+        ask barrier_in; ask finalize; echo \"end: $answer\"",
+    );
+    let text = outcome.expect_code(0).text();
+    assert_eq!(text.matches("long: cmd=put_result rc=-1").count(), 4, "{text}");
+    assert_eq!(text.matches("put\\ at\\ most").count(), 4, "{text}");
+    assert_eq!(text.matches("end: cmd=finalize_ack").count(), 4, "{text}");
+}
+
+#[test]
+fn no_process_inherits_the_variables_of_another_launcher() {
+    let env = TestEnv::new();
+    let line = "PMI_RANK=9 PMI_FD=0 PMI_PORT=x PMI_ID=1 scrun -nodes=2 -mpi=none \
+                /bin/sh -c 'echo ${PMI_RANK-none} ${PMI_FD-none} ${PMI_PORT-none} ${PMI_ID-none}'";
+    let outcome = env.sh(line).run().expect_code(0);
+    assert_eq!(outcome.text(), "none none none none\n".repeat(2));
+}
+
+#[test]
+fn a_program_that_needs_open_mpi_runs_with_a_warning() {
+    let env = TestEnv::new();
+    let compile = |name: &str, text: &str, options: &[&str]| {
+        let source = env.write_file(&format!("{name}.c"), text);
+        let mut gcc = Command::new("gcc");
+        gcc.arg(source).args(options).args(["-o", name]).current_dir(env.dir());
+        assert!(gcc.status().unwrap().success());
+    };
+    let options = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.40"];
+    compile("libmpi.so.40", "int inner(void) { return 0; }", &options);
+    let main = "int inner(void); int main(void) { return inner(); }";
+    compile("program", main, &["libmpi.so.40", "-Wl,-rpath,$ORIGIN"]);
+    let program = env.dir().join("program");
+    let outcome = env.scrun(&["-nodes=2", program.to_str().unwrap()]).run().expect_code(0);
+    let _ = outcome.assert_stderr(&["needs Open MPI (libmpi.so.40)", "mpiexec"]);
+}
+
+/// MPICH of PyPI, which `cargo xtask test` installs below the target folder.
+fn mpich(test: &str) -> Option<PathBuf> {
+    let folder = binaries::folder().parent().unwrap().join("mpich");
+    let is_complete = folder.join(".complete").exists();
+    if !is_complete {
+        skip(test, "MPICH of PyPI is not installed below the target folder");
+    }
+    is_complete.then_some(folder)
+}
+
+const RING: &str = "\
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    int rank, size, got, sum;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Sendrecv(&rank, 1, MPI_INT, (rank + 1) % size, 7, &got, 1, MPI_INT,
+                 (rank + size - 1) % size, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    if (argc > 1 && rank == size - 1) exit(atoi(argv[1]));
+    if (argc > 2) MPI_Abort(MPI_COMM_WORLD, 9);
+    printf(\"%d of %d: %d %d\\n\", rank, size, got, sum);
+    MPI_Finalize();
+    return 0;
+}
+";
+
+#[test]
+fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
+    let Some(mpich) = mpich("mpich_programs") else { return };
+    let env = TestEnv::new();
+    env.write_file("ring.c", RING);
+    let mut mpicc = Command::new(mpich.join("bin/mpicc"));
+    mpicc.args(["ring.c", "-o", "ring"]).current_dir(env.dir());
+    assert!(mpicc.status().unwrap().success());
+    let ring = env.dir().join("ring");
+    let expected: Vec<String> =
+        (0..4).map(|rank| format!("{rank} of 4: {} 6", (rank + 3) % 4)).collect();
+    for options in ["-nodes=4", "-group=local:2 -nodes=2x2"] {
+        let outcome = env.sh(&format!("scrun {options} {}", ring.display())).run();
+        let outcome = outcome.assert_stderr(&["not PM yet"]).expect_code(0);
+        assert_eq!(outcome.sorted_lines(), expected, "{options}");
+    }
+    let outcome = env.sh(&format!("scrun -nodes=3 {} 5", ring.display())).run().expect_code(5);
+    let _ = outcome.assert_stderr(&["node 2 exited with code 5 before MPI_Finalize()"]);
+    // A command that never calls MPI_Init.
+    let outcome = env.sh("scrun -nodes=2 -mpi=mpich /bin/echo hello").run().expect_code(0);
+    assert_eq!(outcome.text(), "hello\nhello\n");
+}
+
+#[test]
+fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
+    let Some(mpich) = mpich("mpi4py_programs") else { return };
+    let env = TestEnv::new();
+    let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\nprint(c.rank, c.allreduce(c.rank))\n";
+    env.write_file("prog.py", text);
+    let path = format!("{}/bin", mpich.display());
+    let line =
+        format!("cd {}; PATH={path}:$PATH; scrun -nodes=3 python3 prog.py", env.dir().display());
+    let outcome = env.sh(&line).run().expect_code(0);
+    assert_eq!(outcome.sorted_lines(), ["0 3", "1 3", "2 3"]);
+}
