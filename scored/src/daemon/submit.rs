@@ -30,7 +30,7 @@ const USER_TURN_WINDOW_RANGE: [Duration; 2] =
 
 /// Charged in addition for each turn in which messages were received: the daemon was woken for
 /// them, and has interrupted another process. Its own clock does not see most of that.
-const WAKE_UP_COST: Duration = Duration::from_micros(20);
+const WAKE_UP_LATENCY: Duration = Duration::from_micros(20);
 
 /// What was received from a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Daemon {
     /// Divides the time of a turn in which there were messages among those who have sent them. Not
     /// the time that it takes because there are very many sessions, which may be of others.
     fn charge_turn(&mut self, uids: impl ExactSizeIterator<Item = u32>) {
-        let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]) + WAKE_UP_COST;
+        let charged_overhead = self.turn_overhead.min(USER_TURN_WINDOW_RANGE[0]) + WAKE_UP_LATENCY;
         let Some(share) = charged_overhead.checked_div(uids.len() as u32) else { return };
         uids.for_each(|uid| self.usage.charge_time(uid, share));
     }

@@ -41,11 +41,11 @@ const BUSY_EVICTION_GRACE: Duration = Duration::from_secs(2);
 /// Clients that are dropped in one turn of the loop to make room, at most: other work goes on, and
 /// if few clients wait, few are dropped for them.
 const MAX_EVICTED_PER_TICK: usize = 128;
-/// One user may have this part of the clients without login. Further ones are refused at once, which
-/// costs little: other users need not wait until room is made.
+/// One user may have this part of the clients without login. Further ones are refused at once,
+/// which costs little: other users need not wait until room is made.
 const MAX_UNAUTHENTICATED_SHARE: usize = 4;
-/// How often the clients without login of each user are counted. In one interval a user may exceed the
-/// share by the clients that are accepted in it.
+/// How often the clients without login of each user are counted. In one interval a user may exceed
+/// the share by the clients that are accepted in it.
 const CROWDING_COUNT_INTERVAL: Duration = Duration::from_millis(10);
 /// How much longer than accepts for users without time the pauses after them are: such clients get
 /// a quarter of the daemon's processor, which is also what they take from jobs on that processor.
