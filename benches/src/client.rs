@@ -120,6 +120,7 @@ pub fn system_program(words: &[&str]) -> ElementSpec {
         input: Input::Default,
         output: Output::Default,
         kind: ProgramKind::System { per_host: false },
+        uses_openmp: false,
         digest: None,
     }
 }

@@ -22,6 +22,7 @@ fn job_of_commands(shape: &[usize], kind: ProgramKind, independent_nodes: bool) 
         input: Input::Default,
         output: Output::Default,
         kind,
+        uses_openmp: false,
         digest: None,
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };

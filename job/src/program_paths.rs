@@ -74,6 +74,7 @@ mod tests {
             input: Input::Default,
             output: Output::Default,
             kind: ProgramKind::Plain,
+            uses_openmp: false,
             digest: hash.map(|byte| FileDigest { hash: [byte; 32], size: 1 }),
         }
     }

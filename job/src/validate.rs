@@ -208,6 +208,7 @@ mod tests {
             input: Input::Default,
             output: Output::Default,
             kind: ProgramKind::Plain,
+            uses_openmp: false,
             digest: None,
         };
         JobSpec {

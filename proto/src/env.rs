@@ -35,6 +35,9 @@ pub const PMI_SIZE_ENV: &str = "PMI_SIZE";
 pub const PMI_ENV: [&str; 6] =
     [PMI_FD_ENV, PMI_RANK_ENV, PMI_SIZE_ENV, "PMI_PORT", "PMI_ID", "PMI_SPAWNED"];
 
+/// The number of threads of a program of OpenMP.
+pub const OMP_THREADS_ENV: &str = "OMP_NUM_THREADS";
+
 /// The job's directory on this host, which holds files without `/` in their names.
 pub const JOB_DIR_ENV: &str = "SCORE_JOB_DIR";
 

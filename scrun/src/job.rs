@@ -62,10 +62,10 @@ fn element_spec(
     let args_from = |skip: usize| -> Vec<OsBytes> {
         element.words[skip..].iter().map(|word| OsBytes(word.text.clone())).collect()
     };
-    let (path, args, kind) = match program {
+    let (path, args, kind, uses_openmp) = match program {
         Program::System { per_host, skip } => {
             let args = args_from(skip);
-            (args[0].clone(), args, ProgramKind::System { per_host })
+            (args[0].clone(), args, ProgramKind::System { per_host }, false)
         }
         Program::File(path) => {
             let existing = requests.iter().find(|request| request.path == path).cloned();
@@ -77,12 +77,13 @@ fn element_spec(
                 true => ProgramKind::Score,
                 false => mpi::program_kind(options, found.mpi_library),
             };
+            let uses_openmp = found.uses_openmp;
             requests.push(found);
-            (OsBytes(path.into_os_string().into_vec()), args_from(0), kind)
+            (OsBytes(path.into_os_string().into_vec()), args_from(0), kind, uses_openmp)
         }
     };
     let (input, output) = (element.input.clone(), element.output.clone());
-    Ok(ElementSpec { path, args, input, output, kind, digest: None })
+    Ok(ElementSpec { path, args, input, output, kind, uses_openmp, digest: None })
 }
 
 /// The job for scored.

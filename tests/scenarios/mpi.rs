@@ -191,6 +191,29 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
 }
 
 #[test]
+fn a_program_of_openmp_has_as_many_threads_as_its_share_of_the_processors() {
+    let env = TestEnv::new();
+    let text = "#include <omp.h>\n#include <stdio.h>\n\
+                int main(void) { printf(\"%d\\n\", omp_get_max_threads()); return 0; }\n";
+    let source = env.write_file("threads.c", text);
+    let mut gcc = Command::new("gcc");
+    gcc.arg(source).args(["-fopenmp", "-o", "threads"]).current_dir(env.dir());
+    assert!(gcc.status().unwrap().success());
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let program = env.dir().join("threads").display().to_string();
+    for (variable, nodes, threads) in [
+        ("", 1, processors),
+        ("", 2, (processors / 2).max(1)),
+        ("", 3, (processors / 3).max(1)),
+        ("OMP_NUM_THREADS=5", 2, 5),
+    ] {
+        let outcome = env.sh(&format!("{variable} scrun -nodes={nodes} {program}")).run();
+        let expected = format!("{threads}\n").repeat(nodes);
+        assert_eq!(outcome.expect_code(0).text(), expected, "{variable} {nodes}");
+    }
+}
+
+#[test]
 fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
     let Some(mpich) = mpich("mpi4py_programs") else { return };
     let env = TestEnv::new();

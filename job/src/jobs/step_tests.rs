@@ -62,6 +62,7 @@ fn new_job(job: JobId, hosts: &[u32]) -> NewJob {
         input: StdinSource::Default,
         output: Output::Default,
         kind: ProgramKind::Plain,
+        uses_openmp: false,
         digest: None,
     };
     let host_spec = |host: &u32| HostSpec { name: format!("h{host}"), ..HostSpec::local(1) };

@@ -147,6 +147,8 @@ pub struct ElementSpec {
     pub output: Output,
     /// What kind of program it is.
     pub kind: ProgramKind,
+    /// It runs threads of OpenMP, as far as its libraries tell.
+    pub uses_openmp: bool,
     /// The digest of the file at `path`, if the file has to be copied: for jobs of several hosts.
     pub digest: Option<FileDigest>,
 }

@@ -1,8 +1,9 @@
-//! Binding of processes to processors. In multi-user mode, a running job has all processors of a
-//! host. If it has one process per processor, each process is bound to one of them: no other job
-//! runs there in its slice. Unbound processes that resume after a stop are placed by the kernel
-//! according to the load of that moment. It may put two on one processor and needs a tick or more
-//! to correct that.
+//! The share of each process in the processors of its host: threads of OpenMP, and binding. In
+//! multi-user mode, a running job has all processors of a host. If it has one process per
+//! processor, each process is bound to one of them: no other job runs there in its slice. Processes
+//! of a program of OpenMP are bound to equal blocks of processors. Unbound processes that resume
+//! after a stop are placed by the kernel according to the load of that moment. It may put two on
+//! one processor and needs a tick or more to correct that.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -11,8 +12,15 @@ use score_proto::message::{JobSpec, ProgramKind};
 /// The option by which a user disables the binding.
 const NOBIND_OPTION: &str = "nobind";
 
-/// The processor of each process of a stage on this host, which has `nodes` nodes of the job. Empty
-/// if the processes are not bound.
+/// The number of threads that a process of a stage runs without crowding others: the processors of
+/// this host by the processes of the stage on it, at least 1.
+pub fn threads_per_process(spec: &JobSpec, stage: usize, nodes: u32) -> usize {
+    let processes = spec.stages[stage].elements.len() * nodes as usize;
+    (super::cpu_count() / processes.max(1)).max(1)
+}
+
+/// The processors of each process of a stage on this host, which has `nodes` nodes of the job.
+/// Empty if the processes are not bound.
 pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
     let [element] = &spec.stages[stage].elements[..] else { return Vec::new() };
     let is_one_per_node = element.kind != ProgramKind::System { per_host: true };
@@ -20,39 +28,57 @@ pub fn stage_cpu_sets(spec: &JobSpec, stage: usize, nodes: u32) -> Vec<CpuSet> {
         return Vec::new();
     }
     let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
-    one_cpu_each(&allowed, nodes)
+    equal_blocks(&allowed, nodes, element.uses_openmp)
 }
 
-/// Sets of one processor each, if there are as many processors as nodes and more than one.
-fn one_cpu_each(allowed: &CpuSet, nodes: u32) -> Vec<CpuSet> {
-    let cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-    let single_cpu = |cpu: usize| {
+/// Sets of as many consecutive processors each, one for each node, if there are at least two nodes.
+/// Sets of several processors only for threads.
+fn equal_blocks(allowed: &CpuSet, nodes: u32, has_threads: bool) -> Vec<CpuSet> {
+    let is_allowed = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
+    let cpus: Vec<usize> = (0..CpuSet::count()).filter(is_allowed).collect();
+    let block_len = cpus.len() / (nodes as usize).max(1);
+    let fits = cpus.len() == nodes as usize || has_threads && block_len > 0;
+    if nodes < 2 || !fits {
+        return Vec::new();
+    }
+    let block = |cpus: &[usize]| {
         let mut set = CpuSet::new();
-        set.set(cpu).ok().map(|()| set)
+        // The numbers are from such a set.
+        cpus.iter().for_each(|cpu| _ = set.set(*cpu));
+        set
     };
-    let sets: Vec<CpuSet> = cpus.filter_map(single_cpu).collect();
-    if sets.len() > 1 && sets.len() == nodes as usize { sets } else { Vec::new() }
+    cpus.chunks_exact(block_len).take(nodes as usize).map(block).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn set(cpus: &[usize]) -> CpuSet {
+        let mut set = CpuSet::new();
+        cpus.iter().for_each(|cpu| set.set(*cpu).unwrap());
+        set
+    }
+
     #[test]
     fn each_process_is_bound_to_one_processor_if_there_is_one_for_each() {
-        let mut allowed = CpuSet::new();
-        [1, 4, 5].into_iter().for_each(|cpu| allowed.set(cpu).unwrap());
-        let sets = one_cpu_each(&allowed, 3);
-        for (set, cpu) in sets.iter().zip([1, 4, 5]) {
-            assert!(
-                (0..CpuSet::count())
-                    .all(|other_cpu| set.is_set(other_cpu).unwrap() == (other_cpu == cpu))
-            );
-        }
-        assert_eq!(sets.len(), 3);
-        assert!(one_cpu_each(&allowed, 2).is_empty() && one_cpu_each(&allowed, 4).is_empty());
-        let mut single = CpuSet::new();
-        single.set(0).unwrap();
-        assert!(one_cpu_each(&single, 1).is_empty());
+        let allowed = set(&[1, 4, 5]);
+        assert_eq!(equal_blocks(&allowed, 3, false), [1, 4, 5].map(|cpu| set(&[cpu])));
+        assert_eq!(equal_blocks(&allowed, 2, false), []);
+        assert_eq!(equal_blocks(&allowed, 4, false), []);
+        assert_eq!(equal_blocks(&set(&[0]), 1, false), []);
+        assert_eq!(equal_blocks(&allowed, 0, false), []);
+    }
+
+    #[test]
+    fn processes_with_threads_are_bound_to_blocks_of_the_same_size() {
+        let allowed = set(&[0, 1, 2, 3, 6, 7, 8]);
+        let blocks = [set(&[0, 1, 2]), set(&[3, 6, 7])];
+        assert_eq!(equal_blocks(&allowed, 2, true), blocks);
+        assert_eq!(equal_blocks(&allowed, 7, true), equal_blocks(&allowed, 7, false));
+        assert_eq!(equal_blocks(&allowed, 4, true).len(), 4);
+        assert_eq!(equal_blocks(&allowed, 8, true), []);
+        assert_eq!(equal_blocks(&allowed, 1, true), []);
+        assert_eq!(equal_blocks(&allowed, 0, true), []);
     }
 }

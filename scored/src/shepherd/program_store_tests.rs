@@ -52,6 +52,7 @@ fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
         input: Input::Default,
         output: Output::Default,
         kind: ProgramKind::Plain,
+        uses_openmp: false,
         digest: Some(*content),
     };
     JobSpec {

@@ -352,6 +352,11 @@ impl SpawnPlan {
             format!("{}={}", env::NUM_HOST_ENV, job.placement.hosts.len()).into_bytes(),
             format!("{}={}", env::NUM_NODE_ENV, spec.nodes()).into_bytes(),
         ];
+        let has_thread_count = environment_value(&spec.environment, env::OMP_THREADS_ENV).is_some();
+        if element.uses_openmp && !has_thread_count {
+            let count = cpu_binding::threads_per_process(spec, job.stage, job.local_host.nodes);
+            job_environment.push(format!("{}={count}", env::OMP_THREADS_ENV).into_bytes());
+        }
         if in_job_dir {
             job_environment.push([b"PWD=", job_dir].concat());
             job_environment.push([b"OLDPWD=", spec.directory.0.as_slice()].concat());

@@ -36,6 +36,7 @@ pub fn element(kind: ProgramKind, words: &[&str]) -> ElementSpec {
         input: Input::Default,
         output: Output::Default,
         kind,
+        uses_openmp: false,
         digest: None,
     }
 }

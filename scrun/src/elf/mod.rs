@@ -46,7 +46,13 @@ pub struct ProgramNeeds {
     pub request: Request,
     /// The MPI library among them, if there is one.
     pub mpi_library: Option<MpiLibrary>,
+    /// Whether there is a library of OpenMP among them.
+    pub uses_openmp: bool,
 }
+
+/// The libraries of OpenMP: of GCC, of LLVM and of Intel.
+const OPENMP_LIBRARIES: [&[u8]; 4] =
+    [b"libgomp.so.1", b"libomp.so.5", b"libomp.so", b"libiomp5.so"];
 
 /// What the program at `path` and the libraries that it needs ask for.
 ///
@@ -57,6 +63,7 @@ pub fn needs_of(
     loader: &mut LibrarySearchPath,
 ) -> Result<ProgramNeeds, ProgramNoteError> {
     let (mut request, mut mpi_library) = (Request::default(), None);
+    let mut uses_openmp = false;
     let mut seen = HashSet::new();
     let Some((program, identity)) = load(path) else { return Ok(ProgramNeeds::default()) };
     seen.insert(identity);
@@ -69,6 +76,7 @@ pub fn needs_of(
             if names.len() >= MAX_LIBRARIES || !names.insert(name.clone()) {
                 continue;
             }
+            uses_openmp |= OPENMP_LIBRARIES.contains(&name.as_slice());
             mpi_library = mpi_library.or_else(|| MpiLibrary::of_needed(name));
             let found =
                 loader.candidates(name, &needed_by, &info).into_iter().find_map(|candidate| {
@@ -82,7 +90,7 @@ pub fn needs_of(
             }
         }
     }
-    Ok(ProgramNeeds { request, mpi_library })
+    Ok(ProgramNeeds { request, mpi_library, uses_openmp })
 }
 
 fn apply(

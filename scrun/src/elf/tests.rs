@@ -147,8 +147,15 @@ fn a_needed_mpi_library_is_found_through_another_one() {
     let mut loader = LibrarySearchPath::new(scratch.path("").into(), "/etc/ld.so.conf".into());
     let needs = needs_of(&program, &mut loader).unwrap();
     assert_eq!(needs.mpi_library, Some(MpiLibrary::Mpich));
+    assert!(!needs.uses_openmp);
     let plain = needs_of(&scratch.compile("plain", MAIN, &[]), &mut loader).unwrap();
     assert_eq!(plain.mpi_library, None);
+    let threads = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n";
+    assert!(
+        needs_of(&scratch.compile("threads", threads, &["-fopenmp"]), &mut loader)
+            .unwrap()
+            .uses_openmp
+    );
 }
 
 #[test]

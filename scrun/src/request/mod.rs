@@ -21,6 +21,8 @@ pub struct ProgramRequest {
     pub request: Request,
     /// The MPI library that it needs, if any.
     pub mpi_library: Option<MpiLibrary>,
+    /// Whether it needs a library of OpenMP.
+    pub uses_openmp: bool,
 }
 
 /// Reads the resource request of a program. Runs the program on this host if its note requires it
@@ -32,13 +34,13 @@ pub fn program_request(
     path: &Path,
     loader: &mut LibrarySearchPath,
 ) -> Result<ProgramRequest, StartError> {
-    let ProgramNeeds { mut request, mpi_library } = elf::needs_of(path, loader)
+    let ProgramNeeds { mut request, mpi_library, uses_openmp } = elf::needs_of(path, loader)
         .map_err(|error| StartError::plain(EXIT_USAGE, error.to_string()))?;
     if request.uses_libscore && request.run_locally {
         trial_run::run_for_request(path, &mut request)?;
     }
     let mpi_library = mpi_library.or_else(|| mpi::library_of_python(path, loader));
-    Ok(ProgramRequest { path: path.to_path_buf(), request, mpi_library })
+    Ok(ProgramRequest { path: path.to_path_buf(), request, mpi_library, uses_openmp })
 }
 
 /// The combination of all requests.
@@ -75,7 +77,7 @@ pub fn check(
     options: &ScrunOptions,
     report: &mut dyn FnMut(Level, &str),
 ) -> Result<(), StartError> {
-    for ProgramRequest { path, request, mpi_library } in programs {
+    for ProgramRequest { path, request, mpi_library, .. } in programs {
         let name = printable(path.as_os_str());
         if !request.uses_libscore
             && let Some((level, text)) = mpi::notice(options, &name, *mpi_library)

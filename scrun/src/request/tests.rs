@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 fn program_asking(path: &str, change: impl Fn(&mut Request)) -> ProgramRequest {
     let mut request = Request { uses_libscore: true, ..Request::default() };
     change(&mut request);
-    ProgramRequest { path: path.into(), request, mpi_library: None }
+    ProgramRequest { path: path.into(), request, mpi_library: None, uses_openmp: false }
 }
 
 fn options(line: &str) -> ScrunOptions {

@@ -69,6 +69,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         input: Input::Default,
         output: Output::Default,
         kind: ProgramKind::System { per_host: false },
+        uses_openmp: false,
         digest: None,
     };
     let mut elements = vec![shell];
@@ -102,6 +103,7 @@ fn scatter() -> ElementSpec {
         input: Input::Default,
         output: Output::Default,
         kind: ProgramKind::Score,
+        uses_openmp: false,
         digest: None,
     }
 }

@@ -43,6 +43,7 @@ fn spec(stages: &[usize], hosts: usize) -> JobSpec {
         input: StandardInput::Default,
         output: Output::Default,
         kind: ProgramKind::Plain,
+        uses_openmp: false,
         digest: None,
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
