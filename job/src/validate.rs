@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 
 use score_proto::MAX_NODES;
-use score_proto::message::{Input, JobSpec, Output};
+use score_proto::message::{Input, JobSpec, Output, ProgramKind, StageSpec};
 use score_proto::network::MAX_SETS;
 
 use super::limits::JobLimits;
 use super::program_paths;
 
-/// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's.
+/// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's. An MPI
+/// program has a PMI socket in addition.
 const DESCRIPTORS_PER_PROCESS: u64 = 4;
 /// Descriptors that it needs in addition.
 const BASE_DESCRIPTORS: u64 = 64;
@@ -162,9 +163,12 @@ fn check_strings(spec: &JobSpec) -> Result<(), String> {
 /// # Errors
 /// One line with the required and the available amount.
 pub fn check_limits(spec: &JobSpec, nodes: u32, host_limits: &HostLimits) -> Result<(), String> {
-    let max_elements =
-        spec.stages.iter().map(|stage| stage.elements.len() as u64).max().unwrap_or(0);
-    let processes = max_elements * u64::from(nodes);
+    let elements_of = |stage: &StageSpec| stage.elements.len() as u64;
+    let mpi_elements_of = |stage: &StageSpec| {
+        stage.elements.iter().filter(|element| element.kind == ProgramKind::Mpi).count() as u64
+    };
+    let processes = spec.stages.iter().map(elements_of).max().unwrap_or(0) * u64::from(nodes);
+    let pmi_sockets = spec.stages.iter().map(mpi_elements_of).max().unwrap_or(0) * u64::from(nodes);
     if processes > host_limits.processes {
         return Err(format!(
             "{processes} processes are needed at once, and this machine allows {} (RLIMIT_NPROC, \
@@ -172,7 +176,7 @@ pub fn check_limits(spec: &JobSpec, nodes: u32, host_limits: &HostLimits) -> Res
             host_limits.processes
         ));
     }
-    let descriptors = processes * DESCRIPTORS_PER_PROCESS + BASE_DESCRIPTORS;
+    let descriptors = processes * DESCRIPTORS_PER_PROCESS + pmi_sockets + BASE_DESCRIPTORS;
     if descriptors > host_limits.descriptors {
         return Err(format!(
             "{descriptors} descriptors are needed for {processes} processes, and this machine \
@@ -195,7 +199,7 @@ pub fn check_limits(spec: &JobSpec, nodes: u32, host_limits: &HostLimits) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::message::{ElementSpec, FileName, HostSpec, OsBytes, ProgramKind, StageSpec};
+    use score_proto::message::{ElementSpec, FileDigest, FileName, HostSpec, OsBytes};
 
     const LARGE_HOST: HostLimits =
         HostLimits { processes: 1000, descriptors: 20_000, memory: 1 << 40 };
@@ -238,6 +242,32 @@ mod tests {
         let text =
             check_limits_of(&job(8, 1), &HostLimits { memory: 1 << 20, ..LARGE_HOST }).unwrap_err();
         assert!(text.contains("2 MiB") && text.contains("1 MiB are available"), "{text}");
+    }
+
+    #[test]
+    fn a_process_of_mpi_needs_another_descriptor() {
+        let mut spec = job(10, 1);
+        spec.stages[0].elements[0].kind = ProgramKind::Mpi;
+        let limits = |descriptors| HostLimits { descriptors, ..LARGE_HOST };
+        let text = check_limits_of(&spec, &limits(113)).unwrap_err();
+        assert!(text.contains("114 descriptors"), "{text}");
+        assert_eq!(check_limits_of(&spec, &limits(114)), Ok(()));
+    }
+
+    #[test]
+    fn the_largest_numbers_that_are_possible_are_accepted() {
+        let networks = |count| JobSpec { networks: vec!["net".to_owned(); count], ..job(1, 1) };
+        assert_eq!(check(&networks(MAX_SETS)), Ok(()));
+        assert!(error_of(&networks(MAX_SETS + 1)).contains("network sets"));
+        let sent = |count: usize| {
+            let mut spec = job(1, count);
+            for (number, element) in spec.stages[0].elements.iter_mut().enumerate() {
+                element.digest = Some(FileDigest { hash: [number as u8; 32], size: 1 });
+            }
+            spec
+        };
+        assert_eq!(check(&sent(MAX_SENT_PROGRAMS)), Ok(()));
+        assert!(error_of(&sent(MAX_SENT_PROGRAMS + 1)).contains("65 programs"));
     }
 
     #[test]
