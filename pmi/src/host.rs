@@ -351,11 +351,14 @@ impl PmiHost {
         let rank = u64::from(self.first_rank) + process as u64;
         let [size, app_number] = [facts.size, facts.app_number].map(|number| number.to_string());
         let fields = [
+            // The client of Slurm wants the version and words for truth values.
+            ("pmi-version", "2".to_owned()),
+            ("pmi-subversion", "0".to_owned()),
             ("rank", rank.to_string()),
             ("size", size),
             ("appnum", app_number),
             ("debugged", "FALSE".to_owned()),
-            ("pmiverbose", "0".to_owned()),
+            ("pmiverbose", "FALSE".to_owned()),
         ];
         let fields = fields.each_ref().map(|(name, value)| (*name, value.as_str()));
         self.answerer(process).done(["", "fullinit-response"], &fields)

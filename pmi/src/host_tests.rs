@@ -83,7 +83,8 @@ fn a_process_of_version_2_is_told_its_rank() {
     for (question, answer) in [
         (
             "cmd=fullinit;pmirank=5;thrid=0x7;",
-            "cmd=fullinit-response;thrid=0x7;rank=5;size=6;appnum=0;debugged=FALSE;pmiverbose=0;rc=0;",
+            "cmd=fullinit-response;thrid=0x7;pmi-version=2;pmi-subversion=0;rank=5;size=6;appnum=0;\
+             debugged=FALSE;pmiverbose=FALSE;rc=0;",
         ),
         ("cmd=job-getid;", "cmd=job-getid-response;jobid=kvs_7;rc=0;"),
         (

@@ -24,8 +24,8 @@ pub enum PutError {
     /// The value is longer than [`MAX_VALUE_LEN`].
     #[error("a value has at most {MAX_VALUE_LEN} bytes")]
     Value,
-    /// A line of version 1 or a field of version 2 would end in it.
-    #[error("keys and values contain neither ';' nor line ends")]
+    /// A line of version 1 would end in it, or a string of C.
+    #[error("keys and values contain neither line ends nor NUL")]
     Character,
     /// The key has a value.
     #[error("the key has a value")]
@@ -135,7 +135,7 @@ pub(crate) fn check(key: &str, value: &str) -> Result<(), PutError> {
     if value.len() > MAX_VALUE_LEN {
         return Err(PutError::Value);
     }
-    let ends_field = |letter| matches!(letter, ';' | '\n' | '\r' | '\0');
+    let ends_field = |letter| matches!(letter, '\n' | '\r' | '\0');
     if key.contains(ends_field) || value.contains(ends_field) {
         return Err(PutError::Character);
     }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(space.put("", "x"), Err(PutError::Key));
         assert_eq!(space.put(&(key + "k"), "x"), Err(PutError::Key));
         assert_eq!(space.put("x", &(value + "v")), Err(PutError::Value));
-        for text in ["a;b", "a\nb", "a\0"] {
+        for text in ["a\rb", "a\nb", "a\0"] {
             assert_eq!(space.put(text, "x"), Err(PutError::Character));
             assert_eq!(space.put("x", text), Err(PutError::Character));
         }

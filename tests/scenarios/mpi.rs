@@ -190,6 +190,60 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     assert_eq!(outcome.text(), "hello\nhello\n");
 }
 
+const PMI_2: &str = "\
+#include <slurm/pmi2.h>
+#include <stdio.h>
+#include <string.h>
+static void check(const char *call, int error) { if (error) printf(\"%s: %d\\n\", call, error); }
+int main(void) {
+    int spawned, size, rank, app, len, found;
+    char job[256], key[64], value[1100], mapping[1100];
+    check(\"init\", PMI2_Init(&spawned, &size, &rank, &app));
+    check(\"job\", PMI2_Job_GetId(job, sizeof job));
+    sprintf(key, \"k%d\", rank);
+    sprintf(value, \"v;%d=a b;\", rank);
+    check(\"put\", PMI2_KVS_Put(key, value));
+    check(\"fence\", PMI2_KVS_Fence());
+    sprintf(key, \"k%d\", (rank + 1) % size);
+    check(\"get\", PMI2_KVS_Get(job, PMI2_ID_NULL, key, value, sizeof value, &len));
+    check(\"attribute\",
+          PMI2_Info_GetJobAttr(\"PMI_process_mapping\", mapping, sizeof mapping, &found));
+    printf(\"%d of %d: %s %s\\n\", rank, size, value, mapping);
+    if (rank % 2 == 0) check(\"put attribute\", PMI2_Info_PutNodeAttr(\"attr\", key));
+    check(\"node attribute\", PMI2_Info_GetNodeAttr(\"attr\", value, sizeof value, &found, 1));
+    printf(\"%d has %s\\n\", rank, value);
+    check(\"finalize\", PMI2_Finalize());
+    return 0;
+}
+";
+
+#[test]
+fn the_pmi_2_library_of_slurm_finds_what_it_expects() {
+    let env = TestEnv::new();
+    let packages = binaries::folder().parent().unwrap().join("testbeds/usr");
+    let folders = [packages, PathBuf::from("/usr")];
+    let has_header = |folder: &&PathBuf| folder.join("include/slurm/pmi2.h").exists();
+    let Some(folder) = folders.iter().find(has_header) else {
+        return skip("pmi_2_library", "libpmi2-0-dev is neither installed nor unpacked");
+    };
+    let library_folder = format!("{}/lib/{}-linux-gnu", folder.display(), std::env::consts::ARCH);
+    let source = env.write_file("pmi2.c", PMI_2);
+    let mut gcc = Command::new("gcc");
+    gcc.arg(source).arg(format!("-I{}/include", folder.display()));
+    gcc.args([&format!("-L{library_folder}"), &format!("-Wl,-rpath,{library_folder}")]);
+    gcc.args(["-l:libpmi2.so.0", "-Wl,--allow-shlib-undefined", "-o", "pmi2"]);
+    assert!(gcc.current_dir(env.dir()).status().unwrap().success());
+    let program = env.dir().join("pmi2");
+    let options = "-message=concise -group=local:2 -nodes=2x2 -mpi=mpich";
+    let outcome = env.sh(&format!("scrun {options} {}", program.display())).run().expect_code(0);
+    let expected = (0..4).flat_map(|rank| {
+        let next = (rank + 1) % 4;
+        let attribute = rank / 2 * 2 + 1;
+        [format!("{rank} has k{attribute}"), format!("{rank} of 4: v;{next}=a b; (vector,(0,2,2))")]
+    });
+    assert_eq!(outcome.sorted_lines(), expected.collect::<Vec<_>>());
+}
+
 #[test]
 fn a_program_of_openmp_has_as_many_threads_as_its_share_of_the_processors() {
     let env = TestEnv::new();

@@ -127,7 +127,7 @@ fn install_packages(prefix: &[&str], packages: &[&str]) -> bool {
     run_apt_get(prefix, &args) && missing_packages().is_empty()
 }
 
-/// Daemons that tests run in a private network and folder. Installing them would start services on
+/// Daemons that tests run in a private network and folder, and a library that tests link. Installing them would start services on
 /// this machine, so their packages are only unpacked below the target folder.
 const TESTBEDS: &[(&[&str], &[&str])] = &[
     (&["sshd"], &["openssh-server", "libwrap0"]),
@@ -145,6 +145,7 @@ const TESTBEDS: &[(&[&str], &[&str])] = &[
             "libreadline8",
         ],
     ),
+    (&["/usr/include/slurm/pmi2.h"], &["libpmi2-0-dev", "libpmi2-0"]),
     (
         &["sge_qmaster", "sge_execd"],
         &[
