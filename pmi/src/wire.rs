@@ -1,7 +1,8 @@
 //! Messages on the socket between a process and its launcher. Version 1 has lines of `name=value`
 //! words: `cmd=put kvsname=k key=a value=b\n`. Only `spawn` has several lines. Version 2 has six
 //! characters with the length of the rest, and ends each field with a semicolon:
-//! `    20cmd=kvs-put;key=a;...`; two semicolons stand for one in a value. A client of version 2 sends its first message in version 1.
+//! `    20cmd=kvs-put;key=a;...`; two semicolons stand for one in a value. A client of version 2
+//! sends its first message in version 1.
 
 use std::fmt::Write;
 

@@ -127,8 +127,9 @@ fn install_packages(prefix: &[&str], packages: &[&str]) -> bool {
     run_apt_get(prefix, &args) && missing_packages().is_empty()
 }
 
-/// Daemons that tests run in a private network and folder, and a library that tests link. Installing them would start services on
-/// this machine, so their packages are only unpacked below the target folder.
+/// Daemons that tests run in a private network and folder, and a library that tests link.
+/// Installing them would start services on this machine, so their packages are only unpacked below
+/// the target folder.
 const TESTBEDS: &[(&[&str], &[&str])] = &[
     (&["sshd"], &["openssh-server", "libwrap0"]),
     (
