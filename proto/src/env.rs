@@ -35,6 +35,8 @@ pub const PMI_SIZE_ENV: &str = "PMI_SIZE";
 pub const PMI_ENV: [&str; 6] =
     [PMI_FD_ENV, PMI_RANK_ENV, PMI_SIZE_ENV, "PMI_PORT", "PMI_ID", "PMI_SPAWNED"];
 
+/// The folders in which the dynamic loader searches libraries first.
+pub const LIBRARY_PATH_ENV: &str = "LD_LIBRARY_PATH";
 /// The number of threads of a program of OpenMP.
 pub const OMP_THREADS_ENV: &str = "OMP_NUM_THREADS";
 

@@ -22,7 +22,8 @@ pub enum MpiLibrary {
 /// The value of the option `mpi`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MpiOption {
-    /// Whatever the program and its libraries need.
+    /// Whatever the program and its libraries need. Or a folder was given: that, too, but with the
+    /// MPI library of the folder.
     Auto,
     /// All programs are MPI programs that start by PMI, unless they use libscore.
     Mpich,
@@ -30,8 +31,20 @@ enum MpiOption {
     None,
 }
 
-/// The values of the option.
+/// The values of the option that are words.
 pub const OPTION_VALUES: [&str; 3] = ["auto", "mpich", "none"];
+
+/// Checks a value of the option that is the absolute path of a folder of libraries.
+///
+/// # Errors
+/// There is no MPI library of MPICH's interface in it.
+pub fn check_library_folder(folder: &str) -> Result<(), String> {
+    let names = ["libmpi.so.12", "libmpich.so.12"];
+    match names.iter().any(|name| Path::new(folder).join(name).exists()) {
+        true => Ok(()),
+        false => Err(format!("'{folder}' has neither of {} (MPICH's library)", names.join(", "))),
+    }
+}
 
 impl MpiLibrary {
     /// The MPI library of this name (DT_NEEDED), if it is one.

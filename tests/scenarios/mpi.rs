@@ -190,6 +190,35 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     assert_eq!(outcome.text(), "hello\nhello\n");
 }
 
+#[test]
+fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
+    let env = TestEnv::new();
+    std::fs::create_dir(env.dir().join("lib")).unwrap();
+    let compile = |output: &str, text: &str, options: &[&str]| {
+        let source = env.write_file("source.c", text);
+        let mut gcc = Command::new("gcc");
+        gcc.arg(source).args(options).args(["-o", output]).current_dir(env.dir());
+        assert!(gcc.status().unwrap().success());
+    };
+    let library = |name: &'static str| ["-shared", "-fPIC", name];
+    let old = library("-Wl,-soname,libmpich.so.12");
+    compile("libmpich.so.12", "const char *name(void) { return \"own\"; }", &old);
+    let new = library("-Wl,-soname,libmpi.so.12");
+    compile("lib/libmpi.so.12", "const char *name(void) { return \"other\"; }", &new);
+    let main = "int puts(const char *); const char *name(void); int main(void) { puts(name()); }";
+    compile("program", main, &["libmpich.so.12", "-Wl,-rpath,$ORIGIN"]);
+    let program = env.dir().join("program");
+    let folder = env.dir().join("lib");
+    for (option, name) in [("auto".to_owned(), "own"), (folder.display().to_string(), "other")] {
+        let line = format!("scrun -nodes=2 -mpi={option} {}", program.display());
+        assert_eq!(env.sh(&line).run().expect_code(0).text(), format!("{name}\n").repeat(2));
+    }
+    let line = format!("scrun -mpi={} {}", env.dir().display(), program.display());
+    let _ = env.sh(&line).run().expect_code(0);
+    let outcome = env.sh(&format!("scrun -mpi=/nowhere {}", program.display())).run();
+    let _ = outcome.expect_code(2).assert_stderr(&["'/nowhere' has neither of libmpi.so.12"]);
+}
+
 const PMI_2: &str = "\
 #include <slurm/pmi2.h>
 #include <stdio.h>

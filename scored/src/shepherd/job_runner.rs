@@ -310,7 +310,8 @@ impl JobRunner {
         let elements = stage_spec.elements.iter().map(new_calls).collect();
         self.processes.reset(elements, first_node, node_count);
         self.pmi.begin_stage(job_info);
-        self.spawn_queue.begin(&self.context, job_info);
+        let begun = self.spawn_queue.begin(&self.context, job_info);
+        begun.unwrap_or_else(|reason| self.fail_job(reason));
     }
 
     fn spawn_pending(&mut self, registry: &Registry) {

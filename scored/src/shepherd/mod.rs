@@ -14,6 +14,7 @@ mod job_phase;
 mod job_runner;
 mod limit_enforcer;
 mod metrics;
+mod mpi_library;
 mod networks;
 mod orders;
 mod output;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use nix::fcntl::OFlag;
 use nix::sched::CpuSet;
@@ -14,6 +15,7 @@ use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, Program
 
 use super::cpu_binding;
 use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
+use super::mpi_library;
 use super::redirection::{self, RedirectContext};
 use crate::sys::spawn::{
     CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
@@ -87,10 +89,15 @@ fn errno_text(error: nix::errno::Errno) -> &'static str {
 
 impl SpawnQueue {
     /// Prepares a stage.
-    pub fn begin(&mut self, context: &ShepherdContext, job: &JobInfo) {
+    ///
+    /// # Errors
+    /// Why none of its processes can be started, in one line.
+    pub fn begin(&mut self, context: &ShepherdContext, job: &JobInfo) -> Result<(), String> {
         let elements = &job.spec().stages[job.stage].elements;
         let local_host = &job.local_host;
-        self.plans = elements.iter().map(|element| SpawnPlan::new(context, job, element)).collect();
+        let mpi_library = mpi_library::link_libraries(job.spec(), &context.directory)?;
+        let plan = |element| SpawnPlan::new(context, job, element, mpi_library.as_deref());
+        self.plans = elements.iter().map(plan).collect();
         self.pending = (0..elements.len() as u32)
             .flat_map(|element| {
                 local_host.node_range().map(move |node| ProcessKey { element, node })
@@ -103,6 +110,7 @@ impl SpawnQueue {
             false => Vec::new(),
         };
         self.spawner.reset();
+        Ok(())
     }
 
     /// Index of a process among this host's nodes.
@@ -334,7 +342,12 @@ fn environment_value<'a>(environment: &'a [OsBytes], name: &str) -> Option<&'a [
 }
 
 impl SpawnPlan {
-    fn new(context: &ShepherdContext, job: &JobInfo, element: &ElementSpec) -> Self {
+    fn new(
+        context: &ShepherdContext,
+        job: &JobInfo,
+        element: &ElementSpec,
+        mpi_library: Option<&Path>,
+    ) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let spec = job.spec();
         let job_dir = context.directory.as_os_str().as_bytes();
@@ -352,6 +365,12 @@ impl SpawnPlan {
             format!("{}={}", env::NUM_HOST_ENV, job.placement.hosts.len()).into_bytes(),
             format!("{}={}", env::NUM_NODE_ENV, spec.nodes()).into_bytes(),
         ];
+        if let (ProgramKind::Mpi, Some(folder)) = (element.kind, mpi_library) {
+            let inherited = environment_value(&spec.environment, env::LIBRARY_PATH_ENV);
+            let paths = [Some(folder.as_os_str().as_bytes()), inherited];
+            let paths = paths.into_iter().flatten().collect::<Vec<_>>().join(&b':');
+            job_environment.push([env::LIBRARY_PATH_ENV.as_bytes(), b"=", &paths].concat());
+        }
         let has_thread_count = environment_value(&spec.environment, env::OMP_THREADS_ENV).is_some();
         if element.uses_openmp && !has_thread_count {
             let count = cpu_binding::threads_per_process(spec, job.stage, job.local_host.nodes);

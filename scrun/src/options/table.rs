@@ -129,7 +129,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         MultiUserOnly,
         "do not bind processes to processors",
     ),
-    row("mpi", (Required, "=auto|mpich|none"), value::mpi, Full, "how MPI programs start"),
+    row("mpi", (Required, "=auto|mpich|none|LIBDIR"), value::mpi, Full, "how MPI programs start"),
     row("hetero", (NoValue, ""), value::anything, Full, "permit hosts of different kinds"),
     row("heterogeneous", (NoValue, ""), value::anything, Full, "same as -hetero"),
     row("links", (Required, "=L"), value::amount, Full, "links of a virtual host (for tests)"),

@@ -75,7 +75,10 @@ pub fn monitor(text: &str) -> Result<(), String> {
 
 /// How MPI programs start (not in the manual).
 pub fn mpi(text: &str) -> Result<(), String> {
-    one_of(text, &crate::mpi::OPTION_VALUES)
+    match text.starts_with('/') {
+        true => crate::mpi::check_library_folder(text),
+        false => one_of(text, &crate::mpi::OPTION_VALUES),
+    }
 }
 
 /// The launcher for daemons on other hosts (not in the manual; scored(8)).
