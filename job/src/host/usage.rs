@@ -208,7 +208,9 @@ mod tests {
         let mut usage = Usage::new(start);
         usage.charge_time(1, TIME_WINDOW - Duration::from_nanos(1));
         assert!(usage.has_time(1) && usage.next_refill().is_none());
-        usage.charge_time(1, Duration::from_millis(10));
+        usage.charge_time(1, Duration::from_nanos(1));
+        assert_eq!((usage.has_time(1), usage.next_refill()), (false, Some(Duration::ZERO)));
+        usage.charge_time(1, Duration::from_millis(10) - Duration::from_nanos(1));
         assert!(!usage.has_time(1) && usage.has_time(2));
         let wait = usage.next_refill().unwrap();
         assert!((39..41).contains(&wait.as_millis()), "{wait:?}");
