@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::{
-    ElementOrder, HostNetworkAddress, MAX_FENCE_BYTES_PER_NODE, Status,
+    ElementOrder, HostNetworkAddress, MAX_FENCE_BYTES, MAX_FENCE_BYTES_PER_NODE, Status,
 };
 use score_proto::message::{Level, ProgramKind};
 use score_proto::nodeset::NodeSet;
@@ -328,8 +328,10 @@ impl Element {
         }
         self.in_fence.union(nodes);
         self.fence_bytes = self.fence_bytes.saturating_add(entries.len());
-        if self.fence_bytes > self.nodes as usize * MAX_FENCE_BYTES_PER_NODE {
-            return self.on_broken(EXIT_FAILED, "too many entries of PMI in a fence", out);
+        let max_bytes = (self.nodes as usize * MAX_FENCE_BYTES_PER_NODE).min(MAX_FENCE_BYTES);
+        if self.fence_bytes > max_bytes {
+            let reason = format!("more than {max_bytes} bytes of entries of PMI in a fence");
+            return self.on_broken(EXIT_FAILED, &reason, out);
         }
         if !entries.is_empty() {
             out.push(self.order(ElementOrder::FenceEntries(entries)));

@@ -54,9 +54,11 @@ pub enum PmiAction {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// All processes of the host wait in a fence. When the new entries of all hosts have come
+    /// All processes of the host that have not ended wait in a fence. When the new entries of all hosts have come
     /// together, they are given to [`PmiHost::merge`], and then [`PmiHost::end_fence`] is called.
     Fence {
+        /// The processes that wait.
+        processes: Vec<usize>,
         /// The new entries of this host.
         new_entries: Vec<u8>,
     },
@@ -94,6 +96,8 @@ enum ProcessState {
     Finalized,
     /// It has violated the protocol.
     Refused,
+    /// It has exited.
+    Ended,
 }
 
 #[derive(Debug)]
@@ -112,6 +116,8 @@ pub struct PmiHost {
     first_rank: u32,
     processes: Vec<Process>,
     space: KeyValueSpace,
+    /// A fence has been reported and has not ended.
+    is_fence_reported: bool,
     node_attributes: BTreeMap<String, String>,
 }
 
@@ -135,6 +141,7 @@ impl PmiHost {
             first_rank,
             processes: std::iter::repeat_with(process).take(process_count).collect(),
             space: KeyValueSpace::new(max_fence_bytes),
+            is_fence_reported: false,
             node_attributes: BTreeMap::new(),
         }
     }
@@ -143,7 +150,9 @@ impl PmiHost {
     /// is not to be read: a short message may have a long answer.
     pub fn on_bytes(&mut self, process: usize, bytes: &[u8]) -> Vec<PmiAction> {
         let mut actions = Vec::new();
-        if self.processes[process].state == ProcessState::Refused {
+        let is_over =
+            |state: &ProcessState| matches!(state, ProcessState::Refused | ProcessState::Ended);
+        if is_over(&self.processes[process].state) {
             return actions;
         }
         self.processes[process].decoder.push(bytes);
@@ -167,6 +176,27 @@ impl PmiHost {
         matches!(self.processes[process].state, ProcessState::Connected | ProcessState::Finalized)
     }
 
+    /// A process has exited, and everything that it had sent has been read. If others wait for it
+    /// in a fence, the caller learns that by the processes which are in the fence.
+    pub fn on_exit(&mut self, process: usize) -> Option<PmiAction> {
+        self.processes[process].state = ProcessState::Ended;
+        self.report_fence()
+    }
+
+    /// The report that the processes of this host are in a fence, if it is due.
+    fn report_fence(&mut self) -> Option<PmiAction> {
+        let has_ended = |process: &Process| process.state == ProcessState::Ended;
+        let ended_count = self.processes.iter().filter(|one| has_ended(one)).count();
+        let processes: Vec<usize> = self.in_fence().collect();
+        let is_due = !processes.is_empty()
+            && processes.len() + ended_count == self.processes.len()
+            && !self.is_fence_reported;
+        is_due.then(|| {
+            self.is_fence_reported = true;
+            PmiAction::Fence { processes, new_entries: self.space.take_new_entries() }
+        })
+    }
+
     /// The processes that wait in a fence.
     pub fn in_fence(&self) -> impl Iterator<Item = usize> + '_ {
         let waits = |process: &usize| self.processes[*process].state == ProcessState::InFence;
@@ -183,6 +213,7 @@ impl PmiHost {
 
     /// All entries of the fence have been merged.
     pub fn end_fence(&mut self) -> Vec<PmiAction> {
+        self.is_fence_reported = false;
         let waiting: Vec<usize> = self.in_fence().collect();
         let mut actions = Vec::new();
         for process in waiting {
@@ -207,6 +238,8 @@ impl PmiHost {
         let request = Request::parse(message).map_err(|error| error.to_string())?;
         self.processes[process].thread = message.field("thrid").map(str::to_owned);
         match (&self.processes[process].state, &request) {
+            // Another thread may end the job at any time.
+            (state, Request::Abort { .. }) if *state != ProcessState::Connected => {}
             (ProcessState::Connected, Request::Init(_)) => {}
             (ProcessState::Connected, _) => {
                 return Err(format!("PMI command '{}' before init", message.command));
@@ -218,7 +251,7 @@ impl PmiHost {
             (ProcessState::Ready, _) => {
                 return Err(format!("PMI command '{}' of another version", message.command));
             }
-            (ProcessState::Finalized | ProcessState::Refused, _) => {
+            (ProcessState::Finalized | ProcessState::Refused | ProcessState::Ended, _) => {
                 return Err(format!("PMI command '{}' after finalize", message.command));
             }
             (ProcessState::AwaitingAttribute(_) | ProcessState::InFence, _) => {
@@ -245,10 +278,7 @@ impl PmiHost {
             }
             Request::Fence => {
                 self.processes[process].state = ProcessState::InFence;
-                if self.in_fence().count() == self.processes.len() {
-                    let new_entries = self.space.take_new_entries();
-                    actions.push(PmiAction::Fence { new_entries });
-                }
+                actions.extend(self.report_fence());
                 return;
             }
             Request::Finalize => {
@@ -365,7 +395,9 @@ impl PmiHost {
     }
 
     fn job_fact(&self, key: &str) -> Option<&str> {
-        (key == MAPPING_KEY).then_some(self.facts.process_mapping.as_str())
+        // Clients have room for the longest value. They do without the mapping if it is longer.
+        let mapping = self.facts.process_mapping.as_str();
+        (key == MAPPING_KEY && mapping.len() < MAX_VALUE_LEN).then_some(mapping)
     }
 
     fn put_node_attribute(&mut self, key: &str, value: String) -> Result<(), PutError> {
@@ -414,7 +446,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let mut host = PmiHost::new(facts, 0, 2, 1 << 20);
     for (index, piece) in bytes.chunks(64).enumerate() {
         for action in host.on_bytes(index % 2, piece) {
-            if let PmiAction::Fence { new_entries } = action {
+            if let PmiAction::Fence { new_entries, .. } = action {
                 assert_eq!(host.merge(&new_entries), Ok(()));
                 assert_eq!(host.end_fence().len(), 2);
             }

@@ -110,6 +110,56 @@ fn a_process_of_version_2_is_told_its_rank() {
 }
 
 #[test]
+fn a_fence_does_not_wait_for_processes_that_have_exited() {
+    let in_fence = |action: Option<&PmiAction>| match action {
+        Some(PmiAction::Fence { processes, .. }) => Some(processes.clone()),
+        _ => None,
+    };
+    // One that has never begun exits after the others have come, one before.
+    for exits_first in [false, true] {
+        let mut host = host(3);
+        assert!(!exits_first || host.on_exit(1).is_none());
+        let mut reported = None;
+        for process in [0, 2] {
+            ask(&mut host, process, INIT_ONE);
+            let actions = host.on_bytes(process, b"cmd=barrier_in\n");
+            reported = reported.or(in_fence(actions.first()));
+        }
+        if !exits_first {
+            assert_eq!(reported, None);
+            reported = in_fence(host.on_exit(1).as_ref());
+        }
+        assert_eq!(reported, Some(vec![0, 2]));
+        assert_eq!(host.on_exit(2), None, "it has been reported");
+        assert_eq!(host.on_bytes(1, INIT_ONE), []);
+        assert_eq!(host.end_fence().len(), 1);
+    }
+}
+
+#[test]
+fn a_process_may_abort_in_a_fence_and_after_finalize() {
+    let mut host = host(2);
+    ask(&mut host, 0, INIT_ONE);
+    host.on_bytes(0, b"cmd=barrier_in\n");
+    let abort = |actions: Vec<PmiAction>| matches!(actions[..], [PmiAction::Abort { code: 4, .. }]);
+    assert!(abort(host.on_bytes(0, b"cmd=abort exitcode=4\n")));
+    ask(&mut host, 1, INIT_ONE);
+    host.on_bytes(1, b"cmd=finalize\n");
+    assert!(abort(host.on_bytes(1, b"cmd=abort exitcode=4\n")));
+}
+
+#[test]
+fn a_mapping_that_clients_have_no_room_for_is_not_told() {
+    for (len, is_told) in [(MAX_VALUE_LEN - 1, true), (MAX_VALUE_LEN, false)] {
+        let long = JobFacts { process_mapping: "m".repeat(len), ..facts(1) };
+        let mut host = PmiHost::new(long, 0, 1, 1 << 20);
+        ask(&mut host, 0, INIT_ONE);
+        let answer = ask(&mut host, 0, b"cmd=get kvsname=kvs_7 key=PMI_process_mapping\n");
+        assert_eq!(answer.contains("mmm"), is_told, "{answer}");
+    }
+}
+
+#[test]
 fn a_fence_waits_for_every_process_and_brings_the_entries_of_all_hosts() {
     let mut hosts = [PmiHost::new(facts(3), 0, 2, 1 << 20), PmiHost::new(facts(3), 2, 1, 1 << 20)];
     let mut entries = Vec::new();
@@ -121,7 +171,7 @@ fn a_fence_waits_for_every_process_and_brings_the_entries_of_all_hosts() {
         let is_last = key != "a";
         assert_eq!(actions.len(), usize::from(is_last), "{key}: {actions:?}");
         for action in actions {
-            let PmiAction::Fence { new_entries } = action else { panic!("{action:?}") };
+            let PmiAction::Fence { new_entries, .. } = action else { panic!("{action:?}") };
             entries.extend(new_entries);
         }
     }
@@ -248,7 +298,7 @@ proptest! {
                 let put = format!("cmd=put kvsname=kvs_7 key={fence}-{rank} value={rank}\n");
                 ask(&mut hosts[host], process, put.as_bytes());
                 for action in hosts[host].on_bytes(process, b"cmd=barrier_in\n") {
-                    let PmiAction::Fence { new_entries } = action else { panic!("{action:?}") };
+                    let PmiAction::Fence { new_entries, .. } = action else { panic!("{action:?}") };
                     entries.extend(new_entries);
                 }
             }

@@ -38,9 +38,9 @@ pub enum PutError {
     FenceFull(usize),
 }
 
-/// Bytes of a fence that are no entries.
+/// Bytes of a fence that are no entries, or too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("malformed entries of the key-value space")]
+#[error("malformed entries of the key-value space, or more than {MAX_SPACE_BYTES} bytes")]
 pub struct MergeError;
 
 /// See the [module](self).

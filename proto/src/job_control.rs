@@ -40,6 +40,11 @@ pub const HOP_WINDOW: u64 = 1024 * 1024;
 /// Bytes of entries that the processes of a host may put between two fences of PMI, for each of
 /// them.
 pub const MAX_FENCE_BYTES_PER_NODE: usize = 16 * 1024;
+/// The same for all processes of a job on a host together, whichever programs they run.
+pub const MAX_FENCE_BYTES_PER_HOST: usize = 512 * 1024;
+/// The same for all processes of a parallel process: less than the orders that may wait for a
+/// shepherd.
+pub const MAX_FENCE_BYTES: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 #[path = "job_control/tests.rs"]

@@ -92,6 +92,16 @@ fn what_a_process_of_an_mpi_program_does_wrong_ends_the_job_with_its_name() {
 }
 
 #[test]
+fn a_process_that_exits_before_mpi_init_is_named_to_those_that_wait_on_its_host() {
+    let env = TestEnv::new();
+    let text = format!("[ $PMI_RANK = 1 ] && exit 0\n{PMI_FUNCTIONS}ask barrier_in\n");
+    let path = env.write_file("pmi.sh", text.replace("$PMI_FD", "4"));
+    let line = format!("scrun -nodes=2 -mpi=mpich /bin/sh {}", path.display());
+    let outcome = env.sh(&line).run().expect_code(1);
+    let _ = outcome.assert_stderr(&["node 0 waits in a fence of PMI (MPI_Init()) for node 1"]);
+}
+
+#[test]
 fn a_refused_request_is_an_error_of_that_request_alone() {
     let env = TestEnv::new();
     let outcome = run_pmi(
@@ -285,9 +295,9 @@ fn a_program_of_openmp_has_as_many_threads_as_its_share_of_the_processors() {
     let processors = std::thread::available_parallelism().unwrap().get();
     let program = env.dir().join("threads").display().to_string();
     for (variable, nodes, threads) in [
-        ("", 1, processors),
-        ("", 2, (processors / 2).max(1)),
-        ("", 3, (processors / 3).max(1)),
+        ("env -u OMP_NUM_THREADS", 1, processors),
+        ("env -u OMP_NUM_THREADS", 2, (processors / 2).max(1)),
+        ("env -u OMP_NUM_THREADS", 3, (processors / 3).max(1)),
         ("OMP_NUM_THREADS=5", 2, 5),
     ] {
         let outcome = env.sh(&format!("{variable} scrun -nodes={nodes} {program}")).run();

@@ -214,6 +214,43 @@ fn an_element_is_idle_when_every_host_has_reported_it() {
 }
 
 #[test]
+fn a_shepherd_reports_one_fence_of_its_own_nodes_until_all_hosts_are_in_it() {
+    let mut tree_node = root_node();
+    let in_fence = |nodes: std::ops::Range<u32>, len| ElementReport::InFence {
+        nodes: NodeSet::from(nodes),
+        entries: vec![7; len],
+    };
+    let mut reported = |element, report: ElementReport| {
+        let shepherd_report = ShepherdReport::Element { element, report: report.clone() };
+        tree_node.on_shepherd_report(shepherd_report);
+        let reports = reports_to_parent(&mut tree_node);
+        assert!(reports.is_empty() || reports == [report.of(element)], "{reports:?}");
+        !reports.is_empty()
+    };
+    let most = 2 * MAX_FENCE_BYTES_PER_NODE;
+    for (nodes, len) in [(0..3, 1), (2..3, 1), (0..0, 0), (0..2, most + 1)] {
+        assert!(!reported(0, in_fence(nodes.clone(), len)), "{nodes:?} {len}");
+    }
+    assert!(!reported(MAX_ELEMENTS as u32, in_fence(0..2, 1)));
+    // One of the two nodes has ended.
+    assert!(reported(0, in_fence(1..2, most)));
+    assert!(!reported(0, in_fence(0..2, 1)), "it is in the fence already");
+    // All elements together have a bound, too.
+    let elements = MAX_FENCE_BYTES_PER_HOST / most;
+    let count = (1..100).filter(|element| reported(*element, in_fence(0..2, most))).count();
+    assert_eq!(count, elements - 1);
+    tree_node.on_order(ElementOrder::FenceDone.to(0));
+    tree_node.take_outgoing();
+    let report = ShepherdReport::Element { element: 0, report: in_fence(0..2, most) };
+    tree_node.on_shepherd_report(report.clone());
+    assert_eq!(reports_to_parent(&mut tree_node).len(), 1);
+    tree_node.on_order(Order::Job(JobOrder::StartStage(1)));
+    tree_node.take_outgoing();
+    tree_node.on_shepherd_report(report);
+    assert_eq!(reports_to_parent(&mut tree_node).len(), 1);
+}
+
+#[test]
 fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
     let sample_result = |round, nodes| {
         let round = SampleRound(round);

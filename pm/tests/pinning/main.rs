@@ -25,12 +25,15 @@ fn is_monitored() -> bool {
     probed.is_ok()
 }
 
-/// Whether `cache` finds a registration of the page at `addr` that it has made before. It is asked
-/// repeatedly, because other tests change memory meanwhile, upon which the cache may drop all
-/// registrations.
+/// Whether `cache` finds a registration of the four pages at `addr` that it has made before, and
+/// never a stale one. It is asked repeatedly, because other tests change memory meanwhile, upon
+/// which the cache may drop all registrations.
 fn finds_again(cache: &Cache<StampRegistrar>, addr: usize) -> bool {
     let hits = cache.stats().hits;
-    (0..1000).any(|_| matches_pages(cache, addr, 1) && cache.stats().hits > hits)
+    (0..1000).any(|_| {
+        assert!(matches_pages(cache, addr, 4));
+        cache.stats().hits > hits
+    })
 }
 
 #[test]

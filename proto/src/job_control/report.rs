@@ -124,12 +124,13 @@ pub enum ElementReport {
         /// By these nodes.
         nodes: NodeSet,
     },
-    /// All processes of a host are in a fence of PMI.
+    /// All processes of a host are in a fence of PMI, except those that have ended.
     InFence {
-        /// The nodes of the host.
+        /// The nodes that are in the fence.
         nodes: NodeSet,
         /// The entries of the key-value space that they have put since the last fence. At most
-        /// [`super::MAX_FENCE_BYTES_PER_NODE`] for each node.
+        /// [`super::MAX_FENCE_BYTES_PER_NODE`] for each node of the host, and
+        /// [`super::MAX_FENCE_BYTES_PER_HOST`].
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },

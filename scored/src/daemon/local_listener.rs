@@ -5,7 +5,6 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,8 +19,10 @@ pub const LONG_QUEUE: i32 = 128;
 /// The queue of a socket that belongs to all users. The kernel adds a place for one client. The
 /// queue is served in order, so that those who come later wait for a flood of others in it.
 pub const SHORTEST_QUEUE: i32 = 0;
-/// How long after the last client [`LocalListener::wake_waiting_clients`] is due.
+/// How long after a client [`LocalListener::wake_waiting_clients`] is due.
 const WAKE_DELAY: Duration = Duration::from_millis(20);
+/// How long the queue stays long after that, so that clients which were woken find places.
+const LONG_QUEUE_WINDOW: Duration = Duration::from_millis(1);
 
 /// A client that has connected.
 #[derive(Debug)]
@@ -42,8 +43,18 @@ pub struct LocalListener {
     pub may_accept: bool,
     /// Whether descriptors have run out.
     fds_exhausted: bool,
-    /// When clients are woken that wait in connect(2).
-    wake_at: Option<Instant>,
+    wake: Wake,
+}
+
+/// Clients that wait in connect(2) are woken from time to time.
+#[derive(Debug, Clone, Copy)]
+enum Wake {
+    /// No client has been accepted since the last time.
+    NotDue,
+    /// All of them are woken at this time, and the queue becomes long.
+    DueAt(Instant),
+    /// The queue is long until this time.
+    LongQueueUntil(Instant),
 }
 
 impl LocalListener {
@@ -62,7 +73,9 @@ impl LocalListener {
         let with_path = |error: io::Error| format!("{}: {error}", path.display());
         // A killed daemon has left its socket.
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-            if UnixStream::connect(path).is_ok() {
+            // Where it has no place for another client, it does not wait for one.
+            let probe = mio::net::UnixStream::connect(path).map(drop);
+            if probe.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true) {
                 return Err(format!(
                     "{}: another scored listens there; end it first",
                     path.display()
@@ -78,7 +91,7 @@ impl LocalListener {
             queue_len,
             may_accept: true,
             fds_exhausted: false,
-            wake_at: None,
+            wake: Wake::NotDue,
         };
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(with_path)?;
         registry
@@ -93,7 +106,9 @@ impl LocalListener {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     self.fds_exhausted = false;
-                    self.wake_at = Some(Instant::now() + WAKE_DELAY);
+                    if let Wake::NotDue = self.wake {
+                        self.wake = Wake::DueAt(Instant::now() + WAKE_DELAY);
+                    }
                     let socket = OwnedFd::from(stream);
                     if let Ok(credentials) = credentials::peer_ids(&socket) {
                         return Some(AcceptedClient { socket, credentials });
@@ -111,23 +126,32 @@ impl LocalListener {
         None
     }
 
-    /// Has all clients that wait in connect(2) look at the queue, if that is due. The kernel wakes
-    /// one of them when it has handed out a client. If that one is killed before it runs, the
-    /// others would wait until somebody else connects, although the queue is empty.
+    /// Has all clients that wait in connect(2) look at the queue, which has room for many for a
+    /// moment, if that is due. The kernel wakes one of them when it has handed out a client. If that
+    /// one is killed before it runs, the others would wait until somebody else connects, although
+    /// the queue is empty. If somebody else connects all the time, it would find no place.
     pub fn wake_waiting_clients(&mut self, now: Instant) {
-        if self.wake_at.is_some_and(|due| due <= now) {
-            self.wake_at = None;
-            // The kernel wakes them when the queue becomes longer.
-            for queue_len in [self.queue_len + 1, self.queue_len] {
-                // A socket that listens can be told another length.
-                let _ = set_queue_len(&self.listener, queue_len);
+        match self.wake {
+            Wake::DueAt(due) if due <= now => {
+                // The kernel wakes them when the queue becomes longer. A socket that listens can be
+                // told another length.
+                let _ = set_queue_len(&self.listener, self.queue_len + LONG_QUEUE);
+                self.wake = Wake::LongQueueUntil(now + LONG_QUEUE_WINDOW);
             }
+            Wake::LongQueueUntil(end) if end <= now => {
+                let _ = set_queue_len(&self.listener, self.queue_len);
+                self.wake = Wake::NotDue;
+            }
+            Wake::NotDue | Wake::DueAt(_) | Wake::LongQueueUntil(_) => {}
         }
     }
 
     /// When [`LocalListener::wake_waiting_clients`] is due.
     pub fn wake_deadline(&self) -> Option<Instant> {
-        self.wake_at
+        match self.wake {
+            Wake::NotDue => None,
+            Wake::DueAt(due) | Wake::LongQueueUntil(due) => Some(due),
+        }
     }
 
     /// The listening socket.
@@ -159,6 +183,7 @@ fn is_connection_error(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
 
     use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -254,6 +279,9 @@ mod tests {
             for mut client in [second, third] {
                 client.wait().unwrap();
             }
+            // A client that was killed late may be in the queue.
+            listener.may_accept = true;
+            while listener.accept().is_some() {}
         }
         drop(listener);
         fs::remove_dir(&directory).unwrap();

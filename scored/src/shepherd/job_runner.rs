@@ -425,11 +425,7 @@ impl JobRunner {
         let report = match event {
             None => return,
             Some(PmiEvent::Failed(code, reason)) => ElementReport::Failed { code, reason },
-            Some(PmiEvent::Fence(entries)) => {
-                let Some(job_info) = self.phase.job_info() else { return };
-                let nodes = NodeSet::from(job_info.local_host.node_range());
-                ElementReport::InFence { nodes, entries }
-            }
+            Some(PmiEvent::Fence(nodes, entries)) => ElementReport::InFence { nodes, entries },
         };
         self.reports.add_about(element, report);
     }
@@ -521,7 +517,8 @@ impl JobRunner {
             let report = ElementReport::Failed { code: code.max(1), reason };
             self.reports.add_about(key.element, report);
         }
-        self.pmi.on_process_exit(key);
+        let event = self.pmi.on_process_exit(key);
+        self.handle_pmi_event(key.element, event);
     }
 
     /// Sends the user's signal to the job. While not all processes are started, those that are
@@ -557,6 +554,11 @@ impl JobRunner {
             // A subreaper inherits the orphans of its children.
             reaper::kill_all();
         }
+    }
+
+    /// Removes what the MPI libraries of killed processes have left in shared memory.
+    pub fn remove_shared_memory(&self) {
+        self.pmi.remove_shared_memory();
     }
 
     fn finish(&mut self) {

@@ -192,7 +192,9 @@ impl Shepherd {
             self.receive_orders();
             if self.job_runner.reports.is_closed() {
                 // scored has exited: end the job.
-                return reaper::kill_and_reap(Duration::from_secs(2));
+                let reaped = reaper::kill_and_reap(Duration::from_secs(2));
+                self.job_runner.remove_shared_memory();
+                return reaped;
             }
             self.switch_handle.start_if_needed(self.poll.registry())?;
             let now = Instant::now();

@@ -13,8 +13,9 @@ use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use score_pmi::host::{JobFacts, PmiAction, PmiHost, process_mapping};
-use score_proto::job_control::MAX_FENCE_BYTES_PER_NODE;
+use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE};
 use score_proto::message::ProgramKind;
+use score_proto::nodeset::NodeSet;
 
 use super::job_info::{JobInfo, ProcessKey};
 
@@ -25,15 +26,12 @@ const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
 const READ_LEN: usize = 4096;
 /// Reads of the socket of a process that has exited: the kernel keeps some 200 KiB for a socket.
 const MAX_READS_AFTER_EXIT: usize = 64;
-/// What the processes of one host may put between two fences at most: less than a message between
-/// hosts.
-const MAX_HOST_FENCE_BYTES: usize = 512 << 10;
-
 /// What a parallel process has asked for that concerns more than this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PmiEvent {
-    /// All of its processes on this host are in a fence, and have put these entries.
-    Fence(Vec<u8>),
+    /// These nodes are in a fence: all on this host except those that have ended. They have put
+    /// these entries.
+    Fence(NodeSet, Vec<u8>),
     /// It cannot continue: exit code and reason.
     Failed(u8, String),
 }
@@ -126,12 +124,13 @@ impl PmiSocket {
 
     /// Reads some bytes, unless answers wait.
     fn read(&mut self, buffer: &mut [u8]) -> Io {
-        match (self.flush(), self.unsent.is_empty()) {
-            (false, _) => Io::Closed,
-            (true, false) => Io::WouldBlock,
-            (true, true) => {
-                io_result(recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT))
-            }
+        if !self.flush() {
+            // Nobody takes the answers. What has been sent before is still to be read.
+            self.unsent.clear();
+        }
+        match self.unsent.is_empty() {
+            false => Io::WouldBlock,
+            true => io_result(recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT)),
         }
     }
 }
@@ -159,6 +158,9 @@ impl PmiService {
         (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
         self.ready.clear();
         let elements = &job_info.spec().stages[job_info.stage].elements;
+        let mpi_elements = elements.iter().filter(|spec| spec.kind == ProgramKind::Mpi).count();
+        let max_fence_bytes = (self.node_count * MAX_FENCE_BYTES_PER_NODE)
+            .min(MAX_FENCE_BYTES_PER_HOST / mpi_elements.max(1));
         let uses_pmi = (0..).zip(elements).filter(|(_, spec)| spec.kind == ProgramKind::Mpi);
         let ranks_of_hosts: Vec<u32> =
             job_info.placement.hosts.iter().map(|host| host.nodes).collect();
@@ -170,8 +172,6 @@ impl PmiService {
                 app_number: 0,
                 process_mapping: process_mapping(&ranks_of_hosts),
             };
-            let max_fence_bytes =
-                (self.node_count * MAX_FENCE_BYTES_PER_NODE).min(MAX_HOST_FENCE_BYTES);
             let space_name = facts.space_name.clone();
             let host = PmiHost::new(facts, self.first_node, self.node_count, max_fence_bytes);
             let sockets = (0..self.node_count).map(|_| None).collect();
@@ -298,11 +298,13 @@ impl PmiService {
             .then(|| format!("node {} exited with code {code} before MPI_Finalize()", key.node))
     }
 
-    /// A process has ended: its socket is closed.
-    pub fn on_process_exit(&mut self, key: ProcessKey) {
-        if let Some((element, process)) = self.element_of(key) {
-            element.sockets[process] = None;
-        }
+    /// A process has ended: its socket is closed. Others may wait for it in a fence.
+    pub fn on_process_exit(&mut self, key: ProcessKey) -> Option<PmiEvent> {
+        let first_node = self.first_node;
+        let (element, process) = self.element_of(key)?;
+        element.sockets[process] = None;
+        let action = element.host.on_exit(process)?;
+        element.carry_out(action, first_node)
     }
 }
 
@@ -319,7 +321,11 @@ impl PmiElement {
                 }
                 None
             }
-            PmiAction::Fence { new_entries } => Some(PmiEvent::Fence(new_entries)),
+            PmiAction::Fence { processes, new_entries } => {
+                let mut nodes = NodeSet::new();
+                processes.into_iter().for_each(|process| nodes.union(&NodeSet::one(node(process))));
+                Some(PmiEvent::Fence(nodes, new_entries))
+            }
             PmiAction::Finalized { .. } => None,
             PmiAction::Abort { process, code, text } => {
                 let separator = if text.is_empty() { "" } else { ": " };

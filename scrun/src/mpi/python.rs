@@ -60,7 +60,8 @@ pub fn interpreter(program: &Path, search_path: &OsStr) -> Option<PathBuf> {
 }
 
 fn is_python(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"))
+    let version = path.file_name().and_then(|name| name.as_bytes().strip_prefix(b"python"));
+    version.is_some_and(|text| text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.'))
 }
 
 /// The library that mpi4py loads in this interpreter.
@@ -69,9 +70,13 @@ pub fn library_of(
     environment: &PythonEnvironment,
     loader: &mut LibrarySearchPath,
 ) -> Option<MpiLibrary> {
+    let prefixes = prefixes(interpreter, environment);
+    // A Python that has no mpi4py runs no MPI programs.
+    let _ = prefixes.iter().find(|prefix| has_mpi4py(prefix))?;
+    let is_searched = |prefix: &&PathBuf| *prefix != Path::new("/usr");
     let places: Vec<PathBuf> = match &environment.libmpi {
         Some(list) => std::env::split_paths(list).collect(),
-        None => library_folders(interpreter, environment),
+        None => prefixes.iter().filter(is_searched).map(|prefix| prefix.join("lib")).collect(),
     };
     let in_places = places.into_iter().flat_map(|place| match place.is_dir() {
         true => LIBRARY_NAMES.map(|name| place.join(name)).to_vec(),
@@ -81,17 +86,28 @@ pub fn library_of(
     in_places.chain(of_loader).find_map(|path| library_at(&path))
 }
 
-/// The `lib` of the virtual environment, of the user and of the system, as far as they count.
-fn library_folders(interpreter: &Path, environment: &PythonEnvironment) -> Vec<PathBuf> {
+/// The prefixes of the virtual environment, of the user and of the system, as far as they count.
+fn prefixes(interpreter: &Path, environment: &PythonEnvironment) -> Vec<PathBuf> {
     let prefix = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_path_buf);
     let virtual_prefix = prefix(interpreter).filter(|one| one.join("pyvenv.cfg").is_file());
     let includes_others = virtual_prefix.as_ref().is_none_or(|one| includes_system(one));
     let base = interpreter.canonicalize().ok().and_then(|program| prefix(&program));
     let user_base = environment.user_base.clone().filter(|_| includes_others);
     let prefixes = [virtual_prefix, user_base, base.filter(|_| includes_others)];
-    let is_searched = |prefix: &PathBuf| prefix != Path::new("/usr");
-    let prefixes = prefixes.into_iter().flatten().filter(is_searched);
-    prefixes.map(|prefix| prefix.join("lib")).collect()
+    prefixes.into_iter().flatten().collect()
+}
+
+/// Whether mpi4py is installed below this prefix, where pip or Debian install modules.
+fn has_mpi4py(prefix: &Path) -> bool {
+    let lib = prefix.join("lib");
+    let local = prefix.join("local/lib");
+    let versions = [&lib, &local].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
+    versions.flatten().flatten().any(|entry| {
+        entry.file_name().as_bytes().starts_with(b"python")
+            && ["site-packages", "dist-packages"]
+                .iter()
+                .any(|folder| entry.path().join(folder).join("mpi4py").is_dir())
+    })
 }
 
 /// Whether a virtual environment was made with `--system-site-packages`.
@@ -167,6 +183,8 @@ mod tests {
             assert_eq!(interpreter_of(other), None, "{other}");
         }
         assert_eq!(interpreter(&python, OsStr::new("")), Some(python.clone()));
+        let other = folder.write("bin/python3-config", "");
+        assert_eq!(interpreter(&other, OsStr::new("")), None);
     }
 
     #[test]
@@ -174,6 +192,8 @@ mod tests {
         let folder = Folder::new("mpi4py");
         folder.write("real/bin/python3.11", "");
         folder.write("venv/pyvenv.cfg", "home = x\ninclude-system-site-packages = false\n");
+        let mpi4py = folder.0.join("venv/lib/python3.11/site-packages/mpi4py");
+        fs::create_dir_all(&mpi4py).unwrap();
         fs::create_dir(folder.0.join("venv/bin")).unwrap();
         let python = folder.0.join("venv/bin/python3");
         symlink(folder.0.join("real/bin/python3.11"), &python).unwrap();
@@ -193,6 +213,10 @@ mod tests {
         folder.write("venv/pyvenv.cfg", "include-system-site-packages = true\n");
         assert_eq!(find(&environment), Some(MpiLibrary::Mpich));
         folder.library("venv/lib", "40");
+        assert_eq!(find(&environment), Some(MpiLibrary::OpenMpi));
+        fs::remove_dir(&mpi4py).unwrap();
+        assert_eq!(find(&environment), None, "it has no mpi4py");
+        fs::create_dir_all(folder.0.join("user/lib/python3.11/site-packages/mpi4py")).unwrap();
         assert_eq!(find(&environment), Some(MpiLibrary::OpenMpi));
         environment.libmpi = Some(folder.0.join("user/lib/libmpi.so.12").into_os_string());
         assert_eq!(find(&environment), Some(MpiLibrary::Mpich));

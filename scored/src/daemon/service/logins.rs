@@ -157,7 +157,7 @@ impl Daemon {
             if !self.usage.has_time(uid)
                 && let Some(service) = &mut self.service
             {
-                service.accept_pauses.add(started_at, time_used);
+                service.accept_pauses.add(started_at + time_used, time_used);
             }
             self.usage.charge_time(uid, time_used);
         }
