@@ -11,12 +11,13 @@ use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome};
 
 /// The contenders of `score-daemon`: nobody, a user who only computes, and the attacks.
-const ATTACKS: [&str; 12] = [
+const ATTACKS: [&str; 13] = [
     "none",
     "computing",
     "messages",
     "signals",
     "connections",
+    "reconnects",
     "frames",
     "bytes",
     "elements",

@@ -60,6 +60,8 @@ pub enum Attack {
     Signals,
     /// 3,000 connections to each host that never log in.
     Connections,
+    /// Connections on 2 threads that do not wait for a place in the queue, and are closed at once.
+    Reconnects,
     /// 600 logins, each with an unfinished frame of almost 1 MiB.
     Frames,
     /// Single bytes of unfinished messages, on 32 logins to each host.
@@ -76,11 +78,12 @@ pub enum Attack {
     Program,
 }
 
-const ATTACKS: [(&str, Attack); 11] = [
+const ATTACKS: [(&str, Attack); 12] = [
     ("computing", Attack::Computing),
     ("messages", Attack::Messages),
     ("signals", Attack::Signals),
     ("connections", Attack::Connections),
+    ("reconnects", Attack::Reconnects),
     ("frames", Attack::Frames),
     ("bytes", Attack::Bytes),
     ("elements", Attack::Elements),
@@ -140,6 +143,7 @@ pub fn run(attack: Attack, processor: &str, folder: &Path) -> BenchResult<()> {
         }),
         Attack::Signals => attacker.on_each_host(1, |socket| attacker.flood_of_signals(socket)),
         Attack::Connections => attacker.on_each_host(1, |socket| attacker.stay_silent(socket)),
+        Attack::Reconnects => attacker.on_each_host(1, |socket| attacker.reconnect(socket)),
         Attack::Frames => attacker.on_each_host(1, send_unfinished_frames),
         Attack::Bytes => attacker.on_each_host(1, |socket| attacker.send_single_bytes(socket)),
         Attack::Elements => attacker.on_each_host(1, request_many_elements),
@@ -214,6 +218,15 @@ impl Attacker {
                 connections.push(connection);
             }
             sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Takes each place in the queue as soon as it is free, and closes the connection.
+    fn reconnect(&self, socket: &Path) -> BenchResult<()> {
+        while Instant::now() < self.deadline {
+            // There is no place most of the time.
+            let _ = mio::net::UnixStream::connect(socket);
         }
         Ok(())
     }
