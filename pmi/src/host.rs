@@ -54,8 +54,9 @@ pub enum PmiAction {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// All processes of the host that have not ended wait in a fence. When the new entries of all hosts have come
-    /// together, they are given to [`PmiHost::merge`], and then [`PmiHost::end_fence`] is called.
+    /// All processes of the host that have not ended wait in a fence. When the new entries of all
+    /// hosts have come together, they are given to [`PmiHost::merge`], and then
+    /// [`PmiHost::end_fence`] is called.
     Fence {
         /// The processes that wait.
         processes: Vec<usize>,

@@ -76,7 +76,7 @@ fn a_process_of_version_1_starts_as_mpich_does() {
 }
 
 #[test]
-fn a_process_of_version_2_is_told_its_rank() {
+fn a_process_of_version_2_is_sent_its_rank() {
     let mut host = PmiHost::new(facts(6), 4, 2, 1 << 20);
     let greeting = ask(&mut host, 1, INIT_TWO);
     assert_eq!(greeting, "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n");
@@ -149,13 +149,13 @@ fn a_process_may_abort_in_a_fence_and_after_finalize() {
 }
 
 #[test]
-fn a_mapping_that_clients_have_no_room_for_is_not_told() {
-    for (len, is_told) in [(MAX_VALUE_LEN - 1, true), (MAX_VALUE_LEN, false)] {
+fn a_mapping_that_clients_have_no_room_for_is_not_sent() {
+    for (len, is_sent) in [(MAX_VALUE_LEN - 1, true), (MAX_VALUE_LEN, false)] {
         let long = JobFacts { process_mapping: "m".repeat(len), ..facts(1) };
         let mut host = PmiHost::new(long, 0, 1, 1 << 20);
         ask(&mut host, 0, INIT_ONE);
         let answer = ask(&mut host, 0, b"cmd=get kvsname=kvs_7 key=PMI_process_mapping\n");
-        assert_eq!(answer.contains("mmm"), is_told, "{answer}");
+        assert_eq!(answer.contains("mmm"), is_sent, "{answer}");
     }
 }
 
@@ -252,7 +252,7 @@ fn a_refused_entry_is_answered_with_the_reason() {
 }
 
 #[test]
-fn abort_is_told_with_its_code_and_is_not_answered() {
+fn abort_is_sent_with_its_code_and_is_not_answered() {
     let mut host = host(1);
     ask(&mut host, 0, INIT_ONE);
     let abort = PmiAction::Abort { process: 0, code: 9, text: "bad day".to_owned() };

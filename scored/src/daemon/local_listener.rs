@@ -127,9 +127,9 @@ impl LocalListener {
     }
 
     /// Has all clients that wait in connect(2) look at the queue, which has room for many for a
-    /// moment, if that is due. The kernel wakes one of them when it has handed out a client. If that
-    /// one is killed before it runs, the others would wait until somebody else connects, although
-    /// the queue is empty. If somebody else connects all the time, it would find no place.
+    /// moment, if that is due. The kernel wakes one of them when it has handed out a client. If
+    /// that one is killed before it runs, the others would wait until somebody else connects,
+    /// although the queue is empty. If somebody else connects all the time, it would find no place.
     pub fn wake_waiting_clients(&mut self, now: Instant) {
         match self.wake {
             Wake::DueAt(due) if due <= now => {
