@@ -27,7 +27,7 @@ fn a_job_of_very_many_programs_is_refused_at_once() {
         (0..count).map(|index| StageSpec { elements: stage(index) }).collect()
     };
     let wait = longest_wait(&service, || {
-        for (stages, limit) in [(stages(18_000, 1), "1024"), (stages(1, 100), "64")] {
+        for (stages, limit) in [(stages(17_000, 1), "1024"), (stages(1, 100), "64")] {
             let mut client = Client::connect_as(&service.socket_of("hosta"), ALICE);
             client.request(ALICE, 2, JobSpec { stages, ..spec("true", &[]) });
             assert_eq!(client.until_ended(), 2, "{}", client.notices);
