@@ -291,6 +291,7 @@ mod tests {
         assert!(calls > 3, "a call reads a buffer at most");
         let _peer = writer.join().unwrap().unwrap();
     }
+
     #[test]
     fn a_paused_socket_wakes_nobody_until_the_connection_ends() {
         /// So many fit in the socket, however short they are.

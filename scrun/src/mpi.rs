@@ -4,7 +4,7 @@ mod python;
 
 use std::path::Path;
 
-use score_proto::message::{Level, ProgramKind};
+use score_proto::message::{Level, MPICH_LIBRARY_NAMES, ProgramKind};
 
 use crate::elf::LibrarySearchPath;
 use crate::options::ScrunOptions;
@@ -39,10 +39,12 @@ pub const OPTION_VALUES: [&str; 3] = ["auto", "mpich", "none"];
 /// # Errors
 /// There is no MPI library of MPICH's interface in it.
 pub fn check_library_folder(folder: &str) -> Result<(), String> {
-    let names = ["libmpi.so.12", "libmpich.so.12"];
-    match names.iter().any(|name| Path::new(folder).join(name).exists()) {
+    match MPICH_LIBRARY_NAMES.iter().any(|name| Path::new(folder).join(name).exists()) {
         true => Ok(()),
-        false => Err(format!("'{folder}' has neither of {} (MPICH's library)", names.join(", "))),
+        false => {
+            let names = MPICH_LIBRARY_NAMES.join(", ");
+            Err(format!("'{folder}' has neither of {names} (MPICH's library)"))
+        }
     }
 }
 

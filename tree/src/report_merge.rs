@@ -10,7 +10,7 @@ use crate::report_queue;
 const MAX_USAGES: usize = 4096;
 
 /// Most bytes of entries of PMI in one report that has been merged.
-const MAX_FENCE_BYTES: usize = 256 << 10;
+const MAX_MERGED_FENCE_BYTES: usize = 256 << 10;
 
 /// Which other reports a report must not change places with.
 enum Scope<'a> {
@@ -114,7 +114,7 @@ fn merge_element(ours: &mut ElementReport, theirs: &ElementReport) -> bool {
             ElementReport::InFence { nodes, entries },
             ElementReport::InFence { nodes: other_nodes, entries: other_entries },
         ) if nodes.union_fits(other_nodes)
-            && entries.len() + other_entries.len() <= MAX_FENCE_BYTES =>
+            && entries.len() + other_entries.len() <= MAX_MERGED_FENCE_BYTES =>
         {
             entries.extend_from_slice(other_entries);
             (nodes, other_nodes)

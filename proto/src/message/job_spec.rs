@@ -166,6 +166,9 @@ pub struct FileDigest {
 /// A BLAKE3 hash.
 pub type ContentHash = [u8; 32];
 
+/// The names of MPICH's library: everywhere, and in Debian. They have one interface.
+pub const MPICH_LIBRARY_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
+
 /// The kind of a program, as scrun has determined it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramKind {

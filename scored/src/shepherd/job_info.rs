@@ -20,6 +20,34 @@ pub struct ProcessKey {
     pub node: u32,
 }
 
+/// The nodes of this host. They give each process of the running stage an index, from 0.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LocalNodes {
+    /// The first node.
+    pub first: u32,
+    /// The number of nodes.
+    pub count: usize,
+}
+
+impl LocalNodes {
+    /// The number of a node among those of this host, if it is one of them.
+    pub fn process_index(self, node: u32) -> Option<usize> {
+        let process = node.checked_sub(self.first)? as usize;
+        (process < self.count).then_some(process)
+    }
+
+    /// The index of a process of this host.
+    pub fn index(self, key: ProcessKey) -> usize {
+        key.element as usize * self.count + key.node.saturating_sub(self.first) as usize
+    }
+
+    /// The process of this host with this index, if there are any.
+    pub fn key(self, index: usize) -> Option<ProcessKey> {
+        let element = index.checked_div(self.count)? as u32;
+        Some(ProcessKey { element, node: self.first + (index % self.count) as u32 })
+    }
+}
+
 /// State that does not change during the lifetime of the shepherd.
 #[derive(Debug)]
 pub struct ShepherdContext {
@@ -55,6 +83,11 @@ pub struct JobInfo {
 }
 
 impl JobInfo {
+    /// This host's nodes.
+    pub fn local_nodes(&self) -> LocalNodes {
+        LocalNodes { first: self.local_host.first_node, count: self.local_host.nodes as usize }
+    }
+
     /// The job as submitted.
     pub fn spec(&self) -> &JobSpec {
         &self.job_start.spec

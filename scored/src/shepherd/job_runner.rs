@@ -300,7 +300,6 @@ impl JobRunner {
         if stage > 0 {
             self.input.close();
         }
-        let (first_node, node_count) = (job_info.local_host.first_node, job_info.local_host.nodes);
         self.shared_memory.clear();
         self.pending_flushes.clear();
         let new_calls = |element: &ElementSpec| {
@@ -308,7 +307,7 @@ impl JobRunner {
             ElementCalls::new(String::from_utf8_lossy(name).into_owned())
         };
         let elements = stage_spec.elements.iter().map(new_calls).collect();
-        self.processes.reset(elements, first_node, node_count);
+        self.processes.reset(elements, job_info.local_nodes());
         self.pmi.begin_stage(job_info);
         let begun = self.spawn_queue.begin(&self.context, job_info);
         begun.unwrap_or_else(|reason| self.fail_job(reason));

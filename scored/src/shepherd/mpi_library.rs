@@ -7,12 +7,10 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use score_proto::message::JobSpec;
+use score_proto::message::{JobSpec, MPICH_LIBRARY_NAMES};
 
 /// The folder of links in the job's directory.
 const LINKS_FOLDER: &str = "mpi-library";
-/// The names under which programs need the library: of MPICH, and of MPICH in Debian.
-const NEEDED_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
 
 /// The folder that the option `mpi` names, if it names one.
 fn library_folder(spec: &JobSpec) -> Option<&Path> {
@@ -26,15 +24,16 @@ fn library_folder(spec: &JobSpec) -> Option<&Path> {
 /// One line: there is no such library on this host, or the links cannot be made.
 pub fn link_libraries(spec: &JobSpec, job_directory: &Path) -> Result<Option<PathBuf>, String> {
     let Some(folder) = library_folder(spec) else { return Ok(None) };
-    let libraries = NEEDED_NAMES.map(|name| folder.join(name));
+    let libraries = MPICH_LIBRARY_NAMES.map(|name| folder.join(name));
     let Some(library) = libraries.iter().find(|path| path.exists()) else {
-        return Err(format!("mpi={}: no libmpi.so.12 and no libmpich.so.12", folder.display()));
+        let names = MPICH_LIBRARY_NAMES.join(" and no ");
+        return Err(format!("mpi={}: no {names} on this host", folder.display()));
     };
     let links_folder = job_directory.join(LINKS_FOLDER);
     let make_links = || {
         // Made by an earlier stage.
         ignore_existing(fs::create_dir(&links_folder))?;
-        NEEDED_NAMES
+        MPICH_LIBRARY_NAMES
             .iter()
             .try_for_each(|name| ignore_existing(symlink(library, links_folder.join(name))))
     };
@@ -68,7 +67,7 @@ mod tests {
         fs::write(folder.join("libmpich.so.12"), "").unwrap();
         for _ in 0..2 {
             let links = link_libraries(&of_folder, &job).unwrap().unwrap();
-            for name in NEEDED_NAMES {
+            for name in MPICH_LIBRARY_NAMES {
                 let target = fs::read_link(links.join(name)).unwrap();
                 assert_eq!(target, folder.join("libmpich.so.12"));
             }

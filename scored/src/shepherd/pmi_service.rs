@@ -17,7 +17,7 @@ use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NOD
 use score_proto::message::ProgramKind;
 use score_proto::nodeset::NodeSet;
 
-use super::job_info::{JobInfo, ProcessKey};
+use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 
 /// Where the kernel shows POSIX shared memory.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
@@ -58,10 +58,7 @@ struct PmiElement {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct PmiService {
-    /// This host's first node.
-    first_node: u32,
-    /// Number of this host's nodes.
-    node_count: usize,
+    nodes: LocalNodes,
     elements: BTreeMap<u32, PmiElement>,
     /// Processes whose sockets may be readable.
     ready: VecDeque<ProcessKey>,
@@ -154,12 +151,11 @@ impl PmiService {
     /// Drops the last stage and prepares for the MPI programs of the next one.
     pub fn begin_stage(&mut self, job_info: &JobInfo) {
         self.remove_shared_memory();
-        let local_host = &job_info.local_host;
-        (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
+        self.nodes = job_info.local_nodes();
         self.ready.clear();
         let elements = &job_info.spec().stages[job_info.stage].elements;
         let mpi_elements = elements.iter().filter(|spec| spec.kind == ProgramKind::Mpi).count();
-        let max_fence_bytes = (self.node_count * MAX_FENCE_BYTES_PER_NODE)
+        let max_fence_bytes = (self.nodes.count * MAX_FENCE_BYTES_PER_NODE)
             .min(MAX_FENCE_BYTES_PER_HOST / mpi_elements.max(1));
         let uses_pmi = (0..).zip(elements).filter(|(_, spec)| spec.kind == ProgramKind::Mpi);
         let ranks_of_hosts: Vec<u32> =
@@ -173,8 +169,8 @@ impl PmiService {
                 process_mapping: process_mapping(&ranks_of_hosts),
             };
             let space_name = facts.space_name.clone();
-            let host = PmiHost::new(facts, self.first_node, self.node_count, max_fence_bytes);
-            let sockets = (0..self.node_count).map(|_| None).collect();
+            let host = PmiHost::new(facts, self.nodes.first, self.nodes.count, max_fence_bytes);
+            let sockets = (0..self.nodes.count).map(|_| None).collect();
             (number, PmiElement { host, space_name, sockets })
         };
         self.elements = uses_pmi.map(new_element).collect();
@@ -192,9 +188,8 @@ impl PmiService {
         registry: &Registry,
         token: impl Fn(usize) -> Token,
     ) -> io::Result<()> {
-        let node_count = self.node_count;
+        let token = token(self.nodes.index(key));
         let Some((element, process)) = self.element_of(key) else { return Ok(()) };
-        let token = token(key.element as usize * node_count + process);
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)?;
         element.sockets[process] = Some(PmiSocket { socket, unsent: Vec::new(), is_queued: false });
@@ -203,16 +198,15 @@ impl PmiService {
 
     /// The element of a process, and the number of the process on this host.
     fn element_of(&mut self, key: ProcessKey) -> Option<(&mut PmiElement, usize)> {
-        let process = key.node.checked_sub(self.first_node)? as usize;
-        let element = self.elements.get_mut(&key.element)?;
-        (process < element.sockets.len()).then_some((element, process))
+        let process = self.nodes.process_index(key.node)?;
+        Some((self.elements.get_mut(&key.element)?, process))
     }
 
     /// mio has reported on the socket with this index.
     pub fn mark_ready(&mut self, index: usize) {
-        let Some(element) = index.checked_div(self.node_count) else { return };
-        let node = self.first_node + (index % self.node_count) as u32;
-        self.queue(ProcessKey { element: element as u32, node });
+        if let Some(key) = self.nodes.key(index) {
+            self.queue(key);
+        }
     }
 
     /// Queues the socket of a process: what it has sent is received next.
@@ -250,7 +244,7 @@ impl PmiService {
     }
 
     fn serve_process(&mut self, key: ProcessKey, events: &mut Vec<(u32, PmiEvent)>) {
-        let first_node = self.first_node;
+        let first_node = self.nodes.first;
         let Some((element, process)) = self.element_of(key) else { return };
         let Some(socket) = &mut element.sockets[process] else { return };
         socket.is_queued = false;
@@ -281,7 +275,7 @@ impl PmiService {
 
     /// All processes on all hosts are in the fence.
     pub fn end_fence(&mut self, element: u32) {
-        let first_node = self.first_node;
+        let first_node = self.nodes.first;
         if let Some(element) = self.elements.get_mut(&element) {
             for action in element.host.end_fence() {
                 element.carry_out(action, first_node);
@@ -300,7 +294,7 @@ impl PmiService {
 
     /// A process has ended: its socket is closed. Others may wait for it in a fence.
     pub fn on_process_exit(&mut self, key: ProcessKey) -> Option<PmiEvent> {
-        let first_node = self.first_node;
+        let first_node = self.nodes.first;
         let (element, process) = self.element_of(key)?;
         element.sockets[process] = None;
         let action = element.host.on_exit(process)?;

@@ -10,7 +10,7 @@ use score_proto::message::{Call, Reply};
 
 use super::call_handler::{CallState, ElementCalls};
 use super::control_socket::{ControlSocket, MAX_CALL_LEN, ReadResult};
-use super::job_info::ProcessKey;
+use super::job_info::{LocalNodes, ProcessKey};
 use super::metrics::measurement::Measurement;
 use crate::sys::spawn::ChildFile;
 
@@ -40,10 +40,7 @@ struct Element {
 /// The processes of the running stage.
 #[derive(Debug, Default)]
 pub struct ProcessTable {
-    /// This host's first node.
-    first_node: u32,
-    /// Number of this host's nodes.
-    node_count: usize,
+    nodes: LocalNodes,
     elements: Vec<Element>,
     keys_by_pid: HashMap<i32, ProcessKey>,
     /// Processes whose control sockets may be readable.
@@ -62,9 +59,9 @@ pub enum ControlEvent {
 
 impl ProcessTable {
     /// Drops the last stage and prepares for the parallel processes of the next one.
-    pub fn reset(&mut self, elements: Vec<ElementCalls>, first_node: u32, node_count: u32) {
-        (self.first_node, self.node_count) = (first_node, node_count as usize);
-        let processes = || (0..node_count).map(|_| None).collect();
+    pub fn reset(&mut self, elements: Vec<ElementCalls>, nodes: LocalNodes) {
+        self.nodes = nodes;
+        let processes = || (0..nodes.count).map(|_| None).collect();
         self.elements =
             elements.into_iter().map(|calls| Element { calls, processes: processes() }).collect();
         self.keys_by_pid.clear();
@@ -102,8 +99,7 @@ impl ProcessTable {
         registry: &Registry,
         token: impl Fn(usize) -> Token,
     ) -> io::Result<()> {
-        let node_index = key.node.saturating_sub(self.first_node) as usize;
-        let token = token(key.element as usize * self.node_count + node_index);
+        let token = token(self.nodes.index(key));
         if let Some(process) = self.get_mut(key) {
             process.control = Some(ControlSocket::new(socket, registry, token)?);
         }
@@ -123,13 +119,13 @@ impl ProcessTable {
 
     /// The process id of a running process.
     pub fn pid_of(&self, key: ProcessKey) -> Option<i32> {
-        let node_index = key.node.checked_sub(self.first_node)? as usize;
+        let node_index = self.nodes.process_index(key.node)?;
         let element = self.elements.get(key.element as usize)?;
         Some(element.processes.get(node_index)?.as_ref()?.pid)
     }
 
     fn slot(&mut self, key: ProcessKey) -> Option<&mut Option<Box<Process>>> {
-        let node_index = key.node.checked_sub(self.first_node)? as usize;
+        let node_index = self.nodes.process_index(key.node)?;
         self.elements.get_mut(key.element as usize)?.processes.get_mut(node_index)
     }
 
@@ -145,7 +141,7 @@ impl ProcessTable {
 
     /// The calls of a running process, after those of its parallel process.
     pub fn calls(&mut self, key: ProcessKey) -> Option<(&mut ElementCalls, &mut CallState)> {
-        let node_index = key.node.checked_sub(self.first_node)? as usize;
+        let node_index = self.nodes.process_index(key.node)?;
         let element = self.elements.get_mut(key.element as usize)?;
         let process = element.processes.get_mut(node_index)?.as_mut()?;
         Some((&mut element.calls, &mut process.calls))
@@ -156,7 +152,7 @@ impl ProcessTable {
         &mut self,
         element: Option<u32>,
     ) -> impl Iterator<Item = (ProcessKey, &mut Process)> {
-        let first_node = self.first_node;
+        let first_node = self.nodes.first;
         let elements = (0..).zip(&mut self.elements);
         elements.filter(move |(index, _)| element.is_none_or(|element| element == *index)).flat_map(
             move |(element, entry)| {
@@ -170,9 +166,9 @@ impl ProcessTable {
 
     /// mio has reported on the control socket with this index.
     pub fn mark_ready(&mut self, index: usize) {
-        let Some(element) = index.checked_div(self.node_count) else { return };
-        let node = self.first_node + (index % self.node_count) as u32;
-        self.queue_control(ProcessKey { element: element as u32, node });
+        if let Some(key) = self.nodes.key(index) {
+            self.queue_control(key);
+        }
     }
 
     /// Queues the control socket of a process: what it has sent is received next.
@@ -230,7 +226,7 @@ mod tests {
     fn table() -> ProcessTable {
         let mut table = ProcessTable::default();
         let elements = ["left", "right"].map(|name| ElementCalls::new(name.to_owned()));
-        table.reset(elements.into(), 4, 2);
+        table.reset(elements.into(), LocalNodes { first: 4, count: 2 });
         for (pid, (element, node)) in (100..).zip([(0, 4), (0, 5), (1, 4), (1, 5)]) {
             table.start(ProcessKey { element, node }, pid, [None, None]);
         }

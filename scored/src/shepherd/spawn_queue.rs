@@ -14,7 +14,7 @@ use score_proto::env;
 use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind};
 
 use super::cpu_binding;
-use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
+use super::job_info::{JobInfo, LocalNodes, ProcessKey, ShepherdContext};
 use super::mpi_library;
 use super::redirection::{self, RedirectContext};
 use crate::sys::spawn::{
@@ -35,10 +35,7 @@ struct SpawnPlan {
 /// The processes of a stage that are still to be started.
 #[derive(Debug, Default)]
 pub struct SpawnQueue {
-    /// This host's first node.
-    first_node: u32,
-    /// Number of this host's nodes.
-    node_count: usize,
+    nodes: LocalNodes,
     plans: Vec<SpawnPlan>,
     pending: VecDeque<ProcessKey>,
     /// Read end of the pipe from the left-hand neighbour, by node of this host.
@@ -104,7 +101,7 @@ impl SpawnQueue {
             })
             .collect();
         self.left_pipes = local_host.node_range().map(|_| None).collect();
-        (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
+        self.nodes = job.local_nodes();
         self.cpu_sets = match context.multi_user {
             true => cpu_binding::stage_cpu_sets(job.spec(), job.stage, local_host.nodes),
             false => Vec::new(),
@@ -115,11 +112,7 @@ impl SpawnQueue {
 
     /// Index of a process among this host's nodes.
     fn process_index(&self, key: ProcessKey) -> usize {
-        (key.node - self.first_node) as usize
-    }
-
-    fn index(&self, key: ProcessKey) -> usize {
-        key.element as usize * self.node_count + self.process_index(key)
+        (key.node - self.nodes.first) as usize
     }
 
     /// Why an exited process had not run its program, if it had not. `child_files`: those of its
@@ -129,7 +122,7 @@ impl SpawnQueue {
         key: ProcessKey,
         child_files: &[Option<ChildFile>; 2],
     ) -> Option<StartError> {
-        let index = self.index(key);
+        let index = self.nodes.index(key);
         let error = self.spawner.error_of(index)?;
         if let SpawnError::File(fd, path, errno) = error {
             let path = child_files.get(fd)?.as_ref()?.paths.get(path)?;
@@ -213,7 +206,7 @@ impl SpawnQueue {
             die_with_parent: context.outer_proc.is_none(),
             cpu_set: self.cpu_sets.get(process),
         };
-        let index = self.index(key);
+        let index = self.nodes.index(key);
         let pid =
             self.spawner.spawn(&spawn_args, index).map_err(|error| plan.to_start_error(error))?;
         let child_files = [child_stdin, child_stdout].map(StdioSource::into_file);

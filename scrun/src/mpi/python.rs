@@ -71,8 +71,9 @@ pub fn library_of(
     loader: &mut LibrarySearchPath,
 ) -> Option<MpiLibrary> {
     let prefixes = prefixes(interpreter, environment);
-    // A Python that has no mpi4py runs no MPI programs.
-    let _ = prefixes.iter().find(|prefix| has_mpi4py(prefix))?;
+    if !prefixes.iter().any(|prefix| has_mpi4py(prefix)) {
+        return None;
+    }
     let is_searched = |prefix: &&PathBuf| *prefix != Path::new("/usr");
     let places: Vec<PathBuf> = match &environment.libmpi {
         Some(list) => std::env::split_paths(list).collect(),

@@ -200,12 +200,14 @@ fn node_metrics(job: MeasuredJob<'_>) -> Vec<NodeMetrics> {
 #[cfg(test)]
 mod tests {
     use super::super::call_handler::ElementCalls;
+    use super::super::job_info::LocalNodes;
     use super::*;
 
     #[test]
     fn a_process_that_has_not_attached_is_busy() {
         let mut processes = ProcessTable::default();
-        processes.reset(vec![ElementCalls::new("a.out".to_owned())], 3, 1);
+        let nodes = LocalNodes { first: 3, count: 1 };
+        processes.reset(vec![ElementCalls::new("a.out".to_owned())], nodes);
         processes.start(ProcessKey { element: 0, node: 3 }, 1, [None, None]);
         let inspector = ProcessInspector::new().unwrap();
         sample_idle(&mut processes, &inspector, Some(Duration::from_millis(5)));
