@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::UnixListener;
 use mio::{Interest, Registry, Token};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Backlog, listen};
 
 use crate::sys::credentials;
@@ -31,6 +32,15 @@ pub struct AcceptedClient {
     pub socket: OwnedFd,
     /// The client's uid and gid.
     pub credentials: (u32, u32),
+}
+
+impl AcceptedClient {
+    /// Whether the client has closed the connection again, while it waited in the queue.
+    pub fn has_closed(&self) -> bool {
+        let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
+        let is_hang_up = |events: PollFlags| events.contains(PollFlags::POLLHUP);
+        poll(&mut socket, PollTimeout::ZERO).is_ok() && socket[0].revents().is_some_and(is_hang_up)
+    }
 }
 
 /// A listening socket.
@@ -182,7 +192,7 @@ fn is_connection_error(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
 
@@ -205,7 +215,12 @@ mod tests {
         assert!(local_listener.accept().is_none());
         let _stream = UnixStream::connect(&path).unwrap();
         local_listener.may_accept = true;
-        assert_eq!(local_listener.accept().unwrap().credentials.0, nix::unistd::geteuid().as_raw());
+        let client = local_listener.accept().unwrap();
+        assert_eq!(client.credentials.0, nix::unistd::geteuid().as_raw());
+        assert!(!client.has_closed());
+        // What it has sent does not make it stay.
+        UnixStream::connect(&path).unwrap().write_all(b"x").unwrap();
+        assert!(local_listener.accept().unwrap().has_closed());
         let error = LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(1))
             .unwrap_err();
         assert!(error.contains("another scored"), "{error}");

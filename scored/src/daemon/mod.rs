@@ -614,7 +614,7 @@ impl Daemon {
         let now = Instant::now();
         // A client that is gone must not be waited for until there is room for its last messages.
         let is_lost = |session_key: SessionKey, session: &ClientSession| {
-            session.has_hung_up() && !self.readiness(session_key, now).is_read_soon()
+            session.is_lost(|| self.readiness(session_key, now).is_read_soon())
         };
         let closed_sessions: Vec<SessionKey> = self
             .sessions

@@ -207,9 +207,11 @@ impl ClientSession {
         self.has_hung_up = true;
     }
 
-    /// Whether the client has closed the connection. It may have sent messages before.
-    pub fn has_hung_up(&self) -> bool {
-        self.has_hung_up
+    /// Whether the client has closed the connection and the session can end without being read.
+    /// What was sent before a login is of no use to a client that has gone. Other messages are
+    /// read first, if that is possible soon.
+    pub fn is_lost(&self, is_read_soon: impl FnOnce() -> bool) -> bool {
+        self.has_hung_up && (self.unauthenticated_ids().is_some() || !is_read_soon())
     }
 
     fn set_max_message_len(&mut self, len: usize) {

@@ -43,6 +43,17 @@ fn connected_session(owner: Option<Owner>) -> (ClientSession, Poll, UnixStream) 
     (session, poll, remote)
 }
 
+#[test]
+fn a_client_that_has_gone_is_read_if_it_has_logged_in() {
+    for (owner, is_read) in [(None, false), (Some(owner()), true)] {
+        let (mut session, _poll, _remote) = connected_session(owner);
+        assert!(!session.is_lost(|| false));
+        session.mark_hung_up();
+        assert!(session.is_lost(|| false));
+        assert_eq!(session.is_lost(|| true), !is_read);
+    }
+}
+
 fn owner() -> Owner {
     Owner { uid: 7, gid: 7, name: OsBytes(Vec::new()), limits: Vec::new(), voucher: Vec::new() }
 }

@@ -151,6 +151,7 @@ impl Daemon {
             let (uid, _) = client.credentials;
             match service.crowding_users.uids.contains(&uid) {
                 true => self.refuse_client(&client),
+                false if client.has_closed() => {}
                 false => self.add_client(client),
             }
             let time_used = started_at.elapsed();
