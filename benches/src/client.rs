@@ -121,6 +121,7 @@ pub fn system_program(words: &[&str]) -> ElementSpec {
         output: Output::Default,
         kind: ProgramKind::System { per_host: false },
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: None,
     }
 }

@@ -23,6 +23,7 @@ fn job_of_commands(shape: &[usize], kind: ProgramKind, independent_nodes: bool) 
         output: Output::Default,
         kind,
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: None,
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };

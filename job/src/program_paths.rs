@@ -75,6 +75,7 @@ mod tests {
             output: Output::Default,
             kind: ProgramKind::Plain,
             uses_openmp: false,
+            uses_pm_provider: false,
             digest: hash.map(|byte| FileDigest { hash: [byte; 32], size: 1 }),
         }
     }

@@ -213,6 +213,7 @@ mod tests {
             output: Output::Default,
             kind: ProgramKind::Plain,
             uses_openmp: false,
+            uses_pm_provider: false,
             digest: None,
         };
         JobSpec {

@@ -35,6 +35,12 @@ pub const PMI_SIZE_ENV: &str = "PMI_SIZE";
 pub const PMI_ENV: [&str; 6] =
     [PMI_FD_ENV, PMI_RANK_ENV, PMI_SIZE_ENV, "PMI_PORT", "PMI_ID", "PMI_SPAWNED"];
 
+/// Variables by which MPICH sends messages over PM, between processes of one host, too, and their
+/// values.
+pub const PM_PROVIDER_ENV: [(&str, &str); 3] =
+    [("FI_PROVIDER", "pm"), ("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")];
+/// The folders in which libfabric looks for providers.
+pub const PROVIDER_PATH_ENV: &str = "FI_PROVIDER_PATH";
 /// The folders in which the dynamic loader searches libraries first.
 pub const LIBRARY_PATH_ENV: &str = "LD_LIBRARY_PATH";
 /// The number of threads of a program of OpenMP.

@@ -62,28 +62,32 @@ fn element_spec(
     let args_from = |skip: usize| -> Vec<OsBytes> {
         element.words[skip..].iter().map(|word| OsBytes(word.text.clone())).collect()
     };
-    let (path, args, kind, uses_openmp) = match program {
+    let (path, args, kind, uses_openmp, uses_pm_provider) = match program {
         Program::System { per_host, skip } => {
             let args = args_from(skip);
-            (args[0].clone(), args, ProgramKind::System { per_host }, false)
+            (args[0].clone(), args, ProgramKind::System { per_host }, false, false)
         }
         Program::File(path) => {
             let existing = requests.iter().find(|request| request.path == path).cloned();
-            let found = match existing {
+            let mut found = match existing {
                 Some(existing) => existing,
                 None => request::program_request(&path, loader)?,
             };
+            found.mpi_library = mpi::effective_library(options, found.mpi_library, loader);
             let kind = match found.request.uses_libscore {
                 true => ProgramKind::Score,
                 false => mpi::program_kind(options, found.mpi_library),
             };
             let uses_openmp = found.uses_openmp;
+            let uses_pm = kind == ProgramKind::Mpi && mpi::uses_pm(found.mpi_library);
             requests.push(found);
-            (OsBytes(path.into_os_string().into_vec()), args_from(0), kind, uses_openmp)
+            let path = OsBytes(path.into_os_string().into_vec());
+            (path, args_from(0), kind, uses_openmp, uses_pm)
         }
     };
     let (input, output) = (element.input.clone(), element.output.clone());
-    Ok(ElementSpec { path, args, input, output, kind, uses_openmp, digest: None })
+    let digest = None;
+    Ok(ElementSpec { path, args, input, output, kind, uses_openmp, uses_pm_provider, digest })
 }
 
 /// The job for scored.

@@ -4,9 +4,10 @@ mod python;
 
 use std::path::Path;
 
+use score_proto::env;
 use score_proto::message::{Level, MPICH_LIBRARY_NAMES, ProgramKind};
 
-use crate::elf::LibrarySearchPath;
+use crate::elf::{self, LibrarySearchPath};
 use crate::options::ScrunOptions;
 use python::PythonEnvironment;
 
@@ -14,9 +15,31 @@ use python::PythonEnvironment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MpiLibrary {
     /// MPICH and what shares its interface: by PMI.
-    Mpich,
+    Mpich(Transport),
     /// Open MPI: by PMIx.
     OpenMpi,
+}
+
+/// How an MPI library can send messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Also by libfabric, and so by PM.
+    Libfabric,
+    /// By others only, as far as is known.
+    Other,
+}
+
+/// Whether a program's messages go over PM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PmUse {
+    Pm,
+    /// Its MPI library does not use libfabric.
+    NoLibfabric,
+    /// This variable of the environment chooses something else.
+    Excluded {
+        variable: &'static str,
+        value: String,
+    },
 }
 
 /// The value of the option `mpi`.
@@ -52,7 +75,9 @@ impl MpiLibrary {
     /// The MPI library of this name (DT_NEEDED), if it is one.
     pub fn of_needed(name: &[u8]) -> Option<Self> {
         match name {
-            b"libmpi.so.12" | b"libmpich.so.12" | b"libmpi_abi.so.1" => Some(Self::Mpich),
+            b"libmpi.so.12" | b"libmpich.so.12" | b"libmpi_abi.so.1" => {
+                Some(Self::Mpich(Transport::Other))
+            }
             b"libmpi.so.40" => Some(Self::OpenMpi),
             _ => None,
         }
@@ -69,11 +94,73 @@ impl MpiOption {
     }
 }
 
+/// Whether a library of this name (DT_NEEDED) is libfabric. Wheels give it names of their own.
+pub fn is_libfabric(name: &[u8]) -> bool {
+    name.starts_with(b"libfabric")
+}
+
 /// The MPI library that a Python program would use, if this is one.
 pub fn library_of_python(program: &Path, loader: &mut LibrarySearchPath) -> Option<MpiLibrary> {
     let environment = PythonEnvironment::current();
     let interpreter = python::interpreter(program, &environment.path)?;
-    python::library_of(&interpreter, &environment, loader)
+    let (library, path) = python::library_of(&interpreter, &environment, loader)?;
+    Some(with_transport_of(library, &path, loader))
+}
+
+/// The library on which a program runs that needs `library`: that of the folder which the option
+/// names, if it names one.
+pub fn effective_library(
+    options: &ScrunOptions,
+    library: Option<MpiLibrary>,
+    loader: &mut LibrarySearchPath,
+) -> Option<MpiLibrary> {
+    let value = options.get("mpi").and_then(|given| given.value.as_deref());
+    let folder = value.map(Path::new).filter(|path| path.is_absolute());
+    match (library, folder) {
+        (Some(MpiLibrary::Mpich(_)), Some(folder)) => {
+            let path = MPICH_LIBRARY_NAMES.iter().map(|name| folder.join(name));
+            let path = path.into_iter().find(|path| path.exists())?;
+            Some(with_transport_of(MpiLibrary::Mpich(Transport::Other), &path, loader))
+        }
+        _ => library,
+    }
+}
+
+/// `library`, which is at this path, with what it can send messages by.
+fn with_transport_of(
+    library: MpiLibrary,
+    path: &Path,
+    loader: &mut LibrarySearchPath,
+) -> MpiLibrary {
+    match (library, elf::needs_of(path, loader)) {
+        (MpiLibrary::Mpich(_), Ok(needs)) if needs.uses_libfabric => {
+            MpiLibrary::Mpich(Transport::Libfabric)
+        }
+        _ => library,
+    }
+}
+
+impl PmUse {
+    /// `variable`: the environment.
+    fn of(library: Option<MpiLibrary>, variable: impl Fn(&str) -> Option<String>) -> Self {
+        if library != Some(MpiLibrary::Mpich(Transport::Libfabric)) {
+            return Self::NoLibfabric;
+        }
+        let excluded = env::PM_PROVIDER_ENV.into_iter().find_map(|(name, chosen)| {
+            let value = variable(name).filter(|value| value != chosen)?;
+            Some(Self::Excluded { variable: name, value })
+        });
+        excluded.unwrap_or(Self::Pm)
+    }
+}
+
+fn variable_of_process(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// Whether the processes of a program with this MPI library are told to send messages over PM.
+pub fn uses_pm(library: Option<MpiLibrary>) -> bool {
+    PmUse::of(library, variable_of_process) == PmUse::Pm
 }
 
 /// Whether Python runs this program. Its files are not copied to other hosts: an interpreter finds
@@ -85,7 +172,7 @@ pub fn is_run_by_python(program: &Path) -> bool {
 /// The kind of a program that does not use libscore and needs this MPI library.
 pub fn program_kind(options: &ScrunOptions, library: Option<MpiLibrary>) -> ProgramKind {
     match (MpiOption::of(options), library) {
-        (MpiOption::Mpich, _) | (MpiOption::Auto, Some(MpiLibrary::Mpich)) => ProgramKind::Mpi,
+        (MpiOption::Mpich, _) | (MpiOption::Auto, Some(MpiLibrary::Mpich(_))) => ProgramKind::Mpi,
         (MpiOption::None, _) | (MpiOption::Auto, Some(MpiLibrary::OpenMpi) | None) => {
             ProgramKind::Plain
         }
@@ -100,9 +187,8 @@ pub fn notice(
 ) -> Option<(Level, String)> {
     match (MpiOption::of(options), library) {
         (MpiOption::None, _) => None,
-        (MpiOption::Mpich, _) | (MpiOption::Auto, Some(MpiLibrary::Mpich)) => {
-            let text = format!("{name}: its MPI library uses its own transports, not PM yet");
-            Some((Level::Info, text))
+        (MpiOption::Mpich, _) | (MpiOption::Auto, Some(MpiLibrary::Mpich(_))) => {
+            Some((Level::Info, pm_notice(name, PmUse::of(library, variable_of_process))?))
         }
         (MpiOption::Auto, Some(MpiLibrary::OpenMpi)) => {
             let text = format!(
@@ -115,10 +201,47 @@ pub fn notice(
     }
 }
 
+/// What the user should know if messages do not go over PM.
+fn pm_notice(name: &str, pm_use: PmUse) -> Option<String> {
+    match pm_use {
+        PmUse::Pm => None,
+        PmUse::NoLibfabric => Some(format!(
+            "{name}: its messages do not go over PM, because its MPI library does not use \
+             libfabric as far as its files tell; -mpi=LIBDIR runs it on one that does"
+        )),
+        PmUse::Excluded { variable, value } => Some(format!(
+            "{name}: its messages do not go over PM, because {variable} is set to '{value}'; \
+             unset it"
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::ffi::{OsStr, OsString};
+
+    #[test]
+    fn a_variable_that_chooses_something_else_wins_and_is_named() {
+        let mpich = Some(MpiLibrary::Mpich(Transport::Libfabric));
+        let with = |name: &'static str, value: &'static str| {
+            move |asked: &str| (asked == name).then(|| value.to_owned())
+        };
+        for (library, name, value, is_pm, word) in [
+            (mpich, "HOME", "/", true, ""),
+            (mpich, "FI_PROVIDER", "pm", true, ""),
+            (mpich, "FI_PROVIDER", "tcp", false, "FI_PROVIDER is set to 'tcp'"),
+            (mpich, "MPIR_CVAR_CH4_NETMOD", "ucx", false, "MPIR_CVAR_CH4_NETMOD"),
+            (mpich, "MPIR_CVAR_NOLOCAL", "0", false, "MPIR_CVAR_NOLOCAL is set to '0'"),
+            (Some(MpiLibrary::Mpich(Transport::Other)), "HOME", "/", false, "-mpi=LIBDIR"),
+            (None, "FI_PROVIDER", "pm", false, "libfabric"),
+        ] {
+            let pm_use = PmUse::of(library, with(name, value));
+            assert_eq!(pm_use == PmUse::Pm, is_pm, "{name}={value}");
+            let text = pm_notice("a.out", pm_use).unwrap_or_default();
+            assert!(text.contains(word), "{text}");
+        }
+    }
 
     fn options(words: &[&str]) -> ScrunOptions {
         let words: Vec<OsString> = words.iter().chain(&["program"]).map(OsString::from).collect();

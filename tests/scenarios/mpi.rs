@@ -188,16 +188,44 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     let ring = env.dir().join("ring");
     let expected: Vec<String> =
         (0..4).map(|rank| format!("{rank} of 4: {} 6", (rank + 3) % 4)).collect();
-    for options in ["-nodes=4", "-group=local:2 -nodes=2x2"] {
-        let outcome = env.sh(&format!("scrun {options} {}", ring.display())).run();
-        let outcome = outcome.assert_stderr(&["not PM yet"]).expect_code(0);
+    let without_pm = "its messages do not go over PM, because FI_PROVIDER is set to 'tcp'";
+    for (variables, options, notice) in [
+        ("", "-nodes=4", ""),
+        ("", "-group=local:2 -nodes=2x2", ""),
+        ("FI_PROVIDER=tcp", "-nodes=4", without_pm),
+    ] {
+        let outcome = env.sh(&format!("{variables} scrun {options} {}", ring.display())).run();
+        let outcome = outcome.assert_stderr(&[notice]).expect_code(0);
         assert_eq!(outcome.sorted_lines(), expected, "{options}");
+        assert!(!notice.is_empty() || !outcome.stderr.contains("not go over PM"), "{outcome}");
     }
     let outcome = env.sh(&format!("scrun -nodes=3 {} 5", ring.display())).run().expect_code(5);
     let _ = outcome.assert_stderr(&["node 2 exited with code 5 before MPI_Finalize()"]);
     // A command that never calls MPI_Init.
     let outcome = env.sh("scrun -nodes=2 -mpi=mpich /bin/echo hello").run().expect_code(0);
     assert_eq!(outcome.text(), "hello\nhello\n");
+}
+
+#[test]
+fn messages_of_all_kinds_go_over_pm() {
+    let Some(mpich) = mpich("mpich_messages") else { return };
+    let env = TestEnv::new();
+    let source = binaries::root().join("tests/programs/mpi_messages.c");
+    let mut mpicc = Command::new(mpich.join("bin/mpicc"));
+    mpicc.arg(source).args(["-O2", "-o", "messages"]).current_dir(env.dir());
+    assert!(mpicc.status().unwrap().success());
+    let program = env.dir().join("messages");
+    for (options, nodes) in
+        [("-nodes=1", 1), ("-nodes=2", 2), ("-nodes=4", 4), ("-group=local:2 -nodes=2x2", 4)]
+    {
+        // MPICH says which provider of libfabric it uses, on rank 0.
+        let variables = "MPIR_CVAR_DEBUG_SUMMARY=1";
+        let line = format!("{variables} scrun {options} {}", program.display());
+        let outcome = env.sh(&line).run().expect_code(0);
+        let lines = outcome.sorted_lines();
+        assert_eq!(lines.iter().filter(|line| *line == "ok").count(), nodes, "{outcome}");
+        assert!(lines.iter().any(|line| line == "libfabric provider: pm - pm"), "{outcome}");
+    }
 }
 
 #[test]
@@ -221,7 +249,9 @@ fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
     let folder = env.dir().join("lib");
     for (option, name) in [("auto".to_owned(), "own"), (folder.display().to_string(), "other")] {
         let line = format!("scrun -nodes=2 -mpi={option} {}", program.display());
-        assert_eq!(env.sh(&line).run().expect_code(0).text(), format!("{name}\n").repeat(2));
+        let outcome = env.sh(&line).run().expect_code(0);
+        let outcome = outcome.assert_stderr(&["messages do not go over PM", "libfabric"]);
+        assert_eq!(outcome.text(), format!("{name}\n").repeat(2));
     }
     let line = format!("scrun -mpi={} {}", env.dir().display(), program.display());
     let _ = env.sh(&line).run().expect_code(0);

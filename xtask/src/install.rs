@@ -47,6 +47,8 @@ fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     for archive in ["libpm.a", "libscore.a"] {
         copy(&release.join(archive), &lib.join(archive))?;
     }
+    // libfabric loads all that is in a folder of providers.
+    copy(&release.join("libpm_fi.so"), &lib.join("libfabric/libpm-fi.so"))?;
     Ok(())
 }
 

@@ -127,7 +127,8 @@ fn install_packages(prefix: &[&str], packages: &[&str]) -> bool {
     run_apt_get(prefix, &args) && missing_packages().is_empty()
 }
 
-/// Daemons that tests run in a private network and folder, and a library that tests link.
+/// Daemons that tests run in a private network and folder, a library that tests link, and headers
+/// that they compile.
 /// Installing them would start services on this machine, so their packages are only unpacked below
 /// the target folder.
 const TESTBEDS: &[(&[&str], &[&str])] = &[
@@ -147,6 +148,7 @@ const TESTBEDS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (&["/usr/include/slurm/pmi2.h"], &["libpmi2-0-dev", "libpmi2-0"]),
+    (&["/usr/include/rdma/fabric.h"], &["libfabric-dev"]),
     (
         &["sge_qmaster", "sge_execd"],
         &[

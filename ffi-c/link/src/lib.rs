@@ -1,6 +1,6 @@
 //! Links the shared objects with a soname and a named symbol version, exporting only the names of
-//! that version, and links libscore.so against libpm.so. Called by the build scripts of both
-//! packages.
+//! that version, and links objects against libpm.so and libscore.so. Called by the build scripts of
+//! their packages.
 //!
 //! rustc hides symbols with a version script without a name. GNU ld refuses such a script together
 //! with one that has a name. Therefore the compiler is told to use `ffi-c/link/ld.bfd` as its
@@ -12,11 +12,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The directory ffi-c/link, relative to the package that is being built.
+/// The directory ffi-c/link.
 fn directory() -> PathBuf {
-    let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    package.with_file_name("link")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
+
+/// A shared object of ours that others are linked against.
+struct Library {
+    name: &'static str,
+    soname: &'static str,
+    map: &'static str,
+    /// What its names begin with.
+    prefixes: &'static [&'static str],
+}
+
+const PM: Library =
+    Library { name: "libpm.so", soname: "libpm.so.2", map: "pm.map", prefixes: &["pm"] };
+const SCORE: Library = Library {
+    name: "libscore.so",
+    soname: "libscore.so.6",
+    map: "score.map",
+    prefixes: &["sc_", "score_"],
+};
 
 /// Links the package's shared object with this soname and this version script, and makes a link
 /// `soname -> name` in the same directory, so that programs run from the build tree.
@@ -36,30 +53,57 @@ pub fn shared_object(name: &str, soname: &str, map: &str) {
     for file in ["ld.bfd", map] {
         println!("cargo:rerun-if-changed={link}/{file}");
     }
-    // OUT_DIR is PROFILE/build/PACKAGE-HASH/out; cargo puts the object into PROFILE/deps and links
-    // or copies it to PROFILE.
-    let out = out_dir();
-    let profile = out.ancestors().nth(3).expect("inside the target directory");
-    for directory in [profile.to_path_buf(), profile.join("deps")] {
-        let path = directory.join(soname);
-        let _ = fs::remove_file(&path);
-        if let Err(error) = std::os::unix::fs::symlink(name, &path) {
-            println!("cargo:warning=cannot make {}: {error}", path.display());
-        }
+    // Cargo puts the object into PROFILE/deps and links or copies it to PROFILE.
+    let profile = profile_dir();
+    for directory in [profile.clone(), profile.join("deps")] {
+        make_link(name, &directory.join(soname));
+    }
+}
+
+/// Makes a link `folder/link_name -> ../name` in the build tree, for a shared object that is
+/// looked for under that name.
+pub fn link_in_folder(name: &str, folder: &str, link_name: &str) {
+    let folder = profile_dir().join(folder);
+    fs::create_dir_all(&folder).expect("the target directory is writable");
+    make_link(&format!("../{name}"), &folder.join(link_name));
+}
+
+fn make_link(target: &str, path: &Path) {
+    let _ = fs::remove_file(path);
+    if let Err(error) = std::os::unix::fs::symlink(target, path) {
+        println!("cargo:warning=cannot make {}: {error}", path.display());
     }
 }
 
 /// Links the package's shared object against libpm.so.2, so that a process has one copy of PM, in
-/// libpm.so. libpm.so may not have been linked yet, because cargo knows no dependency on another
-/// package's shared object. Therefore a stub with its soname, symbols and version takes its place.
+/// libpm.so. It is found in the folder of the package's shared object.
 pub fn against_pm() {
-    let map = directory().join("pm.map");
+    against(&PM);
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN");
+}
+
+/// The same for libscore.so.6.
+pub fn against_score() {
+    against(&SCORE);
+}
+
+/// Has libpm.so.2 and libscore.so.6 found in the folder above as well.
+pub fn search_folder_above() {
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN/..");
+}
+
+/// Links the package's shared object against a library that may not have been linked yet, because
+/// cargo knows no dependency on another package's shared object. Therefore a stub with its soname,
+/// symbols and version takes its place.
+fn against(library: &Library) {
+    let map = directory().join(library.map);
     let out = out_dir();
-    let (source, stub) = (out.join("stub.c"), out.join("libpm.so"));
-    let text = fs::read_to_string(&map).expect("ffi-c/link/pm.map is readable");
-    fs::write(&source, functions(&text)).expect("OUT_DIR is writable");
+    let (source, stub) = (out.join(format!("{}.c", library.name)), out.join(library.name));
+    let text = fs::read_to_string(&map).expect("the version script is readable");
+    fs::write(&source, functions(&text, library.prefixes)).expect("OUT_DIR is writable");
     let status = Command::new(env::var_os("CC").unwrap_or("cc".into()))
-        .args(["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libpm.so.2"])
+        .args(["-shared", "-fPIC", "-nostdlib"])
+        .arg(format!("-Wl,-soname,{}", library.soname))
         .arg(format!("-Wl,--version-script={}", map.display()))
         .arg("-o")
         .args([&stub, &source])
@@ -67,17 +111,21 @@ pub fn against_pm() {
         .expect("the C compiler that rustc links with runs");
     assert!(status.success(), "cannot build {}", stub.display());
     println!("cargo:rustc-cdylib-link-arg={}", stub.display());
-    // libpm.so.2 is in the same directory as libscore.so, in the build tree as when installed.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN");
     println!("cargo:rerun-if-changed={}", map.display());
     println!("cargo:rerun-if-env-changed=CC");
 }
 
-/// An empty C function for each name of a version script.
-fn functions(map: &str) -> String {
+/// An empty C function for each name of a version script that begins like this. Names of variables
+/// become functions, too: the linker needs the name only.
+fn functions(map: &str, prefixes: &[&str]) -> String {
     let names = map.split([';', ':', '\n']).map(str::trim);
-    let names = names.filter(|name| name.starts_with("pm"));
+    let names = names.filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
     names.map(|name| format!("void {name}(void) {{}}\n")).collect()
+}
+
+/// OUT_DIR is PROFILE/build/PACKAGE-HASH/out.
+fn profile_dir() -> PathBuf {
+    out_dir().ancestors().nth(3).expect("inside the target directory").to_path_buf()
 }
 
 fn out_dir() -> PathBuf {
@@ -88,8 +136,7 @@ fn out_dir() -> PathBuf {
 mod tests {
     #[test]
     fn the_stub_has_each_function_of_the_version_script() {
-        let source =
-            super::functions("PM_2.0 {\nglobal:\n    pmA;\n    pmB;\nlocal:\n    *;\n};\n");
-        assert_eq!(source, "void pmA(void) {}\nvoid pmB(void) {}\n");
+        let map = "PM_2.0 {\nglobal:\n    pmA;\n    pmB;\n    other;\nlocal:\n    *;\n};\n";
+        assert_eq!(super::functions(map, &["pm"]), "void pmA(void) {}\nvoid pmB(void) {}\n");
     }
 }

@@ -63,6 +63,7 @@ fn new_job(job: JobId, hosts: &[u32]) -> NewJob {
         output: Output::Default,
         kind: ProgramKind::Plain,
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: None,
     };
     let host_spec = |host: &u32| HostSpec { name: format!("h{host}"), ..HostSpec::local(1) };

@@ -149,6 +149,8 @@ pub struct ElementSpec {
     pub kind: ProgramKind,
     /// It runs threads of OpenMP, as far as its libraries tell.
     pub uses_openmp: bool,
+    /// It is an MPI program whose library sends messages over PM, by the provider of libfabric.
+    pub uses_pm_provider: bool,
     /// The digest of the file at `path`, if the file has to be copied: for jobs of several hosts.
     pub digest: Option<FileDigest>,
 }

@@ -15,6 +15,7 @@ mod job_runner;
 mod limit_enforcer;
 mod metrics;
 mod mpi_library;
+mod mpi_provider;
 mod networks;
 mod orders;
 mod output;

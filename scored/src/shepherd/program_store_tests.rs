@@ -53,6 +53,7 @@ fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
         output: Output::Default,
         kind: ProgramKind::Plain,
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: Some(*content),
     };
     JobSpec {

@@ -37,6 +37,7 @@ pub fn element(kind: ProgramKind, words: &[&str]) -> ElementSpec {
         output: Output::Default,
         kind,
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: None,
     }
 }

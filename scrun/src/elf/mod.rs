@@ -7,7 +7,7 @@ mod library_path;
 
 pub use library_path::LibrarySearchPath;
 
-use crate::mpi::MpiLibrary;
+use crate::mpi::{self, MpiLibrary, Transport};
 use score_proto::elf_note::{NoteError, Request};
 use std::collections::HashSet;
 use std::fs::File;
@@ -48,6 +48,8 @@ pub struct ProgramNeeds {
     pub mpi_library: Option<MpiLibrary>,
     /// Whether there is a library of OpenMP among them.
     pub uses_openmp: bool,
+    /// Whether there is libfabric among them.
+    pub uses_libfabric: bool,
 }
 
 /// The libraries of OpenMP: of GCC, of LLVM and of Intel.
@@ -63,7 +65,7 @@ pub fn needs_of(
     loader: &mut LibrarySearchPath,
 ) -> Result<ProgramNeeds, ProgramNoteError> {
     let (mut request, mut mpi_library) = (Request::default(), None);
-    let mut uses_openmp = false;
+    let (mut uses_openmp, mut uses_libfabric) = (false, false);
     let mut seen = HashSet::new();
     let Some((program, identity)) = load(path) else { return Ok(ProgramNeeds::default()) };
     seen.insert(identity);
@@ -77,6 +79,7 @@ pub fn needs_of(
                 continue;
             }
             uses_openmp |= OPENMP_LIBRARIES.contains(&name.as_slice());
+            uses_libfabric |= mpi::is_libfabric(name);
             mpi_library = mpi_library.or_else(|| MpiLibrary::of_needed(name));
             let found =
                 loader.candidates(name, &needed_by, &info).into_iter().find_map(|candidate| {
@@ -90,7 +93,13 @@ pub fn needs_of(
             }
         }
     }
-    Ok(ProgramNeeds { request, mpi_library, uses_openmp })
+    let mpi_library = match mpi_library {
+        Some(MpiLibrary::Mpich(_)) if uses_libfabric => {
+            Some(MpiLibrary::Mpich(Transport::Libfabric))
+        }
+        other => other,
+    };
+    Ok(ProgramNeeds { request, mpi_library, uses_openmp, uses_libfabric })
 }
 
 fn apply(

@@ -146,7 +146,7 @@ fn a_needed_mpi_library_is_found_through_another_one() {
     let program = scratch.compile("program", main, &options);
     let mut loader = LibrarySearchPath::new(scratch.path("").into(), "/etc/ld.so.conf".into());
     let needs = needs_of(&program, &mut loader).unwrap();
-    assert_eq!(needs.mpi_library, Some(MpiLibrary::Mpich));
+    assert_eq!(needs.mpi_library, Some(MpiLibrary::Mpich(Transport::Other)));
     assert!(!needs.uses_openmp);
     let plain = needs_of(&scratch.compile("plain", MAIN, &[]), &mut loader).unwrap();
     assert_eq!(plain.mpi_library, None);

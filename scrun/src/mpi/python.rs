@@ -64,12 +64,12 @@ fn is_python(path: &Path) -> bool {
     version.is_some_and(|text| text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.'))
 }
 
-/// The library that mpi4py loads in this interpreter.
+/// The library that mpi4py loads in this interpreter, and its path.
 pub fn library_of(
     interpreter: &Path,
     environment: &PythonEnvironment,
     loader: &mut LibrarySearchPath,
-) -> Option<MpiLibrary> {
+) -> Option<(MpiLibrary, PathBuf)> {
     let prefixes = prefixes(interpreter, environment);
     if !prefixes.iter().any(|prefix| has_mpi4py(prefix)) {
         return None;
@@ -84,7 +84,7 @@ pub fn library_of(
         false => vec![place],
     });
     let of_loader = LIBRARY_NAMES.iter().flat_map(|name| loader.loaded_by_name(name.as_bytes()));
-    in_places.chain(of_loader).find_map(|path| library_at(&path))
+    in_places.chain(of_loader).find_map(|path| Some((library_at(&path)?, path)))
 }
 
 /// The prefixes of the virtual environment, of the user and of the system, as far as they count.
@@ -132,6 +132,7 @@ fn library_at(path: &Path) -> Option<MpiLibrary> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Transport;
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -204,15 +205,16 @@ mod tests {
         };
         let llp = folder.0.join("llp").into_os_string();
         let mut loader = LibrarySearchPath::new(llp, "/nonexistent".into());
-        let mut find =
-            |environment: &PythonEnvironment| library_of(&python, environment, &mut loader);
+        let mut find = |environment: &PythonEnvironment| {
+            library_of(&python, environment, &mut loader).map(|(library, _)| library)
+        };
         // The system's own libraries may be there, or not.
         folder.library("llp", "40");
         assert_eq!(find(&environment), Some(MpiLibrary::OpenMpi));
         folder.library("user/lib", "12");
         assert_eq!(find(&environment), Some(MpiLibrary::OpenMpi), "not of a closed environment");
         folder.write("venv/pyvenv.cfg", "include-system-site-packages = true\n");
-        assert_eq!(find(&environment), Some(MpiLibrary::Mpich));
+        assert_eq!(find(&environment), Some(MpiLibrary::Mpich(Transport::Other)));
         folder.library("venv/lib", "40");
         assert_eq!(find(&environment), Some(MpiLibrary::OpenMpi));
         fs::remove_dir(&mpi4py).unwrap();
@@ -220,7 +222,7 @@ mod tests {
         fs::create_dir_all(folder.0.join("user/lib/python3.11/site-packages/mpi4py")).unwrap();
         assert_eq!(find(&environment), Some(MpiLibrary::OpenMpi));
         environment.libmpi = Some(folder.0.join("user/lib/libmpi.so.12").into_os_string());
-        assert_eq!(find(&environment), Some(MpiLibrary::Mpich));
+        assert_eq!(find(&environment), Some(MpiLibrary::Mpich(Transport::Other)));
         environment.libmpi = Some(folder.0.join("venv/lib").into_os_string());
         assert_eq!(find(&environment), Some(MpiLibrary::OpenMpi));
     }

@@ -34,7 +34,7 @@ pub fn program_request(
     path: &Path,
     loader: &mut LibrarySearchPath,
 ) -> Result<ProgramRequest, StartError> {
-    let ProgramNeeds { mut request, mpi_library, uses_openmp } = elf::needs_of(path, loader)
+    let ProgramNeeds { mut request, mpi_library, uses_openmp, .. } = elf::needs_of(path, loader)
         .map_err(|error| StartError::plain(EXIT_USAGE, error.to_string()))?;
     if request.uses_libscore && request.run_locally {
         trial_run::run_for_request(path, &mut request)?;

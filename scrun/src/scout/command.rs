@@ -70,6 +70,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         output: Output::Default,
         kind: ProgramKind::System { per_host: false },
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: None,
     };
     let mut elements = vec![shell];
@@ -104,6 +105,7 @@ fn scatter() -> ElementSpec {
         output: Output::Default,
         kind: ProgramKind::Score,
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: None,
     }
 }

@@ -44,6 +44,7 @@ fn spec(stages: &[usize], hosts: usize) -> JobSpec {
         output: Output::Default,
         kind: ProgramKind::Plain,
         uses_openmp: false,
+        uses_pm_provider: false,
         digest: None,
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };

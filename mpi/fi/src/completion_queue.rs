@@ -1,0 +1,298 @@
+//! What has completed: fi_cq(3). Reading it makes progress.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use score_p2p::{Channel, Completion, CompletionKind, Failure};
+
+use crate::abi::*;
+use crate::core_state::CoreState;
+use crate::domain::Domain;
+use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
+use crate::serialized::Serialized;
+use crate::{failed, failed_call};
+
+/// How often a waiting read looks before it lets other processes run.
+const POLLS_BEFORE_YIELD: u32 = 1000;
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct CompletionQueue {
+    fid: FidCq,
+    core: &'static Serialized<CoreState>,
+    pub(crate) number: usize,
+    entry_len: usize,
+}
+
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close as unsafe extern "C" fn(_) -> _),
+    bind: UNSUPPORTED,
+    control: UNSUPPORTED,
+    ops_open: UNSUPPORTED,
+};
+
+static QUEUE_OPS: FiOpsCq = FiOpsCq {
+    size: size_of::<FiOpsCq>(),
+    read: op!(read as unsafe extern "C" fn(_, _, _) -> _),
+    readfrom: op!(readfrom as unsafe extern "C" fn(_, _, _, _) -> _),
+    readerr: op!(readerr as unsafe extern "C" fn(_, _, _) -> _),
+    sread: op!(sread as unsafe extern "C" fn(_, _, _, _, _) -> _),
+    sreadfrom: op!(sreadfrom as unsafe extern "C" fn(_, _, _, _, _, _) -> _),
+    // A waiting read looks again and again.
+    signal: SUCCEEDS,
+    strerror: op!(strerror as unsafe extern "C" fn(_, _, _, _, _) -> _),
+};
+
+/// fi_cq_open(3).
+///
+/// # Safety
+/// As fi_cq_open(3).
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut Domain,
+    attr: *const FiCqAttr,
+    result: *mut *mut CompletionQueue,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: NULL, or the program's.
+    let (format, wait) = unsafe { attr.as_ref() }
+        .map_or((FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE), |attr| (attr.format, attr.wait_obj));
+    // The formats are prefixes of the longest one.
+    let entry_len = match format {
+        FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_CONTEXT => 8,
+        FI_CQ_FORMAT_MSG => 24,
+        FI_CQ_FORMAT_DATA => 40,
+        FI_CQ_FORMAT_TAGGED => size_of::<FiCqTaggedEntry>(),
+        _ => return failed(libc::ENOSYS),
+    };
+    if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD) {
+        return failed(libc::ENOSYS);
+    }
+    // SAFETY: an open domain.
+    let core = unsafe { (*domain).core };
+    let number = core.with(CoreState::open_queue);
+    let fid = Fid { fclass: FI_CLASS_CQ, context, ops: &OPS };
+    let fid = FidCq { fid, ops: &QUEUE_OPS };
+    let queue = CompletionQueue { fid, core, number, entry_len };
+    // SAFETY: the caller's.
+    unsafe { *result = Box::into_raw(Box::new(queue)) };
+    0
+}
+
+unsafe extern "C" fn close(queue: *mut CompletionQueue) -> c_int {
+    // SAFETY: made by `open`, and not used any more (fi_cq(3)).
+    let queue = unsafe { Box::from_raw(queue) };
+    queue.core.with(|core| core.close_queue(queue.number));
+    0
+}
+
+/// The flags of an entry.
+#[inline(always)]
+fn flags(completion: &Completion) -> u64 {
+    let channel = match completion.channel {
+        Channel::Tagged => FI_TAGGED,
+        Channel::Untagged => FI_MSG,
+    };
+    match completion.kind {
+        CompletionKind::Sent => channel | FI_SEND,
+        CompletionKind::Released => FI_MULTI_RECV,
+        CompletionKind::Received if completion.envelope.data.is_some() => {
+            channel | FI_RECV | FI_REMOTE_CQ_DATA
+        }
+        CompletionKind::Received => channel | FI_RECV,
+    }
+}
+
+impl CompletionQueue {
+    /// Stores up to `count` entries, and the addresses of their sources.
+    ///
+    /// # Safety
+    /// There is room for them at `entries`, and at `sources` unless that is NULL.
+    #[inline(always)]
+    unsafe fn read(&self, entries: *mut c_void, count: usize, sources: *mut u64) -> isize {
+        self.core.with(|core| {
+            let mut stored = 0;
+            while stored < count {
+                let queue = core.queue(self.number);
+                let Some(completion) = queue.front() else { break };
+                if completion.failure.is_some() {
+                    break;
+                }
+                let entry = FiCqTaggedEntry {
+                    op_context: completion.context as *mut c_void,
+                    flags: flags(completion),
+                    len: completion.len,
+                    buf: completion.start.cast(),
+                    data: completion.envelope.data.unwrap_or(0),
+                    tag: completion.envelope.tag.unwrap_or(0),
+                };
+                let source = completion.source;
+                queue.pop_front();
+                // SAFETY: by the caller's promise; an entry of each format is a prefix.
+                unsafe {
+                    let to = entries.cast::<u8>().add(stored * self.entry_len);
+                    if self.entry_len == size_of::<FiCqTaggedEntry>() {
+                        to.cast::<FiCqTaggedEntry>().write_unaligned(entry);
+                    } else {
+                        let from = (&raw const entry).cast::<u8>();
+                        std::ptr::copy_nonoverlapping(from, to, self.entry_len);
+                    }
+                    if !sources.is_null() {
+                        let address = core.address_of_node.get(source as usize);
+                        *sources.add(stored) = address.copied().flatten().unwrap_or(FI_ADDR_UNSPEC);
+                    }
+                }
+                stored += 1;
+                if core.is_queue_empty(self.number) {
+                    break;
+                }
+            }
+            match stored {
+                0 if core.is_queue_empty(self.number) => failed_call(libc::EAGAIN),
+                0 => failed_call(FI_EAVAIL),
+                _ => stored as isize,
+            }
+        })
+    }
+
+    /// As `read`, but waits for the first entry: `timeout` ms, or for ever if it is negative.
+    ///
+    /// # Safety
+    /// As `read`.
+    unsafe fn wait_and_read(
+        &self,
+        entries: *mut c_void,
+        count: usize,
+        sources: *mut u64,
+        timeout: c_int,
+    ) -> isize {
+        let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        let mut polls: u32 = 0;
+        loop {
+            // SAFETY: by the caller's promise.
+            let result = unsafe { self.read(entries, count, sources) };
+            if result != failed_call(libc::EAGAIN)
+                || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            {
+                return result;
+            }
+            polls += 1;
+            if polls >= POLLS_BEFORE_YIELD {
+                polls = 0;
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// fi_cq_read(3).
+unsafe extern "C" fn read(
+    queue: *mut CompletionQueue,
+    entries: *mut c_void,
+    count: usize,
+) -> isize {
+    // SAFETY: an open queue, and room by the program's promise.
+    unsafe { (*queue).read(entries, count, null_mut()) }
+}
+
+/// fi_cq_readfrom(3).
+unsafe extern "C" fn readfrom(
+    queue: *mut CompletionQueue,
+    entries: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+) -> isize {
+    // SAFETY: as in `read`.
+    unsafe { (*queue).read(entries, count, sources) }
+}
+
+/// fi_cq_sread(3).
+unsafe extern "C" fn sread(
+    queue: *mut CompletionQueue,
+    entries: *mut c_void,
+    count: usize,
+    _condition: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: as in `read`.
+    unsafe { (*queue).wait_and_read(entries, count, null_mut(), timeout) }
+}
+
+/// fi_cq_sreadfrom(3).
+unsafe extern "C" fn sreadfrom(
+    queue: *mut CompletionQueue,
+    entries: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+    _condition: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: as in `read`.
+    unsafe { (*queue).wait_and_read(entries, count, sources, timeout) }
+}
+
+/// fi_cq_readerr(3): the failure that is first in the queue.
+unsafe extern "C" fn readerr(
+    queue: *mut CompletionQueue,
+    entry: *mut FiCqErrEntry,
+    _flags: u64,
+) -> isize {
+    // SAFETY: an open queue.
+    let queue = unsafe { &*queue };
+    let completion = queue.core.with(|core| {
+        let ready = core.queue(queue.number);
+        let is_failure = ready.front().is_some_and(|completion| completion.failure.is_some());
+        if is_failure { ready.pop_front() } else { None }
+    });
+    let Some(completion) = completion else { return failed_call(libc::EAGAIN) };
+    let (error, excess) = match completion.failure {
+        Some(Failure::Truncated { excess }) => (FI_ETRUNC, excess),
+        Some(Failure::Cancelled) => (libc::ECANCELED, 0),
+        Some(Failure::Network) | None => (libc::EIO, 0),
+    };
+    // SAFETY: the program has an entry there.
+    unsafe {
+        *entry = FiCqErrEntry {
+            op_context: completion.context as *mut c_void,
+            flags: flags(&completion),
+            len: completion.len,
+            buf: completion.start.cast(),
+            data: completion.envelope.data.unwrap_or(0),
+            tag: completion.envelope.tag.unwrap_or(0),
+            olen: usize::try_from(excess).unwrap_or(usize::MAX),
+            err: error,
+            prov_errno: error,
+            err_data: null_mut(),
+            err_data_size: 0,
+        };
+    }
+    1
+}
+
+/// fi_cq_strerror(3).
+unsafe extern "C" fn strerror(
+    _queue: *mut CompletionQueue,
+    error: c_int,
+    _data: *const c_void,
+    buffer: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    let text = match error {
+        FI_ETRUNC => c"the message is longer than the receive buffer",
+        libc::ECANCELED => c"the operation was cancelled",
+        _ => c"the network has failed",
+    };
+    if !buffer.is_null() {
+        // SAFETY: the program has `len` bytes there.
+        unsafe {
+            let room = len.min(text.count_bytes() + 1);
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buffer, room);
+            if room > 0 {
+                *buffer.add(room - 1) = 0;
+            }
+        }
+    }
+    text.as_ptr()
+}

@@ -1,0 +1,140 @@
+//! The state behind all objects of the process: the protocol's engine, and the queues to which what
+//! completes is reported.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+use score_p2p::{Completion, CompletionKind, Engine, Limits};
+
+use crate::fabric;
+use crate::pm_network::{self, PmNetwork};
+use crate::serialized::Serialized;
+
+/// Bytes of messages that nobody waits for that all other nodes together may have here, as far as
+/// each can have enough for some messages.
+const TOTAL_WINDOW: u32 = 4 << 20;
+/// What one node may have, at least and at most.
+const WINDOW_RANGE: [u32; 2] = [8 << 10, 256 << 10];
+/// A message of this length or more is read from its sender's memory: it is not copied twice.
+const MIN_READ_LEN: usize = 16 << 10;
+
+/// The queues of an endpoint, by their numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EndpointQueues {
+    pub(crate) sends: Option<usize>,
+    pub(crate) receives: Option<usize>,
+}
+
+/// See the [module](self).
+pub(crate) struct CoreState {
+    pub(crate) engine: Engine<PmNetwork>,
+    pub(crate) self_node: u32,
+    pub(crate) nodes: u32,
+    /// What has completed and was not read, by number of the queue. None: the queue is closed.
+    queues: Vec<Option<VecDeque<Completion>>>,
+    /// Those of the open endpoint.
+    pub(crate) endpoint: Option<EndpointQueues>,
+    /// Whether the last look for a message from any source has found nothing.
+    pub(crate) has_found_nothing: bool,
+    /// Nodes by address, as far as they are inserted.
+    pub(crate) addresses: Vec<Option<u32>>,
+    /// Addresses by node.
+    pub(crate) address_of_node: Vec<Option<u64>>,
+}
+
+/// The state of this process. The first call makes it a node of its job, and returns when all nodes
+/// have called.
+pub(crate) fn of_process() -> &'static Serialized<CoreState> {
+    static STATE: OnceLock<Serialized<CoreState>> = OnceLock::new();
+    STATE.get_or_init(|| {
+        let membership = pm_network::join();
+        fabric::note_joined();
+        Serialized::new(CoreState::new(membership))
+    })
+}
+
+impl CoreState {
+    fn new(membership: pm_network::Membership) -> Self {
+        let pm_network::Membership { network, self_node, nodes } = membership;
+        let [min, max] = WINDOW_RANGE;
+        let window = (TOTAL_WINDOW / nodes.max(1)).clamp(min, max);
+        let limits = Limits { window, min_read_len: MIN_READ_LEN };
+        Self {
+            engine: Engine::new(network, self_node, nodes, limits),
+            self_node,
+            nodes,
+            queues: Vec::new(),
+            endpoint: None,
+            has_found_nothing: false,
+            addresses: Vec::new(),
+            address_of_node: vec![None; nodes as usize],
+        }
+    }
+
+    /// Adds a queue. Returns its number.
+    pub(crate) fn open_queue(&mut self) -> usize {
+        self.queues.push(Some(VecDeque::new()));
+        self.queues.len() - 1
+    }
+
+    /// Removes a queue.
+    pub(crate) fn close_queue(&mut self, number: usize) {
+        self.queues[number] = None;
+    }
+
+    /// Adds what has completed to a queue.
+    pub(crate) fn report(&mut self, number: usize, completion: Completion) {
+        if let Some(Some(queue)) = self.queues.get_mut(number) {
+            queue.push_back(completion);
+        }
+    }
+
+    /// Makes progress. If another node breaks the protocol, this process says so and ends, and with
+    /// it the job.
+    #[inline(always)]
+    pub(crate) fn progress(&mut self) {
+        if let Err(violation) = self.engine.progress() {
+            eprintln!(
+                "libpm-fi: node {}: node {} {}: the job cannot go on",
+                self.self_node, violation.source, violation.what
+            );
+            std::process::exit(1);
+        }
+    }
+
+    /// What has completed first in a queue, after progress if nothing has before.
+    #[inline(always)]
+    pub(crate) fn queue(&mut self, number: usize) -> &mut VecDeque<Completion> {
+        if self.queues[number].as_ref().is_none_or(VecDeque::is_empty) {
+            self.progress();
+            self.distribute();
+        }
+        self.queues[number].get_or_insert_default()
+    }
+
+    /// Whether nothing in a queue waits to be read.
+    pub(crate) fn is_queue_empty(&self, number: usize) -> bool {
+        self.queues[number].as_ref().is_none_or(VecDeque::is_empty)
+    }
+
+    /// Moves what has completed to the queues of the endpoint.
+    #[inline(always)]
+    fn distribute(&mut self) {
+        let queues = self.endpoint.unwrap_or_default();
+        while let Some(completion) = self.engine.next_completion() {
+            let number = match completion.kind {
+                CompletionKind::Sent => queues.sends,
+                CompletionKind::Received | CompletionKind::Released => queues.receives,
+            };
+            if let Some(number) = number {
+                self.report(number, completion);
+            }
+        }
+    }
+
+    /// The node that has an address.
+    #[inline(always)]
+    pub(crate) fn node_at(&self, address: u64) -> Option<u32> {
+        *self.addresses.get(usize::try_from(address).ok()?)?
+    }
+}

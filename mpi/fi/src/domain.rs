@@ -1,0 +1,75 @@
+//! The domain, which everything else is opened from: fi_domain(3). Opening it makes the process a
+//! node of its job, which all nodes do together. fi_getinfo(3) does not, so that programs can look
+//! without taking part.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::*;
+use crate::core_state::{self, CoreState};
+use crate::op_table::{UNSUPPORTED, op};
+use crate::serialized::Serialized;
+use crate::{address_vector, completion_queue, counter, endpoint};
+
+/// A domain.
+#[repr(C)]
+pub(crate) struct Domain {
+    fid: FidDomain,
+    pub(crate) core: &'static Serialized<CoreState>,
+}
+
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close as unsafe extern "C" fn(_) -> _),
+    bind: UNSUPPORTED,
+    control: UNSUPPORTED,
+    ops_open: UNSUPPORTED,
+};
+
+static DOMAIN_OPS: FiOpsDomain = FiOpsDomain {
+    size: size_of::<FiOpsDomain>(),
+    av_open: op!(address_vector::open as unsafe extern "C" fn(_, _, _, _) -> _),
+    cq_open: op!(completion_queue::open as unsafe extern "C" fn(_, _, _, _) -> _),
+    endpoint: op!(endpoint::open as unsafe extern "C" fn(_, _, _, _) -> _),
+    scalable_ep: UNSUPPORTED,
+    cntr_open: op!(counter::open as unsafe extern "C" fn(_, _, _, _) -> _),
+    poll_open: UNSUPPORTED,
+    stx_ctx: UNSUPPORTED,
+    srx_ctx: UNSUPPORTED,
+    query_atomic: UNSUPPORTED,
+};
+
+static MEMORY_OPS: FiOpsMr = FiOpsMr {
+    size: size_of::<FiOpsMr>(),
+    reg: UNSUPPORTED,
+    regv: UNSUPPORTED,
+    regattr: UNSUPPORTED,
+};
+
+/// fi_domain(3).
+///
+/// # Safety
+/// As fi_domain(3).
+pub(crate) unsafe extern "C" fn open(
+    _fabric: *mut FidFabric,
+    info: *const FiInfo,
+    result: *mut *mut Domain,
+    context: *mut c_void,
+) -> c_int {
+    let core = core_state::of_process();
+    // SAFETY: an info of `getinfo`, perhaps changed by the program.
+    let threading = unsafe { (*info).domain_attr.as_ref() }.map(|attr| attr.threading);
+    if threading != Some(FI_THREAD_DOMAIN) {
+        core.require_lock();
+    }
+    let fid = Fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPS };
+    let fid = FidDomain { fid, ops: &DOMAIN_OPS, mr: &MEMORY_OPS };
+    // SAFETY: the caller's.
+    unsafe { *result = Box::into_raw(Box::new(Domain { fid, core })) };
+    0
+}
+
+unsafe extern "C" fn close(domain: *mut Domain) -> c_int {
+    // SAFETY: made by `open`, and not used any more (fi_domain(3)).
+    drop(unsafe { Box::from_raw(domain) });
+    0
+}

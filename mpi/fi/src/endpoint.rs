@@ -1,0 +1,257 @@
+//! Endpoints and their options: fi_endpoint(3).
+
+use std::ffi::{c_int, c_void};
+
+use score_p2p::{Channel, Request};
+
+use crate::abi::*;
+use crate::address_vector::store_name;
+use crate::completion_queue::CompletionQueue;
+use crate::core_state::{CoreState, EndpointQueues};
+use crate::domain::Domain;
+use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
+use crate::serialized::Serialized;
+use crate::{failed, failed_call, tagged, untagged};
+
+/// Free bytes below which a buffer for several messages is released, unless the program sets
+/// another number.
+const MIN_MULTI_RECV: usize = 16 << 10;
+
+/// One direction of an endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Direction {
+    /// The flags of calls that have none of their own.
+    pub(crate) default_flags: u64,
+    /// Whether only operations with `FI_COMPLETION` are reported.
+    is_selective: bool,
+}
+
+impl Direction {
+    /// How an operation with these flags is reported.
+    #[inline(always)]
+    pub(crate) fn request(&self, context: *mut c_void, flags: u64) -> Request {
+        let is_reported = !self.is_selective || flags & FI_COMPLETION != 0;
+        Request { context: context.addr(), is_reported }
+    }
+}
+
+/// An endpoint.
+#[repr(C)]
+pub(crate) struct Endpoint {
+    fid: FidEp,
+    pub(crate) core: &'static Serialized<CoreState>,
+    pub(crate) sends: Direction,
+    pub(crate) receives: Direction,
+    pub(crate) min_multi_recv: usize,
+    queues: EndpointQueues,
+}
+
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close as unsafe extern "C" fn(_) -> _),
+    bind: op!(bind as unsafe extern "C" fn(_, _, _) -> _),
+    control: op!(control as unsafe extern "C" fn(_, _, _) -> _),
+    ops_open: UNSUPPORTED,
+};
+
+static ENDPOINT_OPS: FiOpsEp = FiOpsEp {
+    size: size_of::<FiOpsEp>(),
+    cancel: op!(cancel as unsafe extern "C" fn(_, _) -> _),
+    getopt: op!(getopt as unsafe extern "C" fn(_, _, _, _, _) -> _),
+    setopt: op!(setopt as unsafe extern "C" fn(_, _, _, _, _) -> _),
+    tx_ctx: UNSUPPORTED,
+    rx_ctx: UNSUPPORTED,
+    rx_size_left: UNSUPPORTED,
+    tx_size_left: UNSUPPORTED,
+};
+
+static NAME_OPS: FiOpsCm = FiOpsCm {
+    size: size_of::<FiOpsCm>(),
+    setname: UNSUPPORTED,
+    getname: op!(getname as unsafe extern "C" fn(_, _, _) -> _),
+    getpeer: UNSUPPORTED,
+    connect: UNSUPPORTED,
+    listen: UNSUPPORTED,
+    accept: UNSUPPORTED,
+    reject: UNSUPPORTED,
+    shutdown: SUCCEEDS,
+    join: UNSUPPORTED,
+};
+
+static RMA_OPS: FiOpsRma = FiOpsRma { size: size_of::<FiOpsRma>(), ops: [UNSUPPORTED; 9] };
+static ATOMIC_OPS: FiOpsAtomic =
+    FiOpsAtomic { size: size_of::<FiOpsAtomic>(), ops: [UNSUPPORTED; 13] };
+
+/// fi_endpoint(3).
+///
+/// # Safety
+/// As fi_endpoint(3).
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut Domain,
+    info: *const FiInfo,
+    result: *mut *mut Endpoint,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: an open domain.
+    let core = unsafe { (*domain).core };
+    let is_first = core.with(|core| match core.endpoint {
+        Some(_) => false,
+        None => {
+            core.endpoint = Some(EndpointQueues::default());
+            true
+        }
+    });
+    if !is_first {
+        return failed(libc::EBUSY);
+    }
+    // SAFETY: an info of `getinfo`, perhaps changed by the program; its attributes may be NULL.
+    let (tx_flags, rx_flags) = unsafe {
+        let (tx, rx) = ((*info).tx_attr.as_ref(), (*info).rx_attr.as_ref());
+        (tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags))
+    };
+    let fid = Fid { fclass: FI_CLASS_EP, context, ops: &OPS };
+    let fid = FidEp {
+        fid,
+        ops: &ENDPOINT_OPS,
+        cm: &NAME_OPS,
+        msg: &untagged::OPS,
+        rma: &RMA_OPS,
+        tagged: &tagged::OPS,
+        atomic: &ATOMIC_OPS,
+    };
+    let endpoint = Endpoint {
+        fid,
+        core,
+        sends: Direction { default_flags: tx_flags, is_selective: false },
+        receives: Direction { default_flags: rx_flags, is_selective: false },
+        min_multi_recv: MIN_MULTI_RECV,
+        queues: EndpointQueues::default(),
+    };
+    // SAFETY: the caller's.
+    unsafe { *result = Box::into_raw(Box::new(endpoint)) };
+    0
+}
+
+unsafe extern "C" fn close(endpoint: *mut Endpoint) -> c_int {
+    // SAFETY: made by `open`, and not used any more (fi_endpoint(3)).
+    let endpoint = unsafe { Box::from_raw(endpoint) };
+    endpoint.core.with(|core| core.endpoint = None);
+    0
+}
+
+/// fi_ep_bind(3).
+unsafe extern "C" fn bind(endpoint: *mut Endpoint, object: *mut Fid, flags: u64) -> c_int {
+    // SAFETY: an open endpoint; such calls are serialized (fi_endpoint(3)).
+    let endpoint = unsafe { &mut *endpoint };
+    // SAFETY: an object of this provider.
+    match unsafe { (*object).fclass } {
+        FI_CLASS_CQ => {
+            // SAFETY: by its class.
+            let number = unsafe { (*object.cast::<CompletionQueue>()).number };
+            let is_selective = flags & FI_SELECTIVE_COMPLETION != 0;
+            if flags & FI_SEND != 0 {
+                endpoint.queues.sends = Some(number);
+                endpoint.sends.is_selective = is_selective;
+            }
+            if flags & FI_RECV != 0 {
+                endpoint.queues.receives = Some(number);
+                endpoint.receives.is_selective = is_selective;
+            }
+            0
+        }
+        FI_CLASS_AV | FI_CLASS_EQ => 0,
+        // Only operations on remote memory can be counted.
+        FI_CLASS_CNTR if flags & (FI_SEND | FI_RECV) == 0 => 0,
+        _ => failed(libc::ENOSYS),
+    }
+}
+
+/// fi_control(3).
+unsafe extern "C" fn control(
+    endpoint: *mut Endpoint,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: an open endpoint.
+    let endpoint = unsafe { &*endpoint };
+    match command {
+        FI_ENABLE => {
+            endpoint.core.with(|core| core.endpoint = Some(endpoint.queues));
+            0
+        }
+        FI_GETOPSFLAG => {
+            let flags = argument.cast::<u64>();
+            // SAFETY: the program has asked for the flags of one direction there.
+            unsafe {
+                *flags = match *flags & FI_SEND != 0 {
+                    true => endpoint.sends.default_flags,
+                    false => endpoint.receives.default_flags,
+                };
+            }
+            0
+        }
+        _ => failed(libc::ENOSYS),
+    }
+}
+
+/// fi_cancel(3).
+unsafe extern "C" fn cancel(endpoint: *mut Endpoint, context: *mut c_void) -> isize {
+    // SAFETY: an open endpoint.
+    let core = unsafe { (*endpoint).core };
+    let is_cancelled = core.with(|core| {
+        [Channel::Tagged, Channel::Untagged]
+            .into_iter()
+            .any(|channel| core.engine.cancel(channel, context.addr()))
+    });
+    if is_cancelled { 0 } else { failed_call(libc::ENOENT) }
+}
+
+/// fi_getopt(3).
+unsafe extern "C" fn getopt(
+    endpoint: *mut Endpoint,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+        return failed(libc::ENOPROTOOPT);
+    }
+    // SAFETY: an open endpoint, and the program's `*len` bytes.
+    unsafe {
+        if *len < size_of::<usize>() {
+            return failed(libc::EINVAL);
+        }
+        value.cast::<usize>().write_unaligned((*endpoint).min_multi_recv);
+        *len = size_of::<usize>();
+    }
+    0
+}
+
+/// fi_setopt(3).
+unsafe extern "C" fn setopt(
+    endpoint: *mut Endpoint,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: usize,
+) -> c_int {
+    if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+        return failed(libc::ENOPROTOOPT);
+    }
+    if len != size_of::<usize>() {
+        return failed(libc::EINVAL);
+    }
+    // SAFETY: an open endpoint, and the program's value.
+    unsafe { (*endpoint).min_multi_recv = value.cast::<usize>().read_unaligned() };
+    0
+}
+
+/// fi_getname(3).
+unsafe extern "C" fn getname(endpoint: *mut Endpoint, name: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: an open endpoint, and the program's `*len` bytes.
+    unsafe {
+        let node = (*endpoint).core.with(|core| core.self_node);
+        store_name(node, name, len, failed(FI_ETOOSMALL))
+    }
+}

@@ -1,0 +1,112 @@
+//! The fabric, which domains are opened from, and event queues: fi_fabric(3), fi_eq(3).
+
+use std::env;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::abi::*;
+use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
+use crate::{domain, failed, failed_call};
+
+/// libscore's environment variable: only processes of a job of scrun have it.
+const CONTROL_FD_ENV: &str = "SCORE_CONTROL_FD";
+
+/// Whether this process has become a node of its job.
+static HAS_JOINED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is in a job of scrun. Elsewhere the provider offers nothing, so that
+/// programs choose another one.
+pub(crate) fn is_available() -> bool {
+    HAS_JOINED.load(Ordering::Relaxed) || env::var_os(CONTROL_FD_ENV).is_some()
+}
+
+/// This process has become a node of its job.
+pub(crate) fn note_joined() {
+    HAS_JOINED.store(true, Ordering::Relaxed);
+}
+
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close as unsafe extern "C" fn(_) -> _),
+    bind: UNSUPPORTED,
+    control: UNSUPPORTED,
+    ops_open: UNSUPPORTED,
+};
+
+static FABRIC_OPS: FiOpsFabric = FiOpsFabric {
+    size: size_of::<FiOpsFabric>(),
+    domain: op!(domain::open as unsafe extern "C" fn(_, _, _, _) -> _),
+    passive_ep: UNSUPPORTED,
+    eq_open: op!(open_event_queue as unsafe extern "C" fn(_, _, _, _) -> _),
+    wait_open: UNSUPPORTED,
+    // There is nothing to prepare: a program that waits polls.
+    trywait: SUCCEEDS,
+};
+
+/// fi_fabric(3), as libfabric calls it.
+///
+/// # Safety
+/// As fi_fabric(3).
+pub(crate) unsafe extern "C" fn open(
+    _attr: *mut FiFabricAttr,
+    result: *mut *mut FidFabric,
+    context: *mut c_void,
+) -> c_int {
+    let fid = Fid { fclass: FI_CLASS_FABRIC, context, ops: &OPS };
+    let fabric = FidFabric { fid, ops: &FABRIC_OPS, api_version: 0 };
+    // SAFETY: the caller's.
+    unsafe { *result = Box::into_raw(Box::new(fabric)) };
+    0
+}
+
+unsafe extern "C" fn close(fabric: *mut FidFabric) -> c_int {
+    // SAFETY: made by `open`, and not used any more (fi_fabric(3)).
+    drop(unsafe { Box::from_raw(fabric) });
+    0
+}
+
+static EVENT_QUEUE_FID_OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close_event_queue as unsafe extern "C" fn(_) -> _),
+    bind: UNSUPPORTED,
+    control: UNSUPPORTED,
+    ops_open: UNSUPPORTED,
+};
+
+static EVENT_QUEUE_OPS: FiOpsEq = FiOpsEq {
+    size: size_of::<FiOpsEq>(),
+    read: op!(read_no_event as unsafe extern "C" fn() -> _),
+    readerr: op!(read_no_event as unsafe extern "C" fn() -> _),
+    write: UNSUPPORTED,
+    sread: op!(read_no_event as unsafe extern "C" fn() -> _),
+    strerror: UNSUPPORTED,
+};
+
+/// fi_eq_open(3). Nothing that the provider does is reported by events.
+unsafe extern "C" fn open_event_queue(
+    _fabric: *mut FidFabric,
+    _attr: *mut c_void,
+    result: *mut *mut FidEq,
+    context: *mut c_void,
+) -> c_int {
+    if result.is_null() {
+        return failed(libc::EINVAL);
+    }
+    let fid = Fid { fclass: FI_CLASS_EQ, context, ops: &EVENT_QUEUE_FID_OPS };
+    let event_queue = FidEq { fid, ops: &EVENT_QUEUE_OPS };
+    // SAFETY: the caller's.
+    unsafe { *result = Box::into_raw(Box::new(event_queue)) };
+    0
+}
+
+unsafe extern "C" fn close_event_queue(event_queue: *mut FidEq) -> c_int {
+    if !event_queue.is_null() {
+        // SAFETY: made by `open_event_queue`, and not used any more.
+        drop(unsafe { Box::from_raw(event_queue) });
+    }
+    0
+}
+
+unsafe extern "C" fn read_no_event() -> isize {
+    failed_call(libc::EAGAIN)
+}

@@ -1,0 +1,52 @@
+//! `libpm-fi.so`: a provider of libfabric (fi_provider(7)). MPI libraries that use libfabric send
+//! and receive through PM by it, unchanged: MPICH by its netmod `ofi`, Open MPI by its MTL `ofi`.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `abi.rs` | libfabric's binary interface |
+//! | `library.rs` | the entry point, and the libfabric that has loaded the provider |
+//! | `info.rs` | what the provider offers: fi_getinfo(3) |
+//! | `fabric.rs`, `domain.rs` | the objects that others are opened from; event queues |
+//! | `address_vector.rs` | addresses: fi_av(3) |
+//! | `completion_queue.rs` | what has completed: fi_cq(3) |
+//! | `counter.rs` | counters: fi_cntr(3) |
+//! | `endpoint.rs` | endpoints and their options: fi_endpoint(3) |
+//! | `tagged.rs`, `untagged.rs`, `messages.rs` | messages: fi_tagged(3), fi_msg(3) |
+//! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
+//! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
+//! | `serialized.rs` | the lock around the state |
+//!
+//! A process has one PM context, so one endpoint is open at a time. An address is a node's number.
+//! Progress is made by the program's calls (`FI_PROGRESS_MANUAL`): when it reads a completion
+//! queue. The protocol is in the crate `score-p2p`.
+
+// UNSAFETY: every function is called by C, with addresses of its objects.
+#![expect(unsafe_code)]
+
+mod abi;
+mod address_vector;
+mod completion_queue;
+mod core_state;
+mod counter;
+mod domain;
+mod endpoint;
+mod fabric;
+mod info;
+mod library;
+mod messages;
+mod op_table;
+mod pm_h;
+mod pm_network;
+mod serialized;
+mod tagged;
+mod untagged;
+
+/// The return value for a failure: libfabric's functions return negative error numbers.
+const fn failed(error: i32) -> i32 {
+    -error
+}
+
+/// The same for functions that return a length.
+const fn failed_call(error: i32) -> isize {
+    -(error as isize)
+}

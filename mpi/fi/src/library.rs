@@ -1,0 +1,124 @@
+//! The entry point, and the libfabric that has loaded the provider. A process may have several, and
+//! they may be hidden from each other, so its functions are looked up in the one that calls.
+
+use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::abi::{FiInfo, FiProvider};
+use crate::op_table::{SUCCEEDS, op};
+use crate::{fabric, info};
+
+/// The provider's own version, 1.0.
+pub(crate) const PROVIDER_VERSION: u32 = 1 << 16;
+/// Of [`crate::abi`].
+const OLDEST_API_VERSION: u32 = 1 << 16 | 5;
+
+pub(crate) const PROVIDER_NAME: &std::ffi::CStr = c"pm";
+
+type DupInfo = unsafe extern "C" fn(*const FiInfo) -> *mut FiInfo;
+type FreeInfo = unsafe extern "C" fn(*mut FiInfo);
+
+/// Functions of a libfabric.
+pub(crate) struct Library {
+    version: u32,
+    dupinfo: DupInfo,
+    freeinfo: FreeInfo,
+}
+
+/// The libfabric that has called last. It lives as long as the process.
+static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(null_mut());
+
+/// The libfabric that has loaded the provider.
+pub(crate) fn current() -> Option<&'static Library> {
+    // SAFETY: null, or leaked by `provider`.
+    unsafe { LIBRARY.load(Ordering::Acquire).as_ref() }
+}
+
+impl Library {
+    /// The library that has this instruction.
+    fn of_address(address: *const c_void) -> Option<Self> {
+        let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: any address may be asked for.
+        if unsafe { libc::dladdr(address, found.as_mut_ptr()) } == 0 {
+            return None;
+        }
+        // SAFETY: filled in by dladdr; all zeroes would be a valid value, too.
+        let name = unsafe { found.assume_init() }.dli_fname;
+        // SAFETY: a name from the loader. The library is loaded already.
+        let handle = unsafe { libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        let symbol = |name: &std::ffi::CStr| {
+            // SAFETY: a handle of dlopen and a string.
+            let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            (!symbol.is_null()).then_some(symbol)
+        };
+        let (version, dupinfo, freeinfo) =
+            (symbol(c"fi_version")?, symbol(c"fi_dupinfo")?, symbol(c"fi_freeinfo")?);
+        // SAFETY: libfabric's functions of these names have these types (fabric.h).
+        let version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(version) };
+        Some(Self {
+            // SAFETY: as above.
+            version: unsafe { version() },
+            // SAFETY: as above.
+            dupinfo: unsafe { std::mem::transmute::<*mut c_void, DupInfo>(dupinfo) },
+            // SAFETY: as above.
+            freeinfo: unsafe { std::mem::transmute::<*mut c_void, FreeInfo>(freeinfo) },
+        })
+    }
+
+    /// A new info with all its attributes, of zeroes. None: no memory.
+    pub(crate) fn allocate_info(&self) -> Option<*mut FiInfo> {
+        // SAFETY: NULL asks for a new one (fi_getinfo(3)).
+        let info = unsafe { (self.dupinfo)(std::ptr::null()) };
+        (!info.is_null()).then_some(info)
+    }
+
+    /// Frees an info.
+    pub(crate) fn free_info(&self, info: *mut FiInfo) {
+        // SAFETY: made by this library, and not used any more.
+        unsafe { (self.freeinfo)(info) };
+    }
+}
+
+/// The entry point: libfabric calls it when it has loaded the provider (fi_prov.h). It passes on
+/// the address that it returns to, which is in that library.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
+    core::arch::naked_asm!("mov rdi, [rsp]", "jmp {provider}", provider = sym provider)
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
+    core::arch::naked_asm!("mov x0, x30", "b {provider}", provider = sym provider)
+}
+
+/// The provider, for the library with this instruction. It claims that library's version: a
+/// provider that is older than what a program asks for would be skipped.
+extern "C" fn provider(caller: *const c_void) -> *mut FiProvider {
+    let Some(library) = Library::of_address(caller) else { return null_mut() };
+    if library.version < OLDEST_API_VERSION {
+        let (major, minor) = (library.version >> 16, library.version & 0xffff);
+        eprintln!("libpm-fi: this program's libfabric is {major}.{minor}; 1.5 or later is needed");
+        return null_mut();
+    }
+    let provider = FiProvider {
+        version: PROVIDER_VERSION,
+        fi_version: library.version,
+        context: [null_mut(); 4],
+        name: PROVIDER_NAME.as_ptr().cast::<c_char>(),
+        getinfo: op!(info::getinfo as unsafe extern "C" fn(_, _, _, _, _, _) -> _),
+        fabric: op!(fabric::open as unsafe extern "C" fn(_, _, _) -> _),
+        cleanup: SUCCEEDS,
+    };
+    LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
+    Box::into_raw(Box::new(provider))
+}

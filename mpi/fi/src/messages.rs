@@ -1,0 +1,174 @@
+//! What messages with and without tags have in common.
+
+use std::ffi::c_void;
+
+use score_p2p::wire::Envelope;
+use score_p2p::{
+    Channel, Completion, CompletionKind, Peek, PeekMode, ReceiveMode, ReceiveOperation, Selector,
+    SendData, SendError, SendOperation, UserBuffer,
+};
+
+use crate::abi::*;
+use crate::core_state::CoreState;
+use crate::endpoint::Endpoint;
+use crate::failed_call;
+use crate::info::INJECT_SIZE;
+
+/// A message to be sent.
+pub(crate) struct Outgoing {
+    pub(crate) buffer: UserBuffer,
+    pub(crate) address: u64,
+    pub(crate) envelope: Envelope,
+    pub(crate) flags: u64,
+    pub(crate) context: *mut c_void,
+}
+
+/// A receive to be posted.
+pub(crate) struct Incoming {
+    pub(crate) buffer: UserBuffer,
+    pub(crate) address: u64,
+    /// The tag and the bits of it that do not matter. None: for messages without tags.
+    pub(crate) tag: Option<(u64, u64)>,
+    pub(crate) flags: u64,
+    pub(crate) context: *mut c_void,
+}
+
+/// The program's memory in one piece.
+///
+/// # Safety
+/// As fi_msg(3): it can be used until the operation completes.
+#[inline(always)]
+pub(crate) unsafe fn one_segment(start: *const c_void, len: usize) -> UserBuffer {
+    // SAFETY: by the caller's promise.
+    unsafe { UserBuffer::of_segment(start.cast_mut().cast(), len) }
+}
+
+/// The program's memory in several pieces. None: too many.
+///
+/// # Safety
+/// As fi_msg(3).
+pub(crate) unsafe fn segments(list: *const libc::iovec, count: usize) -> Option<UserBuffer> {
+    if count == 0 {
+        return Some(UserBuffer::empty());
+    }
+    // SAFETY: the program's list has so many entries.
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    let parts = list.iter().map(|part| (part.iov_base.cast(), part.iov_len));
+    // SAFETY: by the caller's promise.
+    unsafe { UserBuffer::of_segments(parts) }
+}
+
+/// The data that a call with these flags sends.
+pub(crate) fn data_of(flags: u64, data: u64) -> Option<u64> {
+    (flags & FI_REMOTE_CQ_DATA != 0).then_some(data)
+}
+
+impl Endpoint {
+    /// Sends a message, or begins to. `is_reported`: its completion may be reported.
+    #[inline(always)]
+    pub(crate) fn post_send(&self, outgoing: &Outgoing, is_reported: bool) -> isize {
+        let Outgoing { buffer, address, envelope, flags, context } = *outgoing;
+        let is_volatile = flags & FI_INJECT != 0;
+        if is_volatile && buffer.len() > INJECT_SIZE {
+            return failed_call(libc::EMSGSIZE);
+        }
+        let mut request = self.sends.request(context, flags);
+        request.is_reported &= is_reported;
+        let data = match is_volatile {
+            true => SendData::Volatile(buffer),
+            false => SendData::Stays(buffer),
+        };
+        let is_delivery_awaited = flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        self.core.with(|core| {
+            let Some(node) = core.node_at(address) else { return failed_call(libc::EINVAL) };
+            let send = SendOperation { node, envelope, data, request, is_delivery_awaited };
+            match core.engine.send(send) {
+                Ok(()) => 0,
+                Err(SendError::Full) => failed_call(libc::EAGAIN),
+                Err(SendError::Unreachable) => failed_call(libc::EHOSTUNREACH),
+            }
+        })
+    }
+
+    /// Posts a receive, or looks for a message.
+    #[inline(always)]
+    pub(crate) fn post_receive(&self, incoming: &Incoming) -> isize {
+        let Incoming { buffer, address, tag, flags, context } = *incoming;
+        self.core.with(|core| {
+            let source = match address {
+                FI_ADDR_UNSPEC => None,
+                _ => match core.node_at(address) {
+                    Some(node) => Some(node),
+                    None => return failed_call(libc::EINVAL),
+                },
+            };
+            let (channel, selector) = match tag {
+                Some((tag, ignore)) => (Channel::Tagged, Selector { source, tag, ignore }),
+                None => (Channel::Untagged, Selector::untagged(source)),
+            };
+            if flags & (FI_PEEK | FI_CLAIM) != 0 && channel == Channel::Tagged {
+                return self.look(core, selector, incoming);
+            }
+            let mode = match flags & FI_MULTI_RECV != 0 {
+                true => ReceiveMode::Multiple { min_free: self.min_multi_recv },
+                false => ReceiveMode::Single,
+            };
+            let request = self.receives.request(context, flags);
+            core.engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
+            0
+        })
+    }
+
+    /// `FI_PEEK`, `FI_CLAIM` and `FI_DISCARD` (fi_tagged(3)).
+    #[cold]
+    fn look(&self, core: &mut CoreState, selector: Selector, incoming: &Incoming) -> isize {
+        let Incoming { buffer, flags, context, .. } = *incoming;
+        let found = |is_found: bool| if is_found { 0 } else { failed_call(libc::ENOMSG) };
+        if flags & FI_PEEK == 0 {
+            if flags & FI_DISCARD == 0 {
+                let request = self.receives.request(context, flags);
+                return found(core.engine.receive_claimed(buffer, request));
+            }
+            let is_discarded = core.engine.discard_claimed(context.addr());
+            if is_discarded {
+                let envelope = Envelope { tag: Some(selector.tag), data: None };
+                let source = core.self_node;
+                self.report_peek(core, context, &Peek { len: 0, source, envelope });
+            }
+            return found(is_discarded);
+        }
+        let mode = match (flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
+            (_, true) => PeekMode::Discard,
+            (true, false) => PeekMode::Claim,
+            (false, false) => PeekMode::Look,
+        };
+        // A program that only looks makes progress, too.
+        core.progress();
+        // MPICH looks for its messages within a process elsewhere, first, and makes progress there
+        // after it has found nothing here. If a message from any source were found here at once,
+        // its receive from any source could get another one: MPI_Probe would have lied.
+        if selector.source.is_none() && !core.has_found_nothing {
+            core.has_found_nothing = true;
+            return found(false);
+        }
+        let peek = core.engine.peek(selector, mode, context.addr());
+        core.has_found_nothing = peek.is_none();
+        peek.iter().for_each(|peek| self.report_peek(core, context, peek));
+        found(peek.is_some())
+    }
+
+    fn report_peek(&self, core: &mut CoreState, context: *mut c_void, peek: &Peek) {
+        let completion = Completion {
+            context: context.addr(),
+            kind: CompletionKind::Received,
+            channel: Channel::Tagged,
+            len: usize::try_from(peek.len).unwrap_or(usize::MAX),
+            start: std::ptr::null_mut(),
+            source: peek.source,
+            envelope: peek.envelope,
+            failure: None,
+        };
+        let queue = core.endpoint.and_then(|queues| queues.receives);
+        queue.into_iter().for_each(|number| core.report(number, completion));
+    }
+}

@@ -1,0 +1,77 @@
+//! The part of pm.h and score.h that this crate calls. The functions are in libpm.so.2 and
+//! libscore.so.6, so that a process has one copy of PM. The headers document them.
+
+#![allow(non_camel_case_types)]
+
+use std::ffi::{c_int, c_ulong};
+
+/// PM's context. Opaque.
+#[repr(C)]
+pub(crate) struct pmContext {
+    _opaque: [u8; 0],
+}
+
+/// What pmGetContextConfig returns.
+#[repr(C)]
+pub(crate) struct pmContextConfig {
+    pub(crate) kind: *const std::ffi::c_char,
+    pub(crate) number: c_int,
+    pub(crate) nodes: c_int,
+    pub(crate) mtu: usize,
+    pub(crate) size: usize,
+    pub(crate) option: c_ulong,
+}
+
+pub(crate) const PM_RMA_MTU: usize = 1 << 30;
+pub(crate) const PM_OPT_REMOTE_READ: c_ulong = 2;
+
+// SAFETY: as declared in pm.h.
+unsafe extern "C" {
+    pub(crate) fn pmGetContextConfig(
+        context: *mut pmContext,
+        config: *mut pmContextConfig,
+    ) -> c_int;
+    pub(crate) fn pmGetMtu(context: *mut pmContext, node: c_int, mtu: *mut usize) -> c_int;
+    pub(crate) fn pmGetSendBuffer(
+        context: *mut pmContext,
+        node: c_int,
+        buffer: *mut *mut u8,
+        len: usize,
+    ) -> c_int;
+    pub(crate) fn pmSend(context: *mut pmContext) -> c_int;
+    pub(crate) fn pmReceive(
+        context: *mut pmContext,
+        buffer: *mut *mut u8,
+        len: *mut usize,
+    ) -> c_int;
+    pub(crate) fn pmReleaseReceiveBuffer(context: *mut pmContext) -> c_int;
+    pub(crate) fn pmMLock(
+        context: *mut pmContext,
+        node: c_int,
+        addr: *mut u8,
+        len: usize,
+        handle: *mut u64,
+    ) -> c_int;
+    pub(crate) fn pmMUnlock(
+        context: *mut pmContext,
+        node: c_int,
+        addr: *mut u8,
+        len: usize,
+    ) -> c_int;
+    pub(crate) fn pmRead(
+        context: *mut pmContext,
+        node: c_int,
+        rmt_hndl: u64,
+        local_hndl: u64,
+        len: usize,
+    ) -> c_int;
+    pub(crate) fn pmIsReadDone(context: *mut pmContext) -> c_int;
+}
+
+// SAFETY: as declared in score.h.
+unsafe extern "C" {
+    pub(crate) static score_self_node: c_int;
+    pub(crate) static score_num_node: c_int;
+    pub(crate) static score_pmnet: *const *mut pmContext;
+    pub(crate) fn score_initialize_args(argc: c_int, argv: *const *const std::ffi::c_char);
+}

@@ -1,0 +1,89 @@
+//! What an arriving message causes. Nothing is sent here: answers go to the outbox.
+
+use crate::credit;
+use crate::memory::{Message, Payload};
+use crate::operation::Violation;
+use crate::state::{State, Unexpected, UnexpectedBody, channel_of, origin_of};
+use crate::wire::{Announcement, Envelope, Header};
+
+impl State {
+    /// A message of the network has arrived.
+    #[inline(always)]
+    pub(crate) fn on_message(&mut self, message: &Message<'_>) {
+        let result = match Header::decode(message) {
+            Ok((_, source, _)) if source >= self.nodes || source == self.self_node => {
+                Err(Violation { source, what: "is no other node of this job" })
+            }
+            Ok((Header::Eager(envelope), source, header_len)) => {
+                self.on_eager(source, envelope, message.payload(header_len))
+            }
+            Ok((header, source, header_len)) => {
+                self.on_control(header, source, message.payload(header_len))
+            }
+            Err(_) => Err(Violation { source: self.nodes, what: "sends a malformed header" }),
+        };
+        if let Err(violation) = result {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    #[inline(always)]
+    fn on_eager(
+        &mut self,
+        source: u32,
+        envelope: Envelope,
+        payload: Payload<'_>,
+    ) -> Result<(), Violation> {
+        let (cost, len) = (credit::cost(payload.len()), payload.len() as u64);
+        self.credit.receive(source, cost)?;
+        let (channel, origin) = (channel_of(&envelope), origin_of(source, &envelope));
+        match self.take_posted(channel, origin, len) {
+            Some(destination) => {
+                destination.buffer.fill_from(0, payload);
+                self.complete_receive(&destination, (origin, envelope), len, None);
+                self.release_credit(source, cost);
+            }
+            None => {
+                let body = UnexpectedBody::Whole { bytes: payload.to_boxed(), cost };
+                self.queues(channel).unexpected.add(origin, Unexpected { envelope, body });
+            }
+        }
+        Ok(())
+    }
+
+    fn on_control(
+        &mut self,
+        header: Header,
+        source: u32,
+        payload: Payload<'_>,
+    ) -> Result<(), Violation> {
+        match header {
+            Header::Eager(envelope) => self.on_eager(source, envelope, payload),
+            Header::Announcement(envelope, announcement) => {
+                self.on_announcement(source, envelope, announcement);
+                Ok(())
+            }
+            Header::Pull { send_id, receive_id, len } => {
+                self.on_pull(source, send_id, receive_id, len)
+            }
+            Header::Fragment { receive_id, offset } => {
+                self.on_fragment(source, receive_id, offset, payload)
+            }
+            Header::Finished { send_id } => self.on_finished(source, send_id),
+            Header::Credit { bytes } => self.credit.restore(source, bytes),
+        }
+    }
+
+    fn on_announcement(&mut self, source: u32, envelope: Envelope, announcement: Announcement) {
+        let (channel, origin) = (channel_of(&envelope), origin_of(source, &envelope));
+        match self.take_posted(channel, origin, announcement.len) {
+            Some(destination) => {
+                self.start_transfer(destination, (origin, envelope), announcement);
+            }
+            None => {
+                let body = UnexpectedBody::Announced(announcement);
+                self.queues(channel).unexpected.add(origin, Unexpected { envelope, body });
+            }
+        }
+    }
+}

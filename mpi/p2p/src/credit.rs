@@ -1,0 +1,127 @@
+//! How much a sender may send that nobody waits for. Each pair of nodes has a window in each
+//! direction: so many bytes of eager messages may be on their way or wait at the receiver. What the
+//! receiver has used it gives back, many messages at a time.
+
+use crate::operation::Violation;
+
+/// What a message costs besides its bytes: its entry at the receiver.
+const MESSAGE_OVERHEAD: usize = 64;
+
+/// What an eager message of this length costs.
+#[inline(always)]
+pub(crate) fn cost(len: usize) -> u32 {
+    (len + MESSAGE_OVERHEAD) as u32
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PeerCredit {
+    /// What may still be sent to the peer.
+    left: u32,
+    /// What the peer has sent and has not been given back.
+    received: u32,
+    /// The part of it that was used, so that it can be given back.
+    used: u32,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Credit {
+    window: u32,
+    peers: Vec<PeerCredit>,
+}
+
+impl Credit {
+    pub(crate) fn new(nodes: u32, window: u32) -> Self {
+        let peer = PeerCredit { left: window, received: 0, used: 0 };
+        Self { window, peers: vec![peer; nodes as usize] }
+    }
+
+    /// Whether an eager message of this cost may go to `node`.
+    #[inline(always)]
+    pub(crate) fn covers(&self, node: u32, cost: u32) -> bool {
+        self.peers.get(node as usize).is_some_and(|peer| peer.left >= cost)
+    }
+
+    /// An eager message has been sent.
+    #[inline(always)]
+    pub(crate) fn spend(&mut self, node: u32, cost: u32) {
+        if let Some(peer) = self.peers.get_mut(node as usize) {
+            peer.left = peer.left.saturating_sub(cost);
+        }
+    }
+
+    /// `node` has given credit back.
+    ///
+    /// # Errors
+    /// More than it has received.
+    pub(crate) fn restore(&mut self, node: u32, bytes: u64) -> Result<(), Violation> {
+        let violation = Violation { source: node, what: "gives back more credit than it had" };
+        let peer = self.peers.get_mut(node as usize).ok_or(violation)?;
+        let left = u64::from(peer.left).checked_add(bytes);
+        let left = left.filter(|left| *left <= u64::from(self.window)).ok_or(violation)?;
+        peer.left = left as u32;
+        Ok(())
+    }
+
+    /// An eager message has arrived.
+    ///
+    /// # Errors
+    /// The sender had no credit for it.
+    #[inline(always)]
+    pub(crate) fn receive(&mut self, node: u32, cost: u32) -> Result<(), Violation> {
+        let violation = Violation { source: node, what: "sends more than its credit" };
+        let peer = self.peers.get_mut(node as usize).ok_or(violation)?;
+        peer.received = peer.received.checked_add(cost).ok_or(violation)?;
+        if peer.received > self.window { Err(violation) } else { Ok(()) }
+    }
+
+    /// An eager message needs no room any more. Returns what is to be given back to its sender, if
+    /// that is worth a message.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, node: u32, cost: u32) -> Option<u64> {
+        let peer = self.peers.get_mut(node as usize)?;
+        peer.used += cost;
+        if peer.used < self.window / 2 {
+            return None;
+        }
+        let used = std::mem::take(&mut peer.used);
+        peer.received = peer.received.saturating_sub(used);
+        Some(u64::from(used))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_comes_back_half_a_window_at_a_time() {
+        let (mut sender, mut receiver) = (Credit::new(2, 1000), Credit::new(2, 1000));
+        let mut returned = 0;
+        for _ in 0..100 {
+            let cost = cost(36);
+            assert!(sender.covers(1, cost));
+            sender.spend(1, cost);
+            receiver.receive(0, cost).unwrap();
+            if let Some(bytes) = receiver.release(0, cost) {
+                assert!(bytes >= 500);
+                sender.restore(1, bytes).unwrap();
+                returned += 1;
+            }
+        }
+        assert_eq!(returned, 20);
+    }
+
+    #[test]
+    fn who_exceeds_the_window_is_named() {
+        let mut credit = Credit::new(2, 200);
+        credit.spend(1, 150);
+        assert!(!credit.covers(1, 51) && credit.covers(1, 50));
+        assert!(!credit.covers(2, 0), "there is no such node");
+        assert!(credit.restore(1, 150).is_ok());
+        assert_eq!(credit.restore(1, 1).unwrap_err().source, 1);
+        assert!(credit.restore(1, u64::MAX).is_err());
+        credit.receive(0, 200).unwrap();
+        assert_eq!(credit.receive(0, 1).unwrap_err().source, 0);
+    }
+}

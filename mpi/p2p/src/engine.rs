@@ -1,0 +1,265 @@
+//! The calls of the program, and progress.
+
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+
+use crate::credit::{self, Credit};
+use crate::memory::UserBuffer;
+use crate::network::{Body, Network, SendError};
+use crate::operation::{
+    Channel, Completion, Failure, Limits, Peek, PeekMode, ReceiveMode, ReceiveOperation, Request,
+    Selector, SendData, SendOperation, Violation,
+};
+use crate::state::{
+    Destination, MultipleBuffer, Posted, Queues, State, Unexpected, UnexpectedBody, channel_of,
+    origin_of,
+};
+use crate::transfers::{AnnouncedSend, ReadQueue};
+use crate::wire::{Announcement, Envelope, Header};
+
+/// Messages that one call of [`Engine::progress`] receives, at most.
+const MESSAGES_PER_PASS: usize = 16;
+/// A longer message to oneself is not copied before it is received.
+const MAX_SELF_COPY: usize = 64 * 1024;
+
+/// A node of the protocol.
+#[derive(Debug)]
+pub struct Engine<N> {
+    pub(crate) network: N,
+    pub(crate) state: State,
+}
+
+impl<N: Network> Engine<N> {
+    /// Node `self_node` of `nodes`.
+    pub fn new(network: N, self_node: u32, nodes: u32, limits: Limits) -> Self {
+        let state = State {
+            self_node,
+            nodes,
+            limits,
+            credit: Credit::new(nodes, limits.window),
+            tagged: Queues::new(),
+            untagged: Queues::new(),
+            multiples: Slab::new(),
+            claimed: HashMap::new(),
+            sends: Slab::new(),
+            receives: Slab::new(),
+            reads: ReadQueue::default(),
+            streams: VecDeque::new(),
+            outbox: VecDeque::new(),
+            completions: VecDeque::new(),
+            violation: None,
+        };
+        Self { network, state }
+    }
+
+    /// The network.
+    pub fn network(&mut self) -> &mut N {
+        &mut self.network
+    }
+
+    /// Sends a message, or begins to.
+    ///
+    /// # Errors
+    /// `Full`: nothing was sent; the program tries again after [`Engine::progress`].
+    #[inline]
+    pub fn send(&mut self, send: SendOperation) -> Result<(), SendError> {
+        let SendOperation { node, envelope, request, .. } = send;
+        if node == self.state.self_node {
+            self.send_to_self(send);
+            return Ok(());
+        }
+        let (SendData::Stays(buffer) | SendData::Volatile(buffer)) = send.data;
+        let cost = credit::cost(buffer.len());
+        let mut fits = || Header::eager_len(&envelope) + buffer.len() <= self.network.mtu(node);
+        if send.is_delivery_awaited || !self.state.credit.covers(node, cost) || !fits() {
+            return self.announce(send);
+        }
+        let header = Header::Eager(envelope).encode(self.state.self_node);
+        let body = Body::Memory { buffer: &buffer, offset: 0, len: buffer.len() };
+        self.network.send(node, header.as_bytes(), body)?;
+        self.state.credit.spend(node, cost);
+        self.state.complete_send(request, envelope, None);
+        Ok(())
+    }
+
+    fn send_to_self(&mut self, send: SendOperation) {
+        let state = &mut self.state;
+        let SendOperation { node, envelope, request, .. } = send;
+        let (SendData::Stays(buffer) | SendData::Volatile(buffer)) = send.data;
+        let (origin, len) = (origin_of(node, &envelope), buffer.len());
+        if let Some(destination) = state.take_posted(channel_of(&envelope), origin, len as u64) {
+            destination.buffer.fill_from_buffer(&buffer, len);
+            state.complete_send(request, envelope, None);
+            state.complete_receive(&destination, (origin, envelope), len as u64, None);
+            return;
+        }
+        let is_volatile = matches!(send.data, SendData::Volatile(_));
+        let is_copied = (len <= MAX_SELF_COPY || is_volatile) && !send.is_delivery_awaited;
+        let body = if is_copied {
+            state.complete_send(request, envelope, None);
+            UnexpectedBody::Whole { bytes: buffer.to_vec().into(), cost: 0 }
+        } else {
+            let send_id = state.sends.insert(AnnouncedSend::new(send, false)) as u32;
+            let wants_finished = send.is_delivery_awaited;
+            let (len, handle) = (len as u64, 0);
+            UnexpectedBody::Announced(Announcement { len, handle, send_id, wants_finished })
+        };
+        let unexpected = &mut state.queues(channel_of(&envelope)).unexpected;
+        unexpected.add(origin, Unexpected { envelope, body });
+    }
+
+    /// Posts a receive, or receives a message that has arrived.
+    #[inline]
+    pub fn receive(&mut self, channel: Channel, receive: ReceiveOperation) {
+        let ReceiveOperation { selector, buffer, mode, request } = receive;
+        if let ReceiveMode::Multiple { min_free } = mode {
+            return self.receive_many(channel, receive, min_free);
+        }
+        let queues = self.state.queues(channel);
+        let found = queues.unexpected.find(&selector);
+        match found.and_then(|slot| queues.unexpected.remove(slot)) {
+            Some(message) => {
+                self.state.deliver(message, Destination { buffer, request, multiple: None });
+                self.send_pending();
+            }
+            None => _ = queues.posted.post(selector, Posted::Single { buffer, request }),
+        }
+    }
+
+    fn receive_many(&mut self, channel: Channel, receive: ReceiveOperation, min_free: usize) {
+        let ReceiveOperation { selector, buffer, request, .. } = receive;
+        let state = &mut self.state;
+        let multiple = state.multiples.insert(MultipleBuffer {
+            buffer,
+            request,
+            min_free,
+            used: 0,
+            // One more, so that it is not released in the middle of this.
+            pending: 1,
+            is_exhausted: buffer.is_empty(),
+        });
+        while !state.multiples[multiple].is_exhausted
+            && let Some(slot) = state.queues(channel).unexpected.find(&selector)
+            && let Some(message) = state.queues(channel).unexpected.remove(slot)
+        {
+            let destination = state.multiples[multiple].take(multiple, message.1.len());
+            state.deliver(message, destination);
+        }
+        if !state.multiples[multiple].is_exhausted {
+            state.queues(channel).posted.post(selector, Posted::Multiple(multiple));
+        }
+        state.release_multiple(multiple, channel);
+        self.send_pending();
+    }
+
+    /// Looks for a message with a tag that has arrived and that no receive has taken. None: there
+    /// is none.
+    pub fn peek(&mut self, selector: Selector, mode: PeekMode, context: usize) -> Option<Peek> {
+        let unexpected = &mut self.state.tagged.unexpected;
+        let slot = unexpected.find(&selector)?;
+        let (origin, message) = unexpected.get(slot)?;
+        let peek = Peek { len: message.len(), source: origin.source, envelope: message.envelope };
+        match (mode, mode != PeekMode::Look) {
+            (PeekMode::Claim, _) => {
+                let message = unexpected.remove(slot)?;
+                self.state.claimed.insert(context, message);
+            }
+            (PeekMode::Discard, _) => {
+                let message = unexpected.remove(slot)?;
+                self.state.discard(message);
+                self.send_pending();
+            }
+            (PeekMode::Look, _) => {}
+        }
+        Some(peek)
+    }
+
+    /// Receives the message that a peek with this context has claimed. False: there is none.
+    pub fn receive_claimed(&mut self, buffer: UserBuffer, request: Request) -> bool {
+        let Some(message) = self.state.claimed.remove(&request.context) else { return false };
+        self.state.deliver(message, Destination { buffer, request, multiple: None });
+        self.send_pending();
+        true
+    }
+
+    /// Drops the message that a peek with this context has claimed. False: there is none.
+    pub fn discard_claimed(&mut self, context: usize) -> bool {
+        let Some(message) = self.state.claimed.remove(&context) else { return false };
+        self.state.discard(message);
+        self.send_pending();
+        true
+    }
+
+    /// Cancels the first posted receive with this context. False: there is none; it has completed,
+    /// or will.
+    pub fn cancel(&mut self, channel: Channel, context: usize) -> bool {
+        let state = &mut self.state;
+        let queues = match channel {
+            Channel::Tagged => &mut state.tagged,
+            Channel::Untagged => &mut state.untagged,
+        };
+        let multiples = &state.multiples;
+        let slot = queues.posted.position(|posted| match posted {
+            Posted::Single { request, .. } => request.context == context,
+            Posted::Multiple(id) => multiples[*id].request.context == context,
+        });
+        let Some(posted) = slot.and_then(|slot| queues.posted.remove(slot)) else { return false };
+        let failure = Some(Failure::Cancelled);
+        match posted {
+            Posted::Multiple(id) if state.multiples[id].pending > 0 => {
+                // What is on its way arrives; then the buffer is released.
+                state.multiples[id].is_exhausted = true;
+            }
+            Posted::Multiple(id) => {
+                let entry = state.multiples.remove(id);
+                state.completions.push_back(entry.released(channel, failure));
+            }
+            Posted::Single { buffer, request } => {
+                let tag = (channel == Channel::Tagged).then_some(0);
+                let envelope = Envelope { tag, data: None };
+                let origin = origin_of(state.self_node, &envelope);
+                let destination = Destination { buffer, request, multiple: None };
+                state.complete_receive(&destination, (origin, envelope), 0, failure);
+            }
+        }
+        true
+    }
+
+    /// Receives messages, and sends what waits.
+    ///
+    /// # Errors
+    /// A node has broken the protocol. The engine cannot be used any more.
+    #[inline]
+    pub fn progress(&mut self) -> Result<(), Violation> {
+        for _ in 0..MESSAGES_PER_PASS {
+            let state = &mut self.state;
+            if !self.network.receive(|message| state.on_message(&message)) {
+                break;
+            }
+        }
+        if self.state.has_work() {
+            self.send_pending();
+            if let Some(violation) = self.state.violation {
+                return Err(violation);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next operation that has completed.
+    #[inline(always)]
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.state.completions.pop_front()
+    }
+
+    /// Whether something is left to be sent or read, so that [`Engine::progress`] is to be called
+    /// even if no message arrives.
+    pub fn has_work(&self) -> bool {
+        self.state.has_work()
+    }
+
+    /// Announced messages whose receivers have not finished with them.
+    pub fn announced_count(&self) -> usize {
+        self.state.sends.len()
+    }
+}

@@ -1,0 +1,48 @@
+//! Point-to-point messages of any length, with tags, over a network whose messages are short and
+//! have no source. It is the protocol of `libpm-fi.so`, the provider of libfabric through which MPI
+//! libraries use PM.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `wire.rs` | the headers of messages |
+//! | `matching.rs` | which receive a message belongs to: posted receives, unexpected messages |
+//! | `operation.rs`, `network.rs` | what a program asks for and is told; the network that is used |
+//! | `engine.rs` | the calls of the program, and progress |
+//! | `state.rs` | the state of a node |
+//! | `arrivals.rs` | what an arriving message causes |
+//! | `transfers.rs` | rendezvous: data that the receiver reads, or asks for |
+//! | `credit.rs` | how much a sender may send that nobody waits for |
+//! | `memory.rs` | the program's memory |
+//!
+//! A short message goes at once, with its header, as one message of the network (*eager*), as long
+//! as its receiver has room for it if no receive is posted: each sender has a *credit* of bytes
+//! there. A longer message, or one without credit, is *announced* by a header alone. When a receive
+//! matches it, the receiver reads the data from the sender's memory, or, where that is not
+//! possible, asks for it in *fragments*. So a receiver keeps a bounded number of bytes for each
+//! sender, and any number of announcements, which are short.
+//!
+//! Nothing here waits, and nothing calls the system: [`Engine`] uses a [`Network`]. Messages of one
+//! sender are matched in the order in which they were sent, and receives in the order in which they
+//! were posted (MPI 5.0, 3.5).
+
+mod arrivals;
+mod credit;
+mod engine;
+mod matching;
+mod memory;
+mod network;
+mod operation;
+mod state;
+mod transfers;
+pub mod wire;
+
+#[cfg(test)]
+mod simulation;
+
+pub use engine::Engine;
+pub use memory::{MAX_SEGMENTS, Message, Payload, UserBuffer};
+pub use network::{Body, Network, ReadError, SendError};
+pub use operation::{
+    Channel, Completion, CompletionKind, Failure, Limits, Peek, PeekMode, ReceiveMode,
+    ReceiveOperation, Request, Selector, SendData, SendOperation, Violation,
+};

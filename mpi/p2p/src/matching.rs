@@ -1,0 +1,480 @@
+//! Which receive a message belongs to. Receives that are posted and messages that are unexpected
+//! wait in the same structure, [`Waiting`]: each is found by source and tag without a look at the
+//! others, however many wait.
+//!
+//! A receive names a source or none, a tag, and bits of the tag that do not matter. Those that name
+//! a source and ignore the same bits form a *class*; MPI libraries use very few. Within a class
+//! the source and the rest of the tag decide, so that a table finds the oldest entry. A posted
+//! receive is in the list of its class; an arriving message looks into each class and takes the
+//! receive that was posted first. An unexpected message is in a list of each class; a receive
+//! looks into its own.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use slab::Slab;
+
+use crate::operation::Selector;
+
+/// Receives of further classes are looked at one by one.
+const MAX_CLASSES: usize = 8;
+/// A class keeps this many empty lists: tags come again.
+const MAX_EMPTY_LISTS: usize = 1024;
+
+/// Source and tag of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) source: u32,
+    pub(crate) tag: u64,
+}
+
+impl Selector {
+    /// Whether a receive with this selector takes a message from there.
+    #[inline(always)]
+    pub(crate) fn accepts(&self, origin: Origin) -> bool {
+        (self.tag ^ origin.tag) & !self.ignore == 0
+            && self.source.is_none_or(|source| source == origin.source)
+    }
+}
+
+/// The key of a list in a class.
+type Key = (u32, u64);
+
+/// Multiplies and folds: the keys are the program's own.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+    #[inline(always)]
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+    #[inline(always)]
+    fn write_u64(&mut self, word: u64) {
+        // 2^64 divided by the golden ratio.
+        let product = u128::from(self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = (product as u64) ^ (product >> 64) as u64;
+    }
+}
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// A list, by the slots of its ends.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Neighbours {
+    previous: u32,
+    next: u32,
+}
+
+/// What is common to the receives of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ClassRule {
+    has_source: bool,
+    ignore: u64,
+}
+
+/// All entries, in one list: for receives beyond [`MAX_CLASSES`].
+const UNSORTED: ClassRule = ClassRule { has_source: false, ignore: u64::MAX };
+
+impl ClassRule {
+    fn of(selector: &Selector) -> Self {
+        Self { has_source: selector.source.is_some(), ignore: selector.ignore }
+    }
+
+    #[inline(always)]
+    fn key(&self, origin: Origin) -> Key {
+        let source = if self.has_source { origin.source } else { NONE };
+        (source, origin.tag & !self.ignore)
+    }
+
+    /// The key of a receive's list.
+    #[inline(always)]
+    fn key_of_selector(&self, selector: &Selector) -> Key {
+        let source = selector.source.unwrap_or(NONE);
+        self.key(Origin { source, tag: selector.tag })
+    }
+}
+
+/// Lists of the slots of one class.
+#[derive(Debug)]
+struct Class {
+    rule: ClassRule,
+    lists: HashMap<Key, Ends, BuildHasherDefault<KeyHasher>>,
+    /// By slot.
+    neighbours: Vec<Neighbours>,
+    len: usize,
+    empty_lists: usize,
+}
+
+impl Class {
+    fn new(rule: ClassRule) -> Self {
+        Self { rule, lists: HashMap::default(), neighbours: Vec::new(), len: 0, empty_lists: 0 }
+    }
+
+    #[inline(always)]
+    fn first(&self, key: Key) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        self.lists.get(&key).map(|ends| ends.first).filter(|slot| *slot != NONE)
+    }
+
+    fn next(&self, slot: u32) -> Option<u32> {
+        Some(self.neighbours.get(slot as usize)?.next).filter(|slot| *slot != NONE)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, key: Key, slot: u32) {
+        let index = slot as usize;
+        if self.neighbours.len() <= index {
+            self.neighbours.resize(index + 1, Neighbours { previous: NONE, next: NONE });
+        }
+        let ends = self.lists.entry(key).or_insert_with(|| {
+            self.empty_lists += 1;
+            Ends { first: NONE, last: NONE }
+        });
+        self.neighbours[index] = Neighbours { previous: ends.last, next: NONE };
+        match ends.last {
+            NONE => {
+                ends.first = slot;
+                self.empty_lists -= 1;
+            }
+            last => self.neighbours[last as usize].next = slot,
+        }
+        ends.last = slot;
+        self.len += 1;
+    }
+
+    #[inline(always)]
+    fn remove(&mut self, key: Key, slot: u32) {
+        let Some(ends) = self.lists.get_mut(&key) else { return };
+        let Neighbours { previous, next } = self.neighbours[slot as usize];
+        match previous {
+            NONE => ends.first = next,
+            _ => self.neighbours[previous as usize].next = next,
+        }
+        match next {
+            NONE => ends.last = previous,
+            _ => self.neighbours[next as usize].previous = previous,
+        }
+        self.len -= 1;
+        if ends.first == NONE {
+            self.empty_lists += 1;
+            if self.empty_lists > MAX_EMPTY_LISTS {
+                self.drop_empty_lists();
+            }
+        }
+    }
+
+    #[cold]
+    fn drop_empty_lists(&mut self) {
+        self.lists.retain(|_, ends| ends.first != NONE);
+        self.empty_lists = 0;
+    }
+}
+
+/// Entries that wait for their counterpart.
+#[derive(Debug)]
+struct Waiting<T> {
+    entries: Slab<Entry<T>>,
+    classes: Vec<Class>,
+    next_sequence: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// Earlier entries have smaller numbers.
+    sequence: u64,
+    value: T,
+}
+
+impl<T> Waiting<T> {
+    fn new() -> Self {
+        Self { entries: Slab::new(), classes: Vec::new(), next_sequence: 0 }
+    }
+
+    fn add(&mut self, value: T) -> u32 {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        // The list's ends leave no number for more: 96 GiB of entries.
+        self.entries.insert(Entry { sequence, value }) as u32
+    }
+
+    /// The class with this rule. None: there is none.
+    #[inline(always)]
+    fn class_index(&self, rule: ClassRule) -> Option<usize> {
+        self.classes.iter().position(|class| class.rule == rule)
+    }
+
+    /// The index of the class for a selector: its own, or the one without order. True: it is new.
+    fn class_for(&mut self, selector: &Selector) -> (usize, bool) {
+        let own = ClassRule::of(selector);
+        if let Some(index) = self.class_index(own) {
+            return (index, false);
+        }
+        let rule = if self.classes.len() + 1 < MAX_CLASSES { own } else { UNSORTED };
+        if let Some(index) = self.class_index(rule) {
+            return (index, false);
+        }
+        self.classes.push(Class::new(rule));
+        (self.classes.len() - 1, true)
+    }
+}
+
+/// Receives that wait for messages.
+#[derive(Debug)]
+pub(crate) struct PostedReceives<T>(Waiting<(Selector, T)>);
+
+impl<T> PostedReceives<T> {
+    pub(crate) fn new() -> Self {
+        Self(Waiting::new())
+    }
+
+    /// Adds a receive behind all others. Returns its number.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, selector: Selector, value: T) -> u32 {
+        let (class, _) = self.0.class_for(&selector);
+        let slot = self.0.add((selector, value));
+        let class = &mut self.0.classes[class];
+        class.push(class.rule.key_of_selector(&selector), slot);
+        slot
+    }
+
+    /// The first receive that takes a message from there.
+    #[inline(always)]
+    pub(crate) fn find(&self, origin: Origin) -> Option<u32> {
+        let mut first: Option<(u64, u32)> = None;
+        for class in &self.0.classes {
+            let mut candidate = class.first(class.rule.key(origin));
+            while let Some(slot) = candidate {
+                let entry = &self.0.entries[slot as usize];
+                if first.is_some_and(|(sequence, _)| sequence < entry.sequence) {
+                    break;
+                }
+                if entry.value.0.accepts(origin) {
+                    first = Some((entry.sequence, slot));
+                    break;
+                }
+                candidate = class.next(slot);
+            }
+        }
+        first.map(|(_, slot)| slot)
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.0.entries.get_mut(slot as usize).map(|entry| &mut entry.value.1)
+    }
+
+    /// Removes a receive.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
+        let entry = self.0.entries.try_remove(slot as usize)?;
+        let (selector, value) = entry.value;
+        let (class, _) = self.0.class_for(&selector);
+        let class = &mut self.0.classes[class];
+        class.remove(class.rule.key_of_selector(&selector), slot);
+        Some(value)
+    }
+
+    /// The first receive that was posted and for which `is_sought` holds.
+    pub(crate) fn position(&self, is_sought: impl Fn(&T) -> bool) -> Option<u32> {
+        let entries = self.0.entries.iter().filter(|(_, entry)| is_sought(&entry.value.1));
+        entries.min_by_key(|(_, entry)| entry.sequence).map(|(slot, _)| slot as u32)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.entries.len()
+    }
+}
+
+/// Messages that no receive was posted for.
+#[derive(Debug)]
+pub(crate) struct UnexpectedMessages<T>(Waiting<(Origin, T)>);
+
+impl<T> UnexpectedMessages<T> {
+    pub(crate) fn new() -> Self {
+        Self(Waiting::new())
+    }
+
+    /// Adds a message behind all others.
+    pub(crate) fn add(&mut self, origin: Origin, value: T) {
+        let slot = self.0.add((origin, value));
+        for class in &mut self.0.classes {
+            class.push(class.rule.key(origin), slot);
+        }
+    }
+
+    /// The first message that a receive with this selector takes.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, selector: &Selector) -> Option<u32> {
+        if self.0.entries.is_empty() {
+            return None;
+        }
+        let (index, is_new) = self.0.class_for(selector);
+        if is_new {
+            self.fill_class(index);
+        }
+        let class = &self.0.classes[index];
+        let mut candidate = class.first(class.rule.key_of_selector(selector));
+        while let Some(slot) = candidate {
+            if selector.accepts(self.0.entries[slot as usize].value.0) {
+                return Some(slot);
+            }
+            candidate = class.next(slot);
+        }
+        None
+    }
+
+    /// Adds the messages that wait to a class that is new.
+    #[cold]
+    fn fill_class(&mut self, index: usize) {
+        let mut slots: Vec<(u64, u32, Origin)> = self
+            .0
+            .entries
+            .iter()
+            .map(|(slot, entry)| (entry.sequence, slot as u32, entry.value.0))
+            .collect();
+        slots.sort_unstable_by_key(|(sequence, ..)| *sequence);
+        let class = &mut self.0.classes[index];
+        for (_, slot, origin) in slots {
+            class.push(class.rule.key(origin), slot);
+        }
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<(Origin, &T)> {
+        let entry = self.0.entries.get(slot as usize)?;
+        Some((entry.value.0, &entry.value.1))
+    }
+
+    /// Removes a message.
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<(Origin, T)> {
+        let entry = self.0.entries.try_remove(slot as usize)?;
+        let (origin, value) = entry.value;
+        for class in &mut self.0.classes {
+            class.remove(class.rule.key(origin), slot);
+        }
+        Some((origin, value))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a plain list of MPI's rule does (MPI 5.0, 3.5).
+    #[derive(Default)]
+    struct PlainModel {
+        posted: Vec<(Selector, usize)>,
+        unexpected: Vec<(Origin, usize)>,
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Post(Selector),
+        Arrive(Origin),
+        Cancel(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let ignore = prop_oneof![Just(0), Just(1), Just(2), Just(3), Just(u64::MAX), 0..16u64];
+        let selector = (prop::option::of(0..3u32), 0..4u64, ignore)
+            .prop_map(|(source, tag, ignore)| Selector { source, tag, ignore });
+        let origin = (0..3u32, 0..4u64).prop_map(|(source, tag)| Origin { source, tag });
+        prop_oneof![
+            4 => selector.prop_map(Step::Post),
+            4 => origin.prop_map(Step::Arrive),
+            1 => (0..20usize).prop_map(Step::Cancel),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_and_receives_meet_as_in_a_plain_list(
+            steps in prop::collection::vec(step(), 0..120)
+        ) {
+            let mut model = PlainModel::default();
+            let (mut posted, mut unexpected) = (PostedReceives::new(), UnexpectedMessages::new());
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Post(selector) => {
+                        let is_taken = |(origin, _): &(Origin, usize)| selector.accepts(*origin);
+                        let expected = model.unexpected.iter().position(is_taken);
+                        let expected = expected.map(|index| model.unexpected.remove(index).1);
+                        let found = unexpected.find(&selector);
+                        let found = found.and_then(|slot| unexpected.remove(slot));
+                        prop_assert_eq!(found.map(|(_, value)| value), expected);
+                        if expected.is_none() {
+                            model.posted.push((selector, number));
+                            posted.post(selector, number);
+                        }
+                    }
+                    Step::Arrive(origin) => {
+                        let expected =
+                            model.posted.iter().position(|(selector, _)| selector.accepts(origin));
+                        let expected = expected.map(|index| model.posted.remove(index).1);
+                        let found = posted.find(origin).and_then(|slot| posted.remove(slot));
+                        prop_assert_eq!(found, expected);
+                        if expected.is_none() {
+                            model.unexpected.push((origin, number));
+                            unexpected.add(origin, number);
+                        }
+                    }
+                    Step::Cancel(index) => {
+                        let expected = (index < model.posted.len())
+                            .then(|| model.posted.remove(index).1);
+                        let slot = expected
+                            .and_then(|number| posted.position(|value| *value == number));
+                        prop_assert_eq!(slot.and_then(|slot| posted.remove(slot)), expected);
+                    }
+                }
+                prop_assert_eq!(posted.len(), model.posted.len());
+                prop_assert_eq!(unexpected.len(), model.unexpected.len());
+            }
+        }
+    }
+
+    #[test]
+    fn empty_lists_do_not_pile_up() {
+        let mut posted = PostedReceives::new();
+        for tag in 0..10 * MAX_EMPTY_LISTS as u64 {
+            let slot = posted.post(Selector { source: Some(1), tag, ignore: 0 }, ());
+            assert_eq!(posted.find(Origin { source: 1, tag }), Some(slot));
+            posted.remove(slot).unwrap();
+        }
+        assert!(posted.0.classes[0].lists.len() <= MAX_EMPTY_LISTS + 1);
+    }
+
+    #[test]
+    fn the_last_message_of_many_is_found_at_once() {
+        let mut unexpected = UnexpectedMessages::new();
+        for tag in 0..100_000 {
+            unexpected.add(Origin { source: 0, tag }, tag);
+        }
+        for tag in (0..100_000).rev() {
+            let selector = Selector { source: Some(0), tag, ignore: 0 };
+            let slot = unexpected.find(&selector).unwrap();
+            assert_eq!(unexpected.remove(slot).unwrap().1, tag);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The program's memory, and messages in the network's memory. Only this file follows pointers.
+
+// UNSAFETY: copies to and from memory of the program and of the network, by address.
+#![expect(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+/// A buffer of the program has this many segments at most.
+pub const MAX_SEGMENTS: usize = 4;
+
+/// A piece of the program's memory.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    start: *mut u8,
+    len: usize,
+}
+
+const EMPTY: Segment = Segment { start: ptr::null_mut(), len: 0 };
+
+/// Memory of the program that a message is sent from or received into: a few segments.
+#[derive(Clone, Copy, Debug)]
+pub struct UserBuffer {
+    segments: [Segment; MAX_SEGMENTS],
+    count: usize,
+    len: usize,
+}
+
+// SAFETY: an address and a length. Who uses the memory is the program's agreement with libfabric,
+// not bound to a thread.
+unsafe impl std::marker::Send for UserBuffer {}
+
+impl UserBuffer {
+    /// A buffer without memory.
+    pub const fn empty() -> Self {
+        Self { segments: [EMPTY; MAX_SEGMENTS], count: 0, len: 0 }
+    }
+
+    /// One segment.
+    ///
+    /// # Safety
+    /// As [`UserBuffer::of_segments`].
+    #[inline(always)]
+    pub unsafe fn of_segment(start: *mut u8, len: usize) -> Self {
+        let mut segments = [EMPTY; MAX_SEGMENTS];
+        segments[0] = Segment { start, len };
+        Self { segments, count: 1, len }
+    }
+
+    /// Several segments, in their order. None: too many.
+    ///
+    /// # Safety
+    /// Until the operation has completed for which the buffer is used, the memory can be read, or
+    /// written if messages are received into it, and nothing else changes it.
+    pub unsafe fn of_segments(parts: impl Iterator<Item = (*mut u8, usize)>) -> Option<Self> {
+        let mut buffer = Self::empty();
+        for (start, len) in parts {
+            *buffer.segments.get_mut(buffer.count)? = Segment { start, len };
+            buffer.count += 1;
+            buffer.len = buffer.len.checked_add(len)?;
+        }
+        Some(buffer)
+    }
+
+    /// The number of bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address, if the buffer is one piece.
+    pub fn as_segment(&self) -> Option<*mut u8> {
+        (self.count == 1).then_some(self.segments[0].start)
+    }
+
+    /// The address of the first byte. Null: there is none.
+    pub fn start(&self) -> *mut u8 {
+        self.segments[0].start
+    }
+
+    /// The part from `offset` on, `len` bytes or as many as there are.
+    pub fn part(&self, offset: usize, len: usize) -> Self {
+        let mut part = Self::empty();
+        let (mut skipped, mut left) = (offset, len);
+        for segment in &self.segments[..self.count] {
+            let skip = skipped.min(segment.len);
+            skipped -= skip;
+            let taken = left.min(segment.len - skip);
+            if taken > 0 {
+                let start = segment.start.wrapping_add(skip);
+                part.segments[part.count] = Segment { start, len: taken };
+                part.count += 1;
+                part.len += taken;
+                left -= taken;
+            }
+        }
+        part
+    }
+
+    /// Calls `copy` with the address of each piece from `offset` on, its length, and its distance
+    /// from `offset`, for `len` bytes or as many as there are. Returns how many these were.
+    #[inline(always)]
+    fn for_each(
+        &self,
+        offset: usize,
+        len: usize,
+        mut copy: impl FnMut(*mut u8, usize, usize),
+    ) -> usize {
+        if self.count == 1 {
+            let taken = len.min(self.len.saturating_sub(offset));
+            if taken > 0 {
+                copy(self.segments[0].start.wrapping_add(offset), taken, 0);
+            }
+            return taken;
+        }
+        let part = self.part(offset, len);
+        let mut done = 0;
+        for segment in &part.segments[..part.count] {
+            copy(segment.start, segment.len, done);
+            done += segment.len;
+        }
+        done
+    }
+
+    /// Copies a message's payload into the buffer, from `offset` of the buffer on, as much as fits.
+    /// Returns the number of bytes.
+    #[inline(always)]
+    pub fn fill_from(&self, offset: usize, payload: Payload<'_>) -> usize {
+        self.for_each(offset, payload.len, |to, len, from| {
+            // SAFETY: `to` is in the program's memory by the promise of `of_segments`, and `from`
+            // plus `len` is at most the payload's length. A program may send a buffer to itself, so
+            // they may overlap.
+            unsafe { ptr::copy(payload.start.as_ptr().wrapping_add(from), to, len) }
+        })
+    }
+
+    /// Copies the buffer's bytes from `offset` on to `to`. Returns the number of bytes.
+    ///
+    /// # Safety
+    /// `len` bytes can be written at `to`.
+    #[inline(always)]
+    pub unsafe fn copy_to(&self, offset: usize, to: *mut u8, len: usize) -> usize {
+        self.for_each(offset, len, |from, len, distance| {
+            // SAFETY: `from` is in the program's memory by the promise of `of_segments`; the pieces
+            // have `len` bytes together at most, which the caller promises for `to`.
+            unsafe { ptr::copy(from, to.wrapping_add(distance), len) }
+        })
+    }
+
+    /// Copies the bytes from `from` to `to`, from their `offset` on. Returns their number.
+    pub fn fill_from_buffer(&self, from: &UserBuffer, len: usize) -> usize {
+        let len = len.min(self.len);
+        from.for_each(0, len, |start, len, distance| {
+            let Some(start) = NonNull::new(start) else { return };
+            self.fill_from(distance, Payload { start, len, lifetime: PhantomData });
+        })
+    }
+
+    /// The bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: `bytes` has as many bytes.
+        unsafe { self.copy_to(0, bytes.as_mut_ptr(), self.len) };
+        bytes
+    }
+}
+
+/// Bytes of a message that has arrived. Its sender may change them at any time, so they are copied
+/// before they are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    start: NonNull<u8>,
+    len: usize,
+    lifetime: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Payload<'a> {
+    /// Bytes that nobody changes.
+    pub fn of_bytes(bytes: &'a [u8]) -> Self {
+        let start = NonNull::from(bytes).cast();
+        Self { start, len: bytes.len(), lifetime: PhantomData }
+    }
+
+    /// The number of bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A copy of the bytes.
+    pub fn to_boxed(&self) -> Box<[u8]> {
+        let mut bytes = Vec::with_capacity(self.len);
+        // SAFETY: the vector has room for `len` bytes, which are then written, and `start` has as
+        // many by the promise of `Message::new`.
+        unsafe {
+            ptr::copy_nonoverlapping(self.start.as_ptr(), bytes.as_mut_ptr(), self.len);
+            bytes.set_len(self.len);
+        }
+        bytes.into_boxed_slice()
+    }
+}
+
+/// A message of the network that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a>(Payload<'a>);
+
+impl<'a> Message<'a> {
+    /// A message of `len` bytes at `start`.
+    ///
+    /// # Safety
+    /// The bytes can be read during `'a`.
+    #[inline(always)]
+    pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self(Payload { start, len, lifetime: PhantomData })
+    }
+
+    /// Bytes that nobody changes.
+    pub fn of_bytes(bytes: &'a [u8]) -> Self {
+        Self(Payload::of_bytes(bytes))
+    }
+
+    /// The 8 bytes at a multiple of 8, as a number (little endian). None: the message is shorter.
+    #[inline(always)]
+    pub(crate) fn word(&self, offset: usize) -> Option<u64> {
+        if offset + 8 > self.0.len {
+            return None;
+        }
+        // SAFETY: inside the message.
+        let bytes = unsafe { ptr::read_unaligned(self.0.start.as_ptr().add(offset).cast()) };
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    /// What follows a header of this length.
+    #[inline(always)]
+    pub(crate) fn payload(&self, header_len: usize) -> Payload<'a> {
+        let len = self.0.len.saturating_sub(header_len);
+        // SAFETY: inside the message, or one byte behind it.
+        let start = unsafe { self.0.start.add(self.0.len - len) };
+        Payload { start, len, lifetime: PhantomData }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A buffer of memory that a test keeps.
+    pub(crate) fn buffer_of(parts: &[(*mut u8, usize)]) -> UserBuffer {
+        // SAFETY: the tests keep the memory.
+        unsafe { UserBuffer::of_segments(parts.iter().copied()) }.unwrap()
+    }
+
+    fn buffer(parts: &mut [&mut [u8]]) -> UserBuffer {
+        let parts: Vec<_> = parts.iter_mut().map(|part| (part.as_mut_ptr(), part.len())).collect();
+        buffer_of(&parts)
+    }
+
+    #[test]
+    fn bytes_go_to_the_segments_in_their_order() {
+        let (mut one, mut two, mut three) = ([0; 3], [0; 0], [0; 4]);
+        let buffer = buffer(&mut [&mut one, &mut two, &mut three]);
+        assert_eq!((buffer.len(), buffer.as_segment()), (7, None));
+        assert_eq!(buffer.fill_from(1, Payload::of_bytes(&[1, 2, 3, 4, 5, 6, 7, 8])), 6);
+        assert_eq!((one, three), ([0, 1, 2], [3, 4, 5, 6]));
+        assert_eq!(buffer.part(2, 3).to_vec(), [2, 3, 4]);
+        assert_eq!(buffer.part(6, 9).to_vec(), [6]);
+        assert!(buffer.part(7, 9).is_empty());
+    }
+
+    #[test]
+    fn one_segment_takes_what_fits() {
+        let mut bytes = [0; 4];
+        let buffer = buffer(&mut [&mut bytes]);
+        assert_eq!(buffer.fill_from(2, Payload::of_bytes(&[1, 2, 3])), 2);
+        assert_eq!(buffer.fill_from(4, Payload::of_bytes(&[9])), 0);
+        assert_eq!(bytes, [0, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_buffer_is_copied_to_another_one() {
+        let (mut one, mut two, mut three) = ([1, 2, 3], [4, 5, 6], [0; 5]);
+        let from = buffer(&mut [&mut one, &mut two]);
+        let to = buffer(&mut [&mut three]);
+        assert_eq!(to.fill_from_buffer(&from, 6), 5);
+        assert_eq!(three, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_message_ends_where_it_ends() {
+        let bytes: Vec<u8> = (0..20).collect();
+        let message = Message::of_bytes(&bytes);
+        assert_eq!(message.word(8), Some(u64::from_le_bytes([8, 9, 10, 11, 12, 13, 14, 15])));
+        assert_eq!(message.word(16), None);
+        assert_eq!(*message.payload(16).to_boxed(), [16, 17, 18, 19]);
+        assert!(message.payload(20).is_empty() && message.payload(24).is_empty());
+    }
+
+    #[test]
+    fn too_many_segments_are_refused() {
+        let parts = [(ptr::null_mut(), 0); MAX_SEGMENTS + 1];
+        // SAFETY: no bytes.
+        assert!(unsafe { UserBuffer::of_segments(parts.into_iter()) }.is_none());
+    }
+}

@@ -1,0 +1,175 @@
+//! What a program asks for, and what it is told.
+
+use crate::memory::UserBuffer;
+use crate::wire::Envelope;
+
+/// Bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of eager messages that each node may have at another one. The same on all nodes.
+    pub window: u32,
+    /// A message of this length or more is read from the sender's memory.
+    pub min_read_len: usize,
+}
+
+/// Receives with and without tags do not meet each other's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// Messages with tags.
+    Tagged,
+    /// Messages without.
+    Untagged,
+}
+
+/// Which messages a receive takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selector {
+    /// Their source. None: any.
+    pub source: Option<u32>,
+    /// Their tag.
+    pub tag: u64,
+    /// Bits of the tag that do not matter.
+    pub ignore: u64,
+}
+
+impl Selector {
+    /// Messages without tags from this source, or from any.
+    pub fn untagged(source: Option<u32>) -> Self {
+        Self { source, tag: 0, ignore: u64::MAX }
+    }
+}
+
+/// How the program learns that an operation has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The program's name of the operation.
+    pub context: usize,
+    /// Whether a success is reported. Failures always are.
+    pub is_reported: bool,
+}
+
+/// The memory of a message that is sent.
+#[derive(Clone, Copy, Debug)]
+pub enum SendData {
+    /// It stays as it is until the operation has completed.
+    Stays(UserBuffer),
+    /// It may change as soon as the call returns.
+    Volatile(UserBuffer),
+}
+
+/// A message to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SendOperation {
+    /// Its destination.
+    pub node: u32,
+    /// Tag and data.
+    pub envelope: Envelope,
+    /// Its bytes.
+    pub data: SendData,
+    /// How its completion is reported.
+    pub request: Request,
+    /// Whether it completes when a receive has it, and not when its memory may be used again.
+    pub is_delivery_awaited: bool,
+}
+
+/// How a receive uses its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveMode {
+    /// For one message.
+    Single,
+    /// For messages one behind the other, until less than this is free.
+    Multiple {
+        /// In bytes.
+        min_free: usize,
+    },
+}
+
+/// A receive to be posted.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveOperation {
+    /// Which messages it takes.
+    pub selector: Selector,
+    /// Where they go.
+    pub buffer: UserBuffer,
+    /// For how many.
+    pub mode: ReceiveMode,
+    /// How completions are reported.
+    pub request: Request,
+}
+
+/// What to do with a message that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeekMode {
+    /// It stays.
+    Look,
+    /// It is kept for [`Engine::receive_claimed`] with the same context.
+    Claim,
+    /// It is dropped.
+    Discard,
+}
+
+/// A message that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peek {
+    /// Its length in bytes.
+    pub len: u64,
+    /// Its source.
+    pub source: u32,
+    /// Tag and data.
+    pub envelope: Envelope,
+}
+
+/// What has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionKind {
+    /// A message was sent: its memory may be used again.
+    Sent,
+    /// A message was received.
+    Received,
+    /// A buffer for several messages takes no more.
+    Released,
+}
+
+/// Why an operation has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The message is longer than the buffer by so many bytes.
+    Truncated {
+        /// In bytes.
+        excess: u64,
+    },
+    /// It was cancelled.
+    Cancelled,
+    /// The network has failed.
+    Network,
+}
+
+/// An operation that has completed.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// The program's name of it.
+    pub context: usize,
+    /// What it was.
+    pub kind: CompletionKind,
+    /// Of messages with or without tags.
+    pub channel: Channel,
+    /// Bytes that were received.
+    pub len: usize,
+    /// The address of these bytes.
+    pub start: *mut u8,
+    /// The source of the message.
+    pub source: u32,
+    /// Its tag and data.
+    pub envelope: Envelope,
+    /// Why it has failed, if it has.
+    pub failure: Option<Failure>,
+}
+
+/// A node has broken the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The node, as far as is known.
+    pub source: u32,
+    /// What it does, as the rest of a sentence.
+    pub what: &'static str,
+}

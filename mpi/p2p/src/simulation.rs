@@ -1,0 +1,664 @@
+//! Several nodes and a network with a seed. Each program sends, posts, looks and cancels at random;
+//! the network delays, is full and fails to read at random. A plain list per node says which
+//! receive gets which message.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use crate::engine::Engine;
+use crate::matching::Origin;
+use crate::memory::{Message, UserBuffer};
+use crate::network::*;
+use crate::operation::*;
+use crate::state::{channel_of, origin_of};
+use crate::wire::{Announcement, Envelope, Header};
+
+const WINDOW: u32 = 2000;
+/// The longest message of a program.
+const MAX_LEN: u64 = 3000;
+const STEPS: u64 = 400;
+const SEEDS: u64 = 400;
+
+/// A xorshift generator.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What happens at a node, in its order.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Posted { context: usize, channel: Channel, selector: Selector, room: usize, mode: ReceiveMode },
+    Arrived { id: u64, channel: Channel, origin: Origin, len: usize },
+    Cancelled { context: usize },
+    Removed { id: u64 },
+}
+
+#[derive(Debug, Default)]
+struct Wires {
+    queues: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
+    /// Exposed memory, by handle, with its owner and reader.
+    exposed: HashMap<u64, (u32, u32, UserBuffer)>,
+    next_handle: u64,
+}
+
+/// One node's end of the simulated network.
+#[derive(Debug)]
+struct SimulatedNetwork {
+    node: u32,
+    wires: Rc<RefCell<Wires>>,
+    random: Random,
+    mtu: usize,
+    capacity: usize,
+    reads: Vec<(u64, UserBuffer)>,
+    events: Rc<RefCell<Vec<Event>>>,
+}
+
+impl Network for SimulatedNetwork {
+    fn mtu(&mut self, _: u32) -> usize {
+        self.mtu
+    }
+
+    fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError> {
+        let mut wires = self.wires.borrow_mut();
+        let queue = wires.queues.entry((self.node, node)).or_default();
+        if queue.len() >= self.capacity || self.random.one_in(8) {
+            return Err(SendError::Full);
+        }
+        let mut message = header.to_vec();
+        match body {
+            Body::Bytes(bytes) => message.extend_from_slice(bytes),
+            Body::Memory { buffer, offset, len } => {
+                message.extend(buffer.part(offset, len).to_vec());
+            }
+        }
+        assert!(message.len() <= self.mtu, "{} bytes", message.len());
+        queue.push_back(message);
+        Ok(())
+    }
+
+    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
+        let mut wires = self.wires.borrow_mut();
+        let sources: Vec<u32> = wires
+            .queues
+            .iter()
+            .filter(|((_, to), queue)| *to == self.node && !queue.is_empty())
+            .map(|((from, _), _)| *from)
+            .collect();
+        if sources.is_empty() || self.random.one_in(4) {
+            return false;
+        }
+        let mut sources = sources;
+        sources.sort_unstable();
+        let source = sources[self.random.below(sources.len() as u64) as usize];
+        let queue = wires.queues.get_mut(&(source, self.node)).unwrap();
+        let bytes = queue.pop_front().unwrap();
+        drop(wires);
+        let message = Message::of_bytes(&bytes);
+        self.log_arrival(&message);
+        handle(message);
+        true
+    }
+
+    fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64> {
+        if self.random.one_in(4) {
+            return None;
+        }
+        let mut wires = self.wires.borrow_mut();
+        wires.next_handle += 1;
+        let handle = wires.next_handle;
+        wires.exposed.insert(handle, (self.node, node, *buffer));
+        Some(handle)
+    }
+
+    fn conceal(&mut self, node: u32, buffer: &UserBuffer) {
+        let mut wires = self.wires.borrow_mut();
+        let found = wires.exposed.iter().find(|(_, (owner, reader, memory))| {
+            (*owner, *reader) == (self.node, node) && memory.start() == buffer.start()
+        });
+        let handle = *found.expect("the memory was exposed").0;
+        wires.exposed.remove(&handle);
+    }
+
+    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), ReadError> {
+        match self.random.below(8) {
+            0 => return Err(ReadError::Full),
+            1 => return Err(ReadError::Failed),
+            _ => {}
+        }
+        let wires = self.wires.borrow();
+        let Some((owner, reader, memory)) = wires.exposed.get(&handle) else {
+            return Err(ReadError::Failed);
+        };
+        if (*owner, *reader) != (node, self.node) || memory.len() < into.len() {
+            return Err(ReadError::Failed);
+        }
+        self.reads.push((handle, *into));
+        Ok(())
+    }
+
+    fn end_read(&mut self, _: u32, _: &UserBuffer) {}
+
+    fn are_reads_done(&mut self) -> Result<bool, ReadError> {
+        match self.random.below(8) {
+            0..3 => return Ok(false),
+            3 => {
+                self.reads.clear();
+                return Err(ReadError::Failed);
+            }
+            _ => {}
+        }
+        let wires = self.wires.borrow();
+        for (handle, into) in self.reads.drain(..) {
+            let (_, _, memory) = wires.exposed.get(&handle).expect("not concealed while read");
+            into.fill_from_buffer(memory, into.len());
+        }
+        Ok(true)
+    }
+}
+
+impl SimulatedNetwork {
+    fn log_arrival(&self, message: &Message<'_>) {
+        let Ok((header, source, header_len)) = Header::decode(message) else { return };
+        let (envelope, len) = match header {
+            Header::Eager(envelope) => (envelope, message.payload(header_len).len()),
+            Header::Announcement(envelope, Announcement { len, .. }) => (envelope, len as usize),
+            _ => return,
+        };
+        let Some(id) = envelope.data else { return };
+        let (channel, origin) = (channel_of(&envelope), origin_of(source, &envelope));
+        self.events.borrow_mut().push(Event::Arrived { id, channel, origin, len });
+    }
+}
+
+/// A program on a node.
+struct Program {
+    engine: Engine<SimulatedNetwork>,
+    events: Rc<RefCell<Vec<Event>>>,
+    /// What was sent, by the message's number: where from, and its bytes.
+    sent: HashMap<u64, (u32, Vec<u8>)>,
+    /// Receive buffers, by context, with bytes before and after that must not change.
+    buffers: HashMap<usize, Vec<u8>>,
+    /// Memory of sends that have not completed.
+    send_memory: HashMap<usize, Vec<u8>>,
+    /// Messages of sends that complete when a receive has them, by context.
+    awaited_deliveries: HashMap<usize, u64>,
+    /// Messages that were received, dropped or claimed, with their context.
+    received: Vec<(usize, u64)>,
+    pending_receives: HashMap<usize, usize>,
+}
+
+impl Program {
+    /// Whether a receive has this message, even if that is not reported yet, or it was dropped.
+    fn is_matched(&self, id: u64) -> bool {
+        let is_in_model = || model(&self.events.borrow()).iter().any(|(_, one)| *one == id);
+        self.received.iter().any(|(_, one)| *one == id) || is_in_model() || {
+            let is_removed =
+                |event: &Event| matches!(event, Event::Removed { id: one } if *one == id);
+            self.events.borrow().iter().any(is_removed)
+        }
+    }
+}
+
+/// Bytes around a receive buffer.
+const GUARD_LEN: usize = 16;
+const GUARD: u8 = 0xa5;
+
+fn bytes_of(id: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new(id + 1);
+    (0..len).map(|_| random.below(256) as u8).collect()
+}
+
+/// A whole job.
+struct World {
+    programs: Vec<Program>,
+    random: Random,
+    next_id: u64,
+    next_context: usize,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let nodes = 1 + random.below(4) as u32;
+        let wires = Rc::new(RefCell::new(Wires::default()));
+        let limits = Limits { window: WINDOW, min_read_len: 1 + random.below(MAX_LEN) as usize };
+        let mtu = 48 + random.below(600) as usize;
+        let capacity = 1 + random.below(20) as usize;
+        let program = |node| {
+            let events = Rc::new(RefCell::new(Vec::new()));
+            let network = SimulatedNetwork {
+                node,
+                wires: wires.clone(),
+                random: Random::new(seed * 31 + u64::from(node) + 7),
+                mtu,
+                capacity,
+                reads: Vec::new(),
+                events: events.clone(),
+            };
+            Program {
+                engine: Engine::new(network, node, nodes, limits),
+                events,
+                sent: HashMap::new(),
+                buffers: HashMap::new(),
+                send_memory: HashMap::new(),
+                awaited_deliveries: HashMap::new(),
+                received: Vec::new(),
+                pending_receives: HashMap::new(),
+            }
+        };
+        Self { programs: (0..nodes).map(program).collect(), random, next_id: 0, next_context: 1 }
+    }
+
+    fn context(&mut self) -> usize {
+        self.next_context += 1;
+        self.next_context
+    }
+
+    fn step(&mut self) {
+        let node = self.random.below(self.programs.len() as u64) as usize;
+        match self.random.below(12) {
+            0..3 => self.send(node),
+            3..5 => {
+                let (channel, selector) = self.selector();
+                self.post(node, channel, selector);
+            }
+            5 => self.peek(node),
+            6 => self.cancel(node),
+            _ => self.progress(node),
+        }
+    }
+
+    fn envelope(&mut self) -> (Channel, Option<u64>) {
+        match self.random.one_in(3) {
+            true => (Channel::Untagged, None),
+            false => (Channel::Tagged, Some(self.random.below(4))),
+        }
+    }
+
+    fn send(&mut self, node: usize) {
+        let to = self.random.below(self.programs.len() as u64) as u32;
+        let (channel, tag) = self.envelope();
+        let len = match self.random.below(3) {
+            0 => self.random.below(9),
+            1 => self.random.below(200),
+            _ => self.random.below(MAX_LEN),
+        };
+        let (id, context) = (self.next_id, self.context());
+        let is_volatile = self.random.one_in(3);
+        let mut memory = bytes_of(id, len as usize);
+        let cut = self.random.below(len + 1) as usize;
+        let (first, second) = memory.split_at_mut(cut);
+        let parts = [(first.as_mut_ptr(), first.len()), (second.as_mut_ptr(), second.len())];
+        let used = if self.random.one_in(2) { 2 } else { 1 };
+        let buffer = segments(if used == 2 { &parts } else { &parts[..1] });
+        let envelope = Envelope { tag, data: Some(id) };
+        let data = if is_volatile { SendData::Volatile(buffer) } else { SendData::Stays(buffer) };
+        let request = Request { context, is_reported: !is_volatile };
+        let program = &mut self.programs[node];
+        let origin = origin_of(node as u32, &envelope);
+        if to == node as u32 {
+            let event = Event::Arrived { id, channel, origin, len: buffer.len() };
+            program.events.borrow_mut().push(event);
+        }
+        let is_delivery_awaited = !is_volatile && self.random.one_in(4);
+        let send = SendOperation { node: to, envelope, data, request, is_delivery_awaited };
+        match program.engine.send(send) {
+            Ok(()) => self.next_id += 1,
+            Err(error) => {
+                assert_eq!(error, SendError::Full);
+                return;
+            }
+        }
+        program.sent.insert(id, (to, buffer.to_vec()));
+        if is_delivery_awaited {
+            program.awaited_deliveries.insert(context, id);
+        }
+        if is_volatile {
+            memory.fill(0);
+        } else {
+            program.send_memory.insert(context, memory);
+        }
+    }
+
+    fn selector(&mut self) -> (Channel, Selector) {
+        let nodes = self.programs.len() as u64;
+        let source = (!self.random.one_in(3)).then(|| self.random.below(nodes) as u32);
+        match self.envelope() {
+            (channel, None) => (channel, Selector::untagged(source)),
+            (channel, Some(tag)) => {
+                let ignore = [0, 0, 1, 3, u64::MAX][self.random.below(5) as usize];
+                (channel, Selector { source, tag, ignore })
+            }
+        }
+    }
+
+    fn post(&mut self, node: usize, channel: Channel, selector: Selector) {
+        let context = self.context();
+        let mode = match self.random.one_in(4) {
+            true => ReceiveMode::Multiple { min_free: self.random.below(500) as usize },
+            false => ReceiveMode::Single,
+        };
+        let room = self.random.below(MAX_LEN + MAX_LEN / 2) as usize;
+        let program = &mut self.programs[node];
+        let mut memory = vec![GUARD; room + 2 * GUARD_LEN];
+        let buffer = segments(&[(memory[GUARD_LEN..].as_mut_ptr(), room)]);
+        program.buffers.insert(context, memory);
+        *program.pending_receives.entry(context).or_default() += 1;
+        let event = Event::Posted { context, channel, selector, room, mode };
+        program.events.borrow_mut().push(event);
+        let request = Request { context, is_reported: true };
+        program.engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
+    }
+
+    fn peek(&mut self, node: usize) {
+        let (channel, selector) = self.selector();
+        if channel == Channel::Untagged {
+            return;
+        }
+        let mode =
+            [PeekMode::Look, PeekMode::Claim, PeekMode::Discard][self.random.below(3) as usize];
+        let (context, drops) = (self.context(), self.random.one_in(2));
+        let program = &mut self.programs[node];
+        let Some(peek) = program.engine.peek(selector, mode, context) else { return };
+        assert!(selector.accepts(origin_of(peek.source, &peek.envelope)));
+        let id = peek.envelope.data.unwrap();
+        if mode == PeekMode::Look {
+            return;
+        }
+        program.events.borrow_mut().push(Event::Removed { id });
+        if mode == PeekMode::Discard {
+            program.received.push((0, id));
+        } else if drops {
+            assert!(program.engine.discard_claimed(context));
+            program.received.push((0, id));
+        } else {
+            let room = peek.len as usize;
+            let mut memory = vec![GUARD; room + 2 * GUARD_LEN];
+            let buffer = segments(&[(memory[GUARD_LEN..].as_mut_ptr(), room)]);
+            program.buffers.insert(context, memory);
+            *program.pending_receives.entry(context).or_default() += 1;
+            let request = Request { context, is_reported: true };
+            assert!(program.engine.receive_claimed(buffer, request));
+        }
+    }
+
+    fn cancel(&mut self, node: usize) {
+        let program = &mut self.programs[node];
+        let mut contexts: Vec<usize> = program.pending_receives.keys().copied().collect();
+        contexts.sort_unstable();
+        if contexts.is_empty() {
+            return;
+        }
+        let context = contexts[self.random.below(contexts.len() as u64) as usize];
+        let is_cancelled = [Channel::Tagged, Channel::Untagged]
+            .into_iter()
+            .any(|channel| program.engine.cancel(channel, context));
+        if is_cancelled {
+            program.events.borrow_mut().push(Event::Cancelled { context });
+        }
+    }
+
+    fn progress(&mut self, node: usize) {
+        self.programs[node].engine.progress().unwrap();
+        while let Some(completion) = self.programs[node].engine.next_completion() {
+            self.complete(node, completion);
+        }
+    }
+
+    fn complete(&mut self, node: usize, completion: Completion) {
+        let context = completion.context;
+        match completion.kind {
+            CompletionKind::Sent => {
+                assert_eq!(completion.failure, None);
+                assert!(self.programs[node].send_memory.remove(&context).is_some());
+                let awaited = self.programs[node].awaited_deliveries.remove(&context);
+                let is_received = |id: u64| {
+                    let sender = &self.programs[node];
+                    let receiver = &self.programs[sender.sent[&id].0 as usize];
+                    receiver.is_matched(id)
+                };
+                assert!(awaited.is_none_or(is_received));
+            }
+            CompletionKind::Released => {
+                assert!(self.programs[node].pending_receives.remove(&context).is_some());
+            }
+            CompletionKind::Received => {
+                if completion.failure == Some(Failure::Cancelled) {
+                    assert!(self.programs[node].pending_receives.remove(&context).is_some());
+                    return;
+                }
+                let id = completion.envelope.data.unwrap();
+                let sender = &self.programs[completion.source as usize];
+                let (to, bytes) = &sender.sent[&id];
+                assert_eq!(*to as usize, node);
+                let excess = bytes.len() - completion.len;
+                let failure = completion.failure;
+                match excess {
+                    0 => assert_eq!(failure, None),
+                    _ => assert_eq!(failure, Some(Failure::Truncated { excess: excess as u64 })),
+                }
+                let memory = &self.programs[node].buffers[&context];
+                let at = completion.start.addr().wrapping_sub(memory.as_ptr().addr());
+                if completion.len > 0 {
+                    assert!(at >= GUARD_LEN && at + completion.len <= memory.len() - GUARD_LEN);
+                    assert_eq!(memory[at..at + completion.len], bytes[..completion.len]);
+                }
+                let (head, tail) = (&memory[..GUARD_LEN], &memory[memory.len() - GUARD_LEN..]);
+                assert!(head.iter().chain(tail).all(|byte| *byte == GUARD));
+                let program = &mut self.programs[node];
+                program.received.push((context, id));
+                let events = program.events.borrow();
+                let is_multiple = events.iter().any(|event| {
+                    matches!(event, Event::Posted { context: posted, mode, .. }
+                        if *posted == context && *mode != ReceiveMode::Single)
+                });
+                if !is_multiple {
+                    program.pending_receives.remove(&context).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Receives everything that is on its way.
+    fn drain(&mut self) {
+        for _ in 0..20_000 {
+            for node in 0..self.programs.len() {
+                self.progress(node);
+                let any = Selector { source: None, tag: 0, ignore: u64::MAX };
+                let context = self.context();
+                if let Some(peek) = self.programs[node].engine.peek(any, PeekMode::Look, context) {
+                    let tag = peek.envelope.tag.unwrap();
+                    let selector = Selector { source: Some(peek.source), tag, ignore: 0 };
+                    self.post(node, Channel::Tagged, selector);
+                }
+                let untagged = self.programs[node].engine.state.queues(Channel::Untagged);
+                if untagged.unexpected.len() > 0 {
+                    self.post(node, Channel::Untagged, Selector::untagged(None));
+                }
+            }
+            let sent: usize = self.programs.iter().map(|program| program.sent.len()).sum();
+            let received: usize = self.programs.iter().map(|program| program.received.len()).sum();
+            let is_idle =
+                |program: &Program| program.send_memory.is_empty() && !program.engine.has_work();
+            if sent == received && self.programs.iter().all(is_idle) {
+                return;
+            }
+        }
+        panic!("messages are left");
+    }
+
+    fn check(&self) {
+        for program in &self.programs {
+            assert_eq!(program.engine.announced_count(), 0);
+            let mut expected = model(&program.events.borrow());
+            let mut received = program.received.clone();
+            let events = program.events.borrow();
+            let removed = |id: u64| {
+                events.iter().any(|event| matches!(event, Event::Removed { id: one } if *one == id))
+            };
+            received.retain(|(_, id)| !removed(*id));
+            expected.sort_unstable();
+            received.sort_unstable();
+            assert_eq!(received, expected);
+        }
+    }
+}
+
+/// Which receive gets which message, by plain lists.
+fn model(events: &[Event]) -> Vec<(usize, u64)> {
+    struct PlainReceive {
+        context: usize,
+        channel: Channel,
+        selector: Selector,
+        free: usize,
+        mode: ReceiveMode,
+    }
+    let mut posted: Vec<PlainReceive> = Vec::new();
+    let mut unexpected: Vec<(u64, Channel, Origin, usize)> = Vec::new();
+    let mut pairs = Vec::new();
+    // True: the receive takes no more.
+    let take = |receive: &mut PlainReceive, len: usize| match receive.mode {
+        ReceiveMode::Single => true,
+        ReceiveMode::Multiple { min_free } => {
+            receive.free -= len.min(receive.free);
+            receive.free < min_free.max(1)
+        }
+    };
+    for event in events {
+        match *event {
+            Event::Posted { context, channel, selector, room, mode } => {
+                let mut receive = PlainReceive { context, channel, selector, free: room, mode };
+                let mut is_full = room == 0 && mode != ReceiveMode::Single;
+                while !is_full {
+                    let index = unexpected
+                        .iter()
+                        .position(|(_, of, origin, _)| *of == channel && selector.accepts(*origin));
+                    let Some(index) = index else { break };
+                    let (id, _, _, len) = unexpected.remove(index);
+                    pairs.push((context, id));
+                    is_full = take(&mut receive, len);
+                }
+                if !is_full {
+                    posted.push(receive);
+                }
+            }
+            Event::Arrived { id, channel, origin, len } => {
+                let index = posted.iter().position(|receive| {
+                    receive.channel == channel && receive.selector.accepts(origin)
+                });
+                match index {
+                    None => unexpected.push((id, channel, origin, len)),
+                    Some(index) => {
+                        pairs.push((posted[index].context, id));
+                        if take(&mut posted[index], len) {
+                            posted.remove(index);
+                        }
+                    }
+                }
+            }
+            Event::Cancelled { context } => posted.retain(|receive| receive.context != context),
+            Event::Removed { id } => unexpected.retain(|(one, ..)| *one != id),
+        }
+    }
+    pairs
+}
+
+fn segments(parts: &[(*mut u8, usize)]) -> UserBuffer {
+    crate::memory::tests::buffer_of(parts)
+}
+
+/// The number of seeds: SCORE_SIM_SEEDS, or few.
+fn seeds() -> std::ops::Range<u64> {
+    let count = std::env::var("SCORE_SIM_SEEDS").ok().and_then(|value| value.parse().ok());
+    0..count.unwrap_or(SEEDS)
+}
+
+#[test]
+fn every_message_arrives_once_where_a_plain_list_says() {
+    for seed in seeds() {
+        let result = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            (0..STEPS).for_each(|_| world.step());
+            world.drain();
+            world.check();
+        });
+        assert!(result.is_ok(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_hostile_node_is_named_or_harmless() {
+    let mut named = 0;
+    for seed in seeds() {
+        let mut world = World::new(seed);
+        (0..STEPS / 4).for_each(|_| world.step());
+        let nodes = world.programs.len() as u32;
+        let victim = &mut world.programs[0].engine;
+        let mut random = Random::new(seed + 99);
+        for _ in 0..50 {
+            let mut bytes = hostile_message(&mut random, nodes);
+            if random.one_in(4) {
+                bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+            }
+            victim.state.on_message(&Message::of_bytes(&bytes));
+            if victim.progress().is_err() {
+                named += 1;
+                break;
+            }
+        }
+        for (context, memory) in &world.programs[0].buffers {
+            let (head, tail) = (&memory[..GUARD_LEN], &memory[memory.len() - GUARD_LEN..]);
+            assert!(head.iter().chain(tail).all(|byte| *byte == GUARD), "{seed} {context}");
+        }
+    }
+    assert!(named > 10);
+}
+
+fn hostile_message(random: &mut Random, nodes: u32) -> Vec<u8> {
+    let source = random.below(u64::from(nodes) + 1) as u32;
+    let id = |random: &mut Random| random.below(6) as u32;
+    let envelope = |random: &mut Random| Envelope {
+        tag: (!random.one_in(3)).then(|| random.below(4)),
+        data: Some(random.below(1 << 40)),
+    };
+    let header = match random.below(7) {
+        0 => Header::Eager(envelope(random)),
+        1 => Header::Announcement(
+            envelope(random),
+            Announcement {
+                len: if random.one_in(2) { u64::MAX } else { random.below(5000) },
+                handle: random.below(5),
+                send_id: id(random),
+                wants_finished: random.one_in(2),
+            },
+        ),
+        2 => {
+            let (send_id, receive_id) = (id(random), id(random));
+            Header::Pull { send_id, receive_id, len: random.below(4000) }
+        }
+        3 | 4 => Header::Fragment { receive_id: id(random), offset: random.below(3) * 100 },
+        5 => Header::Finished { send_id: id(random) },
+        _ => Header::Credit { bytes: random.below(5000) },
+    };
+    let mut bytes = header.encode(source).as_bytes().to_vec();
+    let payload_len = random.below(300);
+    bytes.extend((0..payload_len).map(|_| random.below(256) as u8));
+    bytes
+}

@@ -1,0 +1,278 @@
+//! The protocol's state of a node, without the network.
+
+use std::collections::{HashMap, VecDeque};
+
+use slab::Slab;
+
+use crate::credit::Credit;
+use crate::matching::{Origin, PostedReceives, UnexpectedMessages};
+use crate::memory::{Payload, UserBuffer};
+use crate::operation::{Channel, Completion, CompletionKind, Failure, Limits, Request, Violation};
+use crate::transfers::{AnnouncedSend, ReadQueue, RemoteReceive};
+use crate::wire::{Announcement, Envelope, Header};
+
+/// Where a matched message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) buffer: UserBuffer,
+    pub(crate) request: Request,
+    /// The buffer for several messages that it is a part of.
+    pub(crate) multiple: Option<usize>,
+}
+
+/// A posted receive.
+#[derive(Debug)]
+pub(crate) enum Posted {
+    Single { buffer: UserBuffer, request: Request },
+    Multiple(usize),
+}
+
+/// A buffer for several messages.
+#[derive(Debug)]
+pub(crate) struct MultipleBuffer {
+    pub(crate) buffer: UserBuffer,
+    pub(crate) request: Request,
+    pub(crate) min_free: usize,
+    pub(crate) used: usize,
+    /// Messages that are on their way into it.
+    pub(crate) pending: usize,
+    pub(crate) is_exhausted: bool,
+}
+
+/// An unexpected message.
+#[derive(Debug)]
+pub(crate) struct Unexpected {
+    pub(crate) envelope: Envelope,
+    pub(crate) body: UnexpectedBody,
+}
+
+#[derive(Debug)]
+pub(crate) enum UnexpectedBody {
+    /// All of it. `cost` is to be given back to its sender.
+    Whole { bytes: Box<[u8]>, cost: u32 },
+    /// Its bytes are still at its sender.
+    Announced(Announcement),
+}
+
+impl Unexpected {
+    pub(crate) fn len(&self) -> u64 {
+        match &self.body {
+            UnexpectedBody::Whole { bytes, .. } => bytes.len() as u64,
+            UnexpectedBody::Announced(announcement) => announcement.len,
+        }
+    }
+}
+
+/// The messages and receives of a channel.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) posted: PostedReceives<Posted>,
+    pub(crate) unexpected: UnexpectedMessages<Unexpected>,
+}
+
+impl Queues {
+    pub(crate) fn new() -> Self {
+        Self { posted: PostedReceives::new(), unexpected: UnexpectedMessages::new() }
+    }
+}
+
+/// The protocol's state of this node, without the network.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) self_node: u32,
+    pub(crate) nodes: u32,
+    pub(crate) limits: Limits,
+    pub(crate) credit: Credit,
+    pub(crate) tagged: Queues,
+    pub(crate) untagged: Queues,
+    pub(crate) multiples: Slab<MultipleBuffer>,
+    /// Messages that a peek has claimed, by its context.
+    pub(crate) claimed: HashMap<usize, (Origin, Unexpected)>,
+    pub(crate) sends: Slab<AnnouncedSend>,
+    pub(crate) receives: Slab<RemoteReceive>,
+    pub(crate) reads: ReadQueue,
+    /// Sends whose receivers have asked for fragments.
+    pub(crate) streams: VecDeque<u32>,
+    /// Headers that are to be sent.
+    pub(crate) outbox: VecDeque<(u32, Header)>,
+    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) violation: Option<Violation>,
+}
+
+impl State {
+    pub(crate) fn queues(&mut self, channel: Channel) -> &mut Queues {
+        match channel {
+            Channel::Tagged => &mut self.tagged,
+            Channel::Untagged => &mut self.untagged,
+        }
+    }
+
+    /// Takes the first posted receive for a message of `len` bytes from there.
+    #[inline(always)]
+    pub(crate) fn take_posted(
+        &mut self,
+        channel: Channel,
+        origin: Origin,
+        len: u64,
+    ) -> Option<Destination> {
+        let queues = match channel {
+            Channel::Tagged => &mut self.tagged,
+            Channel::Untagged => &mut self.untagged,
+        };
+        let slot = queues.posted.find(origin)?;
+        let multiple = match queues.posted.get_mut(slot)? {
+            Posted::Multiple(multiple) => *multiple,
+            Posted::Single { .. } => {
+                let Some(Posted::Single { buffer, request }) = queues.posted.remove(slot) else {
+                    return None;
+                };
+                return Some(Destination { buffer, request, multiple: None });
+            }
+        };
+        let destination = self.multiples.get_mut(multiple)?.take(multiple, len);
+        if self.multiples[multiple].is_exhausted {
+            self.queues(channel).posted.remove(slot);
+        }
+        Some(destination)
+    }
+
+    /// A message of `len` bytes has been received, as far as it fits.
+    #[inline(always)]
+    pub(crate) fn complete_receive(
+        &mut self,
+        destination: &Destination,
+        (origin, envelope): (Origin, Envelope),
+        len: u64,
+        failure: Option<Failure>,
+    ) {
+        let Destination { buffer, request, multiple } = destination;
+        let excess = len.saturating_sub(buffer.len() as u64);
+        let truncated = (excess > 0).then_some(Failure::Truncated { excess });
+        let failure = failure.or(truncated);
+        let channel = channel_of(&envelope);
+        let completion = Completion {
+            context: request.context,
+            kind: CompletionKind::Received,
+            channel,
+            len: (len - excess) as usize,
+            start: buffer.start(),
+            source: origin.source,
+            envelope,
+            failure,
+        };
+        if request.is_reported || failure.is_some() {
+            self.completions.push_back(completion);
+        }
+        if let Some(multiple) = *multiple {
+            self.release_multiple(multiple, channel);
+        }
+    }
+
+    /// A message into a buffer for several ones has been received.
+    pub(crate) fn release_multiple(&mut self, multiple: usize, channel: Channel) {
+        let Some(entry) = self.multiples.get_mut(multiple) else { return };
+        entry.pending -= 1;
+        if entry.is_exhausted && entry.pending == 0 {
+            let entry = self.multiples.remove(multiple);
+            self.completions.push_back(entry.released(channel, None));
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn complete_send(
+        &mut self,
+        request: Request,
+        envelope: Envelope,
+        failure: Option<Failure>,
+    ) {
+        if request.is_reported || failure.is_some() {
+            self.completions.push_back(Completion {
+                context: request.context,
+                kind: CompletionKind::Sent,
+                channel: channel_of(&envelope),
+                len: 0,
+                start: std::ptr::null_mut(),
+                source: self.self_node,
+                envelope,
+                failure,
+            });
+        }
+    }
+
+    /// A message needs no room here any more.
+    #[inline(always)]
+    pub(crate) fn release_credit(&mut self, source: u32, cost: u32) {
+        if source != self.self_node
+            && let Some(bytes) = self.credit.release(source, cost)
+        {
+            self.outbox.push_back((source, Header::Credit { bytes }));
+        }
+    }
+
+    /// An unexpected message is received.
+    pub(crate) fn deliver(
+        &mut self,
+        (origin, message): (Origin, Unexpected),
+        destination: Destination,
+    ) {
+        let of_message = (origin, message.envelope);
+        match message.body {
+            UnexpectedBody::Whole { bytes, cost } => {
+                destination.buffer.fill_from(0, Payload::of_bytes(&bytes));
+                self.complete_receive(&destination, of_message, bytes.len() as u64, None);
+                self.release_credit(origin.source, cost);
+            }
+            UnexpectedBody::Announced(announcement) => {
+                self.start_transfer(destination, of_message, announcement);
+            }
+        }
+    }
+
+    /// An unexpected message is dropped.
+    pub(crate) fn discard(&mut self, (origin, message): (Origin, Unexpected)) {
+        match message.body {
+            UnexpectedBody::Whole { cost, .. } => self.release_credit(origin.source, cost),
+            UnexpectedBody::Announced(announcement) => {
+                self.finish_send_of(origin.source, announcement.send_id);
+            }
+        }
+    }
+}
+
+/// The channel of a message.
+#[inline(always)]
+pub(crate) fn channel_of(envelope: &Envelope) -> Channel {
+    if envelope.tag.is_some() { Channel::Tagged } else { Channel::Untagged }
+}
+
+/// Where a message comes from, for matching.
+#[inline(always)]
+pub(crate) fn origin_of(source: u32, envelope: &Envelope) -> Origin {
+    Origin { source, tag: envelope.tag.unwrap_or(0) }
+}
+
+impl MultipleBuffer {
+    /// Room for a message of `len` bytes.
+    pub(crate) fn take(&mut self, id: usize, len: u64) -> Destination {
+        let free = self.buffer.len() - self.used;
+        let taken = usize::try_from(len).unwrap_or(usize::MAX).min(free);
+        let buffer = self.buffer.part(self.used, taken);
+        self.used += taken;
+        self.pending += 1;
+        self.is_exhausted = free - taken < self.min_free.max(1);
+        Destination { buffer, request: self.request, multiple: Some(id) }
+    }
+
+    pub(crate) fn released(&self, channel: Channel, failure: Option<Failure>) -> Completion {
+        Completion {
+            context: self.request.context,
+            kind: CompletionKind::Released,
+            channel,
+            len: 0,
+            start: self.buffer.start(),
+            source: 0,
+            envelope: Envelope { tag: None, data: None },
+            failure,
+        }
+    }
+}
