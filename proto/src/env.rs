@@ -39,6 +39,10 @@ pub const PMI_ENV: [&str; 6] =
 /// values.
 pub const PM_PROVIDER_ENV: [(&str, &str); 3] =
     [("FI_PROVIDER", "pm"), ("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")];
+/// Set for processes of MPI programs that have their processors to themselves.
+pub const MPI_SPIN_ENV: &str = "SCORE_MPI_SPIN";
+/// Libraries that the dynamic loader loads before all others.
+pub const PRELOAD_ENV: &str = "LD_PRELOAD";
 /// The folders in which libfabric looks for providers.
 pub const PROVIDER_PATH_ENV: &str = "FI_PROVIDER_PATH";
 /// The folders in which the dynamic loader searches libraries first.

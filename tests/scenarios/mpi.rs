@@ -229,6 +229,39 @@ fn messages_of_all_kinds_go_over_pm() {
 }
 
 #[test]
+fn a_process_that_has_its_processor_to_itself_does_not_give_it_up_at_each_poll() {
+    let env = TestEnv::new();
+    let text = "#include <sched.h>\n\
+                int main(void) { for (int i = 0; i < 1024; i++) sched_yield(); return 0; }\n";
+    let source = env.write_file("yields.c", text);
+    let mut gcc = Command::new("gcc");
+    gcc.arg(source).args(["-o", "yields"]).current_dir(env.dir());
+    assert!(gcc.status().unwrap().success());
+    let preload = format!("LD_PRELOAD={}/libscore-mpi.so", binaries::folder().display());
+    for (variable, count) in [("OTHER=1", 1024), ("SCORE_MPI_SPIN=1", 1024 / 256)] {
+        let line = format!(
+            "strace -qq -e trace=sched_yield -E {preload} -E {variable} {}/yields",
+            env.dir().display()
+        );
+        let outcome = env.sh(&line).run().expect_code(0);
+        assert_eq!(outcome.stderr.matches("sched_yield").count(), count, "{outcome}");
+    }
+    // Each of more processes than processors has to give its processor up.
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let Some(mpich) = mpich("mpi_spin") else { return };
+    env.write_file("spin.py", "import os\nprint(os.environ.get('SCORE_MPI_SPIN'))\n");
+    for (nodes, value) in [(processors, "1"), (processors + 1, "None")] {
+        let path = format!("{}/bin", mpich.display());
+        let line = format!(
+            "cd {}; PATH={path}:$PATH; scrun -nodes={nodes} python3 spin.py",
+            env.dir().display()
+        );
+        let outcome = env.sh(&line).run().expect_code(0);
+        assert_eq!(outcome.text(), format!("{value}\n").repeat(nodes));
+    }
+}
+
+#[test]
 fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
     let env = TestEnv::new();
     std::fs::create_dir(env.dir().join("lib")).unwrap();

@@ -68,6 +68,12 @@ pub fn link_in_folder(name: &str, folder: &str, link_name: &str) {
     make_link(&format!("../{name}"), &folder.join(link_name));
 }
 
+/// Makes a link `link_name -> name` in the build tree, for a shared object that has a name which
+/// cargo cannot write.
+pub fn link_beside(name: &str, link_name: &str) {
+    make_link(name, &profile_dir().join(link_name));
+}
+
 fn make_link(target: &str, path: &Path) {
     let _ = fs::remove_file(path);
     if let Err(error) = std::os::unix::fs::symlink(target, path) {

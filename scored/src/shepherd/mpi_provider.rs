@@ -1,5 +1,5 @@
 //! How MPI programs come to use PM: their library uses libfabric, and that loads `libpm-fi.so`, a
-//! provider that is installed with scored.
+//! provider that is installed with scored. `libscore-mpi.so` is preloaded.
 
 use std::path::{Path, PathBuf};
 
@@ -11,41 +11,63 @@ use super::spawn_queue::environment_value;
 /// The provider's file, in a folder that has nothing else, because libfabric loads all that is
 /// there.
 const PROVIDER_FILE: &str = "libfabric/libpm-fi.so";
-/// Where that folder is, seen from the folder of scored: where cargo builds, and where
+const PRELOADED_FILE: &str = "libscore-mpi.so";
+/// Where these are, seen from the folder of scored: where cargo builds, and where
 /// `cargo xtask install` installs.
 const BASE_FOLDERS: [&str; 2] = ["", "../lib"];
 
-/// The folder of the provider.
-///
-/// # Errors
-/// One line: it is not on this host.
-pub fn folder() -> Result<PathBuf, String> {
-    let program = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
-    let base = program.parent().unwrap_or(Path::new("/"));
-    find(base).ok_or_else(|| {
-        format!(
-            "there is no {PROVIDER_FILE} in {0} or {0}/../lib on this host: install it there, or \
-             set MPIR_CVAR_CH4_NETMOD=ucx to run without PM",
-            base.display()
-        )
-    })
+/// The libraries of ours that MPI programs load on this host.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MpiProvider {
+    /// The folder of the provider.
+    folder: PathBuf,
+    preloaded: PathBuf,
+    /// Whether each process has a processor to itself.
+    may_spin: bool,
 }
 
-fn find(base: &Path) -> Option<PathBuf> {
-    let files = BASE_FOLDERS.map(|folder| base.join(folder).join(PROVIDER_FILE));
-    let file = files.into_iter().find(|file| file.exists())?;
-    file.parent().map(Path::to_path_buf)
-}
+impl MpiProvider {
+    /// `process_count`: of all programs of the stage on this host.
+    ///
+    /// # Errors
+    /// One line: it is not on this host.
+    pub fn find(process_count: u64, processor_count: usize) -> Result<Self, String> {
+        let program =
+            std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
+        let base = program.parent().unwrap_or(Path::new("/"));
+        let may_spin = process_count <= processor_count as u64;
+        Self::find_from(base, may_spin).ok_or_else(|| {
+            format!(
+                "there is no {PROVIDER_FILE} or no {PRELOADED_FILE} in {0} or {0}/../lib on this \
+                 host: install them there, or set MPIR_CVAR_CH4_NETMOD=ucx to run without PM",
+                base.display()
+            )
+        })
+    }
 
-/// The variables of a process, whose user has set `given`.
-pub fn environment(folder: &Path, given: &[OsBytes]) -> Vec<Vec<u8>> {
-    use std::os::unix::ffi::OsStrExt;
-    let values = env::PM_PROVIDER_ENV.map(|(name, value)| format!("{name}={value}").into_bytes());
-    let own = Some(folder.as_os_str().as_bytes());
-    let folders = [own, environment_value(given, env::PROVIDER_PATH_ENV)];
-    let folders = folders.into_iter().flatten().collect::<Vec<_>>().join(&b':');
-    let path = [env::PROVIDER_PATH_ENV.as_bytes(), b"=", &folders].concat();
-    values.into_iter().chain([path]).collect()
+    fn find_from(base: &Path, may_spin: bool) -> Option<Self> {
+        let files = |name| BASE_FOLDERS.map(|folder| base.join(folder).join(name));
+        let find = |name| files(name).into_iter().find(|file| file.exists());
+        let folder = find(PROVIDER_FILE)?.parent()?.to_path_buf();
+        Some(Self { folder, preloaded: find(PRELOADED_FILE)?, may_spin })
+    }
+
+    /// The variables of a process, whose user has set `given`.
+    pub fn environment(&self, given: &[OsBytes]) -> Vec<Vec<u8>> {
+        use std::os::unix::ffi::OsStrExt;
+        let values =
+            env::PM_PROVIDER_ENV.map(|(name, value)| format!("{name}={value}").into_bytes());
+        // What the user has in such a list comes behind ours.
+        let list = |name: &str, own: &Path| {
+            let lists = [Some(own.as_os_str().as_bytes()), environment_value(given, name)];
+            let lists = lists.into_iter().flatten().collect::<Vec<_>>().join(&b':');
+            [name.as_bytes(), b"=", &lists].concat()
+        };
+        let spin = self.may_spin.then(|| format!("{}=1", env::MPI_SPIN_ENV).into_bytes());
+        let provider_path = list(env::PROVIDER_PATH_ENV, &self.folder);
+        let preload = list(env::PRELOAD_ENV, &self.preloaded);
+        values.into_iter().chain([provider_path, preload]).chain(spin).collect()
+    }
 }
 
 #[cfg(test)]
@@ -57,26 +79,36 @@ mod tests {
         let base = std::env::temp_dir().join(format!("score-mpi-provider-{}", std::process::id()));
         let bin = base.join("bin");
         std::fs::create_dir_all(&bin).unwrap();
-        assert_eq!(find(&bin), None);
-        for folder in ["lib/libfabric", "bin/libfabric"] {
+        assert_eq!(MpiProvider::find_from(&bin, true), None);
+        for folder in ["lib", "bin"] {
             let folder = base.join(folder);
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("libpm-fi.so"), "").unwrap();
-            assert_eq!(find(&bin).unwrap().canonicalize().unwrap(), folder);
+            std::fs::create_dir_all(folder.join("libfabric")).unwrap();
+            std::fs::write(folder.join("libfabric/libpm-fi.so"), "").unwrap();
+            std::fs::write(folder.join("libscore-mpi.so"), "").unwrap();
+            let provider = MpiProvider::find_from(&bin, true).unwrap();
+            assert_eq!(provider.folder.canonicalize().unwrap(), folder.join("libfabric"));
+            assert_eq!(provider.preloaded.parent().unwrap().canonicalize().unwrap(), folder);
         }
         std::fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
-    fn a_folder_of_the_user_comes_behind_ours() {
-        let given = [OsBytes(b"FI_PROVIDER_PATH=/a:/b".to_vec())];
-        let text = |variables: Vec<Vec<u8>>| String::from_utf8(variables.join(&b' ')).unwrap();
-        let variables = text(environment(Path::new("/p"), &given));
-        assert!(variables.ends_with("FI_PROVIDER_PATH=/p:/a:/b"), "{variables}");
-        let variables = text(environment(Path::new("/p"), &[]));
+    fn lists_of_the_user_come_behind_ours() {
+        let variables = |may_spin: bool, given: &[&str]| {
+            let (folder, preloaded) = ("/p".into(), "/l/x.so".into());
+            let given: Vec<OsBytes> = given.iter().map(|text| OsBytes((*text).into())).collect();
+            let provider = MpiProvider { folder, preloaded, may_spin };
+            String::from_utf8(provider.environment(&given).join(&b' ')).unwrap()
+        };
+        let values = "FI_PROVIDER=pm MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1";
+        let given = ["FI_PROVIDER_PATH=/a:/b", "LD_PRELOAD=y.so"];
         assert_eq!(
-            variables,
-            "FI_PROVIDER=pm MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 FI_PROVIDER_PATH=/p"
+            variables(false, &given),
+            format!("{values} FI_PROVIDER_PATH=/p:/a:/b LD_PRELOAD=/l/x.so:y.so")
+        );
+        assert_eq!(
+            variables(true, &[]),
+            format!("{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so SCORE_MPI_SPIN=1")
         );
     }
 }

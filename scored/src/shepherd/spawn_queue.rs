@@ -15,8 +15,9 @@ use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, Program
 
 use super::cpu_binding;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey, ShepherdContext};
+use super::mpi_library;
+use super::mpi_provider::MpiProvider;
 use super::redirection::{self, RedirectContext};
-use super::{mpi_library, mpi_provider};
 use crate::sys::spawn::{
     CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
 };
@@ -94,10 +95,13 @@ impl SpawnQueue {
         let local_host = &job.local_host;
         let mpi_library = mpi_library::link_libraries(job.spec(), &context.directory)?;
         let provider = match elements.iter().any(|element| element.uses_pm_provider) {
-            true => Some(mpi_provider::folder()?),
+            true => {
+                let process_count = elements.len() as u64 * u64::from(local_host.nodes);
+                Some(MpiProvider::find(process_count, super::cpu_count())?)
+            }
             false => None,
         };
-        let mpi = MpiFolders { library: mpi_library.as_deref(), provider: provider.as_deref() };
+        let mpi = MpiLibraries { folder: mpi_library.as_deref(), provider: provider.as_ref() };
         let plan = |element| SpawnPlan::new(context, job, element, mpi);
         self.plans = elements.iter().map(plan).collect();
         self.pending = (0..elements.len() as u32)
@@ -333,13 +337,13 @@ fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CS
     variables.iter().map(|variable| c_string(variable.as_bytes())).collect()
 }
 
-/// Folders of libraries for the MPI programs of a stage.
+/// Libraries for the MPI programs of a stage.
 #[derive(Debug, Clone, Copy)]
-struct MpiFolders<'a> {
-    /// The MPI library that the option `mpi` names.
-    library: Option<&'a Path>,
-    /// The provider by which they use PM.
-    provider: Option<&'a Path>,
+struct MpiLibraries<'a> {
+    /// The folder with the MPI library that the option `mpi` names.
+    folder: Option<&'a Path>,
+    /// Those by which they use PM.
+    provider: Option<&'a MpiProvider>,
 }
 
 pub(super) fn environment_value<'a>(environment: &'a [OsBytes], name: &str) -> Option<&'a [u8]> {
@@ -353,7 +357,7 @@ impl SpawnPlan {
         context: &ShepherdContext,
         job: &JobInfo,
         element: &ElementSpec,
-        mpi: MpiFolders<'_>,
+        mpi: MpiLibraries<'_>,
     ) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let spec = job.spec();
@@ -372,10 +376,10 @@ impl SpawnPlan {
             format!("{}={}", env::NUM_HOST_ENV, job.placement.hosts.len()).into_bytes(),
             format!("{}={}", env::NUM_NODE_ENV, spec.nodes()).into_bytes(),
         ];
-        if let (true, Some(folder)) = (element.uses_pm_provider, mpi.provider) {
-            job_environment.extend(mpi_provider::environment(folder, &spec.environment));
+        if let (true, Some(provider)) = (element.uses_pm_provider, mpi.provider) {
+            job_environment.extend(provider.environment(&spec.environment));
         }
-        if let (ProgramKind::Mpi, Some(folder)) = (element.kind, mpi.library) {
+        if let (ProgramKind::Mpi, Some(folder)) = (element.kind, mpi.folder) {
             let inherited = environment_value(&spec.environment, env::LIBRARY_PATH_ENV);
             let paths = [Some(folder.as_os_str().as_bytes()), inherited];
             let paths = paths.into_iter().flatten().collect::<Vec<_>>().join(&b':');
