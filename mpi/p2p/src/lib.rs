@@ -28,6 +28,7 @@
 mod arrivals;
 mod credit;
 mod engine;
+mod fuzz;
 mod matching;
 mod memory;
 mod network;
@@ -40,6 +41,8 @@ pub mod wire;
 mod simulation;
 
 pub use engine::Engine;
+#[doc(hidden)]
+pub use fuzz::fuzz;
 pub use memory::{MAX_SEGMENTS, Message, Payload, UserBuffer};
 pub use network::{Body, Network, ReadError, SendError};
 pub use operation::{

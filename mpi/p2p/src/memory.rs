@@ -250,15 +250,15 @@ impl<'a> Message<'a> {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
+/// A buffer of memory that a test or the fuzzer keeps. Empty: too many parts.
+pub(crate) fn buffer_of(parts: &[(*mut u8, usize)]) -> UserBuffer {
+    // SAFETY: the tests keep the memory.
+    unsafe { UserBuffer::of_segments(parts.iter().copied()) }.unwrap_or(UserBuffer::empty())
+}
 
-    /// A buffer of memory that a test keeps.
-    pub(crate) fn buffer_of(parts: &[(*mut u8, usize)]) -> UserBuffer {
-        // SAFETY: the tests keep the memory.
-        unsafe { UserBuffer::of_segments(parts.iter().copied()) }.unwrap()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     fn buffer(parts: &mut [&mut [u8]]) -> UserBuffer {
         let parts: Vec<_> = parts.iter_mut().map(|part| (part.as_mut_ptr(), part.len())).collect();

@@ -581,7 +581,7 @@ fn model(events: &[Event]) -> Vec<(usize, u64)> {
 }
 
 fn segments(parts: &[(*mut u8, usize)]) -> UserBuffer {
-    crate::memory::tests::buffer_of(parts)
+    crate::memory::buffer_of(parts)
 }
 
 /// The number of seeds: SCORE_SIM_SEEDS, or few.

@@ -1,0 +1,159 @@
+//! Messages of a hostile node for a node with receives, sends and reads under way.
+
+use crate::engine::Engine;
+use crate::memory::{Message, UserBuffer, buffer_of};
+use crate::network::{Body, Network, ReadError, SendError};
+use crate::operation::{
+    Channel, Limits, ReceiveMode, ReceiveOperation, Request, Selector, SendData, SendOperation,
+};
+use crate::wire::Envelope;
+
+const NODES: u32 = 3;
+/// Messages of the program, and its receive buffers.
+const LEN: usize = 300;
+/// Bytes around a receive buffer that must not change.
+const GUARD: u8 = 0xa5;
+const GUARD_LEN: usize = 16;
+
+/// A network that takes everything, and brings the messages of the input.
+#[derive(Debug)]
+struct HostileNetwork<'a> {
+    input: &'a [u8],
+}
+
+impl Network for HostileNetwork<'_> {
+    fn mtu(&mut self, _: u32) -> usize {
+        100
+    }
+    fn send(&mut self, _: u32, _: &[u8], _: Body<'_>) -> Result<(), SendError> {
+        Ok(())
+    }
+    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
+        let Some((len, rest)) = self.input.split_first() else { return false };
+        let (message, rest) = rest.split_at(rest.len().min(usize::from(*len)));
+        self.input = rest;
+        handle(Message::of_bytes(message));
+        true
+    }
+    fn expose(&mut self, _: u32, _: &UserBuffer) -> Option<u64> {
+        Some(1)
+    }
+    fn conceal(&mut self, _: u32, _: &UserBuffer) {}
+    fn start_read(&mut self, _: u32, handle: u64, _: &UserBuffer) -> Result<(), ReadError> {
+        if handle % 2 == 0 { Err(ReadError::Failed) } else { Ok(()) }
+    }
+    fn end_read(&mut self, _: u32, _: &UserBuffer) {}
+    fn are_reads_done(&mut self) -> Result<bool, ReadError> {
+        Ok(self.input.len().is_multiple_of(2))
+    }
+}
+
+/// Has a node receive hostile bytes as messages: a length, then as many bytes, again and again.
+///
+/// # Panics
+/// A byte beside a receive buffer has changed.
+pub fn fuzz(input: &[u8]) {
+    let mut memory: Vec<Vec<u8>> = (0..6).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
+    let limits = Limits { window: 2000, min_read_len: LEN };
+    let mut engine = Engine::new(HostileNetwork { input }, 0, NODES, limits);
+    for (index, bytes) in memory.iter_mut().enumerate() {
+        let buffer = buffer_of(&[(bytes[GUARD_LEN..].as_mut_ptr(), LEN)]);
+        let request = Request { context: index, is_reported: true };
+        let tag = (index % 2 == 0).then_some(index as u64);
+        if index < 2 {
+            let (envelope, data) = (Envelope { tag, data: None }, SendData::Stays(buffer));
+            let is_delivery_awaited = index == 1;
+            let send = SendOperation { node: 1, envelope, data, request, is_delivery_awaited };
+            let _ = engine.send(send);
+            continue;
+        }
+        let mode = match index {
+            2 | 3 => ReceiveMode::Multiple { min_free: 50 },
+            _ => ReceiveMode::Single,
+        };
+        let (channel, selector) = match tag {
+            Some(tag) => (Channel::Tagged, Selector { source: None, tag, ignore: 7 }),
+            None => (Channel::Untagged, Selector::untagged(Some(1))),
+        };
+        engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
+    }
+    while !engine.network().input.is_empty() && engine.progress().is_ok() {
+        while engine.next_completion().is_some() {}
+    }
+    for bytes in &memory {
+        let (head, tail) = (&bytes[..GUARD_LEN], &bytes[GUARD_LEN + LEN..]);
+        assert!(head.iter().chain(tail).all(|byte| *byte == GUARD));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::wire::{Announcement, Envelope, Header};
+
+    /// Sequences of messages, of which the fuzzer makes others.
+    fn inputs() -> Vec<Vec<u8>> {
+        let envelope = |tag| Envelope { tag, data: Some(3) };
+        let announcement = |len, handle| {
+            let announcement = Announcement { len, handle, send_id: 0, wants_finished: true };
+            Header::Announcement(envelope(Some(4)), announcement)
+        };
+        let pull = |send_id| Header::Pull { send_id, receive_id: 0, len: 200 };
+        let fragment = |offset| Header::Fragment { receive_id: 0, offset };
+        let sequences = [
+            vec![Header::Eager(envelope(Some(2))), Header::Eager(envelope(None))],
+            vec![announcement(120, 0), fragment(0), fragment(40), fragment(80)],
+            vec![announcement(300, 1), announcement(u64::MAX, 2), fragment(0)],
+            vec![pull(0), pull(1), Header::Finished { send_id: 1 }],
+            vec![Header::Finished { send_id: 0 }, Header::Finished { send_id: 0 }],
+            vec![Header::Credit { bytes: 0 }, Header::Credit { bytes: u64::MAX }],
+            vec![announcement(0, 0), pull(7), fragment(0)],
+        ];
+        let encode = |headers: Vec<Header>| {
+            let messages = headers.into_iter().flat_map(|header| {
+                let mut message = header.encode(1).as_bytes().to_vec();
+                message.extend([9; 40]);
+                [vec![message.len() as u8], message].concat()
+            });
+            messages.collect()
+        };
+        sequences.into_iter().map(encode).collect()
+    }
+
+    #[test]
+    fn hostile_messages_change_no_other_memory() {
+        for input in inputs() {
+            super::fuzz(&input);
+            for cut in 0..input.len() {
+                super::fuzz(&input[..cut]);
+                let mut changed = input.clone();
+                changed[cut] ^= 1 << (cut % 8);
+                super::fuzz(&changed);
+            }
+        }
+    }
+
+    #[test]
+    fn the_corpus_is_received_without_a_panic() {
+        let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/p2p"));
+        let missing = inputs().into_iter().enumerate().filter(|(index, input)| {
+            std::fs::read(folder.join(format!("sequence_{index}"))).ok().as_ref() != Some(input)
+        });
+        assert_eq!(missing.map(|(index, _)| index).collect::<Vec<_>>(), [0; 0], "run with SCORE_WRITE=1");
+        for input in std::fs::read_dir(folder).unwrap().flatten() {
+            super::fuzz(&std::fs::read(input.path()).unwrap());
+        }
+    }
+
+    /// Writes the sequences to the corpus, if SCORE_WRITE is set: when the headers have changed.
+    #[test]
+    fn the_corpus_is_written_on_demand() {
+        if std::env::var_os("SCORE_WRITE").is_none() {
+            return;
+        }
+        let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/p2p"));
+        std::fs::create_dir_all(folder).unwrap();
+        for (index, input) in inputs().into_iter().enumerate() {
+            std::fs::write(folder.join(format!("sequence_{index}")), input).unwrap();
+        }
+    }
+}
