@@ -1,7 +1,8 @@
 //! MPI programs are started by PMI: their processes learn who they are from their shepherd, and
 //! exchange addresses through a key-value space that all hosts of the job have.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use score_tests::service::Cluster;
@@ -206,15 +207,20 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     assert_eq!(outcome.text(), "hello\nhello\n");
 }
 
-#[test]
-fn messages_of_all_kinds_go_over_pm() {
-    let Some(mpich) = mpich("mpich_messages") else { return };
-    let env = TestEnv::new();
+/// `tests/programs/mpi_messages.c`, compiled by mpicc.
+fn compile_messages(env: &TestEnv, mpich: &Path) -> PathBuf {
     let source = binaries::root().join("tests/programs/mpi_messages.c");
     let mut mpicc = Command::new(mpich.join("bin/mpicc"));
     mpicc.arg(source).args(["-O2", "-o", "messages"]).current_dir(env.dir());
     assert!(mpicc.status().unwrap().success());
-    let program = env.dir().join("messages");
+    env.dir().join("messages")
+}
+
+#[test]
+fn messages_of_all_kinds_go_over_pm() {
+    let Some(mpich) = mpich("mpich_messages") else { return };
+    let env = TestEnv::new();
+    let program = compile_messages(&env, &mpich);
     for (options, nodes) in
         [("-nodes=1", 1), ("-nodes=2", 2), ("-nodes=4", 4), ("-group=local:2 -nodes=2x2", 4)]
     {
@@ -225,6 +231,42 @@ fn messages_of_all_kinds_go_over_pm() {
         let lines = outcome.sorted_lines();
         assert_eq!(lines.iter().filter(|line| *line == "ok").count(), nodes, "{outcome}");
         assert!(lines.iter().any(|line| line == "libfabric provider: pm - pm"), "{outcome}");
+    }
+}
+
+#[test]
+fn jobs_of_two_users_take_turns_and_lose_no_message() {
+    let Some(mpich) = mpich("mpich_users") else { return };
+    let is_open = |path: &Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 1);
+    if !mpich.ancestors().all(is_open) {
+        return skip("mpich_users", "users may not enter the target folder");
+    }
+    let env = TestEnv::new();
+    let program = compile_messages(&env, &mpich);
+    let options = ["-ts", "10"];
+    let database = Cluster::database(&["a", "b"]);
+    let Some(cluster) = Cluster::start_with_options(&env, &["a", "b"], &database, &options) else {
+        return;
+    };
+    // The daemons are copies in the folder of the test, and look there for the provider.
+    std::fs::create_dir(env.dir().join("libfabric")).unwrap();
+    for (name, copy) in [
+        ("libfabric/libpm-fi.so", "libfabric/libpm-fi.so"),
+        ("libscore-mpi.so", "libscore-mpi.so"),
+        ("libpm.so.2", "libpm.so.2"),
+        ("libscore.so.6", "libscore.so.6"),
+    ] {
+        std::fs::copy(binaries::folder().join(name), env.dir().join(copy)).unwrap();
+    }
+    let start = |uid| {
+        let options = "-scored=all,nodes=2x2";
+        cluster.command(uid, "scrun", "b").args(&[options, program.to_str().unwrap()]).start()
+    };
+    let jobs = [1001, 1002, 1001].map(start);
+    for job in jobs {
+        let outcome = job.wait().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(4), "{outcome}");
+        assert!(!outcome.stderr.contains("not go over PM"), "{outcome}");
     }
 }
 

@@ -40,7 +40,7 @@ impl Network for HostileNetwork<'_> {
     }
     fn conceal(&mut self, _: u32, _: &UserBuffer) {}
     fn start_read(&mut self, _: u32, handle: u64, _: &UserBuffer) -> Result<(), ReadError> {
-        if handle % 2 == 0 { Err(ReadError::Failed) } else { Ok(()) }
+        if handle.is_multiple_of(2) { Err(ReadError::Failed) } else { Ok(()) }
     }
     fn end_read(&mut self, _: u32, _: &UserBuffer) {}
     fn are_reads_done(&mut self) -> Result<bool, ReadError> {
@@ -138,7 +138,11 @@ mod tests {
         let missing = inputs().into_iter().enumerate().filter(|(index, input)| {
             std::fs::read(folder.join(format!("sequence_{index}"))).ok().as_ref() != Some(input)
         });
-        assert_eq!(missing.map(|(index, _)| index).collect::<Vec<_>>(), [0; 0], "run with SCORE_WRITE=1");
+        assert_eq!(
+            missing.map(|(index, _)| index).collect::<Vec<_>>(),
+            [0; 0],
+            "run with SCORE_WRITE=1"
+        );
         for input in std::fs::read_dir(folder).unwrap().flatten() {
             super::fuzz(&std::fs::read(input.path()).unwrap());
         }
