@@ -16,6 +16,8 @@ pub fn split_words(line: &str) -> Vec<String> {
 fn command_with_timeout(words: &[String]) -> Command {
     let mut command = Command::new("timeout");
     command.arg(COMMAND_TIMEOUT_S).args(words).stdin(Stdio::null()).current_dir(run::source_root());
+    // cargo names its own folders of libraries, where those of a debug build are.
+    command.env_remove("LD_LIBRARY_PATH");
     // Open MPI requires these variables if it runs as root (in containers).
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command

@@ -39,7 +39,8 @@ const MPICH: MpiImplementation = MpiImplementation {
     pingpong_path: None,
 };
 
-const SOURCE: &str = include_str!("pingpong.c");
+/// The ping-pong, in C.
+pub const SOURCE: &str = include_str!("pingpong.c");
 
 /// The installed competitors.
 pub struct Competitors {

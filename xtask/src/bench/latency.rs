@@ -17,13 +17,14 @@ const TARGETS_VS_BASELINE: [Option<f64>; 4] = [Some(1.4), None, None, Some(8.0)]
 
 /// Samples by contender and size, in the order in which they were first seen.
 #[derive(Default)]
-struct Collected {
+pub struct Collected {
     order: Vec<(String, u32)>,
     samples: BTreeMap<(String, u32), (Vec<f64>, String)>,
 }
 
 impl Collected {
-    fn add(&mut self, contender: &str, size: u32, value: f64, command: &str) {
+    /// Adds a sample, which this command has printed.
+    pub fn add(&mut self, contender: &str, size: u32, value: f64, command: &str) {
         let key = (contender.to_owned(), size);
         if !self.samples.contains_key(&key) {
             self.order.push(key.clone());
@@ -32,7 +33,8 @@ impl Collected {
         entry.0.push(value);
     }
 
-    fn rows(
+    /// The rows of one size.
+    pub fn rows(
         &self,
         bench: &'static str,
         unit: (&'static str, Direction),

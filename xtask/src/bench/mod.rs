@@ -12,6 +12,7 @@ mod jobs;
 mod latency;
 mod launch;
 mod message_cost;
+mod mpi;
 mod processes;
 mod remote;
 mod report;
@@ -44,6 +45,7 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
   daemon          requests, turns of the loop and switches of one user beside a hostile one;
                   memory of idle logins (needs root)
   remote          puts of 8 B, the floor, UCX and MPI_Put; 4 MiB, memcpy and the kernel
+  mpi             messages, collectives and starts of MPICH over PM, and over its own transports
   verbs           RDMA and perftest, and hits and misses of the pin-down cache, in the virtual
                   machine (emulated)
   proof           system calls and instructions of a message (strace, callgrind)
@@ -60,7 +62,7 @@ const WORK_DIR: &str = "bench-results/work";
 type BenchOutcome = Result<Vec<BenchResult>, String>;
 type Measurement = fn(&Bench) -> BenchOutcome;
 
-const BENCHMARKS: [(&str, Measurement); 15] = [
+const BENCHMARKS: [(&str, Measurement); 16] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
@@ -74,6 +76,7 @@ const BENCHMARKS: [(&str, Measurement); 15] = [
     ("gang", gang::gang),
     ("daemon", daemon::daemon),
     ("remote", remote::remote),
+    ("mpi", mpi::mpi),
     ("verbs", verbs::verbs),
     ("proof", message_cost::proof),
 ];

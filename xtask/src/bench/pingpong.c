@@ -6,6 +6,9 @@
  *   pingpong rate SIZE         a line "SIZE MESSAGES_PER_S", best batch
  *   pingpong put 8             the same as latency, by MPI_Put and MPI_Win_flush of a word that the
  *                              other one waits for in its memory
+ *   pingpong allreduce SIZE... the same of a whole MPI_Allreduce, on any number of ranks
+ *   pingpong alltoall SIZE...  the same of MPI_Alltoall with so many bytes for each rank
+ *   pingpong start             only MPI_Init and MPI_Finalize
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -26,6 +29,7 @@ static void pin(void)
     int cpu, seen = 0;
 
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+    if (rank >= CPU_COUNT(&allowed)) return;
     for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (CPU_ISSET(cpu, &allowed) && seen++ == rank) break;
     }
@@ -96,6 +100,26 @@ static void rate(int size)
     if (rank == 0) printf("%d %.0f\n", size, best);
 }
 
+static void collective(int is_alltoall, int size)
+{
+    static double sample[BATCHES];
+    int i, j;
+
+    for (i = -10; i < BATCHES; i++) {
+        double start = MPI_Wtime();
+        for (j = 0; j < BATCH / 4; j++) {
+            if (is_alltoall) {
+                MPI_Alltoall(out, size, MPI_CHAR, in, size, MPI_CHAR, MPI_COMM_WORLD);
+            } else {
+                MPI_Allreduce(out, in, size / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+            }
+        }
+        if (i >= 0) sample[i] = (MPI_Wtime() - start) * 1e9 / (BATCH / 4);
+    }
+    qsort(sample, BATCHES, sizeof sample[0], by_value);
+    if (rank == 0) printf("%d %.1f %.1f\n", size, sample[0], sample[BATCHES / 2]);
+}
+
 /* If the origin does not carry out puts by itself, the target must make MPI calls meanwhile. */
 static void wait_for_word(volatile long long *word, long long value, MPI_Win win)
 {
@@ -151,6 +175,8 @@ int main(int argc, char **argv)
         if (size < 1 || size > LONGEST) MPI_Abort(MPI_COMM_WORLD, 2);
         if (strcmp(argv[1], "latency") == 0) latency(size);
         else if (strcmp(argv[1], "put") == 0) put(size);
+        else if (strcmp(argv[1], "allreduce") == 0) collective(0, size);
+        else if (strcmp(argv[1], "alltoall") == 0) collective(1, size);
         else rate(size);
     }
     MPI_Finalize();
