@@ -113,22 +113,28 @@ impl CompletionQueue {
     unsafe fn read(&self, entries: *mut c_void, count: usize, sources: *mut u64) -> isize {
         self.core.with(|core| {
             let mut stored = 0;
+            let mut has_progressed = false;
             while stored < count {
-                let queue = core.queue(self.number);
-                let Some(completion) = queue.front() else { break };
+                let Some(completion) = core.next_completion(self.number) else {
+                    if stored > 0 || has_progressed {
+                        break;
+                    }
+                    core.progress();
+                    has_progressed = true;
+                    continue;
+                };
                 if completion.failure.is_some() {
-                    break;
+                    core.put_back(self.number, completion);
+                    return if stored > 0 { stored as isize } else { failed_call(FI_EAVAIL) };
                 }
                 let entry = FiCqTaggedEntry {
                     op_context: completion.context as *mut c_void,
-                    flags: flags(completion),
+                    flags: flags(&completion),
                     len: completion.len,
                     buf: completion.start.cast(),
                     data: completion.envelope.data.unwrap_or(0),
                     tag: completion.envelope.tag.unwrap_or(0),
                 };
-                let source = completion.source;
-                queue.pop_front();
                 // SAFETY: by the caller's promise; an entry of each format is a prefix.
                 unsafe {
                     let to = entries.cast::<u8>().add(stored * self.entry_len);
@@ -139,20 +145,13 @@ impl CompletionQueue {
                         std::ptr::copy_nonoverlapping(from, to, self.entry_len);
                     }
                     if !sources.is_null() {
-                        let address = core.address_of_node.get(source as usize);
+                        let address = core.address_of_node.get(completion.source as usize);
                         *sources.add(stored) = address.copied().flatten().unwrap_or(FI_ADDR_UNSPEC);
                     }
                 }
                 stored += 1;
-                if core.is_queue_empty(self.number) {
-                    break;
-                }
             }
-            match stored {
-                0 if core.is_queue_empty(self.number) => failed_call(libc::EAGAIN),
-                0 => failed_call(FI_EAVAIL),
-                _ => stored as isize,
-            }
+            if stored > 0 { stored as isize } else { failed_call(libc::EAGAIN) }
         })
     }
 
@@ -242,9 +241,12 @@ unsafe extern "C" fn readerr(
     // SAFETY: an open queue.
     let queue = unsafe { &*queue };
     let completion = queue.core.with(|core| {
-        let ready = core.queue(queue.number);
-        let is_failure = ready.front().is_some_and(|completion| completion.failure.is_some());
-        if is_failure { ready.pop_front() } else { None }
+        let completion = core.next_completion(queue.number)?;
+        if completion.failure.is_none() {
+            core.put_back(queue.number, completion);
+            return None;
+        }
+        Some(completion)
     });
     let Some(completion) = completion else { return failed_call(libc::EAGAIN) };
     let (error, excess) = match completion.failure {

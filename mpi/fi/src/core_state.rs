@@ -102,33 +102,34 @@ impl CoreState {
         }
     }
 
-    /// What has completed first in a queue, after progress if nothing has before.
+    /// What has completed next for a queue. It is removed.
     #[inline(always)]
-    pub(crate) fn queue(&mut self, number: usize) -> &mut VecDeque<Completion> {
-        if self.queues[number].as_ref().is_none_or(VecDeque::is_empty) {
-            self.progress();
-            self.distribute();
+    pub(crate) fn next_completion(&mut self, number: usize) -> Option<Completion> {
+        if let Some(Some(queue)) = self.queues.get_mut(number)
+            && let Some(completion) = queue.pop_front()
+        {
+            return Some(completion);
         }
-        self.queues[number].get_or_insert_default()
-    }
-
-    /// Whether nothing in a queue waits to be read.
-    pub(crate) fn is_queue_empty(&self, number: usize) -> bool {
-        self.queues[number].as_ref().is_none_or(VecDeque::is_empty)
-    }
-
-    /// Moves what has completed to the queues of the endpoint.
-    #[inline(always)]
-    fn distribute(&mut self) {
         let queues = self.endpoint.unwrap_or_default();
-        while let Some(completion) = self.engine.next_completion() {
-            let number = match completion.kind {
+        loop {
+            let completion = self.engine.next_completion()?;
+            let of_kind = match completion.kind {
                 CompletionKind::Sent => queues.sends,
                 CompletionKind::Received | CompletionKind::Released => queues.receives,
             };
-            if let Some(number) = number {
-                self.report(number, completion);
+            match of_kind {
+                Some(of_kind) if of_kind == number => return Some(completion),
+                Some(of_kind) => self.report(of_kind, completion),
+                None => {}
             }
+        }
+    }
+
+    /// What [`CoreState::next_completion`] has returned comes first again.
+    #[cold]
+    pub(crate) fn put_back(&mut self, number: usize, completion: Completion) {
+        if let Some(Some(queue)) = self.queues.get_mut(number) {
+            queue.push_front(completion);
         }
     }
 

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use score_p2p::wire::Envelope;
 use score_p2p::{
-    Channel, Completion, CompletionKind, Peek, PeekMode, ReceiveMode, ReceiveOperation, Selector,
-    SendData, SendError, SendOperation, UserBuffer,
+    Channel, Completion, CompletionKind, Peek, PeekMode, ReceiveMode, ReceiveOperation, Retention,
+    Selector, SendError, SendOperation, UserBuffer,
 };
 
 use crate::abi::*;
@@ -66,23 +66,21 @@ pub(crate) fn data_of(flags: u64, data: u64) -> Option<u64> {
 impl Endpoint {
     /// Sends a message, or begins to. `is_reported`: its completion may be reported.
     #[inline(always)]
-    pub(crate) fn post_send(&self, outgoing: &Outgoing, is_reported: bool) -> isize {
-        let Outgoing { buffer, address, envelope, flags, context } = *outgoing;
+    pub(crate) fn post_send(&self, outgoing: Outgoing, is_reported: bool) -> isize {
+        let Outgoing { buffer, address, envelope, flags, context } = outgoing;
         let is_volatile = flags & FI_INJECT != 0;
         if is_volatile && buffer.len() > INJECT_SIZE {
             return failed_call(libc::EMSGSIZE);
         }
         let mut request = self.sends.request(context, flags);
         request.is_reported &= is_reported;
-        let data = match is_volatile {
-            true => SendData::Volatile(buffer),
-            false => SendData::Stays(buffer),
-        };
+        let retention = if is_volatile { Retention::Volatile } else { Retention::Stays };
         let is_delivery_awaited = flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
         self.core.with(|core| {
             let Some(node) = core.node_at(address) else { return failed_call(libc::EINVAL) };
-            let send = SendOperation { node, envelope, data, request, is_delivery_awaited };
-            match core.engine.send(send) {
+            let send =
+                SendOperation { node, envelope, buffer, retention, request, is_delivery_awaited };
+            match core.engine.send(&send) {
                 Ok(()) => 0,
                 Err(SendError::Full) => failed_call(libc::EAGAIN),
                 Err(SendError::Unreachable) => failed_call(libc::EHOSTUNREACH),
@@ -92,23 +90,23 @@ impl Endpoint {
 
     /// Posts a receive, or looks for a message.
     #[inline(always)]
-    pub(crate) fn post_receive(&self, incoming: &Incoming) -> isize {
-        let Incoming { buffer, address, tag, flags, context } = *incoming;
+    pub(crate) fn post_receive(&self, incoming: Incoming) -> isize {
         self.core.with(|core| {
-            let source = match address {
+            let source = match incoming.address {
                 FI_ADDR_UNSPEC => None,
-                _ => match core.node_at(address) {
+                address => match core.node_at(address) {
                     Some(node) => Some(node),
                     None => return failed_call(libc::EINVAL),
                 },
             };
-            let (channel, selector) = match tag {
+            let (channel, selector) = match incoming.tag {
                 Some((tag, ignore)) => (Channel::Tagged, Selector { source, tag, ignore }),
                 None => (Channel::Untagged, Selector::untagged(source)),
             };
-            if flags & (FI_PEEK | FI_CLAIM) != 0 && channel == Channel::Tagged {
+            if incoming.flags & (FI_PEEK | FI_CLAIM) != 0 && channel == Channel::Tagged {
                 return self.look(core, selector, incoming);
             }
+            let Incoming { buffer, flags, context, .. } = incoming;
             let mode = match flags & FI_MULTI_RECV != 0 {
                 true => ReceiveMode::Multiple { min_free: self.min_multi_recv },
                 false => ReceiveMode::Single,
@@ -121,8 +119,8 @@ impl Endpoint {
 
     /// `FI_PEEK`, `FI_CLAIM` and `FI_DISCARD` (fi_tagged(3)).
     #[cold]
-    fn look(&self, core: &mut CoreState, selector: Selector, incoming: &Incoming) -> isize {
-        let Incoming { buffer, flags, context, .. } = *incoming;
+    fn look(&self, core: &mut CoreState, selector: Selector, incoming: Incoming) -> isize {
+        let Incoming { buffer, flags, context, .. } = incoming;
         let found = |is_found: bool| if is_found { 0 } else { failed_call(libc::ENOMSG) };
         if flags & FI_PEEK == 0 {
             if flags & FI_DISCARD == 0 {

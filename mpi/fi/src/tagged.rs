@@ -39,7 +39,7 @@ unsafe fn receive(
     // SAFETY: by the caller's promise.
     let endpoint = unsafe { &*endpoint };
     let flags = endpoint.receives.default_flags & !FI_MULTI_RECV;
-    endpoint.post_receive(&Incoming { buffer, address, tag: Some((tag, ignore)), flags, context })
+    endpoint.post_receive(Incoming { buffer, address, tag: Some((tag, ignore)), flags, context })
 }
 
 unsafe extern "C" fn recv(
@@ -86,7 +86,7 @@ unsafe extern "C" fn recvmsg(
         return failed_call(libc::EINVAL);
     };
     let FiMsgTagged { addr: address, tag, ignore, context, .. } = *message;
-    endpoint.post_receive(&Incoming { buffer, address, tag: Some((tag, ignore)), flags, context })
+    endpoint.post_receive(Incoming { buffer, address, tag: Some((tag, ignore)), flags, context })
 }
 
 /// What sends of this file with the endpoint's flags do.
@@ -104,7 +104,7 @@ unsafe fn send_with_defaults(
     // SAFETY: by the caller's promise.
     let endpoint = unsafe { &*endpoint };
     let flags = endpoint.sends.default_flags;
-    endpoint.post_send(&Outgoing { buffer, address, envelope, flags, context }, true)
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
 
 unsafe extern "C" fn send(
@@ -152,7 +152,7 @@ unsafe extern "C" fn sendmsg(
     };
     let envelope = Envelope { tag: Some(message.tag), data: data_of(flags, message.data) };
     let FiMsgTagged { addr: address, context, .. } = *message;
-    endpoint.post_send(&Outgoing { buffer, address, envelope, flags, context }, true)
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
 
 unsafe extern "C" fn inject(
@@ -166,7 +166,7 @@ unsafe extern "C" fn inject(
     let (endpoint, buffer) = unsafe { (&*endpoint, one_segment(start, len)) };
     let envelope = Envelope { tag: Some(tag), data: None };
     let (flags, context) = (FI_INJECT, std::ptr::null_mut());
-    endpoint.post_send(&Outgoing { buffer, address, envelope, flags, context }, false)
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
 }
 
 unsafe extern "C" fn senddata(
@@ -196,5 +196,5 @@ unsafe extern "C" fn injectdata(
     let (endpoint, buffer) = unsafe { (&*endpoint, one_segment(start, len)) };
     let envelope = Envelope { tag: Some(tag), data: Some(data) };
     let (flags, context) = (FI_INJECT, std::ptr::null_mut());
-    endpoint.post_send(&Outgoing { buffer, address, envelope, flags, context }, false)
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
 }

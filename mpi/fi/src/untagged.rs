@@ -37,7 +37,7 @@ unsafe fn receive(
     // SAFETY: by the caller's promise.
     let endpoint = unsafe { &*endpoint };
     let flags = endpoint.receives.default_flags;
-    endpoint.post_receive(&Incoming { buffer, address, tag: None, flags, context })
+    endpoint.post_receive(Incoming { buffer, address, tag: None, flags, context })
 }
 
 unsafe extern "C" fn recv(
@@ -76,7 +76,7 @@ unsafe extern "C" fn recvmsg(endpoint: *mut Endpoint, message: *const FiMsg, fla
         return failed_call(libc::EINVAL);
     };
     let FiMsg { addr: address, context, .. } = *message;
-    endpoint.post_receive(&Incoming { buffer, address, tag: None, flags, context })
+    endpoint.post_receive(Incoming { buffer, address, tag: None, flags, context })
 }
 
 /// What sends of this file with the endpoint's flags do.
@@ -93,7 +93,7 @@ unsafe fn send_with_defaults(
     // SAFETY: by the caller's promise.
     let endpoint = unsafe { &*endpoint };
     let (flags, envelope) = (endpoint.sends.default_flags, Envelope { tag: None, data });
-    endpoint.post_send(&Outgoing { buffer, address, envelope, flags, context }, true)
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
 
 unsafe extern "C" fn send(
@@ -133,7 +133,7 @@ unsafe extern "C" fn sendmsg(endpoint: *mut Endpoint, message: *const FiMsg, fla
     };
     let envelope = Envelope { tag: None, data: data_of(flags, message.data) };
     let FiMsg { addr: address, context, .. } = *message;
-    endpoint.post_send(&Outgoing { buffer, address, envelope, flags, context }, true)
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
 
 /// What sends do that are not reported.
@@ -150,7 +150,7 @@ unsafe fn inject_with(
     let (endpoint, buffer) = unsafe { (&*endpoint, one_segment(start, len)) };
     let envelope = Envelope { tag: None, data };
     let (flags, context) = (FI_INJECT, std::ptr::null_mut());
-    endpoint.post_send(&Outgoing { buffer, address, envelope, flags, context }, false)
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
 }
 
 unsafe extern "C" fn inject(

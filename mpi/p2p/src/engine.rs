@@ -8,7 +8,7 @@ use crate::memory::UserBuffer;
 use crate::network::{Body, Network, SendError};
 use crate::operation::{
     Channel, Completion, Failure, Limits, Peek, PeekMode, ReceiveMode, ReceiveOperation, Request,
-    Selector, SendData, SendOperation, Violation,
+    Retention, Selector, SendOperation, Violation,
 };
 use crate::state::{
     Destination, MultipleBuffer, Posted, Queues, State, Unexpected, UnexpectedBody, channel_of,
@@ -62,38 +62,36 @@ impl<N: Network> Engine<N> {
     /// # Errors
     /// `Full`: nothing was sent; the program tries again after [`Engine::progress`].
     #[inline]
-    pub fn send(&mut self, send: SendOperation) -> Result<(), SendError> {
-        let SendOperation { node, envelope, request, .. } = send;
+    pub fn send(&mut self, send: &SendOperation) -> Result<(), SendError> {
+        let SendOperation { node, envelope, request, ref buffer, .. } = *send;
         if node == self.state.self_node {
             self.send_to_self(send);
             return Ok(());
         }
-        let (SendData::Stays(buffer) | SendData::Volatile(buffer)) = send.data;
         let cost = credit::cost(buffer.len());
         let mut fits = || Header::eager_len(&envelope) + buffer.len() <= self.network.mtu(node);
         if send.is_delivery_awaited || !self.state.credit.covers(node, cost) || !fits() {
             return self.announce(send);
         }
         let header = Header::Eager(envelope).encode(self.state.self_node);
-        let body = Body::Memory { buffer: &buffer, offset: 0, len: buffer.len() };
+        let body = Body::Memory { buffer, offset: 0, len: buffer.len() };
         self.network.send(node, header.as_bytes(), body)?;
         self.state.credit.spend(node, cost);
         self.state.complete_send(request, envelope, None);
         Ok(())
     }
 
-    fn send_to_self(&mut self, send: SendOperation) {
+    fn send_to_self(&mut self, send: &SendOperation) {
         let state = &mut self.state;
-        let SendOperation { node, envelope, request, .. } = send;
-        let (SendData::Stays(buffer) | SendData::Volatile(buffer)) = send.data;
+        let SendOperation { node, envelope, request, ref buffer, .. } = *send;
         let (origin, len) = (origin_of(node, &envelope), buffer.len());
         if let Some(destination) = state.take_posted(channel_of(&envelope), origin, len as u64) {
-            destination.buffer.fill_from_buffer(&buffer, len);
+            destination.buffer.fill_from_buffer(buffer, len);
             state.complete_send(request, envelope, None);
             state.complete_receive(&destination, (origin, envelope), len as u64, None);
             return;
         }
-        let is_volatile = matches!(send.data, SendData::Volatile(_));
+        let is_volatile = send.retention == Retention::Volatile;
         let is_copied = (len <= MAX_SELF_COPY || is_volatile) && !send.is_delivery_awaited;
         let body = if is_copied {
             state.complete_send(request, envelope, None);
@@ -111,10 +109,10 @@ impl<N: Network> Engine<N> {
     /// Posts a receive, or receives a message that has arrived.
     #[inline]
     pub fn receive(&mut self, channel: Channel, receive: ReceiveOperation) {
-        let ReceiveOperation { selector, buffer, mode, request } = receive;
-        if let ReceiveMode::Multiple { min_free } = mode {
+        if let ReceiveMode::Multiple { min_free } = receive.mode {
             return self.receive_many(channel, receive, min_free);
         }
+        let ReceiveOperation { selector, buffer, request, .. } = receive;
         let queues = self.state.queues(channel);
         let found = queues.unexpected.find(&selector);
         match found.and_then(|slot| queues.unexpected.remove(slot)) {
@@ -128,6 +126,7 @@ impl<N: Network> Engine<N> {
 
     fn receive_many(&mut self, channel: Channel, receive: ReceiveOperation, min_free: usize) {
         let ReceiveOperation { selector, buffer, request, .. } = receive;
+        let is_exhausted = buffer.is_empty();
         let state = &mut self.state;
         let multiple = state.multiples.insert(MultipleBuffer {
             buffer,
@@ -136,7 +135,7 @@ impl<N: Network> Engine<N> {
             used: 0,
             // One more, so that it is not released in the middle of this.
             pending: 1,
-            is_exhausted: buffer.is_empty(),
+            is_exhausted,
         });
         while !state.multiples[multiple].is_exhausted
             && let Some(slot) = state.queues(channel).unexpected.find(&selector)
@@ -233,7 +232,9 @@ impl<N: Network> Engine<N> {
     pub fn progress(&mut self) -> Result<(), Violation> {
         for _ in 0..MESSAGES_PER_PASS {
             let state = &mut self.state;
-            if !self.network.receive(|message| state.on_message(&message)) {
+            let has_received = self.network.receive(|message| state.on_message(&message));
+            // The program waits for what has completed: it will come again for the rest.
+            if !has_received || !state.completions.is_empty() {
                 break;
             }
         }

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::memory::{Message, UserBuffer, buffer_of};
 use crate::network::{Body, Network, ReadError, SendError};
 use crate::operation::{
-    Channel, Limits, ReceiveMode, ReceiveOperation, Request, Selector, SendData, SendOperation,
+    Channel, Limits, ReceiveMode, ReceiveOperation, Request, Retention, Selector, SendOperation,
 };
 use crate::wire::Envelope;
 
@@ -61,10 +61,12 @@ pub fn fuzz(input: &[u8]) {
         let request = Request { context: index, is_reported: true };
         let tag = (index % 2 == 0).then_some(index as u64);
         if index < 2 {
-            let (envelope, data) = (Envelope { tag, data: None }, SendData::Stays(buffer));
+            let (envelope, retention) = (Envelope { tag, data: None }, Retention::Stays);
             let is_delivery_awaited = index == 1;
-            let send = SendOperation { node: 1, envelope, data, request, is_delivery_awaited };
-            let _ = engine.send(send);
+            let (node, buffer) = (1, buffer);
+            let send =
+                SendOperation { node, envelope, buffer, retention, request, is_delivery_awaited };
+            let _ = engine.send(&send);
             continue;
         }
         let mode = match index {

@@ -47,5 +47,5 @@ pub use memory::{MAX_SEGMENTS, Message, Payload, UserBuffer};
 pub use network::{Body, Network, ReadError, SendError};
 pub use operation::{
     Channel, Completion, CompletionKind, Failure, Limits, Peek, PeekMode, ReceiveMode,
-    ReceiveOperation, Request, Selector, SendData, SendOperation, Violation,
+    ReceiveOperation, Request, Retention, Selector, SendOperation, Violation,
 };

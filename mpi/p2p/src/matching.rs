@@ -9,6 +9,7 @@
 //! receive that was posted first. An unexpected message is in a list of each class; a receive
 //! looks into its own.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -66,15 +67,18 @@ impl Hasher for KeyHasher {
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// A list, by the slots of its ends.
+/// A list, by the slots of its ends, and its key.
 #[derive(Clone, Copy, Debug)]
-struct Ends {
+struct List {
     first: u32,
     last: u32,
+    key: Key,
 }
 
+/// An entry's place in a class.
 #[derive(Clone, Copy, Debug)]
-struct Neighbours {
+struct Place {
+    list: u32,
     previous: u32,
     next: u32,
 }
@@ -112,16 +116,22 @@ impl ClassRule {
 #[derive(Debug)]
 struct Class {
     rule: ClassRule,
-    lists: HashMap<Key, Ends, BuildHasherDefault<KeyHasher>>,
+    lists: Slab<List>,
+    /// Numbers of lists.
+    by_key: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
+    /// The key and the list that were looked up last: most programs use few tags at a time.
+    recent: Cell<Option<(Key, u32)>>,
     /// By slot.
-    neighbours: Vec<Neighbours>,
+    places: Vec<Place>,
     len: usize,
     empty_lists: usize,
 }
 
 impl Class {
     fn new(rule: ClassRule) -> Self {
-        Self { rule, lists: HashMap::default(), neighbours: Vec::new(), len: 0, empty_lists: 0 }
+        let (lists, places, by_key) = (Slab::new(), Vec::new(), HashMap::default());
+        let recent = Cell::new(None);
+        Self { rule, lists, by_key, recent, places, len: 0, empty_lists: 0 }
     }
 
     #[inline(always)]
@@ -129,49 +139,70 @@ impl Class {
         if self.len == 0 {
             return None;
         }
-        self.lists.get(&key).map(|ends| ends.first).filter(|slot| *slot != NONE)
+        let list = self.list(key)?;
+        Some(self.lists.get(list as usize)?.first).filter(|slot| *slot != NONE)
+    }
+
+    #[inline(always)]
+    fn list(&self, key: Key) -> Option<u32> {
+        match self.recent.get() {
+            Some((recent, list)) if recent == key => Some(list),
+            _ => self.look_up(key),
+        }
+    }
+
+    fn look_up(&self, key: Key) -> Option<u32> {
+        let list = *self.by_key.get(&key)?;
+        self.recent.set(Some((key, list)));
+        Some(list)
     }
 
     fn next(&self, slot: u32) -> Option<u32> {
-        Some(self.neighbours.get(slot as usize)?.next).filter(|slot| *slot != NONE)
+        Some(self.places.get(slot as usize)?.next).filter(|slot| *slot != NONE)
     }
 
     #[inline(always)]
     fn push(&mut self, key: Key, slot: u32) {
+        let number = self.list(key).unwrap_or_else(|| self.add_list(key));
         let index = slot as usize;
-        if self.neighbours.len() <= index {
-            self.neighbours.resize(index + 1, Neighbours { previous: NONE, next: NONE });
+        if self.places.len() <= index {
+            self.places.resize(index + 1, Place { list: NONE, previous: NONE, next: NONE });
         }
-        let ends = self.lists.entry(key).or_insert_with(|| {
-            self.empty_lists += 1;
-            Ends { first: NONE, last: NONE }
-        });
-        self.neighbours[index] = Neighbours { previous: ends.last, next: NONE };
-        match ends.last {
+        let list = &mut self.lists[number as usize];
+        self.places[index] = Place { list: number, previous: list.last, next: NONE };
+        match list.last {
             NONE => {
-                ends.first = slot;
+                list.first = slot;
                 self.empty_lists -= 1;
             }
-            last => self.neighbours[last as usize].next = slot,
+            last => self.places[last as usize].next = slot,
         }
-        ends.last = slot;
+        list.last = slot;
         self.len += 1;
     }
 
+    #[cold]
+    fn add_list(&mut self, key: Key) -> u32 {
+        let number = self.lists.insert(List { first: NONE, last: NONE, key }) as u32;
+        self.by_key.insert(key, number);
+        self.empty_lists += 1;
+        number
+    }
+
     #[inline(always)]
-    fn remove(&mut self, key: Key, slot: u32) {
-        let Some(ends) = self.lists.get_mut(&key) else { return };
-        let Neighbours { previous, next } = self.neighbours[slot as usize];
+    fn remove(&mut self, slot: u32) {
+        let Place { list, previous, next } = self.places[slot as usize];
+        let list = &mut self.lists[list as usize];
         match previous {
-            NONE => ends.first = next,
-            _ => self.neighbours[previous as usize].next = next,
+            NONE => list.first = next,
+            _ => self.places[previous as usize].next = next,
         }
         match next {
-            NONE => ends.last = previous,
-            _ => self.neighbours[next as usize].previous = previous,
+            NONE => list.last = previous,
+            _ => self.places[next as usize].previous = previous,
         }
         self.len -= 1;
-        if ends.first == NONE {
+        if list.first == NONE {
             self.empty_lists += 1;
             if self.empty_lists > MAX_EMPTY_LISTS {
                 self.drop_empty_lists();
@@ -181,8 +212,15 @@ impl Class {
 
     #[cold]
     fn drop_empty_lists(&mut self) {
-        self.lists.retain(|_, ends| ends.first != NONE);
+        let by_key = &mut self.by_key;
+        self.lists.retain(|_, list| {
+            if list.first == NONE {
+                by_key.remove(&list.key);
+            }
+            list.first != NONE
+        });
         self.empty_lists = 0;
+        self.recent.set(None);
     }
 }
 
@@ -236,7 +274,15 @@ impl<T> Waiting<T> {
 
 /// Receives that wait for messages.
 #[derive(Debug)]
-pub(crate) struct PostedReceives<T>(Waiting<(Selector, T)>);
+pub(crate) struct PostedReceives<T>(Waiting<PostedEntry<T>>);
+
+#[derive(Debug)]
+struct PostedEntry<T> {
+    selector: Selector,
+    /// The index of its class.
+    class: usize,
+    value: T,
+}
 
 impl<T> PostedReceives<T> {
     pub(crate) fn new() -> Self {
@@ -246,9 +292,9 @@ impl<T> PostedReceives<T> {
     /// Adds a receive behind all others. Returns its number.
     #[inline(always)]
     pub(crate) fn post(&mut self, selector: Selector, value: T) -> u32 {
-        let (class, _) = self.0.class_for(&selector);
-        let slot = self.0.add((selector, value));
-        let class = &mut self.0.classes[class];
+        let (index, _) = self.0.class_for(&selector);
+        let slot = self.0.add(PostedEntry { selector, class: index, value });
+        let class = &mut self.0.classes[index];
         class.push(class.rule.key_of_selector(&selector), slot);
         slot
     }
@@ -264,7 +310,7 @@ impl<T> PostedReceives<T> {
                 if first.is_some_and(|(sequence, _)| sequence < entry.sequence) {
                     break;
                 }
-                if entry.value.0.accepts(origin) {
+                if entry.value.selector.accepts(origin) {
                     first = Some((entry.sequence, slot));
                     break;
                 }
@@ -276,23 +322,20 @@ impl<T> PostedReceives<T> {
 
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        self.0.entries.get_mut(slot as usize).map(|entry| &mut entry.value.1)
+        self.0.entries.get_mut(slot as usize).map(|entry| &mut entry.value.value)
     }
 
     /// Removes a receive.
     #[inline(always)]
     pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
-        let entry = self.0.entries.try_remove(slot as usize)?;
-        let (selector, value) = entry.value;
-        let (class, _) = self.0.class_for(&selector);
-        let class = &mut self.0.classes[class];
-        class.remove(class.rule.key_of_selector(&selector), slot);
+        let PostedEntry { class, value, .. } = self.0.entries.try_remove(slot as usize)?.value;
+        self.0.classes[class].remove(slot);
         Some(value)
     }
 
     /// The first receive that was posted and for which `is_sought` holds.
     pub(crate) fn position(&self, is_sought: impl Fn(&T) -> bool) -> Option<u32> {
-        let entries = self.0.entries.iter().filter(|(_, entry)| is_sought(&entry.value.1));
+        let entries = self.0.entries.iter().filter(|(_, entry)| is_sought(&entry.value.value));
         entries.min_by_key(|(_, entry)| entry.sequence).map(|(slot, _)| slot as u32)
     }
 
@@ -366,7 +409,7 @@ impl<T> UnexpectedMessages<T> {
         let entry = self.0.entries.try_remove(slot as usize)?;
         let (origin, value) = entry.value;
         for class in &mut self.0.classes {
-            class.remove(class.rule.key(origin), slot);
+            class.remove(slot);
         }
         Some((origin, value))
     }

@@ -19,11 +19,21 @@ struct Segment {
 const EMPTY: Segment = Segment { start: ptr::null_mut(), len: 0 };
 
 /// Memory of the program that a message is sent from or received into: a few segments.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct UserBuffer {
+    /// Of the first segment.
+    start: *mut u8,
+    /// Of all segments.
+    len: usize,
+    /// All segments, if there are several. Buffers are passed around for each message, and few have
+    /// more than one: those are on the heap.
+    pieces: Option<Box<Pieces>>,
+}
+
+#[derive(Clone, Debug)]
+struct Pieces {
     segments: [Segment; MAX_SEGMENTS],
     count: usize,
-    len: usize,
 }
 
 // SAFETY: an address and a length. Who uses the memory is the program's agreement with libfabric,
@@ -33,7 +43,7 @@ unsafe impl std::marker::Send for UserBuffer {}
 impl UserBuffer {
     /// A buffer without memory.
     pub const fn empty() -> Self {
-        Self { segments: [EMPTY; MAX_SEGMENTS], count: 0, len: 0 }
+        Self { start: ptr::null_mut(), len: 0, pieces: None }
     }
 
     /// One segment.
@@ -42,9 +52,7 @@ impl UserBuffer {
     /// As [`UserBuffer::of_segments`].
     #[inline(always)]
     pub unsafe fn of_segment(start: *mut u8, len: usize) -> Self {
-        let mut segments = [EMPTY; MAX_SEGMENTS];
-        segments[0] = Segment { start, len };
-        Self { segments, count: 1, len }
+        Self { start, len, pieces: None }
     }
 
     /// Several segments, in their order. None: too many.
@@ -53,13 +61,19 @@ impl UserBuffer {
     /// Until the operation has completed for which the buffer is used, the memory can be read, or
     /// written if messages are received into it, and nothing else changes it.
     pub unsafe fn of_segments(parts: impl Iterator<Item = (*mut u8, usize)>) -> Option<Self> {
-        let mut buffer = Self::empty();
+        let mut pieces = Pieces { segments: [EMPTY; MAX_SEGMENTS], count: 0 };
         for (start, len) in parts {
-            *buffer.segments.get_mut(buffer.count)? = Segment { start, len };
-            buffer.count += 1;
-            buffer.len = buffer.len.checked_add(len)?;
+            *pieces.segments.get_mut(pieces.count)? = Segment { start, len };
+            pieces.count += 1;
         }
-        Some(buffer)
+        Self::of_pieces(pieces)
+    }
+
+    fn of_pieces(pieces: Pieces) -> Option<Self> {
+        let segments = &pieces.segments[..pieces.count];
+        let len = segments.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len))?;
+        let start = segments.first().map_or(ptr::null_mut(), |piece| piece.start);
+        Some(Self { start, len, pieces: (pieces.count > 1).then(|| Box::new(pieces)) })
     }
 
     /// The number of bytes.
@@ -75,19 +89,25 @@ impl UserBuffer {
 
     /// The address, if the buffer is one piece.
     pub fn as_segment(&self) -> Option<*mut u8> {
-        (self.count == 1).then_some(self.segments[0].start)
+        self.pieces.is_none().then_some(self.start)
     }
 
     /// The address of the first byte. Null: there is none.
+    #[inline(always)]
     pub fn start(&self) -> *mut u8 {
-        self.segments[0].start
+        self.start
     }
 
     /// The part from `offset` on, `len` bytes or as many as there are.
     pub fn part(&self, offset: usize, len: usize) -> Self {
-        let mut part = Self::empty();
+        let Some(all) = &self.pieces else {
+            let offset = offset.min(self.len);
+            let start = self.start.wrapping_add(offset);
+            return Self { start, len: len.min(self.len - offset), pieces: None };
+        };
+        let mut part = Pieces { segments: [EMPTY; MAX_SEGMENTS], count: 0 };
         let (mut skipped, mut left) = (offset, len);
-        for segment in &self.segments[..self.count] {
+        for segment in &all.segments[..all.count] {
             let skip = skipped.min(segment.len);
             skipped -= skip;
             let taken = left.min(segment.len - skip);
@@ -95,11 +115,10 @@ impl UserBuffer {
                 let start = segment.start.wrapping_add(skip);
                 part.segments[part.count] = Segment { start, len: taken };
                 part.count += 1;
-                part.len += taken;
                 left -= taken;
             }
         }
-        part
+        Self::of_pieces(part).unwrap_or(Self::empty())
     }
 
     /// Calls `copy` with the address of each piece from `offset` on, its length, and its distance
@@ -111,20 +130,26 @@ impl UserBuffer {
         len: usize,
         mut copy: impl FnMut(*mut u8, usize, usize),
     ) -> usize {
-        if self.count == 1 {
+        if self.pieces.is_none() {
             let taken = len.min(self.len.saturating_sub(offset));
             if taken > 0 {
-                copy(self.segments[0].start.wrapping_add(offset), taken, 0);
+                copy(self.start.wrapping_add(offset), taken, 0);
             }
             return taken;
         }
         let part = self.part(offset, len);
         let mut done = 0;
-        for segment in &part.segments[..part.count] {
-            copy(segment.start, segment.len, done);
-            done += segment.len;
+        match &part.pieces {
+            None if part.len == 0 => {}
+            None => copy(part.start, part.len, 0),
+            Some(pieces) => {
+                for segment in &pieces.segments[..pieces.count] {
+                    copy(segment.start, segment.len, done);
+                    done += segment.len;
+                }
+            }
         }
-        done
+        part.len
     }
 
     /// Copies a message's payload into the buffer, from `offset` of the buffer on, as much as fits.

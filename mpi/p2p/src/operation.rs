@@ -48,24 +48,26 @@ pub struct Request {
     pub is_reported: bool,
 }
 
-/// The memory of a message that is sent.
-#[derive(Clone, Copy, Debug)]
-pub enum SendData {
-    /// It stays as it is until the operation has completed.
-    Stays(UserBuffer),
-    /// It may change as soon as the call returns.
-    Volatile(UserBuffer),
+/// How long the memory of a message that is sent stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retention {
+    /// Until the operation has completed.
+    Stays,
+    /// Until the call returns.
+    Volatile,
 }
 
 /// A message to be sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SendOperation {
     /// Its destination.
     pub node: u32,
     /// Tag and data.
     pub envelope: Envelope,
     /// Its bytes.
-    pub data: SendData,
+    pub buffer: UserBuffer,
+    /// How long they stay.
+    pub retention: Retention,
     /// How its completion is reported.
     pub request: Request,
     /// Whether it completes when a receive has it, and not when its memory may be used again.
@@ -85,7 +87,7 @@ pub enum ReceiveMode {
 }
 
 /// A receive to be posted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReceiveOperation {
     /// Which messages it takes.
     pub selector: Selector,

@@ -123,7 +123,7 @@ impl Network for SimulatedNetwork {
         let mut wires = self.wires.borrow_mut();
         wires.next_handle += 1;
         let handle = wires.next_handle;
-        wires.exposed.insert(handle, (self.node, node, *buffer));
+        wires.exposed.insert(handle, (self.node, node, buffer.clone()));
         Some(handle)
     }
 
@@ -149,7 +149,7 @@ impl Network for SimulatedNetwork {
         if (*owner, *reader) != (node, self.node) || memory.len() < into.len() {
             return Err(ReadError::Failed);
         }
-        self.reads.push((handle, *into));
+        self.reads.push((handle, into.clone()));
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl World {
         let used = if self.random.one_in(2) { 2 } else { 1 };
         let buffer = segments(if used == 2 { &parts } else { &parts[..1] });
         let envelope = Envelope { tag, data: Some(id) };
-        let data = if is_volatile { SendData::Volatile(buffer) } else { SendData::Stays(buffer) };
+        let retention = if is_volatile { Retention::Volatile } else { Retention::Stays };
         let request = Request { context, is_reported: !is_volatile };
         let program = &mut self.programs[node];
         let origin = origin_of(node as u32, &envelope);
@@ -318,15 +318,17 @@ impl World {
             program.events.borrow_mut().push(event);
         }
         let is_delivery_awaited = !is_volatile && self.random.one_in(4);
-        let send = SendOperation { node: to, envelope, data, request, is_delivery_awaited };
-        match program.engine.send(send) {
+        let bytes = buffer.to_vec();
+        let send =
+            SendOperation { node: to, envelope, buffer, retention, request, is_delivery_awaited };
+        match program.engine.send(&send) {
             Ok(()) => self.next_id += 1,
             Err(error) => {
                 assert_eq!(error, SendError::Full);
                 return;
             }
         }
-        program.sent.insert(id, (to, buffer.to_vec()));
+        program.sent.insert(id, (to, bytes));
         if is_delivery_awaited {
             program.awaited_deliveries.insert(context, id);
         }

@@ -12,7 +12,7 @@ use crate::transfers::{AnnouncedSend, ReadQueue, RemoteReceive};
 use crate::wire::{Announcement, Envelope, Header};
 
 /// Where a matched message goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) buffer: UserBuffer,
     pub(crate) request: Request,

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::matching::Origin;
 use crate::memory::{Payload, UserBuffer};
 use crate::network::{Body, Network, ReadError, SendError};
-use crate::operation::{Failure, Request, SendData, SendOperation, Violation};
+use crate::operation::{Failure, Request, Retention, SendOperation, Violation};
 use crate::state::{Destination, State};
 use crate::wire::{Announcement, Envelope, Header, WORD_LEN};
 
@@ -77,12 +77,12 @@ enum Progress {
 }
 
 impl AnnouncedSend {
-    pub(crate) fn new(send: SendOperation, is_exposed: bool) -> Self {
-        let data = match send.data {
-            SendData::Stays(buffer) => AnnouncedData::Memory(buffer),
-            SendData::Volatile(buffer) => AnnouncedData::Copy(buffer.to_vec().into()),
+    pub(crate) fn new(send: &SendOperation, is_exposed: bool) -> Self {
+        let data = match send.retention {
+            Retention::Stays => AnnouncedData::Memory(send.buffer.clone()),
+            Retention::Volatile => AnnouncedData::Copy(send.buffer.to_vec().into()),
         };
-        let SendOperation { node, envelope, request, is_delivery_awaited, .. } = send;
+        let SendOperation { node, envelope, request, is_delivery_awaited, .. } = *send;
         Self { node, envelope, request, data, is_exposed, is_delivery_awaited, pull: None }
     }
 
@@ -232,13 +232,13 @@ impl State {
 
 impl<N: Network> Engine<N> {
     /// Sends the header of a message whose bytes stay here.
-    pub(crate) fn announce(&mut self, send: SendOperation) -> Result<(), SendError> {
-        let SendOperation { node, envelope, .. } = send;
-        let (SendData::Stays(buffer) | SendData::Volatile(buffer)) = send.data;
-        let is_read = matches!(send.data, SendData::Stays(_))
+    #[cold]
+    pub(crate) fn announce(&mut self, send: &SendOperation) -> Result<(), SendError> {
+        let SendOperation { node, envelope, ref buffer, .. } = *send;
+        let is_read = send.retention == Retention::Stays
             && buffer.len() >= self.state.limits.min_read_len
             && buffer.as_segment().is_some();
-        let handle = if is_read { self.network.expose(node, &buffer) } else { None };
+        let handle = if is_read { self.network.expose(node, buffer) } else { None };
         let entry = self.state.sends.vacant_entry();
         let announcement = Announcement {
             len: buffer.len() as u64,
@@ -249,7 +249,7 @@ impl<N: Network> Engine<N> {
         let header = Header::Announcement(envelope, announcement).encode(self.state.self_node);
         if let Err(error) = self.network.send(node, header.as_bytes(), Body::NONE) {
             if handle.is_some() {
-                self.network.conceal(node, &buffer);
+                self.network.conceal(node, buffer);
             }
             return Err(error);
         }
