@@ -31,8 +31,10 @@ pub(crate) mod net_common;
 pub(crate) mod shmem;
 pub(crate) mod verbs;
 
+mod endpoint_holder;
 pub(crate) mod fd_passing;
 mod open;
+pub(crate) use endpoint_holder::EndpointHolder;
 pub use open::{DEVICE_TYPES, Device, type_list};
 pub(crate) use open::{DeviceKind, DeviceState, refuse_kind};
 

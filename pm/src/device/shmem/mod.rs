@@ -15,7 +15,7 @@ mod select;
 mod send;
 pub(crate) mod state;
 
-use super::{Capabilities, ReadySource, Transport};
+use super::{Capabilities, EndpointHolder, ReadySource, Transport};
 use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE, QueueStatus};
 use crate::device::DeviceState;
 use crate::device::open::DeviceKind;
@@ -25,13 +25,13 @@ use crate::membarrier;
 use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
 use crate::segment::layout::{NodeRecord, SegmentGeometry};
 use crate::segment::{RingKind, Segment};
-use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 pub(crate) use receive::{HELD_IN_SLOT, Source};
 pub(crate) use send::Target;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
-use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Remote memory access in both directions.
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
@@ -161,48 +161,28 @@ impl ShmemEndpoint {
 pub(crate) struct Shmem {
     number: usize,
     geometry: SegmentGeometry,
-    /// Null while the context is not bound.
-    endpoint: AtomicPtr<ShmemEndpoint>,
-    /// All endpoints that this context ever had: another thread may still use an old one.
-    all_endpoints: Mutex<Vec<NonNull<ShmemEndpoint>>>,
+    /// Empty while the context is not bound.
+    endpoint: EndpointHolder<ShmemEndpoint>,
     is_attached: bool,
 }
 
-// SAFETY: endpoints are Send and Sync; only the drop of the context frees them.
-unsafe impl Send for Shmem {}
-// SAFETY: as above.
-unsafe impl Sync for Shmem {}
-
 impl Shmem {
     pub(crate) fn opened(number: usize, geometry: SegmentGeometry) -> Shmem {
-        let endpoint = AtomicPtr::new(null_mut());
-        Shmem { number, geometry, endpoint, all_endpoints: Mutex::default(), is_attached: false }
+        Shmem { number, geometry, endpoint: EndpointHolder::empty(), is_attached: false }
     }
 
     pub(crate) fn attached(number: usize, endpoint: ShmemEndpoint) -> Shmem {
         let geometry = *endpoint.segment().geometry();
         let mut shmem = Shmem::opened(number, geometry);
         shmem.is_attached = true;
-        shmem.install(endpoint);
+        shmem.endpoint.install(Arc::new(endpoint));
         shmem
-    }
-
-    fn install(&self, endpoint: ShmemEndpoint) {
-        let endpoint = Box::into_raw(Box::new(endpoint));
-        // SAFETY: comes from a Box, so it is not null.
-        let pointer = unsafe { NonNull::new_unchecked(endpoint) };
-        self.all_endpoints.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
-        // SYNC: endpoint
-        self.endpoint.store(endpoint, Ordering::Release);
     }
 
     /// Invalid: not bound.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<&ShmemEndpoint> {
-        // SYNC: endpoint
-        let endpoint = self.endpoint.load(Ordering::Acquire);
-        // SAFETY: null or one of `all_endpoints`, which live as long as `self`.
-        unsafe { endpoint.as_ref() }.ok_or(Error::Invalid)
+        self.endpoint.get()
     }
 
     fn channels<'a>(&self, device_state: &'a DeviceState) -> PmResult<&'a open::ShmemChannels> {
@@ -222,7 +202,8 @@ impl Shmem {
         if self.endpoint().is_ok() {
             return Err(Error::Busy);
         }
-        self.install(self.channels(device_state)?.bind(channel, self_node)?);
+        let endpoint = self.channels(device_state)?.bind(channel, self_node)?;
+        self.endpoint.install(Arc::new(endpoint));
         Ok(())
     }
 
@@ -232,7 +213,7 @@ impl Shmem {
         let channels = self.channels(device_state)?;
         self.after_select();
         endpoint.select.close_doorbell();
-        self.endpoint.store(null_mut(), Ordering::Release);
+        self.endpoint.clear();
         channels.unbind(endpoint.channel, endpoint.self_node);
         Ok(())
     }
@@ -263,17 +244,6 @@ impl Shmem {
             mtu: self.geometry.ring.mtu as usize,
             size: self.geometry.size,
             option: OPTIONS,
-        }
-    }
-}
-
-impl Drop for Shmem {
-    fn drop(&mut self) {
-        let all_endpoints =
-            std::mem::take(&mut *self.all_endpoints.lock().unwrap_or_else(PoisonError::into_inner));
-        for endpoint in all_endpoints {
-            // SAFETY: from Box::into_raw in `install`, freed only here.
-            drop(unsafe { Box::from_raw(endpoint.as_ptr()) });
         }
     }
 }
