@@ -3,12 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::{Channels, NetworkDevice, NetworkEndpoint};
-use crate::config::{ContextConfig, QueueStatus};
-use crate::device::{Capabilities, EndpointHolder, ReadySource, Transport};
+use crate::config::ContextConfig;
+use crate::device::{Endpoint, EndpointHolder};
 use crate::error::{Error, PmResult};
-use crate::rma::{Direction, Region, RegionId, RmaOperation};
-use std::io::Write;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See the [module](self).
@@ -44,7 +42,7 @@ impl<N: NetworkDevice> NetworkContext<N> {
 
     /// The endpoint, which is not opened. Returns `Invalid` if it is not in use here.
     #[inline(always)]
-    fn active_endpoint(&self) -> PmResult<&NetworkEndpoint<N>> {
+    pub(crate) fn active_endpoint(&self) -> PmResult<&NetworkEndpoint<N>> {
         self.endpoint.get()
     }
 
@@ -109,6 +107,21 @@ impl<N: NetworkDevice> NetworkContext<N> {
         owner.create_attach_fd(self.number, channel, self_node)
     }
 
+    /// Returns `Invalid` if the context is neither bound nor attached.
+    pub(crate) fn self_node(&self) -> PmResult<u32> {
+        match *self.binding() {
+            Some((_, self_node)) => Ok(self_node),
+            None => self.active_endpoint().map(Endpoint::self_node),
+        }
+    }
+
+    /// Called by the owner: the process that uses the context sends the message.
+    pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
+        let (channel, self_node) = self.binding().ok_or(Error::Invalid)?;
+        let owner = self.owner.as_ref().ok_or(Error::Permission)?;
+        owner.control_send(channel, self_node, node, message)
+    }
+
     pub(crate) fn config(&self) -> ContextConfig {
         let (nodes, mtu, size) = match (&self.owner, self.active_endpoint()) {
             (_, Ok(endpoint)) => (endpoint.nodes(), endpoint.max_message_len(), endpoint.size()),
@@ -117,137 +130,5 @@ impl<N: NetworkDevice> NetworkContext<N> {
         };
         let option = N::OPTIONS;
         ContextConfig { kind: N::KIND, number: self.number, nodes, mtu, size, option }
-    }
-}
-
-impl<N: NetworkDevice> Transport for NetworkContext<N> {
-    const KIND: &'static str = N::KIND;
-    const CAPABILITIES: Capabilities = Capabilities { has_routes: false, can_be_member: true };
-
-    fn self_node(&self) -> PmResult<u32> {
-        match *self.binding() {
-            Some((_, self_node)) => Ok(self_node),
-            None => self.active_endpoint().map(NetworkEndpoint::self_node),
-        }
-    }
-    fn mtu(&self, node: u32) -> PmResult<usize> {
-        self.endpoint()?.mtu(node)
-    }
-    #[inline(always)]
-    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
-        self.endpoint()?.reserve(node, len)
-    }
-    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
-        self.endpoint()?.reserve_many(nodes, len)
-    }
-    fn truncate(&self, len: usize) -> PmResult<()> {
-        self.endpoint()?.truncate(len)
-    }
-    #[inline(always)]
-    fn publish(&self) {
-        if let Ok(endpoint) = self.active_endpoint() {
-            endpoint.publish();
-        }
-    }
-    #[inline(always)]
-    fn find(&self) -> Option<ReadySource> {
-        self.endpoint().ok()?.find().map(|source| ReadySource { member: 0, source })
-    }
-    #[inline(always)]
-    fn take(&self, _: ReadySource) -> PmResult<(*mut u8, usize)> {
-        self.endpoint()?.take()
-    }
-    #[inline(always)]
-    fn release(&self) {
-        if let Ok(endpoint) = self.active_endpoint() {
-            endpoint.release();
-        }
-    }
-    #[inline(always)]
-    fn count_empty_poll(&self) {
-        if let Ok(endpoint) = self.active_endpoint() {
-            endpoint.count_empty_poll();
-        }
-    }
-    fn is_oversubscribed(&self) -> bool {
-        self.active_endpoint().is_ok_and(NetworkEndpoint::is_oversubscribed)
-    }
-    fn take_rma_activity(&self) -> bool {
-        self.active_endpoint().is_ok_and(|endpoint| endpoint.queues.take_rma_received())
-    }
-    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
-        let (channel, self_node) = self.binding().ok_or(Error::Invalid)?;
-        self.owner
-            .as_ref()
-            .ok_or(Error::Permission)?
-            .control_send(channel, self_node, node, message)
-    }
-    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
-        self.endpoint()?.control_receive(buffer, len)
-    }
-    fn fd(&self) -> PmResult<RawFd> {
-        self.endpoint()?.fd()
-    }
-    fn before_select(&self) -> PmResult<()> {
-        self.endpoint()?.before_select()
-    }
-    fn after_select(&self) {
-        if let Ok(endpoint) = self.active_endpoint() {
-            endpoint.after_select();
-        }
-    }
-    #[inline(always)]
-    fn is_selecting(&self) -> bool {
-        self.active_endpoint().is_ok_and(NetworkEndpoint::is_selecting)
-    }
-    fn rearm_and_rescan(&self) -> Option<ReadySource> {
-        let source = self.endpoint().ok()?.rearm_and_rescan()?;
-        Some(ReadySource { member: 0, source })
-    }
-    fn is_send_done(&self) -> PmResult<()> {
-        self.active_endpoint().map_or(Ok(()), NetworkEndpoint::is_send_done)
-    }
-    fn queue_status(&self, held: bool) -> QueueStatus {
-        self.endpoint().map(|e| e.queue_status(held)).unwrap_or_default()
-    }
-    fn reset(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.reset();
-        }
-    }
-    fn save(&self, out: &mut Vec<u8>) -> PmResult<()> {
-        self.endpoint()?.save(out);
-        Ok(())
-    }
-    fn restore(&self, saved: &[u8]) -> PmResult<()> {
-        self.endpoint()?.restore(saved)
-    }
-    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        match self.active_endpoint() {
-            Ok(endpoint) => endpoint.dump(out),
-            Err(_) => writeln!(out, "  not in use here"),
-        }
-    }
-    fn options(&self) -> u64 {
-        N::OPTIONS
-    }
-    fn paths(&self, node: Option<u32>) -> PmResult<u32> {
-        let endpoint = self.endpoint()?;
-        node.map_or(Ok(()), |node| endpoint.check_peer(node))?;
-        Ok(1)
-    }
-    fn publish_region(&self, _path: usize, region: &Region) -> PmResult<()> {
-        self.endpoint()?.publish_region(region)
-    }
-    fn withdraw_region(&self, _path: usize, number: RegionId) {
-        if let Ok(endpoint) = self.active_endpoint() {
-            endpoint.withdraw_region(number);
-        }
-    }
-    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        self.endpoint()?.start_rma(node, operation)
-    }
-    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
-        self.endpoint()?.is_remote_done(direction)
     }
 }

@@ -15,21 +15,19 @@ mod select;
 mod send;
 pub(crate) mod state;
 
-use super::{Capabilities, EndpointHolder, ReadySource, Transport};
-use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE, QueueStatus};
+use super::{Endpoint, EndpointHolder, SelectInterface};
+use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE};
 use crate::device::DeviceState;
 use crate::device::open::DeviceKind;
 use crate::doorbell::DoorbellSender;
 use crate::error::{Error, PmResult};
 use crate::membarrier;
-use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
 use crate::segment::layout::{NodeRecord, SegmentGeometry};
 use crate::segment::{RingKind, Segment};
 use crate::sync::{AtomicU64, Ordering};
 pub(crate) use receive::{HELD_IN_SLOT, Source};
 pub(crate) use send::Target;
-use std::io::Write;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -106,29 +104,6 @@ impl ShmemEndpoint {
         &self.segment
     }
 
-    pub(crate) fn channel(&self) -> u32 {
-        self.channel
-    }
-
-    pub(crate) fn self_node(&self) -> u32 {
-        self.self_node
-    }
-
-    /// Nodes that the endpoint reaches, including its own.
-    pub(crate) fn nodes(&self) -> usize {
-        self.segment.geometry().nodes
-    }
-
-    /// Bytes of memory that the endpoint maps.
-    pub(crate) fn size(&self) -> usize {
-        self.segment.geometry().size
-    }
-
-    /// The longest message.
-    pub(crate) fn max_message_len(&self) -> usize {
-        self.mtu
-    }
-
     #[inline(always)]
     fn record(&self) -> &NodeRecord {
         // SAFETY: points into the segment that `self` holds; the record has only atomics.
@@ -150,9 +125,29 @@ impl ShmemEndpoint {
         // SAFETY: as `record`.
         unsafe { self.generation.as_ref() }
     }
+}
 
+impl Endpoint for ShmemEndpoint {
     #[inline(always)]
-    pub(crate) fn is_oversubscribed(&self) -> bool {
+    fn self_node(&self) -> u32 {
+        self.self_node
+    }
+    #[inline(always)]
+    fn nodes(&self) -> usize {
+        self.segment.geometry().nodes
+    }
+    fn size(&self) -> usize {
+        self.segment.geometry().size
+    }
+    #[inline(always)]
+    fn max_message_len(&self) -> usize {
+        self.mtu
+    }
+    fn mtu(&self, node: u32) -> PmResult<usize> {
+        if (node as usize) < self.nodes() { Ok(self.mtu) } else { Err(Error::Invalid) }
+    }
+    #[inline(always)]
+    fn is_oversubscribed(&self) -> bool {
         self.segment.oversubscribed().load(Ordering::Relaxed) != 0
     }
 }
@@ -185,6 +180,12 @@ impl Shmem {
         self.endpoint.get()
     }
 
+    /// Invalid: no such node.
+    pub(crate) fn mtu(&self, node: u32) -> PmResult<usize> {
+        let is_valid = (node as usize) < self.geometry.nodes;
+        if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
+    }
+
     fn channels<'a>(&self, device_state: &'a DeviceState) -> PmResult<&'a open::ShmemChannels> {
         match &device_state.kind {
             DeviceKind::Shmem(channels) => Ok(channels),
@@ -211,7 +212,7 @@ impl Shmem {
     pub(crate) fn unbind(&self, device_state: &DeviceState) -> PmResult<()> {
         let endpoint = self.endpoint()?;
         let channels = self.channels(device_state)?;
-        self.after_select();
+        endpoint.after_select();
         endpoint.select.close_doorbell();
         self.endpoint.clear();
         channels.unbind(endpoint.channel, endpoint.self_node);
@@ -238,140 +239,13 @@ impl Shmem {
 
     pub(crate) fn config(&self) -> ContextConfig {
         ContextConfig {
-            kind: Self::KIND,
+            kind: "shmem",
             number: self.number,
             nodes: self.geometry.nodes,
             mtu: self.geometry.ring.mtu as usize,
             size: self.geometry.size,
             option: OPTIONS,
         }
-    }
-}
-
-impl Transport for Shmem {
-    const KIND: &'static str = "shmem";
-    const CAPABILITIES: Capabilities = Capabilities { has_routes: false, can_be_member: true };
-
-    fn self_node(&self) -> PmResult<u32> {
-        self.endpoint().map(|e| e.self_node)
-    }
-    fn mtu(&self, node: u32) -> PmResult<usize> {
-        let is_valid = (node as usize) < self.geometry.nodes;
-        if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
-    }
-    #[inline(always)]
-    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
-        self.endpoint()?.reserve(node, len)
-    }
-    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
-        self.endpoint()?.reserve_multicast(nodes, len)
-    }
-    fn truncate(&self, len: usize) -> PmResult<()> {
-        self.endpoint()?.truncate(len)
-    }
-    #[inline(always)]
-    fn publish(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.publish();
-        }
-    }
-    #[inline(always)]
-    fn find(&self) -> Option<ReadySource> {
-        self.endpoint().ok()?.find().map(|source| ReadySource { member: 0, source })
-    }
-    #[inline(always)]
-    fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
-        self.endpoint()?.take(found.source)
-    }
-    #[inline(always)]
-    fn release(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.release();
-        }
-    }
-    #[inline(always)]
-    fn count_empty_poll(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.count_empty_poll();
-        }
-    }
-    fn is_oversubscribed(&self) -> bool {
-        self.endpoint().is_ok_and(ShmemEndpoint::is_oversubscribed)
-    }
-    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
-        self.endpoint()?.control_send(node, message)
-    }
-    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
-        self.endpoint()?.control_receive(buffer, len)
-    }
-    fn fd(&self) -> PmResult<RawFd> {
-        self.endpoint()?.fd()
-    }
-    fn before_select(&self) -> PmResult<()> {
-        self.endpoint()?.before_select()
-    }
-    fn after_select(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.after_select();
-        }
-    }
-    #[inline(always)]
-    fn is_selecting(&self) -> bool {
-        self.endpoint().is_ok_and(ShmemEndpoint::is_selecting)
-    }
-    fn rearm_and_rescan(&self) -> Option<ReadySource> {
-        let source = self.endpoint().ok()?.rearm_and_rescan()?;
-        Some(ReadySource { member: 0, source })
-    }
-    fn is_send_done(&self) -> PmResult<()> {
-        self.endpoint().map_or(Ok(()), ShmemEndpoint::is_send_done)
-    }
-    fn queue_status(&self, has_held_message: bool) -> QueueStatus {
-        self.endpoint().map(|e| e.queue_status(has_held_message)).unwrap_or_default()
-    }
-    fn reset(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.reset();
-        }
-    }
-    fn save(&self, out: &mut Vec<u8>) -> PmResult<()> {
-        self.endpoint()?.save(out);
-        Ok(())
-    }
-    fn restore(&self, saved: &[u8]) -> PmResult<()> {
-        self.endpoint()?.restore(saved)
-    }
-    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        match self.endpoint() {
-            Ok(endpoint) => endpoint.dump(out),
-            Err(_) => writeln!(out, "  not bound"),
-        }
-    }
-    fn options(&self) -> u64 {
-        OPTIONS
-    }
-    fn paths(&self, node: Option<u32>) -> PmResult<u32> {
-        let endpoint = self.endpoint()?;
-        node.map_or(Ok(()), |node| endpoint.check_peer(node))?;
-        Ok(1)
-    }
-    fn publish_region(&self, _path: usize, region: &Region) -> PmResult<()> {
-        self.endpoint()?.publish_region(region)
-    }
-    fn withdraw_region(&self, _path: usize, number: RegionId) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.withdraw_region(number);
-        }
-    }
-    #[inline]
-    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        self.endpoint()?.start_rma(node, operation)
-    }
-    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
-        self.endpoint()?.is_remote_done(direction)
-    }
-    fn arena(&self) -> Option<Arc<Arena>> {
-        self.endpoint().ok()?.arena().cloned()
     }
 }
 
