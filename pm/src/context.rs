@@ -13,7 +13,10 @@ mod send_receive;
 use crate::config::{ContextConfig, QueueStatus};
 pub use crate::context_ref::ContextRef;
 use crate::context_ref::{free_page, new_page};
-use crate::device::{DeviceContext, DeviceState, Transport, net_common, on, refuse_kind, shmem};
+use crate::device::{
+    ControlInterface, DeviceContext, DeviceState, SelectInterface, StateInterface, net_common,
+    on_device, refuse_kind, shmem,
+};
 use crate::error::{Error, PmResult};
 use crate::lock::{Lock, Locks};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -252,35 +255,38 @@ impl Context {
 
     /// The context's properties.
     pub fn config(&self) -> PmResult<ContextConfig> {
-        Ok(on!(&self.live()?.device_context, device => device.config()))
+        Ok(self.live()?.device_context.config())
     }
 
     /// The context's own node number. Invalid: not set.
     pub fn self_node(&self) -> PmResult<u32> {
-        on!(&self.live()?.device_context, device => device.self_node())
+        self.live()?.device_context.self_node()
     }
 
     /// The longest message to `node`. Invalid: no such node, or none associated with it.
     pub fn mtu(&self, node: u32) -> PmResult<usize> {
-        on!(&self.live()?.device_context, device => device.mtu(node))
+        self.live()?.device_context.mtu(node)
     }
 
     /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link failed.
     pub fn is_send_done(&self) -> PmResult<()> {
-        on!(&self.live()?.device_context, device => device.is_send_done())
+        let context = &self.live()?.device_context;
+        on_device!(active context, device => device.is_send_done(), else Ok(()))
     }
 
     /// The lengths of the queues.
     pub fn queue_status(&self) -> PmResult<QueueStatus> {
         let inner = self.live()?;
         let receive_locked = inner.locks().receive.is_held_by(inner.id);
-        Ok(on!(&inner.device_context, device => device.queue_status(receive_locked)))
+        Ok(on_device!(opened &inner.device_context,
+            device => device.queue_status(receive_locked), else QueueStatus::default()))
     }
 
     /// Receives a control message and returns its source. `len` is set to its length. NoSpace: the
     /// buffer is too small; `len` is set and the message stays. NoBuffers: there is no message.
     pub fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
-        on!(&self.live()?.device_context, device => device.control_receive(buffer, len))
+        let context = &self.live()?.device_context;
+        on_device!(opened context, device => device.control_receive(buffer, len))
     }
 
     /// The number of descriptors that `get_fds` returns.
@@ -293,18 +299,19 @@ impl Context {
     pub fn get_fds(&self, fds: &mut [RawFd]) -> PmResult<usize> {
         let inner = self.live()?;
         let first = fds.first_mut().ok_or(Error::NoSpace)?;
-        *first = on!(&inner.device_context, device => device.fd())?;
+        *first = on_device!(opened &inner.device_context, device => device.fd())?;
         Ok(1)
     }
 
     /// Prepares `select`. After this call, `receive` must be called until it finds no message.
     pub fn before_select(&self) -> PmResult<()> {
-        on!(&self.live()?.device_context, device => device.before_select())
+        on_device!(opened &self.live()?.device_context, device => device.before_select())
     }
 
     /// To be called after `select`.
     pub fn after_select(&self) -> PmResult<()> {
-        on!(&self.live()?.device_context, device => device.after_select());
+        let context = &self.live()?.device_context;
+        on_device!(active context, device => device.after_select(), else ());
         Ok(())
     }
 
@@ -320,7 +327,7 @@ impl Context {
         if !locks.receive.is_held_by(inner.id) {
             inner.lock_receive().inspect_err(|_| locks.send.release())?;
         }
-        on!(&inner.device_context, device => device.reset());
+        on_device!(opened &inner.device_context, device => device.reset(), else ());
         locks.release_both();
         Ok(())
     }
@@ -335,12 +342,12 @@ impl Context {
         writeln!(
             text,
             "{} context {}: send lock {}, receive lock {}",
-            inner.device_context.kind(),
+            inner.device_context.config().kind,
             inner.id,
             lock_state(!locks.send.is_free()),
             lock_state(!locks.receive.is_free()),
         )
-        .and_then(|()| on!(&inner.device_context, device => device.dump(&mut text)))
+        .and_then(|()| inner.device_context.dump(&mut text))
         .and_then(|()| out.write_all(&text))
         .map_err(|_| Error::Io)
     }

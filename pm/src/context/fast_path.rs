@@ -10,7 +10,6 @@
 use super::LiveContext;
 use crate::device::composite::{Composite, HotPoll};
 use crate::device::shmem::{Source, Target};
-use crate::device::{DeviceContext, Transport};
 use crate::idle;
 use crate::rma::{AddrHandle, Direction, WORD};
 use crate::threads::is_only_app_thread;
@@ -30,10 +29,7 @@ pub enum FastReceive {
 impl LiveContext {
     #[inline(always)]
     fn composite(&self) -> Option<&Composite> {
-        match &self.device_context {
-            DeviceContext::Composite(composite) => Some(composite),
-            DeviceContext::Shmem(_) | DeviceContext::Ethernet(_) | DeviceContext::Verbs(_) => None,
-        }
+        self.device_context.composite()
     }
 
     /// As `get_send_buffer`. None: nothing has happened, and the caller has to call that.

@@ -29,10 +29,7 @@ impl LiveContext {
         member: &LiveContext,
         pairs: &[(u32, u32)],
     ) -> PmResult<()> {
-        if !member.device_context.capabilities().can_be_member {
-            return Err(Error::Invalid);
-        }
-        let endpoint = member.device_context.member().map_err(|_| Error::Invalid)?;
+        let endpoint = member.device_context.endpoint().map_err(|_| Error::Invalid)?;
         composite.check_pairs(endpoint, pairs)?;
         // SYNC: composite
         match member.composite.compare_exchange(0, self.id, Ordering::AcqRel, Ordering::Acquire) {
@@ -72,7 +69,7 @@ impl Context {
     /// Adds `(node, member node)` pairs, all or nothing; errors as `add_node`.
     pub fn associate_nodes(&self, member: &Context, pairs: &[(u32, u32)]) -> PmResult<()> {
         let inner = self.live()?;
-        let composite = inner.device_context.composite()?;
+        let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
         let context = member.reference()?;
         let locks = inner.lock_both()?;
         let added = inner.add_member(composite, &context, member.live()?, pairs);
@@ -84,7 +81,7 @@ impl Context {
     /// Busy: a buffer is held.
     pub fn remove_node(&self, node: u32) -> PmResult<()> {
         let inner = self.live()?;
-        let composite = inner.device_context.composite()?;
+        let composite = inner.device_context.composite().ok_or(Error::NoSys)?;
         let locks = inner.lock_both()?;
         if let Some(member_index) = composite.only_member_to(node) {
             inner.unlock_all_regions(1 << member_index);
@@ -100,6 +97,6 @@ impl Context {
     /// The member that reaches `node`, and the node's number in that member. Invalid: as
     /// `remove_node`.
     pub fn extract_node(&self, node: u32) -> PmResult<(ContextRef, u32)> {
-        self.live()?.device_context.composite()?.member_of(node)
+        self.live()?.device_context.composite().ok_or(Error::NoSys)?.member_of(node)
     }
 }

@@ -4,7 +4,8 @@
 
 use super::{Context, ContextKind, LiveContext, MAGIC_CLOSED};
 use crate::device::{
-    DeviceContext, DeviceKind, DeviceState, Transport, composite, ethernet, on, shmem, verbs,
+    DeviceContext, DeviceKind, DeviceState, StateInterface, composite, ethernet, on_device, shmem,
+    verbs,
 };
 use crate::error::{Error, PmResult};
 use crate::lock::HANDED_OVER;
@@ -27,6 +28,16 @@ impl DeviceContext {
             DeviceKind::Composite(options) => {
                 composite::Composite::new(number, options.nodes).map(DeviceContext::Composite)
             }
+        }
+    }
+
+    /// Both locks. Invalid: not bound.
+    fn unbind(&self, owner: &DeviceState) -> PmResult<()> {
+        match self {
+            DeviceContext::Shmem(shmem) => shmem.unbind(owner),
+            DeviceContext::Ethernet(ethernet) => ethernet.unbind(),
+            DeviceContext::Verbs(verbs) => verbs.unbind(),
+            DeviceContext::Composite(composite) => composite.unbind(),
         }
     }
 }
@@ -55,12 +66,7 @@ impl LiveContext {
             DeviceContext::Verbs(verbs) => verbs.close(),
         }
         if let ContextKind::Opened(owner, number) = &self.origin {
-            let _ = match &self.device_context {
-                DeviceContext::Shmem(shmem) => shmem.unbind(owner),
-                DeviceContext::Ethernet(ethernet) => ethernet.unbind(),
-                DeviceContext::Verbs(verbs) => verbs.unbind(),
-                DeviceContext::Composite(_) => Ok(()),
-            };
+            let _ = self.device_context.unbind(owner);
             owner.release_context(*number);
         }
     }
@@ -146,12 +152,7 @@ impl Context {
         if !inner.is_handed_over() {
             inner.lock_both()?;
         }
-        let unbound = match &inner.device_context {
-            DeviceContext::Shmem(shmem) => shmem.unbind(owner),
-            DeviceContext::Ethernet(ethernet) => ethernet.unbind(),
-            DeviceContext::Verbs(verbs) => verbs.unbind(),
-            DeviceContext::Composite(composite) => composite.unbind(),
-        };
+        let unbound = inner.device_context.unbind(owner);
         inner.self_locks.release_both();
         unbound
     }
@@ -168,7 +169,7 @@ impl Context {
     pub fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;
-        on!(&inner.device_context, device => device.control_send(node, message))
+        inner.device_context.control_send(node, message)
     }
 
     /// The number of bytes that `save` needs now.
@@ -190,7 +191,10 @@ impl Context {
         let mut saved = Vec::new();
         // The process that has a handed-over context must be stopped; else the copy is useless.
         let locks = if inner.is_handed_over() { None } else { Some(inner.lock_both()?) };
-        let result = on!(&inner.device_context, device => device.save(&mut saved));
+        let result = on_device!(opened &inner.device_context, device => {
+            device.save(&mut saved);
+            Ok(())
+        });
         if let Some(locks) = locks {
             locks.release_both();
         }
@@ -203,7 +207,7 @@ impl Context {
         let inner = self.live()?;
         inner.owner()?;
         let locks = inner.lock_both()?;
-        let result = on!(&inner.device_context, device => device.restore(saved));
+        let result = on_device!(opened &inner.device_context, device => device.restore(saved));
         locks.release_both();
         result
     }

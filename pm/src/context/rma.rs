@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Context, LiveContext};
-use crate::device::{DeviceContext, Transport, on};
+use crate::device::{RmaInterface, on_device};
 use crate::error::{Error, PmResult};
 use crate::idle;
 use crate::rma::{self, AddrHandle, Direction, Region, RegionId, RmaOperation};
@@ -36,7 +36,7 @@ impl LiveContext {
 
     /// NoSys: the device has none of these options. Busy: the context was handed over.
     fn check_options(&self, options: u64) -> PmResult<()> {
-        if on!(&self.device_context, device => device.options()) & options == 0 {
+        if self.device_context.options() & options == 0 {
             return Err(Error::NoSys);
         }
         if self.is_handed_over() { Err(Error::Busy) } else { Ok(()) }
@@ -58,9 +58,7 @@ impl LiveContext {
         let mut published = 0u32;
         for member_index in member_indices(member_mask) {
             if region_lock.counts[member_index] == 0
-                && let Err(error) = on!(&self.device_context, device => {
-                    device.publish_region(member_index, &region)
-                })
+                && let Err(error) = self.device_context.publish_region(member_index, &region)
             {
                 member_indices(published)
                     .for_each(|member_index| region_lock.counts[member_index] -= 1);
@@ -99,7 +97,7 @@ impl LiveContext {
         for member_index in member_indices(member_mask)
             .filter(|&member_index| region_lock.counts[member_index] == 0)
         {
-            on!(&self.device_context, device => device.withdraw_region(member_index, region_id));
+            self.device_context.withdraw_region(member_index, region_id);
         }
         if region_lock.counts.iter().all(|&count| count == 0) {
             if region_lock.is_pm_allocated {
@@ -144,7 +142,7 @@ impl LiveContext {
         idle::before_send();
         let is_send_locked = !self.locks().send.is_free();
         let operation = RmaOperation { is_send_locked, direction, remote, local, len };
-        on!(&self.device_context, device => device.start_rma(node, &operation))
+        on_device!(opened &self.device_context, device => device.start_rma(node, &operation))
     }
 }
 
@@ -165,7 +163,7 @@ impl Context {
         {
             return Err(Error::Invalid);
         }
-        let member_mask = on!(&inner.device_context, device => device.paths(node))?;
+        let member_mask = inner.device_context.paths(node)?;
         inner.lock_region(member_mask, addr, len)
     }
 
@@ -177,7 +175,7 @@ impl Context {
         if len == 0 {
             return Err(Error::Invalid);
         }
-        let member_mask = on!(&inner.device_context, device => device.paths(node))?;
+        let member_mask = inner.device_context.paths(node)?;
         inner.unlock_region(member_mask, addr, len)
     }
 
@@ -216,14 +214,16 @@ impl Context {
     pub fn is_write_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Write.option())?;
-        on!(&inner.device_context, device => device.is_remote_done(Direction::Write))
+        let context = &inner.device_context;
+        on_device!(opened context, device => device.is_remote_done(Direction::Write))
     }
 
     /// Whether all reads are complete (`pmIsReadDone`). Errors as `is_write_done`.
     pub fn is_read_done(&self) -> PmResult<()> {
         let inner = self.live()?;
         inner.check_options(Direction::Read.option())?;
-        on!(&inner.device_context, device => device.is_remote_done(Direction::Read))
+        let context = &inner.device_context;
+        on_device!(opened context, device => device.is_remote_done(Direction::Read))
     }
 
     /// Allocates at least `len` bytes of zeroes, aligned to a page (`pmAlloc`, which is not in the
@@ -235,8 +235,8 @@ impl Context {
         if inner.is_handed_over() {
             return Err(Error::Busy);
         }
-        let arena = on!(&inner.device_context, device => device.arena());
-        rma::allocate(arena.as_ref(), len).map(|addr| addr as *mut u8)
+        let arena = on_device!(active &inner.device_context, device => device.arena(), else None);
+        rma::allocate(arena, len).map(|addr| addr as *mut u8)
     }
 
     /// Frees memory (`pmFree`). Invalid: `addr` was not returned by `allocate_memory`. Busy: it is

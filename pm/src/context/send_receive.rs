@@ -6,7 +6,9 @@
 
 use super::fast_path::FastReceive;
 use super::{Context, LiveContext};
-use crate::device::{DeviceContext, Transport, on};
+use crate::device::{
+    Endpoint, ReadySource, ReceiveInterface, SelectInterface, SendInterface, on_device,
+};
 use crate::error::{Error, PmResult};
 use crate::idle;
 use crate::sync::SingleWriterU64;
@@ -51,7 +53,7 @@ impl LiveContext {
     #[inline(always)]
     pub fn get_send_buffer(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         let locks = self.lock_send()?;
-        match on!(&self.device_context, device => device.reserve(node, len)) {
+        match on_device!(opened &self.device_context, device => device.reserve(node, len)) {
             Ok(buffer) => {
                 self.poll_backoff.on_reserved();
                 Ok(buffer)
@@ -67,7 +69,9 @@ impl LiveContext {
     /// Invalid also if `nodes` is empty or names a node twice.
     pub fn get_multicast_buffer(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
         let locks = self.lock_send()?;
-        on!(&self.device_context, device => device.reserve_multicast(nodes, len)).map_err(|error| {
+        let context = &self.device_context;
+        let reserved = on_device!(opened context, device => device.reserve_multicast(nodes, len));
+        reserved.map_err(|error| {
             locks.send.release();
             self.on_reserve_failed(error)
         })
@@ -78,7 +82,7 @@ impl LiveContext {
         if !self.locks().send.is_held_by(self.id) {
             return Err(Error::Io);
         }
-        on!(&self.device_context, device => device.truncate(len))
+        on_device!(opened &self.device_context, device => device.truncate(len))
     }
 
     /// Sends the reserved message. Io: none is reserved.
@@ -89,7 +93,7 @@ impl LiveContext {
             return Err(Error::Io);
         }
         idle::before_send();
-        on!(&self.device_context, device => device.publish());
+        on_device!(active &self.device_context, device => device.publish(), else ());
         locks.send.release();
         Ok(())
     }
@@ -98,15 +102,17 @@ impl LiveContext {
     /// locked, until release. NoBuffers: no message. Busy: the lock is held. Io: a source has
     /// corrupted its ring; this is reported once, and that source is never read again.
     #[inline(always)]
+    #[expect(clippy::useless_conversion)] // An endpoint finds a number, a composite a ReadySource.
     pub fn receive(&self) -> PmResult<(*mut u8, usize)> {
         if let Some(message) = self.receive_direct() {
             return Ok(message);
         }
-        let Some(found) = on!(&self.device_context, device => device.find()) else {
-            return self.on_empty_poll();
-        };
+        let found = on_device!(opened &self.device_context, device => {
+            device.find().map(ReadySource::from)
+        }, else None);
+        let Some(found) = found else { return self.on_empty_poll() };
         let locks = self.lock_receive()?;
-        match on!(&self.device_context, device => device.take(found)) {
+        match self.take(found) {
             Ok(message) => {
                 self.poll_backoff.on_message();
                 Ok(message)
@@ -118,6 +124,13 @@ impl LiveContext {
         }
     }
 
+    /// Takes the message that was found, under the receive lock.
+    #[inline(always)]
+    #[expect(clippy::useless_conversion)] // As in `receive`.
+    fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
+        on_device!(opened &self.device_context, device => device.take(found.into()))
+    }
+
     /// Releases the received message's memory. Io: none was received.
     #[inline(always)]
     pub fn release_receive_buffer(&self) -> PmResult<()> {
@@ -125,7 +138,7 @@ impl LiveContext {
         if !locks.receive.is_held_by(self.id) {
             return Err(Error::Io);
         }
-        on!(&self.device_context, device => device.release());
+        on_device!(active &self.device_context, device => device.release(), else ());
         locks.receive.release();
         Ok(())
     }
@@ -137,10 +150,10 @@ impl LiveContext {
             return Err(Error::Busy);
         }
         self.fetch_ahead();
-        let is_selecting = on!(&self.device_context, device => {
+        let is_selecting = on_device!(active &self.device_context, device => {
             device.count_empty_poll();
             device.is_selecting()
-        });
+        }, else false);
         if is_selecting {
             return self.rescan_before_sleep();
         }
@@ -154,13 +167,16 @@ impl LiveContext {
 
     /// Checks all sources. The receiver is selecting, so a caller that gets NoBuffers may sleep.
     #[cold]
+    #[expect(clippy::useless_conversion)] // As in `receive`.
     fn rescan_before_sleep(&self) -> PmResult<(*mut u8, usize)> {
         for _ in 0..MAX_RESCANS {
-            let Some(found) = on!(&self.device_context, device => device.rearm_and_rescan()) else {
-                return Err(Error::NoBuffers);
-            };
+            let context = &self.device_context;
+            let found = on_device!(opened context, device => {
+                device.rearm_and_rescan().map(ReadySource::from)
+            }, else None);
+            let Some(found) = found else { return Err(Error::NoBuffers) };
             let locks = self.lock_receive()?;
-            match on!(&self.device_context, device => device.take(found)) {
+            match self.take(found) {
                 Ok(message) => return Ok(message),
                 Err(error) => {
                     locks.receive.release();
@@ -225,7 +241,8 @@ impl LiveContext {
     /// Yields the processor, unless these polls make progress on remote memory: another process
     /// would keep the processor for a whole slice of the kernel.
     fn yield_cpu(&self) {
-        if on!(&self.device_context, device => device.take_rma_activity()) {
+        let context = &self.device_context;
+        if on_device!(active context, device => device.take_rma_activity(), else false) {
             self.poll_backoff.on_message();
         } else {
             std::thread::yield_now();
@@ -233,7 +250,7 @@ impl LiveContext {
     }
 
     fn is_oversubscribed(&self) -> bool {
-        on!(&self.device_context, device => device.is_oversubscribed())
+        on_device!(active &self.device_context, device => device.is_oversubscribed(), else false)
     }
 }
 

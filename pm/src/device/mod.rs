@@ -3,7 +3,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `mod.rs` | the context's part of the device, and its [`Transport`] |
+//! | `mod.rs` | the context's part of the device, and its [`Endpoint`] |
 //! | `config.rs` | options of `open`, and what `config` answers |
 //! | `open.rs` | opening, binding, attaching and closing contexts |
 //! | `send.rs` | reserve, publish, multicast |
@@ -13,16 +13,21 @@
 //! | `rma.rs` | remote memory access, if the device has it |
 //! | `state.rs` | queue status, reset, save, restore, dump |
 //!
+//! The functions of the files from `send.rs` on are the device's interface, which `endpoint.rs`
+//! declares. An operation has the same name in every device and in the composite, which calls it on
+//! its members. To add one, declare it there, write it for each endpoint, and, if contexts call it,
+//! for the composite.
+//!
 //! A worked example: one message through a composite. The context's send buffer call takes the send
 //! lock and calls `Composite::reserve`. This looks up the node's route, remembers the member, and
-//! calls `Member::reserve`, which is `ShmemEndpoint::reserve`. That function looks up the node's
-//! ring and returns a pointer into it, and the user writes there. The send call goes through
-//! `publish` in the same way and stores the slot's header.
+//! calls `reserve` on the member's endpoint, which is `ShmemEndpoint::reserve`. That function looks
+//! up the node's ring and returns a pointer into it, and the user writes there. The send call goes
+//! through `publish` in the same way and stores the slot's header.
 //!
-//! The receiver calls `Transport::find` without a lock until it returns a source that may have a
-//! message. Then it takes the receive lock and calls `Transport::take`, which checks again and
-//! returns the payload's address. Releasing the receive buffer calls `Transport::release`. Dispatch
-//! is by enum, so all of it is one function after inlining.
+//! The receiver calls `find` without a lock until it returns a source that may have a message. Then
+//! it takes the receive lock and calls `take`, which checks again and returns the payload's
+//! address. Releasing the receive buffer calls `release`. Dispatch is by enum, so all of it is one
+//! function after inlining.
 
 pub(crate) mod composite;
 #[doc(hidden)]
@@ -31,137 +36,64 @@ pub(crate) mod net_common;
 pub(crate) mod shmem;
 pub(crate) mod verbs;
 
+mod endpoint;
+mod endpoint_holder;
 pub(crate) mod fd_passing;
 mod open;
 pub use open::{DEVICE_TYPES, Device, type_list};
 pub(crate) use open::{DeviceKind, DeviceState, refuse_kind};
 
-use crate::config::QueueStatus;
+use crate::config::ContextConfig;
 use crate::error::{Error, PmResult};
-use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
-use composite::{Composite, Member};
+use crate::rma::{Region, RegionId};
+use composite::Composite;
+pub(crate) use endpoint::{
+    ControlInterface, Endpoint, EndpointRef, ReceiveInterface, RmaInterface, SelectInterface,
+    SendInterface, StateInterface, on, shorten,
+};
+pub(crate) use endpoint_holder::EndpointHolder;
 use ethernet::Ethernet;
-use net_common::NetworkContext;
+use net_common::{NetworkContext, NetworkDevice};
 use shmem::Shmem;
 use std::io::Write;
-use std::os::fd::{OwnedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use verbs::Verbs;
 
-/// What a device can do. Every other call returns NoSys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Capabilities {
-    /// Nodes are added and removed; otherwise they follow from the channel.
-    pub(crate) has_routes: bool,
-    /// It can be a member of a composite, be bound to a channel and be attached.
-    pub(crate) can_be_member: bool,
-}
-
 /// Where a message waits: the member of a composite (otherwise 0) and the source in that member.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ReadySource {
-    pub(crate) member: u32,
-    pub(crate) source: u32,
+/// One word, so that it is returned in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadySource(u64);
+
+impl ReadySource {
+    #[inline(always)]
+    pub(crate) fn new(member_index: u64, source: u32) -> ReadySource {
+        ReadySource(member_index << 32 | u64::from(source))
+    }
+
+    #[inline(always)]
+    pub(crate) fn member(self) -> u64 {
+        self.0 >> 32
+    }
+
+    #[inline(always)]
+    pub(crate) fn source(self) -> u32 {
+        self.0 as u32
+    }
 }
 
-/// The calls of a context into its device. The context has checked that it is open, and holds the
-/// lock that the comment names.
-pub(crate) trait Transport {
-    /// The type's name.
-    const KIND: &'static str;
-    /// What it can do.
-    const CAPABILITIES: Capabilities;
-
-    /// This context's own node, if it is set.
-    fn self_node(&self) -> PmResult<u32>;
-    /// The longest message to `node`.
-    fn mtu(&self, node: u32) -> PmResult<usize>;
-
-    /// Send lock. Reserves `len` bytes towards `node` until `publish`.
-    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8>;
-    /// Send lock. Reserves room towards all of `nodes`, or towards none.
-    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8>;
-    /// Send lock, after a reservation. Invalid: 0 or longer.
-    fn truncate(&self, len: usize) -> PmResult<()>;
-    /// Send lock, after a reservation. Cannot fail.
-    fn publish(&self);
-
-    /// No lock. Where a message may wait: `take` checks it.
-    fn find(&self) -> Option<ReadySource>;
-    /// Receive lock. NoBuffers: no message waits after all. Io: that source is corrupt.
-    fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)>;
-    /// Receive lock, after `take`.
-    fn release(&self);
-    /// No lock. Counts a poll that found no message.
-    fn count_empty_poll(&self);
-    /// No lock. Whether this host has more processes than processors.
-    fn is_oversubscribed(&self) -> bool;
-    /// No lock. Whether polls that found no message have moved bytes of remote memory since the
-    /// last call.
-    fn take_rma_activity(&self) -> bool {
-        false
+/// What an endpoint finds.
+impl From<u32> for ReadySource {
+    #[inline(always)]
+    fn from(source: u32) -> ReadySource {
+        ReadySource::new(0, source)
     }
+}
 
-    /// Takes its own try-lock.
-    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()>;
-    /// Takes its own try-lock.
-    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32>;
-
-    /// Returns the descriptor to select on.
-    fn fd(&self) -> PmResult<RawFd>;
-    /// Arms the doorbell that wakes a sleeping receiver.
-    fn before_select(&self) -> PmResult<()>;
-    /// Disarms the doorbell.
-    fn after_select(&self);
-    /// Whether the doorbell is armed.
-    fn is_selecting(&self) -> bool;
-    /// No lock, armed, and `find` found no message: drains the doorbell, arms it again, and polls
-    /// all sources.
-    fn rearm_and_rescan(&self) -> Option<ReadySource>;
-
-    /// Io: a link is broken.
-    fn is_send_done(&self) -> PmResult<()>;
-    /// `has_held_message`: a message was taken and not released.
-    fn queue_status(&self, has_held_message: bool) -> QueueStatus;
-    /// Both locks. Drops all queued messages.
-    fn reset(&self);
-    /// Both locks, and no message is held.
-    fn save(&self, out: &mut Vec<u8>) -> PmResult<()>;
-    /// Both locks, and no message is held.
-    fn restore(&self, saved: &[u8]) -> PmResult<()>;
-    /// Prints the state for people.
-    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
-
-    // Remote memory access (manual 3.6). No locks: any thread may call these at any time. The
-    // context has checked `options`; a device without remote memory access keeps these defaults.
-
-    /// Option bits.
-    fn options(&self) -> u64 {
-        0
-    }
-    /// The paths that lead to `node`, one bit for each; None: all paths. A composite's paths are
-    /// its members; any other device has one path. Invalid: no such node, or this node itself.
-    fn paths(&self, _node: Option<u32>) -> PmResult<u32> {
-        Err(Error::NoSys)
-    }
-    /// A region was locked for `path`: peers may access it from now on. NoSpace.
-    fn publish_region(&self, _path: usize, _region: &Region) -> PmResult<()> {
-        Err(Error::NoSys)
-    }
-    /// The region was unlocked.
-    fn withdraw_region(&self, _path: usize, _number: RegionId) {}
-    /// Completes or starts an operation. Invalid: node, handle or length. NoBuffers: too many
-    /// operations are in flight. `is_remote_done` reports later failures.
-    fn start_rma(&self, _node: u32, _operation: &RmaOperation) -> PmResult<()> {
-        Err(Error::NoSys)
-    }
-    /// Busy: operations of this direction are in flight. Io, once: some have failed.
-    fn is_remote_done(&self, _direction: Direction) -> PmResult<()> {
-        Err(Error::NoSys)
-    }
-    /// Memory that peers access without a system call.
-    fn arena(&self) -> Option<Arc<Arena>> {
-        None
+/// What an endpoint takes.
+impl From<ReadySource> for u32 {
+    #[inline(always)]
+    fn from(found: ReadySource) -> u32 {
+        found.source()
     }
 }
 
@@ -175,53 +107,149 @@ pub(crate) enum DeviceContext {
     Composite(Composite),
 }
 
-/// One line per function: the same call on any device.
-macro_rules! on {
-    ($body:expr, $device:ident => $call:expr) => {
-        match $body {
-            DeviceContext::Shmem($device) => $call,
-            DeviceContext::Ethernet($device) => $call,
-            DeviceContext::Verbs($device) => $call,
-            DeviceContext::Composite($device) => $call,
+/// The same call on any context: on its composite, or on its endpoint in force. `opened`: a network
+/// opens it at the first call; without one the result is the error, or the value after `else`.
+/// `active`: it is not opened. This is one dispatch: by way of [`EndpointRef`] it would be two.
+macro_rules! on_device {
+    (opened $context:expr, $device:ident => $call:expr) => {
+        $crate::device::on_device!(@endpoint, $context, $device => $call, error => Err(error))
+    };
+    (opened $context:expr, $device:ident => $call:expr, else $none:expr) => {
+        $crate::device::on_device!(@endpoint, $context, $device => $call, _error => $none)
+    };
+    (active $context:expr, $device:ident => $call:expr, else $none:expr) => {
+        $crate::device::on_device!(@active_endpoint, $context, $device => $call, _error => $none)
+    };
+    (@$endpoint:ident, $context:expr, $device:ident => $call:expr, $error:ident => $none:expr) => {
+        match $context {
+            $crate::device::DeviceContext::Shmem(context) => match context.endpoint() {
+                Ok($device) => $call,
+                Err($error) => $none,
+            },
+            $crate::device::DeviceContext::Ethernet(context) => match context.$endpoint() {
+                Ok($device) => $call,
+                Err($error) => $none,
+            },
+            $crate::device::DeviceContext::Verbs(context) => match context.$endpoint() {
+                Ok($device) => $call,
+                Err($error) => $none,
+            },
+            $crate::device::DeviceContext::Composite($device) => $call,
         }
     };
 }
-pub(crate) use on;
+pub(crate) use on_device;
 
 impl DeviceContext {
-    pub(crate) fn kind(&self) -> &'static str {
+    /// The endpoint in force. A network opens it at the first call. Invalid: not bound. Busy: given
+    /// to another process. NoSys: a composite.
+    #[inline(always)]
+    pub(crate) fn endpoint(&self) -> PmResult<EndpointRef<'_>> {
         match self {
-            DeviceContext::Shmem(_) => Shmem::KIND,
-            DeviceContext::Ethernet(_) => <NetworkContext<Ethernet>>::KIND,
-            DeviceContext::Verbs(_) => <NetworkContext<Verbs>>::KIND,
-            DeviceContext::Composite(_) => Composite::KIND,
-        }
-    }
-
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        match self {
-            DeviceContext::Shmem(_) => Shmem::CAPABILITIES,
-            DeviceContext::Ethernet(_) => <NetworkContext<Ethernet>>::CAPABILITIES,
-            DeviceContext::Verbs(_) => <NetworkContext<Verbs>>::CAPABILITIES,
-            DeviceContext::Composite(_) => Composite::CAPABILITIES,
-        }
-    }
-
-    /// NoSys: not a composite.
-    pub(crate) fn composite(&self) -> PmResult<&Composite> {
-        match self {
-            DeviceContext::Composite(composite) if self.capabilities().has_routes => Ok(composite),
-            _ => Err(Error::NoSys),
-        }
-    }
-
-    /// The endpoint that a composite uses. Invalid: not bound. NoSys: it cannot be a member.
-    pub(crate) fn member(&self) -> PmResult<Member<'_>> {
-        match self {
-            DeviceContext::Shmem(shmem) => shmem.endpoint().map(Member::Shmem),
-            DeviceContext::Ethernet(ethernet) => ethernet.endpoint().map(Member::Ethernet),
-            DeviceContext::Verbs(verbs) => verbs.endpoint().map(Member::Verbs),
+            DeviceContext::Shmem(shmem) => shmem.endpoint().map(EndpointRef::Shmem),
+            DeviceContext::Ethernet(ethernet) => ethernet.endpoint().map(EndpointRef::Ethernet),
+            DeviceContext::Verbs(verbs) => verbs.endpoint().map(EndpointRef::Verbs),
             DeviceContext::Composite(_) => Err(Error::NoSys),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn composite(&self) -> Option<&Composite> {
+        match self {
+            DeviceContext::Composite(composite) => Some(composite),
+            DeviceContext::Shmem(_) | DeviceContext::Ethernet(_) | DeviceContext::Verbs(_) => None,
+        }
+    }
+
+    pub(crate) fn config(&self) -> ContextConfig {
+        match self {
+            DeviceContext::Shmem(shmem) => shmem.config(),
+            DeviceContext::Ethernet(ethernet) => ethernet.config(),
+            DeviceContext::Verbs(verbs) => verbs.config(),
+            DeviceContext::Composite(composite) => composite.config(),
+        }
+    }
+
+    /// This context's own node, if it is set.
+    pub(crate) fn self_node(&self) -> PmResult<u32> {
+        match self {
+            DeviceContext::Shmem(shmem) => shmem.endpoint().map(Endpoint::self_node),
+            DeviceContext::Ethernet(ethernet) => ethernet.self_node(),
+            DeviceContext::Verbs(verbs) => verbs.self_node(),
+            DeviceContext::Composite(composite) => composite.self_node(),
+        }
+    }
+
+    /// The longest message to `node`.
+    pub(crate) fn mtu(&self, node: u32) -> PmResult<usize> {
+        match self {
+            DeviceContext::Shmem(shmem) => shmem.mtu(node),
+            _ => on_device!(opened self, device => device.mtu(node)),
+        }
+    }
+
+    /// Sends a control message for the owner.
+    pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
+        match self {
+            DeviceContext::Shmem(shmem) => shmem.endpoint()?.control_send(node, message),
+            DeviceContext::Ethernet(ethernet) => ethernet.control_send(node, message),
+            DeviceContext::Verbs(verbs) => verbs.control_send(node, message),
+            DeviceContext::Composite(composite) => composite.control_send(node, message),
+        }
+    }
+
+    /// Prints the state for people.
+    pub(crate) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let state = if let DeviceContext::Shmem(_) = self { "bound" } else { "in use here" };
+        on_device!(active self, device => device.dump(out), else writeln!(out, "  not {state}"))
+    }
+
+    /// Option bits. The endpoint need not be open.
+    #[inline]
+    pub(crate) fn options(&self) -> u64 {
+        match self {
+            DeviceContext::Shmem(_) => shmem::OPTIONS,
+            DeviceContext::Ethernet(_) => Ethernet::OPTIONS,
+            DeviceContext::Verbs(_) => Verbs::OPTIONS,
+            DeviceContext::Composite(composite) => composite.options(),
+        }
+    }
+
+    /// For remote memory: the paths that lead to `node`, one bit for each; None: all paths. A
+    /// composite's paths are its members; any other device has one path. Invalid: no such node, or
+    /// this node itself.
+    pub(crate) fn paths(&self, node: Option<u32>) -> PmResult<u32> {
+        if let DeviceContext::Composite(composite) = self {
+            return composite.paths(node);
+        }
+        let endpoint = self.endpoint()?;
+        node.map_or(Ok(()), |node| on!(endpoint, endpoint => endpoint.check_peer(node)))?;
+        Ok(1)
+    }
+
+    /// The endpoint of a path, if it is in use. Invalid: it is not, or there is no such member.
+    fn path(&self, path: usize) -> PmResult<EndpointRef<'_>> {
+        match self {
+            DeviceContext::Shmem(shmem) => shmem.endpoint().map(EndpointRef::Shmem),
+            DeviceContext::Ethernet(context) => {
+                context.active_endpoint().map(EndpointRef::Ethernet)
+            }
+            DeviceContext::Verbs(context) => context.active_endpoint().map(EndpointRef::Verbs),
+            DeviceContext::Composite(composite) => {
+                composite.member(path as u64).ok_or(Error::Invalid)
+            }
+        }
+    }
+
+    /// A region was locked for a path that `paths` returned.
+    pub(crate) fn publish_region(&self, path: usize, region: &Region) -> PmResult<()> {
+        on!(self.path(path)?, endpoint => endpoint.publish_region(region))
+    }
+
+    /// The region was unlocked.
+    pub(crate) fn withdraw_region(&self, path: usize, number: RegionId) {
+        if let Ok(endpoint) = self.path(path) {
+            on!(endpoint, endpoint => endpoint.withdraw_region(number));
         }
     }
 

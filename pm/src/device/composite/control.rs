@@ -4,13 +4,19 @@
 
 use super::Composite;
 use super::open::Route;
+use crate::device::{ControlInterface, on};
 use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 
 impl Composite {
-    pub(super) fn control_from_members(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
+    pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
+        let (_, member, member_node) = self.route(node)?;
+        on!(member, e => e.control_send(member_node, message))
+    }
+
+    pub(crate) fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         for (member_index, member) in self.members() {
-            match member.control_receive(buffer, len) {
+            match on!(member, e => e.control_receive(buffer, len)) {
                 Err(Error::NoBuffers) => {}
                 Ok(source) => return self.node_of(member_index, source).ok_or(Error::Io),
                 Err(error) => return Err(error),

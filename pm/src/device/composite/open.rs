@@ -5,8 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Composite, Member, NO_NODE};
+use super::{Composite, NO_NODE};
 use crate::context::ContextRef;
+use crate::device::{Endpoint, EndpointRef, on};
 use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use std::ptr::{self, null_mut};
@@ -61,7 +62,7 @@ impl Composite {
 
     /// The member that reaches `node`, and the node's number there.
     #[inline(always)]
-    pub(super) fn route(&self, node: u32) -> PmResult<(u64, Member<'_>, u32)> {
+    pub(super) fn route(&self, node: u32) -> PmResult<(u64, EndpointRef<'_>, u32)> {
         let bits = self.routes.get(node as usize).ok_or(Error::Invalid)?;
         let entry = Route::from_bits(bits.load(Ordering::Relaxed)).ok_or(Error::Invalid)?;
         let endpoint = self.member(entry.member()).ok_or(Error::Invalid)?;
@@ -91,14 +92,18 @@ impl Composite {
 
     /// Both locks. Whether `pairs` can be added. Invalid: bad node numbers. Busy: a node already
     /// has a route.
-    pub(crate) fn check_pairs(&self, member: Member<'_>, pairs: &[(u32, u32)]) -> PmResult<()> {
+    pub(crate) fn check_pairs(
+        &self,
+        member: EndpointRef<'_>,
+        pairs: &[(u32, u32)],
+    ) -> PmResult<()> {
         if pairs.is_empty() {
             return Err(Error::Invalid);
         }
-        let nodes = member.nodes();
+        let (nodes, own_node) = on!(member, e => (e.nodes(), e.self_node()));
         for (i, &(node, member_node)) in pairs.iter().enumerate() {
             let bits = self.routes.get(node as usize).ok_or(Error::Invalid)?;
-            let is_second_self_node = member_node == member.self_node()
+            let is_second_self_node = member_node == own_node
                 && !matches!(self.self_node.get(), NO_NODE)
                 && self.self_node.get() != u64::from(node);
             if member_node as usize >= nodes
@@ -118,7 +123,7 @@ impl Composite {
     pub(crate) fn add(
         &self,
         context: &ContextRef,
-        endpoint: Member<'_>,
+        endpoint: EndpointRef<'_>,
         pairs: &[(u32, u32)],
     ) -> PmResult<()> {
         let mut member_list = self.lock_member_list();
@@ -141,14 +146,16 @@ impl Composite {
                 member_list.members.len() - 1
             }
         };
+        let own_node = on!(endpoint, e => e.self_node());
         let member = &mut member_list.members[existing];
         member.route_count += pairs.len();
         for &(node, member_node) in pairs {
-            if member_node == endpoint.self_node() {
+            if member_node == own_node {
                 self.self_node.set(u64::from(node));
             }
             let direct = endpoint
-                .direct_target(member_node)
+                .shmem()
+                .and_then(|endpoint| endpoint.direct_target(member_node))
                 .map_or(null_mut(), |to| ptr::from_ref(to).cast_mut());
             self.direct_targets[node as usize].store(direct, Ordering::Release);
             let entry = Route::new(member.member_index, member_node);
@@ -177,7 +184,8 @@ impl Composite {
         let entry_index = entry_index.ok_or(Error::Io)?;
         self.direct_targets[node as usize].store(null_mut(), Ordering::Release);
         self.routes[node as usize].store(0, Ordering::Release);
-        if member_node == endpoint.self_node() && self.self_node.get() == u64::from(node) {
+        let own_node = on!(endpoint, e => e.self_node());
+        if member_node == own_node && self.self_node.get() == u64::from(node) {
             self.self_node.set(NO_NODE);
         }
         member_list.members[entry_index].route_count -= 1;

@@ -14,9 +14,9 @@
 // UNSAFETY: keeps the address of the hot source.
 #![expect(unsafe_code)]
 
-use super::{Composite, Member};
-use crate::device::ReadySource;
-use crate::device::shmem::{HELD_IN_SLOT, Source};
+use super::Composite;
+use crate::device::shmem::{HELD_IN_SLOT, ShmemEndpoint, Source};
+use crate::device::{EndpointRef, ReadySource, ReceiveInterface, on};
 use crate::error::{Error, PmResult};
 use crate::ring::{InlineMessage, PeekResult, TakenMessage};
 use crate::sync::{AtomicPtr, Ordering, SingleWriterU64};
@@ -80,17 +80,22 @@ impl Composite {
         }
     }
 
+    #[inline(always)]
+    fn first_shmem_member(&self) -> Option<&ShmemEndpoint> {
+        self.member(0).and_then(EndpointRef::shmem)
+    }
+
     /// No lock, after `HotPoll::Empty`. Whether the hot source is the only source.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
-        self.member(0).is_some_and(Member::has_single_source)
+        self.first_shmem_member().is_some_and(ShmemEndpoint::has_single_source)
     }
 
     /// No lock, after `HotPoll::Empty`. The hot source, if the other polled sources have no
     /// message.
     #[inline(always)]
     pub(crate) fn hot_if_others_silent(&self) -> Option<&Source> {
-        self.member(0).filter(|member| member.are_others_silent())?;
+        self.first_shmem_member().filter(|member| member.are_others_silent())?;
         // SYNC: member
         let hot = self.receive.hot.load(Ordering::Acquire);
         // SAFETY: as in `poll_hot`.
@@ -145,7 +150,7 @@ impl Composite {
     }
 
     #[inline(always)]
-    pub(super) fn find_in_members(&self) -> Option<ReadySource> {
+    pub(crate) fn find(&self) -> Option<ReadySource> {
         if self.member_limit.get() <= 1 {
             return self.find_in_member(0);
         }
@@ -160,14 +165,14 @@ impl Composite {
 
     #[inline(always)]
     fn find_in_member(&self, member_index: u64) -> Option<ReadySource> {
-        let source = self.member(member_index)?.find()?;
-        Some(ReadySource { member: member_index as u32, source })
+        let source = on!(self.member(member_index)?, e => e.find())?;
+        Some(ReadySource::new(member_index, source))
     }
 
     /// Like `find_in_member`, but without a system call.
     fn peek_in_member(&self, member_index: u64) -> Option<ReadySource> {
-        let source = self.member(member_index)?.peek()?;
-        Some(ReadySource { member: member_index as u32, source })
+        let source = on!(self.member(member_index)?, e => e.peek())?;
+        Some(ReadySource::new(member_index, source))
     }
 
     #[inline(never)]
@@ -202,18 +207,18 @@ impl Composite {
     }
 
     #[inline(always)]
-    pub(super) fn take_from_member(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
-        let member_index = u64::from(found.member);
+    pub(crate) fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
+        let member_index = found.member();
         let member = self.member(member_index).ok_or(Error::NoBuffers)?;
-        let message = member.take(found.source)?;
-        if !member.is_shmem() {
+        let message = on!(member, e => e.take(found.source()))?;
+        if member.shmem().is_none() {
             // Like `clear_last_destinations`.
-            self.members().for_each(|(_, other)| other.clear_last_source());
+            self.shmem_members().for_each(ShmemEndpoint::clear_last_source);
         }
         self.receive.held_member.set(member_index);
         self.receive.held_inline.store(null_mut(), Ordering::Relaxed);
         self.receive.held_out_of_line.store(null_mut(), Ordering::Relaxed);
-        self.set_hot(member.held_source());
+        self.set_hot(member.shmem().and_then(ShmemEndpoint::held_source));
         Ok(message)
     }
 
@@ -234,13 +239,15 @@ impl Composite {
 
     /// The member whose message is held.
     pub(super) fn held_by(&self) -> u64 {
-        let member_of = |source| self.members().find(|(_, member)| member.owns_source(source));
+        let member_of = |source| {
+            self.members().find(|(_, member)| member.shmem().is_some_and(|e| e.owns_source(source)))
+        };
         let member_index = self.held_inline().and_then(member_of).map(|(index, _)| index);
         member_index.unwrap_or(self.receive.held_member.get())
     }
 
     #[inline(always)]
-    pub(super) fn release_held(&self) {
+    pub(crate) fn release(&self) {
         if let Some(source) = self.held_inline() {
             return source.release_inline();
         }
@@ -248,7 +255,16 @@ impl Composite {
             return source.release_out_of_line(self.receive.held_data_end.get());
         }
         if let Some(member) = self.member(self.receive.held_member.get()) {
-            member.release();
+            on!(member, e => e.release());
         }
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_empty_poll(&self) {
+        self.members().for_each(|(_, member)| on!(member, e => e.count_empty_poll()));
+    }
+
+    pub(crate) fn take_rma_activity(&self) -> bool {
+        self.members().any(|(_, member)| on!(member, e => e.take_rma_activity()))
     }
 }

@@ -4,8 +4,10 @@
 #![forbid(unsafe_code)]
 
 use super::{Composite, NO_NODE};
+use crate::device::{RmaInterface, on};
 use crate::error::{Error, PmResult};
-use crate::rma::{AddrHandle, Direction};
+use crate::rma::{AddrHandle, Arena, Direction, RmaOperation};
+use std::sync::Arc;
 
 impl Composite {
     /// In a process of one thread. Like `start_rma` for one word, directly in the peer's memory.
@@ -23,16 +25,32 @@ impl Composite {
                 .is_some_and(|target| target.copy_one_word(direction, handles))
     }
 
+    #[inline]
+    pub(crate) fn options(&self) -> u64 {
+        self.options.get()
+    }
+
+    #[inline]
+    pub(crate) fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        let (_, member, member_node) = self.route(node)?;
+        on!(member, e => e.start_rma(member_node, operation))
+    }
+
+    pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
+        self.members().find_map(|(_, member)| on!(member, e => e.arena()))
+    }
+
     /// Both locks: members were added or removed.
     pub(super) fn update_options(&self) {
         let options = self
             .members()
-            .map(|(_, member)| member.options())
+            .map(|(_, member)| on!(member, e => e.options()))
             .reduce(|options, member_options| options & member_options);
         self.options.set(options.unwrap_or(0));
     }
 
-    pub(super) fn paths_to(&self, node: Option<u32>) -> PmResult<u32> {
+    /// The members, or the one that reaches `node`. Invalid: no such node, or this node itself.
+    pub(crate) fn paths(&self, node: Option<u32>) -> PmResult<u32> {
         let Some(node) = node else {
             return Ok(self
                 .members()
@@ -46,10 +64,10 @@ impl Composite {
     }
 
     /// A failure on any member counts, and is reported before operations in flight.
-    pub(super) fn is_rma_done_on_members(&self, direction: Direction) -> PmResult<()> {
+    pub(crate) fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
         let mut result = Ok(());
         for (_, member) in self.members() {
-            match member.is_remote_done(direction) {
+            match on!(member, e => e.is_remote_done(direction)) {
                 Ok(()) => {}
                 Err(Error::Busy) => result = result.and(Err(Error::Busy)),
                 Err(error) => result = Err(error),

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Composite, Member};
+use super::Composite;
 use crate::debug;
-use crate::device::ReadySource;
+use crate::device::{EndpointRef, ReadySource, SelectInterface, on};
 use crate::error::{Error, PmResult};
 use crate::segment::from_errno;
 use crate::sync::SingleWriterU64;
@@ -35,39 +35,40 @@ impl CompositeSelectState {
         self.is_selecting.get() != 0
     }
 
-    fn register(&self, member: Member<'_>) -> PmResult<()> {
-        member.with_doorbell_fd(|doorbell_fd: BorrowedFd<'_>| {
-            match self.epoll.add(doorbell_fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
-                Ok(()) | Err(Errno::EEXIST) => Ok(()),
-                Err(errno) => Err(from_errno(errno)),
-            }
-        })
+    fn register(&self, member: EndpointRef<'_>) -> PmResult<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        let add = |doorbell_fd: BorrowedFd<'_>| match self.epoll.add(doorbell_fd, event) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(from_errno(errno)),
+        };
+        on!(member, e => e.with_doorbell_fd(add))
     }
 
     /// A member was added.
-    pub(super) fn on_member_added(&self, member: Member<'_>) -> PmResult<()> {
+    pub(super) fn on_member_added(&self, member: EndpointRef<'_>) -> PmResult<()> {
         if self.has_members_registered.get() != 0 {
             self.register(member)?;
         }
         if self.is_selecting() {
-            member.before_select()?;
+            on!(member, e => e.before_select())?;
         }
         Ok(())
     }
 
     /// A member was removed.
-    pub(super) fn on_member_removed(&self, member: Member<'_>) {
-        member.after_select();
+    pub(super) fn on_member_removed(&self, member: EndpointRef<'_>) {
+        on!(member, e => e.after_select());
         if self.has_members_registered.get() != 0 {
-            let _ = member
-                .with_doorbell_fd(|doorbell_fd| self.epoll.delete(doorbell_fd).map_err(from_errno));
+            let delete =
+                |doorbell_fd: BorrowedFd<'_>| self.epoll.delete(doorbell_fd).map_err(from_errno);
+            let _ = on!(member, e => e.with_doorbell_fd(delete));
         }
     }
 }
 
 impl Composite {
     /// NoMemory: the descriptor's number does not fit into an `fd_set` of `select`.
-    pub(super) fn epoll_fd(&self) -> PmResult<RawFd> {
+    pub(crate) fn fd(&self) -> PmResult<RawFd> {
         let fd = self.select.epoll.0.as_raw_fd();
         if fd as usize >= libc::FD_SETSIZE {
             debug::log(debug::ERROR, || {
@@ -89,22 +90,27 @@ impl Composite {
         Ok(())
     }
 
-    pub(super) fn arm(&self) -> PmResult<()> {
+    pub(crate) fn before_select(&self) -> PmResult<()> {
         self.register_all()?;
         self.select.is_selecting.set(1);
-        self.members().try_for_each(|(_, member)| member.before_select())
+        self.members().try_for_each(|(_, member)| on!(member, e => e.before_select()))
     }
 
-    pub(super) fn disarm(&self) {
+    pub(crate) fn after_select(&self) {
         self.select.is_selecting.set(0);
-        self.members().for_each(|(_, member)| member.after_select());
+        self.members().for_each(|(_, member)| on!(member, e => e.after_select()));
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_selecting(&self) -> bool {
+        self.select.is_selecting()
     }
 
     /// Up to the first member that has a message. If no member has one, all are armed.
-    pub(super) fn rearm_and_rescan_members(&self) -> Option<ReadySource> {
+    pub(crate) fn rearm_and_rescan(&self) -> Option<ReadySource> {
         self.members().find_map(|(member_index, member)| {
-            let source = member.rearm_and_rescan()?;
-            Some(ReadySource { member: member_index as u32, source })
+            let source = on!(member, e => e.rearm_and_rescan())?;
+            Some(ReadySource::new(member_index, source))
         })
     }
 }

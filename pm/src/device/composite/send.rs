@@ -7,9 +7,10 @@
 // UNSAFETY: keeps the address of the pending message's target.
 #![expect(unsafe_code)]
 
+use super::Composite;
 use super::open::Route;
-use super::{Composite, Member};
-use crate::device::shmem::Target;
+use crate::device::shmem::{ShmemEndpoint, Target};
+use crate::device::{Endpoint, EndpointRef, SendInterface, on, shorten};
 use crate::error::{Error, PmResult};
 use crate::ring::{CACHE_LINE, IN_SLOT, Reservation};
 use crate::sync::{AtomicPtr, Ordering, SingleWriterU64};
@@ -86,18 +87,18 @@ impl Composite {
     }
 
     #[inline(always)]
-    pub(super) fn reserve_one(&self, node: u32, len: usize) -> PmResult<*mut u8> {
+    pub(crate) fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         if let Some(buffer) = self.reserve_out_of_line(node, len) {
             return Ok(buffer);
         }
         let (member_index, member, member_node) = self.route(node)?;
-        let buffer = member.reserve(member_node, len)?;
+        let buffer = on!(member, e => e.reserve(member_node, len))?;
         self.send.pending_member.set(member_index);
         self.clear_direct_target();
         Ok(buffer)
     }
 
-    pub(super) fn reserve_all(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
+    pub(crate) fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
         let sender = &self.send;
         if nodes.is_empty() || nodes.len() > sender.multicast_routes.len() {
             return Err(Error::Invalid);
@@ -107,12 +108,15 @@ impl Composite {
         // twice, even if it has two numbers in this composite.
         let mut multicast_id = 0;
         for route in routes() {
-            multicast_id = multicast_id.max(route?.1.next_multicast_id());
+            let (_, member, _) = route?;
+            multicast_id = multicast_id.max(on!(member, e => e.next_multicast_id()));
         }
         for route in routes() {
             let (_, member, member_node) = route?;
-            member.raise_multicast_id(multicast_id);
-            member.can_reserve(member_node, len, multicast_id)?;
+            on!(member, e => {
+                e.raise_multicast_id(multicast_id);
+                e.can_reserve(member_node, len, multicast_id)
+            })?;
         }
         for (entry, &node) in sender.multicast_routes.iter().zip(nodes) {
             entry.set(self.route_bits(node));
@@ -121,7 +125,8 @@ impl Composite {
         sender.multicast_len.set(len as u64);
         sender.pending_member.set(PENDING_MULTICAST);
         self.clear_direct_target();
-        self.staging_member().map(Member::staging).ok_or(Error::Invalid)
+        let staging_member = self.staging_member().ok_or(Error::Invalid)?;
+        Ok(on!(staging_member, e => e.staging()))
     }
 
     fn route_bits(&self, node: u32) -> u64 {
@@ -129,17 +134,18 @@ impl Composite {
     }
 
     /// The member that holds a multicast's message.
-    fn staging_member(&self) -> Option<Member<'_>> {
+    fn staging_member(&self) -> Option<EndpointRef<'_>> {
         self.member(Route::from_bits(self.send.multicast_routes.first()?.get())?.member())
     }
 
-    pub(super) fn truncate_pending(&self, len: usize) -> PmResult<()> {
+    pub(crate) fn truncate(&self, len: usize) -> PmResult<()> {
         if self.pending_inline().or(self.pending_out_of_line()).is_some() {
             return shorten(&self.send.direct_len, len);
         }
         let pending_member = self.send.pending_member.get();
         if pending_member != PENDING_MULTICAST {
-            return self.member(pending_member).ok_or(Error::Io)?.truncate(len);
+            let member = self.member(pending_member).ok_or(Error::Io)?;
+            return on!(member, e => e.truncate(len));
         }
         shorten(&self.send.multicast_len, len)
     }
@@ -194,13 +200,13 @@ impl Composite {
     #[cold]
     fn check_receiver_of(&self, target: &Target, position: u64) {
         // No member is removed while the send lock is held.
-        if let Some((_, member)) = self.members().find(|(_, member)| member.owns_target(target)) {
+        if let Some(member) = self.shmem_members().find(|member| member.owns_target(target)) {
             member.check_receiver(target, position, self.send.direct_len.get() as usize);
         }
     }
 
     #[inline(always)]
-    pub(super) fn publish_pending(&self) {
+    pub(crate) fn publish(&self) {
         if let Some(target) = self.pending_inline() {
             if self.publish_inline(target) {
                 self.check_receiver(target);
@@ -219,41 +225,33 @@ impl Composite {
         match self.member(self.send.pending_member.get()) {
             Some(member) => {
                 self.clear_last_destinations(member);
-                member.publish();
+                on!(member, e => e.publish());
             }
-            None => self.publish_all(),
+            None => self.publish_multicast(),
         }
     }
 
     /// The last message goes by `member`, so shmem's record of the last destination is cleared.
     /// Thus a sampler uses shmem's record if there is one, and shmem has no extra work.
-    fn clear_last_destinations(&self, member: Member<'_>) {
-        if !member.is_shmem() {
-            self.members().for_each(|(_, other)| other.clear_last_destination());
+    fn clear_last_destinations(&self, member: EndpointRef<'_>) {
+        if member.shmem().is_none() {
+            self.shmem_members().for_each(ShmemEndpoint::clear_last_destination);
         }
     }
 
     #[cold]
-    fn publish_all(&self) {
+    fn publish_multicast(&self) {
         let sender = &self.send;
         let Some(staging_member) = self.staging_member() else { return };
-        let len = (sender.multicast_len.get() as usize).min(staging_member.max_message_len());
+        let (staging, mtu) = on!(staging_member, e => (e.staging(), e.max_message_len()));
+        let len = (sender.multicast_len.get() as usize).min(mtu);
         let count = (sender.multicast_count.get() as usize).min(sender.multicast_routes.len());
         for bits in &sender.multicast_routes[..count] {
             let Some(route) = Route::from_bits(bits.get()) else { continue };
             if let Some(member) = self.member(route.member()) {
                 self.clear_last_destinations(member);
-                member.send_copy(route.node(), staging_member.staging(), len);
+                on!(member, e => e.send_copy(route.node(), staging, len));
             }
         }
     }
-}
-
-/// Shortens a reserved message. Invalid: to 0, or longer.
-fn shorten(pending: &SingleWriterU64, len: usize) -> PmResult<()> {
-    if len == 0 || len as u64 > pending.get() {
-        return Err(Error::Invalid);
-    }
-    pending.set(len as u64);
-    Ok(())
 }

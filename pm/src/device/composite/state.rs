@@ -5,6 +5,7 @@
 use super::Composite;
 use super::open::Route;
 use crate::config::QueueStatus;
+use crate::device::{StateInterface, on};
 use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use std::io::Write;
@@ -14,10 +15,19 @@ use std::io::Write;
 const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMCMP\x01");
 
 impl Composite {
-    pub(super) fn sum_of_queues(&self, has_held_message: bool) -> QueueStatus {
+    pub(crate) fn is_send_done(&self) -> PmResult<()> {
+        self.members().try_for_each(|(_, member)| on!(member, e => e.is_send_done()))
+    }
+
+    pub(crate) fn reset(&self) {
+        self.members().for_each(|(_, member)| on!(member, e => e.reset()));
+    }
+
+    pub(crate) fn queue_status(&self, has_held_message: bool) -> QueueStatus {
         let mut sum = QueueStatus::default();
         for (member_index, member) in self.members() {
-            let queues = member.queue_status(has_held_message && member_index == self.held_by());
+            let is_holder = has_held_message && member_index == self.held_by();
+            let queues = on!(member, e => e.queue_status(is_holder));
             sum.receive += queues.receive;
             sum.send += queues.send;
             sum.read += queues.read;
@@ -25,31 +35,32 @@ impl Composite {
         sum
     }
 
-    pub(super) fn save_members(&self, out: &mut Vec<u8>) {
+    pub(crate) fn save(&self, out: &mut Vec<u8>) {
         let put_word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
         put_word(out, SAVE_MAGIC);
         put_word(out, self.members().count() as u64);
         for (_, member) in self.members() {
             let mut saved = Vec::new();
-            member.save(&mut saved);
+            on!(member, e => e.save(&mut saved));
             put_word(out, saved.len() as u64);
             out.extend_from_slice(&saved);
         }
     }
 
     /// Restores all members or none.
-    pub(super) fn restore_members(&self, saved: &[u8]) -> PmResult<()> {
+    pub(crate) fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let parts = split_saved(saved)?;
         let members: Vec<_> = self.members().map(|(_, member)| member).collect();
         if parts.len() != members.len() {
             return Err(Error::Invalid);
         }
         let members_and_parts = || members.iter().zip(&parts);
-        members_and_parts().try_for_each(|(member, part)| member.check_saved(part))?;
-        members_and_parts().try_for_each(|(member, part)| member.restore(part))
+        members_and_parts()
+            .try_for_each(|(&member, part)| on!(member, e => e.check_saved(part)))?;
+        members_and_parts().try_for_each(|(&member, part)| on!(member, e => e.restore(part)))
     }
 
-    pub(super) fn dump_members(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    pub(crate) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
         for (member_index, member) in self.members() {
             let nodes = self
                 .routes
@@ -58,7 +69,7 @@ impl Composite {
                 .filter(|entry| entry.member() == member_index)
                 .count();
             writeln!(out, "  member {member_index} reaches {nodes} nodes")?;
-            member.dump(out)?;
+            on!(member, e => e.dump(out))?;
         }
         Ok(())
     }

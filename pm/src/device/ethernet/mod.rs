@@ -51,9 +51,10 @@ use super::net_common::slab::{PublishedMessage, Slab};
 use super::net_common::{
     self, EndpointIdentity, NetworkDevice, ProgressMode, count_unread, receive_buffers,
 };
+use crate::device::SelectInterface;
 use crate::error::{Error, PmResult};
 use crate::progress_lock::PollOwner;
-use crate::rma::{Direction, Region, RegionId, RmaOperation};
+use crate::rma::Direction;
 use crate::sync::{Ordering, SingleWriterU64};
 use adopt::EthernetOrphan;
 use engine::EthernetEngine;
@@ -80,6 +81,7 @@ pub(crate) type EthernetContext = net_common::NetworkContext<Ethernet>;
 impl NetworkDevice for Ethernet {
     const KIND: &'static str = "ethernet";
     const OPTIONS: u64 = rma::OPTIONS;
+    const IS_POLL_SYSTEM_CALL: bool = true;
     const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMESV\x01");
     const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x05");
 
@@ -201,27 +203,6 @@ impl NetworkDevice for Ethernet {
         endpoint.drain();
         endpoint.record().node.receiver_state.0.set_exited(crate::membarrier::issue);
         count_unread(&endpoint.slab, endpoint.local_index);
-    }
-
-    fn publish_region(endpoint: &EthernetEndpoint, region: &Region) -> PmResult<()> {
-        endpoint.net.rma_requests.publish(region);
-        Ok(())
-    }
-    fn withdraw_region(endpoint: &EthernetEndpoint, number: RegionId) {
-        // The lock waits for a copy in progress. Data that peers have already requested is copied
-        // now, before the region is withdrawn.
-        let mut engine = endpoint.progress_lock.lock();
-        engine.copy_back_all(None);
-        endpoint.net.rma_requests.withdraw(number);
-    }
-    fn start_rma(endpoint: &EthernetEndpoint, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        endpoint.begin_operation(node, operation)
-    }
-    fn is_remote_done(endpoint: &EthernetEndpoint, direction: Direction) -> PmResult<()> {
-        if endpoint.net.rma_requests.pending(direction) > 0 {
-            Self::poll(endpoint, ProgressMode::All);
-        }
-        endpoint.net.rma_requests.is_done(direction)
     }
 }
 

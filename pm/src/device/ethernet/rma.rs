@@ -8,8 +8,9 @@ use super::{Ethernet, EthernetEndpoint};
 use crate::config::{OPT_REMOTE_READ, OPT_REMOTE_WRITE, RMA_MTU};
 use crate::debug;
 use crate::device::net_common::{NetworkDevice, ProgressMode, endpoint_queues};
+use crate::device::{Endpoint, RmaInterface};
 use crate::error::{Error, PmResult};
-use crate::rma::{AddrHandle, RmaOperation};
+use crate::rma::{AddrHandle, Direction, Region, RegionId, RmaOperation};
 use crate::sync::Ordering;
 
 /// Both directions.
@@ -24,9 +25,25 @@ impl endpoint_queues::PeerSendState {
     }
 }
 
-impl EthernetEndpoint {
-    /// Begins an operation.
-    pub(super) fn begin_operation(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+impl RmaInterface for EthernetEndpoint {
+    fn options(&self) -> u64 {
+        OPTIONS
+    }
+
+    fn publish_region(&self, region: &Region) -> PmResult<()> {
+        self.net.rma_requests.publish(region);
+        Ok(())
+    }
+
+    fn withdraw_region(&self, number: RegionId) {
+        // The lock waits for a copy in progress. Data that peers have already requested is copied
+        // now, before the region is withdrawn.
+        let mut engine = self.progress_lock.lock();
+        engine.copy_back_all(None);
+        self.net.rma_requests.withdraw(number);
+    }
+
+    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         let RmaOperation { direction, remote, local, len, .. } = *operation;
         self.check_peer(node)?;
         if len == 0 || len > RMA_MTU {
@@ -60,5 +77,12 @@ impl EthernetEndpoint {
         self.net.rma_requests.push(node, operation);
         self.serve(ProgressMode::Send);
         Ok(())
+    }
+
+    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
+        if self.net.rma_requests.pending(direction) > 0 {
+            Ethernet::poll(self, ProgressMode::All);
+        }
+        self.net.rma_requests.is_done(direction)
     }
 }

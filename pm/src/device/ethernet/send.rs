@@ -116,9 +116,9 @@ mod tests {
     use super::super::EthernetContext;
     use super::super::config::EthernetOptions;
     use super::super::open::EthernetChannels;
-    use crate::device::Transport;
     use crate::device::ethernet::job_clock;
     use crate::device::net_common::{Engine as _, ProgressMode};
+    use crate::device::{RmaInterface, SendInterface};
     use crate::rma::{AddrHandle, Direction, Region, RegionId, RmaOperation};
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
@@ -133,9 +133,9 @@ mod tests {
             [0, 1].map(|node| EthernetContext::opened(node, &channels));
         contexts.iter().zip(0..).for_each(|(context, node)| context.bind(0, node).unwrap());
         let [endpoint, peer] = [0, 1].map(|node: usize| contexts[node].endpoint().unwrap());
-        contexts[0].reserve(1, 8).unwrap();
+        endpoint.reserve(1, 8).unwrap();
         let mut engine = endpoint.progress_lock.lock();
-        contexts[0].publish();
+        endpoint.publish();
         engine.progress(&endpoint.queues, ProgressMode::Send);
         // Longer than the first time-out.
         let deadline = job_clock::monotonic_ns() + 20_000_000;
@@ -176,8 +176,8 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(50));
             });
             locked.wait();
-            contexts[0].reserve(1, 8).unwrap();
-            contexts[0].publish();
+            endpoint.reserve(1, 8).unwrap();
+            endpoint.publish();
             let slots = 0..endpoint.slab.geometry().slots;
             let sent: Vec<_> = slots
                 .filter_map(|slot| endpoint.slab.content(endpoint.local_index, slot))

@@ -5,11 +5,12 @@
 
 use super::{Engine, NetworkDevice, NetworkEndpoint, ProgressMode};
 use crate::config::CONTROL_MTU;
+use crate::device::ControlInterface;
 use crate::error::{Error, PmResult};
 
-impl<N: NetworkDevice> NetworkEndpoint<N> {
+impl<N: NetworkDevice> ControlInterface for NetworkEndpoint<N> {
     /// Called by the process itself.
-    pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
+    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         if node == self.self_node || message.len() > CONTROL_MTU {
             return Err(Error::Invalid);
         }
@@ -18,7 +19,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(())
     }
 
-    pub(crate) fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
+    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         if self.progress_lock.lock().control_message_count() == 0 {
             N::poll_blocking(self);
         }

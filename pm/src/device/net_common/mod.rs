@@ -7,7 +7,7 @@
 //! | file
 //! content |
 //! |---|---|
-//! | `context.rs` | the context's part of the device, and its `Transport` |
+//! | `context.rs` | the context's part of the device |
 //! | `attach.rs`
 //! the message to the process that a context is given to |
 //! | `endpoint_queues.rs`, `spsc_queue.rs`, `receive_buffers.rs`
@@ -33,9 +33,9 @@ pub(crate) mod slot_allocator;
 mod spsc_queue;
 mod state;
 
+use crate::device::Endpoint;
 use crate::error::{Error, PmResult};
 use crate::progress_lock::{ProgressGuard, ProgressLock};
-use crate::rma::{Direction, Region, RegionId, RmaOperation};
 use crate::sync::{AtomicU64, Ordering};
 use address_table::AddressTable;
 pub(crate) use context::NetworkContext;
@@ -94,6 +94,8 @@ pub(crate) trait NetworkDevice: Sized {
     const KIND: &'static str;
     /// Option bits of its contexts.
     const OPTIONS: u64;
+    /// Whether a poll is a system call, although it may find no message.
+    const IS_POLL_SYSTEM_CALL: bool;
     /// The first word of a saved context: name and version of the format.
     const SAVE_MAGIC: u64;
     /// The first word of an attach descriptor's message.
@@ -202,17 +204,6 @@ pub(crate) trait NetworkDevice: Sized {
     /// Closes the endpoint: its messages are sent for a bounded time, and the owner delivers the
     /// rest.
     fn close(endpoint: &NetworkEndpoint<Self>);
-
-    // Remote memory access, as in `Transport`.
-
-    fn publish_region(endpoint: &NetworkEndpoint<Self>, region: &Region) -> PmResult<()>;
-    fn withdraw_region(endpoint: &NetworkEndpoint<Self>, number: RegionId);
-    fn start_rma(
-        endpoint: &NetworkEndpoint<Self>,
-        node: u32,
-        operation: &RmaOperation,
-    ) -> PmResult<()>;
-    fn is_remote_done(endpoint: &NetworkEndpoint<Self>, direction: Direction) -> PmResult<()>;
 }
 
 /// A process that has exited: its owner delivers what it has sent.
@@ -273,39 +264,9 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }))
     }
 
-    pub(crate) fn self_node(&self) -> u32 {
-        self.self_node
-    }
-
-    /// The number of nodes, including this one.
-    pub(crate) fn nodes(&self) -> usize {
-        self.slab.geometry().nodes
-    }
-
-    /// Bytes of memory that this process shares with others.
-    pub(crate) fn size(&self) -> usize {
-        self.slab.geometry().size
-    }
-
-    /// The longest message over the local links.
-    pub(crate) fn max_message_len(&self) -> usize {
-        self.mtu
-    }
-
     #[inline(always)]
     pub(super) fn record(&self) -> &LocalNodeRecord {
         self.slab.record(self.local_index)
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_oversubscribed(&self) -> bool {
-        self.slab.oversubscribed().load(Ordering::Relaxed) != 0
-    }
-
-    /// Returns `Invalid` if the node does not exist or is this node.
-    pub(crate) fn check_peer(&self, node: u32) -> PmResult<()> {
-        let valid = (node as usize) < self.nodes() && node != self.self_node;
-        if valid { Ok(()) } else { Err(Error::Invalid) }
     }
 
     /// Makes progress, or leaves it to the thread that is doing so.
@@ -342,19 +303,31 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     fn progress(&self, engine: &mut N::Engine, mode: ProgressMode) -> bool {
         N::progress(self, engine, mode) && self.queues.wakeup_flag.take_wakeup()
     }
+}
 
-    // Remote memory access: see `Transport`.
-
-    pub(crate) fn publish_region(&self, region: &Region) -> PmResult<()> {
-        N::publish_region(self, region)
+impl<N: NetworkDevice> Endpoint for NetworkEndpoint<N> {
+    #[inline(always)]
+    fn self_node(&self) -> u32 {
+        self.self_node
     }
-    pub(crate) fn withdraw_region(&self, number: RegionId) {
-        N::withdraw_region(self, number);
+    #[inline(always)]
+    fn nodes(&self) -> usize {
+        self.slab.geometry().nodes
     }
-    pub(crate) fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        N::start_rma(self, node, operation)
+    fn size(&self) -> usize {
+        self.slab.geometry().size
     }
-    pub(crate) fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
-        N::is_remote_done(self, direction)
+    fn max_message_len(&self) -> usize {
+        self.mtu
+    }
+    fn mtu(&self, node: u32) -> PmResult<usize> {
+        if node == self.self_node {
+            return Ok(self.mtu);
+        }
+        Ok(self.peer(node)?.mtu.get() as usize)
+    }
+    #[inline(always)]
+    fn is_oversubscribed(&self) -> bool {
+        self.slab.oversubscribed().load(Ordering::Relaxed) != 0
     }
 }

@@ -5,6 +5,7 @@
 use super::endpoint_queues::ReceivedMessage;
 use super::receive_buffers::AlignedLine;
 use super::{NetworkDevice, NetworkEndpoint, ProgressMode};
+use crate::device::ReceiveInterface;
 use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU64, Ordering, SingleWriterU64};
 use std::collections::VecDeque;
@@ -52,20 +53,51 @@ impl NetworkReceiver {
     }
 }
 
-impl<N: NetworkDevice> NetworkEndpoint<N> {
-    /// The source of the next message. If none waits, packets are received first.
+impl<N: NetworkDevice> ReceiveInterface for NetworkEndpoint<N> {
+    /// If no message waits, packets are received first.
     #[inline(always)]
-    pub(crate) fn find(&self) -> Option<u32> {
-        if let Some(from) = self.peek() {
+    fn find(&self) -> Option<u32> {
+        if let Some(from) = self.next_source() {
             return Some(from);
         }
         N::poll(self, ProgressMode::Receive);
-        self.peek()
+        self.next_source()
     }
 
-    /// As `find`, without a system call.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Option<u32> {
+    fn peek(&self) -> Option<u32> {
+        if N::IS_POLL_SYSTEM_CALL { self.next_source() } else { self.find() }
+    }
+
+    /// Messages are taken in the order of their delivery.
+    #[inline(always)]
+    fn take(&self, _source: u32) -> PmResult<(*mut u8, usize)> {
+        self.take_next()
+    }
+
+    #[inline(always)]
+    fn release(&self) {
+        if self.receive.held_message.get() != NOTHING_HELD {
+            self.record().node.receive.0.count_released();
+            self.release_uncounted();
+        }
+    }
+
+    #[inline(always)]
+    fn count_empty_poll(&self) {
+        let epoch = &self.record().node.poll_epoch.0;
+        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    fn take_rma_activity(&self) -> bool {
+        self.queues.take_rma_received()
+    }
+}
+
+impl<N: NetworkDevice> NetworkEndpoint<N> {
+    /// The source of the next message that waits.
+    #[inline(always)]
+    pub(super) fn next_source(&self) -> Option<u32> {
         if self.receive.restored_count.load(Ordering::Relaxed) != 0 {
             return self.receive.restored().front().map(|message| message.from);
         }
@@ -73,13 +105,13 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     }
 
     #[inline(always)]
-    pub(crate) fn take(&self) -> PmResult<(*mut u8, usize)> {
+    fn take_next(&self) -> PmResult<(*mut u8, usize)> {
         let (from, payload, len) = self.take_uncounted()?;
         self.record().node.receive.0.record_received(from.wrapping_add(1), len);
         Ok((payload, len))
     }
 
-    /// As `take`, but not counted: the source, the address and the length of the message.
+    /// As `take_next`, but not counted: the source, the address and the length of the message.
     #[inline(always)]
     pub(super) fn take_uncounted(&self) -> PmResult<(u32, *mut u8, usize)> {
         if self.receive.restored_count.load(Ordering::Relaxed) != 0 {
@@ -97,14 +129,6 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         let message = restored.front_mut().ok_or(Error::NoBuffers)?;
         self.receive.held_message.set(HELD_RESTORED);
         Ok((message.from, message.bytes.as_mut_ptr().cast(), message.len))
-    }
-
-    #[inline(always)]
-    pub(crate) fn release(&self) {
-        if self.receive.held_message.get() != NOTHING_HELD {
-            self.record().node.receive.0.count_released();
-            self.release_uncounted();
-        }
     }
 
     /// Releases the memory of the held message.
@@ -131,16 +155,10 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         self.release();
         // Bounded, because more messages may arrive.
         for _ in 0..self.waiting_count() {
-            if self.take().is_err() {
+            if self.take_next().is_err() {
                 return;
             }
             self.release();
         }
-    }
-
-    #[inline(always)]
-    pub(crate) fn count_empty_poll(&self) {
-        let epoch = &self.record().node.poll_epoch.0;
-        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }

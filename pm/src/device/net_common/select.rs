@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::{NetworkDevice, NetworkEndpoint};
+use crate::device::{ReceiveInterface, SelectInterface};
 use crate::error::{Error, PmResult};
 use crate::segment::from_errno;
 use crate::sync::SingleWriterU64;
@@ -29,6 +30,48 @@ impl NetworkSelectState {
     }
 }
 
+impl<N: NetworkDevice> SelectInterface for NetworkEndpoint<N> {
+    fn fd(&self) -> PmResult<RawFd> {
+        Ok(self.event_fd()?.as_fd().as_raw_fd())
+    }
+
+    fn with_doorbell_fd<T>(
+        &self,
+        action: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
+    ) -> PmResult<T> {
+        action(self.event_fd()?.as_fd())
+    }
+
+    fn before_select(&self) -> PmResult<()> {
+        self.event_fd()?;
+        self.select.selecting.set(1);
+        self.queues.wakeup_flag.set_sleeping();
+        N::arm_wakeup(self);
+        Ok(())
+    }
+
+    fn after_select(&self) {
+        if self.is_selecting() {
+            self.select.selecting.set(0);
+            self.queues.wakeup_flag.clear_sleeping();
+        }
+    }
+
+    #[inline(always)]
+    fn is_selecting(&self) -> bool {
+        self.select.selecting.get() != 0
+    }
+
+    fn rearm_and_rescan(&self) -> Option<u32> {
+        if let Ok(event) = self.event_fd() {
+            let _ = event.read();
+        }
+        self.queues.wakeup_flag.set_sleeping();
+        N::arm_wakeup(self);
+        self.find()
+    }
+}
+
 impl<N: NetworkDevice> NetworkEndpoint<N> {
     fn event_fd(&self) -> PmResult<&EventFd> {
         if let Some(event) = self.select.event_fd.get() {
@@ -38,50 +81,5 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         let event_fd = EventFd::from_flags(flags).map_err(from_errno)?;
         let _ = self.select.event_fd.set(event_fd);
         self.select.event_fd.get().ok_or(Error::Io)
-    }
-
-    /// The descriptor that becomes readable; it stays the same until the context is closed.
-    pub(crate) fn fd(&self) -> PmResult<RawFd> {
-        Ok(self.event_fd()?.as_fd().as_raw_fd())
-    }
-
-    /// Calls `f` with the doorbell's descriptor.
-    pub(crate) fn with_doorbell_fd<T>(
-        &self,
-        f: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
-    ) -> PmResult<T> {
-        f(self.event_fd()?.as_fd())
-    }
-
-    pub(crate) fn before_select(&self) -> PmResult<()> {
-        self.event_fd()?;
-        self.select.selecting.set(1);
-        self.queues.wakeup_flag.set_sleeping();
-        N::arm_wakeup(self);
-        Ok(())
-    }
-
-    pub(crate) fn after_select(&self) {
-        if self.is_selecting() {
-            self.select.selecting.set(0);
-            self.queues.wakeup_flag.clear_sleeping();
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_selecting(&self) -> bool {
-        self.select.selecting.get() != 0
-    }
-
-    /// The program of figure 3.4 never reads its descriptors and arms only once. Therefore every
-    /// empty poll resets the doorbell, arms it again, and polls once more. If this poll is also
-    /// empty, the next message rings the doorbell.
-    pub(crate) fn rearm_and_rescan(&self) -> Option<u32> {
-        if let Ok(event) = self.event_fd() {
-            let _ = event.read();
-        }
-        self.queues.wakeup_flag.set_sleeping();
-        N::arm_wakeup(self);
-        self.find()
     }
 }

@@ -10,6 +10,7 @@ use super::receive_buffers::AlignedLine;
 use super::slot_allocator::SlotAllocator;
 use super::{NetworkDevice, NetworkEndpoint, ProgressMode};
 use crate::debug;
+use crate::device::{Endpoint, SendInterface, shorten};
 use crate::error::{Error, PmResult};
 use crate::sync::{Ordering, SingleWriterU64};
 
@@ -63,9 +64,9 @@ impl NetworkSender {
     }
 }
 
-impl<N: NetworkDevice> NetworkEndpoint<N> {
+impl<N: NetworkDevice> SendInterface for NetworkEndpoint<N> {
     #[inline(always)]
-    pub(crate) fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
+    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         let peer = self.peer_for_message(node, len)?;
         let sender = &self.send;
         if self.is_exited(node) {
@@ -78,6 +79,95 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(self.slab.payload(self.local_index, slot as usize))
     }
 
+    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
+        let sender = &self.send;
+        if nodes.is_empty() || nodes.len() > self.nodes() {
+            return Err(Error::Invalid);
+        }
+        if nodes.len() > sender.multicast_nodes.len() {
+            return Err(Error::NoBuffers);
+        }
+        let multicast_id = self.next_multicast_id();
+        nodes.iter().try_for_each(|&node| self.can_reserve(node, len, multicast_id))?;
+        for (entry, &node) in sender.multicast_nodes.iter().zip(nodes) {
+            entry.set(u64::from(node));
+        }
+        sender.multicast_count.set(nodes.len() as u64);
+        sender.pending_slot.set(PENDING_MULTICAST);
+        sender.pending_len.set(len as u64);
+        Ok(self.staging())
+    }
+
+    fn truncate(&self, len: usize) -> PmResult<()> {
+        shorten(&self.send.pending_len, len)
+    }
+
+    #[inline(always)]
+    fn publish(&self) {
+        let sender = &self.send;
+        let (slot, node) = (sender.pending_slot.get(), sender.pending_node.get() as u32);
+        if slot == PENDING_MULTICAST {
+            return self.publish_multicast();
+        }
+        let len = sender.pending_len.get();
+        // Counted before the message becomes visible.
+        let counters = &self.record().node.send.0;
+        counters.count_sent();
+        counters.record_sent(node.wrapping_add(1), len as usize);
+        let Some(peer) = self.queues.peers.get(node).filter(|_| slot != DISCARD) else {
+            return self.discard_message();
+        };
+        sender.pending_slot.set(DISCARD);
+        N::send(self, peer, SendRequest { slot: slot as u32, to: node, len: len as u32 });
+    }
+
+    fn next_multicast_id(&self) -> u64 {
+        let multicast_id = self.send.last_multicast_id.get() + 1;
+        self.send.last_multicast_id.set(multicast_id);
+        multicast_id
+    }
+
+    fn raise_multicast_id(&self, multicast_id: u64) {
+        self.send.last_multicast_id.set(self.send.last_multicast_id.get().max(multicast_id));
+    }
+
+    fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
+        let peer = self.peer_for_message(node, len)?;
+        if peer.multicast_id.get() == multicast_id {
+            return Err(Error::Invalid);
+        }
+        peer.multicast_id.set(multicast_id);
+        if self.is_exited(node) {
+            return Ok(());
+        }
+        let sender = &self.send;
+        if sender.promised_multicast_id.get() != multicast_id {
+            sender.promised_multicast_id.set(multicast_id);
+            sender.promised_slots.set(0);
+        }
+        self.ensure_slot(node, peer, sender.promised_slots.get())?;
+        sender.promised_slots.set(sender.promised_slots.get() + 1);
+        Ok(())
+    }
+
+    fn staging(&self) -> *mut u8 {
+        self.send.staging.as_ptr().cast_mut().cast()
+    }
+
+    fn send_copy(&self, node: u32, from: *const u8, len: usize) {
+        let slot = if self.is_exited(node) { None } else { self.send.slots.allocate() };
+        self.send.set_pending(slot.unwrap_or(DISCARD), node, len);
+        if let Some(slot) = slot {
+            let to = self.slab.payload(self.local_index, slot as usize);
+            // SAFETY: the slot has room for the longest message, `from` has as many bytes (staging
+            // of a context with at least this MTU).
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        }
+        self.publish();
+    }
+}
+
+impl<N: NetworkDevice> NetworkEndpoint<N> {
     /// The peer, if a message of that length may be sent to it. Returns `Io` if the device cannot
     /// send.
     #[inline(always)]
@@ -106,13 +196,6 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     fn resolve_peer(&self, node: u32, peer: &PeerSendState) -> PmResult<()> {
         peer.mtu.set(N::max_message_len(self, node)?.min(self.mtu) as u64);
         Ok(())
-    }
-
-    pub(crate) fn mtu(&self, node: u32) -> PmResult<usize> {
-        if node == self.self_node {
-            return Ok(self.mtu);
-        }
-        Ok(self.peer(node)?.mtu.get() as usize)
     }
 
     #[inline(always)]
@@ -157,104 +240,6 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Whether `send_copy` will find a slot while no other message is sent. Also returns `Invalid`
-    /// if this multicast already includes the node.
-    pub(crate) fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
-        let peer = self.peer_for_message(node, len)?;
-        if peer.multicast_id.get() == multicast_id {
-            return Err(Error::Invalid);
-        }
-        peer.multicast_id.set(multicast_id);
-        if self.is_exited(node) {
-            return Ok(());
-        }
-        let sender = &self.send;
-        if sender.promised_multicast_id.get() != multicast_id {
-            sender.promised_multicast_id.set(multicast_id);
-            sender.promised_slots.set(0);
-        }
-        self.ensure_slot(node, peer, sender.promised_slots.get())?;
-        sender.promised_slots.set(sender.promised_slots.get() + 1);
-        Ok(())
-    }
-
-    /// The buffer in which a multicast's message is written once for all receivers.
-    pub(crate) fn staging(&self) -> *mut u8 {
-        self.send.staging.as_ptr().cast_mut().cast()
-    }
-
-    /// Sends `len` bytes at `from` to a node for which there is a slot.
-    pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
-        let slot = if self.is_exited(node) { None } else { self.send.slots.allocate() };
-        self.send.set_pending(slot.unwrap_or(DISCARD), node, len);
-        if let Some(slot) = slot {
-            let to = self.slab.payload(self.local_index, slot as usize);
-            // SAFETY: the slot has room for the longest message, `from` has as many bytes (staging
-            // of a context with at least this MTU).
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-        }
-        self.publish();
-    }
-
-    pub(crate) fn reserve_many(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
-        let sender = &self.send;
-        if nodes.is_empty() || nodes.len() > self.nodes() {
-            return Err(Error::Invalid);
-        }
-        if nodes.len() > sender.multicast_nodes.len() {
-            return Err(Error::NoBuffers);
-        }
-        let multicast_id = self.next_multicast_id();
-        nodes.iter().try_for_each(|&node| self.can_reserve(node, len, multicast_id))?;
-        for (entry, &node) in sender.multicast_nodes.iter().zip(nodes) {
-            entry.set(u64::from(node));
-        }
-        sender.multicast_count.set(nodes.len() as u64);
-        sender.pending_slot.set(PENDING_MULTICAST);
-        sender.pending_len.set(len as u64);
-        Ok(self.staging())
-    }
-
-    /// An id that no other multicast of this endpoint has had.
-    pub(crate) fn next_multicast_id(&self) -> u64 {
-        let multicast_id = self.send.last_multicast_id.get() + 1;
-        self.send.last_multicast_id.set(multicast_id);
-        multicast_id
-    }
-
-    /// Later multicasts of this endpoint have ids above `multicast_id`.
-    pub(crate) fn raise_multicast_id(&self, multicast_id: u64) {
-        self.send.last_multicast_id.set(self.send.last_multicast_id.get().max(multicast_id));
-    }
-
-    pub(crate) fn truncate(&self, len: usize) -> PmResult<()> {
-        let pending_len = &self.send.pending_len;
-        if len == 0 || len as u64 > pending_len.get() {
-            return Err(Error::Invalid);
-        }
-        pending_len.set(len as u64);
-        Ok(())
-    }
-
-    #[inline(always)]
-    pub(crate) fn publish(&self) {
-        let sender = &self.send;
-        let (slot, node) = (sender.pending_slot.get(), sender.pending_node.get() as u32);
-        if slot == PENDING_MULTICAST {
-            return self.publish_many();
-        }
-        let len = sender.pending_len.get();
-        // Counted before the message becomes visible.
-        let counters = &self.record().node.send.0;
-        counters.count_sent();
-        counters.record_sent(node.wrapping_add(1), len as usize);
-        let Some(peer) = self.queues.peers.get(node).filter(|_| slot != DISCARD) else {
-            return self.discard_message();
-        };
-        sender.pending_slot.set(DISCARD);
-        N::send(self, peer, SendRequest { slot: slot as u32, to: node, len: len as u32 });
-    }
-
     /// Publishes a message, and queues it for the engine.
     #[inline(always)]
     pub(in crate::device) fn hand_over(&self, peer: &PeerSendState, message: SendRequest) {
@@ -273,7 +258,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     }
 
     #[cold]
-    fn publish_many(&self) {
+    fn publish_multicast(&self) {
         let sender = &self.send;
         let len = (sender.pending_len.get() as usize).min(self.mtu);
         let count = (sender.multicast_count.get() as usize).min(sender.multicast_nodes.len());

@@ -7,6 +7,7 @@ use super::receive::RestoredMessage;
 use super::receive_buffers::AlignedLine;
 use super::{Engine, NetworkDevice, NetworkEndpoint};
 use crate::config::QueueStatus;
+use crate::device::{Endpoint, StateInterface};
 use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use std::collections::VecDeque;
@@ -23,10 +24,10 @@ pub(crate) fn is_saved_context<N: NetworkDevice>(bytes: &[u8]) -> bool {
     NetworkSavedState::parse(N::SAVE_MAGIC, bytes).is_ok()
 }
 
-impl<N: NetworkDevice> NetworkEndpoint<N> {
+impl<N: NetworkDevice> StateInterface for NetworkEndpoint<N> {
     /// Returns `Busy` if a message is not acknowledged, and `Io` if it cannot be acknowledged any
     /// more.
-    pub(crate) fn is_send_done(&self) -> PmResult<()> {
+    fn is_send_done(&self) -> PmResult<()> {
         let done = || {
             // In this order: see `process_submitted`.
             self.queues.submitted.is_empty() && self.queues.outstanding.load(Ordering::Acquire) == 0
@@ -38,7 +39,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
     }
 
     /// `_held` is ignored: the held message is not in the queues.
-    pub(crate) fn queue_status(&self, _held: bool) -> QueueStatus {
+    fn queue_status(&self, _held: bool) -> QueueStatus {
         N::poll_blocking(self);
         let waiting = self.queues.submitted.len() as u64;
         let send = waiting + self.queues.outstanding.load(Ordering::Acquire);
@@ -49,7 +50,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    pub(crate) fn reset(&self) {
+    fn reset(&self) {
         self.discard_reserved();
         N::poll_blocking(self);
         self.drop_received();
@@ -59,9 +60,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Called with both locks, while no message is held. Messages that are not acknowledged are not
-    /// saved: see `is_send_done`.
-    pub(crate) fn save(&self, out: &mut Vec<u8>) {
+    fn save(&self, out: &mut Vec<u8>) {
         N::poll_blocking(self);
         let record = &self.record().node;
         let dropped = record.send.0.dropped.load(Ordering::Relaxed);
@@ -82,46 +81,11 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         }
     }
 
-    /// Copies of the waiting messages, which stay in the queue: each is taken and restored.
-    fn copy_messages(&self) -> Vec<(u32, Vec<u8>)> {
-        let mut copies = Vec::new();
-        let mut restored = VecDeque::new();
-        for _ in 0..self.waiting_count() {
-            let Some(from) = self.peek() else { break };
-            let Ok((_, ptr, len)) = self.take_uncounted() else { break };
-            // SAFETY: the message that was taken is readable until it is released, below.
-            let bytes = unsafe { std::slice::from_raw_parts(ptr, len) }.to_vec();
-            self.release_uncounted();
-            restored.push_back(RestoredMessage { from, len, bytes: AlignedLine::copy(&bytes) });
-            copies.push((from, bytes));
-        }
-        self.receive.restore(restored);
-        copies
-    }
-
-    /// Returns `Invalid` if it is not a saved context of this node.
-    pub(crate) fn check_saved(&self, saved: &[u8]) -> PmResult<()> {
+    fn check_saved(&self, saved: &[u8]) -> PmResult<()> {
         self.parse_saved(saved).map(drop)
     }
 
-    fn parse_saved<'a>(&self, saved: &'a [u8]) -> PmResult<NetworkSavedState<'a>> {
-        let state = NetworkSavedState::parse(N::SAVE_MAGIC, saved)?;
-        let fits = |&(from, bytes): &(u64, &[u8])| {
-            from < self.nodes() as u64
-                && from != u64::from(self.self_node)
-                && bytes.len() <= self.mtu
-        };
-        let is_same_node =
-            state.nodes == self.nodes() as u64 && state.self_node == u64::from(self.self_node);
-        if is_same_node && state.messages.iter().all(fits) {
-            Ok(state)
-        } else {
-            Err(Error::Invalid)
-        }
-    }
-
-    /// Returns `Invalid`, without any change, if it is not a saved context of this node.
-    pub(crate) fn restore(&self, saved: &[u8]) -> PmResult<()> {
+    fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let state = self.parse_saved(saved)?;
         N::poll_blocking(self);
         self.drop_received();
@@ -138,7 +102,7 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
         Ok(())
     }
 
-    pub(crate) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let record = &self.record().node;
         writeln!(
             out,
@@ -153,6 +117,41 @@ impl<N: NetworkDevice> NetworkEndpoint<N> {
             self.queues.delivered.len(),
         )?;
         self.progress_lock.lock().dump(out)
+    }
+}
+
+impl<N: NetworkDevice> NetworkEndpoint<N> {
+    /// Copies of the waiting messages, which stay in the queue: each is taken and restored.
+    fn copy_messages(&self) -> Vec<(u32, Vec<u8>)> {
+        let mut copies = Vec::new();
+        let mut restored = VecDeque::new();
+        for _ in 0..self.waiting_count() {
+            let Some(from) = self.next_source() else { break };
+            let Ok((_, ptr, len)) = self.take_uncounted() else { break };
+            // SAFETY: the message that was taken is readable until it is released, below.
+            let bytes = unsafe { std::slice::from_raw_parts(ptr, len) }.to_vec();
+            self.release_uncounted();
+            restored.push_back(RestoredMessage { from, len, bytes: AlignedLine::copy(&bytes) });
+            copies.push((from, bytes));
+        }
+        self.receive.restore(restored);
+        copies
+    }
+
+    fn parse_saved<'a>(&self, saved: &'a [u8]) -> PmResult<NetworkSavedState<'a>> {
+        let state = NetworkSavedState::parse(N::SAVE_MAGIC, saved)?;
+        let fits = |&(from, bytes): &(u64, &[u8])| {
+            from < self.nodes() as u64
+                && from != u64::from(self.self_node)
+                && bytes.len() <= self.mtu
+        };
+        let is_same_node =
+            state.nodes == self.nodes() as u64 && state.self_node == u64::from(self.self_node);
+        if is_same_node && state.messages.iter().all(fits) {
+            Ok(state)
+        } else {
+            Err(Error::Invalid)
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 use super::ShmemEndpoint;
 use crate::config::CONTROL_MTU;
+use crate::device::ControlInterface;
 use crate::error::{Error, PmResult};
 use crate::receiver_state::EXITED;
 use crate::ring::{Consumer, Producer};
@@ -21,8 +22,8 @@ pub(super) struct Control {
     receive: Mutex<usize>,
 }
 
-impl ShmemEndpoint {
-    pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
+impl ControlInterface for ShmemEndpoint {
+    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         let to = node as usize;
         let self_node = self.self_node as usize;
         let len = message.len();
@@ -42,7 +43,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    pub(crate) fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
+    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         let self_node = self.self_node as usize;
         let mut last_source = self.control.receive.try_lock().map_err(|_| Error::Busy)?;
         let (up_to_last, after_last): (Vec<_>, Vec<_>) = self

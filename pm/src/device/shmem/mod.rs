@@ -15,23 +15,21 @@ mod select;
 mod send;
 pub(crate) mod state;
 
-use super::{Capabilities, ReadySource, Transport};
-use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE, QueueStatus};
+use super::{Endpoint, EndpointHolder, SelectInterface};
+use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE};
 use crate::device::DeviceState;
 use crate::device::open::DeviceKind;
 use crate::doorbell::DoorbellSender;
 use crate::error::{Error, PmResult};
 use crate::membarrier;
-use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
 use crate::segment::layout::{NodeRecord, SegmentGeometry};
 use crate::segment::{RingKind, Segment};
-use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 pub(crate) use receive::{HELD_IN_SLOT, Source};
 pub(crate) use send::Target;
-use std::io::Write;
-use std::os::fd::{OwnedFd, RawFd};
-use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Remote memory access in both directions.
 pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
@@ -106,29 +104,6 @@ impl ShmemEndpoint {
         &self.segment
     }
 
-    pub(crate) fn channel(&self) -> u32 {
-        self.channel
-    }
-
-    pub(crate) fn self_node(&self) -> u32 {
-        self.self_node
-    }
-
-    /// Nodes that the endpoint reaches, including its own.
-    pub(crate) fn nodes(&self) -> usize {
-        self.segment.geometry().nodes
-    }
-
-    /// Bytes of memory that the endpoint maps.
-    pub(crate) fn size(&self) -> usize {
-        self.segment.geometry().size
-    }
-
-    /// The longest message.
-    pub(crate) fn max_message_len(&self) -> usize {
-        self.mtu
-    }
-
     #[inline(always)]
     fn record(&self) -> &NodeRecord {
         // SAFETY: points into the segment that `self` holds; the record has only atomics.
@@ -150,9 +125,29 @@ impl ShmemEndpoint {
         // SAFETY: as `record`.
         unsafe { self.generation.as_ref() }
     }
+}
 
+impl Endpoint for ShmemEndpoint {
     #[inline(always)]
-    pub(crate) fn is_oversubscribed(&self) -> bool {
+    fn self_node(&self) -> u32 {
+        self.self_node
+    }
+    #[inline(always)]
+    fn nodes(&self) -> usize {
+        self.segment.geometry().nodes
+    }
+    fn size(&self) -> usize {
+        self.segment.geometry().size
+    }
+    #[inline(always)]
+    fn max_message_len(&self) -> usize {
+        self.mtu
+    }
+    fn mtu(&self, node: u32) -> PmResult<usize> {
+        if (node as usize) < self.nodes() { Ok(self.mtu) } else { Err(Error::Invalid) }
+    }
+    #[inline(always)]
+    fn is_oversubscribed(&self) -> bool {
         self.segment.oversubscribed().load(Ordering::Relaxed) != 0
     }
 }
@@ -161,48 +156,34 @@ impl ShmemEndpoint {
 pub(crate) struct Shmem {
     number: usize,
     geometry: SegmentGeometry,
-    /// Null while the context is not bound.
-    endpoint: AtomicPtr<ShmemEndpoint>,
-    /// All endpoints that this context ever had: another thread may still use an old one.
-    all_endpoints: Mutex<Vec<NonNull<ShmemEndpoint>>>,
+    /// Empty while the context is not bound.
+    endpoint: EndpointHolder<ShmemEndpoint>,
     is_attached: bool,
 }
 
-// SAFETY: endpoints are Send and Sync; only the drop of the context frees them.
-unsafe impl Send for Shmem {}
-// SAFETY: as above.
-unsafe impl Sync for Shmem {}
-
 impl Shmem {
     pub(crate) fn opened(number: usize, geometry: SegmentGeometry) -> Shmem {
-        let endpoint = AtomicPtr::new(null_mut());
-        Shmem { number, geometry, endpoint, all_endpoints: Mutex::default(), is_attached: false }
+        Shmem { number, geometry, endpoint: EndpointHolder::empty(), is_attached: false }
     }
 
     pub(crate) fn attached(number: usize, endpoint: ShmemEndpoint) -> Shmem {
         let geometry = *endpoint.segment().geometry();
         let mut shmem = Shmem::opened(number, geometry);
         shmem.is_attached = true;
-        shmem.install(endpoint);
+        shmem.endpoint.install(Arc::new(endpoint));
         shmem
-    }
-
-    fn install(&self, endpoint: ShmemEndpoint) {
-        let endpoint = Box::into_raw(Box::new(endpoint));
-        // SAFETY: comes from a Box, so it is not null.
-        let pointer = unsafe { NonNull::new_unchecked(endpoint) };
-        self.all_endpoints.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
-        // SYNC: endpoint
-        self.endpoint.store(endpoint, Ordering::Release);
     }
 
     /// Invalid: not bound.
     #[inline(always)]
     pub(crate) fn endpoint(&self) -> PmResult<&ShmemEndpoint> {
-        // SYNC: endpoint
-        let endpoint = self.endpoint.load(Ordering::Acquire);
-        // SAFETY: null or one of `all_endpoints`, which live as long as `self`.
-        unsafe { endpoint.as_ref() }.ok_or(Error::Invalid)
+        self.endpoint.get()
+    }
+
+    /// Invalid: no such node.
+    pub(crate) fn mtu(&self, node: u32) -> PmResult<usize> {
+        let is_valid = (node as usize) < self.geometry.nodes;
+        if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
     }
 
     fn channels<'a>(&self, device_state: &'a DeviceState) -> PmResult<&'a open::ShmemChannels> {
@@ -222,7 +203,8 @@ impl Shmem {
         if self.endpoint().is_ok() {
             return Err(Error::Busy);
         }
-        self.install(self.channels(device_state)?.bind(channel, self_node)?);
+        let endpoint = self.channels(device_state)?.bind(channel, self_node)?;
+        self.endpoint.install(Arc::new(endpoint));
         Ok(())
     }
 
@@ -230,9 +212,9 @@ impl Shmem {
     pub(crate) fn unbind(&self, device_state: &DeviceState) -> PmResult<()> {
         let endpoint = self.endpoint()?;
         let channels = self.channels(device_state)?;
-        self.after_select();
+        endpoint.after_select();
         endpoint.select.close_doorbell();
-        self.endpoint.store(null_mut(), Ordering::Release);
+        self.endpoint.clear();
         channels.unbind(endpoint.channel, endpoint.self_node);
         Ok(())
     }
@@ -257,151 +239,13 @@ impl Shmem {
 
     pub(crate) fn config(&self) -> ContextConfig {
         ContextConfig {
-            kind: Self::KIND,
+            kind: "shmem",
             number: self.number,
             nodes: self.geometry.nodes,
             mtu: self.geometry.ring.mtu as usize,
             size: self.geometry.size,
             option: OPTIONS,
         }
-    }
-}
-
-impl Drop for Shmem {
-    fn drop(&mut self) {
-        let all_endpoints =
-            std::mem::take(&mut *self.all_endpoints.lock().unwrap_or_else(PoisonError::into_inner));
-        for endpoint in all_endpoints {
-            // SAFETY: from Box::into_raw in `install`, freed only here.
-            drop(unsafe { Box::from_raw(endpoint.as_ptr()) });
-        }
-    }
-}
-
-impl Transport for Shmem {
-    const KIND: &'static str = "shmem";
-    const CAPABILITIES: Capabilities = Capabilities { has_routes: false, can_be_member: true };
-
-    fn self_node(&self) -> PmResult<u32> {
-        self.endpoint().map(|e| e.self_node)
-    }
-    fn mtu(&self, node: u32) -> PmResult<usize> {
-        let is_valid = (node as usize) < self.geometry.nodes;
-        if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
-    }
-    #[inline(always)]
-    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
-        self.endpoint()?.reserve(node, len)
-    }
-    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
-        self.endpoint()?.reserve_multicast(nodes, len)
-    }
-    fn truncate(&self, len: usize) -> PmResult<()> {
-        self.endpoint()?.truncate(len)
-    }
-    #[inline(always)]
-    fn publish(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.publish();
-        }
-    }
-    #[inline(always)]
-    fn find(&self) -> Option<ReadySource> {
-        self.endpoint().ok()?.find().map(|source| ReadySource { member: 0, source })
-    }
-    #[inline(always)]
-    fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
-        self.endpoint()?.take(found.source)
-    }
-    #[inline(always)]
-    fn release(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.release();
-        }
-    }
-    #[inline(always)]
-    fn count_empty_poll(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.count_empty_poll();
-        }
-    }
-    fn is_oversubscribed(&self) -> bool {
-        self.endpoint().is_ok_and(ShmemEndpoint::is_oversubscribed)
-    }
-    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
-        self.endpoint()?.control_send(node, message)
-    }
-    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
-        self.endpoint()?.control_receive(buffer, len)
-    }
-    fn fd(&self) -> PmResult<RawFd> {
-        self.endpoint()?.fd()
-    }
-    fn before_select(&self) -> PmResult<()> {
-        self.endpoint()?.before_select()
-    }
-    fn after_select(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.after_select();
-        }
-    }
-    #[inline(always)]
-    fn is_selecting(&self) -> bool {
-        self.endpoint().is_ok_and(ShmemEndpoint::is_selecting)
-    }
-    fn rearm_and_rescan(&self) -> Option<ReadySource> {
-        let source = self.endpoint().ok()?.rearm_and_rescan()?;
-        Some(ReadySource { member: 0, source })
-    }
-    fn is_send_done(&self) -> PmResult<()> {
-        self.endpoint().map_or(Ok(()), ShmemEndpoint::is_send_done)
-    }
-    fn queue_status(&self, has_held_message: bool) -> QueueStatus {
-        self.endpoint().map(|e| e.queue_status(has_held_message)).unwrap_or_default()
-    }
-    fn reset(&self) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.reset();
-        }
-    }
-    fn save(&self, out: &mut Vec<u8>) -> PmResult<()> {
-        self.endpoint()?.save(out);
-        Ok(())
-    }
-    fn restore(&self, saved: &[u8]) -> PmResult<()> {
-        self.endpoint()?.restore(saved)
-    }
-    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        match self.endpoint() {
-            Ok(endpoint) => endpoint.dump(out),
-            Err(_) => writeln!(out, "  not bound"),
-        }
-    }
-    fn options(&self) -> u64 {
-        OPTIONS
-    }
-    fn paths(&self, node: Option<u32>) -> PmResult<u32> {
-        let endpoint = self.endpoint()?;
-        node.map_or(Ok(()), |node| endpoint.check_peer(node))?;
-        Ok(1)
-    }
-    fn publish_region(&self, _path: usize, region: &Region) -> PmResult<()> {
-        self.endpoint()?.publish_region(region)
-    }
-    fn withdraw_region(&self, _path: usize, number: RegionId) {
-        if let Ok(endpoint) = self.endpoint() {
-            endpoint.withdraw_region(number);
-        }
-    }
-    #[inline]
-    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        self.endpoint()?.start_rma(node, operation)
-    }
-    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
-        self.endpoint()?.is_remote_done(direction)
-    }
-    fn arena(&self) -> Option<Arc<Arena>> {
-        self.endpoint().ok()?.arena().cloned()
     }
 }
 

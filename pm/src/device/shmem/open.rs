@@ -160,8 +160,8 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmRes
     let segment = endpoint.segment();
     let message = AttachMessage {
         number: number as u32,
-        channel: endpoint.channel(),
-        self_node: endpoint.self_node(),
+        channel: endpoint.channel,
+        self_node: endpoint.self_node,
         geometry: *segment.geometry(),
         nonce: segment.nonce(),
     }

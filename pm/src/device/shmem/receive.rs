@@ -15,6 +15,7 @@
 
 use super::send::{ShmemSender, Target};
 use super::{ShmemEndpoint, message_ring};
+use crate::device::ReceiveInterface;
 use crate::error::{Error, PmResult};
 use crate::ring::{Consumer, IN_SLOT, PeekResult, PollTarget, TakenMessage};
 use crate::segment::layout::NodeRecord;
@@ -248,11 +249,9 @@ impl ShmemReceiver {
     }
 }
 
-impl ShmemEndpoint {
-    /// The source that may have a message. Any thread may call this at any time; `take` checks
-    /// again.
+impl ReceiveInterface for ShmemEndpoint {
     #[inline(always)]
-    pub(crate) fn find(&self) -> Option<u32> {
+    fn find(&self) -> Option<u32> {
         let receiver = &self.receive;
         let hot = receiver.hot.get();
         let source = receiver.sources.get(hot as usize);
@@ -277,6 +276,60 @@ impl ShmemEndpoint {
         self.start_hot_turn(source).then_some(hot as u32)
     }
 
+    /// No poll is a system call.
+    #[inline(always)]
+    fn peek(&self) -> Option<u32> {
+        self.find()
+    }
+
+    #[inline(always)]
+    fn take(&self, source: u32) -> PmResult<(*mut u8, usize)> {
+        let receiver = &self.receive;
+        let Some(source_state) = receiver.sources.get(source as usize) else {
+            return self.add_new_sources();
+        };
+        match source_state.consumer.take() {
+            Ok(Some(message)) => {
+                source_state
+                    .self_record()
+                    .receive
+                    .0
+                    .record_received(source_state.node_plus_one, message.len);
+                source_state.grant_credit(&message);
+                source_state.left_of_turn.set(source_state.left_of_turn.get().saturating_sub(1));
+                receiver.held_message.source.set(u64::from(source));
+                receiver.held_message.next.set(message.next_index);
+                receiver.held_message.data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
+                Ok((message.payload, message.len))
+            }
+            Ok(None) => Err(Error::NoBuffers),
+            Err(error) => {
+                self.drop_corrupt_source(source);
+                Err(error)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn release(&self) {
+        let receiver = &self.receive;
+        let held_message = &receiver.held_message;
+        let Some(source) = receiver.sources.get(held_message.source.get() as usize) else { return };
+        source.self_record().receive.0.count_released();
+        let data_end = held_message.data_end.get();
+        source
+            .consumer
+            .release(held_message.next.get(), (data_end != HELD_IN_SLOT).then_some(data_end));
+    }
+
+    #[inline(always)]
+    fn count_empty_poll(&self) {
+        let epoch = &self.record().poll_epoch.0;
+        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
+impl ShmemEndpoint {
     /// Starts another turn of the hot source and returns whether it has a message. If no poll was
     /// empty since the last turn, the source floods, and its slots are prefetched one turn ahead.
     #[inline(never)]
@@ -333,37 +386,9 @@ impl ShmemEndpoint {
     }
 
     /// Checks every ring.
-    pub(crate) fn find_in_all_rings(&self) -> Option<u32> {
+    pub(super) fn find_in_all_rings(&self) -> Option<u32> {
         let active_count = self.receive.active_count.get();
         self.find().or_else(|| self.poll_cold_sources(active_count)).or_else(|| self.find())
-    }
-
-    #[inline(always)]
-    pub(crate) fn take(&self, source: u32) -> PmResult<(*mut u8, usize)> {
-        let receiver = &self.receive;
-        let Some(source_state) = receiver.sources.get(source as usize) else {
-            return self.add_new_sources();
-        };
-        match source_state.consumer.take() {
-            Ok(Some(message)) => {
-                source_state
-                    .self_record()
-                    .receive
-                    .0
-                    .record_received(source_state.node_plus_one, message.len);
-                source_state.grant_credit(&message);
-                source_state.left_of_turn.set(source_state.left_of_turn.get().saturating_sub(1));
-                receiver.held_message.source.set(u64::from(source));
-                receiver.held_message.next.set(message.next_index);
-                receiver.held_message.data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
-                Ok((message.payload, message.len))
-            }
-            Ok(None) => Err(Error::NoBuffers),
-            Err(error) => {
-                self.drop_corrupt_source(source);
-                Err(error)
-            }
-        }
     }
 
     /// Adds the sources that have sent for the first time, serves emulated remote memory requests,
@@ -409,18 +434,6 @@ impl ShmemEndpoint {
         }
     }
 
-    #[inline(always)]
-    pub(crate) fn release(&self) {
-        let receiver = &self.receive;
-        let held_message = &receiver.held_message;
-        let Some(source) = receiver.sources.get(held_message.source.get() as usize) else { return };
-        source.self_record().receive.0.count_released();
-        let data_end = held_message.data_end.get();
-        source
-            .consumer
-            .release(held_message.next.get(), (data_end != HELD_IN_SLOT).then_some(data_end));
-    }
-
     /// Whether `source` belongs to this endpoint.
     pub(crate) fn owns_source(&self, source: &Source) -> bool {
         self.receive.sources.as_ptr_range().contains(&std::ptr::from_ref(source))
@@ -430,12 +443,6 @@ impl ShmemEndpoint {
     #[inline(always)]
     pub(crate) fn held_source(&self) -> Option<&Source> {
         self.receive.sources.get(self.receive.held_message.source.get() as usize)
-    }
-
-    #[inline(always)]
-    pub(crate) fn count_empty_poll(&self) {
-        let epoch = &self.record().poll_epoch.0;
-        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// The active sources with their consumers.

@@ -6,10 +6,11 @@
 // UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
 
-use super::ShmemEndpoint;
 use super::rma_fast_path::{PeerArena, copy_word};
+use super::{OPTIONS, ShmemEndpoint};
 use crate::config::RMA_MTU;
 use crate::debug;
+use crate::device::{Endpoint, RmaInterface};
 use crate::error::{Error, PmResult};
 use crate::membarrier;
 use crate::receiver_state::{EXITED, NEEDS_FENCE};
@@ -59,25 +60,12 @@ impl RmaState {
     }
 }
 
-impl ShmemEndpoint {
-    /// This node's part of the arena.
-    pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
-        let make =
-            || Arena::of(self.segment.arena()?, self.segment.nonce(), self.self_node as usize);
-        self.rma.arena.get_or_init(make).as_ref()
+impl RmaInterface for ShmemEndpoint {
+    fn options(&self) -> u64 {
+        OPTIONS
     }
 
-    /// Invalid: no such node, or this node itself.
-    pub(crate) fn check_peer(&self, node: u32) -> PmResult<()> {
-        let is_valid = (node as usize) < self.segment.geometry().nodes && node != self.self_node;
-        if is_valid { Ok(()) } else { Err(Error::Invalid) }
-    }
-
-    fn peer_regions(&self, node: u32) -> &RegionTable {
-        self.segment.regions(node as usize)
-    }
-
-    pub(crate) fn publish_region(&self, region: &Region) -> PmResult<()> {
+    fn publish_region(&self, region: &Region) -> PmResult<()> {
         let local_regions = self.rma.local_regions.get_or_init(|| {
             self.publish_process();
             new_table()
@@ -89,12 +77,93 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    pub(crate) fn withdraw_region(&self, number: RegionId) {
+    fn withdraw_region(&self, number: RegionId) {
         let Some(local_regions) = self.rma.local_regions.get() else { return };
         let in_arena = local_regions[number.slot()].is_in_arena();
         local_regions[number.slot()].withdraw();
         self.peer_regions(self.self_node).entries[number.slot()].withdraw();
         self.wait_for_copiers(number, in_arena);
+    }
+
+    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        let number = operation.remote.region_bits();
+        let copying = &self.record().copy_hazards;
+        let copied_node = node.wrapping_add(1);
+        let copy =
+            copying.begin(copied_node, number, is_only_app_thread()).ok_or(Error::NoBuffers)?;
+        let (local, remote_region) = self.resolve_handles(node, operation)?;
+        let RmaOperation { direction, len, .. } = *operation;
+        let receiver_bits = self.segment.node(node as usize).receiver_state.0.bits();
+        if receiver_bits & EXITED != 0 {
+            self.record_failure(direction, || format!("node {node} has exited"));
+            return Ok(());
+        }
+        if self.is_emulating_to(node) {
+            return self.start_emulated(node, operation, local);
+        }
+        let peer_arena = &self.send.target(node as usize).rma_fast_path.peer_arena;
+        if peer_arena.get().is_none()
+            && local.arena_offset.is_some()
+            && remote_region.arena_offset.is_some()
+        {
+            let _ = peer_arena.set(self.map_peer_arena(node));
+            drop(copy);
+            return self.start_rma(node, operation);
+        }
+        let peer_arena = peer_arena.get().and_then(Option::as_ref);
+        if let (Some(peer_arena), Some(_), Some(remote_offset)) =
+            (peer_arena, local.arena_offset, remote_region.arena_offset)
+        {
+            if self.must_fence || receiver_bits & NEEDS_FENCE != 0 {
+                fence(Ordering::SeqCst);
+                self.resolve_handles(node, operation)?;
+            }
+            let (local_ptr, remote_ptr) =
+                (local.addr as *mut u8, peer_arena.remote_ptr(remote_offset as usize));
+            let (from, to) = match direction {
+                Direction::Write => (local_ptr, remote_ptr),
+                Direction::Read => (remote_ptr, local_ptr),
+            };
+            // SAFETY: both are inside mappings of parts of the arena, which are never unmapped, at
+            // offsets that were checked against their parts. The parts of two nodes do not overlap.
+            unsafe { copy_bytes(from, to, len) };
+            drop(copy);
+            self.count_rma_bytes(direction, len);
+            return Ok(());
+        }
+        let Some(pid) = self.copyable_process_of(node) else {
+            return self.start_emulated(node, operation, local);
+        };
+        // A system call takes long, so this side can issue the fence itself.
+        fence(Ordering::SeqCst);
+        let regions = self.resolve_handles(node, operation)?;
+        self.copy_by_kernel(node, pid, direction, regions, len);
+        Ok(())
+    }
+
+    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
+        if self.is_emulation_used() {
+            self.progress_emulation();
+        }
+        let failed = &self.rma.failed_counts[direction as usize];
+        let has_failed =
+            failed.load(Ordering::Relaxed) != 0 && failed.swap(0, Ordering::AcqRel) != 0;
+        if has_failed {
+            return Err(Error::Io);
+        }
+        if self.emulated_count(direction) != 0 { Err(Error::Busy) } else { Ok(()) }
+    }
+
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        let make =
+            || Arena::of(self.segment.arena()?, self.segment.nonce(), self.self_node as usize);
+        self.rma.arena.get_or_init(make).as_ref()
+    }
+}
+
+impl ShmemEndpoint {
+    fn peer_regions(&self, node: u32) -> &RegionTable {
+        self.segment.regions(node as usize)
     }
 
     /// Waits until no process copies into or out of a withdrawn region. If a debugger stops a
@@ -159,62 +228,6 @@ impl ShmemEndpoint {
             return Err(Error::Invalid);
         }
         Ok((local, remote_region))
-    }
-
-    pub(crate) fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        let number = operation.remote.region_bits();
-        let copying = &self.record().copy_hazards;
-        let copied_node = node.wrapping_add(1);
-        let copy =
-            copying.begin(copied_node, number, is_only_app_thread()).ok_or(Error::NoBuffers)?;
-        let (local, remote_region) = self.resolve_handles(node, operation)?;
-        let RmaOperation { direction, len, .. } = *operation;
-        let receiver_bits = self.segment.node(node as usize).receiver_state.0.bits();
-        if receiver_bits & EXITED != 0 {
-            self.record_failure(direction, || format!("node {node} has exited"));
-            return Ok(());
-        }
-        if self.is_emulating_to(node) {
-            return self.start_emulated(node, operation, local);
-        }
-        let peer_arena = &self.send.target(node as usize).rma_fast_path.peer_arena;
-        if peer_arena.get().is_none()
-            && local.arena_offset.is_some()
-            && remote_region.arena_offset.is_some()
-        {
-            let _ = peer_arena.set(self.map_peer_arena(node));
-            drop(copy);
-            return self.start_rma(node, operation);
-        }
-        let peer_arena = peer_arena.get().and_then(Option::as_ref);
-        if let (Some(peer_arena), Some(_), Some(remote_offset)) =
-            (peer_arena, local.arena_offset, remote_region.arena_offset)
-        {
-            if self.must_fence || receiver_bits & NEEDS_FENCE != 0 {
-                fence(Ordering::SeqCst);
-                self.resolve_handles(node, operation)?;
-            }
-            let (local_ptr, remote_ptr) =
-                (local.addr as *mut u8, peer_arena.remote_ptr(remote_offset as usize));
-            let (from, to) = match direction {
-                Direction::Write => (local_ptr, remote_ptr),
-                Direction::Read => (remote_ptr, local_ptr),
-            };
-            // SAFETY: both are inside mappings of parts of the arena, which are never unmapped, at
-            // offsets that were checked against their parts. The parts of two nodes do not overlap.
-            unsafe { copy_bytes(from, to, len) };
-            drop(copy);
-            self.count_rma_bytes(direction, len);
-            return Ok(());
-        }
-        let Some(pid) = self.copyable_process_of(node) else {
-            return self.start_emulated(node, operation, local);
-        };
-        // A system call takes long, so this side can issue the fence itself.
-        fence(Ordering::SeqCst);
-        let regions = self.resolve_handles(node, operation)?;
-        self.copy_by_kernel(node, pid, direction, regions, len);
-        Ok(())
     }
 
     #[cold]
@@ -325,19 +338,6 @@ impl ShmemEndpoint {
             };
             format!("shmem: a remote {verb} has failed: {}", why())
         });
-    }
-
-    pub(crate) fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
-        if self.is_emulation_used() {
-            self.progress_emulation();
-        }
-        let failed = &self.rma.failed_counts[direction as usize];
-        let has_failed =
-            failed.load(Ordering::Relaxed) != 0 && failed.swap(0, Ordering::AcqRel) != 0;
-        if has_failed {
-            return Err(Error::Io);
-        }
-        if self.emulated_count(direction) != 0 { Err(Error::Busy) } else { Ok(()) }
     }
 }
 

@@ -11,6 +11,7 @@
 #![expect(unsafe_code)]
 
 use super::ShmemEndpoint;
+use crate::device::RmaInterface;
 use crate::error::{Error, PmResult};
 use crate::receiver_state::EXITED;
 use crate::ring::{Consumer, Producer};

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::ShmemEndpoint;
+use crate::device::SelectInterface;
 use crate::doorbell::DoorbellReceiver;
 use crate::error::{Error, PmResult};
 use crate::membarrier;
@@ -30,9 +31,8 @@ impl ShmemSelectState {
     }
 }
 
-impl ShmemEndpoint {
-    /// The descriptor that becomes readable. It is the same until the context is closed.
-    pub(crate) fn fd(&self) -> PmResult<RawFd> {
+impl SelectInterface for ShmemEndpoint {
+    fn fd(&self) -> PmResult<RawFd> {
         let mut doorbell = self.select.lock_doorbell();
         if doorbell.is_none() {
             *doorbell = Some(DoorbellReceiver::new(self.segment.nonce(), self.self_node as usize)?);
@@ -40,8 +40,7 @@ impl ShmemEndpoint {
         Ok(doorbell.as_ref().map_or(-1, |doorbell| doorbell.fd().as_raw_fd()))
     }
 
-    /// Calls `action` with the doorbell's descriptor.
-    pub(crate) fn with_doorbell_fd<T>(
+    fn with_doorbell_fd<T>(
         &self,
         action: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
     ) -> PmResult<T> {
@@ -49,14 +48,14 @@ impl ShmemEndpoint {
         action(self.select.lock_doorbell().as_ref().ok_or(Error::Io)?.fd())
     }
 
-    pub(crate) fn before_select(&self) -> PmResult<()> {
+    fn before_select(&self) -> PmResult<()> {
         self.fd()?;
         self.select.is_selecting.set(1);
         self.record().receiver_state.0.set_sleeping(membarrier::issue);
         Ok(())
     }
 
-    pub(crate) fn after_select(&self) {
+    fn after_select(&self) {
         if self.is_selecting() {
             self.select.is_selecting.set(0);
             self.record().receiver_state.0.0.fetch_and(!SLEEPING, Ordering::AcqRel);
@@ -64,14 +63,11 @@ impl ShmemEndpoint {
     }
 
     #[inline(always)]
-    pub(crate) fn is_selecting(&self) -> bool {
+    fn is_selecting(&self) -> bool {
         self.select.is_selecting.get() != 0
     }
 
-    /// Figure 3.4 never reads its descriptors and arms only once. Therefore every empty poll drains
-    /// the doorbell, arms it again if a sender rang it, and checks every ring once more. If that
-    /// finds no message, any later message rings the doorbell.
-    pub(crate) fn rearm_and_rescan(&self) -> Option<u32> {
+    fn rearm_and_rescan(&self) -> Option<u32> {
         if let Some(doorbell) = self.select.lock_doorbell().as_ref() {
             doorbell.drain();
         }

@@ -6,6 +6,7 @@
 use super::rma_fast_path::PeerMemory;
 use super::{ShmemEndpoint, message_ring};
 use crate::debug;
+use crate::device::{SendInterface, shorten};
 use crate::error::{Error, PmResult};
 use crate::receiver_state::{EXITED, SLEEPING};
 use crate::ring::{CACHE_LINE, Producer, Reservation, SlotHeader};
@@ -227,9 +228,9 @@ impl Drop for Staging {
     }
 }
 
-impl ShmemEndpoint {
+impl SendInterface for ShmemEndpoint {
     #[inline(always)]
-    pub(crate) fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
+    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         let target = self.target(node, len)?;
         let (payload, position) = match target.producer.reserve(len) {
             Ok(reserved) => (reserved.payload, reserved.position),
@@ -242,6 +243,83 @@ impl ShmemEndpoint {
         Ok(payload)
     }
 
+    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
+        let sender = &self.send;
+        if nodes.is_empty() || nodes.len() > sender.multicast_nodes.len() {
+            return Err(Error::Invalid);
+        }
+        let multicast_id = self.next_multicast_id();
+        nodes.iter().try_for_each(|&node| self.can_reserve(node, len, multicast_id))?;
+        for (entry, &node) in sender.multicast_nodes.iter().zip(nodes) {
+            entry.set(u64::from(node));
+        }
+        sender.multicast_count.set(nodes.len() as u64);
+        sender.pending.node.set(PENDING_MULTICAST);
+        sender.pending.len.set(len as u64);
+        Ok(self.staging())
+    }
+
+    fn truncate(&self, len: usize) -> PmResult<()> {
+        shorten(&self.send.pending.len, len)
+    }
+
+    #[inline(always)]
+    fn publish(&self) {
+        let pending = &self.send.pending;
+        let Some(target) = self.send.targets.get(pending.node.get() as usize) else {
+            return self.publish_multicast();
+        };
+        let len = pending.len.get() as usize;
+        let counters = target.counters();
+        counters.count_sent();
+        counters.record_sent(target.node_plus_one, len);
+        let position = pending.position.get();
+        if position == DISCARD {
+            return self.count_dropped();
+        }
+        let (index, header) = target.producer.publish(position, len, target.consumer_index());
+        self.check_receiver_state(target, index, header);
+    }
+
+    fn next_multicast_id(&self) -> u64 {
+        let multicast_id = self.send.multicast_id.get() + 1;
+        self.send.multicast_id.set(multicast_id);
+        multicast_id
+    }
+
+    fn raise_multicast_id(&self, multicast_id: u64) {
+        self.send.multicast_id.set(self.send.multicast_id.get().max(multicast_id));
+    }
+
+    fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
+        let target = self.target(node, len)?;
+        let last_id = self.send.last_multicast_ids.get(node as usize).ok_or(Error::Invalid)?;
+        if last_id.get() == multicast_id {
+            return Err(Error::Invalid);
+        }
+        last_id.set(multicast_id);
+        match target.producer.reserve(len) {
+            Ok(_) => Ok(()),
+            Err(error) => self.on_ring_refused(target, node, error).map(drop),
+        }
+    }
+
+    fn staging(&self) -> *mut u8 {
+        self.send.staging.start.as_ptr()
+    }
+
+    fn send_copy(&self, node: u32, from: *const u8, len: usize) {
+        // Room was checked under the same lock; only a corrupt ring can refuse now.
+        if let Ok(destination) = self.reserve(node, len) {
+            // SAFETY: `destination` has room for `len` bytes, and `from` has as many (staging
+            // memory of a context with at least this MTU). Both may be the same staging memory.
+            unsafe { std::ptr::copy(from, destination, len) };
+            self.publish();
+        }
+    }
+}
+
+impl ShmemEndpoint {
     /// Invalid: no such node, this node itself, or an impossible length. Io: that link is broken.
     #[inline(always)]
     fn target(&self, node: u32, len: usize) -> PmResult<&Target> {
@@ -314,97 +392,6 @@ impl ShmemEndpoint {
 
     pub(crate) fn is_broken(&self, node: usize) -> bool {
         self.send.targets[node].state.get() == BROKEN
-    }
-
-    pub(crate) fn is_send_done(&self) -> PmResult<()> {
-        let broken = self.send.targets.iter().any(|target| target.state.get() == BROKEN);
-        if broken { Err(Error::Io) } else { Ok(()) }
-    }
-
-    /// Whether `reserve` would succeed, and keep succeeding until a message is sent. Invalid also
-    /// if this `multicast_id` was seen before: a node is named twice.
-    pub(crate) fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
-        let target = self.target(node, len)?;
-        let last_id = self.send.last_multicast_ids.get(node as usize).ok_or(Error::Invalid)?;
-        if last_id.get() == multicast_id {
-            return Err(Error::Invalid);
-        }
-        last_id.set(multicast_id);
-        match target.producer.reserve(len) {
-            Ok(_) => Ok(()),
-            Err(error) => self.on_ring_refused(target, node, error).map(drop),
-        }
-    }
-
-    /// The memory where a multicast's message is written once for all destinations.
-    pub(crate) fn staging(&self) -> *mut u8 {
-        self.send.staging.start.as_ptr()
-    }
-
-    /// Sends `len` bytes at `from` to a node that has room.
-    pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
-        // Room was checked under the same lock; only a corrupt ring can refuse now.
-        if let Ok(destination) = self.reserve(node, len) {
-            // SAFETY: `destination` has room for `len` bytes, and `from` has as many (staging
-            // memory of a context with at least this MTU). Both may be the same staging memory.
-            unsafe { std::ptr::copy(from, destination, len) };
-            self.publish();
-        }
-    }
-
-    pub(crate) fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
-        let sender = &self.send;
-        if nodes.is_empty() || nodes.len() > sender.multicast_nodes.len() {
-            return Err(Error::Invalid);
-        }
-        let multicast_id = self.next_multicast_id();
-        nodes.iter().try_for_each(|&node| self.can_reserve(node, len, multicast_id))?;
-        for (entry, &node) in sender.multicast_nodes.iter().zip(nodes) {
-            entry.set(u64::from(node));
-        }
-        sender.multicast_count.set(nodes.len() as u64);
-        sender.pending.node.set(PENDING_MULTICAST);
-        sender.pending.len.set(len as u64);
-        Ok(self.staging())
-    }
-
-    /// A number that no multicast of this endpoint has had.
-    pub(crate) fn next_multicast_id(&self) -> u64 {
-        let multicast_id = self.send.multicast_id.get() + 1;
-        self.send.multicast_id.set(multicast_id);
-        multicast_id
-    }
-
-    /// Makes later identifiers of this endpoint higher than `multicast_id`.
-    pub(crate) fn raise_multicast_id(&self, multicast_id: u64) {
-        self.send.multicast_id.set(self.send.multicast_id.get().max(multicast_id));
-    }
-
-    pub(crate) fn truncate(&self, len: usize) -> PmResult<()> {
-        let pending = &self.send.pending.len;
-        if len == 0 || len as u64 > pending.get() {
-            return Err(Error::Invalid);
-        }
-        pending.set(len as u64);
-        Ok(())
-    }
-
-    #[inline(always)]
-    pub(crate) fn publish(&self) {
-        let pending = &self.send.pending;
-        let Some(target) = self.send.targets.get(pending.node.get() as usize) else {
-            return self.publish_multicast();
-        };
-        let len = pending.len.get() as usize;
-        let counters = target.counters();
-        counters.count_sent();
-        counters.record_sent(target.node_plus_one, len);
-        let position = pending.position.get();
-        if position == DISCARD {
-            return self.count_dropped();
-        }
-        let (index, header) = target.producer.publish(position, len, target.consumer_index());
-        self.check_receiver_state(target, index, header);
     }
 
     /// After a message to `target` was published: checks the receiver state.

@@ -5,6 +5,7 @@
 
 use super::{ShmemEndpoint, message_ring};
 use crate::config::QueueStatus;
+use crate::device::{Endpoint, StateInterface};
 use crate::error::{Error, PmResult};
 use crate::ring::{Consumer, Saved};
 use crate::segment::{RingKind, Segment};
@@ -40,8 +41,13 @@ pub(super) fn drop_received(segment: &Segment, self_node: usize) -> (u64, u64) {
     (dropped_count, dropped_len)
 }
 
-impl ShmemEndpoint {
-    pub(crate) fn queue_status(&self, has_held_message: bool) -> QueueStatus {
+impl StateInterface for ShmemEndpoint {
+    fn is_send_done(&self) -> PmResult<()> {
+        let has_broken_link = (0..self.nodes()).any(|node| self.is_broken(node));
+        if has_broken_link { Err(Error::Io) } else { Ok(()) }
+    }
+
+    fn queue_status(&self, has_held_message: bool) -> QueueStatus {
         let self_node = self.self_node as usize;
         let queued: u64 = self
             .segment
@@ -54,7 +60,7 @@ impl ShmemEndpoint {
         QueueStatus { receive, send: 0, read: self.emulated_read_count() }
     }
 
-    pub(crate) fn reset(&self) {
+    fn reset(&self) {
         let (dropped_count, dropped_len) = drop_received(&self.segment, self.self_node as usize);
         let counters = &self.record().receive.0;
         let add = |word: &AtomicU64, by: u64| {
@@ -64,7 +70,7 @@ impl ShmemEndpoint {
         add(&counters.received, dropped_count);
     }
 
-    pub(crate) fn save(&self, out: &mut Vec<u8>) {
+    fn save(&self, out: &mut Vec<u8>) {
         let self_node = self.self_node as usize;
         let record = self.record();
         let dropped_count = record.send.0.dropped.load(Ordering::Relaxed);
@@ -104,30 +110,11 @@ impl ShmemEndpoint {
         out[count_offset..count_offset + 8].copy_from_slice(&count.to_le_bytes());
     }
 
-    /// Invalid: not a saved context of this node and device.
-    pub(crate) fn check_saved(&self, saved: &[u8]) -> PmResult<()> {
+    fn check_saved(&self, saved: &[u8]) -> PmResult<()> {
         self.parse_checked(saved).map(drop)
     }
 
-    fn parse_checked<'a>(&self, saved: &'a [u8]) -> PmResult<ShmemSavedState<'a>> {
-        let self_node = self.self_node as usize;
-        let state = ShmemSavedState::parse(saved)?;
-        if state.nodes != self.segment.geometry().nodes as u64
-            || state.self_node != self_node as u64
-        {
-            return Err(Error::Invalid);
-        }
-        let ring = |source| message_ring(&self.segment, source, self_node);
-        let fits = |(&source, messages): (&usize, &Vec<Saved<'_>>)| {
-            source < self.segment.geometry().nodes
-                && source != self_node
-                && ring(source).can_restore(messages)
-        };
-        if state.messages.iter().all(fits) { Ok(state) } else { Err(Error::Invalid) }
-    }
-
-    /// Invalid: not a saved context of this node and device; then nothing has changed.
-    pub(crate) fn restore(&self, saved: &[u8]) -> PmResult<()> {
+    fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let self_node = self.self_node as usize;
         let state = self.parse_checked(saved)?;
         drop_received(&self.segment, self_node);
@@ -142,7 +129,7 @@ impl ShmemEndpoint {
         Ok(())
     }
 
-    pub(crate) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let record = self.record();
         writeln!(
             out,
@@ -162,6 +149,25 @@ impl ShmemEndpoint {
             writeln!(out, "  link to {node} is broken")?;
         }
         Ok(())
+    }
+}
+
+impl ShmemEndpoint {
+    fn parse_checked<'a>(&self, saved: &'a [u8]) -> PmResult<ShmemSavedState<'a>> {
+        let self_node = self.self_node as usize;
+        let state = ShmemSavedState::parse(saved)?;
+        if state.nodes != self.segment.geometry().nodes as u64
+            || state.self_node != self_node as u64
+        {
+            return Err(Error::Invalid);
+        }
+        let ring = |source| message_ring(&self.segment, source, self_node);
+        let fits = |(&source, messages): (&usize, &Vec<Saved<'_>>)| {
+            source < self.segment.geometry().nodes
+                && source != self_node
+                && ring(source).can_restore(messages)
+        };
+        if state.messages.iter().all(fits) { Ok(state) } else { Err(Error::Invalid) }
     }
 }
 

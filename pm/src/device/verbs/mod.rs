@@ -54,7 +54,7 @@ use super::net_common::{
     self, EndpointIdentity, Engine as _, NetworkDevice, ProgressMode, count_unread,
 };
 use crate::error::{Error, PmResult};
-use crate::rma::{Direction, Region, RegionId, RmaOperation};
+use crate::rma::Direction;
 use crate::segment::from_errno;
 use crate::sync::{AtomicU64, Ordering};
 use adapter::DmaBuffer;
@@ -91,6 +91,8 @@ pub(crate) type VerbsContext = net_common::NetworkContext<Verbs>;
 impl NetworkDevice for Verbs {
     const KIND: &'static str = "verbs";
     const OPTIONS: u64 = rma::OPTIONS;
+    /// Completions are in memory.
+    const IS_POLL_SYSTEM_CALL: bool = false;
     const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVSV\x01");
     const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVAT\x02");
 
@@ -223,19 +225,6 @@ impl NetworkDevice for Verbs {
         endpoint.record().node.receiver_state.0.set_exited(crate::membarrier::issue);
         count_unread(&endpoint.slab, endpoint.local_index);
         endpoint.progress_lock.lock().close();
-    }
-
-    fn publish_region(endpoint: &VerbsEndpoint, region: &Region) -> PmResult<()> {
-        endpoint.net.regions.publish(region)
-    }
-    fn withdraw_region(endpoint: &VerbsEndpoint, number: RegionId) {
-        endpoint.net.regions.withdraw(number);
-    }
-    fn start_rma(endpoint: &VerbsEndpoint, node: u32, operation: &RmaOperation) -> PmResult<()> {
-        endpoint.begin_operation(node, operation)
-    }
-    fn is_remote_done(endpoint: &VerbsEndpoint, direction: Direction) -> PmResult<()> {
-        endpoint.take_rma_outcome(direction)
     }
 }
 

@@ -7,6 +7,7 @@
 use super::VerbsEndpoint;
 use super::engine::VerbsEngine;
 use crate::debug;
+use crate::device::StateInterface;
 use crate::device::net_common::{Engine as _, ProgressMode};
 use crate::error::{Error, PmResult};
 use crate::sync::Ordering;

@@ -14,8 +14,9 @@ use crate::config::{OPT_REMOTE_READ, OPT_REMOTE_WRITE, RMA_MTU};
 use crate::debug;
 use crate::device::net_common::endpoint_queues::EndpointQueues;
 use crate::device::net_common::{Engine as _, NetworkDevice, ProgressMode};
+use crate::device::{Endpoint, RmaInterface};
 use crate::error::{Error, PmResult};
-use crate::rma::{Direction, RmaOperation};
+use crate::rma::{Direction, Region, RegionId, RmaOperation};
 use crate::sync::Ordering;
 
 /// Remote memory access in both directions.
@@ -36,10 +37,21 @@ fn read_len_within_page(addr: u64, len: usize) -> usize {
     if len > SIW_INLINE_REPLY_LEN { len } else { len.min(rest_of_page) }
 }
 
-impl VerbsEndpoint {
-    /// Starts an operation. Invalid: node, length or local handle. A bad remote handle is reported
-    /// at completion. Io: the adapter was removed.
-    pub(super) fn begin_operation(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+impl RmaInterface for VerbsEndpoint {
+    fn options(&self) -> u64 {
+        OPTIONS
+    }
+
+    fn publish_region(&self, region: &Region) -> PmResult<()> {
+        self.net.regions.publish(region)
+    }
+
+    fn withdraw_region(&self, number: RegionId) {
+        self.net.regions.withdraw(number);
+    }
+
+    /// A bad remote handle is reported at completion. Io also: the adapter was removed.
+    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         self.check_peer(node)?;
         let RmaOperation { direction, remote: remote_handle, local: local_handle, len, .. } =
             *operation;
@@ -58,9 +70,8 @@ impl VerbsEndpoint {
         result
     }
 
-    /// Busy: operations are in flight. Io: some have failed, which is reported once; or the adapter
-    /// was removed.
-    pub(super) fn take_rma_outcome(&self, direction: Direction) -> PmResult<()> {
+    /// Io also: the adapter was removed.
+    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
         Verbs::poll_blocking(self);
         let (in_flight, failed) = self.progress_lock.lock().take_rdma_outcome(direction);
         if failed {

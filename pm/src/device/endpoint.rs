@@ -1,0 +1,200 @@
+//! The interface of an endpoint: the state that a process keeps for one channel and node. Contexts
+//! call their device by it, and composites their members. It has a part for each subject, and each
+//! device implements a part in the file of that name.
+
+#![forbid(unsafe_code)]
+
+use super::ethernet::EthernetEndpoint;
+use super::shmem::ShmemEndpoint;
+use super::verbs::VerbsEndpoint;
+use crate::config::QueueStatus;
+use crate::error::{Error, PmResult};
+use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
+use crate::sync::SingleWriterU64;
+use std::io::Write;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+/// The interface. The context has checked that it is open, and holds the lock that the comment of a
+/// function names. A composite has functions of the same names for what a context calls; a context
+/// does not call those that are for composites.
+///
+/// [`RmaInterface`] belongs to it as well. It is not named here because each network implements it
+/// for its own endpoint, not the code that networks share.
+pub(crate) trait Endpoint:
+    SendInterface + ReceiveInterface + ControlInterface + SelectInterface + StateInterface
+{
+    /// This endpoint's own node.
+    fn self_node(&self) -> u32;
+    /// The number of nodes, including its own.
+    fn nodes(&self) -> usize;
+    /// Bytes of memory that this process shares with others.
+    fn size(&self) -> usize;
+    /// The longest message to any node; over the local links.
+    fn max_message_len(&self) -> usize;
+    /// The longest message to `node`. Invalid: no such node. Io: it cannot be reached.
+    fn mtu(&self, node: u32) -> PmResult<usize>;
+    /// No lock. Whether this host has more processes than processors.
+    fn is_oversubscribed(&self) -> bool;
+
+    /// Invalid: no such node, or this node itself.
+    #[inline(always)]
+    fn check_peer(&self, node: u32) -> PmResult<()> {
+        let is_valid = (node as usize) < self.nodes() && node != self.self_node();
+        if is_valid { Ok(()) } else { Err(Error::Invalid) }
+    }
+}
+
+/// `send.rs`. All functions: send lock.
+pub(crate) trait SendInterface {
+    /// Reserves `len` bytes towards `node` until `publish`.
+    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8>;
+    /// Reserves room towards all of `nodes`, or towards none.
+    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8>;
+    /// After a reservation. Invalid: 0 or longer.
+    fn truncate(&self, len: usize) -> PmResult<()>;
+    /// After a reservation. Cannot fail.
+    fn publish(&self);
+
+    // Multicast, for composites.
+
+    /// A number that no multicast of this endpoint has had.
+    fn next_multicast_id(&self) -> u64;
+    /// Later multicasts of this endpoint have numbers above `multicast_id`.
+    fn raise_multicast_id(&self, multicast_id: u64);
+    /// Whether `reserve` would succeed, and keep succeeding until a message is sent. Invalid also
+    /// if this `multicast_id` was seen before: a node is named twice.
+    fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()>;
+    /// The memory where a multicast's message is written once for all receivers.
+    fn staging(&self) -> *mut u8;
+    /// Sends `len` bytes at `from` to a node that has room.
+    fn send_copy(&self, node: u32, from: *const u8, len: usize);
+}
+
+/// Shortens a reserved message. Invalid: to 0, or longer.
+pub(crate) fn shorten(pending_len: &SingleWriterU64, len: usize) -> PmResult<()> {
+    if len == 0 || len as u64 > pending_len.get() {
+        return Err(Error::Invalid);
+    }
+    pending_len.set(len as u64);
+    Ok(())
+}
+
+/// `receive.rs`.
+pub(crate) trait ReceiveInterface {
+    /// No lock, any thread. The source that may have a message: `take` checks it.
+    fn find(&self) -> Option<u32>;
+    /// For composites. Like `find`, but without a system call.
+    fn peek(&self) -> Option<u32>;
+    /// Receive lock. NoBuffers: no message waits after all. Io: that source is corrupt.
+    fn take(&self, source: u32) -> PmResult<(*mut u8, usize)>;
+    /// Receive lock, after `take`.
+    fn release(&self);
+    /// No lock. Counts a poll that found no message.
+    fn count_empty_poll(&self);
+    /// No lock. Whether polls that found no message have moved bytes of remote memory since the
+    /// last call.
+    fn take_rma_activity(&self) -> bool {
+        false
+    }
+}
+
+/// `control.rs`. Each function takes its own try-lock.
+pub(crate) trait ControlInterface {
+    /// Sends a control message. The owner of a network context does so by its channels instead.
+    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()>;
+    /// Receives a control message and returns its source.
+    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32>;
+}
+
+/// `select.rs`.
+pub(crate) trait SelectInterface {
+    /// The descriptor to select on. It stays the same until the context is closed.
+    fn fd(&self) -> PmResult<RawFd>;
+    /// For composites. Calls `action` with the doorbell's descriptor.
+    fn with_doorbell_fd<T>(
+        &self,
+        action: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
+    ) -> PmResult<T>;
+    /// Arms the doorbell that wakes a sleeping receiver.
+    fn before_select(&self) -> PmResult<()>;
+    /// Disarms the doorbell.
+    fn after_select(&self);
+    /// Whether the doorbell is armed.
+    fn is_selecting(&self) -> bool;
+    /// No lock, armed, and `find` found no message: drains the doorbell, arms it again, and polls
+    /// all sources.
+    ///
+    /// The program of figure 3.4 never reads its descriptors and arms only once. Therefore every
+    /// empty poll does this: if it finds no message either, the next one rings the doorbell.
+    fn rearm_and_rescan(&self) -> Option<u32>;
+}
+
+/// `state.rs`.
+pub(crate) trait StateInterface {
+    /// Busy: a message is not in its receiver's queue. Io: a link is broken.
+    fn is_send_done(&self) -> PmResult<()>;
+    /// `has_held_message`: a message was taken and not released.
+    fn queue_status(&self, has_held_message: bool) -> QueueStatus;
+    /// Both locks. Drops all queued messages.
+    fn reset(&self);
+    /// Both locks, and no message is held. Appends the queued messages to `out`.
+    fn save(&self, out: &mut Vec<u8>);
+    /// For composites. Invalid: not a saved context of this node and device.
+    fn check_saved(&self, saved: &[u8]) -> PmResult<()>;
+    /// Both locks, and no message is held. Invalid, and nothing has changed: as `check_saved`.
+    fn restore(&self, saved: &[u8]) -> PmResult<()>;
+    /// Prints the state for people.
+    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
+}
+
+/// `rma.rs`: remote memory access (manual 3.6). No locks: any thread may call these at any time.
+/// The context has checked `options`.
+pub(crate) trait RmaInterface {
+    /// Option bits.
+    fn options(&self) -> u64;
+    /// A region was locked: peers may access it from now on. NoSpace.
+    fn publish_region(&self, region: &Region) -> PmResult<()>;
+    /// The region was unlocked.
+    fn withdraw_region(&self, number: RegionId);
+    /// Completes or starts an operation. Invalid: node, handle or length. NoBuffers: too many
+    /// operations are in flight. `is_remote_done` reports later failures.
+    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()>;
+    /// Busy: operations of this direction are in flight. Io, once: some have failed.
+    fn is_remote_done(&self, direction: Direction) -> PmResult<()>;
+    /// Memory that peers access without a system call.
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        None
+    }
+}
+
+/// An endpoint of any device. Dispatch is by enum, in registers.
+#[derive(Clone, Copy)]
+pub(crate) enum EndpointRef<'a> {
+    Shmem(&'a ShmemEndpoint),
+    Ethernet(&'a EthernetEndpoint),
+    Verbs(&'a VerbsEndpoint),
+}
+
+impl<'a> EndpointRef<'a> {
+    /// Only shmem has messages to and from a ring without a call of the endpoint.
+    #[inline(always)]
+    pub(crate) fn shmem(self) -> Option<&'a ShmemEndpoint> {
+        match self {
+            EndpointRef::Shmem(endpoint) => Some(endpoint),
+            EndpointRef::Ethernet(_) | EndpointRef::Verbs(_) => None,
+        }
+    }
+}
+
+/// The same call on the endpoint of any device.
+macro_rules! on {
+    ($reference:expr, $endpoint:ident => $call:expr) => {
+        match $reference {
+            $crate::device::EndpointRef::Shmem($endpoint) => $call,
+            $crate::device::EndpointRef::Ethernet($endpoint) => $call,
+            $crate::device::EndpointRef::Verbs($endpoint) => $call,
+        }
+    };
+}
+pub(crate) use on;

@@ -1,0 +1,54 @@
+//! The endpoint of a context that is in force.
+
+// UNSAFETY: returns a reference by a pointer to an endpoint that other references keep alive.
+#![expect(unsafe_code)]
+
+use crate::error::{Error, PmResult};
+use crate::sync::{AtomicPtr, Ordering};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// See the [module](self).
+pub(crate) struct EndpointHolder<E> {
+    /// Null: none is in force.
+    current: AtomicPtr<E>,
+    /// All endpoints that this context ever had: another thread may still use an old one.
+    endpoints: Mutex<Vec<Arc<E>>>,
+}
+
+impl<E> EndpointHolder<E> {
+    pub(crate) fn empty() -> EndpointHolder<E> {
+        EndpointHolder { current: AtomicPtr::new(null_mut()), endpoints: Mutex::default() }
+    }
+
+    fn endpoints(&self) -> MutexGuard<'_, Vec<Arc<E>>> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts `endpoint` in force.
+    pub(crate) fn install(&self, endpoint: Arc<E>) {
+        let pointer = Arc::as_ptr(&endpoint).cast_mut();
+        self.endpoints().push(endpoint);
+        // SYNC: endpoint
+        self.current.store(pointer, Ordering::Release);
+    }
+
+    /// From now on no endpoint is in force.
+    pub(crate) fn clear(&self) {
+        self.current.store(null_mut(), Ordering::Release);
+    }
+
+    /// The endpoint in force. Invalid: none is.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> PmResult<&E> {
+        // SYNC: endpoint
+        let current = self.current.load(Ordering::Acquire);
+        // SAFETY: null or one of `endpoints`, which live as long as `self`.
+        unsafe { current.as_ref() }.ok_or(Error::Invalid)
+    }
+
+    /// All endpoints that the context ever had.
+    pub(crate) fn all(&self) -> Vec<Arc<E>> {
+        self.endpoints().clone()
+    }
+}
