@@ -27,6 +27,8 @@ const MAX_SELF_COPY: usize = 64 * 1024;
 pub struct Engine<N> {
     pub(crate) network: N,
     pub(crate) state: State,
+    /// Whether the last call of [`Engine::progress`] has received a message.
+    is_streaming: bool,
 }
 
 impl<N: Network> Engine<N> {
@@ -49,7 +51,7 @@ impl<N: Network> Engine<N> {
             completions: VecDeque::new(),
             violation: None,
         };
-        Self { network, state }
+        Self { network, state, is_streaming: false }
     }
 
     /// The network.
@@ -230,11 +232,16 @@ impl<N: Network> Engine<N> {
     /// A node has broken the protocol. The engine cannot be used any more.
     #[inline]
     pub fn progress(&mut self) -> Result<(), Violation> {
+        // One message at a time, if they come one at a time: the program waits for what completes,
+        // and to ask the network in vain takes time.
+        let was_streaming = std::mem::replace(&mut self.is_streaming, false);
         for _ in 0..MESSAGES_PER_PASS {
             let state = &mut self.state;
-            let has_received = self.network.receive(|message| state.on_message(&message));
-            // The program waits for what has completed: it will come again for the rest.
-            if !has_received || !state.completions.is_empty() {
+            if !self.network.receive(|message| state.on_message(&message)) {
+                break;
+            }
+            self.is_streaming = true;
+            if !was_streaming && !state.completions.is_empty() {
                 break;
             }
         }
