@@ -91,6 +91,19 @@ impl Credit {
 }
 
 #[cfg(test)]
+impl Credit {
+    /// What may still be sent to `node`.
+    pub(crate) fn left(&self, node: u32) -> u32 {
+        self.peers[node as usize].left
+    }
+
+    /// What `node` has sent and was not given back.
+    pub(crate) fn received(&self, node: u32) -> u32 {
+        self.peers[node as usize].received
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

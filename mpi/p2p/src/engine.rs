@@ -18,7 +18,7 @@ use crate::transfers::{AnnouncedSend, ReadQueue};
 use crate::wire::{Announcement, Envelope, Header};
 
 /// Messages that one call of [`Engine::progress`] receives, at most.
-const MESSAGES_PER_PASS: usize = 16;
+pub(crate) const MESSAGES_PER_PASS: usize = 16;
 /// A longer message to oneself is not copied before it is received.
 const MAX_SELF_COPY: usize = 64 * 1024;
 

@@ -5,6 +5,7 @@ use crate::memory::{Message, UserBuffer, buffer_of};
 use crate::network::{Body, Network, ReadError, SendError};
 use crate::operation::{
     Channel, Limits, ReceiveMode, ReceiveOperation, Request, Retention, Selector, SendOperation,
+    Violation,
 };
 use crate::wire::Envelope;
 
@@ -53,6 +54,10 @@ impl Network for HostileNetwork<'_> {
 /// # Panics
 /// A byte beside a receive buffer has changed.
 pub fn fuzz(input: &[u8]) {
+    let _ = receive_all(input);
+}
+
+fn receive_all(input: &[u8]) -> Result<(), Violation> {
     let mut memory: Vec<Vec<u8>> = (0..6).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
     let limits = Limits { window: 2000, min_read_len: LEN };
     let mut engine = Engine::new(HostileNetwork { input }, 0, NODES, limits);
@@ -79,17 +84,21 @@ pub fn fuzz(input: &[u8]) {
         };
         engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
     }
-    while !engine.network().input.is_empty() && engine.progress().is_ok() {
+    let mut result = Ok(());
+    while !engine.network().input.is_empty() && result.is_ok() {
+        result = engine.progress();
         while engine.next_completion().is_some() {}
     }
     for bytes in &memory {
         let (head, tail) = (&bytes[..GUARD_LEN], &bytes[GUARD_LEN + LEN..]);
         assert!(head.iter().chain(tail).all(|byte| *byte == GUARD));
     }
+    result
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::MESSAGES_PER_PASS;
     use crate::wire::{Announcement, Envelope, Header};
 
     /// Sequences of messages, of which the fuzzer makes others.
@@ -119,6 +128,66 @@ mod tests {
             messages.collect()
         };
         sequences.into_iter().map(encode).collect()
+    }
+
+    /// What a node says of messages of these sources.
+    fn verdict(messages: &[(u32, Header)]) -> Option<(u32, &'static str)> {
+        let repeat = |header: &Header| match header {
+            Header::Credit { .. } => 2 * MESSAGES_PER_PASS,
+            _ => 1,
+        };
+        let messages = messages.iter().flat_map(|one| std::iter::repeat_n(one, repeat(&one.1)));
+        let input = messages.flat_map(|(source, header)| {
+            let mut message = header.encode(*source).as_bytes().to_vec();
+            if matches!(header, Header::Eager(_) | Header::Fragment { .. }) {
+                message.extend([9; 40]);
+            }
+            [vec![message.len() as u8], message].concat()
+        });
+        // A last message that is harmless, so that everything before it is worked off.
+        let credit = Header::Credit { bytes: 0 }.encode(1).as_bytes().to_vec();
+        let last = [vec![credit.len() as u8], credit].concat();
+        let input: Vec<u8> = input.chain(last.clone()).chain(last).collect();
+        super::receive_all(&input).err().map(|violation| (violation.source, violation.what))
+    }
+
+    #[test]
+    fn what_breaks_the_protocol_is_named_and_nothing_else() {
+        let envelope = Envelope { tag: Some(4), data: None };
+        let announcement = |len, wants_finished| {
+            let announcement = Announcement { len, handle: 0, send_id: 0, wants_finished };
+            Header::Announcement(envelope, announcement)
+        };
+        let fragment = |offset| Header::Fragment { receive_id: 0, offset };
+        let pull = |send_id, len| Header::Pull { send_id, receive_id: 0, len };
+        let finished = |send_id| Header::Finished { send_id };
+        // Time in which a node sends what it was asked for.
+        let pause = (1, Header::Credit { bytes: 0 });
+        let no_fragment = "sends a fragment that nobody has asked for";
+        let no_pull = "asks for a message that was not announced";
+        let no_end = "ends a message that was not announced";
+        for (messages, expected) in [
+            (vec![(1, announcement(80, true)), (1, fragment(0)), (1, fragment(40))], None),
+            (vec![(1, announcement(120, false)), (1, fragment(40))], Some((1, no_fragment))),
+            (vec![(1, announcement(120, false)), (2, fragment(0))], Some((2, no_fragment))),
+            (vec![(1, announcement(39, false)), (1, fragment(0))], Some((1, no_fragment))),
+            (vec![(1, fragment(0))], Some((1, no_fragment))),
+            // The program's messages 0 and 1 have 300 bytes; it waits for the delivery of 1.
+            (vec![(1, pull(0, 300)), (1, pull(1, 299)), pause, (1, finished(1))], None),
+            (vec![(1, pull(0, 301))], Some((1, no_pull))),
+            (vec![(1, pull(0, 0))], Some((1, no_pull))),
+            (vec![(2, pull(0, 300))], Some((2, no_pull))),
+            (vec![(1, pull(2, 300))], Some((1, no_pull))),
+            (vec![(1, pull(1, 1)), (1, pull(1, 1))], Some((1, no_pull))),
+            (vec![(1, finished(0)), (1, finished(1))], None),
+            (vec![(1, finished(0)), (1, finished(0))], Some((1, no_end))),
+            (vec![(2, finished(0))], Some((2, no_end))),
+            (vec![(1, pull(0, 300)), (1, finished(0))], Some((1, no_end))),
+            (vec![(0, finished(0))], Some((0, "is no other node of this job"))),
+            (vec![(3, finished(0))], Some((3, "is no other node of this job"))),
+        ] {
+            assert_eq!(verdict(&messages), expected, "{messages:?}");
+        }
     }
 
     #[test]
