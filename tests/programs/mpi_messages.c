@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LONGEST = 1 << 20, UNEXPECTED = 3000, UNEXPECTED_LEN = 4000 };
 
@@ -181,6 +182,43 @@ static void truncated_and_cancelled(unsigned char *out, unsigned char *in)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
+/* Two kinds of messages are looked for in turn; each is found as long as it is not received. */
+static void probes_in_turn(void)
+{
+    int is_found[2] = {0, 0}, value = rank, received, looks;
+    int previous = (rank + size - 1) % size;
+    MPI_Request sends[2];
+
+    MPI_Isend(&value, 1, MPI_INT, (rank + 1) % size, 8, MPI_COMM_WORLD, &sends[0]);
+    MPI_Isend(&value, 1, MPI_INT, (rank + 1) % size, 9, MPI_COMM_WORLD, &sends[1]);
+    for (looks = 0; looks < 100000000 && !(is_found[0] && is_found[1]); looks++) {
+        int source = looks % 3 == 0 ? previous : MPI_ANY_SOURCE;
+        MPI_Iprobe(MPI_ANY_SOURCE, 8, MPI_COMM_WORLD, &is_found[0], MPI_STATUS_IGNORE);
+        MPI_Iprobe(source, 9, MPI_COMM_WORLD, &is_found[1], MPI_STATUS_IGNORE);
+    }
+    if (!is_found[0] || !is_found[1]) fail("probes in turn", looks);
+    MPI_Recv(&received, 1, MPI_INT, previous, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Recv(&received, 1, MPI_INT, previous, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Waitall(2, sends, MPI_STATUSES_IGNORE);
+}
+
+/* The sender has finished long before the receiver looks. */
+static void last_messages(void)
+{
+    enum { COUNT = 10000 };
+
+    for (int i = 0; i < COUNT && size > 1; i++) {
+        int value = i;
+        if (rank == 0) {
+            MPI_Send(&value, 1, MPI_INT, 1, 4, MPI_COMM_WORLD);
+        } else if (rank == 1) {
+            if (i == 0) sleep(1);
+            MPI_Recv(&value, 1, MPI_INT, 0, 4, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            if (value != i) fail("last messages", value);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     unsigned char *out = malloc(LONGEST), *in = malloc(LONGEST);
@@ -195,7 +233,9 @@ int main(int argc, char **argv)
     pieces(out, in);
     to_oneself(out, in);
     truncated_and_cancelled(out, in);
+    probes_in_turn();
     MPI_Barrier(MPI_COMM_WORLD);
+    last_messages();
     printf("ok\n");
     MPI_Finalize();
     return 0;

@@ -141,7 +141,8 @@ unsafe extern "C" fn remove(
             let Some(node) = core.node_at(address) else { return failed(libc::EINVAL) };
             core.addresses[address as usize] = None;
             if core.address_of_node[node as usize] == Some(address) {
-                core.address_of_node[node as usize] = None;
+                let other = core.addresses.iter().position(|one| *one == Some(node));
+                core.address_of_node[node as usize] = other.map(|index| index as u64);
             }
         }
         0

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use score_p2p::{Channel, Completion, CompletionKind, Failure};
@@ -9,7 +10,7 @@ use score_p2p::{Channel, Completion, CompletionKind, Failure};
 use crate::abi::*;
 use crate::core_state::CoreState;
 use crate::domain::Domain;
-use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
+use crate::op_table::{UNSUPPORTED, op};
 use crate::serialized::Serialized;
 use crate::{failed, failed_call};
 
@@ -23,6 +24,8 @@ pub(crate) struct CompletionQueue {
     core: &'static Serialized<CoreState>,
     pub(crate) number: usize,
     entry_len: usize,
+    /// A waiting read is to return.
+    is_signalled: AtomicBool,
 }
 
 static OPS: FiOps = FiOps {
@@ -40,8 +43,7 @@ static QUEUE_OPS: FiOpsCq = FiOpsCq {
     readerr: op!(readerr as unsafe extern "C" fn(_, _, _) -> _),
     sread: op!(sread as unsafe extern "C" fn(_, _, _, _, _) -> _),
     sreadfrom: op!(sreadfrom as unsafe extern "C" fn(_, _, _, _, _, _) -> _),
-    // A waiting read looks again and again.
-    signal: SUCCEEDS,
+    signal: op!(signal as unsafe extern "C" fn(_) -> _),
     strerror: op!(strerror as unsafe extern "C" fn(_, _, _, _, _) -> _),
 };
 
@@ -74,7 +76,8 @@ pub(crate) unsafe extern "C" fn open(
     let number = core.with(CoreState::open_queue);
     let fid = Fid { fclass: FI_CLASS_CQ, context, ops: &OPS };
     let fid = FidCq { fid, ops: &QUEUE_OPS };
-    let queue = CompletionQueue { fid, core, number, entry_len };
+    let is_signalled = AtomicBool::new(false);
+    let queue = CompletionQueue { fid, core, number, entry_len, is_signalled };
     // SAFETY: the caller's.
     unsafe { *result = Box::into_raw(Box::new(queue)) };
     0
@@ -114,6 +117,10 @@ impl CompletionQueue {
         self.core.with(|core| {
             let mut stored = 0;
             let mut has_progressed = false;
+            if count == 0 {
+                // That, too, makes progress (fi_cq(3)).
+                core.progress();
+            }
             while stored < count {
                 let Some(completion) = core.next_completion(self.number) else {
                     if stored > 0 || has_progressed {
@@ -177,6 +184,9 @@ impl CompletionQueue {
             {
                 return result;
             }
+            if self.is_signalled.swap(false, Ordering::AcqRel) {
+                return result;
+            }
             polls += 1;
             if polls >= POLLS_BEFORE_YIELD {
                 polls = 0;
@@ -230,6 +240,13 @@ unsafe extern "C" fn sreadfrom(
 ) -> isize {
     // SAFETY: as in `read`.
     unsafe { (*queue).wait_and_read(entries, count, sources, timeout) }
+}
+
+/// fi_cq_signal(3): a thread that waits returns.
+unsafe extern "C" fn signal(queue: *mut CompletionQueue) -> c_int {
+    // SAFETY: an open queue.
+    unsafe { &*queue }.is_signalled.store(true, Ordering::Release);
+    0
 }
 
 /// fi_cq_readerr(3): the failure that is first in the queue.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use score_p2p::{Completion, CompletionKind, Engine, Limits};
+use score_p2p::{Completion, CompletionKind, Engine, Limits, Selector};
 
 use crate::fabric;
 use crate::pm_network::{self, PmNetwork};
@@ -17,6 +17,9 @@ const TOTAL_WINDOW: u32 = 4 << 20;
 const WINDOW_RANGE: [u32; 2] = [8 << 10, 256 << 10];
 /// A message of this length or more is read from its sender's memory: it is not copied twice.
 const MIN_READ_LEN: usize = 16 << 10;
+
+/// Looks for messages that are remembered. A program looks for one message, or for few in turn.
+const MAX_LOOKS: usize = 1000;
 
 /// The queues of an endpoint, by their numbers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,8 +37,8 @@ pub(crate) struct CoreState {
     queues: Vec<Option<VecDeque<Completion>>>,
     /// Those of the open endpoint.
     pub(crate) endpoint: Option<EndpointQueues>,
-    /// Whether the last look for a message from any source has found nothing.
-    pub(crate) has_found_nothing: bool,
+    /// Looks for a message from any source that have found nothing, and were not repeated since.
+    pub(crate) looks: VecDeque<Selector>,
     /// Nodes by address, as far as they are inserted.
     pub(crate) addresses: Vec<Option<u32>>,
     /// Addresses by node.
@@ -65,10 +68,19 @@ impl CoreState {
             nodes,
             queues: Vec::new(),
             endpoint: None,
-            has_found_nothing: false,
+            looks: VecDeque::new(),
             addresses: Vec::new(),
             address_of_node: vec![None; nodes as usize],
         }
+    }
+
+    /// Whether a look with this selector has found nothing before. That is forgotten.
+    pub(crate) fn take_earlier_look(&mut self, selector: Selector) -> bool {
+        let position = self.looks.iter().position(|look| *look == selector);
+        if self.looks.len() > MAX_LOOKS {
+            self.looks.pop_front();
+        }
+        position.and_then(|position| self.looks.remove(position)).is_some()
     }
 
     /// Adds a queue. Returns its number.
@@ -98,7 +110,9 @@ impl CoreState {
                 "libpm-fi: node {}: node {} {}: the job cannot go on",
                 self.self_node, violation.source, violation.what
             );
-            std::process::exit(1);
+            // No exit handler runs: one that uses MPI would call this again.
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(1) };
         }
     }
 

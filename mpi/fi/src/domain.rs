@@ -3,6 +3,7 @@
 //! without taking part.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::abi::*;
 use crate::core_state::{self, CoreState};
@@ -16,6 +17,9 @@ pub(crate) struct Domain {
     fid: FidDomain,
     pub(crate) core: &'static Serialized<CoreState>,
 }
+
+/// Open domains.
+static DOMAIN_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 static OPS: FiOps = FiOps {
     size: size_of::<FiOps>(),
@@ -58,7 +62,9 @@ pub(crate) unsafe extern "C" fn open(
     let core = core_state::of_process();
     // SAFETY: an info of `getinfo`, perhaps changed by the program.
     let threading = unsafe { (*info).domain_attr.as_ref() }.map(|attr| attr.threading);
-    if threading != Some(FI_THREAD_DOMAIN) {
+    // Domains share the state, and a program that has several serializes the calls of each.
+    let is_only = DOMAIN_COUNT.fetch_add(1, Ordering::AcqRel) == 0;
+    if threading != Some(FI_THREAD_DOMAIN) || !is_only {
         core.require_lock();
     }
     let fid = Fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPS };
@@ -71,5 +77,6 @@ pub(crate) unsafe extern "C" fn open(
 unsafe extern "C" fn close(domain: *mut Domain) -> c_int {
     // SAFETY: made by `open`, and not used any more (fi_domain(3)).
     drop(unsafe { Box::from_raw(domain) });
+    DOMAIN_COUNT.fetch_sub(1, Ordering::AcqRel);
     0
 }

@@ -1,6 +1,7 @@
 //! Endpoints and their options: fi_endpoint(3).
 
 use std::ffi::{c_int, c_void};
+use std::time::{Duration, Instant};
 
 use score_p2p::{Channel, Request};
 
@@ -16,6 +17,9 @@ use crate::{failed, failed_call, tagged, untagged};
 /// Free bytes below which a buffer for several messages is released, unless the program sets
 /// another number.
 const MIN_MULTI_RECV: usize = 16 << 10;
+
+/// How long an endpoint that is closed waits for receivers of its messages.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One direction of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,8 +139,36 @@ pub(crate) unsafe extern "C" fn open(
 unsafe extern "C" fn close(endpoint: *mut Endpoint) -> c_int {
     // SAFETY: made by `open`, and not used any more (fi_endpoint(3)).
     let endpoint = unsafe { Box::from_raw(endpoint) };
-    endpoint.core.with(|core| core.endpoint = None);
+    flush(endpoint.core);
+    endpoint.core.with(|core| {
+        core.engine.forget_operations();
+        core.endpoint = None;
+    });
     0
+}
+
+/// Waits until other nodes have what the program believes to be sent. MPICH closes its endpoint
+/// without doing that itself.
+fn flush(core: &Serialized<CoreState>) {
+    let deadline = Instant::now() + CLOSE_TIMEOUT;
+    loop {
+        let is_flushed = core.with(|core| {
+            core.progress();
+            core.engine.is_flushed()
+        });
+        if is_flushed {
+            return;
+        }
+        if Instant::now() > deadline {
+            let (seconds, node) = (CLOSE_TIMEOUT.as_secs(), core.with(|core| core.self_node));
+            eprintln!(
+                "libpm-fi: node {node}: messages that it has sent were not received within \
+                 {seconds} s after it was done; they are dropped"
+            );
+            return;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// fi_ep_bind(3).

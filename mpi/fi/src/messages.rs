@@ -145,12 +145,14 @@ impl Endpoint {
         // MPICH looks for its messages within a process elsewhere, first, and makes progress there
         // after it has found nothing here. If a message from any source were found here at once,
         // its receive from any source could get another one: MPI_Probe would have lied.
-        if selector.source.is_none() && !core.has_found_nothing {
-            core.has_found_nothing = true;
+        if selector.source.is_none() && !core.take_earlier_look(selector) {
+            core.looks.push_back(selector);
             return found(false);
         }
         let peek = core.engine.peek(selector, mode, context.addr());
-        core.has_found_nothing = peek.is_none();
+        if peek.is_none() && selector.source.is_none() {
+            core.looks.push_back(selector);
+        }
         peek.iter().for_each(|peek| self.report_peek(core, context, peek));
         found(peek.is_some())
     }

@@ -22,6 +22,14 @@ pub(crate) struct pmContextConfig {
     pub(crate) option: c_ulong,
 }
 
+/// What pmGetMessageQueueStatus returns.
+#[repr(C)]
+pub(crate) struct pmMessageQueueStatus {
+    pub(crate) receive: c_int,
+    pub(crate) send: c_int,
+    pub(crate) read: c_int,
+}
+
 pub(crate) const PM_RMA_MTU: usize = 1 << 30;
 pub(crate) const PM_OPT_REMOTE_READ: c_ulong = 2;
 
@@ -64,6 +72,10 @@ unsafe extern "C" {
         rmt_hndl: u64,
         local_hndl: u64,
         len: usize,
+    ) -> c_int;
+    pub(crate) fn pmGetMessageQueueStatus(
+        context: *mut pmContext,
+        status: *mut pmMessageQueueStatus,
     ) -> c_int;
     pub(crate) fn pmIsReadDone(context: *mut pmContext) -> c_int;
 }

@@ -5,9 +5,10 @@ use std::ptr::{self, NonNull, null_mut};
 use score_p2p::{Body, Message, Network, ReadError, SendError, UserBuffer};
 
 use crate::pm_h::{
-    PM_OPT_REMOTE_READ, PM_RMA_MTU, pmContext, pmContextConfig, pmGetContextConfig, pmGetMtu,
-    pmGetSendBuffer, pmIsReadDone, pmMLock, pmMUnlock, pmRead, pmReceive, pmReleaseReceiveBuffer,
-    pmSend, score_initialize_args, score_num_node, score_pmnet, score_self_node,
+    PM_OPT_REMOTE_READ, PM_RMA_MTU, pmContext, pmContextConfig, pmGetContextConfig,
+    pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer, pmIsReadDone, pmMLock, pmMUnlock,
+    pmMessageQueueStatus, pmRead, pmReceive, pmReleaseReceiveBuffer, pmSend, score_initialize_args,
+    score_num_node, score_pmnet, score_self_node,
 };
 
 /// The network that this process is a node of.
@@ -17,6 +18,8 @@ pub(crate) struct PmNetwork {
     /// By node; 0: not known yet.
     mtus: Vec<u32>,
     can_read: bool,
+    /// Whether a read of those under way has failed.
+    has_read_failed: bool,
 }
 
 /// This process in its job.
@@ -39,6 +42,7 @@ pub(crate) fn join() -> Membership {
         context,
         mtus: vec![0; nodes as usize],
         can_read: options(context) & PM_OPT_REMOTE_READ != 0,
+        has_read_failed: false,
     };
     Membership { network, self_node, nodes }
 }
@@ -63,6 +67,14 @@ impl PmNetwork {
             *known = mtu as u32;
         }
         mtu
+    }
+
+    /// The number of reads that are under way.
+    fn pending_reads(&self) -> i32 {
+        let mut status = pmMessageQueueStatus { receive: 0, send: 0, read: 0 };
+        // SAFETY: as in `options`.
+        unsafe { pmGetMessageQueueStatus(self.context, &mut status) };
+        status.read
     }
 
     /// Locks the program's memory for remote access.
@@ -166,9 +178,19 @@ impl Network for PmNetwork {
     fn are_reads_done(&mut self) -> Result<bool, ReadError> {
         // SAFETY: as in `options`.
         match unsafe { pmIsReadDone(self.context) } {
-            0 => Ok(true),
-            libc::EBUSY => Ok(false),
-            _ => Err(ReadError::Failed),
+            0 => {}
+            libc::EBUSY => return Ok(false),
+            // Others may still be under way. A link that is broken reports this for ever.
+            _ => {
+                self.has_read_failed = true;
+                if self.pending_reads() > 0 {
+                    return Ok(false);
+                }
+            }
+        }
+        match std::mem::take(&mut self.has_read_failed) {
+            false => Ok(true),
+            true => Err(ReadError::Failed),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::credit::{self, Credit};
 use crate::memory::UserBuffer;
 use crate::network::{Body, Network, SendError};
+use crate::node_queues::NodeQueues;
 use crate::operation::{
     Channel, Completion, Failure, Limits, Peek, PeekMode, ReceiveMode, ReceiveOperation, Request,
     Retention, Selector, SendOperation, Violation,
@@ -46,8 +47,8 @@ impl<N: Network> Engine<N> {
             sends: Slab::new(),
             receives: Slab::new(),
             reads: ReadQueue::default(),
-            streams: VecDeque::new(),
-            outbox: VecDeque::new(),
+            streams: NodeQueues::new(),
+            outbox: NodeQueues::new(),
             completions: VecDeque::new(),
             violation: None,
         };

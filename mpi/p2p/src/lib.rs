@@ -32,6 +32,7 @@ mod fuzz;
 mod matching;
 mod memory;
 mod network;
+mod node_queues;
 mod operation;
 mod state;
 mod transfers;

@@ -2,6 +2,8 @@
 //! the network delays, is full and fails to read at random. A plain list per node says which
 //! receive gets which message.
 
+mod random;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -13,33 +15,13 @@ use crate::network::*;
 use crate::operation::*;
 use crate::state::{channel_of, origin_of};
 use crate::wire::{Announcement, Envelope, Header};
+use random::Random;
 
 const WINDOW: u32 = 2000;
 /// The longest message of a program.
 const MAX_LEN: u64 = 3000;
 const STEPS: u64 = 400;
 const SEEDS: u64 = 400;
-
-/// A xorshift generator.
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
 
 /// What happens at a node, in its order.
 #[derive(Clone, Copy, Debug)]

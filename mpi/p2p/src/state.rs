@@ -7,6 +7,7 @@ use slab::Slab;
 use crate::credit::Credit;
 use crate::matching::{Origin, PostedReceives, UnexpectedMessages};
 use crate::memory::{Payload, UserBuffer};
+use crate::node_queues::NodeQueues;
 use crate::operation::{Channel, Completion, CompletionKind, Failure, Limits, Request, Violation};
 use crate::transfers::{AnnouncedSend, ReadQueue, RemoteReceive};
 use crate::wire::{Announcement, Envelope, Header};
@@ -18,6 +19,14 @@ pub(crate) struct Destination {
     pub(crate) request: Request,
     /// The buffer for several messages that it is a part of.
     pub(crate) multiple: Option<usize>,
+}
+
+impl Destination {
+    /// Nowhere: the program does not want the message any more.
+    pub(crate) fn nowhere() -> Self {
+        let request = Request { context: 0, is_reported: false };
+        Self { buffer: UserBuffer::empty(), request, multiple: None }
+    }
 }
 
 /// A posted receive.
@@ -92,9 +101,9 @@ pub(crate) struct State {
     pub(crate) receives: Slab<RemoteReceive>,
     pub(crate) reads: ReadQueue,
     /// Sends whose receivers have asked for fragments.
-    pub(crate) streams: VecDeque<u32>,
+    pub(crate) streams: NodeQueues<u32>,
     /// Headers that are to be sent.
-    pub(crate) outbox: VecDeque<(u32, Header)>,
+    pub(crate) outbox: NodeQueues<Header>,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) violation: Option<Violation>,
 }
@@ -205,7 +214,7 @@ impl State {
         if source != self.self_node
             && let Some(bytes) = self.credit.release(source, cost)
         {
-            self.outbox.push_back((source, Header::Credit { bytes }));
+            self.outbox.push(source, Header::Credit { bytes });
         }
     }
 
@@ -226,6 +235,16 @@ impl State {
                 self.start_transfer(destination, of_message, announcement);
             }
         }
+    }
+
+    /// Drops all receives, and what has completed.
+    pub(crate) fn forget_receives(&mut self) {
+        self.tagged.posted = PostedReceives::new();
+        self.untagged.posted = PostedReceives::new();
+        self.multiples.clear();
+        let claimed = std::mem::take(&mut self.claimed);
+        claimed.into_values().for_each(|message| self.discard(message));
+        self.completions.clear();
     }
 
     /// An unexpected message is dropped.

@@ -14,6 +14,8 @@ use crate::wire::{Announcement, Envelope, Header, WORD_LEN};
 
 /// Fragments that one call sends of one message, at most: others wait for their turn.
 const FRAGMENTS_PER_PASS: usize = 16;
+/// Messages to one node of which one call sends fragments, at most.
+const STREAMS_PER_PASS: usize = 16;
 /// The length of a fragment's header.
 const FRAGMENT_HEADER_LEN: usize = 3 * WORD_LEN;
 
@@ -55,6 +57,8 @@ pub(crate) struct RemoteReceive {
     wanted: usize,
     /// Bytes that have arrived as fragments. None: no fragments were asked for.
     arrived: Option<usize>,
+    /// The program does not want it any more.
+    is_dropped: bool,
 }
 
 /// Messages that are read. The network reports the end of all reads at once, so that further ones
@@ -70,6 +74,8 @@ pub(crate) struct ReadQueue {
 enum Progress {
     /// There are more.
     Waits,
+    /// There are more, and the node has no room for them now.
+    Full,
     /// All are sent; the receiver says when it has them.
     Sent,
     /// Nothing is left to do, or nothing can be done.
@@ -133,8 +139,16 @@ impl State {
             return self.finish_send_of(origin.source, send_id);
         }
         let is_read = handle != 0 && destination.buffer.as_segment().is_some();
-        let receive =
-            RemoteReceive { destination, origin, envelope, announcement, wanted, arrived: None };
+        let (arrived, is_dropped) = (None, false);
+        let receive = RemoteReceive {
+            destination,
+            origin,
+            envelope,
+            announcement,
+            wanted,
+            arrived,
+            is_dropped,
+        };
         let receive_id = self.receives.insert(receive) as u32;
         if is_read {
             self.reads.waiting.push_back(receive_id);
@@ -148,13 +162,13 @@ impl State {
         let Some(receive) = self.receives.get_mut(receive_id as usize) else { return };
         receive.arrived = Some(0);
         let (send_id, len) = (receive.announcement.send_id, receive.wanted as u64);
-        self.outbox.push_back((receive.origin.source, Header::Pull { send_id, receive_id, len }));
+        self.outbox.push(receive.origin.source, Header::Pull { send_id, receive_id, len });
     }
 
     /// Nothing more is needed of an announced message.
     pub(crate) fn finish_send_of(&mut self, source: u32, send_id: u32) {
         if source != self.self_node {
-            return self.outbox.push_back((source, Header::Finished { send_id }));
+            return self.outbox.push(source, Header::Finished { send_id });
         }
         if let Some(send) = self.sends.try_remove(send_id as usize) {
             self.complete_send(send.request, send.envelope, None);
@@ -163,7 +177,10 @@ impl State {
 
     fn complete_remote_receive(&mut self, receive_id: u32, failure: Option<Failure>) {
         let Some(receive) = self.receives.try_remove(receive_id as usize) else { return };
-        let RemoteReceive { destination, origin, envelope, announcement, .. } = receive;
+        let RemoteReceive { destination, origin, envelope, announcement, is_dropped, .. } = receive;
+        if is_dropped {
+            return;
+        }
         self.complete_receive(&destination, (origin, envelope), announcement.len, failure);
     }
 
@@ -181,7 +198,7 @@ impl State {
             return Err(violation);
         }
         send.pull = Some(Pull { receive_id, sent: 0, len });
-        self.streams.push_back(send_id);
+        self.streams.push(source, send_id);
         Ok(())
     }
 
@@ -205,7 +222,7 @@ impl State {
         if *arrived == receive.wanted {
             if receive.announcement.wants_finished {
                 let send_id = receive.announcement.send_id;
-                self.outbox.push_back((source, Header::Finished { send_id }));
+                self.outbox.push(source, Header::Finished { send_id });
             }
             self.complete_remote_receive(receive_id, None);
         }
@@ -225,7 +242,7 @@ impl State {
             return Err(violation);
         }
         send.pull = Some(Pull { receive_id: 0, sent: 0, len: 0 });
-        self.streams.push_back(send_id);
+        self.streams.push(source, send_id);
         Ok(())
     }
 }
@@ -257,6 +274,34 @@ impl<N: Network> Engine<N> {
         Ok(())
     }
 
+    /// Whether nothing is left that the program believes to be done: copies of its messages,
+    /// answers that others wait for, reads into its memory.
+    pub fn is_flushed(&self) -> bool {
+        let is_copy = |send: &AnnouncedSend| matches!(send.data, AnnouncedData::Copy(_));
+        !self.state.has_work() && !self.state.sends.iter().any(|(_, send)| is_copy(send))
+    }
+
+    /// Forgets all operations of the program, which may use its memory for something else. To be
+    /// called when no read is under way. Messages that have arrived stay.
+    pub fn forget_operations(&mut self) {
+        let state = &mut self.state;
+        for (_, receive) in state.receives.iter_mut() {
+            receive.destination = Destination::nowhere();
+            receive.is_dropped = true;
+        }
+        state.forget_receives();
+        // What is announced may still be asked for.
+        for (_, send) in state.sends.iter_mut() {
+            send.request.is_reported = false;
+            if let AnnouncedData::Memory(buffer) = &send.data {
+                if std::mem::take(&mut send.is_exposed) {
+                    self.network.conceal(send.node, buffer);
+                }
+                send.data = AnnouncedData::Copy(buffer.to_vec().into());
+            }
+        }
+    }
+
     /// Sends and reads what waits, as far as the network has room.
     #[cold]
     pub(crate) fn send_pending(&mut self) {
@@ -267,28 +312,34 @@ impl<N: Network> Engine<N> {
     }
 
     fn send_headers(&mut self) {
-        let mut full_nodes: Vec<u32> = Vec::new();
-        for _ in 0..self.state.outbox.len() {
-            let Some((node, header)) = self.state.outbox.pop_front() else { return };
-            let encoded = header.encode(self.state.self_node);
-            let is_full = full_nodes.contains(&node)
-                || self.network.send(node, encoded.as_bytes(), Body::NONE) == Err(SendError::Full);
-            if is_full {
-                // Headers to one node stay in their order.
-                full_nodes.push(node);
-                self.state.outbox.push_back((node, header));
+        for (node, mut headers) in self.state.outbox.take_all() {
+            while let Some(header) = headers.front() {
+                let encoded = header.encode(self.state.self_node);
+                let result = self.network.send(node, encoded.as_bytes(), Body::NONE);
+                if result == Err(SendError::Full) {
+                    break;
+                }
+                headers.pop_front();
             }
+            self.state.outbox.put_back(node, headers);
         }
     }
 
     fn send_fragments(&mut self) {
-        for _ in 0..self.state.streams.len() {
-            let Some(send_id) = self.state.streams.pop_front() else { return };
-            match self.send_fragments_of(send_id) {
-                Progress::Waits => self.state.streams.push_back(send_id),
-                Progress::Sent => {}
-                Progress::Complete => self.end_send(send_id),
+        for (node, mut send_ids) in self.state.streams.take_all() {
+            for _ in 0..send_ids.len().min(STREAMS_PER_PASS) {
+                let Some(send_id) = send_ids.pop_front() else { break };
+                match self.send_fragments_of(send_id) {
+                    Progress::Waits => send_ids.push_back(send_id),
+                    Progress::Full => {
+                        send_ids.push_front(send_id);
+                        break;
+                    }
+                    Progress::Sent => {}
+                    Progress::Complete => self.end_send(send_id),
+                }
             }
+            self.state.streams.put_back(node, send_ids);
         }
     }
 
@@ -312,7 +363,7 @@ impl<N: Network> Engine<N> {
             };
             match self.network.send(send.node, header.as_bytes(), body) {
                 Ok(()) => pull.sent += len,
-                Err(SendError::Full) => return Progress::Waits,
+                Err(SendError::Full) => return Progress::Full,
                 Err(SendError::Unreachable) => return Progress::Complete,
             }
         }

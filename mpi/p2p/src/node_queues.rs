@@ -1,0 +1,71 @@
+//! What waits to be sent, by node: a node without room does not stop what is for others.
+
+use std::collections::{HashMap, VecDeque};
+
+/// A queue for each node.
+#[derive(Debug)]
+pub(crate) struct NodeQueues<T> {
+    by_node: HashMap<u32, VecDeque<T>>,
+    /// Nodes with something in their queue, each once.
+    nodes: VecDeque<u32>,
+}
+
+impl<T> NodeQueues<T> {
+    pub(crate) fn new() -> Self {
+        Self { by_node: HashMap::new(), nodes: VecDeque::new() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, node: u32, value: T) {
+        let queue = self.by_node.entry(node).or_default();
+        if queue.is_empty() {
+            self.nodes.push_back(node);
+        }
+        queue.push_back(value);
+    }
+
+    /// The queues of all nodes that have something now, one after the other. What is returned
+    /// belongs to the caller, who gives back what is left by [`NodeQueues::put_back`].
+    pub(crate) fn take_all(&mut self) -> Vec<(u32, VecDeque<T>)> {
+        let by_node = &mut self.by_node;
+        let take = |node| Some((node, std::mem::take(by_node.get_mut(&node)?)));
+        self.nodes.drain(..).filter_map(take).collect()
+    }
+
+    /// What is left of a queue comes before what was added since.
+    pub(crate) fn put_back(&mut self, node: u32, mut left: VecDeque<T>) {
+        let queue = self.by_node.entry(node).or_default();
+        let was_empty = queue.is_empty();
+        left.append(queue);
+        *queue = left;
+        if was_empty && !queue.is_empty() {
+            self.nodes.push_back(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_comes_first_again() {
+        let mut queues = NodeQueues::new();
+        for (node, value) in [(1, 'a'), (2, 'b'), (1, 'c')] {
+            queues.push(node, value);
+        }
+        let mut taken = queues.take_all();
+        assert!(queues.is_empty());
+        assert_eq!(taken, [(1, VecDeque::from(['a', 'c'])), (2, VecDeque::from(['b']))]);
+        queues.push(1, 'd');
+        assert_eq!(taken[0].1.pop_front(), Some('a'));
+        taken.into_iter().for_each(|(node, left)| queues.put_back(node, left));
+        queues.put_back(3, VecDeque::new());
+        let expected = [(1, VecDeque::from(['c', 'd'])), (2, VecDeque::from(['b']))];
+        assert_eq!(queues.take_all(), expected);
+    }
+}
