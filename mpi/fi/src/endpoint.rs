@@ -47,6 +47,8 @@ pub(crate) struct Endpoint {
     pub(crate) sends: Direction,
     pub(crate) receives: Direction,
     pub(crate) min_multi_recv: usize,
+    /// Whether receives that name a source take messages of that source only.
+    pub(crate) is_directed: bool,
     queues: EndpointQueues,
 }
 
@@ -109,9 +111,9 @@ pub(crate) unsafe extern "C" fn open(
         return failed(libc::EBUSY);
     }
     // SAFETY: an info of `getinfo`, perhaps changed by the program; its attributes may be NULL.
-    let (tx_flags, rx_flags) = unsafe {
+    let (tx_flags, rx_flags, caps) = unsafe {
         let (tx, rx) = ((*info).tx_attr.as_ref(), (*info).rx_attr.as_ref());
-        (tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags))
+        (tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags), (*info).caps)
     };
     let fid = Fid { fclass: FI_CLASS_EP, context, ops: &OPS };
     let fid = FidEp {
@@ -129,6 +131,7 @@ pub(crate) unsafe extern "C" fn open(
         sends: Direction { default_flags: tx_flags, is_selective: false },
         receives: Direction { default_flags: rx_flags, is_selective: false },
         min_multi_recv: MIN_MULTI_RECV,
+        is_directed: caps & FI_DIRECTED_RECV != 0,
         queues: EndpointQueues::default(),
     };
     // SAFETY: the caller's.

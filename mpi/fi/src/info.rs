@@ -17,6 +17,8 @@ const CAPABILITIES: u64 = FI_MSG
     | FI_SOURCE
     | FI_LOCAL_COMM
     | FI_REMOTE_COMM;
+/// Those that a program has only if it asks for them.
+const PRIMARY_CAPABILITIES: u64 = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV;
 /// Flags that may be in force for all sends, or for all receives.
 const OPERATION_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
@@ -135,6 +137,15 @@ fn c_string(text: &CStr) -> *mut c_char {
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
+/// The capabilities of an endpoint for a program that asks for these. Primary ones have to be asked
+/// for (fi_getinfo(3)); none at all asks for all.
+fn offered(requested: u64) -> u64 {
+    match requested {
+        0 => CAPABILITIES,
+        _ => CAPABILITIES & !(PRIMARY_CAPABILITIES & !requested),
+    }
+}
+
 /// Fills in a new info. False: there is no memory.
 ///
 /// # Safety
@@ -148,7 +159,7 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
             hints.and_then(|hints| hints.rx_attr.as_ref()),
         )
     };
-    info.caps = CAPABILITIES;
+    info.caps = offered(hints.map_or(0, |hints| hints.caps));
     info.addr_format = FI_FORMAT_UNSPEC;
     // SAFETY: by the caller's promise.
     let (tx, rx, ep, domain, fabric) = unsafe {
@@ -160,13 +171,13 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
             &mut *info.fabric_attr,
         )
     };
-    tx.caps = CAPABILITIES & !(FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE);
+    tx.caps = info.caps & !(FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE);
     tx.op_flags = tx_hints.map_or(0, |tx| tx.op_flags);
     tx.msg_order = FI_ORDER_SAS;
     tx.inject_size = INJECT_SIZE;
     tx.size = QUEUE_SIZE;
     tx.iov_limit = score_p2p::MAX_SEGMENTS;
-    rx.caps = CAPABILITIES & !FI_SEND;
+    rx.caps = info.caps & !FI_SEND;
     rx.op_flags = rx_hints.map_or(0, |rx| rx.op_flags);
     rx.msg_order = FI_ORDER_SAS;
     rx.size = QUEUE_SIZE;

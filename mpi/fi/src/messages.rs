@@ -94,6 +94,7 @@ impl Endpoint {
         self.core.with(|core| {
             let source = match incoming.address {
                 FI_ADDR_UNSPEC => None,
+                _ if !self.is_directed => None,
                 address => match core.node_at(address) {
                     Some(node) => Some(node),
                     None => return failed_call(libc::EINVAL),

@@ -75,6 +75,9 @@ impl State {
     }
 
     fn on_announcement(&mut self, source: u32, envelope: Envelope, announcement: Announcement) {
+        if let Some(bytes) = self.credit.release_all(source, announcement.len) {
+            self.outbox.push(source, Header::Credit { bytes });
+        }
         let (channel, origin) = (channel_of(&envelope), origin_of(source, &envelope));
         match self.take_posted(channel, origin, announcement.len) {
             Some(destination) => {

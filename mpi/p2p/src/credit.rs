@@ -90,6 +90,23 @@ impl Credit {
     }
 }
 
+impl Credit {
+    /// `node` has announced a message of this length. If it did so for lack of credit, returns what
+    /// can be given back to it now, however little it is.
+    pub(crate) fn release_all(&mut self, node: u32, len: u64) -> Option<u64> {
+        let window = u64::from(self.window);
+        let peer = self.peers.get_mut(node as usize)?;
+        let cost = len.saturating_add(MESSAGE_OVERHEAD as u64);
+        let lacks_credit = cost > window - u64::from(peer.received).min(window);
+        if cost > window || !lacks_credit || peer.used == 0 {
+            return None;
+        }
+        let used = std::mem::take(&mut peer.used);
+        peer.received = peer.received.saturating_sub(used);
+        Some(u64::from(used))
+    }
+}
+
 #[cfg(test)]
 impl Credit {
     /// What may still be sent to `node`.
@@ -123,6 +140,21 @@ mod tests {
             }
         }
         assert_eq!(returned, 20);
+    }
+
+    #[test]
+    fn a_sender_without_enough_credit_gets_all_that_was_used() {
+        let (mut sender, mut receiver) = (Credit::new(2, 1000), Credit::new(2, 1000));
+        sender.spend(1, 400);
+        receiver.receive(0, 400).unwrap();
+        assert_eq!((receiver.release(0, 400), sender.covers(1, 700)), (None, false));
+        // Messages that could be eager, and those that never could.
+        for len in [536, 937, u64::MAX] {
+            assert_eq!(receiver.release_all(0, len), None, "{len}");
+        }
+        sender.restore(1, receiver.release_all(0, 537).unwrap()).unwrap();
+        assert!(sender.covers(1, 1000));
+        assert_eq!(receiver.release_all(0, 936), None);
     }
 
     #[test]
