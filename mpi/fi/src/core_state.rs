@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use score_p2p::{Completion, CompletionKind, Engine, Limits, Selector};
+use score_p2p::{Completion, CompletionKind, Engine, Limits};
 
+use crate::earlier_looks::EarlierLooks;
 use crate::fabric;
 use crate::pm_network::{self, PmNetwork};
 use crate::serialized::Serialized;
@@ -17,9 +18,6 @@ const TOTAL_WINDOW: u32 = 4 << 20;
 const WINDOW_RANGE: [u32; 2] = [8 << 10, 256 << 10];
 /// A message of this length or more is read from its sender's memory: it is not copied twice.
 const MIN_READ_LEN: usize = 16 << 10;
-
-/// Looks for messages that are remembered. A program looks for one message, or for few in turn.
-const MAX_LOOKS: usize = 1000;
 
 /// The queues of an endpoint, by their numbers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,8 +35,7 @@ pub(crate) struct CoreState {
     queues: Vec<Option<VecDeque<Completion>>>,
     /// Those of the open endpoint.
     pub(crate) endpoint: Option<EndpointQueues>,
-    /// Looks for a message from any source that have found nothing, and were not repeated since.
-    pub(crate) looks: VecDeque<Selector>,
+    pub(crate) earlier_looks: EarlierLooks,
     /// Nodes by address, as far as they are inserted.
     pub(crate) addresses: Vec<Option<u32>>,
     /// Addresses by node.
@@ -68,19 +65,10 @@ impl CoreState {
             nodes,
             queues: Vec::new(),
             endpoint: None,
-            looks: VecDeque::new(),
+            earlier_looks: EarlierLooks::default(),
             addresses: Vec::new(),
             address_of_node: vec![None; nodes as usize],
         }
-    }
-
-    /// Whether a look with this selector has found nothing before. That is forgotten.
-    pub(crate) fn take_earlier_look(&mut self, selector: Selector) -> bool {
-        let position = self.looks.iter().position(|look| *look == selector);
-        if self.looks.len() > MAX_LOOKS {
-            self.looks.pop_front();
-        }
-        position.and_then(|position| self.looks.remove(position)).is_some()
     }
 
     /// Adds a queue. Returns its number.

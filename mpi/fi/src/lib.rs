@@ -12,6 +12,7 @@
 //! | `counter.rs` | counters: fi_cntr(3) |
 //! | `endpoint.rs` | endpoints and their options: fi_endpoint(3) |
 //! | `tagged.rs`, `untagged.rs`, `messages.rs` | messages: fi_tagged(3), fi_msg(3) |
+//! | `earlier_looks.rs` | why the first look for a message finds nothing |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
 //! | `serialized.rs` | the lock around the state |
@@ -29,6 +30,7 @@ mod completion_queue;
 mod core_state;
 mod counter;
 mod domain;
+mod earlier_looks;
 mod endpoint;
 mod fabric;
 mod info;

@@ -143,16 +143,10 @@ impl Endpoint {
         };
         // A program that only looks makes progress, too.
         core.progress();
-        // MPICH looks for its messages within a process elsewhere, first, and makes progress there
-        // after it has found nothing here. If a message from any source were found here at once,
-        // its receive from any source could get another one: MPI_Probe would have lied.
-        if selector.source.is_none() && !core.take_earlier_look(selector) {
-            core.looks.push_back(selector);
-            return found(false);
-        }
-        let peek = core.engine.peek(selector, mode, context.addr());
-        if peek.is_none() && selector.source.is_none() {
-            core.looks.push_back(selector);
+        let may_find = core.earlier_looks.may_find(selector);
+        let peek = may_find.then(|| core.engine.peek(selector, mode, context.addr())).flatten();
+        if peek.is_none() {
+            core.earlier_looks.add(selector);
         }
         peek.iter().for_each(|peek| self.report_peek(core, context, peek));
         found(peek.is_some())

@@ -14,16 +14,37 @@ impl State {
             Ok((_, source, _)) if source >= self.nodes || source == self.self_node => {
                 Err(Violation { source, what: "is no other node of this job" })
             }
-            Ok((Header::Eager(envelope), source, header_len)) => {
-                self.on_eager(source, envelope, message.payload(header_len))
-            }
             Ok((header, source, header_len)) => {
-                self.on_control(header, source, message.payload(header_len))
+                self.on_header(header, source, message.payload(header_len))
             }
             Err(_) => Err(Violation { source: self.nodes, what: "sends a malformed header" }),
         };
         if let Err(violation) = result {
             self.violation.get_or_insert(violation);
+        }
+    }
+
+    #[inline(always)]
+    fn on_header(
+        &mut self,
+        header: Header,
+        source: u32,
+        payload: Payload<'_>,
+    ) -> Result<(), Violation> {
+        match header {
+            Header::Eager(envelope) => self.on_eager(source, envelope, payload),
+            Header::Announcement(envelope, announcement) => {
+                self.on_announcement(source, envelope, announcement);
+                Ok(())
+            }
+            Header::Pull { send_id, receive_id, len } => {
+                self.on_pull(source, send_id, receive_id, len)
+            }
+            Header::Fragment { receive_id, offset } => {
+                self.on_fragment(source, receive_id, offset, payload)
+            }
+            Header::Finished { send_id } => self.on_finished(source, send_id),
+            Header::Credit { bytes } => self.credit.restore(source, bytes),
         }
     }
 
@@ -49,29 +70,6 @@ impl State {
             }
         }
         Ok(())
-    }
-
-    fn on_control(
-        &mut self,
-        header: Header,
-        source: u32,
-        payload: Payload<'_>,
-    ) -> Result<(), Violation> {
-        match header {
-            Header::Eager(envelope) => self.on_eager(source, envelope, payload),
-            Header::Announcement(envelope, announcement) => {
-                self.on_announcement(source, envelope, announcement);
-                Ok(())
-            }
-            Header::Pull { send_id, receive_id, len } => {
-                self.on_pull(source, send_id, receive_id, len)
-            }
-            Header::Fragment { receive_id, offset } => {
-                self.on_fragment(source, receive_id, offset, payload)
-            }
-            Header::Finished { send_id } => self.on_finished(source, send_id),
-            Header::Credit { bytes } => self.credit.restore(source, bytes),
-        }
     }
 
     fn on_announcement(&mut self, source: u32, envelope: Envelope, announcement: Announcement) {

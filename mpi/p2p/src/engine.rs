@@ -56,7 +56,7 @@ impl<N: Network> Engine<N> {
     }
 
     /// The network.
-    pub fn network(&mut self) -> &mut N {
+    pub(crate) fn network(&mut self) -> &mut N {
         &mut self.network
     }
 
@@ -161,17 +161,17 @@ impl<N: Network> Engine<N> {
         let slot = unexpected.find(&selector)?;
         let (origin, message) = unexpected.get(slot)?;
         let peek = Peek { len: message.len(), source: origin.source, envelope: message.envelope };
-        match (mode, mode != PeekMode::Look) {
-            (PeekMode::Claim, _) => {
+        match mode {
+            PeekMode::Claim => {
                 let message = unexpected.remove(slot)?;
                 self.state.claimed.insert(context, message);
             }
-            (PeekMode::Discard, _) => {
+            PeekMode::Discard => {
                 let message = unexpected.remove(slot)?;
                 self.state.discard(message);
                 self.send_pending();
             }
-            (PeekMode::Look, _) => {}
+            PeekMode::Look => {}
         }
         Some(peek)
     }
@@ -259,16 +259,5 @@ impl<N: Network> Engine<N> {
     #[inline(always)]
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.state.completions.pop_front()
-    }
-
-    /// Whether something is left to be sent or read, so that [`Engine::progress`] is to be called
-    /// even if no message arrives.
-    pub fn has_work(&self) -> bool {
-        self.state.has_work()
-    }
-
-    /// Announced messages whose receivers have not finished with them.
-    pub fn announced_count(&self) -> usize {
-        self.state.sends.len()
     }
 }

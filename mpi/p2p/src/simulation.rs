@@ -479,8 +479,9 @@ impl World {
             }
             let sent: usize = self.programs.iter().map(|program| program.sent.len()).sum();
             let received: usize = self.programs.iter().map(|program| program.received.len()).sum();
-            let is_idle =
-                |program: &Program| program.send_memory.is_empty() && !program.engine.has_work();
+            let is_idle = |program: &Program| {
+                program.send_memory.is_empty() && !program.engine.state.has_work()
+            };
             if sent == received && self.programs.iter().all(is_idle) {
                 return;
             }
@@ -527,7 +528,7 @@ impl World {
 
     fn check(&self) {
         for program in &self.programs {
-            assert_eq!(program.engine.announced_count(), 0);
+            assert!(program.engine.state.sends.is_empty());
             let mut expected = model(&program.events.borrow());
             let mut received = program.received.clone();
             let events = program.events.borrow();

@@ -109,6 +109,7 @@ pub(crate) struct State {
 }
 
 impl State {
+    #[inline(always)]
     pub(crate) fn queues(&mut self, channel: Channel) -> &mut Queues {
         match channel {
             Channel::Tagged => &mut self.tagged,
@@ -124,10 +125,7 @@ impl State {
         origin: Origin,
         len: u64,
     ) -> Option<Destination> {
-        let queues = match channel {
-            Channel::Tagged => &mut self.tagged,
-            Channel::Untagged => &mut self.untagged,
-        };
+        let queues = self.queues(channel);
         let slot = queues.posted.find(origin)?;
         let multiple = match queues.posted.get_mut(slot)? {
             Posted::Multiple(multiple) => *multiple,

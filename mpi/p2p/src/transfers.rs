@@ -281,13 +281,16 @@ impl<N: Network> Engine<N> {
         !self.state.has_work() && !self.state.sends.iter().any(|(_, send)| is_copy(send))
     }
 
-    /// Forgets all operations of the program, which may use its memory for something else. To be
-    /// called when no read is under way. Messages that have arrived stay.
+    /// Forgets all operations of the program, which may use its memory for something else, but for
+    /// what is read into now. Messages that have arrived stay.
     pub fn forget_operations(&mut self) {
         let state = &mut self.state;
-        for (_, receive) in state.receives.iter_mut() {
-            receive.destination = Destination::nowhere();
+        for (receive_id, receive) in state.receives.iter_mut() {
             receive.is_dropped = true;
+            // A read that is under way ends in the memory in which it has begun.
+            if !state.reads.started.contains(&(receive_id as u32)) {
+                receive.destination = Destination::nowhere();
+            }
         }
         state.forget_receives();
         // What is announced may still be asked for.
