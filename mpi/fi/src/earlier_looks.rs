@@ -1,7 +1,7 @@
 //! Looks for a message from any source (`FI_PEEK`) that have found nothing.
 //!
 //! MPICH looks for its messages within a process elsewhere, first, and makes progress there after
-//! it has found nothing here. If a message from any source were found here at once, its receive from
+//! it has found nothing here. If a message from any source were found here at once, a receive from
 //! any source could get another one: MPI_Probe would have lied. So the first look finds nothing.
 
 use std::collections::VecDeque;
