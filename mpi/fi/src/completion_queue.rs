@@ -10,7 +10,7 @@ use score_p2p::{Channel, Completion, CompletionKind, Failure};
 use crate::abi::*;
 use crate::core_state::CoreState;
 use crate::domain::Domain;
-use crate::op_table::{UNSUPPORTED, op};
+use crate::op_table::{only_close, op};
 use crate::serialized::Serialized;
 use crate::{failed, failed_call};
 
@@ -28,13 +28,7 @@ pub(crate) struct CompletionQueue {
     is_signalled: AtomicBool,
 }
 
-static OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: op!(close as unsafe extern "C" fn(_) -> _),
-    bind: UNSUPPORTED,
-    control: UNSUPPORTED,
-    ops_open: UNSUPPORTED,
-};
+static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
 
 static QUEUE_OPS: FiOpsCq = FiOpsCq {
     size: size_of::<FiOpsCq>(),

@@ -94,10 +94,10 @@ impl CoreState {
     #[inline(always)]
     pub(crate) fn progress(&mut self) {
         if let Err(violation) = self.engine.progress() {
-            eprintln!(
-                "libpm-fi: node {}: node {} {}: the job cannot go on",
-                self.self_node, violation.source, violation.what
-            );
+            let source =
+                violation.source.map_or("a node".to_owned(), |node| format!("node {node}"));
+            let (self_node, what) = (self.self_node, violation.what);
+            eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
             // No exit handler runs: one that uses MPI would call this again.
             // SAFETY: ends the process.
             unsafe { libc::_exit(1) };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::abi::*;
 use crate::domain::Domain;
 use crate::failed;
-use crate::op_table::{UNSUPPORTED, op};
+use crate::op_table::{only_close, op};
 
 /// A counter.
 #[repr(C)]
@@ -17,13 +17,7 @@ pub(crate) struct Counter {
     errors: AtomicU64,
 }
 
-static OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: op!(close as unsafe extern "C" fn(_) -> _),
-    bind: UNSUPPORTED,
-    control: UNSUPPORTED,
-    ops_open: UNSUPPORTED,
-};
+static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
 
 static COUNTER_OPS: FiOpsCntr = FiOpsCntr {
     size: size_of::<FiOpsCntr>(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::abi::*;
 use crate::core_state::{self, CoreState};
-use crate::op_table::{UNSUPPORTED, op};
+use crate::op_table::{UNSUPPORTED, only_close, op};
 use crate::serialized::Serialized;
 use crate::{address_vector, completion_queue, counter, endpoint};
 
@@ -21,13 +21,7 @@ pub(crate) struct Domain {
 /// Open domains.
 static DOMAIN_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-static OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: op!(close as unsafe extern "C" fn(_) -> _),
-    bind: UNSUPPORTED,
-    control: UNSUPPORTED,
-    ops_open: UNSUPPORTED,
-};
+static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
 
 static DOMAIN_OPS: FiOpsDomain = FiOpsDomain {
     size: size_of::<FiOpsDomain>(),

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::*;
-use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
+use crate::op_table::{SUCCEEDS, UNSUPPORTED, only_close, op};
 use crate::{domain, failed, failed_call};
 
 /// libscore's environment variable: only processes of a job of scrun have it.
@@ -25,13 +25,7 @@ pub(crate) fn note_joined() {
     HAS_JOINED.store(true, Ordering::Relaxed);
 }
 
-static OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: op!(close as unsafe extern "C" fn(_) -> _),
-    bind: UNSUPPORTED,
-    control: UNSUPPORTED,
-    ops_open: UNSUPPORTED,
-};
+static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
 
 static FABRIC_OPS: FiOpsFabric = FiOpsFabric {
     size: size_of::<FiOpsFabric>(),
@@ -65,13 +59,8 @@ unsafe extern "C" fn close(fabric: *mut FidFabric) -> c_int {
     0
 }
 
-static EVENT_QUEUE_FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: op!(close_event_queue as unsafe extern "C" fn(_) -> _),
-    bind: UNSUPPORTED,
-    control: UNSUPPORTED,
-    ops_open: UNSUPPORTED,
-};
+static EVENT_QUEUE_FID_OPS: FiOps =
+    only_close(op!(close_event_queue as unsafe extern "C" fn(_) -> _));
 
 static EVENT_QUEUE_OPS: FiOpsEq = FiOpsEq {
     size: size_of::<FiOpsEq>(),

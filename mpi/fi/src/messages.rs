@@ -15,22 +15,79 @@ use crate::failed_call;
 use crate::info::INJECT_SIZE;
 
 /// A message to be sent.
-pub(crate) struct Outgoing {
-    pub(crate) buffer: UserBuffer,
-    pub(crate) address: u64,
-    pub(crate) envelope: Envelope,
-    pub(crate) flags: u64,
-    pub(crate) context: *mut c_void,
+struct Outgoing {
+    buffer: UserBuffer,
+    address: u64,
+    envelope: Envelope,
+    flags: u64,
+    context: *mut c_void,
 }
 
 /// A receive to be posted.
-pub(crate) struct Incoming {
-    pub(crate) buffer: UserBuffer,
-    pub(crate) address: u64,
+struct Incoming {
+    buffer: UserBuffer,
+    address: u64,
     /// The tag and the bits of it that do not matter. None: for messages without tags.
-    pub(crate) tag: Option<(u64, u64)>,
-    pub(crate) flags: u64,
-    pub(crate) context: *mut c_void,
+    tag: Option<(u64, u64)>,
+    flags: u64,
+    context: *mut c_void,
+}
+
+/// Posts a receive. `buffer`: None, too many pieces. `flags`: None, those of the endpoint.
+///
+/// # Safety
+/// `endpoint` is open.
+#[inline(always)]
+pub(crate) unsafe fn receive(
+    endpoint: *mut Endpoint,
+    buffer: Option<UserBuffer>,
+    address: u64,
+    tag: Option<(u64, u64)>,
+    flags: Option<u64>,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: by the caller's promise.
+    let endpoint = unsafe { &*endpoint };
+    let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
+    let flags = flags.unwrap_or(endpoint.receives.default_flags);
+    endpoint.post_receive(Incoming { buffer, address, tag, flags, context })
+}
+
+/// Sends a message. `buffer` and `flags` as in [`receive`].
+///
+/// # Safety
+/// `endpoint` is open.
+#[inline(always)]
+pub(crate) unsafe fn send(
+    endpoint: *mut Endpoint,
+    buffer: Option<UserBuffer>,
+    address: u64,
+    envelope: Envelope,
+    flags: Option<u64>,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: by the caller's promise.
+    let endpoint = unsafe { &*endpoint };
+    let Some(buffer) = buffer else { return failed_call(libc::EINVAL) };
+    let flags = flags.unwrap_or(endpoint.sends.default_flags);
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
+}
+
+/// Sends a message whose memory may change as soon as the call returns, and that is not reported.
+///
+/// # Safety
+/// `endpoint` is open.
+#[inline(always)]
+pub(crate) unsafe fn inject(
+    endpoint: *mut Endpoint,
+    buffer: UserBuffer,
+    address: u64,
+    envelope: Envelope,
+) -> isize {
+    // SAFETY: by the caller's promise.
+    let endpoint = unsafe { &*endpoint };
+    let (flags, context) = (FI_INJECT, std::ptr::null_mut());
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
 }
 
 /// The program's memory in one piece.
@@ -66,7 +123,7 @@ pub(crate) fn data_of(flags: u64, data: u64) -> Option<u64> {
 impl Endpoint {
     /// Sends a message, or begins to. `is_reported`: its completion may be reported.
     #[inline(always)]
-    pub(crate) fn post_send(&self, outgoing: Outgoing, is_reported: bool) -> isize {
+    fn post_send(&self, outgoing: Outgoing, is_reported: bool) -> isize {
         let Outgoing { buffer, address, envelope, flags, context } = outgoing;
         let is_volatile = flags & FI_INJECT != 0;
         if is_volatile && buffer.len() > INJECT_SIZE {
@@ -90,7 +147,7 @@ impl Endpoint {
 
     /// Posts a receive, or looks for a message.
     #[inline(always)]
-    pub(crate) fn post_receive(&self, incoming: Incoming) -> isize {
+    fn post_receive(&self, incoming: Incoming) -> isize {
         self.core.with(|core| {
             let source = match incoming.address {
                 FI_ADDR_UNSPEC => None,
@@ -108,7 +165,9 @@ impl Endpoint {
                 return self.look(core, selector, incoming);
             }
             let Incoming { buffer, flags, context, .. } = incoming;
-            let mode = match flags & FI_MULTI_RECV != 0 {
+            // Buffers for several messages are for those without tags.
+            let is_multiple = flags & FI_MULTI_RECV != 0 && channel == Channel::Untagged;
+            let mode = match is_multiple {
                 true => ReceiveMode::Multiple { min_free: self.min_multi_recv },
                 false => ReceiveMode::Single,
             };

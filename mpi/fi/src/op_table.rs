@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::abi::Op;
+use crate::abi::{FiOps, Op};
 
 /// A function as an entry of a table. C calls it with the types that the header declares.
 macro_rules! op {
@@ -12,6 +12,17 @@ macro_rules! op {
     };
 }
 pub(crate) use op;
+
+/// The functions of an object that can only be closed.
+pub(crate) const fn only_close(close: Op) -> FiOps {
+    FiOps {
+        size: size_of::<FiOps>(),
+        close,
+        bind: UNSUPPORTED,
+        control: UNSUPPORTED,
+        ops_open: UNSUPPORTED,
+    }
+}
 
 /// What the provider does not have.
 unsafe extern "C" fn unsupported() -> isize {

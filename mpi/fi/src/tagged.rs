@@ -2,13 +2,11 @@
 
 use std::ffi::c_void;
 
-use score_p2p::UserBuffer;
 use score_p2p::wire::Envelope;
 
 use crate::abi::*;
 use crate::endpoint::Endpoint;
-use crate::failed_call;
-use crate::messages::{Incoming, Outgoing, data_of, one_segment, segments};
+use crate::messages::{self, data_of, one_segment, segments};
 use crate::op_table::op;
 
 pub(crate) static OPS: FiOpsMsg = FiOpsMsg {
@@ -24,24 +22,6 @@ pub(crate) static OPS: FiOpsMsg = FiOpsMsg {
     injectdata: op!(injectdata as unsafe extern "C" fn(_, _, _, _, _, _) -> _),
 };
 
-/// What all receives of this file do.
-///
-/// # Safety
-/// `endpoint` is open.
-#[inline(always)]
-unsafe fn receive(
-    endpoint: *mut Endpoint,
-    buffer: UserBuffer,
-    address: u64,
-    (tag, ignore): (u64, u64),
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: by the caller's promise.
-    let endpoint = unsafe { &*endpoint };
-    let flags = endpoint.receives.default_flags & !FI_MULTI_RECV;
-    endpoint.post_receive(Incoming { buffer, address, tag: Some((tag, ignore)), flags, context })
-}
-
 unsafe extern "C" fn recv(
     endpoint: *mut Endpoint,
     start: *mut c_void,
@@ -53,7 +33,10 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as fi_tagged(3), here and in all functions below.
-    unsafe { receive(endpoint, one_segment(start, len), address, (tag, ignore), context) }
+    unsafe {
+        let buffer = Some(one_segment(start, len));
+        messages::receive(endpoint, buffer, address, Some((tag, ignore)), None, context)
+    }
 }
 
 unsafe extern "C" fn recvv(
@@ -67,11 +50,10 @@ unsafe extern "C" fn recvv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `recv`.
-    let Some(buffer) = (unsafe { segments(list, count) }) else {
-        return failed_call(libc::EINVAL);
-    };
-    // SAFETY: see `recv`.
-    unsafe { receive(endpoint, buffer, address, (tag, ignore), context) }
+    unsafe {
+        let buffer = segments(list, count);
+        messages::receive(endpoint, buffer, address, Some((tag, ignore)), None, context)
+    }
 }
 
 unsafe extern "C" fn recvmsg(
@@ -80,31 +62,11 @@ unsafe extern "C" fn recvmsg(
     flags: u64,
 ) -> isize {
     // SAFETY: see `recv`.
-    let (endpoint, message) = unsafe { (&*endpoint, &*message) };
-    // SAFETY: see `recv`.
-    let Some(buffer) = (unsafe { segments(message.msg_iov, message.iov_count) }) else {
-        return failed_call(libc::EINVAL);
-    };
-    let FiMsgTagged { addr: address, tag, ignore, context, .. } = *message;
-    endpoint.post_receive(Incoming { buffer, address, tag: Some((tag, ignore)), flags, context })
-}
-
-/// What sends of this file with the endpoint's flags do.
-///
-/// # Safety
-/// `endpoint` is open.
-#[inline(always)]
-unsafe fn send_with_defaults(
-    endpoint: *mut Endpoint,
-    buffer: UserBuffer,
-    address: u64,
-    envelope: Envelope,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: by the caller's promise.
-    let endpoint = unsafe { &*endpoint };
-    let flags = endpoint.sends.default_flags;
-    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
+    unsafe {
+        let FiMsgTagged { msg_iov, iov_count, addr, context, tag, ignore, .. } = *message;
+        let buffer = segments(msg_iov, iov_count);
+        messages::receive(endpoint, buffer, addr, Some((tag, ignore)), Some(flags), context)
+    }
 }
 
 unsafe extern "C" fn send(
@@ -118,7 +80,10 @@ unsafe extern "C" fn send(
 ) -> isize {
     let envelope = Envelope { tag: Some(tag), data: None };
     // SAFETY: see `recv`.
-    unsafe { send_with_defaults(endpoint, one_segment(start, len), address, envelope, context) }
+    unsafe {
+        let buffer = Some(one_segment(start, len));
+        messages::send(endpoint, buffer, address, envelope, None, context)
+    }
 }
 
 unsafe extern "C" fn sendv(
@@ -132,10 +97,9 @@ unsafe extern "C" fn sendv(
 ) -> isize {
     let envelope = Envelope { tag: Some(tag), data: None };
     // SAFETY: see `recv`.
-    match unsafe { segments(list, count) } {
-        // SAFETY: see `recv`.
-        Some(buffer) => unsafe { send_with_defaults(endpoint, buffer, address, envelope, context) },
-        None => failed_call(libc::EINVAL),
+    unsafe {
+        let buffer = segments(list, count);
+        messages::send(endpoint, buffer, address, envelope, None, context)
     }
 }
 
@@ -145,14 +109,12 @@ unsafe extern "C" fn sendmsg(
     flags: u64,
 ) -> isize {
     // SAFETY: see `recv`.
-    let (endpoint, message) = unsafe { (&*endpoint, &*message) };
-    // SAFETY: see `recv`.
-    let Some(buffer) = (unsafe { segments(message.msg_iov, message.iov_count) }) else {
-        return failed_call(libc::EINVAL);
-    };
-    let envelope = Envelope { tag: Some(message.tag), data: data_of(flags, message.data) };
-    let FiMsgTagged { addr: address, context, .. } = *message;
-    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
+    unsafe {
+        let FiMsgTagged { msg_iov, iov_count, addr, context, data, tag, .. } = *message;
+        let envelope = Envelope { tag: Some(tag), data: data_of(flags, data) };
+        let buffer = segments(msg_iov, iov_count);
+        messages::send(endpoint, buffer, addr, envelope, Some(flags), context)
+    }
 }
 
 unsafe extern "C" fn inject(
@@ -162,11 +124,9 @@ unsafe extern "C" fn inject(
     address: u64,
     tag: u64,
 ) -> isize {
-    // SAFETY: see `recv`.
-    let (endpoint, buffer) = unsafe { (&*endpoint, one_segment(start, len)) };
     let envelope = Envelope { tag: Some(tag), data: None };
-    let (flags, context) = (FI_INJECT, std::ptr::null_mut());
-    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
+    // SAFETY: see `recv`.
+    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
 }
 
 unsafe extern "C" fn senddata(
@@ -181,7 +141,10 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     let envelope = Envelope { tag: Some(tag), data: Some(data) };
     // SAFETY: see `recv`.
-    unsafe { send_with_defaults(endpoint, one_segment(start, len), address, envelope, context) }
+    unsafe {
+        let buffer = Some(one_segment(start, len));
+        messages::send(endpoint, buffer, address, envelope, None, context)
+    }
 }
 
 unsafe extern "C" fn injectdata(
@@ -192,9 +155,7 @@ unsafe extern "C" fn injectdata(
     address: u64,
     tag: u64,
 ) -> isize {
-    // SAFETY: see `recv`.
-    let (endpoint, buffer) = unsafe { (&*endpoint, one_segment(start, len)) };
     let envelope = Envelope { tag: Some(tag), data: Some(data) };
-    let (flags, context) = (FI_INJECT, std::ptr::null_mut());
-    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
+    // SAFETY: see `recv`.
+    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
 }

@@ -2,13 +2,11 @@
 
 use std::ffi::c_void;
 
-use score_p2p::UserBuffer;
 use score_p2p::wire::Envelope;
 
 use crate::abi::*;
 use crate::endpoint::Endpoint;
-use crate::failed_call;
-use crate::messages::{Incoming, Outgoing, data_of, one_segment, segments};
+use crate::messages::{self, data_of, one_segment, segments};
 use crate::op_table::op;
 
 pub(crate) static OPS: FiOpsMsg = FiOpsMsg {
@@ -24,22 +22,6 @@ pub(crate) static OPS: FiOpsMsg = FiOpsMsg {
     injectdata: op!(injectdata as unsafe extern "C" fn(_, _, _, _, _) -> _),
 };
 
-/// What all receives of this file do.
-///
-/// # Safety
-/// `endpoint` is open.
-unsafe fn receive(
-    endpoint: *mut Endpoint,
-    buffer: UserBuffer,
-    address: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: by the caller's promise.
-    let endpoint = unsafe { &*endpoint };
-    let flags = endpoint.receives.default_flags;
-    endpoint.post_receive(Incoming { buffer, address, tag: None, flags, context })
-}
-
 unsafe extern "C" fn recv(
     endpoint: *mut Endpoint,
     start: *mut c_void,
@@ -49,7 +31,10 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as fi_msg(3), here and in all functions below.
-    unsafe { receive(endpoint, one_segment(start, len), address, context) }
+    unsafe {
+        let buffer = Some(one_segment(start, len));
+        messages::receive(endpoint, buffer, address, None, None, context)
+    }
 }
 
 unsafe extern "C" fn recvv(
@@ -61,39 +46,19 @@ unsafe extern "C" fn recvv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `recv`.
-    match unsafe { segments(list, count) } {
-        // SAFETY: see `recv`.
-        Some(buffer) => unsafe { receive(endpoint, buffer, address, context) },
-        None => failed_call(libc::EINVAL),
+    unsafe {
+        let buffer = segments(list, count);
+        messages::receive(endpoint, buffer, address, None, None, context)
     }
 }
 
 unsafe extern "C" fn recvmsg(endpoint: *mut Endpoint, message: *const FiMsg, flags: u64) -> isize {
     // SAFETY: see `recv`.
-    let (endpoint, message) = unsafe { (&*endpoint, &*message) };
-    // SAFETY: see `recv`.
-    let Some(buffer) = (unsafe { segments(message.msg_iov, message.iov_count) }) else {
-        return failed_call(libc::EINVAL);
-    };
-    let FiMsg { addr: address, context, .. } = *message;
-    endpoint.post_receive(Incoming { buffer, address, tag: None, flags, context })
-}
-
-/// What sends of this file with the endpoint's flags do.
-///
-/// # Safety
-/// `endpoint` is open.
-unsafe fn send_with_defaults(
-    endpoint: *mut Endpoint,
-    buffer: UserBuffer,
-    address: u64,
-    data: Option<u64>,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: by the caller's promise.
-    let endpoint = unsafe { &*endpoint };
-    let (flags, envelope) = (endpoint.sends.default_flags, Envelope { tag: None, data });
-    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
+    unsafe {
+        let FiMsg { msg_iov, iov_count, addr, context, .. } = *message;
+        let buffer = segments(msg_iov, iov_count);
+        messages::receive(endpoint, buffer, addr, None, Some(flags), context)
+    }
 }
 
 unsafe extern "C" fn send(
@@ -104,8 +69,12 @@ unsafe extern "C" fn send(
     address: u64,
     context: *mut c_void,
 ) -> isize {
+    let envelope = Envelope { tag: None, data: None };
     // SAFETY: see `recv`.
-    unsafe { send_with_defaults(endpoint, one_segment(start, len), address, None, context) }
+    unsafe {
+        let buffer = Some(one_segment(start, len));
+        messages::send(endpoint, buffer, address, envelope, None, context)
+    }
 }
 
 unsafe extern "C" fn sendv(
@@ -116,41 +85,22 @@ unsafe extern "C" fn sendv(
     address: u64,
     context: *mut c_void,
 ) -> isize {
+    let envelope = Envelope { tag: None, data: None };
     // SAFETY: see `recv`.
-    match unsafe { segments(list, count) } {
-        // SAFETY: see `recv`.
-        Some(buffer) => unsafe { send_with_defaults(endpoint, buffer, address, None, context) },
-        None => failed_call(libc::EINVAL),
+    unsafe {
+        let buffer = segments(list, count);
+        messages::send(endpoint, buffer, address, envelope, None, context)
     }
 }
 
 unsafe extern "C" fn sendmsg(endpoint: *mut Endpoint, message: *const FiMsg, flags: u64) -> isize {
     // SAFETY: see `recv`.
-    let (endpoint, message) = unsafe { (&*endpoint, &*message) };
-    // SAFETY: see `recv`.
-    let Some(buffer) = (unsafe { segments(message.msg_iov, message.iov_count) }) else {
-        return failed_call(libc::EINVAL);
-    };
-    let envelope = Envelope { tag: None, data: data_of(flags, message.data) };
-    let FiMsg { addr: address, context, .. } = *message;
-    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
-}
-
-/// What sends do that are not reported.
-///
-/// # Safety
-/// As fi_msg(3).
-unsafe fn inject_with(
-    endpoint: *mut Endpoint,
-    (start, len): (*const c_void, usize),
-    address: u64,
-    data: Option<u64>,
-) -> isize {
-    // SAFETY: by the caller's promise.
-    let (endpoint, buffer) = unsafe { (&*endpoint, one_segment(start, len)) };
-    let envelope = Envelope { tag: None, data };
-    let (flags, context) = (FI_INJECT, std::ptr::null_mut());
-    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
+    unsafe {
+        let FiMsg { msg_iov, iov_count, addr, context, data, .. } = *message;
+        let envelope = Envelope { tag: None, data: data_of(flags, data) };
+        let buffer = segments(msg_iov, iov_count);
+        messages::send(endpoint, buffer, addr, envelope, Some(flags), context)
+    }
 }
 
 unsafe extern "C" fn inject(
@@ -159,8 +109,9 @@ unsafe extern "C" fn inject(
     len: usize,
     address: u64,
 ) -> isize {
+    let envelope = Envelope { tag: None, data: None };
     // SAFETY: see `recv`.
-    unsafe { inject_with(endpoint, (start, len), address, None) }
+    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
 }
 
 unsafe extern "C" fn senddata(
@@ -172,8 +123,12 @@ unsafe extern "C" fn senddata(
     address: u64,
     context: *mut c_void,
 ) -> isize {
+    let envelope = Envelope { tag: None, data: Some(data) };
     // SAFETY: see `recv`.
-    unsafe { send_with_defaults(endpoint, one_segment(start, len), address, Some(data), context) }
+    unsafe {
+        let buffer = Some(one_segment(start, len));
+        messages::send(endpoint, buffer, address, envelope, None, context)
+    }
 }
 
 unsafe extern "C" fn injectdata(
@@ -183,6 +138,7 @@ unsafe extern "C" fn injectdata(
     data: u64,
     address: u64,
 ) -> isize {
+    let envelope = Envelope { tag: None, data: Some(data) };
     // SAFETY: see `recv`.
-    unsafe { inject_with(endpoint, (start, len), address, Some(data)) }
+    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
 }

@@ -12,12 +12,12 @@ impl State {
     pub(crate) fn on_message(&mut self, message: &Message<'_>) {
         let result = match Header::decode(message) {
             Ok((_, source, _)) if source >= self.nodes || source == self.self_node => {
-                Err(Violation { source, what: "is no other node of this job" })
+                Err(Violation { source: Some(source), what: "is no other node of this job" })
             }
             Ok((header, source, header_len)) => {
                 self.on_header(header, source, message.payload(header_len))
             }
-            Err(_) => Err(Violation { source: self.nodes, what: "sends a malformed header" }),
+            Err(_) => Err(Violation { source: None, what: "sends a malformed header" }),
         };
         if let Err(violation) = result {
             self.violation.get_or_insert(violation);

@@ -55,7 +55,8 @@ impl Credit {
     /// # Errors
     /// More than it has received.
     pub(crate) fn restore(&mut self, node: u32, bytes: u64) -> Result<(), Violation> {
-        let violation = Violation { source: node, what: "gives back more credit than it had" };
+        let violation =
+            Violation { source: Some(node), what: "gives back more credit than it had" };
         let peer = self.peers.get_mut(node as usize).ok_or(violation)?;
         let left = u64::from(peer.left).checked_add(bytes);
         let left = left.filter(|left| *left <= u64::from(self.window)).ok_or(violation)?;
@@ -69,7 +70,7 @@ impl Credit {
     /// The sender had no credit for it.
     #[inline(always)]
     pub(crate) fn receive(&mut self, node: u32, cost: u32) -> Result<(), Violation> {
-        let violation = Violation { source: node, what: "sends more than its credit" };
+        let violation = Violation { source: Some(node), what: "sends more than its credit" };
         let peer = self.peers.get_mut(node as usize).ok_or(violation)?;
         peer.received = peer.received.checked_add(cost).ok_or(violation)?;
         if peer.received > self.window { Err(violation) } else { Ok(()) }
@@ -164,9 +165,9 @@ mod tests {
         assert!(!credit.covers(1, 51) && credit.covers(1, 50));
         assert!(!credit.covers(2, 0), "there is no such node");
         assert!(credit.restore(1, 150).is_ok());
-        assert_eq!(credit.restore(1, 1).unwrap_err().source, 1);
+        assert_eq!(credit.restore(1, 1).unwrap_err().source, Some(1));
         assert!(credit.restore(1, u64::MAX).is_err());
         credit.receive(0, 200).unwrap();
-        assert_eq!(credit.receive(0, 1).unwrap_err().source, 0);
+        assert_eq!(credit.receive(0, 1).unwrap_err().source, Some(0));
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     /// What a node says of messages of these sources.
-    fn verdict(messages: &[(u32, Header)]) -> Option<(u32, &'static str)> {
+    fn verdict(messages: &[(u32, Header)]) -> Option<(Option<u32>, &'static str)> {
         let repeat = |header: &Header| match header {
             Header::Credit { .. } => 2 * MESSAGES_PER_PASS,
             _ => 1,
@@ -168,26 +168,28 @@ mod tests {
         let no_end = "ends a message that was not announced";
         for (messages, expected) in [
             (vec![(1, announcement(80, true)), (1, fragment(0)), (1, fragment(40))], None),
-            (vec![(1, announcement(120, false)), (1, fragment(40))], Some((1, no_fragment))),
-            (vec![(1, announcement(120, false)), (2, fragment(0))], Some((2, no_fragment))),
-            (vec![(1, announcement(39, false)), (1, fragment(0))], Some((1, no_fragment))),
-            (vec![(1, fragment(0))], Some((1, no_fragment))),
+            (vec![(1, announcement(120, false)), (1, fragment(40))], Some((Some(1), no_fragment))),
+            (vec![(1, announcement(120, false)), (2, fragment(0))], Some((Some(2), no_fragment))),
+            (vec![(1, announcement(39, false)), (1, fragment(0))], Some((Some(1), no_fragment))),
+            (vec![(1, fragment(0))], Some((Some(1), no_fragment))),
             // The program's messages 0 and 1 have 300 bytes; it waits for the delivery of 1.
             (vec![(1, pull(0, 300)), (1, pull(1, 299)), pause, (1, finished(1))], None),
-            (vec![(1, pull(0, 301))], Some((1, no_pull))),
-            (vec![(1, pull(0, 0))], Some((1, no_pull))),
-            (vec![(2, pull(0, 300))], Some((2, no_pull))),
-            (vec![(1, pull(2, 300))], Some((1, no_pull))),
-            (vec![(1, pull(1, 1)), (1, pull(1, 1))], Some((1, no_pull))),
+            (vec![(1, pull(0, 301))], Some((Some(1), no_pull))),
+            (vec![(1, pull(0, 0))], Some((Some(1), no_pull))),
+            (vec![(2, pull(0, 300))], Some((Some(2), no_pull))),
+            (vec![(1, pull(2, 300))], Some((Some(1), no_pull))),
+            (vec![(1, pull(1, 1)), (1, pull(1, 1))], Some((Some(1), no_pull))),
             (vec![(1, finished(0)), (1, finished(1))], None),
-            (vec![(1, finished(0)), (1, finished(0))], Some((1, no_end))),
-            (vec![(2, finished(0))], Some((2, no_end))),
-            (vec![(1, pull(0, 300)), (1, finished(0))], Some((1, no_end))),
-            (vec![(0, finished(0))], Some((0, "is no other node of this job"))),
-            (vec![(3, finished(0))], Some((3, "is no other node of this job"))),
+            (vec![(1, finished(0)), (1, finished(0))], Some((Some(1), no_end))),
+            (vec![(2, finished(0))], Some((Some(2), no_end))),
+            (vec![(1, pull(0, 300)), (1, finished(0))], Some((Some(1), no_end))),
+            (vec![(0, finished(0))], Some((Some(0), "is no other node of this job"))),
+            (vec![(3, finished(0))], Some((Some(3), "is no other node of this job"))),
         ] {
             assert_eq!(verdict(&messages), expected, "{messages:?}");
         }
+        let malformed = super::receive_all(&[3, 1, 2, 3]).unwrap_err();
+        assert_eq!((malformed.source, malformed.what), (None, "sends a malformed header"));
     }
 
     #[test]

@@ -170,8 +170,8 @@ pub struct Completion {
 /// A node has broken the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The node, as far as is known.
-    pub source: u32,
+    /// The node. None: not known.
+    pub source: Option<u32>,
     /// What it does, as the rest of a sentence.
     pub what: &'static str,
 }

@@ -2,10 +2,11 @@
 //! the network delays, is full and fails to read at random. A plain list per node says which
 //! receive gets which message.
 
+mod network;
 mod random;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::engine::Engine;
@@ -13,8 +14,9 @@ use crate::matching::Origin;
 use crate::memory::{Message, UserBuffer};
 use crate::network::*;
 use crate::operation::*;
-use crate::state::{channel_of, origin_of};
+use crate::state::origin_of;
 use crate::wire::{Announcement, Envelope, Header};
+use network::{SimulatedNetwork, Wires};
 use random::Random;
 
 const WINDOW: u32 = 2000;
@@ -30,143 +32,6 @@ enum Event {
     Arrived { id: u64, channel: Channel, origin: Origin, len: usize },
     Cancelled { context: usize },
     Removed { id: u64 },
-}
-
-#[derive(Debug, Default)]
-struct Wires {
-    queues: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
-    /// Exposed memory, by handle, with its owner and reader.
-    exposed: HashMap<u64, (u32, u32, UserBuffer)>,
-    next_handle: u64,
-}
-
-/// One node's end of the simulated network.
-#[derive(Debug)]
-struct SimulatedNetwork {
-    node: u32,
-    wires: Rc<RefCell<Wires>>,
-    random: Random,
-    mtu: usize,
-    capacity: usize,
-    reads: Vec<(u64, UserBuffer)>,
-    events: Rc<RefCell<Vec<Event>>>,
-}
-
-impl Network for SimulatedNetwork {
-    fn mtu(&mut self, _: u32) -> usize {
-        self.mtu
-    }
-
-    fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError> {
-        let mut wires = self.wires.borrow_mut();
-        let queue = wires.queues.entry((self.node, node)).or_default();
-        if queue.len() >= self.capacity || self.random.one_in(8) {
-            return Err(SendError::Full);
-        }
-        let mut message = header.to_vec();
-        match body {
-            Body::Bytes(bytes) => message.extend_from_slice(bytes),
-            Body::Memory { buffer, offset, len } => {
-                message.extend(buffer.part(offset, len).to_vec());
-            }
-        }
-        assert!(message.len() <= self.mtu, "{} bytes", message.len());
-        queue.push_back(message);
-        Ok(())
-    }
-
-    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
-        let mut wires = self.wires.borrow_mut();
-        let sources: Vec<u32> = wires
-            .queues
-            .iter()
-            .filter(|((_, to), queue)| *to == self.node && !queue.is_empty())
-            .map(|((from, _), _)| *from)
-            .collect();
-        if sources.is_empty() || self.random.one_in(4) {
-            return false;
-        }
-        let mut sources = sources;
-        sources.sort_unstable();
-        let source = sources[self.random.below(sources.len() as u64) as usize];
-        let queue = wires.queues.get_mut(&(source, self.node)).unwrap();
-        let bytes = queue.pop_front().unwrap();
-        drop(wires);
-        let message = Message::of_bytes(&bytes);
-        self.log_arrival(&message);
-        handle(message);
-        true
-    }
-
-    fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64> {
-        if self.random.one_in(4) {
-            return None;
-        }
-        let mut wires = self.wires.borrow_mut();
-        wires.next_handle += 1;
-        let handle = wires.next_handle;
-        wires.exposed.insert(handle, (self.node, node, buffer.clone()));
-        Some(handle)
-    }
-
-    fn conceal(&mut self, node: u32, buffer: &UserBuffer) {
-        let mut wires = self.wires.borrow_mut();
-        let found = wires.exposed.iter().find(|(_, (owner, reader, memory))| {
-            (*owner, *reader) == (self.node, node) && memory.start() == buffer.start()
-        });
-        let handle = *found.expect("the memory was exposed").0;
-        wires.exposed.remove(&handle);
-    }
-
-    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), ReadError> {
-        match self.random.below(8) {
-            0 => return Err(ReadError::Full),
-            1 => return Err(ReadError::Failed),
-            _ => {}
-        }
-        let wires = self.wires.borrow();
-        let Some((owner, reader, memory)) = wires.exposed.get(&handle) else {
-            return Err(ReadError::Failed);
-        };
-        if (*owner, *reader) != (node, self.node) || memory.len() < into.len() {
-            return Err(ReadError::Failed);
-        }
-        self.reads.push((handle, into.clone()));
-        Ok(())
-    }
-
-    fn end_read(&mut self, _: u32, _: &UserBuffer) {}
-
-    fn are_reads_done(&mut self) -> Result<bool, ReadError> {
-        match self.random.below(8) {
-            0..3 => return Ok(false),
-            3 => {
-                self.reads.clear();
-                return Err(ReadError::Failed);
-            }
-            _ => {}
-        }
-        let wires = self.wires.borrow();
-        for (handle, into) in self.reads.drain(..) {
-            let (_, _, memory) = wires.exposed.get(&handle).expect("not concealed while read");
-            into.fill_from_buffer(memory, into.len());
-        }
-        Ok(true)
-    }
-}
-
-impl SimulatedNetwork {
-    fn log_arrival(&self, message: &Message<'_>) {
-        let Ok((header, source, header_len)) = Header::decode(message) else { return };
-        let (envelope, len) = match header {
-            Header::Eager(envelope) => (envelope, message.payload(header_len).len()),
-            Header::Announcement(envelope, Announcement { len, .. }) => (envelope, len as usize),
-            _ => return,
-        };
-        let Some(id) = envelope.data else { return };
-        let (channel, origin) = (channel_of(&envelope), origin_of(source, &envelope));
-        self.events.borrow_mut().push(Event::Arrived { id, channel, origin, len });
-    }
 }
 
 /// A program on a node.
@@ -624,6 +489,41 @@ fn every_message_arrives_once_where_a_plain_list_says() {
         });
         assert!(result.is_ok(), "seed {seed}");
     }
+}
+
+#[test]
+fn what_a_program_has_closed_is_not_touched_and_what_it_has_sent_arrives() {
+    let mut closed = 0;
+    for seed in seeds() {
+        let mut world = World::new(seed);
+        (0..STEPS / 2).for_each(|_| world.step());
+        let closing = &mut world.programs[0];
+        // What is read now ends before a program may use the memory.
+        for _ in 0..1000 {
+            closing.engine.progress().unwrap();
+        }
+        if closing.engine.state.has_work() {
+            continue;
+        }
+        closed += 1;
+        closing.engine.network().wires.borrow_mut().has_closed_endpoint = true;
+        closing.engine.forget_operations();
+        closing.send_memory.values_mut().for_each(|bytes| bytes.fill(GUARD));
+        closing.buffers.values_mut().for_each(|bytes| bytes.fill(GUARD));
+        for round in 0..2000 {
+            // Messages for receives that were posted before.
+            if round % 50 == 0 {
+                (1..world.programs.len()).for_each(|node| world.send(node));
+            }
+            world.programs[0].engine.progress().unwrap();
+            assert!(world.programs[0].engine.next_completion().is_none(), "seed {seed}");
+            (1..world.programs.len()).for_each(|node| world.progress(node));
+        }
+        for bytes in world.programs[0].buffers.values() {
+            assert!(bytes.iter().all(|byte| *byte == GUARD), "seed {seed}");
+        }
+    }
+    assert!(closed > 10);
 }
 
 #[test]

@@ -191,7 +191,8 @@ impl State {
         receive_id: u32,
         len: u64,
     ) -> Result<(), Violation> {
-        let violation = Violation { source, what: "asks for a message that was not announced" };
+        let violation =
+            Violation { source: Some(source), what: "asks for a message that was not announced" };
         let send = self.sends.get_mut(send_id as usize).ok_or(violation)?;
         let len = usize::try_from(len).map_err(|_| violation)?;
         if send.node != source || send.pull.is_some() || len > send.len() || len == 0 {
@@ -209,7 +210,8 @@ impl State {
         offset: u64,
         payload: Payload<'_>,
     ) -> Result<(), Violation> {
-        let violation = Violation { source, what: "sends a fragment that nobody has asked for" };
+        let violation =
+            Violation { source: Some(source), what: "sends a fragment that nobody has asked for" };
         let receive = self.receives.get_mut(receive_id as usize).ok_or(violation)?;
         let arrived = receive.arrived.as_mut().ok_or(violation)?;
         // Fragments come in their order.
@@ -232,7 +234,8 @@ impl State {
     /// The receiver needs nothing more. Its reads have ended, so the memory is concealed when the
     /// network is at hand.
     pub(crate) fn on_finished(&mut self, source: u32, send_id: u32) -> Result<(), Violation> {
-        let violation = Violation { source, what: "ends a message that was not announced" };
+        let violation =
+            Violation { source: Some(source), what: "ends a message that was not announced" };
         let send = self.sends.get_mut(send_id as usize).ok_or(violation)?;
         let is_due = match send.pull {
             None => true,
