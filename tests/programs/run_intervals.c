@@ -8,6 +8,8 @@
  *                                    grandchild in a session of its own spin as well
  *   run_intervals SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
  *   run_intervals SECONDS sleep      calls sc_sleep
+ *   run_intervals SECONDS forks      creates one process after the other, which ends at once
+ *   run_intervals SECONDS threads    outside a job: a thousand threads wait so long
  *   run_intervals SECONDS yield      gives its slices up
  *   run_intervals SECONDS idle       computes for half a second, alternates between busy and idle
  *                                    for another one, then has nothing to do for so long
@@ -115,6 +117,34 @@ static void stop_one(void) {
     kill(pid, SIGCONT);
 }
 
+/* Each child ends at once. One that a stop has left behind is waited for without end. */
+static void fork_always(void) {
+    long long begin = now();
+    while (now() - begin < (long long)(seconds * 1e9)) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (child < 0 || waitpid(child, NULL, 0) != child) exit(7);
+    }
+}
+
+static void *wait_for_end(void *argument) {
+    usleep((useconds_t)(seconds * 1e6));
+    return argument;
+}
+
+static int have_many_threads(void) {
+    enum { THREADS = 1000, STACK = 64 * 1024 };
+    pthread_t thread;
+    pthread_attr_t attributes;
+    int count;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK);
+    for (count = 0; count < THREADS; count++)
+        if (pthread_create(&thread, &attributes, wait_for_end, NULL) != 0) return 6;
+    wait_for_end(NULL);
+    return 0;
+}
+
 static void have_nothing_to_do(void) {
     long long begin = now();
     while (now() - begin < 500000000LL) continue;
@@ -129,8 +159,9 @@ static void have_nothing_to_do(void) {
 int main(int argc, char **argv) {
     const char *mode = argc > 2 ? argv[2] : "";
     int number, at;
-    score_initialize();
     seconds = argc > 1 ? atof(argv[1]) : 1;
+    if (strcmp(mode, "threads") == 0) return have_many_threads();
+    score_initialize();
     all = mmap(NULL, SPINNERS * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                -1, 0);
     if (all == MAP_FAILED) return 8;
@@ -140,6 +171,8 @@ int main(int argc, char **argv) {
         be_stubborn();
     else if (strcmp(mode, "stopped") == 0)
         stop_one();
+    else if (strcmp(mode, "forks") == 0)
+        fork_always();
     else if (strcmp(mode, "idle") == 0)
         have_nothing_to_do();
     else if (strcmp(mode, "sleep") == 0)

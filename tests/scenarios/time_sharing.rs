@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -153,6 +154,46 @@ fn a_process_that_stopped_itself_stays_stopped() {
     };
     assert!(time_of("wakes") <= time_of("woken"), "{text}");
     assert_eq!(other.wait().code, 0);
+}
+
+/// Moves a process of many threads between two cgroups for so long. The forks of the whole host
+/// wait meanwhile, after they have got their process ids. None if cgroups cannot be created here.
+fn delay_forks(program: &str, seconds: u32) -> Option<()> {
+    let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+    let root = root.into_iter().find(|root| root.join("cgroup.procs").exists())?;
+    let groups = ["a", "b"].map(|name| format!("score-test-{}-{name}", std::process::id()));
+    let groups = groups.map(|name| root.join(name));
+    for group in &groups {
+        std::fs::create_dir(group).ok()?;
+    }
+    let mut moved = Command::new(program).args([&seconds.to_string(), "threads"]).spawn().ok()?;
+    let pid = moved.id().to_string();
+    while moved.try_wait().unwrap().is_none() {
+        for group in &groups {
+            // It may have ended by now.
+            let _ = std::fs::write(group.join("cgroup.procs"), &pid);
+            sleep(Duration::from_micros(300));
+        }
+    }
+    for group in &groups {
+        std::fs::remove_dir(group).unwrap();
+    }
+    Some(())
+}
+
+#[test]
+fn a_process_that_did_not_exist_yet_when_its_job_was_stopped_is_resumed() {
+    let env = TestEnv::new();
+    let Some(program) = copy_turns_program(&env) else { return };
+    let Some(cluster) = start_cluster(&env, 1, "10") else { return };
+    let program = program.to_str().unwrap();
+    let jobs = [ALICE, BOB].map(|uid| start(&cluster, uid, "nodes=1", &[program, "5", "forks"]));
+    if delay_forks(program, 5).is_none() {
+        eprintln!("SKIPPED: cgroups cannot be created here");
+    }
+    for outcome in jobs.map(Running::wait) {
+        assert_eq!(outcome.code, 0, "{outcome}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 // UNSAFETY: waitid, timers that signal a thread, and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
 
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io::{self, Read};
 use std::ptr;
 use std::time::Duration;
@@ -46,6 +46,25 @@ pub fn read_stat(pid: i32) -> Option<ProcStat> {
     let mut bytes = [0; 1024];
     let count = file.read(&mut bytes).ok()?;
     parse_stat(&bytes[..count])
+}
+
+/// Whether every thread of a process is stopped or has exited. A process that does not exist any
+/// more has none. False if that cannot be found out.
+pub fn has_stopped_completely(pid: i32) -> bool {
+    let is_absent = |error: &io::Error| {
+        error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+    };
+    let has_stopped =
+        |thread: io::Result<DirEntry>| match fs::read(thread?.path().join("stat")) {
+            Ok(stat) => Ok(parse_stat(&stat)
+                .is_some_and(|stat| matches!(stat.state, b'T' | b't' | b'Z' | b'X'))),
+            Err(error) if is_absent(&error) => Ok(true),
+            Err(error) => Err(error),
+        };
+    match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(mut threads) => threads.all(|thread| has_stopped(thread).unwrap_or(false)),
+        Err(error) => is_absent(&error),
+    }
 }
 
 fn parse_stat(stat: &[u8]) -> Option<ProcStat> {

@@ -2,11 +2,17 @@
 //! stopped.
 //!
 //! If the shepherd is init of a PID namespace, one call of kill(2) stops all of them at once. No
-//! fork escapes it: the kernel restarts a fork if a signal arrives before its end. But for that
-//! call the kernel visits all processes of the machine. The known processes are therefore stopped
-//! one by one. When they have stopped, and no process was created since the last scan, all have
-//! stopped. Otherwise the call for the whole namespace follows. The shepherd waits for its children
-//! by waitid(2) and checks the other processes in /proc.
+//! fork escapes it: the kernel passes the signal on to a child that does not exist yet. But for
+//! that call the kernel visits all processes of the machine. The known processes are therefore
+//! stopped one by one. When they have stopped, and no process was created since the last scan, all
+//! have stopped. Otherwise the call for the whole namespace follows. The shepherd waits for its
+//! children by waitid(2) and checks the other processes in /proc.
+//!
+//! A fork can wait in the kernel between the allocation of a process id and the moment at which
+//! /proc shows the child, for example while another process moves between cgroups. A scan in that
+//! time misses the child. A scan is therefore trusted only after a second one, made while every
+//! thread of the processes that the first one found was stopped, has found the same processes.
+//! Until then, stops and resumes are those of the whole namespace.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -35,14 +41,17 @@ pub struct JobProcesses {
     last_pid_file: Option<File>,
     /// The last process id that was allocated before the last scan.
     last_pid_at_scan: Option<u64>,
+    /// No process that was created before the last scan is missing in it.
+    scan_is_exact: bool,
     children: Vec<i32>,
     non_children: Vec<i32>,
     /// Processes that were not stopped by this thread and must not be resumed.
     externally_stopped: HashSet<i32>,
     /// Processes that are not known to have stopped.
     not_yet_stopped: Vec<i32>,
-    /// Whether this stop is the first since the job ran.
-    is_first_stop: bool,
+    /// Whether a process that has stopped may have been stopped by another one. No more when this
+    /// thread has stopped the namespace: what a later scan finds has not run since.
+    finds_external_stops: bool,
     /// All known processes have stopped, and there are no others.
     is_complete: bool,
 }
@@ -55,11 +64,12 @@ impl JobProcesses {
             has_namespace,
             last_pid_file: has_namespace.then(|| File::open(NS_LAST_PID_PATH).ok()).flatten(),
             last_pid_at_scan: None,
+            scan_is_exact: false,
             children: Vec::new(),
             non_children: Vec::new(),
             externally_stopped: HashSet::new(),
             not_yet_stopped: Vec::new(),
-            is_first_stop: false,
+            finds_external_stops: false,
             is_complete: false,
         }
     }
@@ -67,19 +77,19 @@ impl JobProcesses {
     /// Stops all processes; [`JobProcesses::wait_stopped`] returns when they have stopped.
     /// `is_first_stop`: the job has been running until now.
     pub fn stop(&mut self, is_first_stop: bool) {
-        (self.is_first_stop, self.is_complete) = (is_first_stop, false);
+        (self.finds_external_stops, self.is_complete) = (is_first_stop, false);
         if is_first_stop {
             self.find_stopped_children();
         }
-        match (self.has_namespace, self.last_pid_at_scan) {
-            (true, Some(_)) => {
+        match (self.has_namespace, self.scan_is_exact) {
+            (true, true) => {
                 self.known_pids().for_each(|pid| process::kill(pid, libc::SIGSTOP));
-                self.track_stops(&[]);
+                self.track_stops(&HashSet::new());
             }
-            (true, None) => self.stop_namespace(),
+            (true, false) => self.stop_namespace(&HashSet::new()),
             (false, _) => {
                 self.stop_descendants();
-                self.track_stops(&[]);
+                self.track_stops(&HashSet::new());
             }
         }
     }
@@ -88,17 +98,17 @@ impl JobProcesses {
         self.children.iter().chain(&self.non_children).copied()
     }
 
-    /// Stops all processes of the namespace; some may have been stopped before.
-    fn stop_namespace(&mut self) {
-        let already_stopped: Vec<i32> = self.known_pids().collect();
+    /// Stops all processes of the namespace; `already_stopped` were stopped before.
+    fn stop_namespace(&mut self, already_stopped: &HashSet<i32>) {
         process::kill_namespace(libc::SIGSTOP);
         self.rescan();
-        self.track_stops(&already_stopped);
+        self.track_stops(already_stopped);
+        self.finds_external_stops = false;
     }
 
     /// Begins to track the stop of all known processes; `already_stopped` were stopped before.
-    fn track_stops(&mut self, already_stopped: &[i32]) {
-        if self.is_first_stop {
+    fn track_stops(&mut self, already_stopped: &HashSet<i32>) {
+        if self.finds_external_stops {
             self.find_stopped_non_children(already_stopped);
         }
         self.not_yet_stopped =
@@ -106,10 +116,13 @@ impl JobProcesses {
     }
 
     /// Resumes all processes except those that were stopped externally.
-    pub fn resume(&self) {
-        if self.has_namespace && self.externally_stopped.is_empty() && !self.is_complete {
-            process::kill_namespace(libc::SIGCONT);
-            return;
+    pub fn resume(&mut self) {
+        if self.has_namespace && !self.is_complete {
+            if self.externally_stopped.is_empty() {
+                process::kill_namespace(libc::SIGCONT);
+                return;
+            }
+            self.rescan();
         }
         for pid in self.known_pids().filter(|pid| !self.externally_stopped.contains(pid)) {
             process::kill(pid, libc::SIGCONT);
@@ -136,15 +149,28 @@ impl JobProcesses {
             return StopProgress::Pending;
         }
         // Stopped processes do not fork any more.
-        if self.has_namespace
-            && self.last_pid_at_scan.is_some()
-            && self.read_last_pid() != self.last_pid_at_scan
-        {
-            self.stop_namespace();
-            return StopProgress::Pending;
+        if self.last_pid_at_scan.is_some() {
+            let known: HashSet<i32> = self.known_pids().collect();
+            if self.read_last_pid() != self.last_pid_at_scan {
+                self.stop_namespace(&known);
+                return StopProgress::Pending;
+            }
+            if !self.scan_is_exact && self.all_threads_stopped() {
+                if !namespace_pids().iter().all(|pid| known.contains(pid)) {
+                    self.stop_namespace(&known);
+                    return StopProgress::Pending;
+                }
+                self.scan_is_exact = true;
+            }
         }
-        self.is_complete = self.last_pid_at_scan.is_some();
+        self.is_complete = self.scan_is_exact;
         StopProgress::Complete
+    }
+
+    /// Whether every thread of the known processes has stopped. One that waits for a disk or for
+    /// its processor may be in the middle of a fork.
+    fn all_threads_stopped(&self) -> bool {
+        self.known_pids().all(process_stop::has_stopped_completely)
     }
 
     /// Whether some of the remaining processes are not children, so that they must be polled.
@@ -164,7 +190,7 @@ impl JobProcesses {
     /// Finds non-children that were stopped externally. Called after the signal was sent, because
     /// the signal stays pending in a process that was already stopped. In processes that this
     /// thread has stopped before, a pending signal proves nothing.
-    fn find_stopped_non_children(&mut self, already_stopped: &[i32]) {
+    fn find_stopped_non_children(&mut self, already_stopped: &HashSet<i32>) {
         let stopped =
             |pid: &&i32| process_stop::read_stat(**pid).is_some_and(|stat| stat.is_stopped());
         let was_stopped_externally = |pid: &&i32| {
@@ -178,6 +204,7 @@ impl JobProcesses {
     /// Scans the namespace for processes.
     fn rescan(&mut self) {
         self.last_pid_at_scan = self.read_last_pid();
+        self.scan_is_exact = false;
         self.sort_by_parent(namespace_pids());
     }
 
