@@ -208,21 +208,22 @@ fn wait_line(wait: &WaitState, placement: &Placement) -> String {
     let host = host.filter(|_| placement.hosts.len() > 1);
     let host = host.map_or_else(String::new, |host| format!(" on host {}", host.name));
     let wait_description = match score_proto::carea::WaitingFor::from_code(wait.waiting_for) {
-        Some(Message | Select) => "waits for a message",
-        Some(SendBuffer) => "waits for room to send",
-        Some(Barrier) => "waits in sc_barrier()",
-        Some(Pmi) => "waits for its process manager",
-        Some(Nothing | Flush | Sleep | Start) | None => "has ended",
+        Some(Message | Select | MpiCall) => Some("waits for a message".to_owned()),
+        Some(SendBuffer) => Some("waits for room to send".to_owned()),
+        Some(Barrier) => Some("waits in sc_barrier()".to_owned()),
+        Some(Pmi) => Some("waits for its process manager".to_owned()),
+        Some(Nothing | Flush | Sleep | Start) | None => None,
     };
-    let since = match wait_description {
-        "has ended" => String::new(),
-        _ => format!(" since {} ms", wait.idle_ms),
+    let in_mpi_call = wait.mpi_call.map(|call| format!("waits in {call}"));
+    let state = match in_mpi_call.or(wait_description) {
+        Some(description) => format!("{description} since {} ms", wait.idle_ms),
+        None => "has ended".to_owned(),
     };
     let last_peer = |node: Option<u32>, preposition: &str| {
         node.map_or_else(String::new, |node| format!(", the last {preposition} node {node}"))
     };
     format!(
-        "node {}{host} {wait_description}{since}; sent {}{}; received {}{}",
+        "node {}{host} {state}; sent {}{}; received {}{}",
         wait.node,
         wait.sent,
         last_peer(wait.last_destination, "to"),
@@ -233,6 +234,7 @@ fn wait_line(wait: &WaitState, placement: &Placement) -> String {
 
 #[cfg(test)]
 mod tests {
+    use score_proto::mpi_call::{MpiCall, MpiCallRecord};
     use score_proto::peer_message::JobIncarnation;
 
     use super::*;
@@ -276,6 +278,7 @@ mod tests {
             received: 4,
             last_destination: Some(1),
             last_source: None,
+            mpi_call: None,
         }
     }
 
@@ -331,6 +334,8 @@ mod tests {
         let placement = Placement::new(JobIncarnation(0), hosts);
         let mut waits: Vec<WaitState> = (0..100).map(wait).collect();
         waits[1].waiting_for = 3;
+        let call = MpiCall::MPI_Recv as u32;
+        waits[2].mpi_call = Some(MpiCallRecord { call, arguments: [0, 7, 0x4400_0000, 0] });
         let lines = deadlock_report(JobId(7), "a.out", &waits, &placement);
         assert_eq!(lines[0], "job 7: deadlock: no process of a.out can go on");
         assert_eq!(
@@ -339,6 +344,8 @@ mod tests {
              sent 3, the last to node 1; received 4"
         );
         assert!(lines[2].contains("waits in sc_barrier()"), "{}", lines[2]);
+        let in_call = "waits in MPI_Recv(source 0, tag 7, MPI_COMM_WORLD) since 20 ms";
+        assert!(lines[3].contains(in_call), "{}", lines[3]);
         assert_eq!(lines.len(), 66);
         assert_eq!(lines[65], "and 36 more like these");
         let lines = deadlock_report(JobId(7), "a.out", &waits[..64], &placement);

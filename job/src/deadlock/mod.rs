@@ -22,6 +22,9 @@
 //!   It must have polled in vain twice since then. "Since" needs a third round: an action of the
 //!   process after its own sample in round 1 may have preceded the write of a process that was
 //!   sampled later.
+//! - A spinning process may also wait for an answer of its launcher (PMI). From the second round on
+//!   it counts as busy unless all of its questions are answered and all answers are taken. It asks
+//!   only while it is busy.
 //! - From the second round on every thread is sampled, in the kernel too. A thread that does not
 //!   report its state must sleep so that only its own process can wake it, and must not have run
 //!   between rounds 2 and 3. So at the instant between these rounds no thread was about to wake

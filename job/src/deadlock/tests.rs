@@ -8,7 +8,8 @@ use super::*;
 use crate::cluster::MonotonicTime;
 
 /// Two processes of one thread each.
-const PAIR: Bounds = Bounds { threads: &[1, 1], sends: 0, writes: 0, helpers: 0, wakes: 0 };
+const PAIR: Bounds =
+    Bounds { threads: &[1, 1], sends: 0, writes: 0, questions: 0, helpers: 0, wakes: 0 };
 
 #[test]
 fn no_interleaving_gives_a_wrong_verdict() {
@@ -18,6 +19,7 @@ fn no_interleaving_gives_a_wrong_verdict() {
         Bounds { threads: &[2, 1], sends: 1, ..PAIR },
         Bounds { threads: &[1, 1, 1], sends: 1, ..PAIR },
         Bounds { sends: 1, helpers: 2, wakes: 3, ..PAIR },
+        Bounds { questions: 1, ..PAIR },
     ];
     for bounds in cases {
         let model = Model::explore(DisabledRule::NoRule, bounds);
@@ -41,6 +43,7 @@ fn every_rule_is_needed() {
         (SecondPoll, Bounds { writes: 1, ..PAIR }),
         (Helpers, Bounds { sends: 1, helpers: 1, wakes: 1, ..PAIR }),
         (HelperRuns, Bounds { helpers: 2, wakes: 4, ..PAIR }),
+        (Answers, Bounds { questions: 1, ..PAIR }),
     ];
     for (disabled, bounds) in cases {
         let model = Model::explore(disabled, bounds);

@@ -8,6 +8,7 @@ use score_p2p::{Completion, CompletionKind, Engine, Limits};
 
 use crate::earlier_looks::EarlierLooks;
 use crate::fabric;
+use crate::idle_mark::PollingCall;
 use crate::pm_network::{self, PmNetwork};
 use crate::serialized::Serialized;
 
@@ -36,6 +37,7 @@ pub(crate) struct CoreState {
     /// Those of the open endpoint.
     pub(crate) endpoint: Option<EndpointQueues>,
     pub(crate) earlier_looks: EarlierLooks,
+    polling_call: PollingCall,
     /// Nodes by address, as far as they are inserted.
     pub(crate) addresses: Vec<Option<u32>>,
     /// Addresses by node.
@@ -66,6 +68,7 @@ impl CoreState {
             queues: Vec::new(),
             endpoint: None,
             earlier_looks: EarlierLooks::default(),
+            polling_call: PollingCall::default(),
             addresses: Vec::new(),
             address_of_node: vec![None; nodes as usize],
         }
@@ -125,6 +128,17 @@ impl CoreState {
                 None => {}
             }
         }
+    }
+
+    /// A thread has made progress, and nothing has completed for its queue.
+    #[inline(always)]
+    pub(crate) fn count_empty_poll(&mut self) {
+        let Self { engine, queues, polling_call, .. } = self;
+        polling_call.count_empty_poll(|| {
+            // Another thread may be about to read what has completed for another queue.
+            let is_read = queues.iter().flatten().all(VecDeque::is_empty);
+            is_read && engine.is_quiet()
+        });
     }
 
     /// What [`CoreState::next_completion`] has returned comes first again.

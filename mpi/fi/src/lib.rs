@@ -13,6 +13,7 @@
 //! | `endpoint.rs` | endpoints and their options: fi_endpoint(3) |
 //! | `tagged.rs`, `untagged.rs`, `messages.rs` | messages: fi_tagged(3), fi_msg(3) |
 //! | `earlier_looks.rs` | why the first look for a message finds nothing |
+//! | `idle_mark.rs` | idle flags of threads that wait |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
 //! | `serialized.rs` | the lock around the state |
@@ -33,6 +34,7 @@ mod domain;
 mod earlier_looks;
 mod endpoint;
 mod fabric;
+mod idle_mark;
 mod info;
 mod library;
 mod messages;

@@ -4,6 +4,7 @@ use std::ptr::{self, NonNull, null_mut};
 
 use score_p2p::{Body, Message, Network, ReadError, SendError, UserBuffer};
 
+use crate::idle_mark;
 use crate::pm_h::{
     PM_OPT_REMOTE_READ, PM_RMA_MTU, pmContext, pmContextConfig, pmGetContextConfig,
     pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer, pmIsReadDone, pmMLock, pmMUnlock,
@@ -106,6 +107,7 @@ impl Network for PmNetwork {
     fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError> {
         let mut buffer = null_mut();
         let len = header.len() + body.len();
+        idle_mark::become_busy();
         // SAFETY: as in `options`.
         match unsafe { pmGetSendBuffer(self.context, node as i32, &mut buffer, len) } {
             0 => {}
@@ -132,6 +134,8 @@ impl Network for PmNetwork {
         if unsafe { pmReceive(self.context, &mut start, &mut len) } != 0 {
             return false;
         }
+        // Before the message is released (manual 3.5.2, figure 2.9).
+        idle_mark::become_busy();
         if let Some(start) = NonNull::new(start) {
             // SAFETY: PM's message stays until it is released.
             handle(unsafe { Message::new(start, len) });

@@ -255,6 +255,12 @@ impl<N: Network> Engine<N> {
         Ok(())
     }
 
+    /// Whether there is nothing to send, to read or to report now: without a message, or a call of
+    /// the program, nothing changes.
+    pub fn is_quiet(&self) -> bool {
+        !self.state.has_work() && self.state.completions.is_empty()
+    }
+
     /// The next operation that has completed.
     #[inline(always)]
     pub fn next_completion(&mut self) -> Option<Completion> {
