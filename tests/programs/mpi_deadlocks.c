@@ -124,6 +124,15 @@ static void idle_thread_and_receive(void) {
     receive((rank + 1) % size, 4);
 }
 
+/* A receive that polls might poll the pipe, too, where somebody else may write. */
+static void pipe_and_receive(void) {
+    int ends[2];
+    if (pipe(ends) != 0) {
+        perror("pipe");
+    }
+    receive((rank + 1) % size, 4);
+}
+
 /* Programs that only look like it. */
 
 static void computation(void) {
@@ -297,6 +306,7 @@ static const struct {
     {"missing_fence", missing_fence},
     {"rank_that_finalizes", rank_that_finalizes},
     {"idle_thread_and_receive", idle_thread_and_receive},
+    {"pipe_and_receive", pipe_and_receive},
     {"computation", computation},
     {"sleep", sleep_},
     {"loop_of_tests", loop_of_tests},

@@ -43,6 +43,7 @@
 //! | `GangStopped` | `TakeSnapshot` 4 |
 //! | `RoundDone`, confirmed | `Verdict` |
 //! | anything else | `Release` if stopped; again after a backoff, while all are idle |
+//! | round 1 for 30 s: idle, sums equal, nothing sent | `Suspicion`, once |
 //! | `Stopped`: the slice has ended | rounds begin again when all report idle in the next slice |
 //!
 //! A job yields its slice when all of its processes are idle, but not during rounds: otherwise they
@@ -65,5 +66,7 @@ pub use snapshot::{LastRound, ProcessSnapshot};
 /// second.
 const MIN_BACKOFF_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);
+/// How long all are idle, and nothing is sent, before a hang is suspected that cannot be proved.
+pub const SUSPICION_DELAY: Duration = Duration::from_secs(30);
 /// The delay until a third round is repeated because a process has not polled; doubled likewise.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);

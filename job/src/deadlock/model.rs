@@ -235,7 +235,7 @@ impl ModelState {
                     self.collected = Some(ActivitySample::EMPTY);
                 }
                 DetectorAction::StopGang => suspicion = true,
-                DetectorAction::Release | DetectorAction::Verdict => {}
+                DetectorAction::Release | DetectorAction::Verdict | DetectorAction::Suspicion => {}
             }
         }
         suspicion
