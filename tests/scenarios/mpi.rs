@@ -74,7 +74,11 @@ fn what_a_process_of_an_mpi_program_does_wrong_ends_the_job_with_its_name() {
     for (fault, code, lines) in [
         ("exit 3", 3, &["node 2 exited with code 3 before MPI_Finalize()"][..]),
         ("exit 0", 1, &["node 2 exited with code 0 before MPI_Finalize()"]),
-        ("ask finalize; exit 0", 1, &["in a fence of PMI (MPI_Init()) for node 2, which has"]),
+        (
+            "ask finalize; exit 0",
+            1,
+            &["in a fence (MPI_Init() or MPI_Finalize()) for node 2, which has"],
+        ),
         ("kill -9 $$", 137, &["node 2", "SIGKILL"]),
         ("ask 'abort exitcode=7'", 7, &["node 2 called MPI_Abort(.., 7)"]),
         ("ask 'abort exitcode=0'", 1, &["node 2 called MPI_Abort(.., 0)"]),
@@ -99,7 +103,8 @@ fn a_process_that_exits_before_mpi_init_is_named_to_those_that_wait_on_its_host(
     let path = env.write_file("pmi.sh", text.replace("$PMI_FD", "4"));
     let line = format!("scrun -nodes=2 -mpi=mpich /bin/sh {}", path.display());
     let outcome = env.sh(&line).run().expect_code(1);
-    let _ = outcome.assert_stderr(&["node 0 waits in a fence of PMI (MPI_Init()) for node 1"]);
+    let _ = outcome
+        .assert_stderr(&["node 0 waits in a fence (MPI_Init() or MPI_Finalize()) for node 1"]);
 }
 
 #[test]
@@ -130,24 +135,6 @@ fn no_process_inherits_the_variables_of_another_launcher() {
     assert_eq!(outcome.text(), "none none none none\n".repeat(2));
 }
 
-#[test]
-fn a_program_that_needs_open_mpi_runs_with_a_warning() {
-    let env = TestEnv::new();
-    let compile = |name: &str, text: &str, options: &[&str]| {
-        let source = env.write_file(&format!("{name}.c"), text);
-        let mut gcc = Command::new("gcc");
-        gcc.arg(source).args(options).args(["-o", name]).current_dir(env.dir());
-        assert!(gcc.status().unwrap().success());
-    };
-    let options = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.40"];
-    compile("libmpi.so.40", "int inner(void) { return 0; }", &options);
-    let main = "int inner(void); int main(void) { return inner(); }";
-    compile("program", main, &["libmpi.so.40", "-Wl,-rpath,$ORIGIN"]);
-    let program = env.dir().join("program");
-    let outcome = env.scrun(&["-nodes=2", program.to_str().unwrap()]).run().expect_code(0);
-    let _ = outcome.assert_stderr(&["needs Open MPI (libmpi.so.40)", "mpiexec"]);
-}
-
 /// MPICH of PyPI, which `cargo xtask test` installs below the target folder.
 fn mpich(test: &str) -> Option<PathBuf> {
     let folder = binaries::folder().parent().unwrap().join("mpich");
@@ -158,7 +145,7 @@ fn mpich(test: &str) -> Option<PathBuf> {
     is_complete.then_some(folder)
 }
 
-const RING: &str = "\
+pub(super) const RING: &str = "\
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -248,16 +235,7 @@ fn jobs_of_two_users_take_turns_and_lose_no_message() {
     let Some(cluster) = Cluster::start_with_options(&env, &["a", "b"], &database, &options) else {
         return;
     };
-    // The daemons are copies in the folder of the test, and look there for the provider.
-    std::fs::create_dir(env.dir().join("libfabric")).unwrap();
-    for (name, copy) in [
-        ("libfabric/libpm-fi.so", "libfabric/libpm-fi.so"),
-        ("libscore-mpi.so", "libscore-mpi.so"),
-        ("libpm.so.2", "libpm.so.2"),
-        ("libscore.so.6", "libscore.so.6"),
-    ] {
-        std::fs::copy(binaries::folder().join(name), env.dir().join(copy)).unwrap();
-    }
+    binaries::copy_mpi_files(env.dir());
     let start = |uid| {
         let options = "-scored=all,nodes=2x2";
         cluster.command(uid, "scrun", "b").args(&[options, program.to_str().unwrap()]).start()

@@ -263,6 +263,7 @@ unsafe extern "C" fn readerr(
     let (error, excess) = match completion.failure {
         Some(Failure::Truncated { excess }) => (FI_ETRUNC, excess),
         Some(Failure::Cancelled) => (libc::ECANCELED, 0),
+        Some(Failure::NoMessage) => (libc::ENOMSG, 0),
         Some(Failure::Network) | None => (libc::EIO, 0),
     };
     // SAFETY: the program has an entry there.

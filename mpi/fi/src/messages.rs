@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use score_p2p::wire::Envelope;
 use score_p2p::{
-    Channel, Completion, CompletionKind, Peek, PeekMode, ReceiveMode, ReceiveOperation, Retention,
-    Selector, SendError, SendOperation, UserBuffer,
+    Channel, Completion, CompletionKind, Failure, Peek, PeekMode, ReceiveMode, ReceiveOperation,
+    Retention, Selector, SendError, SendOperation, UserBuffer,
 };
 
 use crate::abi::*;
@@ -181,19 +181,20 @@ impl Endpoint {
     #[cold]
     fn look(&self, core: &mut CoreState, selector: Selector, incoming: Incoming) -> isize {
         let Incoming { buffer, flags, context, .. } = incoming;
-        let found = |is_found: bool| if is_found { 0 } else { failed_call(libc::ENOMSG) };
+        let claimed = |is_found: bool| if is_found { 0 } else { failed_call(libc::ENOMSG) };
         if flags & FI_PEEK == 0 {
             if flags & FI_DISCARD == 0 {
                 let request = self.receives.request(context, flags);
-                return found(core.engine.receive_claimed(buffer, request));
+                return claimed(core.engine.receive_claimed(buffer, request));
             }
             let is_discarded = core.engine.discard_claimed(context.addr());
             if is_discarded {
                 let envelope = Envelope { tag: Some(selector.tag), data: None };
                 let source = core.self_node;
-                self.report_peek(core, context, &Peek { len: 0, source, envelope });
+                let peek = Peek { len: 0, source, envelope };
+                self.report_peek(core, context, &peek, None);
             }
-            return found(is_discarded);
+            return claimed(is_discarded);
         }
         let mode = match (flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
             (_, true) => PeekMode::Discard,
@@ -204,14 +205,27 @@ impl Endpoint {
         core.progress();
         let may_find = core.earlier_looks.may_find(selector);
         let peek = may_find.then(|| core.engine.peek(selector, mode, context.addr())).flatten();
-        if peek.is_none() {
-            core.earlier_looks.add(selector);
+        match peek {
+            Some(peek) => self.report_peek(core, context, &peek, None),
+            // Reported as a failure, as other providers do: Open MPI takes a failed call for an
+            // error.
+            None => {
+                core.earlier_looks.add(selector);
+                let envelope = Envelope { tag: Some(selector.tag), data: None };
+                let nothing = Peek { len: 0, source: core.self_node, envelope };
+                self.report_peek(core, context, &nothing, Some(Failure::NoMessage));
+            }
         }
-        peek.iter().for_each(|peek| self.report_peek(core, context, peek));
-        found(peek.is_some())
+        0
     }
 
-    fn report_peek(&self, core: &mut CoreState, context: *mut c_void, peek: &Peek) {
+    fn report_peek(
+        &self,
+        core: &mut CoreState,
+        context: *mut c_void,
+        peek: &Peek,
+        failure: Option<Failure>,
+    ) {
         let completion = Completion {
             context: context.addr(),
             kind: CompletionKind::Received,
@@ -220,7 +234,7 @@ impl Endpoint {
             start: std::ptr::null_mut(),
             source: peek.source,
             envelope: peek.envelope,
-            failure: None,
+            failure,
         };
         let queue = core.endpoint.and_then(|queues| queues.receives);
         queue.into_iter().for_each(|number| core.report(number, completion));

@@ -144,6 +144,8 @@ pub enum Failure {
     Cancelled,
     /// The network has failed.
     Network,
+    /// A look for a message has found none.
+    NoMessage,
 }
 
 /// An operation that has completed.

@@ -1,0 +1,386 @@
+//! The server of PMIx for the ranks of this host: libpmix does the work, and calls back for what
+//! concerns other hosts or the shepherd.
+//!
+//! libpmix calls back from a thread of its own. Whoever answers it does so without holding a lock
+//! that a call back could want.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::ptr::{null_mut, slice_from_raw_parts};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use score_proto::frame;
+use score_proto::message::OsBytes;
+use score_proto::pmix::{PmixReport, PmixSetup};
+
+use crate::abi::{
+    ERR_BAD_PARAM, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, MAX_NAMESPACE_LEN, ModexCallback,
+    OPERATION_SUCCEEDED, OpCallback, Proc, RANK_WILDCARD, SUCCESS, ServerModule, Status,
+};
+use crate::facts;
+use crate::info_list::info_array;
+use crate::library::{Functions, c_text};
+use crate::namespace::{Namespace, Participants};
+
+/// A call of libpmix that waits for a fence.
+#[derive(Debug)]
+struct FenceCaller {
+    callback: ModexCallback,
+    /// What the callback wants: a pointer of libpmix.
+    argument: *mut c_void,
+}
+
+// SAFETY: libpmix accepts answers from any thread, and the pointer is only given back to it.
+unsafe impl Send for FenceCaller {}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Server {
+    functions: &'static Functions,
+    shepherd: Mutex<UnixStream>,
+    namespaces: Mutex<HashMap<String, Namespace<FenceCaller>>>,
+}
+
+/// libpmix has one server in a process.
+static SERVER: OnceLock<Server> = OnceLock::new();
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    /// Starts the server, and reports the variables of the ranks.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn start(
+        functions: &'static Functions,
+        shepherd: UnixStream,
+        setup: &PmixSetup,
+    ) -> Result<&'static Self, String> {
+        let namespaces = setup.namespaces.iter().map(|namespace| {
+            let state = Namespace::new(namespace.element, setup.rank_count(), setup.local_ranks());
+            (namespace.name.clone(), state)
+        });
+        let namespaces = Mutex::new(namespaces.collect());
+        let server = Self { functions, shepherd: Mutex::new(shepherd), namespaces };
+        let server = SERVER.get_or_init(|| server);
+        server.initialize(setup)?;
+        for namespace in &setup.namespaces {
+            let environments = server.register(setup, namespace)?;
+            server.report(&PmixReport::Ready { element: namespace.element, environments });
+        }
+        Ok(server)
+    }
+
+    fn initialize(&self, setup: &PmixSetup) -> Result<(), String> {
+        let module = Box::leak(Box::new(ServerModule {
+            client_connected: None,
+            client_finalized: Some(client_finalized),
+            abort: Some(abort),
+            fence_nb: Some(fence),
+            direct_modex: Some(direct_modex),
+            not_served: [None; 22],
+            client_connected2: Some(client_connected),
+            later: [None; 32],
+        }));
+        let mut infos = info_array(self.functions, &facts::of_server(setup))?;
+        let (array, count) = infos.elements();
+        // SAFETY: the module lives as long as the process, and the array as long as the call.
+        let status = unsafe { (self.functions.server_init)(module, array, count) };
+        self.functions.check("PMIx_server_init", status)
+    }
+
+    /// Registers a namespace with its ranks of this host, and returns the variables of these.
+    fn register(
+        &self,
+        setup: &PmixSetup,
+        namespace: &score_proto::pmix::PmixNamespace,
+    ) -> Result<Vec<Vec<OsBytes>>, String> {
+        let mut infos = info_array(self.functions, &facts::of_namespace(setup, namespace))?;
+        let (array, count) = infos.elements();
+        let local_ranks = setup.local_ranks();
+        let name = namespace_bytes(&namespace.name)?;
+        let local_count = c_int::try_from(local_ranks.len()).unwrap_or(c_int::MAX);
+        self.wait_for("PMIx_server_register_nspace", |callback, argument| {
+            // SAFETY: a name of that size, an array that lives as long as the process, and a
+            // callback with its argument, which lives until the callback has been called.
+            unsafe {
+                (self.functions.register_namespace)(
+                    name.as_ptr(),
+                    local_count,
+                    array,
+                    count,
+                    Some(callback),
+                    argument,
+                )
+            }
+        })?;
+        // SAFETY: these functions have no arguments and cannot fail.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let mut environments = Vec::new();
+        for rank in local_ranks {
+            let process = Proc { nspace: name, rank };
+            self.wait_for("PMIx_server_register_client", |callback, argument| {
+                // SAFETY: a process, which is copied, and a callback as above.
+                unsafe {
+                    (self.functions.register_client)(
+                        &process,
+                        uid,
+                        gid,
+                        null_mut(),
+                        Some(callback),
+                        argument,
+                    )
+                }
+            })?;
+            environments.push(self.environment(&process)?);
+        }
+        Ok(environments)
+    }
+
+    /// The variables by which a rank finds this server.
+    fn environment(&self, process: &Proc) -> Result<Vec<OsBytes>, String> {
+        let mut variables: *mut *mut c_char = null_mut();
+        // SAFETY: a process, and an array of strings that the function makes and extends.
+        let status = unsafe { (self.functions.setup_fork)(process, &mut variables) };
+        self.functions.check("PMIx_server_setup_fork", status)?;
+        let mut environment = Vec::new();
+        let mut next = variables;
+        // SAFETY: an array of strings that ends with a null pointer. It is not freed: there is one
+        // for each rank.
+        while !next.is_null() && !unsafe { *next }.is_null() {
+            // SAFETY: as above.
+            let variable = unsafe { CStr::from_ptr(*next) };
+            environment.push(OsBytes(variable.to_bytes().to_vec()));
+            // SAFETY: not the end of the array yet.
+            next = unsafe { next.add(1) };
+        }
+        Ok(environment)
+    }
+
+    /// Calls a function of libpmix that answers by a callback, and waits for its answer.
+    fn wait_for(
+        &self,
+        name: &str,
+        call: impl FnOnce(OpCallback, *mut c_void) -> Status,
+    ) -> Result<(), String> {
+        let (sender, receiver) = channel::<Status>();
+        let argument = Box::into_raw(Box::new(sender));
+        let status = call(on_operation_done, argument.cast());
+        if status != SUCCESS {
+            // SAFETY: the callback is not called, so that nothing else has the pointer.
+            drop(unsafe { Box::from_raw(argument) });
+            return self.functions.check(name, status);
+        }
+        let status = receiver.recv().map_err(|_| format!("{name}: no answer"))?;
+        self.functions.check(name, status)
+    }
+
+    /// Reports to the shepherd. A process without its shepherd is useless and ends.
+    fn report(&self, report: &PmixReport) {
+        let mut bytes = Vec::new();
+        // Fails for entries beyond the longest frame only. The shepherd would refuse them, too.
+        let is_encoded = frame::encode(report, &mut bytes).is_ok();
+        if !is_encoded || lock(&self.shepherd).write_all(&bytes).is_err() {
+            std::process::exit(1);
+        }
+    }
+
+    /// Hosts have put these entries before a fence.
+    pub fn add_entries(&self, element: u32, entries: &[u8]) {
+        self.with_element(element, |namespace| namespace.add_entries(entries));
+    }
+
+    /// All ranks are in the fence.
+    pub fn end_fence(&self, element: u32) {
+        let ended = self.with_element(element, Namespace::end_fence).flatten();
+        let Some((caller, entries, next_entries)) = ended else { return };
+        caller.answer(SUCCESS, entries);
+        if let Some(entries) = next_entries {
+            self.report(&PmixReport::InFence { element, entries });
+        }
+    }
+
+    fn with_element<R>(
+        &self,
+        element: u32,
+        act: impl FnOnce(&mut Namespace<FenceCaller>) -> R,
+    ) -> Option<R> {
+        let mut namespaces = lock(&self.namespaces);
+        namespaces.values_mut().find(|namespace| namespace.element == element).map(act)
+    }
+
+    /// The parallel process and the rank of a process, if it is one of these.
+    fn rank_of(&self, process: *const Proc) -> Option<(u32, u32)> {
+        // SAFETY: libpmix passes a process, or a null pointer.
+        let process = unsafe { process.as_ref() }?;
+        let namespaces = lock(&self.namespaces);
+        Some((namespaces.get(&process.name()?)?.element, process.rank))
+    }
+}
+
+impl FenceCaller {
+    /// `entries` are freed when libpmix has read them.
+    fn answer(&self, status: Status, entries: Vec<u8>) {
+        let entries = Box::into_raw(Box::new(entries));
+        // SAFETY: made by the line above, and freed by `free_entries`.
+        let (bytes, len) = unsafe { ((*entries).as_ptr(), (*entries).len()) };
+        // SAFETY: the callback and its argument are those of a call that waits, and is answered
+        // once, because it has been taken out of its namespace.
+        unsafe {
+            (self.callback)(
+                status,
+                bytes.cast(),
+                len,
+                self.argument,
+                Some(free_entries),
+                entries.cast(),
+            );
+        }
+    }
+}
+
+impl Proc {
+    fn name(&self) -> Option<String> {
+        Some(CStr::from_bytes_until_nul(&self.nspace).ok()?.to_str().ok()?.to_owned())
+    }
+}
+
+/// A name as libpmix wants it.
+fn namespace_bytes(name: &str) -> Result<[u8; MAX_NAMESPACE_LEN + 1], String> {
+    let mut bytes = [0; MAX_NAMESPACE_LEN + 1];
+    match name.len() <= MAX_NAMESPACE_LEN && !name.contains('\0') {
+        true => bytes[..name.len()].copy_from_slice(name.as_bytes()),
+        false => return Err(format!("'{name}' is no name of a namespace")),
+    }
+    Ok(bytes)
+}
+
+extern "C" fn free_entries(entries: *mut c_void) {
+    // SAFETY: made by `FenceCaller::answer`. libpmix calls this once.
+    drop(unsafe { Box::from_raw(entries.cast::<Vec<u8>>()) });
+}
+
+extern "C" fn on_operation_done(status: Status, argument: *mut c_void) {
+    // SAFETY: made by `Server::wait_for`. libpmix calls this once.
+    let sender = unsafe { Box::from_raw(argument.cast::<Sender<Status>>()) };
+    // Nobody waits any more if this fails.
+    let _ = sender.send(status);
+}
+
+extern "C" fn client_connected(
+    process: *const Proc,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: usize,
+    _: Option<OpCallback>,
+    _: *mut c_void,
+) -> Status {
+    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
+    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
+    server.report(&PmixReport::Connected { element, rank });
+    OPERATION_SUCCEEDED
+}
+
+extern "C" fn client_finalized(
+    process: *const Proc,
+    _: *mut c_void,
+    _: Option<OpCallback>,
+    _: *mut c_void,
+) -> Status {
+    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
+    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
+    // The client goes on after this function: the shepherd has the report before its exit.
+    server.report(&PmixReport::Finalized { element, rank });
+    OPERATION_SUCCEEDED
+}
+
+extern "C" fn abort(
+    process: *const Proc,
+    _: *mut c_void,
+    code: c_int,
+    text: *const c_char,
+    _: *mut Proc,
+    _: usize,
+    _: Option<OpCallback>,
+    _: *mut c_void,
+) -> Status {
+    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
+    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
+    // SAFETY: a string or a null pointer.
+    let text = unsafe { c_text(text) };
+    server.report(&PmixReport::Aborted { element, rank, code, text });
+    OPERATION_SUCCEEDED
+}
+
+extern "C" fn fence(
+    processes: *const Proc,
+    process_count: usize,
+    _: *const c_void,
+    _: usize,
+    data: *mut c_char,
+    len: usize,
+    callback: Option<ModexCallback>,
+    argument: *mut c_void,
+) -> Status {
+    let entries = take_bytes(data, len);
+    let (Some(server), Some(callback)) = (SERVER.get(), callback) else { return ERR_BAD_PARAM };
+    if processes.is_null() || process_count == 0 {
+        return ERR_BAD_PARAM;
+    }
+    // SAFETY: an array of so many processes.
+    let processes = unsafe { &*slice_from_raw_parts(processes, process_count) };
+    let caller = FenceCaller { callback, argument };
+    let Some(name) = processes[0].name() else { return ERR_BAD_PARAM };
+    let mut namespaces = lock(&server.namespaces);
+    let Some(namespace) = namespaces.get_mut(&name) else { return ERR_BAD_PARAM };
+    if processes.iter().any(|process| process.nspace != processes[0].nspace) {
+        // Programs of a pipeline are parallel processes of their own.
+        return ERR_NOT_SUPPORTED;
+    }
+    let rank = |process: &Proc| (process.rank != RANK_WILDCARD).then_some(process.rank);
+    match namespace.participants(processes.iter().map(rank)) {
+        Participants::All => {
+            let element = namespace.element;
+            let entries = namespace.begin_fence(caller, entries);
+            drop(namespaces);
+            if let Some(entries) = entries {
+                server.report(&PmixReport::InFence { element, entries });
+            }
+            SUCCESS
+        }
+        Participants::OfThisHost => {
+            drop(namespaces);
+            caller.answer(SUCCESS, entries);
+            SUCCESS
+        }
+        Participants::OfSeveralHosts => ERR_NOT_SUPPORTED,
+    }
+}
+
+/// Copies what libpmix hands over, and frees it.
+fn take_bytes(data: *mut c_char, len: usize) -> Vec<u8> {
+    if data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: an array of so many bytes, which is the server's from now on.
+    let bytes = unsafe { &*slice_from_raw_parts(data.cast_const().cast::<u8>(), len) }.to_vec();
+    // SAFETY: allocated by malloc(3), and not used any more.
+    unsafe { libc::free(data.cast()) };
+    bytes
+}
+
+/// Each fence collects what all ranks have put, so that what is not there does not exist.
+extern "C" fn direct_modex(
+    _: *const Proc,
+    _: *const c_void,
+    _: usize,
+    _: Option<ModexCallback>,
+    _: *mut c_void,
+) -> Status {
+    ERR_NOT_FOUND
+}
