@@ -220,14 +220,19 @@ fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
         );
     }
     let env = TestEnv::new();
-    let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\nprint(c.rank, c.allreduce(c.rank))\n";
+    // The second communicator comes from a group of PMIx.
+    let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n\
+                d = MPI.Intracomm.Create_from_group(c.Get_group())\n\
+                print(d.rank, d.allreduce(c.rank))\n";
     env.write_file("prog.py", text);
     let path = format!("{}/bin", folder.display());
     let line = format!(
-        "cd {}; PATH={path}:$PATH; scrun -statistics -nodes=3 python3 prog.py",
+        "cd {}; PATH={path}:$PATH; scrun -statistics $OPTIONS python3 prog.py",
         env.dir().display()
     );
-    let outcome = env.sh(&line).run().expect_code(0);
-    assert_eq!(outcome.sorted_lines(), ["0 3", "1 3", "2 3"]);
-    assert!(sent_over_pm(&outcome) > 0, "{outcome}");
+    for options in ["-nodes=3", "-group=local:3 -nodes=3x1"] {
+        let outcome = env.sh(&line.replace("$OPTIONS", options)).run().expect_code(0);
+        assert_eq!(outcome.sorted_lines(), ["0 3", "1 3", "2 3"]);
+        assert!(sent_over_pm(&outcome) > 0, "{outcome}");
+    }
 }

@@ -29,10 +29,16 @@ pub const RANK_WILDCARD: u32 = u32::MAX - 1;
 pub const TYPE_BOOL: DataType = 1;
 /// PMIX_STRING.
 pub const TYPE_STRING: DataType = 3;
+/// PMIX_SIZE.
+pub const TYPE_SIZE: DataType = 4;
 /// PMIX_UINT16.
 pub const TYPE_UINT16: DataType = 13;
 /// PMIX_UINT32.
 pub const TYPE_UINT32: DataType = 14;
+/// PMIX_PROC.
+pub const TYPE_PROC: DataType = 22;
+/// PMIX_BYTE_OBJECT.
+pub const TYPE_BYTE_OBJECT: DataType = 27;
 /// PMIX_DATA_ARRAY.
 pub const TYPE_DATA_ARRAY: DataType = 39;
 /// PMIX_PROC_RANK.
@@ -41,7 +47,7 @@ pub const TYPE_PROC_RANK: DataType = 40;
 pub const TYPE_REGEX: DataType = 49;
 
 /// pmix_proc_t.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Proc {
     /// Name of the namespace, with a NUL byte at its end.
@@ -60,6 +66,41 @@ pub struct DataArray {
     pub size: usize,
     /// The elements.
     pub array: *mut c_void,
+}
+
+/// pmix_byte_object_t.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ByteObject {
+    /// The first byte.
+    pub bytes: *const u8,
+    /// Number of bytes.
+    pub size: usize,
+}
+
+/// PMIX_MAX_KEYLEN, without the NUL byte.
+pub const MAX_KEY_LEN: usize = 511;
+
+/// pmix_value_t, as far as it is read here.
+#[repr(C)]
+pub struct Value {
+    /// Type of the value.
+    pub kind: DataType,
+    /// The value, if it is a byte object. The union has room for three words.
+    pub bytes: ByteObject,
+    /// The rest of the union.
+    pub rest: usize,
+}
+
+/// pmix_info_t.
+#[repr(C)]
+pub struct Info {
+    /// Key, with a NUL byte at its end.
+    pub key: [u8; MAX_KEY_LEN + 1],
+    /// Directives.
+    pub flags: u32,
+    /// Value.
+    pub value: Value,
 }
 
 /// pmix_op_cbfunc_t.
@@ -114,6 +155,29 @@ pub type Fence = extern "C" fn(
 pub type DirectModex =
     extern "C" fn(*const Proc, *const c_void, usize, Option<ModexCallback>, *mut c_void) -> Status;
 
+/// pmix_info_cbfunc_t.
+pub type InfoCallback = unsafe extern "C" fn(
+    Status,
+    *mut c_void,
+    usize,
+    *mut c_void,
+    Option<ReleaseCallback>,
+    *mut c_void,
+);
+/// PMIX_GROUP_CONSTRUCT, of pmix_group_operation_t.
+pub const GROUP_CONSTRUCT: c_int = 0;
+/// pmix_server_grp_fn_t.
+pub type Group = extern "C" fn(
+    c_int,
+    *const c_char,
+    *const Proc,
+    usize,
+    *const Info,
+    usize,
+    Option<InfoCallback>,
+    *mut c_void,
+) -> Status;
+
 /// A member of [`ServerModule`] that is not served. libpmix answers its callers that it is not
 /// supported.
 type NotServed = Option<extern "C" fn()>;
@@ -133,9 +197,12 @@ pub struct ServerModule {
     pub direct_modex: Option<DirectModex>,
     /// publish, lookup, unpublish, spawn, connect, disconnect, register_events,
     /// deregister_events, listener, notify_event, query, tool_connected, log, allocate,
-    /// job_control, monitor, get_credential, validate_credential, iof_pull, push_stdin, group,
-    /// fabric.
-    pub not_served: [NotServed; 22],
+    /// job_control, monitor, get_credential, validate_credential, iof_pull, push_stdin.
+    pub not_served: [NotServed; 20],
+    /// All clients of this host that take part construct or destruct a group.
+    pub group: Option<Group>,
+    /// Information about networks.
+    pub fabric: NotServed,
     /// A client calls PMIx_Init. It waits for the callback.
     pub client_connected2: Option<ClientConnected>,
     /// Members of later versions.

@@ -4,8 +4,8 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
 
 use crate::abi::{
-    DataArray, DataType, Status, TYPE_BOOL, TYPE_DATA_ARRAY, TYPE_PROC_RANK, TYPE_REGEX,
-    TYPE_STRING, TYPE_UINT16, TYPE_UINT32,
+    ByteObject, DataArray, DataType, Proc, Status, TYPE_BOOL, TYPE_BYTE_OBJECT, TYPE_DATA_ARRAY,
+    TYPE_PROC, TYPE_PROC_RANK, TYPE_REGEX, TYPE_SIZE, TYPE_STRING, TYPE_UINT16, TYPE_UINT32,
 };
 use crate::library::Functions;
 
@@ -20,6 +20,12 @@ pub enum Value {
     U32(u32),
     /// PMIX_PROC_RANK.
     Rank(u32),
+    /// PMIX_SIZE.
+    Size(usize),
+    /// PMIX_BYTE_OBJECT.
+    Bytes(Vec<u8>),
+    /// PMIX_DATA_ARRAY of PMIX_PROC.
+    Processes(Vec<Proc>),
     /// PMIX_STRING.
     Text(String),
     /// PMIX_REGEX: the list of hosts, to be compressed by libpmix.
@@ -33,7 +39,8 @@ pub enum Value {
 /// Keys and values.
 pub type Facts = Vec<(&'static str, Value)>;
 
-/// An array of pmix_info_t. It lives as long as the process: there is one for each namespace.
+/// An array of pmix_info_t, and what its elements point to. It lives as long as the process, unless
+/// it is freed.
 #[derive(Debug)]
 pub struct InfoArray(DataArray);
 
@@ -41,6 +48,21 @@ impl InfoArray {
     /// The elements.
     pub fn elements(&mut self) -> (*mut c_void, usize) {
         (self.0.array, self.0.size)
+    }
+
+    /// None.
+    pub fn empty() -> Self {
+        Self(DataArray { kind: 0, size: 0, array: null_mut() })
+    }
+
+    /// Frees it, if libpmix has a function for that (version 5).
+    pub fn free(self, functions: &Functions) {
+        if let Some(free) = functions.info_free
+            && !self.0.array.is_null()
+        {
+            // SAFETY: an array that libpmix has made, and that nobody uses any more.
+            unsafe { free(self.0.array, self.0.size) };
+        }
     }
 }
 
@@ -85,6 +107,16 @@ fn add(functions: &Functions, list: *mut c_void, key: &str, value: &Value) -> Re
         Value::U16(number) => add((&raw const *number).cast(), TYPE_UINT16),
         Value::U32(number) => add((&raw const *number).cast(), TYPE_UINT32),
         Value::Rank(rank) => add((&raw const *rank).cast(), TYPE_PROC_RANK),
+        Value::Size(number) => add((&raw const *number).cast(), TYPE_SIZE),
+        Value::Bytes(bytes) => {
+            let object = ByteObject { bytes: bytes.as_ptr(), size: bytes.len() };
+            add((&raw const object).cast(), TYPE_BYTE_OBJECT)
+        }
+        Value::Processes(processes) => {
+            let (size, array) = (processes.len(), processes.as_ptr().cast_mut().cast());
+            let array = DataArray { kind: TYPE_PROC, size, array };
+            add((&raw const array).cast(), TYPE_DATA_ARRAY)
+        }
         Value::Text(text) => add(c_string(text)?.as_ptr().cast(), TYPE_STRING),
         Value::HostNames(names) => add_compressed(names, functions.generate_regex),
         Value::RanksOfHosts(ranks) => add_compressed(ranks, functions.generate_ppn),

@@ -14,12 +14,17 @@ const UNKNOWN_MAJOR_VERSION: u32 = 7;
 /// The oldest version that has all functions.
 const OLDEST_VERSION: (u32, u32) = (4, 2);
 
+/// Frees an array of pmix_info_t.
+type InfoFree = unsafe extern "C" fn(*mut c_void, usize);
+
 /// Declares the functions of libpmix that are used, and a loader of them.
 macro_rules! functions {
     ($($name:ident $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         /// Functions of libpmix. They may be called from any thread.
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// PMIx_Info_free, which version 4 does not have.
+            pub info_free: Option<InfoFree>,
         }
 
         impl Functions {
@@ -37,6 +42,10 @@ macro_rules! functions {
                             >(symbol)
                         }
                     },)*
+                    info_free: handle.symbol("PMIx_Info_free").map(|symbol| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, InfoFree>(symbol) }
+                    }),
                 })
             }
         }

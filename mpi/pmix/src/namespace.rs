@@ -1,6 +1,6 @@
 //! A namespace, as far as this host takes part in it: which of its ranks wait for a fence.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 /// What a call of libpmix waits for.
@@ -88,9 +88,54 @@ impl<C> Namespace<C> {
     }
 }
 
+/// Context ids of groups.
+#[derive(Debug, Default)]
+pub struct GroupIds {
+    /// How often each group has been constructed.
+    counts: HashMap<u64, u64>,
+}
+
+impl GroupIds {
+    /// The id of the next group of this name and these ranks. It is found without asking other
+    /// hosts: the ranks construct groups of one name and one set of ranks one after the other.
+    pub fn context_id(&mut self, name: &str, ranks: &[u32]) -> usize {
+        let ranks = ranks.iter().flat_map(|rank| rank.to_le_bytes());
+        let group = hash(name.bytes().chain([0]).chain(ranks));
+        let count = self.counts.entry(group).or_insert(0);
+        *count += 1;
+        let id = hash(group.to_le_bytes().into_iter().chain(count.to_le_bytes()));
+        // The largest one means that there is none.
+        usize::try_from(id).unwrap_or(usize::MAX).min(usize::MAX - 1)
+    }
+}
+
+/// The 64-bit hash FNV-1a.
+fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_group_has_its_own_context_id_and_the_same_one_on_all_hosts() {
+        let [mut here, mut there] = [GroupIds::default(), GroupIds::default()];
+        let mut seen = std::collections::HashSet::new();
+        for name in ["a", "b"] {
+            for ranks in [&[0, 1][..], &[0, 1, 2], &[]] {
+                for _ in 0..3 {
+                    let id = here.context_id(name, ranks);
+                    assert!(seen.insert(id));
+                    assert_eq!(there.context_id(name, ranks), id);
+                }
+            }
+        }
+        // Published values of FNV-1a.
+        assert_eq!(hash([].into_iter()), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash(b"foobar".iter().copied()), 0x8594_4171_f739_67e8);
+    }
 
     fn namespace() -> Namespace<char> {
         Namespace::new(0, 4, 2..4)

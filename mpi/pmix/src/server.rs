@@ -17,31 +17,49 @@ use score_proto::message::OsBytes;
 use score_proto::pmix::{PmixReport, PmixSetup};
 
 use crate::abi::{
-    ERR_BAD_PARAM, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, MAX_NAMESPACE_LEN, ModexCallback,
-    OPERATION_SUCCEEDED, OpCallback, Proc, RANK_WILDCARD, SUCCESS, ServerModule, Status,
+    ERR_BAD_PARAM, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, GROUP_CONSTRUCT, Info, InfoCallback,
+    MAX_NAMESPACE_LEN, ModexCallback, OPERATION_SUCCEEDED, OpCallback, Proc, RANK_WILDCARD,
+    SUCCESS, ServerModule, Status, TYPE_BYTE_OBJECT,
 };
 use crate::facts;
-use crate::info_list::info_array;
+use crate::info_list::{Facts, InfoArray, Value, info_array};
 use crate::library::{Functions, c_text};
-use crate::namespace::{Namespace, Participants};
+use crate::namespace::{GroupIds, Namespace, Participants};
 
-/// A call of libpmix that waits for a fence.
+/// A call of libpmix that waits for ranks of other hosts.
 #[derive(Debug)]
-struct FenceCaller {
-    callback: ModexCallback,
+struct Caller {
+    callback: Callback,
     /// What the callback wants: a pointer of libpmix.
     argument: *mut c_void,
 }
 
+/// How a call is answered.
+#[derive(Debug)]
+enum Callback {
+    /// A fence: with what its ranks have put.
+    Fence(ModexCallback),
+    /// A group: with the same, and with facts.
+    Group(InfoCallback, GroupFacts),
+}
+
+/// What the ranks of a group learn about it.
+#[derive(Debug)]
+struct GroupFacts {
+    context_id: usize,
+    members: Vec<Proc>,
+}
+
 // SAFETY: libpmix accepts answers from any thread, and the pointer is only given back to it.
-unsafe impl Send for FenceCaller {}
+unsafe impl Send for Caller {}
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Server {
     functions: &'static Functions,
     shepherd: Mutex<UnixStream>,
-    namespaces: Mutex<HashMap<String, Namespace<FenceCaller>>>,
+    namespaces: Mutex<HashMap<String, Namespace<Caller>>>,
+    groups: Mutex<GroupIds>,
 }
 
 /// libpmix has one server in a process.
@@ -66,7 +84,8 @@ impl Server {
             (namespace.name.clone(), state)
         });
         let namespaces = Mutex::new(namespaces.collect());
-        let server = Self { functions, shepherd: Mutex::new(shepherd), namespaces };
+        let (shepherd, groups) = (Mutex::new(shepherd), Mutex::default());
+        let server = Self { functions, shepherd, namespaces, groups };
         let server = SERVER.get_or_init(|| server);
         server.initialize(setup)?;
         for namespace in &setup.namespaces {
@@ -83,7 +102,9 @@ impl Server {
             abort: Some(abort),
             fence_nb: Some(fence),
             direct_modex: Some(direct_modex),
-            not_served: [None; 22],
+            not_served: [None; 20],
+            group: Some(group),
+            fabric: None,
             client_connected2: Some(client_connected),
             later: [None; 32],
         }));
@@ -199,16 +220,55 @@ impl Server {
     pub fn end_fence(&self, element: u32) {
         let ended = self.with_element(element, Namespace::end_fence).flatten();
         let Some((caller, entries, next_entries)) = ended else { return };
-        caller.answer(SUCCESS, entries);
+        caller.answer(self.functions, Ok(entries));
         if let Some(entries) = next_entries {
             self.report(&PmixReport::InFence { element, entries });
         }
     }
 
+    /// Begins an operation of these processes, and answers its caller when all are in it.
+    fn gather(&self, processes: &[Proc], caller: Caller, entries: Vec<u8>) {
+        let rank = |process: &Proc| (process.rank != RANK_WILDCARD).then_some(process.rank);
+        let mut namespaces = lock(&self.namespaces);
+        let namespace = processes[0].name().and_then(|name| namespaces.get_mut(&name));
+        // Programs of a pipeline are parallel processes of their own.
+        let is_one = processes.iter().all(|process| process.nspace == processes[0].nspace);
+        let Some(namespace) = namespace.filter(|_| is_one) else {
+            drop(namespaces);
+            return caller.answer(self.functions, Err(ERR_NOT_SUPPORTED));
+        };
+        match namespace.participants(processes.iter().map(rank)) {
+            Participants::All => {
+                let element = namespace.element;
+                let entries = namespace.begin_fence(caller, entries);
+                drop(namespaces);
+                if let Some(entries) = entries {
+                    self.report(&PmixReport::InFence { element, entries });
+                }
+            }
+            Participants::OfThisHost => {
+                drop(namespaces);
+                caller.answer(self.functions, Ok(entries));
+            }
+            Participants::OfSeveralHosts => {
+                drop(namespaces);
+                caller.answer(self.functions, Err(ERR_NOT_SUPPORTED));
+            }
+        }
+    }
+
+    /// The context id of a group that is constructed: another one for each group, and the same one
+    /// on all hosts of its ranks.
+    fn context_id(&self, id: &str, processes: &[Proc]) -> usize {
+        let mut ranks: Vec<u32> = processes.iter().map(|process| process.rank).collect();
+        ranks.sort_unstable();
+        lock(&self.groups).context_id(id, &ranks)
+    }
+
     fn with_element<R>(
         &self,
         element: u32,
-        act: impl FnOnce(&mut Namespace<FenceCaller>) -> R,
+        act: impl FnOnce(&mut Namespace<Caller>) -> R,
     ) -> Option<R> {
         let mut namespaces = lock(&self.namespaces);
         namespaces.values_mut().find(|namespace| namespace.element == element).map(act)
@@ -223,24 +283,72 @@ impl Server {
     }
 }
 
-impl FenceCaller {
-    /// `entries` are freed when libpmix has read them.
-    fn answer(&self, status: Status, entries: Vec<u8>) {
-        let entries = Box::into_raw(Box::new(entries));
-        // SAFETY: made by the line above, and freed by `free_entries`.
-        let (bytes, len) = unsafe { ((*entries).as_ptr(), (*entries).len()) };
-        // SAFETY: the callback and its argument are those of a call that waits, and is answered
-        // once, because it has been taken out of its namespace.
-        unsafe {
-            (self.callback)(
-                status,
-                bytes.cast(),
-                len,
-                self.argument,
-                Some(free_entries),
-                entries.cast(),
-            );
+impl Caller {
+    fn answer(self, functions: &'static Functions, entries: Result<Vec<u8>, Status>) {
+        match (self.callback, entries) {
+            (Callback::Fence(callback), entries) => {
+                let status = entries.as_ref().err().copied().unwrap_or(SUCCESS);
+                answer_fence(callback, self.argument, status, entries.unwrap_or_default());
+            }
+            (Callback::Group(callback, facts), Ok(entries)) => {
+                let mut list = vec![
+                    ("pmix.grp.ctxid", Value::Size(facts.context_id)),
+                    ("pmix.grp.mbrs", Value::Processes(facts.members)),
+                ];
+                if !entries.is_empty() {
+                    list.push((GROUP_DATA_KEY, Value::Bytes(entries)));
+                }
+                answer_group(functions, callback, self.argument, &list);
+            }
+            (Callback::Group(callback, _), Err(status)) => {
+                // SAFETY: the callback of a call that waits, with its argument.
+                unsafe { callback(status, null_mut(), 0, self.argument, None, null_mut()) };
+            }
         }
+    }
+}
+
+/// The key of what the ranks of a group have put.
+const GROUP_DATA_KEY: &str = "pmix.grp.endpt";
+
+/// An answer about a group, until libpmix has read it.
+struct GroupAnswer {
+    functions: &'static Functions,
+    array: InfoArray,
+}
+
+fn answer_group(
+    functions: &'static Functions,
+    callback: InfoCallback,
+    argument: *mut c_void,
+    facts: &Facts,
+) {
+    let (status, mut array) = match info_array(functions, facts) {
+        Ok(array) => (SUCCESS, array),
+        Err(_) => (ERR_BAD_PARAM, InfoArray::empty()),
+    };
+    let (start, count) = array.elements();
+    let answer = Box::into_raw(Box::new(GroupAnswer { functions, array }));
+    // SAFETY: the callback of a call that waits, with its argument; an array that lives until
+    // libpmix calls `free_group_answer`.
+    unsafe { callback(status, start, count, argument, Some(free_group_answer), answer.cast()) };
+}
+
+extern "C" fn free_group_answer(answer: *mut c_void) {
+    // SAFETY: made by `answer_group`. libpmix calls this once.
+    let answer = unsafe { Box::from_raw(answer.cast::<GroupAnswer>()) };
+    answer.array.free(answer.functions);
+}
+
+/// `entries` are freed when libpmix has read them.
+fn answer_fence(callback: ModexCallback, argument: *mut c_void, status: Status, entries: Vec<u8>) {
+    let entries = Box::into_raw(Box::new(entries));
+    // SAFETY: made by the line above, and freed by `free_entries`.
+    let (bytes, len) = unsafe { ((*entries).as_ptr(), (*entries).len()) };
+    // SAFETY: the callback and its argument are those of a call that waits, and is answered
+    // once, because it has been taken out of its namespace.
+    unsafe {
+        callback(status, bytes.cast(), len, argument, Some(free_entries), entries.cast());
     }
 }
 
@@ -334,32 +442,59 @@ extern "C" fn fence(
     }
     // SAFETY: an array of so many processes.
     let processes = unsafe { &*slice_from_raw_parts(processes, process_count) };
-    let caller = FenceCaller { callback, argument };
-    let Some(name) = processes[0].name() else { return ERR_BAD_PARAM };
-    let mut namespaces = lock(&server.namespaces);
-    let Some(namespace) = namespaces.get_mut(&name) else { return ERR_BAD_PARAM };
-    if processes.iter().any(|process| process.nspace != processes[0].nspace) {
-        // Programs of a pipeline are parallel processes of their own.
-        return ERR_NOT_SUPPORTED;
+    let caller = Caller { callback: Callback::Fence(callback), argument };
+    server.gather(processes, caller, entries);
+    SUCCESS
+}
+
+extern "C" fn group(
+    operation: c_int,
+    id: *const c_char,
+    processes: *const Proc,
+    process_count: usize,
+    directives: *const Info,
+    directive_count: usize,
+    callback: Option<InfoCallback>,
+    argument: *mut c_void,
+) -> Status {
+    let (Some(server), Some(callback)) = (SERVER.get(), callback) else { return ERR_BAD_PARAM };
+    if processes.is_null() || process_count == 0 {
+        return ERR_BAD_PARAM;
     }
-    let rank = |process: &Proc| (process.rank != RANK_WILDCARD).then_some(process.rank);
-    match namespace.participants(processes.iter().map(rank)) {
-        Participants::All => {
-            let element = namespace.element;
-            let entries = namespace.begin_fence(caller, entries);
-            drop(namespaces);
-            if let Some(entries) = entries {
-                server.report(&PmixReport::InFence { element, entries });
-            }
-            SUCCESS
-        }
-        Participants::OfThisHost => {
-            drop(namespaces);
-            caller.answer(SUCCESS, entries);
-            SUCCESS
-        }
-        Participants::OfSeveralHosts => ERR_NOT_SUPPORTED,
+    // SAFETY: an array of so many processes.
+    let processes = unsafe { &*slice_from_raw_parts(processes, process_count) };
+    // SAFETY: a string or a null pointer.
+    let id = unsafe { c_text(id) };
+    let (context_id, entries) = match operation == GROUP_CONSTRUCT {
+        true => (server.context_id(&id, processes), group_data(directives, directive_count)),
+        false => (0, Vec::new()),
+    };
+    let facts = GroupFacts { context_id, members: processes.to_vec() };
+    let caller = Caller { callback: Callback::Group(callback, facts), argument };
+    // A failure is an answer, too: libpmix 5 tells only one of several ranks of a failed call.
+    server.gather(processes, caller, entries);
+    SUCCESS
+}
+
+/// What the ranks of this host have put for a group.
+fn group_data(directives: *const Info, count: usize) -> Vec<u8> {
+    if directives.is_null() {
+        return Vec::new();
     }
+    // SAFETY: an array of so many elements.
+    let directives = unsafe { &*slice_from_raw_parts(directives, count) };
+    let is_data = |info: &&Info| {
+        let key = CStr::from_bytes_until_nul(&info.key);
+        key.is_ok_and(|key| key.to_bytes() == GROUP_DATA_KEY.as_bytes())
+            && info.value.kind == TYPE_BYTE_OBJECT
+            && !info.value.bytes.bytes.is_null()
+    };
+    let objects = directives.iter().filter(is_data).map(|info| info.value.bytes);
+    // SAFETY: a byte object of libpmix.
+    objects
+        .flat_map(|object| unsafe { &*slice_from_raw_parts(object.bytes, object.size) })
+        .copied()
+        .collect()
 }
 
 /// Copies what libpmix hands over, and frees it.

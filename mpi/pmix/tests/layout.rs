@@ -40,10 +40,21 @@ fn expected() -> Vec<(String, i64)> {
         fence_nb,
         direct_modex,
         not_served "publish",
+        group,
+        fabric,
         client_connected2
     ));
+    values.extend(members!("pmix_byte_object_t", ByteObject, bytes, size));
+    values.extend(members!("pmix_info_t", Info, key, flags, value));
+    values.extend(members!("pmix_value_t", Value, kind "type", bytes "data.bo"));
     let mut value = |name: &str, value: i64| values.push((name.to_owned(), value));
     value("sizeof(pmix_proc_t)", size_of::<Proc>() as i64);
+    value("sizeof(pmix_info_t)", size_of::<Info>() as i64);
+    value("PMIX_MAX_KEYLEN", MAX_KEY_LEN as i64);
+    value("PMIX_GROUP_CONSTRUCT", GROUP_CONSTRUCT.into());
+    value("PMIX_SIZE", TYPE_SIZE.into());
+    value("PMIX_PROC", TYPE_PROC.into());
+    value("PMIX_BYTE_OBJECT", TYPE_BYTE_OBJECT.into());
     value("sizeof(pmix_data_array_t)", size_of::<DataArray>() as i64);
     value("sizeof(pmix_status_t)", size_of::<Status>() as i64);
     value("sizeof(pmix_data_type_t)", size_of::<DataType>() as i64);
