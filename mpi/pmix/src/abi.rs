@@ -83,7 +83,7 @@ pub const MAX_KEY_LEN: usize = 511;
 
 /// pmix_value_t, as far as it is read here.
 #[repr(C)]
-pub struct Value {
+pub struct InfoValue {
     /// Type of the value.
     pub kind: DataType,
     /// The value, if it is a byte object. The union has room for three words.
@@ -100,7 +100,7 @@ pub struct Info {
     /// Directives.
     pub flags: u32,
     /// Value.
-    pub value: Value,
+    pub value: InfoValue,
 }
 
 /// pmix_op_cbfunc_t.

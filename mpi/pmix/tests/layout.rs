@@ -46,7 +46,7 @@ fn expected() -> Vec<(String, i64)> {
     ));
     values.extend(members!("pmix_byte_object_t", ByteObject, bytes, size));
     values.extend(members!("pmix_info_t", Info, key, flags, value));
-    values.extend(members!("pmix_value_t", Value, kind "type", bytes "data.bo"));
+    values.extend(members!("pmix_value_t", InfoValue, kind "type", bytes "data.bo"));
     let mut value = |name: &str, value: i64| values.push((name.to_owned(), value));
     value("sizeof(pmix_proc_t)", size_of::<Proc>() as i64);
     value("sizeof(pmix_info_t)", size_of::<Info>() as i64);

@@ -148,8 +148,10 @@ impl PmixService {
         };
         let environment = spec.environment.clone();
         let incarnation = job_info.placement.job_incarnation.0;
+        // The name of the job's directory tells which daemon has started the job.
+        let job_name = job_directory.file_name().unwrap_or_default().to_string_lossy();
         let shared_folder = Path::new(SHARED_MEMORY_FOLDER)
-            .join(format!("score-mpi-{incarnation:016x}-{}", setup.self_host));
+            .join(format!("score-mpi-{job_name}-{incarnation:016x}-{}", setup.self_host));
         self.helper = Helper::Due(Box::new(HelperStart { setup, environment, shared_folder }));
     }
 
