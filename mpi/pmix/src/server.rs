@@ -465,10 +465,12 @@ extern "C" fn group(
     let processes = unsafe { &*slice_from_raw_parts(processes, process_count) };
     // SAFETY: a string or a null pointer.
     let id = unsafe { c_text(id) };
-    let (context_id, entries) = match operation == GROUP_CONSTRUCT {
-        true => (server.context_id(&id, processes), group_data(directives, directive_count)),
-        false => (0, Vec::new()),
-    };
+    if operation != GROUP_CONSTRUCT {
+        // Nothing is kept of a group. libpmix 5 hangs if it is answered by its callback.
+        return OPERATION_SUCCEEDED;
+    }
+    let context_id = server.context_id(&id, processes);
+    let entries = group_data(directives, directive_count);
     let facts = GroupFacts { context_id, members: processes.to_vec() };
     let caller = Caller { callback: Callback::Group(callback, facts), argument };
     // A failure is an answer, too: libpmix 5 tells only one of several ranks of a failed call.
