@@ -220,9 +220,9 @@ fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
         );
     }
     let env = TestEnv::new();
-    // The second communicator comes from a group of PMIx.
+    // The other communicators come from groups of PMIx.
     let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n\
-                d = MPI.Intracomm.Create_from_group(c.Get_group())\n\
+                for i in range(3): d = MPI.Intracomm.Create_from_group(c.Get_group())\n\
                 print(d.rank, d.allreduce(c.rank))\n";
     env.write_file("prog.py", text);
     let path = format!("{}/bin", folder.display());
