@@ -1,7 +1,7 @@
-//! What a shepherd and its helper `scored-pmix` say to each other, on a stream socket, in frames.
-//! The helper serves PMIx to the processes of the job on this host. It runs as the job's user, who
-//! can make it say anything: the shepherd, which is the same user, checks what goes beyond this
-//! host.
+//! Messages between a shepherd and its helper `scored-pmix`, in frames on a stream socket. The
+//! helper serves PMIx to the processes of the job on this host. It runs as the job's user, as the
+//! shepherd does, and the user can make it send any report. The daemons check what goes to other
+//! hosts, as they check each report of a shepherd.
 
 use serde::{Deserialize, Serialize};
 
@@ -85,12 +85,14 @@ pub enum PmixOrder {
 /// From the helper to its shepherd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PmixReport {
-    /// The programs of one namespace can be started.
+    /// A rank of this host can be started.
     Ready {
         /// The parallel process.
         element: u32,
-        /// The variables of its ranks on this host, in order.
-        environments: Vec<Vec<EnvVar>>,
+        /// The rank.
+        rank: u32,
+        /// The variables by which it finds the helper.
+        environment: Vec<EnvVar>,
     },
     /// PMIx cannot be served on this host: one line.
     Unavailable(String),

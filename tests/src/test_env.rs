@@ -248,12 +248,7 @@ fn shared_files() -> Vec<String> {
             }
             // Jobs of others: a directory has the process id of its scored in its name, and does
             // not count while that process lives.
-            let job_name = name.strip_prefix("score-mpi-").unwrap_or(&name);
-            let pid = job_name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
-            if folder == "/dev/shm" && pid.is_some_and(|pid| Path::new("/proc").join(pid).exists())
-            {
-                continue;
-            }
+            let pid = name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
             // Other entries belong to a service.
             if folder == "/var/scored"
                 && pid.is_none_or(|pid| Path::new("/proc").join(pid).exists())

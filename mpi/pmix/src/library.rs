@@ -10,7 +10,7 @@ const SYSTEM_LIBRARY: &CStr = c"libpmix.so.2";
 /// What the package with that library is called.
 const PACKAGE_ADVICE: &str = "install libpmix (Debian: libpmix2)";
 /// The first major version that is not known.
-const UNKNOWN_MAJOR_VERSION: u32 = 7;
+const UNKNOWN_MAJOR_VERSION: u32 = 6;
 /// The oldest version that has all functions.
 const OLDEST_VERSION: (u32, u32) = (4, 2);
 
@@ -140,7 +140,7 @@ impl Functions {
         let handle = Handle::open(path)
             .map_err(|error| format!("no PMIx for Open MPI: {error}; {PACKAGE_ADVICE}"))?;
         let functions = Self::of(handle).map_err(|symbol| {
-            format!("{shown}: no {symbol}: it is too old or too new; {PACKAGE_ADVICE} 4.2 to 6")
+            format!("{shown}: no {symbol}: it is too old or too new; {PACKAGE_ADVICE} 4.2 to 5")
         })?;
         // SAFETY: the function has no arguments and returns a constant.
         let version = unsafe { c_text((functions.get_version)()) };
@@ -177,7 +177,7 @@ mod tests {
         for (text, is_known) in [
             ("OpenPMIx 4.2.2rc2 (PMIx Standard: 4.2, Stable ABI: 0.0)", true),
             ("OpenPMIx 5.0.11rc1 (PMIx Standard: 5.1)", true),
-            ("OpenPMIx 6.0.0", true),
+            ("OpenPMIx 6.0.0", false),
             ("OpenPMIx 7.0.0", false),
             ("OpenPMIx 4.1.2", false),
             ("PMIx", false),

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use score_proto::frame;
 use score_proto::message::OsBytes;
-use score_proto::pmix::{PmixReport, PmixSetup};
+use score_proto::pmix::{PmixNamespace, PmixReport, PmixSetup};
 
 use crate::abi::{
     ERR_BAD_PARAM, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, GROUP_CONSTRUCT, Info, InfoCallback,
@@ -88,10 +88,7 @@ impl Server {
         let server = Self { functions, shepherd, namespaces, groups };
         let server = SERVER.get_or_init(|| server);
         server.initialize(setup)?;
-        for namespace in &setup.namespaces {
-            let environments = server.register(setup, namespace)?;
-            server.report(&PmixReport::Ready { element: namespace.element, environments });
-        }
+        setup.namespaces.iter().try_for_each(|namespace| server.register(setup, namespace))?;
         Ok(server)
     }
 
@@ -115,12 +112,8 @@ impl Server {
         self.functions.check("PMIx_server_init", status)
     }
 
-    /// Registers a namespace with its ranks of this host, and returns the variables of these.
-    fn register(
-        &self,
-        setup: &PmixSetup,
-        namespace: &score_proto::pmix::PmixNamespace,
-    ) -> Result<Vec<Vec<OsBytes>>, String> {
+    /// Registers a namespace with its ranks of this host, and reports the variables of these.
+    fn register(&self, setup: &PmixSetup, namespace: &PmixNamespace) -> Result<(), String> {
         let mut infos = info_array(self.functions, &facts::of_namespace(setup, namespace))?;
         let (array, count) = infos.elements();
         let local_ranks = setup.local_ranks();
@@ -142,7 +135,6 @@ impl Server {
         })?;
         // SAFETY: these functions have no arguments and cannot fail.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let mut environments = Vec::new();
         for rank in local_ranks {
             let process = Proc { nspace: name, rank };
             self.wait_for("PMIx_server_register_client", |callback, argument| {
@@ -158,9 +150,10 @@ impl Server {
                     )
                 }
             })?;
-            environments.push(self.environment(&process)?);
+            let environment = self.environment(&process)?;
+            self.report(&PmixReport::Ready { element: namespace.element, rank, environment });
         }
-        Ok(environments)
+        Ok(())
     }
 
     /// The variables by which a rank finds this server.
@@ -204,9 +197,17 @@ impl Server {
     /// Reports to the shepherd. A process without its shepherd is useless and ends.
     fn report(&self, report: &PmixReport) {
         let mut bytes = Vec::new();
-        // Fails for entries beyond the longest frame only. The shepherd would refuse them, too.
-        let is_encoded = frame::encode(report, &mut bytes).is_ok();
-        if !is_encoded || lock(&self.shepherd).write_all(&bytes).is_err() {
+        if frame::encode(report, &mut bytes).is_err() {
+            // The shepherd refuses shorter ones than the longest that fit, too.
+            let reason = format!(
+                "the processes of a program on one host have put more than {} bytes for others \
+                 into PMIx",
+                frame::MAX_BODY
+            );
+            // A line always fits.
+            let _ = frame::encode(&PmixReport::Unavailable(reason), &mut bytes);
+        }
+        if lock(&self.shepherd).write_all(&bytes).is_err() {
             std::process::exit(1);
         }
     }
@@ -369,7 +370,7 @@ fn namespace_bytes(name: &str) -> Result<[u8; MAX_NAMESPACE_LEN + 1], String> {
 }
 
 extern "C" fn free_entries(entries: *mut c_void) {
-    // SAFETY: made by `FenceCaller::answer`. libpmix calls this once.
+    // SAFETY: made by `answer_fence`. libpmix calls this once.
     drop(unsafe { Box::from_raw(entries.cast::<Vec<u8>>()) });
 }
 
@@ -380,6 +381,29 @@ extern "C" fn on_operation_done(status: Status, argument: *mut c_void) {
     let _ = sender.send(status);
 }
 
+/// Characters of the text of MPI_Abort that are passed on.
+const MAX_ABORT_TEXT_LEN: usize = 1000;
+
+/// Reports what a process has done, by its parallel process and rank.
+fn report_of(process: *const Proc, report: impl FnOnce(u32, u32) -> PmixReport) -> Status {
+    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
+    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
+    server.report(&report(element, rank));
+    OPERATION_SUCCEEDED
+}
+
+/// The processes that take part in a call, at least one.
+///
+/// # Safety
+/// Null, or an array of so many processes that libpmix keeps during the call.
+unsafe fn participants<'a>(processes: *const Proc, count: usize) -> Option<&'a [Proc]> {
+    if processes.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: as the caller has promised.
+    Some(unsafe { &*slice_from_raw_parts(processes, count) })
+}
+
 extern "C" fn client_connected(
     process: *const Proc,
     _: *mut c_void,
@@ -388,10 +412,7 @@ extern "C" fn client_connected(
     _: Option<OpCallback>,
     _: *mut c_void,
 ) -> Status {
-    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
-    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
-    server.report(&PmixReport::Connected { element, rank });
-    OPERATION_SUCCEEDED
+    report_of(process, |element, rank| PmixReport::Connected { element, rank })
 }
 
 extern "C" fn client_finalized(
@@ -400,11 +421,8 @@ extern "C" fn client_finalized(
     _: Option<OpCallback>,
     _: *mut c_void,
 ) -> Status {
-    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
-    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
     // The client goes on after this function: the shepherd has the report before its exit.
-    server.report(&PmixReport::Finalized { element, rank });
-    OPERATION_SUCCEEDED
+    report_of(process, |element, rank| PmixReport::Finalized { element, rank })
 }
 
 extern "C" fn abort(
@@ -417,12 +435,9 @@ extern "C" fn abort(
     _: Option<OpCallback>,
     _: *mut c_void,
 ) -> Status {
-    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
-    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
     // SAFETY: a string or a null pointer.
-    let text = unsafe { c_text(text) };
-    server.report(&PmixReport::Aborted { element, rank, code, text });
-    OPERATION_SUCCEEDED
+    let text = unsafe { c_text(text) }.chars().take(MAX_ABORT_TEXT_LEN).collect();
+    report_of(process, |element, rank| PmixReport::Aborted { element, rank, code, text })
 }
 
 extern "C" fn fence(
@@ -436,12 +451,12 @@ extern "C" fn fence(
     argument: *mut c_void,
 ) -> Status {
     let entries = take_bytes(data, len);
-    let (Some(server), Some(callback)) = (SERVER.get(), callback) else { return ERR_BAD_PARAM };
-    if processes.is_null() || process_count == 0 {
+    // SAFETY: as the header says.
+    let processes = unsafe { participants(processes, process_count) };
+    let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
+    else {
         return ERR_BAD_PARAM;
-    }
-    // SAFETY: an array of so many processes.
-    let processes = unsafe { &*slice_from_raw_parts(processes, process_count) };
+    };
     let caller = Caller { callback: Callback::Fence(callback), argument };
     server.gather(processes, caller, entries);
     SUCCESS
@@ -457,12 +472,12 @@ extern "C" fn group(
     callback: Option<InfoCallback>,
     argument: *mut c_void,
 ) -> Status {
-    let (Some(server), Some(callback)) = (SERVER.get(), callback) else { return ERR_BAD_PARAM };
-    if processes.is_null() || process_count == 0 {
+    // SAFETY: as the header says.
+    let processes = unsafe { participants(processes, process_count) };
+    let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
+    else {
         return ERR_BAD_PARAM;
-    }
-    // SAFETY: an array of so many processes.
-    let processes = unsafe { &*slice_from_raw_parts(processes, process_count) };
+    };
     // SAFETY: a string or a null pointer.
     let id = unsafe { c_text(id) };
     if operation != GROUP_CONSTRUCT {
@@ -473,7 +488,8 @@ extern "C" fn group(
     let entries = group_data(directives, directive_count);
     let facts = GroupFacts { context_id, members: processes.to_vec() };
     let caller = Caller { callback: Callback::Group(callback, facts), argument };
-    // A failure is an answer, too: libpmix 5 tells only one of several ranks of a failed call.
+    // Also a refusal goes through the callback: if this call fails, libpmix 5 answers only one of
+    // several ranks.
     server.gather(processes, caller, entries);
     SUCCESS
 }

@@ -579,14 +579,13 @@ impl JobRunner {
     }
 
     /// Removes what the MPI libraries of killed processes have left in shared memory.
-    pub fn remove_shared_memory(&mut self) {
+    pub fn remove_shared_memory(&self) {
         self.pmi.remove_shared_memory();
-        self.pmix.remove_shared_memory();
     }
 
     fn finish(&mut self) {
         let Some(elapsed) = self.phase.finish() else { return };
-        self.remove_shared_memory();
+        self.pmi.remove_shared_memory();
         if self.context.multi_user
             && let Ok(directory) = File::open(&self.context.directory)
         {

@@ -1,18 +1,18 @@
 //! PMIx for the programs of Open MPI in the running stage. The helper `scored-pmix` serves it to
-//! the processes of this host; here is what it says, checked, and what it is told of other hosts.
+//! the processes of this host. This module starts the helper, checks its reports, and passes on to
+//! it what other hosts have put.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use mio::{Registry, Token};
+use score_pmi::host::shown;
 use score_proto::env;
 use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE};
 use score_proto::message::{EnvVar, MpiStart, OsBytes, ProgramKind};
@@ -25,13 +25,10 @@ use crate::framed_socket::FramedSocket;
 
 /// The helper's program, beside scored.
 const HELPER_NAME: &str = "scored-pmix";
-/// The folder of libpmix in the job's directory.
+/// The folder of libpmix and Open MPI in the job's directory, which is removed with the job.
 const FOLDER: &str = "pmix";
-
-/// Where the kernel shows shared memory.
-const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
-/// Parameters of Open MPI, versions 4 and 5, that say where files of shared memory are. Each has
-/// /dev/shm by default, and what killed processes have there stays.
+/// Parameters of Open MPI, versions 4 and 5, that say where files of shared memory are. Their
+/// default is /dev/shm, where the files of killed processes would stay.
 const SHARED_MEMORY_PARAMETERS: [&str; 5] = [
     "OMPI_MCA_btl_vader_backing_directory",
     "OMPI_MCA_btl_sm_backing_directory",
@@ -52,15 +49,16 @@ enum ClientState {
 #[derive(Debug)]
 struct PmixElement {
     /// Variables of each process of this host. None: the helper does not serve it yet.
-    environments: Option<Vec<Vec<CString>>>,
+    environments: Vec<Option<Vec<CString>>>,
     clients: Vec<ClientState>,
     max_fence_bytes: usize,
 }
 
 /// The helper.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Helper {
     /// No program of the stage needs it.
+    #[default]
     NotNeeded,
     /// It is started when the job runs.
     Due(Box<HelperStart>),
@@ -75,24 +73,16 @@ struct HelperStart {
     setup: PmixSetup,
     /// Variables of the user.
     environment: Vec<EnvVar>,
-    shared_folder: PathBuf,
 }
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PmixService {
     nodes: LocalNodes,
     elements: BTreeMap<u32, PmixElement>,
     helper: Helper,
-    /// The folder of the job for files of shared memory, once it has been made.
-    shared_folder: Option<PathBuf>,
-}
-
-impl Default for PmixService {
-    fn default() -> Self {
-        let (nodes, elements) = (LocalNodes::default(), BTreeMap::new());
-        Self { nodes, elements, helper: Helper::NotNeeded, shared_folder: None }
-    }
+    /// The directory for the files of libpmix and Open MPI.
+    directory: PathBuf,
 }
 
 /// The name of the namespace of a parallel process: the same one on all hosts, and secret. libpmix
@@ -124,17 +114,19 @@ impl PmixService {
             let max_fence_bytes =
                 (self.nodes.count * MAX_FENCE_BYTES_PER_NODE).min(MAX_FENCE_BYTES_PER_HOST / count);
             let clients = vec![ClientState::NotConnected; self.nodes.count];
-            (number, PmixElement { environments: None, clients, max_fence_bytes })
+            let environments = vec![None; self.nodes.count];
+            (number, PmixElement { environments, clients, max_fence_bytes })
         };
         self.elements = served().map(new_element).collect();
         if self.elements.is_empty() {
             self.helper = Helper::NotNeeded;
             return;
         }
+        self.directory = job_directory.join(FOLDER);
         let hosts = job_info.placement.hosts.iter();
         let setup = PmixSetup {
             library: served().find_map(|(_, element)| element.pmix_library.clone()),
-            directory: OsBytes(job_directory.join(FOLDER).into_os_string().as_bytes().to_vec()),
+            directory: OsBytes(self.directory.as_os_str().as_bytes().to_vec()),
             hosts: hosts
                 .map(|host| PmixHost { name: host_name(&host.name), ranks: host.nodes })
                 .collect(),
@@ -147,26 +139,13 @@ impl PmixService {
                 .collect(),
         };
         let environment = spec.environment.clone();
-        let incarnation = job_info.placement.job_incarnation.0;
-        // The name of the job's directory tells which daemon has started the job.
-        let job_name = job_directory.file_name().unwrap_or_default().to_string_lossy();
-        let shared_folder = Path::new(SHARED_MEMORY_FOLDER)
-            .join(format!("score-mpi-{job_name}-{incarnation:016x}-{}", setup.self_host));
-        self.helper = Helper::Due(Box::new(HelperStart { setup, environment, shared_folder }));
-    }
-
-    /// Removes what processes have left in shared memory.
-    pub fn remove_shared_memory(&mut self) {
-        if let Some(folder) = self.shared_folder.take() {
-            // As the user: files of others are not the job's.
-            let _ = std::fs::remove_dir_all(folder);
-        }
+        self.helper = Helper::Due(Box::new(HelperStart { setup, environment }));
     }
 
     /// Whether programs cannot be started, because the helper does not serve them yet. If it
     /// failed, they never are.
     pub fn is_starting(&self) -> bool {
-        self.elements.values().any(|element| element.environments.is_none())
+        self.elements.values().any(|element| element.environments.iter().any(Option::is_none))
     }
 
     /// The job ends: whatever happens to the helper is no failure.
@@ -191,16 +170,8 @@ impl PmixService {
         };
         let program = helper_program()?;
         let failed = |error: io::Error| format!("{}: {error}", program.display());
-        let directory = Path::new(std::ffi::OsStr::from_bytes(&start.setup.directory.0));
-        std::fs::create_dir_all(directory)
-            .map_err(|error| format!("{}: {error}", directory.display()))?;
-        // Its name has a secret, so that nobody else can have made it. An earlier stage may have.
-        match DirBuilder::new().mode(0o700).create(&start.shared_folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(format!("{}: {error}", start.shared_folder.display()));
-            }
-            _ => self.shared_folder = Some(start.shared_folder),
-        }
+        std::fs::create_dir_all(&self.directory)
+            .map_err(|error| format!("{}: {error}", self.directory.display()))?;
         let (own, its) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(&program);
         command.env_clear().stdin(OwnedFd::from(its)).stdout(Stdio::null()).stderr(Stdio::null());
@@ -215,7 +186,7 @@ impl PmixService {
             }
         }
         // This process reaps all of its children.
-        let _ = command.current_dir(directory).spawn().map_err(failed)?;
+        let _ = command.current_dir(&self.directory).spawn().map_err(failed)?;
         let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
         socket.register(registry, token).map_err(failed)?;
         socket.queue(&PmixOrder::Setup(start.setup));
@@ -264,17 +235,17 @@ impl PmixService {
 
     fn on_report(&mut self, report: PmixReport, events: &mut Vec<(u32, PmiEvent)>) {
         match report {
-            PmixReport::Ready { element, environments } => {
-                let folder = self.shared_folder.as_deref().unwrap_or(Path::new("")).as_os_str();
-                let parameter = |name: &str| [name.as_bytes(), b"=", folder.as_bytes()].concat();
-                let parameters = SHARED_MEMORY_PARAMETERS.map(parameter);
-                let strings = |variables: Vec<EnvVar>| {
-                    let variables = variables.into_iter().map(|variable| variable.0);
-                    let all = variables.chain(parameters.iter().cloned());
-                    all.filter_map(|variable| CString::new(variable).ok()).collect::<Vec<_>>()
-                };
-                if let Some(element) = self.elements.get_mut(&element) {
-                    element.environments = Some(environments.into_iter().map(strings).collect());
+            PmixReport::Ready { element, rank, environment } => {
+                let variables = environment.into_iter().map(|variable| variable.0);
+                let folder = self.directory.as_os_str().as_bytes();
+                let parameter = |name: &str| [name.as_bytes(), b"=", folder].concat();
+                let variables = variables.chain(SHARED_MEMORY_PARAMETERS.map(parameter));
+                let strings = variables.filter_map(|variable| CString::new(variable).ok());
+                let strings = strings.collect();
+                if let Some(process) = self.nodes.process_index(rank)
+                    && let Some(element) = self.elements.get_mut(&element)
+                {
+                    element.environments[process] = Some(strings);
                 }
             }
             PmixReport::Unavailable(reason) => self.fail(&reason, events),
@@ -302,7 +273,7 @@ impl PmixService {
                 events.push((element, event));
             }
             PmixReport::Aborted { element, rank, code, text } => {
-                events.push((element, abort_event(rank, code, &text)));
+                events.push((element, abort_event(rank, code, &shown(&text))));
             }
         }
     }
@@ -325,11 +296,11 @@ impl PmixService {
 
     /// The variables of a process, if it uses PMIx.
     pub fn environment(&self, key: ProcessKey) -> &[CString] {
-        let environments = || {
+        let variables = || {
             let process = self.nodes.process_index(key.node)?;
-            self.elements.get(&key.element)?.environments.as_ref()?.get(process)
+            self.elements.get(&key.element)?.environments.get(process)?.as_deref()
         };
-        environments().map_or(&[], Vec::as_slice)
+        variables().unwrap_or_default()
     }
 
     /// Whether a parallel process uses PMIx.
