@@ -98,6 +98,11 @@ fn flags(completion: &Completion) -> u64 {
             channel | FI_RECV | FI_REMOTE_CQ_DATA
         }
         CompletionKind::Received => channel | FI_RECV,
+        CompletionKind::Written => FI_RMA | FI_WRITE,
+        CompletionKind::Read => FI_RMA | FI_READ,
+        CompletionKind::Atomic => FI_ATOMIC | FI_WRITE,
+        CompletionKind::FetchedAtomic => FI_ATOMIC | FI_READ,
+        CompletionKind::RemoteWritten => FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
     }
 }
 
@@ -263,6 +268,7 @@ unsafe extern "C" fn readerr(
     let (error, excess) = match completion.failure {
         Some(Failure::Truncated { excess }) => (FI_ETRUNC, excess),
         Some(Failure::Cancelled) => (libc::ECANCELED, 0),
+        Some(Failure::Refused) => (FI_ENOKEY, 0),
         Some(Failure::Network) | None => (libc::EIO, 0),
     };
     // SAFETY: the program has an entry there.
@@ -295,6 +301,7 @@ unsafe extern "C" fn strerror(
     let text = match error {
         FI_ETRUNC => c"the message is longer than the receive buffer",
         libc::ECANCELED => c"the operation was cancelled",
+        FI_ENOKEY => c"the memory of the other node is not open to it",
         _ => c"the network has failed",
     };
     if !buffer.is_null() {

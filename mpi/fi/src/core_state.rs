@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use score_p2p::{Completion, CompletionKind, Engine, Limits};
 
+use crate::abi::FI_FENCE;
+use crate::counter::CounterState;
 use crate::earlier_looks::EarlierLooks;
 use crate::fabric;
 use crate::pm_network::{self, PmNetwork};
@@ -33,6 +35,8 @@ pub(crate) struct CoreState {
     pub(crate) nodes: u32,
     /// What has completed and was not read, by number of the queue. None: the queue is closed.
     queues: Vec<Option<VecDeque<Completion>>>,
+    /// By number. None: the counter is closed.
+    pub(crate) counters: Vec<Option<CounterState>>,
     /// Those of the open endpoint.
     pub(crate) endpoint: Option<EndpointQueues>,
     pub(crate) earlier_looks: EarlierLooks,
@@ -64,6 +68,7 @@ impl CoreState {
             self_node,
             nodes,
             queues: Vec::new(),
+            counters: Vec::new(),
             endpoint: None,
             earlier_looks: EarlierLooks::default(),
             addresses: Vec::new(),
@@ -116,8 +121,14 @@ impl CoreState {
         loop {
             let completion = self.engine.next_completion()?;
             let of_kind = match completion.kind {
-                CompletionKind::Sent => queues.sends,
-                CompletionKind::Received | CompletionKind::Released => queues.receives,
+                CompletionKind::Sent
+                | CompletionKind::Written
+                | CompletionKind::Read
+                | CompletionKind::Atomic
+                | CompletionKind::FetchedAtomic => queues.sends,
+                CompletionKind::Received
+                | CompletionKind::Released
+                | CompletionKind::RemoteWritten => queues.receives,
             };
             match of_kind {
                 Some(of_kind) if of_kind == number => return Some(completion),
@@ -133,6 +144,13 @@ impl CoreState {
         if let Some(Some(queue)) = self.queues.get_mut(number) {
             queue.push_front(completion);
         }
+    }
+
+    /// Whether an operation with these flags has to wait until those before it have ended
+    /// (`FI_FENCE`, fi_endpoint(3)).
+    #[inline(always)]
+    pub(crate) fn is_fenced(&self, node: u32, flags: u64) -> bool {
+        flags & FI_FENCE != 0 && self.engine.has_pending_operations(node)
     }
 
     /// The node that has an address.

@@ -3,16 +3,17 @@
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-use score_p2p::{Channel, Request};
+use score_p2p::{Channel, Counted, Request};
 
 use crate::abi::*;
 use crate::address_vector::store_name;
 use crate::completion_queue::CompletionQueue;
 use crate::core_state::{CoreState, EndpointQueues};
+use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
 use crate::serialized::Serialized;
-use crate::{failed, failed_call, tagged, untagged};
+use crate::{failed, failed_call, remote_memory, tagged, untagged};
 
 /// Free bytes below which a buffer for several messages is released, unless the program sets
 /// another number.
@@ -84,7 +85,6 @@ static NAME_OPS: FiOpsCm = FiOpsCm {
     join: UNSUPPORTED,
 };
 
-static RMA_OPS: FiOpsRma = FiOpsRma { size: size_of::<FiOpsRma>(), ops: [UNSUPPORTED; 9] };
 static ATOMIC_OPS: FiOpsAtomic =
     FiOpsAtomic { size: size_of::<FiOpsAtomic>(), ops: [UNSUPPORTED; 13] };
 
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn open(
         ops: &ENDPOINT_OPS,
         cm: &NAME_OPS,
         msg: &untagged::OPS,
-        rma: &RMA_OPS,
+        rma: &remote_memory::OPS,
         tagged: &tagged::OPS,
         atomic: &ATOMIC_OPS,
     };
@@ -145,6 +145,7 @@ unsafe extern "C" fn close(endpoint: *mut Endpoint) -> c_int {
     flush(endpoint.core);
     endpoint.core.with(|core| {
         core.engine.forget_operations();
+        core.unbind_counters();
         core.endpoint = None;
     });
     0
@@ -195,8 +196,20 @@ unsafe extern "C" fn bind(endpoint: *mut Endpoint, object: *mut Fid, flags: u64)
             0
         }
         FI_CLASS_AV | FI_CLASS_EQ => 0,
-        // Only operations on remote memory can be counted.
-        FI_CLASS_CNTR if flags & (FI_SEND | FI_RECV) == 0 => 0,
+        FI_CLASS_CNTR if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 => {
+            // SAFETY: by its class.
+            let number = unsafe { (*object.cast::<Counter>()).number };
+            let kinds = [
+                (FI_SEND, Counted::Sends),
+                (FI_RECV, Counted::Receives),
+                (FI_READ, Counted::Reads),
+                (FI_WRITE, Counted::Writes),
+            ];
+            let bound = kinds.into_iter().filter(|(flag, _)| flags & flag != 0);
+            let bound: Vec<Counted> = bound.map(|(_, counted)| counted).collect();
+            endpoint.core.with(|core| core.bind_counter(number, &bound));
+            0
+        }
         _ => failed(libc::ENOSYS),
     }
 }

@@ -12,6 +12,7 @@
 //! | `counter.rs` | counters: fi_cntr(3) |
 //! | `endpoint.rs` | endpoints and their options: fi_endpoint(3) |
 //! | `tagged.rs`, `untagged.rs`, `messages.rs` | messages: fi_tagged(3), fi_msg(3) |
+//! | `memory_region.rs`, `remote_memory.rs` | remote memory: fi_mr(3), fi_rma(3) |
 //! | `earlier_looks.rs` | why the first look for a message finds nothing |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
@@ -35,10 +36,12 @@ mod endpoint;
 mod fabric;
 mod info;
 mod library;
+mod memory_region;
 mod messages;
 mod op_table;
 mod pm_h;
 mod pm_network;
+mod remote_memory;
 mod serialized;
 mod tagged;
 mod untagged;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use score_p2p::wire::Envelope;
 use score_p2p::{
     Channel, Completion, CompletionKind, Peek, PeekMode, ReceiveMode, ReceiveOperation, Retention,
-    Selector, SendError, SendOperation, UserBuffer,
+    Selector, SendCompletes, SendError, SendOperation, UserBuffer,
 };
 
 use crate::abi::*;
@@ -120,6 +120,16 @@ pub(crate) fn data_of(flags: u64, data: u64) -> Option<u64> {
     (flags & FI_REMOTE_CQ_DATA != 0).then_some(data)
 }
 
+/// What a call returns that sends something.
+#[inline(always)]
+pub(crate) fn send_result(result: Result<(), SendError>) -> isize {
+    match result {
+        Ok(()) => 0,
+        Err(SendError::Full) => failed_call(libc::EAGAIN),
+        Err(SendError::Unreachable) => failed_call(libc::EHOSTUNREACH),
+    }
+}
+
 impl Endpoint {
     /// Sends a message, or begins to. `is_reported`: its completion may be reported.
     #[inline(always)]
@@ -132,16 +142,18 @@ impl Endpoint {
         let mut request = self.sends.request(context, flags);
         request.is_reported &= is_reported;
         let retention = if is_volatile { Retention::Volatile } else { Retention::Stays };
-        let is_delivery_awaited = flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        let completes = match flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) {
+            0 => SendCompletes::AtOnce,
+            FI_DELIVERY_COMPLETE => SendCompletes::OnArrival,
+            _ => SendCompletes::OnMatch,
+        };
         self.core.with(|core| {
             let Some(node) = core.node_at(address) else { return failed_call(libc::EINVAL) };
-            let send =
-                SendOperation { node, envelope, buffer, retention, request, is_delivery_awaited };
-            match core.engine.send(&send) {
-                Ok(()) => 0,
-                Err(SendError::Full) => failed_call(libc::EAGAIN),
-                Err(SendError::Unreachable) => failed_call(libc::EHOSTUNREACH),
+            if core.is_fenced(node, flags) {
+                return failed_call(libc::EAGAIN);
             }
+            let send = SendOperation { node, envelope, buffer, retention, request, completes };
+            send_result(core.engine.send(&send))
         })
     }
 

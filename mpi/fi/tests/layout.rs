@@ -107,6 +107,18 @@ fn declared() -> Vec<Member> {
             size, recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata, injectdata,
         }
         "struct fid_ep" FidEp { fid, ops, cm, msg, rma, tagged, atomic }
+        "struct fi_ops_rma" FiOpsRma {
+            size, read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata,
+        }
+        "struct fid_mr" FidMr { fid, mem_desc, key }
+        "struct fi_mr_attr" FiMrAttr {
+            mr_iov, iov_count, access, offset, requested_key, context,
+        }
+        "struct fi_cntr_attr" FiCntrAttr { events, wait_obj, wait_set, flags }
+        "struct fi_rma_iov" FiRmaIov { addr, len, key }
+        "struct fi_msg_rma" FiMsgRma {
+            msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data,
+        }
         "struct fi_msg" FiMsg { msg_iov, desc, iov_count, addr, context, data }
         "struct fi_msg_tagged" FiMsgTagged {
             msg_iov, desc, iov_count, addr, tag, ignore, context, data,
@@ -121,7 +133,19 @@ fn declared_values() -> Vec<(&'static str, u64)> {
     }
     let mut values = constants![
         FI_MSG,
+        FI_RMA,
         FI_TAGGED,
+        FI_ATOMIC,
+        FI_READ,
+        FI_WRITE,
+        FI_REMOTE_READ,
+        FI_REMOTE_WRITE,
+        FI_FENCE,
+        FI_MR_ALLOCATED,
+        FI_MR_PROV_KEY,
+        FI_CNTR_EVENTS_COMP,
+        FI_CLASS_MR,
+        FI_ENOKEY,
         FI_RECV,
         FI_SEND,
         FI_MULTI_RECV,

@@ -55,6 +55,11 @@ impl UserBuffer {
         Self { start, len, pieces: None }
     }
 
+    /// Bytes of our own, which are only read. They stay as long as the buffer is used.
+    pub(crate) fn of_copy(bytes: &[u8]) -> Self {
+        Self { start: bytes.as_ptr().cast_mut(), len: bytes.len(), pieces: None }
+    }
+
     /// Several segments, in their order. None: too many.
     ///
     /// # Safety
