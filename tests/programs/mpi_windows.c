@@ -83,7 +83,7 @@ static void pieces(void)
 }
 
 /* All ranks add to the same numbers of rank 0, by different types and calls. */
-static void accumulate(void)
+static void accumulate(MPI_Info info)
 {
     struct {
         int64_t sum;
@@ -98,7 +98,7 @@ static void accumulate(void)
     uint32_t bit = 1u << rank;
     MPI_Win win;
 
-    MPI_Win_allocate(sizeof *window, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window, &win);
+    MPI_Win_allocate(sizeof *window, 1, info, MPI_COMM_WORLD, &window, &win);
     memset(window, 0, sizeof *window);
     for (int i = 0; i < 40; i++) many[i] = i + rank;
     MPI_Win_fence(0, win);
@@ -123,15 +123,14 @@ static void accumulate(void)
 }
 
 /* A counter at the last rank: each value is fetched once. A lock, by compare and swap. */
-static void fetch(void)
+static void fetch(MPI_Info info)
 {
     int last = size - 1, count = ROUNDS, free_value = -1, owner, seen;
     int32_t *window, one = 1, former, *all = calloc((size_t)size * ROUNDS, sizeof *all);
     int32_t mine[ROUNDS];
     MPI_Win win;
 
-    MPI_Win_allocate(3 * sizeof *window, sizeof *window, MPI_INFO_NULL, MPI_COMM_WORLD, &window,
-                     &win);
+    MPI_Win_allocate(3 * sizeof *window, sizeof *window, info, MPI_COMM_WORLD, &window, &win);
     window[0] = 0, window[1] = -1, window[2] = 0;
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Win_lock_all(0, win);
@@ -287,13 +286,22 @@ static void many_windows(void)
 
 int main(int argc, char **argv)
 {
+    MPI_Info info;
+
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     put_and_get();
     pieces();
-    accumulate();
-    fetch();
+    accumulate(MPI_INFO_NULL);
+    fetch(MPI_INFO_NULL);
+    /* MPICH uses atomic operations of libfabric if it knows that no other operation than the same
+     * one is used on the same number at the same time; otherwise it sends messages. */
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "accumulate_ops", "same_op");
+    accumulate(info);
+    fetch(info);
+    MPI_Info_free(&info);
     passive();
     groups();
     dynamic();

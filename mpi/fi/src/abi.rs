@@ -41,6 +41,14 @@ pub const FI_DISCARD: u64 = 1 << 58;
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 
 pub const FI_ORDER_SAS: u64 = 1 << 8;
+pub const FI_ORDER_ATOMIC_RAR: u64 = 1 << 36;
+pub const FI_ORDER_ATOMIC_RAW: u64 = 1 << 37;
+pub const FI_ORDER_ATOMIC_WAR: u64 = 1 << 38;
+pub const FI_ORDER_ATOMIC_WAW: u64 = 1 << 39;
+
+/// The classes of fi_query_atomic(3).
+pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
+pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
 
 /// Registration of memory by descriptors of devices (fi_mr(3)).
 pub const FI_MR_DMABUF: u64 = 1 << 40;
@@ -451,7 +459,19 @@ pub struct FiOpsRma {
 #[repr(C)]
 pub struct FiOpsAtomic {
     pub size: usize,
-    pub ops: [Op; 13],
+    pub write: Op,
+    pub writev: Op,
+    pub writemsg: Op,
+    pub inject: Op,
+    pub readwrite: Op,
+    pub readwritev: Op,
+    pub readwritemsg: Op,
+    pub compwrite: Op,
+    pub compwritev: Op,
+    pub compwritemsg: Op,
+    pub writevalid: Op,
+    pub readwritevalid: Op,
+    pub compwritevalid: Op,
 }
 
 /// A region of memory.
@@ -522,6 +542,43 @@ pub struct FiMsgRma {
     pub rma_iov_count: usize,
     pub context: *mut c_void,
     pub data: u64,
+}
+
+/// A part of an array.
+#[repr(C)]
+pub struct FiIoc {
+    pub addr: *mut c_void,
+    pub count: usize,
+}
+
+/// A part of an array in remote memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FiRmaIoc {
+    pub addr: u64,
+    pub count: usize,
+    pub key: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FiMsgAtomic {
+    pub msg_iov: *const FiIoc,
+    pub desc: *mut *mut c_void,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub rma_iov: *const FiRmaIoc,
+    pub rma_iov_count: usize,
+    pub datatype: c_int,
+    pub op: c_int,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+#[repr(C)]
+pub struct FiAtomicAttr {
+    pub count: usize,
+    pub size: usize,
 }
 
 #[repr(C)]

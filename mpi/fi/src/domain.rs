@@ -9,7 +9,7 @@ use crate::abi::*;
 use crate::core_state::{self, CoreState};
 use crate::op_table::{UNSUPPORTED, only_close, op};
 use crate::serialized::Serialized;
-use crate::{address_vector, completion_queue, counter, endpoint, memory_region};
+use crate::{address_vector, atomics, completion_queue, counter, endpoint, memory_region};
 
 /// A domain.
 #[repr(C)]
@@ -33,7 +33,7 @@ static DOMAIN_OPS: FiOpsDomain = FiOpsDomain {
     poll_open: UNSUPPORTED,
     stx_ctx: UNSUPPORTED,
     srx_ctx: UNSUPPORTED,
-    query_atomic: UNSUPPORTED,
+    query_atomic: op!(atomics::query as unsafe extern "C" fn(_, _, _, _, _) -> _),
 };
 
 /// fi_domain(3).

@@ -13,7 +13,7 @@ use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
 use crate::serialized::Serialized;
-use crate::{failed, failed_call, remote_memory, tagged, untagged};
+use crate::{atomics, failed, failed_call, remote_memory, tagged, untagged};
 
 /// Free bytes below which a buffer for several messages is released, unless the program sets
 /// another number.
@@ -85,9 +85,6 @@ static NAME_OPS: FiOpsCm = FiOpsCm {
     join: UNSUPPORTED,
 };
 
-static ATOMIC_OPS: FiOpsAtomic =
-    FiOpsAtomic { size: size_of::<FiOpsAtomic>(), ops: [UNSUPPORTED; 13] };
-
 /// fi_endpoint(3).
 ///
 /// # Safety
@@ -123,7 +120,7 @@ pub(crate) unsafe extern "C" fn open(
         msg: &untagged::OPS,
         rma: &remote_memory::OPS,
         tagged: &tagged::OPS,
-        atomic: &ATOMIC_OPS,
+        atomic: &atomics::OPS,
     };
     let endpoint = Endpoint {
         fid,

@@ -21,7 +21,7 @@ const CAPABILITIES: u64 = FI_MSG
     | REMOTE_MEMORY
     | REMOTE_MEMORY_MODIFIERS;
 /// Use of other nodes' memory.
-const REMOTE_MEMORY: u64 = FI_RMA;
+const REMOTE_MEMORY: u64 = FI_RMA | FI_ATOMIC;
 /// Its directions.
 const REMOTE_MEMORY_MODIFIERS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Those that a program has only if it asks for them.
@@ -33,8 +33,12 @@ const SEND_CAPABILITIES: u64 = FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
 /// What a program has to do for its memory to be used by others: the memory is there when it is
 /// registered, and the key is the provider's. Addresses are distances from the beginning.
 const MEMORY_MODE: c_int = FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-/// Orders that are kept: of messages. A job's network has no other.
-const MESSAGE_ORDER: u64 = FI_ORDER_SAS;
+/// Orders that are kept: of messages, and of atomic operations, which are messages to the target.
+const MESSAGE_ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
 /// Flags that may be in force for all sends, or for all receives.
 const OPERATION_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
@@ -217,6 +221,10 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
     ep.protocol = PROTOCOL;
     ep.protocol_version = 1;
     ep.max_msg_size = MAX_MESSAGE_LEN;
+    // Of atomic operations, the only ones that are kept in order; they are shorter than that.
+    ep.max_order_raw_size = usize::MAX;
+    ep.max_order_war_size = usize::MAX;
+    ep.max_order_waw_size = usize::MAX;
     ep.mem_tag_format = TAG_FORMAT;
     ep.tx_ctx_cnt = 1;
     ep.rx_ctx_cnt = 1;

@@ -13,6 +13,7 @@
 //! | `endpoint.rs` | endpoints and their options: fi_endpoint(3) |
 //! | `tagged.rs`, `untagged.rs`, `messages.rs` | messages: fi_tagged(3), fi_msg(3) |
 //! | `memory_region.rs`, `remote_memory.rs` | remote memory: fi_mr(3), fi_rma(3) |
+//! | `atomics.rs` | atomic operations on it: fi_atomic(3) |
 //! | `earlier_looks.rs` | why the first look for a message finds nothing |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
@@ -27,6 +28,7 @@
 
 mod abi;
 mod address_vector;
+mod atomics;
 mod completion_queue;
 mod core_state;
 mod counter;

@@ -107,9 +107,29 @@ fn declared() -> Vec<Member> {
             size, recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata, injectdata,
         }
         "struct fid_ep" FidEp { fid, ops, cm, msg, rma, tagged, atomic }
+        "struct fi_msg" FiMsg { msg_iov, desc, iov_count, addr, context, data }
+        "struct fi_msg_tagged" FiMsgTagged {
+            msg_iov, desc, iov_count, addr, tag, ignore, context, data,
+        }
+    }
+}
+
+/// Those of remote memory, atomic operations and counters.
+fn declared_of_remote_memory() -> Vec<Member> {
+    members! {
         "struct fi_ops_rma" FiOpsRma {
             size, read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata,
         }
+        "struct fi_ops_atomic" FiOpsAtomic {
+            size, write, writev, writemsg, inject, readwrite, readwritev, readwritemsg, compwrite,
+            compwritev, compwritemsg, writevalid, readwritevalid, compwritevalid,
+        }
+        "struct fi_ioc" FiIoc { addr, count }
+        "struct fi_rma_ioc" FiRmaIoc { addr, count, key }
+        "struct fi_msg_atomic" FiMsgAtomic {
+            msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, datatype, op, context, data,
+        }
+        "struct fi_atomic_attr" FiAtomicAttr { count, size }
         "struct fid_mr" FidMr { fid, mem_desc, key }
         "struct fi_mr_attr" FiMrAttr {
             mr_iov, iov_count, access, offset, requested_key, context,
@@ -118,10 +138,6 @@ fn declared() -> Vec<Member> {
         "struct fi_rma_iov" FiRmaIov { addr, len, key }
         "struct fi_msg_rma" FiMsgRma {
             msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data,
-        }
-        "struct fi_msg" FiMsg { msg_iov, desc, iov_count, addr, context, data }
-        "struct fi_msg_tagged" FiMsgTagged {
-            msg_iov, desc, iov_count, addr, tag, ignore, context, data,
         }
     }
 }
@@ -165,6 +181,12 @@ fn declared_values() -> Vec<(&'static str, u64)> {
         FI_DISCARD,
         FI_SELECTIVE_COMPLETION,
         FI_ORDER_SAS,
+        FI_ORDER_ATOMIC_RAR,
+        FI_ORDER_ATOMIC_RAW,
+        FI_ORDER_ATOMIC_WAR,
+        FI_ORDER_ATOMIC_WAW,
+        FI_FETCH_ATOMIC,
+        FI_COMPARE_ATOMIC,
         FI_EP_UNSPEC,
         FI_EP_RDM,
         FI_AV_UNSPEC,
@@ -260,7 +282,8 @@ fn structures_and_constants_are_as_in_the_headers() {
     let Some(include) = include_folder() else {
         return eprintln!("skipped: there are no headers of libfabric (libfabric-dev)");
     };
-    let (members, values) = (declared(), declared_values());
+    let members = [declared(), declared_of_remote_memory()].concat();
+    let values = declared_values();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
     std::fs::write(&source, c_program(&members, &values)).unwrap();
