@@ -251,6 +251,30 @@ fn windows_of_all_kinds_go_over_pm() {
 }
 
 #[test]
+fn a_program_that_calls_libfabric_uses_all_that_the_provider_offers() {
+    let Some(mpich) = mpich("fi_calls") else { return };
+    if !Path::new("/usr/include/rdma/fabric.h").exists() {
+        return skip("fi_calls", "there are no headers of libfabric (libfabric-dev)");
+    }
+    let env = TestEnv::new();
+    // MPICH's wheel brings its own libfabric.
+    let library = mpich.join("lib/mpich");
+    let source = binaries::root().join("tests/programs/fi_calls.c");
+    let mut gcc = Command::new("gcc");
+    gcc.arg(source).args(["-O2", "-pthread", "-o", "fi_calls", "-L"]).arg(&library);
+    gcc.arg("-l:libfabric.so.1").arg(format!("-Wl,-rpath,{}", library.display()));
+    assert!(gcc.current_dir(env.dir()).status().unwrap().success());
+    let provider = binaries::folder().join("libfabric");
+    let variables = format!("FI_PROVIDER=pm FI_PROVIDER_PATH={}", provider.display());
+    let program = env.dir().join("fi_calls");
+    for options in ["-nodes=2", "-group=local:2 -nodes=2x1"] {
+        let line = format!("{variables} scrun {options} -mpi=none {}", program.display());
+        let outcome = env.sh(&line).run().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
+    }
+}
+
+#[test]
 fn jobs_of_two_users_take_turns_and_lose_no_message() {
     let Some(mpich) = mpich("mpich_users") else { return };
     let is_open = |path: &Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 1);

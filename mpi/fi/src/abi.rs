@@ -90,6 +90,7 @@ pub const FI_CLASS_CNTR: usize = 15;
 
 // Commands of fi_control.
 pub const FI_GETOPSFLAG: c_int = 2;
+pub const FI_GETWAIT: c_int = 5;
 pub const FI_ENABLE: c_int = 6;
 
 // Options of endpoints.
@@ -106,6 +107,7 @@ pub const FI_CQ_FORMAT_TAGGED: c_int = 4;
 // Wait objects.
 pub const FI_WAIT_NONE: c_int = 0;
 pub const FI_WAIT_UNSPEC: c_int = 1;
+pub const FI_WAIT_FD: c_int = 3;
 pub const FI_WAIT_YIELD: c_int = 5;
 
 // Errors (fi_errno.h); those below 256 are the system's.

@@ -191,15 +191,17 @@ unsafe fn start(endpoint: *mut Endpoint, call: Option<Call>) -> isize {
     };
     let flags = call.flags.unwrap_or(endpoint.sends.default_flags);
     endpoint.core.with(|core| {
-        let Some(node) = core.node_at(call.address) else { return failed_call(libc::EINVAL) };
+        let Some(node) = core.node_at(endpoint.number, call.address) else {
+            return failed_call(libc::EINVAL);
+        };
         // SAFETY: by the caller's promise.
         let Some(operation) = (unsafe { call.operation(endpoint, types, node, flags) }) else {
             return failed_call(libc::EINVAL);
         };
-        if core.is_fenced(node, flags) {
+        if core.is_fenced(endpoint.number, node, flags) {
             return failed_call(libc::EAGAIN);
         }
-        send_result(core.engine.atomic(&operation))
+        send_result(core.endpoints[endpoint.number].engine.atomic(&operation))
     })
 }
 

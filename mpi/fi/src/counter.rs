@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use score_p2p::Counted;
 
 use crate::abi::*;
+use crate::completion_queue::left_ms;
 use crate::core_state::CoreState;
 use crate::domain::Domain;
-use crate::failed;
-use crate::op_table::{only_close, op};
+use crate::op_table::{UNSUPPORTED, op};
 use crate::serialized::Serialized;
+use crate::{failed, waiting};
 
 /// How often a thread that waits looks before it lets other processes run.
 const POLLS_BEFORE_YIELD: u32 = 1000;
@@ -23,6 +24,7 @@ pub(crate) struct Counter {
     fid: FidCntr,
     core: &'static Serialized<CoreState>,
     pub(crate) number: usize,
+    wait_obj: c_int,
 }
 
 /// The state of a counter. Both numbers are what is added to what the engine has counted; they wrap
@@ -31,10 +33,17 @@ pub(crate) struct Counter {
 pub(crate) struct CounterState {
     value: u64,
     errors: u64,
-    bound: Vec<Counted>,
+    /// Endpoints, and what is counted of them.
+    bound: Vec<(usize, Counted)>,
 }
 
-static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close as unsafe extern "C" fn(_) -> _),
+    bind: UNSUPPORTED,
+    control: op!(control as unsafe extern "C" fn(_, _, _) -> _),
+    ops_open: UNSUPPORTED,
+};
 
 static COUNTER_OPS: FiOpsCntr = FiOpsCntr {
     size: size_of::<FiOpsCntr>(),
@@ -58,15 +67,16 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: NULL, or the program's.
-    let is_offered = unsafe { attr.as_ref() }.is_none_or(|attr| {
-        attr.events == FI_CNTR_EVENTS_COMP
-            && matches!(attr.wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD)
-    });
-    if !is_offered {
+    let (events, wait_obj) = unsafe { attr.as_ref() }
+        .map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE), |attr| (attr.events, attr.wait_obj));
+    if events != FI_CNTR_EVENTS_COMP {
         return failed(libc::ENOSYS);
     }
     // SAFETY: an open domain.
     let core = unsafe { (*domain).core };
+    if !matches!(wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) {
+        return failed(libc::ENOSYS);
+    }
     let number = core.with(|core| {
         core.counters.push(Some(CounterState::default()));
         core.counters.len() - 1
@@ -74,7 +84,7 @@ pub(crate) unsafe extern "C" fn open(
     let fid = Fid { fclass: FI_CLASS_CNTR, context, ops: &OPS };
     let fid = FidCntr { fid, ops: &COUNTER_OPS };
     // SAFETY: the caller's.
-    unsafe { *result = Box::into_raw(Box::new(Counter { fid, core, number })) };
+    unsafe { *result = Box::into_raw(Box::new(Counter { fid, core, number, wait_obj })) };
     0
 }
 
@@ -85,11 +95,27 @@ unsafe extern "C" fn close(counter: *mut Counter) -> c_int {
     0
 }
 
+/// fi_control(3).
+unsafe extern "C" fn control(
+    counter: *mut Counter,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: an open counter, and the program's argument.
+    unsafe {
+        let Counter { core, wait_obj, .. } = &*counter;
+        let opened = (*wait_obj == FI_WAIT_FD)
+            .then(|| core.with(CoreState::open_wait_descriptors))
+            .flatten();
+        waiting::store_descriptor(opened.map(|(descriptor, _)| descriptor), command, argument)
+    }
+}
+
 impl CoreState {
     /// What the engine has counted for a counter: operations that have succeeded, and failures.
-    fn counted(&self, bound: &[Counted]) -> (u64, u64) {
-        bound.iter().fold((0, 0), |(done, failed), counted| {
-            let count = self.engine.count(*counted);
+    fn counted(&self, bound: &[(usize, Counted)]) -> (u64, u64) {
+        bound.iter().fold((0, 0), |(done, failed), (endpoint, counted)| {
+            let count = self.endpoints[*endpoint].engine.count(*counted);
             (done + count.done, failed + count.failed)
         })
     }
@@ -102,7 +128,12 @@ impl CoreState {
     }
 
     /// Sets the value and the errors of a counter, which counts these operations from now on.
-    fn set_counter(&mut self, number: usize, (value, errors): (u64, u64), bound: Vec<Counted>) {
+    fn set_counter(
+        &mut self,
+        number: usize,
+        (value, errors): (u64, u64),
+        bound: Vec<(usize, Counted)>,
+    ) {
         let (done, failed) = self.counted(&bound);
         if let Some(state) = self.counters.get_mut(number) {
             let (value, errors) = (value.wrapping_sub(done), errors.wrapping_sub(failed));
@@ -118,21 +149,23 @@ impl CoreState {
         }
     }
 
-    /// Has a counter count operations of the endpoint.
-    pub(crate) fn bind_counter(&mut self, number: usize, counted: &[Counted]) {
+    /// Has a counter count operations of endpoints, too.
+    pub(crate) fn bind_counter(&mut self, number: usize, counted: &[(usize, Counted)]) {
         if let Some(Some(state)) = self.counters.get(number) {
             let mut bound = state.bound.clone();
-            let is_new = |one: &&Counted| !state.bound.contains(one);
+            let is_new = |one: &&(usize, Counted)| !state.bound.contains(one);
             bound.extend(counted.iter().filter(is_new));
             self.set_counter(number, self.counter(number), bound);
         }
     }
 
-    /// The endpoint is closed: its counters keep their values.
-    pub(crate) fn unbind_counters(&mut self) {
+    /// An endpoint is closed: its counters keep their values.
+    pub(crate) fn unbind_counters(&mut self, endpoint: usize) {
         for number in 0..self.counters.len() {
-            if self.counters[number].is_some() {
-                self.set_counter(number, self.counter(number), Vec::new());
+            if let Some(state) = &self.counters[number] {
+                let mut bound = state.bound.clone();
+                bound.retain(|(of, _)| *of != endpoint);
+                self.set_counter(number, self.counter(number), bound);
             }
         }
     }
@@ -142,6 +175,14 @@ impl Counter {
     fn change(&self, change: impl FnOnce((u64, u64)) -> (u64, u64)) -> c_int {
         self.core.with(|core| core.change_counter(self.number, change));
         0
+    }
+
+    /// Prepares to wait on the descriptor. False: there is something to do.
+    pub(crate) fn prepare_to_wait(&self) -> bool {
+        self.core.with(|core| {
+            let before = core.counter(self.number);
+            core.prepare_to_wait(|core| core.counter(self.number) != before)
+        })
     }
 
     /// The value and the errors, after progress was made.
@@ -204,9 +245,15 @@ unsafe extern "C" fn wait(counter: *mut Counter, threshold: u64, timeout: c_int)
             return failed(libc::ETIMEDOUT);
         }
         polls += 1;
-        if polls >= POLLS_BEFORE_YIELD {
-            polls = 0;
-            std::thread::yield_now();
+        if polls < POLLS_BEFORE_YIELD {
+            continue;
+        }
+        polls = 0;
+        match counter.wait_obj {
+            FI_WAIT_NONE | FI_WAIT_YIELD => std::thread::yield_now(),
+            _ => waiting::wait(counter.core, left_ms(deadline), |core| {
+                core.counter(counter.number) != (value, errors_now)
+            }),
         }
     }
 }

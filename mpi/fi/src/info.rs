@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::abi::*;
+use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::library::{self, PROVIDER_NAME, PROVIDER_VERSION};
 use crate::{fabric, failed};
 
@@ -242,9 +243,9 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
     }
     domain.cq_data_size = DATA_SIZE;
     domain.cq_cnt = MAX_QUEUES;
-    domain.ep_cnt = 1;
-    domain.tx_ctx_cnt = 1;
-    domain.rx_ctx_cnt = 1;
+    domain.ep_cnt = MAX_ENDPOINTS;
+    domain.tx_ctx_cnt = MAX_ENDPOINTS;
+    domain.rx_ctx_cnt = MAX_ENDPOINTS;
     domain.max_ep_tx_ctx = 1;
     domain.max_ep_rx_ctx = 1;
     domain.cntr_cnt = MAX_QUEUES;

@@ -59,7 +59,7 @@ unsafe fn open(
         may_read: access & FI_REMOTE_READ != 0,
         may_write: access & FI_REMOTE_WRITE != 0,
     };
-    let key = core.with(|core| core.engine.register(buffer, access));
+    let key = core.with(|core| core.endpoints[0].engine.register(buffer, access));
     let fid = Fid { fclass: FI_CLASS_MR, context, ops: &OPS };
     let fid = FidMr { fid, mem_desc: std::ptr::null_mut(), key };
     // SAFETY: by the caller's promise.
@@ -121,10 +121,15 @@ unsafe extern "C" fn close(region: *mut MemoryRegion) -> c_int {
     // SAFETY: made by `open`, and not used any more (fi_mr(3)).
     let region = unsafe { Box::from_raw(region) };
     let key = region.fid.key;
-    region.core.with(|core| core.engine.unregister(key));
+    region.core.with(|core| {
+        // All engines share the regions.
+        if core.endpoints[0].engine.unregister(key) {
+            core.endpoints.iter_mut().for_each(|endpoint| endpoint.engine.forget_region(key));
+        }
+    });
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     while region.core.with(|core| {
-        let is_in_use = core.engine.is_region_in_use(key);
+        let is_in_use = core.endpoints.iter().any(|one| one.engine.is_region_in_use(key));
         if is_in_use {
             core.progress();
         }

@@ -9,7 +9,7 @@ use score_p2p::{
 };
 
 use crate::abi::*;
-use crate::core_state::CoreState;
+use crate::core_state::{CoreState, EndpointState, Reported};
 use crate::endpoint::Endpoint;
 use crate::failed_call;
 use crate::info::INJECT_SIZE;
@@ -148,12 +148,14 @@ impl Endpoint {
             _ => SendCompletes::OnMatch,
         };
         self.core.with(|core| {
-            let Some(node) = core.node_at(address) else { return failed_call(libc::EINVAL) };
-            if core.is_fenced(node, flags) {
+            let Some(node) = core.node_at(self.number, address) else {
+                return failed_call(libc::EINVAL);
+            };
+            if core.is_fenced(self.number, node, flags) {
                 return failed_call(libc::EAGAIN);
             }
             let send = SendOperation { node, envelope, buffer, retention, request, completes };
-            send_result(core.engine.send(&send))
+            send_result(core.endpoints[self.number].engine.send(&send))
         })
     }
 
@@ -164,7 +166,7 @@ impl Endpoint {
             let source = match incoming.address {
                 FI_ADDR_UNSPEC => None,
                 _ if !self.is_directed => None,
-                address => match core.node_at(address) {
+                address => match core.node_at(self.number, address) {
                     Some(node) => Some(node),
                     None => return failed_call(libc::EINVAL),
                 },
@@ -184,7 +186,8 @@ impl Endpoint {
                 false => ReceiveMode::Single,
             };
             let request = self.receives.request(context, flags);
-            core.engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
+            let engine = &mut core.endpoints[self.number].engine;
+            engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
             0
         })
     }
@@ -197,9 +200,11 @@ impl Endpoint {
         if flags & FI_PEEK == 0 {
             if flags & FI_DISCARD == 0 {
                 let request = self.receives.request(context, flags);
-                return found(core.engine.receive_claimed(buffer, request));
+                let engine = &mut core.endpoints[self.number].engine;
+                return found(engine.receive_claimed(buffer, request));
             }
-            let is_discarded = core.engine.discard_claimed(context.addr());
+            let engine = &mut core.endpoints[self.number].engine;
+            let is_discarded = engine.discard_claimed(context.addr());
             if is_discarded {
                 let envelope = Envelope { tag: Some(selector.tag), data: None };
                 let source = core.self_node;
@@ -214,10 +219,11 @@ impl Endpoint {
         };
         // A program that only looks makes progress, too.
         core.progress();
-        let may_find = core.earlier_looks.may_find(selector);
-        let peek = may_find.then(|| core.engine.peek(selector, mode, context.addr())).flatten();
+        let EndpointState { engine, earlier_looks, .. } = &mut core.endpoints[self.number];
+        let may_find = earlier_looks.may_find(selector);
+        let peek = may_find.then(|| engine.peek(selector, mode, context.addr())).flatten();
         if peek.is_none() {
-            core.earlier_looks.add(selector);
+            earlier_looks.add(selector);
         }
         peek.iter().for_each(|peek| self.report_peek(core, context, peek));
         found(peek.is_some())
@@ -234,7 +240,8 @@ impl Endpoint {
             envelope: peek.envelope,
             failure: None,
         };
-        let queue = core.endpoint.and_then(|queues| queues.receives);
-        queue.into_iter().for_each(|number| core.report(number, completion));
+        let queue = core.endpoints[self.number].queues.and_then(|queues| queues.receives);
+        let reported = Reported { completion, endpoint: self.number };
+        queue.into_iter().for_each(|number| core.report(number, reported));
     }
 }

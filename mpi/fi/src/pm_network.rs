@@ -2,18 +2,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_ulong};
+use std::os::fd::RawFd;
 use std::ptr::{self, NonNull, null_mut};
 
 use score_p2p::{
-    AccessError, Body, HANDLE_OFFSET_BITS, Message, Network, SendError, UserBuffer, WriteProgress,
+    AccessError, Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer, WriteProgress,
 };
 
+use score_p2p::wire::ENGINE_BYTE;
+
+use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::pm_h::{
-    PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmContext, pmContextConfig,
-    pmExtractNode, pmGetContextConfig, pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer,
-    pmIsReadDone, pmIsWriteDone, pmMLock, pmMUnlock, pmMessageQueueStatus, pmRead, pmReceive,
-    pmReleaseReceiveBuffer, pmSend, pmWrite, score_initialize_args, score_num_node, score_pmnet,
-    score_self_node,
+    PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
+    pmBeforeSelect, pmContext, pmContextConfig, pmExtractNode, pmGetContextConfig, pmGetFd,
+    pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer, pmIsReadDone, pmIsWriteDone, pmMLock,
+    pmMUnlock, pmMessageQueueStatus, pmRead, pmReceive, pmReleaseReceiveBuffer, pmSend, pmWrite,
+    score_initialize_args, score_num_node, score_pmnet, score_self_node,
 };
 
 /// The network that this process is a node of.
@@ -24,8 +28,9 @@ pub(crate) struct PmNetwork {
     mtus: Vec<u32>,
     /// `PM_OPT_` bits.
     options: c_ulong,
-    /// Whether a read or write of those under way has failed.
-    has_access_failed: bool,
+    /// By endpoint: whether a read or write has failed since the endpoint was told so last. PM does
+    /// not say whose it was.
+    has_access_failed: [bool; MAX_ENDPOINTS],
     /// Writes that were started, and whose end was not told yet.
     started_writes: usize,
     /// Reads that are to be started behind writes, by node and handle: a write is in the other
@@ -58,7 +63,7 @@ pub(crate) fn join() -> Membership {
         context,
         mtus: vec![0; nodes as usize],
         options: options(context),
-        has_access_failed: false,
+        has_access_failed: [false; MAX_ENDPOINTS],
         started_writes: 0,
         confirmations: VecDeque::new(),
         landing: Box::new(0),
@@ -92,12 +97,39 @@ impl PmNetwork {
         mtu
     }
 
-    /// The number of reads that are under way.
-    fn pending_reads(&self) -> i32 {
+    fn queue_status(&self) -> pmMessageQueueStatus {
         let mut status = pmMessageQueueStatus { receive: 0, send: 0, read: 0 };
         // SAFETY: as in `options`.
         unsafe { pmGetMessageQueueStatus(self.context, &mut status) };
-        status.read
+        status
+    }
+
+    /// Whether messages have arrived that were not received.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.queue_status().receive > 0
+    }
+
+    /// The descriptors on which messages are waited for. None, if this process is the only node.
+    pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
+        let mut count = 0;
+        // SAFETY: as in `options`; asks for the number only.
+        unsafe { pmGetFd(self.context, null_mut(), &mut count) };
+        let mut fds = vec![-1; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: room for so many.
+        let result = unsafe { pmGetFd(self.context, fds.as_mut_ptr(), &mut count) };
+        if result == 0 { fds } else { Vec::new() }
+    }
+
+    /// Has arriving messages wake the process.
+    pub(crate) fn before_wait(&self) {
+        // SAFETY: as in `options`.
+        unsafe { pmBeforeSelect(self.context) };
+    }
+
+    /// Undoes that.
+    pub(crate) fn after_wait(&self) {
+        // SAFETY: as in `options`.
+        unsafe { pmAfterSelect(self.context) };
     }
 
     fn can(&self, options: c_ulong) -> bool {
@@ -147,7 +179,7 @@ impl PmNetwork {
     fn start_confirmations(&mut self) -> bool {
         while let Some(&(node, handle)) = self.confirmations.front() {
             let Some(landing) = self.landing_handle() else {
-                self.has_access_failed = true;
+                self.has_access_failed = [true; MAX_ENDPOINTS];
                 self.confirmations.clear();
                 return true;
             };
@@ -155,7 +187,7 @@ impl PmNetwork {
             match unsafe { pmRead(self.context, node as i32, handle, landing, 1) } {
                 0 => {}
                 libc::ENOBUFS => return false,
-                _ => self.has_access_failed = true,
+                _ => self.has_access_failed = [true; MAX_ENDPOINTS],
             }
             self.confirmations.pop_front();
         }
@@ -169,16 +201,17 @@ impl PmNetwork {
             0 => true,
             libc::EBUSY => false,
             _ => {
-                self.has_access_failed = true;
+                self.has_access_failed = [true; MAX_ENDPOINTS];
                 true
             }
         }
     }
 }
 
-impl Network for PmNetwork {
+/// As [`score_p2p::Network`].
+impl PmNetwork {
     #[inline(always)]
-    fn mtu(&mut self, node: u32) -> usize {
+    pub(crate) fn mtu(&mut self, node: u32) -> usize {
         match self.mtus.get(node as usize) {
             Some(0) | None => self.look_up_mtu(node),
             Some(mtu) => *mtu as usize,
@@ -186,7 +219,12 @@ impl Network for PmNetwork {
     }
 
     #[inline(always)]
-    fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError> {
+    pub(crate) fn send(
+        &mut self,
+        node: u32,
+        (header, engine): (&[u8], u8),
+        body: Body<'_>,
+    ) -> Result<(), SendError> {
         let mut buffer = null_mut();
         let len = header.len() + body.len();
         // SAFETY: as in `options`.
@@ -198,6 +236,8 @@ impl Network for PmNetwork {
         // SAFETY: PM's buffer has `len` bytes, and the header and the body as many as they say.
         unsafe {
             ptr::copy_nonoverlapping(header.as_ptr(), buffer, header.len());
+            // Each header has a word at least.
+            *buffer.add(ENGINE_BYTE) = engine;
             let rest = buffer.add(header.len());
             match body {
                 Body::Memory { buffer, offset, len } => _ = buffer.copy_to(offset, rest, len),
@@ -209,7 +249,7 @@ impl Network for PmNetwork {
     }
 
     #[inline(always)]
-    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
+    pub(crate) fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
         let (mut start, mut len) = (null_mut(), 0);
         // SAFETY: as in `options`.
         if unsafe { pmReceive(self.context, &mut start, &mut len) } != 0 {
@@ -224,7 +264,7 @@ impl Network for PmNetwork {
         true
     }
 
-    fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64> {
+    pub(crate) fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64> {
         if !self.can(PM_OPT_REMOTE_READ) || buffer.len() > PM_RMA_MTU {
             return None;
         }
@@ -236,22 +276,23 @@ impl Network for PmNetwork {
         Some(handle)
     }
 
-    fn conceal(&mut self, node: u32, buffer: &UserBuffer) {
+    pub(crate) fn conceal(&mut self, node: u32, buffer: &UserBuffer) {
         self.unlock(node as i32, buffer);
     }
 
-    fn expose_to_all(&mut self, buffer: &UserBuffer) -> Option<u64> {
+    pub(crate) fn expose_to_all(&mut self, buffer: &UserBuffer) -> Option<u64> {
         let is_possible = self.can(PM_OPT_REMOTE_READ | PM_OPT_REMOTE_WRITE)
             && buffer.len() <= 1 << HANDLE_OFFSET_BITS;
         if is_possible { self.lock(PM_NODE_ANY, buffer) } else { None }
     }
 
-    fn conceal_from_all(&mut self, buffer: &UserBuffer) {
+    pub(crate) fn conceal_from_all(&mut self, buffer: &UserBuffer) {
         self.unlock(PM_NODE_ANY, buffer);
     }
 
-    fn start_write(
+    pub(crate) fn start_write(
         &mut self,
+        endpoint: usize,
         node: u32,
         handle: u64,
         from: &UserBuffer,
@@ -271,7 +312,7 @@ impl Network for PmNetwork {
         // then the write is busy now.
         if self.started_writes == 0 && self.is_on_this_host(node) && self.are_writes_done() {
             self.unlock(node as i32, from);
-            return match std::mem::take(&mut self.has_access_failed) {
+            return match std::mem::take(&mut self.has_access_failed[endpoint]) {
                 false => Ok(WriteProgress::Delivered),
                 true => Err(AccessError::Failed),
             };
@@ -282,7 +323,12 @@ impl Network for PmNetwork {
         Ok(WriteProgress::Started)
     }
 
-    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), AccessError> {
+    pub(crate) fn start_read(
+        &mut self,
+        node: u32,
+        handle: u64,
+        into: &UserBuffer,
+    ) -> Result<(), AccessError> {
         if into.len() > PM_RMA_MTU {
             return Err(AccessError::Failed);
         }
@@ -296,11 +342,7 @@ impl Network for PmNetwork {
         Err(if result == libc::ENOBUFS { AccessError::Full } else { AccessError::Failed })
     }
 
-    fn end_access(&mut self, node: u32, buffer: &UserBuffer) {
-        self.unlock(node as i32, buffer);
-    }
-
-    fn are_accesses_done(&mut self) -> Result<bool, AccessError> {
+    pub(crate) fn are_accesses_done(&mut self, endpoint: usize) -> Result<bool, AccessError> {
         if !self.start_confirmations() {
             return Ok(false);
         }
@@ -310,8 +352,8 @@ impl Network for PmNetwork {
             libc::EBUSY => return Ok(false),
             // Others may still be under way. A link that is broken reports this for ever.
             _ => {
-                self.has_access_failed = true;
-                if self.pending_reads() > 0 {
+                self.has_access_failed = [true; MAX_ENDPOINTS];
+                if self.queue_status().read > 0 {
                     return Ok(false);
                 }
             }
@@ -320,7 +362,7 @@ impl Network for PmNetwork {
             return Ok(false);
         }
         self.started_writes = 0;
-        match std::mem::take(&mut self.has_access_failed) {
+        match std::mem::take(&mut self.has_access_failed[endpoint]) {
             false => Ok(true),
             true => Err(AccessError::Failed),
         }

@@ -71,11 +71,14 @@ unsafe fn start_read(endpoint: *mut Endpoint, transfer: Transfer) -> isize {
     let flags = flags.unwrap_or(endpoint.sends.default_flags);
     let request = endpoint.sends.request(context, flags);
     endpoint.core.with(|core| {
-        let Some(node) = core.node_at(address) else { return failed_call(libc::EINVAL) };
-        if core.is_fenced(node, flags) {
+        let Some(node) = core.node_at(endpoint.number, address) else {
+            return failed_call(libc::EINVAL);
+        };
+        if core.is_fenced(endpoint.number, node, flags) {
             return failed_call(libc::EAGAIN);
         }
-        core.engine.read(&ReadOperation { node, target, buffer, request });
+        let engine = &mut core.endpoints[endpoint.number].engine;
+        engine.read(&ReadOperation { node, target, buffer, request });
         0
     })
 }
@@ -103,12 +106,14 @@ unsafe fn start_write(
     let mut request = endpoint.sends.request(context, flags);
     request.is_reported &= is_reported;
     endpoint.core.with(|core| {
-        let Some(node) = core.node_at(address) else { return failed_call(libc::EINVAL) };
-        if core.is_fenced(node, flags) {
+        let Some(node) = core.node_at(endpoint.number, address) else {
+            return failed_call(libc::EINVAL);
+        };
+        if core.is_fenced(endpoint.number, node, flags) {
             return failed_call(libc::EAGAIN);
         }
         let write = WriteOperation { node, target, buffer, retention, data, request };
-        send_result(core.engine.write(&write))
+        send_result(core.endpoints[endpoint.number].engine.write(&write))
     })
 }
 

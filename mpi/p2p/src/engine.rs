@@ -35,8 +35,8 @@ pub struct Engine<N> {
 }
 
 impl<N: Network> Engine<N> {
-    /// Node `self_node` of `nodes`.
-    pub fn new(network: N, self_node: u32, nodes: u32, limits: Limits) -> Self {
+    /// Node `self_node` of `nodes`, whose regions are these.
+    pub fn new(network: N, self_node: u32, nodes: u32, limits: Limits, regions: Regions) -> Self {
         let state = State {
             self_node,
             nodes,
@@ -49,7 +49,7 @@ impl<N: Network> Engine<N> {
             sends: Slab::new(),
             receives: Slab::new(),
             accesses: AccessQueue::default(),
-            regions: Regions::new(),
+            regions,
             counts: Counts::default(),
             streams: NodeQueues::new(),
             outbox: NodeQueues::new(),
@@ -280,6 +280,17 @@ impl<N: Network> Engine<N> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the last call of [`Engine::progress`] has received a message. If not, the network
+    /// had none.
+    pub fn has_received(&self) -> bool {
+        self.is_streaming
+    }
+
+    /// Whether there is something to do even if no message arrives.
+    pub fn has_pending_work(&self) -> bool {
+        self.state.has_work()
     }
 
     /// How many operations of a kind have ended.

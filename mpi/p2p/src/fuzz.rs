@@ -9,7 +9,7 @@ use crate::operation::{
     AtomicOperation, Channel, Limits, ReadOperation, ReceiveMode, ReceiveOperation, Request,
     Retention, Selector, SendCompletes, SendOperation, Violation, WriteOperation,
 };
-use crate::regions::{FIRST_HANDLE, RegionAccess};
+use crate::regions::{FIRST_HANDLE, RegionAccess, Regions};
 use crate::wire::{Envelope, RemoteAddress};
 
 const NODES: u32 = 3;
@@ -114,7 +114,7 @@ fn use_remote_memory(
 fn receive_all(input: &[u8]) -> Result<(), Violation> {
     let mut memory: Vec<Vec<u8>> = (0..BUFFERS).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
     let limits = Limits { window: 2000, min_read_len: LEN };
-    let mut engine = Engine::new(HostileNetwork { input }, 0, NODES, limits);
+    let mut engine = Engine::new(HostileNetwork { input }, 0, NODES, limits, Regions::new());
     for (index, bytes) in memory.iter_mut().enumerate() {
         let buffer = buffer_of(&[(bytes[GUARD_LEN..].as_mut_ptr(), LEN)]);
         let request = Request { context: index, is_reported: true };

@@ -69,5 +69,5 @@ pub use operation::{
     ReadOperation, ReceiveMode, ReceiveOperation, Request, Retention, Selector, SendCompletes,
     SendOperation, Violation, WriteOperation,
 };
-pub use regions::RegionAccess;
+pub use regions::{RegionAccess, Regions};
 pub use wire::RemoteAddress;

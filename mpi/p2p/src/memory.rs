@@ -259,6 +259,21 @@ impl<'a> Message<'a> {
         Self(Payload::of_bytes(bytes))
     }
 
+    /// The byte at that place. None: the message is shorter.
+    #[inline(always)]
+    pub fn byte(&self, offset: usize) -> Option<u8> {
+        if offset >= self.0.len {
+            return None;
+        }
+        // SAFETY: inside the message.
+        Some(unsafe { ptr::read(self.0.start.as_ptr().add(offset)) })
+    }
+
+    /// A copy of the message.
+    pub fn to_boxed(&self) -> Box<[u8]> {
+        self.0.to_boxed()
+    }
+
     /// The 8 bytes at a multiple of 8, as a number (little endian). None: the message is shorter.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> Option<u64> {

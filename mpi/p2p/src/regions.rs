@@ -1,6 +1,8 @@
 //! The program's memory that is open to other nodes: regions, each with a key.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use crate::memory::UserBuffer;
 use crate::network::HANDLE_OFFSET_BITS;
@@ -13,8 +15,8 @@ pub(crate) const FIRST_HANDLE: u64 = 1 << HANDLE_OFFSET_BITS;
 /// The network's handle of an address in a region of another node. None: the region can be used by
 /// messages only.
 pub(crate) fn handle_of(address: RemoteAddress) -> Option<u64> {
-    let is_handle = address.key >= FIRST_HANDLE && address.offset < FIRST_HANDLE;
-    is_handle.then(|| address.key.wrapping_add(address.offset))
+    let is_handle = address.key >= FIRST_HANDLE && address.key.is_multiple_of(FIRST_HANDLE);
+    (is_handle && address.offset < FIRST_HANDLE).then(|| address.key.wrapping_add(address.offset))
 }
 
 /// What other nodes may do with a region.
@@ -47,42 +49,43 @@ struct Region {
     registrations: usize,
 }
 
-/// See the [module](self).
-#[derive(Debug)]
-pub(crate) struct Regions {
+#[derive(Debug, Default)]
+struct Table {
     by_key: HashMap<u64, Region>,
     last_number: u64,
 }
 
+/// See the [module](self). Engines of one process may share them: a clone is the same regions.
+#[derive(Clone, Debug, Default)]
+pub struct Regions(Rc<RefCell<Table>>);
+
 impl Regions {
-    pub(crate) fn new() -> Self {
-        Self { by_key: HashMap::new(), last_number: 0 }
+    /// No regions.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Adds a region. `handle`: the network's, if it has given one. Returns the key.
-    pub(crate) fn add(
-        &mut self,
-        buffer: UserBuffer,
-        access: RegionAccess,
-        handle: Option<u64>,
-    ) -> u64 {
+    pub(crate) fn add(&self, buffer: UserBuffer, access: RegionAccess, handle: Option<u64>) -> u64 {
+        let mut table = self.0.borrow_mut();
         let key = handle.unwrap_or_else(|| {
-            self.last_number = (self.last_number + 1) % FIRST_HANDLE;
-            self.last_number
+            table.last_number = (table.last_number + 1) % FIRST_HANDLE;
+            table.last_number
         });
         let region = Region { buffer, access, registrations: 0 };
-        self.by_key.entry(key).or_insert(region).registrations += 1;
+        table.by_key.entry(key).or_insert(region).registrations += 1;
         key
     }
 
     /// Removes a region. Returns its memory, and whether nobody can use it any more.
-    pub(crate) fn remove(&mut self, key: u64) -> Option<(UserBuffer, bool)> {
-        let region = self.by_key.get_mut(&key)?;
+    pub(crate) fn remove(&self, key: u64) -> Option<(UserBuffer, bool)> {
+        let mut table = self.0.borrow_mut();
+        let region = table.by_key.get_mut(&key)?;
         region.registrations -= 1;
         let buffer = region.buffer.clone();
         let is_removed = region.registrations == 0;
         if is_removed {
-            self.by_key.remove(&key);
+            table.by_key.remove(&key);
         }
         Some((buffer, is_removed))
     }
@@ -94,7 +97,8 @@ impl Regions {
         len: u64,
         wanted: RegionAccess,
     ) -> Option<UserBuffer> {
-        let region = self.by_key.get(&address.key)?;
+        let table = self.0.borrow();
+        let region = table.by_key.get(&address.key)?;
         let end = address.offset.checked_add(len)?;
         if !region.access.includes(wanted) || end > region.buffer.len() as u64 {
             return None;
@@ -113,7 +117,7 @@ mod tests {
         let mut bytes = [1, 2, 3, 4, 5];
         let (first, second) = bytes.split_at_mut(2);
         let parts = [(first.as_mut_ptr(), 2), (second.as_mut_ptr(), 3)];
-        let mut regions = Regions::new();
+        let regions = Regions::new();
         let key = regions.add(buffer_of(&parts), RegionAccess::READ, None);
         let part = |regions: &Regions, offset, len, access| {
             regions.part(RemoteAddress { key, offset }, len, access).map(|part| part.to_vec())
@@ -135,7 +139,7 @@ mod tests {
     fn memory_that_was_registered_twice_stays_until_it_is_removed_twice() {
         let mut bytes = [0; 8];
         let buffer = buffer_of(&[(bytes.as_mut_ptr(), 8)]);
-        let mut regions = Regions::new();
+        let regions = Regions::new();
         let keys =
             [0; 2].map(|_| regions.add(buffer.clone(), RegionAccess::ALL, Some(FIRST_HANDLE)));
         assert_eq!(keys, [FIRST_HANDLE; 2]);

@@ -42,16 +42,19 @@ impl<N: Network> Engine<N> {
         self.state.regions.add(buffer, access, handle)
     }
 
-    /// Closes memory to other nodes. What they have asked for before, they still get. The program
-    /// keeps the memory as it is while [`Engine::is_region_in_use`].
-    pub fn unregister(&mut self, key: u64) {
-        let Some((buffer, is_removed)) = self.state.regions.remove(key) else { return };
+    /// Closes memory to other nodes. Returns whether nobody can use it any more: then all engines
+    /// that share the regions have to [`Engine::forget_region`]. The program keeps the memory as it
+    /// is while [`Engine::is_region_in_use`].
+    pub fn unregister(&mut self, key: u64) -> bool {
+        let Some((buffer, is_removed)) = self.state.regions.remove(key) else { return false };
         if key >= FIRST_HANDLE {
             self.network.conceal_from_all(&buffer);
         }
-        if !is_removed {
-            return;
-        }
+        is_removed
+    }
+
+    /// A region was closed. What others have asked for before, they still get.
+    pub fn forget_region(&mut self, key: u64) {
         for (_, send) in &mut self.state.sends {
             if send.purpose == (OutgoingPurpose::Answer { key }) {
                 send.data.keep_copy();

@@ -16,6 +16,7 @@ use crate::matching::Origin;
 use crate::memory::{Message, UserBuffer};
 use crate::network::*;
 use crate::operation::*;
+use crate::regions::Regions;
 use crate::state::origin_of;
 use crate::wire::{
     Announcement, AtomicRequest, Envelope, Header, OperationId, RemoteAddress, WriteBytes,
@@ -107,7 +108,7 @@ impl World {
                 writes: Vec::new(),
                 events: events.clone(),
             };
-            let mut engine = Engine::new(network, node, nodes, limits);
+            let mut engine = Engine::new(network, node, nodes, limits, Regions::new());
             let remote = RemoteMemory::open(&mut engine);
             Program {
                 engine,

@@ -19,10 +19,11 @@
 //! | 5 | length, if no payload follows | | | |
 //! | 6 | handle of the memory, likewise | | | |
 //!
-//! Numbers are those that a node gives to its sends and receives. A short message has one to three
-//! words, so that its data is in the line of the cache that the receiver looks at. The payload of
-//! eager messages, fragments, short writes and atomic operations follows. Words are written one
-//! after the other; where one is missing, the next one takes its place.
+//! The third byte is the network's: where several engines share one, it tells them apart
+//! ([`ENGINE_BYTE`]). Numbers are those that a node gives to its sends and receives. A short
+//! message has one to three words, so that its data is in the line of the cache that the receiver
+//! looks at. The payload of eager messages, fragments, short writes and atomic operations follows.
+//! Words are written one after the other; where one is missing, the next one takes its place.
 
 use crate::atomic::{Datatype, Operator};
 use crate::memory::Message;
@@ -31,6 +32,8 @@ use crate::memory::Message;
 pub const MAX_HEADER_LEN: usize = 7 * WORD_LEN;
 /// The bytes of a word.
 pub const WORD_LEN: usize = 8;
+/// The byte of a header that is the network's own. It is 0 in a header that is encoded here.
+pub const ENGINE_BYTE: usize = 2;
 
 const EAGER: u8 = 1;
 const ANNOUNCEMENT: u8 = 2;
@@ -371,7 +374,7 @@ impl Header {
         let mut words = Words { message, read_count: 0 };
         let first = words.next()?;
         let (kind, flags, source) = (first as u8, (first >> 8) as u8, (first >> 32) as u32);
-        if (first >> 16) as u16 != 0 || flags & !ALL_FLAGS != 0 {
+        if (first >> 24) as u8 != 0 || flags & !ALL_FLAGS != 0 {
             return Err(Malformed);
         }
         let (has_tag, has_data) = (flags & HAS_TAG != 0, flags & HAS_DATA != 0);
