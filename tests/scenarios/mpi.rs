@@ -194,23 +194,24 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     assert_eq!(outcome.text(), "hello\nhello\n");
 }
 
-/// `tests/programs/mpi_messages.c`, compiled by mpicc.
-fn compile_messages(env: &TestEnv, mpich: &Path) -> PathBuf {
-    let source = binaries::root().join("tests/programs/mpi_messages.c");
+/// A program of `tests/programs`, compiled by mpicc.
+fn compile_program(env: &TestEnv, mpich: &Path, name: &str) -> PathBuf {
+    let source = binaries::root().join("tests/programs").join(name).with_extension("c");
     let mut mpicc = Command::new(mpich.join("bin/mpicc"));
-    mpicc.arg(source).args(["-O2", "-o", "messages"]).current_dir(env.dir());
+    mpicc.arg(source).args(["-O2", "-o", name]).current_dir(env.dir());
     assert!(mpicc.status().unwrap().success());
-    env.dir().join("messages")
+    env.dir().join(name)
 }
 
-#[test]
-fn messages_of_all_kinds_go_over_pm() {
-    let Some(mpich) = mpich("mpich_messages") else { return };
-    let env = TestEnv::new();
-    let program = compile_messages(&env, &mpich);
-    for (options, nodes) in
-        [("-nodes=1", 1), ("-nodes=2", 2), ("-nodes=4", 4), ("-group=local:2 -nodes=2x2", 4)]
-    {
+/// Runs a program that prints "ok" on each rank within a host and between two, over PM.
+fn run_over_pm(env: &TestEnv, program: &Path) {
+    for (options, nodes) in [
+        ("-nodes=1", 1),
+        ("-nodes=2", 2),
+        ("-nodes=4", 4),
+        ("-group=local:2 -nodes=2x1", 2),
+        ("-group=local:2 -nodes=2x2", 4),
+    ] {
         // MPICH says which provider of libfabric it uses, on rank 0.
         let variables = "MPIR_CVAR_DEBUG_SUMMARY=1";
         let line = format!("{variables} scrun {options} {}", program.display());
@@ -218,6 +219,45 @@ fn messages_of_all_kinds_go_over_pm() {
         let lines = outcome.sorted_lines();
         assert_eq!(lines.iter().filter(|line| *line == "ok").count(), nodes, "{outcome}");
         assert!(lines.iter().any(|line| line == "libfabric provider: pm - pm"), "{outcome}");
+        assert!(lines.iter().any(|line| line == "MPIDI_OFI_ENABLE_RMA: 1"), "{outcome}");
+    }
+}
+
+#[test]
+fn messages_of_all_kinds_go_over_pm() {
+    let Some(mpich) = mpich("mpich_messages") else { return };
+    let env = TestEnv::new();
+    run_over_pm(&env, &compile_program(&env, &mpich, "mpi_messages"));
+}
+
+#[test]
+fn windows_of_all_kinds_go_over_pm() {
+    let Some(mpich) = mpich("mpich_windows") else { return };
+    let env = TestEnv::new();
+    run_over_pm(&env, &compile_program(&env, &mpich, "mpi_windows"));
+}
+
+#[test]
+fn a_program_that_calls_libfabric_uses_all_that_the_provider_offers() {
+    let Some(mpich) = mpich("fi_calls") else { return };
+    if !Path::new("/usr/include/rdma/fabric.h").exists() {
+        return skip("fi_calls", "there are no headers of libfabric (libfabric-dev)");
+    }
+    let env = TestEnv::new();
+    // MPICH's wheel brings its own libfabric.
+    let library = mpich.join("lib/mpich");
+    let source = binaries::root().join("tests/programs/fi_calls.c");
+    let mut gcc = Command::new("gcc");
+    gcc.arg(source).args(["-O2", "-pthread", "-o", "fi_calls", "-L"]).arg(&library);
+    gcc.arg("-l:libfabric.so.1").arg(format!("-Wl,-rpath,{}", library.display()));
+    assert!(gcc.current_dir(env.dir()).status().unwrap().success());
+    let provider = binaries::folder().join("libfabric");
+    let variables = format!("FI_PROVIDER=pm FI_PROVIDER_PATH={}", provider.display());
+    let program = env.dir().join("fi_calls");
+    for options in ["-nodes=2", "-group=local:2 -nodes=2x1"] {
+        let line = format!("{variables} scrun {options} -mpi=none {}", program.display());
+        let outcome = env.sh(&line).run().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
     }
 }
 
@@ -229,7 +269,7 @@ fn jobs_of_two_users_take_turns_and_lose_no_message() {
         return skip("mpich_users", "users may not enter the target folder");
     }
     let env = TestEnv::new();
-    let program = compile_messages(&env, &mpich);
+    let program = compile_program(&env, &mpich, "mpi_messages");
     let options = ["-ts", "10"];
     let database = Cluster::database(&["a", "b"]);
     let Some(cluster) = Cluster::start_with_options(&env, &["a", "b"], &database, &options) else {
