@@ -122,6 +122,7 @@ pub fn system_program(words: &[&str]) -> ElementSpec {
         kind: ProgramKind::System { per_host: false },
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: None,
     }
 }

@@ -101,7 +101,7 @@ impl Element {
 
     /// The same element with nodes that are independent commands, unless these communicate.
     pub fn with_independent_nodes(self) -> Self {
-        let communicates = matches!(self.kind, ProgramKind::Score | ProgramKind::Mpi);
+        let communicates = matches!(self.kind, ProgramKind::Score | ProgramKind::Mpi(_));
         Self { independent_nodes: !communicates, ..self }
     }
 
@@ -260,7 +260,9 @@ impl Element {
             return;
         }
         let (arrived_nodes, call) = match &self.phase {
-            _ if !self.in_fence.is_empty() => (&self.in_fence, "a fence of PMI (MPI_Init())"),
+            _ if !self.in_fence.is_empty() => {
+                (&self.in_fence, "a fence (MPI_Init() or MPI_Finalize())")
+            }
             CommunicationPhase::Attaching { attached, .. } => (attached, "score_initialize()"),
             CommunicationPhase::Communicating { in_barrier } => (in_barrier, "sc_barrier()"),
         };
@@ -321,7 +323,7 @@ impl Element {
         is_complete
     }
 
-    /// These nodes are in a fence of PMI, and their hosts have new entries for all others.
+    /// These nodes are in a fence of PMI or PMIx, and their hosts have new entries for all others.
     pub fn on_in_fence(&mut self, nodes: &NodeSet, entries: Vec<u8>, out: &mut Vec<MasterAction>) {
         if self.is_ending() || nodes.last().is_some_and(|last| last >= self.nodes) {
             return;
@@ -330,7 +332,8 @@ impl Element {
         self.fence_bytes = self.fence_bytes.saturating_add(entries.len());
         let max_bytes = (self.nodes as usize * MAX_FENCE_BYTES_PER_NODE).min(MAX_FENCE_BYTES);
         if self.fence_bytes > max_bytes {
-            let reason = format!("more than {max_bytes} bytes of entries of PMI in a fence");
+            let reason =
+                format!("more than {max_bytes} bytes of entries in a fence of PMI or PMIx");
             return self.on_broken(EXIT_FAILED, &reason, out);
         }
         if !entries.is_empty() {

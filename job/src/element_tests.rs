@@ -1,5 +1,6 @@
 use super::*;
 use score_proto::ids::JobHostId;
+use score_proto::message::MpiStart;
 
 fn one(node: u32) -> NodeSet {
     NodeSet::one(node)
@@ -248,7 +249,7 @@ fn nodes_that_are_independent_commands_end_for_themselves() {
 }
 
 fn mpi_element(nodes: u32) -> Element {
-    Element::new(0, "a.out".to_owned(), ProgramKind::Mpi, nodes, false)
+    Element::new(0, "a.out".to_owned(), ProgramKind::Mpi(MpiStart::Pmi), nodes, false)
 }
 
 fn fence(element: &mut Element, nodes: impl Into<NodeSet>, entries: &[u8]) -> Vec<MasterAction> {
@@ -294,8 +295,7 @@ fn a_node_that_has_exited_is_named_to_those_that_wait_for_it_in_a_fence() {
     let mut element = mpi_element(3);
     assert_eq!(fence(&mut element, 0..2, b""), []);
     let actions = ended(&mut element, 2..3, Status::Exited(0));
-    let expected =
-        "a.out: node 0-1 waits in a fence of PMI (MPI_Init()) for node 2, which has exited";
+    let expected = "a.out: node 0-1 waits in a fence (MPI_Init() or MPI_Finalize()) for node 2, which has exited";
     assert_eq!((text(&actions[0]), &actions[1..]), (expected, [end()].as_slice()));
     let mut element = mpi_element(3);
     assert_eq!(ended(&mut element, 2..3, Status::Exited(0)), []);

@@ -24,6 +24,7 @@ fn job_of_commands(shape: &[usize], kind: ProgramKind, independent_nodes: bool) 
         kind,
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: None,
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };

@@ -76,6 +76,7 @@ mod tests {
             kind: ProgramKind::Plain,
             uses_openmp: false,
             uses_pm_provider: false,
+            pmix_library: None,
             digest: hash.map(|byte| FileDigest { hash: [byte; 32], size: 1 }),
         }
     }

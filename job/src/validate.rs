@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use score_proto::MAX_NODES;
-use score_proto::message::{Input, JobSpec, Output, ProgramKind, StageSpec};
+use score_proto::message::{Input, JobSpec, MpiStart, Output, ProgramKind, StageSpec};
 use score_proto::network::MAX_SETS;
 
 use super::limits::JobLimits;
@@ -165,7 +165,11 @@ fn check_strings(spec: &JobSpec) -> Result<(), String> {
 pub fn check_limits(spec: &JobSpec, nodes: u32, host_limits: &HostLimits) -> Result<(), String> {
     let elements_of = |stage: &StageSpec| stage.elements.len() as u64;
     let mpi_elements_of = |stage: &StageSpec| {
-        stage.elements.iter().filter(|element| element.kind == ProgramKind::Mpi).count() as u64
+        stage
+            .elements
+            .iter()
+            .filter(|element| element.kind == ProgramKind::Mpi(MpiStart::Pmi))
+            .count() as u64
     };
     let processes = spec.stages.iter().map(elements_of).max().unwrap_or(0) * u64::from(nodes);
     let pmi_sockets = spec.stages.iter().map(mpi_elements_of).max().unwrap_or(0) * u64::from(nodes);
@@ -214,6 +218,7 @@ mod tests {
             kind: ProgramKind::Plain,
             uses_openmp: false,
             uses_pm_provider: false,
+            pmix_library: None,
             digest: None,
         };
         JobSpec {
@@ -248,7 +253,7 @@ mod tests {
     #[test]
     fn a_process_of_mpi_needs_another_descriptor() {
         let mut spec = job(10, 1);
-        spec.stages[0].elements[0].kind = ProgramKind::Mpi;
+        spec.stages[0].elements[0].kind = ProgramKind::Mpi(MpiStart::Pmi);
         let limits = |descriptors| HostLimits { descriptors, ..LARGE_HOST };
         let text = check_limits_of(&spec, &limits(113)).unwrap_err();
         assert!(text.contains("114 descriptors"), "{text}");

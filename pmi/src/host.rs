@@ -435,7 +435,7 @@ impl PmiHost {
 }
 
 /// A text of a process as a part of a line: without control characters, and not too long.
-fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let shown =
         |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
     text.chars().map(shown).take(MAX_SHOWN_LEN).collect()

@@ -1,5 +1,7 @@
 //! Names of the environment variables that SCore itself sets or reads.
 
+use crate::message::MpiStart;
+
 /// Descriptor number of a process's control socket to its shepherd. Not set: local execution
 /// (manual 1.4.4).
 pub const CONTROL_FD_ENV: &str = "SCORE_CONTROL_FD";
@@ -35,10 +37,24 @@ pub const PMI_SIZE_ENV: &str = "PMI_SIZE";
 pub const PMI_ENV: [&str; 6] =
     [PMI_FD_ENV, PMI_RANK_ENV, PMI_SIZE_ENV, "PMI_PORT", "PMI_ID", "PMI_SPAWNED"];
 
-/// Variables by which MPICH sends messages over PM, between processes of one host, too, and their
-/// values.
-pub const PM_PROVIDER_ENV: [(&str, &str); 3] =
-    [("FI_PROVIDER", "pm"), ("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")];
+/// Open MPI 4 looks for a PMIx server only under launchers that it knows. This variable is that of
+/// one which starts processes by PMIx, and has no other effect. Open MPI 5 ignores it.
+pub const PMIX_LAUNCHER_ENV: &str = "JSM_JSRUN_PORT=0";
+/// Variables by which an MPI library sends messages over PM, between processes of one host, too,
+/// and their values.
+pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str)] {
+    match start {
+        MpiStart::Pmi => {
+            &[("FI_PROVIDER", "pm"), ("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")]
+        }
+        MpiStart::Pmix => &[
+            ("FI_PROVIDER", "pm"),
+            ("OMPI_MCA_pml", "cm"),
+            ("OMPI_MCA_mtl", "ofi"),
+            ("OMPI_MCA_mtl_ofi_provider_include", "pm"),
+        ],
+    }
+}
 /// Set for processes of MPI programs that have their processors to themselves.
 pub const MPI_SPIN_ENV: &str = "SCORE_MPI_SPIN";
 /// Libraries that the dynamic loader loads before all others.

@@ -22,12 +22,13 @@ pub mod nodeset;
 pub mod observation;
 pub mod packet_header;
 pub mod peer_message;
+pub mod pmix;
 pub mod rma_frame;
 pub mod server_message;
 
 /// Version of everything in this crate. Peers of different versions refuse each other with a
 /// message that names both versions.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

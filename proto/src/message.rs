@@ -21,7 +21,7 @@ use crate::nodeset::NodeSet;
 use crate::server_message::{ConsoleAnswer, JobAnswer, ListAnswer, ScoutAnswer, SessionAnswer};
 pub use job_spec::{
     ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
-    MPICH_LIBRARY_NAMES, NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
+    MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
 };
 
 /// Most bytes of output or input in one message; leaves space for the frame's own fields.

@@ -62,10 +62,10 @@ fn element_spec(
     let args_from = |skip: usize| -> Vec<OsBytes> {
         element.words[skip..].iter().map(|word| OsBytes(word.text.clone())).collect()
     };
-    let (path, args, kind, uses_openmp, uses_pm_provider) = match program {
+    let (path, args, kind, uses_openmp, uses_pm_provider, pmix_library) = match program {
         Program::System { per_host, skip } => {
             let args = args_from(skip);
-            (args[0].clone(), args, ProgramKind::System { per_host }, false, false)
+            (args[0].clone(), args, ProgramKind::System { per_host }, false, false, None)
         }
         Program::File(path) => {
             let existing = requests.iter().find(|request| request.path == path).cloned();
@@ -76,18 +76,30 @@ fn element_spec(
             found.mpi_library = mpi::effective_library(options, found.mpi_library, loader);
             let kind = match found.request.uses_libscore {
                 true => ProgramKind::Score,
-                false => mpi::program_kind(options, found.mpi_library),
+                false => mpi::program_kind(options, found.mpi_library.as_ref()),
             };
             let uses_openmp = found.uses_openmp;
-            let uses_pm = kind == ProgramKind::Mpi && mpi::uses_pm(found.mpi_library);
+            let library = found.mpi_library.as_ref();
+            let uses_pm = matches!(kind, ProgramKind::Mpi(_)) && mpi::uses_pm(library);
+            let pmix_library = mpi::pmix_library(kind, library);
             requests.push(found);
             let path = OsBytes(path.into_os_string().into_vec());
-            (path, args_from(0), kind, uses_openmp, uses_pm)
+            (path, args_from(0), kind, uses_openmp, uses_pm, pmix_library)
         }
     };
     let (input, output) = (element.input.clone(), element.output.clone());
     let digest = None;
-    Ok(ElementSpec { path, args, input, output, kind, uses_openmp, uses_pm_provider, digest })
+    Ok(ElementSpec {
+        path,
+        args,
+        input,
+        output,
+        kind,
+        uses_openmp,
+        uses_pm_provider,
+        pmix_library,
+        digest,
+    })
 }
 
 /// The job for scored.

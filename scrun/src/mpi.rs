@@ -2,22 +2,28 @@
 
 mod python;
 
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use score_proto::env;
-use score_proto::message::{Level, MPICH_LIBRARY_NAMES, ProgramKind};
+use score_proto::message::{Level, MPICH_LIBRARY_NAMES, MpiStart, OsBytes, ProgramKind};
 
 use crate::elf::{self, LibrarySearchPath};
 use crate::options::ScrunOptions;
 use python::PythonEnvironment;
 
 /// An MPI library, by the way in which its programs start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MpiLibrary {
     /// MPICH and what shares its interface: by PMI.
     Mpich(Transport),
     /// Open MPI: by PMIx.
-    OpenMpi,
+    OpenMpi {
+        /// How it can send messages.
+        transport: Transport,
+        /// The libpmix that it loads, if its files tell.
+        pmix: Option<PathBuf>,
+    },
 }
 
 /// How an MPI library can send messages.
@@ -50,12 +56,22 @@ enum MpiOption {
     Auto,
     /// All programs are MPI programs that start by PMI, unless they use libscore.
     Mpich,
+    /// All programs are MPI programs that start by PMIx, unless they use libscore.
+    OpenMpi,
     /// There are no MPI programs.
     None,
 }
 
 /// The values of the option that are words.
-pub const OPTION_VALUES: [&str; 3] = ["auto", "mpich", "none"];
+pub const OPTION_VALUES: [&str; 4] = ["auto", "mpich", "openmpi", "none"];
+
+/// Where Open MPI has its module for libfabric, seen from the folder of the library. Debian has its
+/// modules in folders of its own.
+const LIBFABRIC_MODULES: [&str; 3] = [
+    "openmpi/mca_mtl_ofi.so",
+    "openmpi/lib/openmpi3/mca_mtl_ofi.so",
+    "openmpi/lib/openmpi/mca_mtl_ofi.so",
+];
 
 /// Checks a value of the option that is the absolute path of a folder of libraries.
 ///
@@ -78,8 +94,48 @@ impl MpiLibrary {
             b"libmpi.so.12" | b"libmpich.so.12" | b"libmpi_abi.so.1" => {
                 Some(Self::Mpich(Transport::Other))
             }
-            b"libmpi.so.40" => Some(Self::OpenMpi),
+            b"libmpi.so.40" => Some(Self::OpenMpi { transport: Transport::Other, pmix: None }),
             _ => None,
+        }
+    }
+
+    /// This library, at this path, with what its own needs tell about it.
+    pub fn with_needs(
+        self,
+        path: Option<&Path>,
+        uses_libfabric: bool,
+        pmix: Option<PathBuf>,
+    ) -> Self {
+        let has_module = || {
+            let file = path.and_then(|path| path.canonicalize().ok());
+            let folder = file.as_deref().and_then(Path::parent);
+            folder.is_some_and(|folder| {
+                LIBFABRIC_MODULES.iter().any(|module| folder.join(module).exists())
+            })
+        };
+        match self {
+            Self::Mpich(_) if uses_libfabric => Self::Mpich(Transport::Libfabric),
+            Self::OpenMpi { .. } => {
+                let transport = match uses_libfabric || has_module() {
+                    true => Transport::Libfabric,
+                    false => Transport::Other,
+                };
+                Self::OpenMpi { transport, pmix }
+            }
+            other => other,
+        }
+    }
+
+    fn transport(&self) -> Transport {
+        match self {
+            Self::Mpich(transport) | Self::OpenMpi { transport, .. } => *transport,
+        }
+    }
+
+    fn start(&self) -> MpiStart {
+        match self {
+            Self::Mpich(_) => MpiStart::Pmi,
+            Self::OpenMpi { .. } => MpiStart::Pmix,
         }
     }
 }
@@ -88,11 +144,15 @@ impl MpiOption {
     fn of(options: &ScrunOptions) -> Self {
         match options.get("mpi").and_then(|given| given.value.as_deref()) {
             Some("mpich") => Self::Mpich,
+            Some("openmpi") => Self::OpenMpi,
             Some("none") => Self::None,
             _ => Self::Auto,
         }
     }
 }
+
+/// The name of libpmix (DT_NEEDED).
+pub const PMIX_LIBRARY_NAME: &[u8] = b"libpmix.so.2";
 
 /// Whether a library of this name (DT_NEEDED) is libfabric. Wheels give it names of their own.
 pub fn is_libfabric(name: &[u8]) -> bool {
@@ -116,7 +176,7 @@ pub fn effective_library(
 ) -> Option<MpiLibrary> {
     let value = options.get("mpi").and_then(|given| given.value.as_deref());
     let folder = value.map(Path::new).filter(|path| path.is_absolute());
-    match (library, folder) {
+    match (&library, folder) {
         (Some(MpiLibrary::Mpich(_)), Some(folder)) => {
             let path = MPICH_LIBRARY_NAMES.iter().map(|name| folder.join(name));
             let path = path.into_iter().find(|path| path.exists())?;
@@ -132,21 +192,18 @@ fn with_transport_of(
     path: &Path,
     loader: &mut LibrarySearchPath,
 ) -> MpiLibrary {
-    match (library, elf::needs_of(path, loader)) {
-        (MpiLibrary::Mpich(_), Ok(needs)) if needs.uses_libfabric => {
-            MpiLibrary::Mpich(Transport::Libfabric)
-        }
-        _ => library,
+    match elf::needs_of(path, loader) {
+        Ok(needs) => library.with_needs(Some(path), needs.uses_libfabric, needs.pmix_library),
+        Err(_) => library,
     }
 }
 
 impl PmUse {
     /// `variable`: the environment.
-    fn of(library: Option<MpiLibrary>, variable: impl Fn(&str) -> Option<String>) -> Self {
-        if library != Some(MpiLibrary::Mpich(Transport::Libfabric)) {
-            return Self::NoLibfabric;
-        }
-        let excluded = env::PM_PROVIDER_ENV.into_iter().find_map(|(name, chosen)| {
+    fn of(library: Option<&MpiLibrary>, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let usable = library.filter(|library| library.transport() == Transport::Libfabric);
+        let Some(library) = usable else { return Self::NoLibfabric };
+        let excluded = env::pm_provider_env(library.start()).iter().find_map(|(name, chosen)| {
             let value = variable(name).filter(|value| value != chosen)?;
             Some(Self::Excluded { variable: name, value })
         });
@@ -159,8 +216,18 @@ fn variable_of_process(name: &str) -> Option<String> {
 }
 
 /// Whether the processes of a program with this MPI library are told to send messages over PM.
-pub fn uses_pm(library: Option<MpiLibrary>) -> bool {
+pub fn uses_pm(library: Option<&MpiLibrary>) -> bool {
     PmUse::of(library, variable_of_process) == PmUse::Pm
+}
+
+/// The libpmix that a program of this kind loads, if that is known.
+pub fn pmix_library(kind: ProgramKind, library: Option<&MpiLibrary>) -> Option<OsBytes> {
+    match (kind, library?) {
+        (ProgramKind::Mpi(MpiStart::Pmix), MpiLibrary::OpenMpi { pmix, .. }) => {
+            Some(OsBytes(pmix.as_ref()?.as_os_str().as_bytes().to_vec()))
+        }
+        _ => None,
+    }
 }
 
 /// Whether Python runs this program. Its files are not copied to other hosts: an interpreter finds
@@ -170,12 +237,12 @@ pub fn is_run_by_python(program: &Path) -> bool {
 }
 
 /// The kind of a program that does not use libscore and needs this MPI library.
-pub fn program_kind(options: &ScrunOptions, library: Option<MpiLibrary>) -> ProgramKind {
+pub fn program_kind(options: &ScrunOptions, library: Option<&MpiLibrary>) -> ProgramKind {
     match (MpiOption::of(options), library) {
-        (MpiOption::Mpich, _) | (MpiOption::Auto, Some(MpiLibrary::Mpich(_))) => ProgramKind::Mpi,
-        (MpiOption::None, _) | (MpiOption::Auto, Some(MpiLibrary::OpenMpi) | None) => {
-            ProgramKind::Plain
-        }
+        (MpiOption::Mpich, _) => ProgramKind::Mpi(MpiStart::Pmi),
+        (MpiOption::OpenMpi, _) => ProgramKind::Mpi(MpiStart::Pmix),
+        (MpiOption::Auto, Some(library)) => ProgramKind::Mpi(library.start()),
+        (MpiOption::None, _) | (MpiOption::Auto, None) => ProgramKind::Plain,
     }
 }
 
@@ -183,21 +250,13 @@ pub fn program_kind(options: &ScrunOptions, library: Option<MpiLibrary>) -> Prog
 pub fn notice(
     options: &ScrunOptions,
     name: &str,
-    library: Option<MpiLibrary>,
+    library: Option<&MpiLibrary>,
 ) -> Option<(Level, String)> {
-    match (MpiOption::of(options), library) {
-        (MpiOption::None, _) => None,
-        (MpiOption::Mpich, _) | (MpiOption::Auto, Some(MpiLibrary::Mpich(_))) => {
+    match program_kind(options, library) {
+        ProgramKind::Mpi(_) => {
             Some((Level::Info, pm_notice(name, PmUse::of(library, variable_of_process))?))
         }
-        (MpiOption::Auto, Some(MpiLibrary::OpenMpi)) => {
-            let text = format!(
-                "{name} needs Open MPI (libmpi.so.40), which scrun cannot start yet: each process \
-                 is alone in its MPI_COMM_WORLD. Start it by mpiexec, or build it with MPICH"
-            );
-            Some((Level::Warning, text))
-        }
-        (MpiOption::Auto, None) => None,
+        _ => None,
     }
 }
 
@@ -224,19 +283,23 @@ mod tests {
     #[test]
     fn a_variable_that_chooses_something_else_wins_and_is_named() {
         let mpich = Some(MpiLibrary::Mpich(Transport::Libfabric));
+        let open_mpi = MpiLibrary::of_needed(b"libmpi.so.40");
+        let open_mpi = open_mpi.map(|library| library.with_needs(None, true, None));
         let with = |name: &'static str, value: &'static str| {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };
         for (library, name, value, is_pm, word) in [
-            (mpich, "HOME", "/", true, ""),
-            (mpich, "FI_PROVIDER", "pm", true, ""),
-            (mpich, "FI_PROVIDER", "tcp", false, "FI_PROVIDER is set to 'tcp'"),
-            (mpich, "MPIR_CVAR_CH4_NETMOD", "ucx", false, "MPIR_CVAR_CH4_NETMOD"),
+            (mpich.clone(), "HOME", "/", true, ""),
+            (mpich.clone(), "FI_PROVIDER", "pm", true, ""),
+            (mpich.clone(), "FI_PROVIDER", "tcp", false, "FI_PROVIDER is set to 'tcp'"),
+            (mpich.clone(), "MPIR_CVAR_CH4_NETMOD", "ucx", false, "MPIR_CVAR_CH4_NETMOD"),
             (mpich, "MPIR_CVAR_NOLOCAL", "0", false, "MPIR_CVAR_NOLOCAL is set to '0'"),
             (Some(MpiLibrary::Mpich(Transport::Other)), "HOME", "/", false, "-mpi=LIBDIR"),
             (None, "FI_PROVIDER", "pm", false, "libfabric"),
+            (open_mpi.clone(), "MPIR_CVAR_NOLOCAL", "0", true, ""),
+            (open_mpi, "OMPI_MCA_pml", "ob1", false, "OMPI_MCA_pml is set to 'ob1'"),
         ] {
-            let pm_use = PmUse::of(library, with(name, value));
+            let pm_use = PmUse::of(library.as_ref(), with(name, value));
             assert_eq!(pm_use == PmUse::Pm, is_pm, "{name}={value}");
             let text = pm_notice("a.out", pm_use).unwrap_or_default();
             assert!(text.contains(word), "{text}");
@@ -255,12 +318,15 @@ mod tests {
         assert_eq!(MpiLibrary::of_needed(b"libmpich.so.12"), mpich);
         assert_eq!(MpiLibrary::of_needed(b"libmpi_abi.so.1"), mpich);
         assert_eq!(MpiLibrary::of_needed(b"libc.so.6"), None);
+        let (mpich, openmpi) = (mpich.as_ref(), openmpi.as_ref());
+        let (pmi, pmix) = (ProgramKind::Mpi(MpiStart::Pmi), ProgramKind::Mpi(MpiStart::Pmix));
         for (words, library, kind, level) in [
-            (&[][..], mpich, ProgramKind::Mpi, Some(Level::Info)),
-            (&[], openmpi, ProgramKind::Plain, Some(Level::Warning)),
+            (&[][..], mpich, pmi, Some(Level::Info)),
+            (&[], openmpi, pmix, Some(Level::Info)),
             (&[], None, ProgramKind::Plain, None),
-            (&["-mpi=auto"], mpich, ProgramKind::Mpi, Some(Level::Info)),
-            (&["-mpi=mpich"], None, ProgramKind::Mpi, Some(Level::Info)),
+            (&["-mpi=auto"], mpich, pmi, Some(Level::Info)),
+            (&["-mpi=mpich"], None, pmi, Some(Level::Info)),
+            (&["-mpi=openmpi"], None, pmix, Some(Level::Info)),
             (&["-mpi=none"], mpich, ProgramKind::Plain, None),
             (&["-mpi=none"], openmpi, ProgramKind::Plain, None),
         ] {

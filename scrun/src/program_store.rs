@@ -41,7 +41,7 @@ impl ProgramStore {
                 continue;
             }
             let path = Path::new(OsStr::from_bytes(&element.path.0)).to_path_buf();
-            if element.kind == ProgramKind::Mpi && mpi::is_run_by_python(&path) {
+            if matches!(element.kind, ProgramKind::Mpi(_)) && mpi::is_run_by_python(&path) {
                 continue;
             }
             let content = match digests.get(&path) {

@@ -31,6 +31,7 @@ mod mpi_deadlocks;
 mod multi_host_jobs;
 mod multi_user;
 mod network_selection;
+mod open_mpi;
 mod options;
 mod output_errors;
 mod oversubscription;

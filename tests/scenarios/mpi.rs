@@ -74,7 +74,11 @@ fn what_a_process_of_an_mpi_program_does_wrong_ends_the_job_with_its_name() {
     for (fault, code, lines) in [
         ("exit 3", 3, &["node 2 exited with code 3 before MPI_Finalize()"][..]),
         ("exit 0", 1, &["node 2 exited with code 0 before MPI_Finalize()"]),
-        ("ask finalize; exit 0", 1, &["in a fence of PMI (MPI_Init()) for node 2, which has"]),
+        (
+            "ask finalize; exit 0",
+            1,
+            &["in a fence (MPI_Init() or MPI_Finalize()) for node 2, which has"],
+        ),
         ("kill -9 $$", 137, &["node 2", "SIGKILL"]),
         ("ask 'abort exitcode=7'", 7, &["node 2 called MPI_Abort(.., 7)"]),
         ("ask 'abort exitcode=0'", 1, &["node 2 called MPI_Abort(.., 0)"]),
@@ -99,7 +103,8 @@ fn a_process_that_exits_before_mpi_init_is_named_to_those_that_wait_on_its_host(
     let path = env.write_file("pmi.sh", text.replace("$PMI_FD", "4"));
     let line = format!("scrun -nodes=2 -mpi=mpich /bin/sh {}", path.display());
     let outcome = env.sh(&line).run().expect_code(1);
-    let _ = outcome.assert_stderr(&["node 0 waits in a fence of PMI (MPI_Init()) for node 1"]);
+    let _ = outcome
+        .assert_stderr(&["node 0 waits in a fence (MPI_Init() or MPI_Finalize()) for node 1"]);
 }
 
 #[test]
@@ -130,24 +135,6 @@ fn no_process_inherits_the_variables_of_another_launcher() {
     assert_eq!(outcome.text(), "none none none none\n".repeat(2));
 }
 
-#[test]
-fn a_program_that_needs_open_mpi_runs_with_a_warning() {
-    let env = TestEnv::new();
-    let compile = |name: &str, text: &str, options: &[&str]| {
-        let source = env.write_file(&format!("{name}.c"), text);
-        let mut gcc = Command::new("gcc");
-        gcc.arg(source).args(options).args(["-o", name]).current_dir(env.dir());
-        assert!(gcc.status().unwrap().success());
-    };
-    let options = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.40"];
-    compile("libmpi.so.40", "int inner(void) { return 0; }", &options);
-    let main = "int inner(void); int main(void) { return inner(); }";
-    compile("program", main, &["libmpi.so.40", "-Wl,-rpath,$ORIGIN"]);
-    let program = env.dir().join("program");
-    let outcome = env.scrun(&["-nodes=2", program.to_str().unwrap()]).run().expect_code(0);
-    let _ = outcome.assert_stderr(&["needs Open MPI (libmpi.so.40)", "mpiexec"]);
-}
-
 /// MPICH of PyPI, which `cargo xtask test` installs below the target folder.
 fn mpich(test: &str) -> Option<PathBuf> {
     let folder = binaries::folder().parent().unwrap().join("mpich");
@@ -158,7 +145,7 @@ fn mpich(test: &str) -> Option<PathBuf> {
     is_complete.then_some(folder)
 }
 
-const RING: &str = "\
+pub(super) const RING: &str = "\
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,23 +194,24 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     assert_eq!(outcome.text(), "hello\nhello\n");
 }
 
-/// `tests/programs/mpi_messages.c`, compiled by mpicc.
-fn compile_messages(env: &TestEnv, mpich: &Path) -> PathBuf {
-    let source = binaries::root().join("tests/programs/mpi_messages.c");
+/// A program of `tests/programs`, compiled by mpicc.
+fn compile_program(env: &TestEnv, mpich: &Path, name: &str) -> PathBuf {
+    let source = binaries::root().join("tests/programs").join(name).with_extension("c");
     let mut mpicc = Command::new(mpich.join("bin/mpicc"));
-    mpicc.arg(source).args(["-O2", "-o", "messages"]).current_dir(env.dir());
+    mpicc.arg(source).args(["-O2", "-o", name]).current_dir(env.dir());
     assert!(mpicc.status().unwrap().success());
-    env.dir().join("messages")
+    env.dir().join(name)
 }
 
-#[test]
-fn messages_of_all_kinds_go_over_pm() {
-    let Some(mpich) = mpich("mpich_messages") else { return };
-    let env = TestEnv::new();
-    let program = compile_messages(&env, &mpich);
-    for (options, nodes) in
-        [("-nodes=1", 1), ("-nodes=2", 2), ("-nodes=4", 4), ("-group=local:2 -nodes=2x2", 4)]
-    {
+/// Runs a program that prints "ok" on each rank within a host and between two, over PM.
+fn run_over_pm(env: &TestEnv, program: &Path) {
+    for (options, nodes) in [
+        ("-nodes=1", 1),
+        ("-nodes=2", 2),
+        ("-nodes=4", 4),
+        ("-group=local:2 -nodes=2x1", 2),
+        ("-group=local:2 -nodes=2x2", 4),
+    ] {
         // MPICH says which provider of libfabric it uses, on rank 0.
         let variables = "MPIR_CVAR_DEBUG_SUMMARY=1";
         let line = format!("{variables} scrun {options} {}", program.display());
@@ -231,6 +219,45 @@ fn messages_of_all_kinds_go_over_pm() {
         let lines = outcome.sorted_lines();
         assert_eq!(lines.iter().filter(|line| *line == "ok").count(), nodes, "{outcome}");
         assert!(lines.iter().any(|line| line == "libfabric provider: pm - pm"), "{outcome}");
+        assert!(lines.iter().any(|line| line == "MPIDI_OFI_ENABLE_RMA: 1"), "{outcome}");
+    }
+}
+
+#[test]
+fn messages_of_all_kinds_go_over_pm() {
+    let Some(mpich) = mpich("mpich_messages") else { return };
+    let env = TestEnv::new();
+    run_over_pm(&env, &compile_program(&env, &mpich, "mpi_messages"));
+}
+
+#[test]
+fn windows_of_all_kinds_go_over_pm() {
+    let Some(mpich) = mpich("mpich_windows") else { return };
+    let env = TestEnv::new();
+    run_over_pm(&env, &compile_program(&env, &mpich, "mpi_windows"));
+}
+
+#[test]
+fn a_program_that_calls_libfabric_uses_all_that_the_provider_offers() {
+    let Some(mpich) = mpich("fi_calls") else { return };
+    if !Path::new("/usr/include/rdma/fabric.h").exists() {
+        return skip("fi_calls", "there are no headers of libfabric (libfabric-dev)");
+    }
+    let env = TestEnv::new();
+    // MPICH's wheel brings its own libfabric.
+    let library = mpich.join("lib/mpich");
+    let source = binaries::root().join("tests/programs/fi_calls.c");
+    let mut gcc = Command::new("gcc");
+    gcc.arg(source).args(["-O2", "-pthread", "-o", "fi_calls", "-L"]).arg(&library);
+    gcc.arg("-l:libfabric.so.1").arg(format!("-Wl,-rpath,{}", library.display()));
+    assert!(gcc.current_dir(env.dir()).status().unwrap().success());
+    let provider = binaries::folder().join("libfabric");
+    let variables = format!("FI_PROVIDER=pm FI_PROVIDER_PATH={}", provider.display());
+    let program = env.dir().join("fi_calls");
+    for options in ["-nodes=2", "-group=local:2 -nodes=2x1"] {
+        let line = format!("{variables} scrun {options} -mpi=none {}", program.display());
+        let outcome = env.sh(&line).run().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
     }
 }
 
@@ -242,22 +269,13 @@ fn jobs_of_two_users_take_turns_and_lose_no_message() {
         return skip("mpich_users", "users may not enter the target folder");
     }
     let env = TestEnv::new();
-    let program = compile_messages(&env, &mpich);
+    let program = compile_program(&env, &mpich, "mpi_messages");
     let options = ["-ts", "10"];
     let database = Cluster::database(&["a", "b"]);
     let Some(cluster) = Cluster::start_with_options(&env, &["a", "b"], &database, &options) else {
         return;
     };
-    // The daemons are copies in the folder of the test, and look there for the provider.
-    std::fs::create_dir(env.dir().join("libfabric")).unwrap();
-    for (name, copy) in [
-        ("libfabric/libpm-fi.so", "libfabric/libpm-fi.so"),
-        ("libscore-mpi.so", "libscore-mpi.so"),
-        ("libpm.so.2", "libpm.so.2"),
-        ("libscore.so.6", "libscore.so.6"),
-    ] {
-        std::fs::copy(binaries::folder().join(name), env.dir().join(copy)).unwrap();
-    }
+    binaries::copy_mpi_files(env.dir());
     let start = |uid| {
         let options = "-scored=all,nodes=2x2";
         cluster.command(uid, "scrun", "b").args(&[options, program.to_str().unwrap()]).start()

@@ -20,6 +20,16 @@ pub fn program(name: &str) -> PathBuf {
     folder().join(name)
 }
 
+/// Copies what daemons need for MPI programs into the folder where a copy of a daemon is.
+pub fn copy_mpi_files(to: &Path) {
+    std::fs::create_dir(to.join("libfabric")).expect("a new folder");
+    for name in
+        ["libfabric/libpm-fi.so", "libscore-mpi.so", "libpm.so.2", "libscore.so.6", "scored-pmix"]
+    {
+        std::fs::copy(program(name), to.join(name)).expect(name);
+    }
+}
+
 /// The top of the source tree.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")

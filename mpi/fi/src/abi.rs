@@ -13,12 +13,19 @@ pub type Op = unsafe extern "C" fn();
 
 // Capabilities, flags of operations, modes (fabric.h).
 pub const FI_MSG: u64 = 1 << 1;
+pub const FI_RMA: u64 = 1 << 2;
 pub const FI_TAGGED: u64 = 1 << 3;
+pub const FI_ATOMIC: u64 = 1 << 4;
+pub const FI_READ: u64 = 1 << 8;
+pub const FI_WRITE: u64 = 1 << 9;
 pub const FI_RECV: u64 = 1 << 10;
 pub const FI_SEND: u64 = 1 << 11;
+pub const FI_REMOTE_READ: u64 = 1 << 12;
+pub const FI_REMOTE_WRITE: u64 = 1 << 13;
 pub const FI_MULTI_RECV: u64 = 1 << 16;
 pub const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
 pub const FI_PEEK: u64 = 1 << 19;
+pub const FI_FENCE: u64 = 1 << 21;
 pub const FI_COMPLETION: u64 = 1 << 24;
 pub const FI_INJECT: u64 = 1 << 25;
 pub const FI_INJECT_COMPLETE: u64 = 1 << 26;
@@ -34,6 +41,22 @@ pub const FI_DISCARD: u64 = 1 << 58;
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 
 pub const FI_ORDER_SAS: u64 = 1 << 8;
+pub const FI_ORDER_ATOMIC_RAR: u64 = 1 << 36;
+pub const FI_ORDER_ATOMIC_RAW: u64 = 1 << 37;
+pub const FI_ORDER_ATOMIC_WAR: u64 = 1 << 38;
+pub const FI_ORDER_ATOMIC_WAW: u64 = 1 << 39;
+
+/// The classes of fi_query_atomic(3).
+pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
+pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
+
+/// Registration of memory by descriptors of devices (fi_mr(3)).
+pub const FI_MR_DMABUF: u64 = 1 << 40;
+// What a program has to do when it registers memory (fi_mr(3)).
+pub const FI_MR_ALLOCATED: c_int = 1 << 5;
+pub const FI_MR_PROV_KEY: c_int = 1 << 6;
+
+pub const FI_CNTR_EVENTS_COMP: c_int = 0;
 
 pub const FI_EP_UNSPEC: c_int = 0;
 pub const FI_EP_RDM: c_int = 3;
@@ -60,12 +83,14 @@ pub const FI_CLASS_FABRIC: usize = 1;
 pub const FI_CLASS_DOMAIN: usize = 2;
 pub const FI_CLASS_EP: usize = 3;
 pub const FI_CLASS_AV: usize = 11;
+pub const FI_CLASS_MR: usize = 12;
 pub const FI_CLASS_EQ: usize = 13;
 pub const FI_CLASS_CQ: usize = 14;
 pub const FI_CLASS_CNTR: usize = 15;
 
 // Commands of fi_control.
 pub const FI_GETOPSFLAG: c_int = 2;
+pub const FI_GETWAIT: c_int = 5;
 pub const FI_ENABLE: c_int = 6;
 
 // Options of endpoints.
@@ -82,12 +107,14 @@ pub const FI_CQ_FORMAT_TAGGED: c_int = 4;
 // Wait objects.
 pub const FI_WAIT_NONE: c_int = 0;
 pub const FI_WAIT_UNSPEC: c_int = 1;
+pub const FI_WAIT_FD: c_int = 3;
 pub const FI_WAIT_YIELD: c_int = 5;
 
 // Errors (fi_errno.h); those below 256 are the system's.
 pub const FI_ETOOSMALL: c_int = 257;
 pub const FI_EAVAIL: c_int = 259;
 pub const FI_ETRUNC: c_int = 265;
+pub const FI_ENOKEY: c_int = 266;
 
 /// What all objects begin with.
 #[repr(C)]
@@ -419,14 +446,61 @@ pub struct FiOpsMsg {
 #[repr(C)]
 pub struct FiOpsRma {
     pub size: usize,
-    pub ops: [Op; 9],
+    pub read: Op,
+    pub readv: Op,
+    pub readmsg: Op,
+    pub write: Op,
+    pub writev: Op,
+    pub writemsg: Op,
+    pub inject: Op,
+    pub writedata: Op,
+    pub injectdata: Op,
 }
 
 /// Functions of atomic operations.
 #[repr(C)]
 pub struct FiOpsAtomic {
     pub size: usize,
-    pub ops: [Op; 13],
+    pub write: Op,
+    pub writev: Op,
+    pub writemsg: Op,
+    pub inject: Op,
+    pub readwrite: Op,
+    pub readwritev: Op,
+    pub readwritemsg: Op,
+    pub compwrite: Op,
+    pub compwritev: Op,
+    pub compwritemsg: Op,
+    pub writevalid: Op,
+    pub readwritevalid: Op,
+    pub compwritevalid: Op,
+}
+
+/// A region of memory.
+#[repr(C)]
+pub struct FidMr {
+    pub fid: Fid,
+    pub mem_desc: *mut c_void,
+    pub key: u64,
+}
+
+/// How memory is registered. Later versions append members.
+#[repr(C)]
+pub struct FiMrAttr {
+    pub mr_iov: *const libc::iovec,
+    pub iov_count: usize,
+    pub access: u64,
+    pub offset: u64,
+    pub requested_key: u64,
+    pub context: *mut c_void,
+}
+
+#[repr(C)]
+pub struct FiCntrAttr {
+    pub events: c_int,
+    pub wait_obj: c_int,
+    pub wait_set: *mut c_void,
+    pub flags: u64,
 }
 
 #[repr(C)]
@@ -448,6 +522,65 @@ pub struct FiMsg {
     pub addr: u64,
     pub context: *mut c_void,
     pub data: u64,
+}
+
+/// A part of remote memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FiRmaIov {
+    pub addr: u64,
+    pub len: usize,
+    pub key: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FiMsgRma {
+    pub msg_iov: *const libc::iovec,
+    pub desc: *mut *mut c_void,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub rma_iov: *const FiRmaIov,
+    pub rma_iov_count: usize,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+/// A part of an array.
+#[repr(C)]
+pub struct FiIoc {
+    pub addr: *mut c_void,
+    pub count: usize,
+}
+
+/// A part of an array in remote memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FiRmaIoc {
+    pub addr: u64,
+    pub count: usize,
+    pub key: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FiMsgAtomic {
+    pub msg_iov: *const FiIoc,
+    pub desc: *mut *mut c_void,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub rma_iov: *const FiRmaIoc,
+    pub rma_iov_count: usize,
+    pub datatype: c_int,
+    pub op: c_int,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+#[repr(C)]
+pub struct FiAtomicAttr {
+    pub count: usize,
+    pub size: usize,
 }
 
 #[repr(C)]

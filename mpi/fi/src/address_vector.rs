@@ -1,11 +1,13 @@
-//! Addresses: fi_av(3). What programs exchange is a node's number; what they send to is an index
-//! into a table of nodes.
+//! Addresses: fi_av(3). What programs exchange is the number of a node and of an endpoint; what
+//! they send to is an index into a table of these.
 
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::*;
 use crate::core_state::CoreState;
 use crate::domain::Domain;
+use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::failed;
 use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
 use crate::serialized::Serialized;
@@ -14,15 +16,25 @@ use crate::serialized::Serialized;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeAddress {
-    mark: [u8; 4],
-    node: u32,
+    mark: [u8; 3],
+    pub(crate) endpoint: u8,
+    pub(crate) node: u32,
+}
+
+/// The addresses of an address vector.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    /// By address. None: removed.
+    peers: Vec<Option<NodeAddress>>,
+    /// By node and endpoint.
+    by_peer: HashMap<(u32, u8), u64>,
 }
 
 impl NodeAddress {
-    const MARK: [u8; 4] = *b"PMfi";
+    const MARK: [u8; 3] = *b"PMf";
 
-    pub(crate) fn new(node: u32) -> Self {
-        Self { mark: Self::MARK, node }
+    pub(crate) fn new(node: u32, endpoint: usize) -> Self {
+        Self { mark: Self::MARK, endpoint: endpoint as u8, node }
     }
 }
 
@@ -31,6 +43,7 @@ impl NodeAddress {
 pub(crate) struct AddressVector {
     fid: FidAv,
     core: &'static Serialized<CoreState>,
+    pub(crate) number: usize,
 }
 
 static OPS: FiOps = FiOps {
@@ -69,7 +82,11 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: an open domain.
     let core = unsafe { (*domain).core };
     let fid = Fid { fclass: FI_CLASS_AV, context, ops: &OPS };
-    let vector = AddressVector { fid: FidAv { fid, ops: &VECTOR_OPS }, core };
+    let number = core.with(|core| {
+        core.vectors.push(Some(Addresses::default()));
+        core.vectors.len() - 1
+    });
+    let vector = AddressVector { fid: FidAv { fid, ops: &VECTOR_OPS }, core, number };
     // SAFETY: the caller's.
     unsafe { *result = Box::into_raw(Box::new(vector)) };
     0
@@ -78,23 +95,59 @@ pub(crate) unsafe extern "C" fn open(
 unsafe extern "C" fn close(vector: *mut AddressVector) -> c_int {
     // SAFETY: made by `open`, and not used any more (fi_av(3)).
     let vector = unsafe { Box::from_raw(vector) };
-    vector.core.with(|core| {
-        core.addresses.clear();
-        core.address_of_node.fill(None);
-    });
+    vector.core.with(|core| core.vectors[vector.number] = None);
     0
 }
 
-impl CoreState {
-    /// Adds a node. Its address, or None: there is no such node.
-    fn insert_address(&mut self, address: NodeAddress) -> Option<u64> {
-        if address.mark != NodeAddress::MARK || address.node >= self.nodes {
+impl Addresses {
+    /// Adds a node's endpoint. Its address, or None: there is no such node.
+    fn insert(&mut self, peer: NodeAddress, nodes: u32) -> Option<u64> {
+        let is_possible = peer.mark == NodeAddress::MARK
+            && peer.node < nodes
+            && usize::from(peer.endpoint) < MAX_ENDPOINTS;
+        if !is_possible {
             return None;
         }
-        let index = self.addresses.len() as u64;
-        self.addresses.push(Some(address.node));
-        self.address_of_node[address.node as usize] = Some(index);
+        let index = self.peers.len() as u64;
+        self.peers.push(Some(peer));
+        self.by_peer.insert((peer.node, peer.endpoint), index);
         Some(index)
+    }
+
+    /// Removes an address. False: there is none.
+    fn remove(&mut self, address: u64) -> bool {
+        let Some(peer) = self.peer_at(address) else { return false };
+        self.peers[address as usize] = None;
+        let key = (peer.node, peer.endpoint);
+        if self.by_peer.get(&key) == Some(&address) {
+            let other = self.peers.iter().position(|one| *one == Some(peer));
+            match other {
+                Some(index) => _ = self.by_peer.insert(key, index as u64),
+                None => _ = self.by_peer.remove(&key),
+            }
+        }
+        true
+    }
+
+    /// What has an address.
+    #[inline(always)]
+    pub(crate) fn peer_at(&self, address: u64) -> Option<NodeAddress> {
+        *self.peers.get(usize::try_from(address).ok()?)?
+    }
+
+    /// The address of a node's endpoint.
+    pub(crate) fn address_of(&self, node: u32, endpoint: usize) -> Option<u64> {
+        self.by_peer.get(&(node, endpoint as u8)).copied()
+    }
+}
+
+impl AddressVector {
+    /// Uses the addresses.
+    fn with<R>(&self, use_addresses: impl FnOnce(&mut Addresses, u32) -> R) -> Option<R> {
+        self.core.with(|core| {
+            let nodes = core.nodes;
+            core.vectors[self.number].as_mut().map(|addresses| use_addresses(addresses, nodes))
+        })
     }
 }
 
@@ -108,13 +161,13 @@ unsafe extern "C" fn insert(
     _context: *mut c_void,
 ) -> c_int {
     // SAFETY: an open address vector.
-    let core = unsafe { (*vector).core };
-    core.with(|core| {
+    let vector = unsafe { &*vector };
+    let inserted = vector.with(|table, nodes| {
         let mut inserted = 0;
         for index in 0..count {
             // SAFETY: the program has `count` addresses, at any alignment.
             let address = unsafe { addresses.add(index).read_unaligned() };
-            let result = core.insert_address(address);
+            let result = table.insert(address, nodes);
             inserted += c_int::from(result.is_some());
             if !results.is_null() {
                 // SAFETY: the program has as many results.
@@ -122,7 +175,8 @@ unsafe extern "C" fn insert(
             }
         }
         inserted
-    })
+    });
+    inserted.unwrap_or(0)
 }
 
 /// fi_av_remove(3).
@@ -133,20 +187,12 @@ unsafe extern "C" fn remove(
     _flags: u64,
 ) -> c_int {
     // SAFETY: an open address vector.
-    let core = unsafe { (*vector).core };
-    core.with(|core| {
-        for index in 0..count {
-            // SAFETY: the program has `count` addresses.
-            let address = unsafe { *addresses.add(index) };
-            let Some(node) = core.node_at(address) else { return failed(libc::EINVAL) };
-            core.addresses[address as usize] = None;
-            if core.address_of_node[node as usize] == Some(address) {
-                let other = core.addresses.iter().position(|one| *one == Some(node));
-                core.address_of_node[node as usize] = other.map(|index| index as u64);
-            }
-        }
-        0
-    })
+    let vector = unsafe { &*vector };
+    let are_removed = vector.with(|table, _| {
+        // SAFETY: the program has `count` addresses.
+        (0..count).all(|index| table.remove(unsafe { *addresses.add(index) }))
+    });
+    if are_removed == Some(true) { 0 } else { failed(libc::EINVAL) }
 }
 
 /// fi_av_lookup(3).
@@ -157,26 +203,25 @@ unsafe extern "C" fn lookup(
     len: *mut usize,
 ) -> c_int {
     // SAFETY: an open address vector.
-    let core = unsafe { (*vector).core };
-    match core.with(|core| core.node_at(address)) {
+    let vector = unsafe { &*vector };
+    match vector.with(|table, _| table.peer_at(address)).flatten() {
         None => failed(libc::EINVAL),
         // SAFETY: the program has `*len` bytes there.
-        Some(node) => unsafe { store_name(node, result, len, 0) },
+        Some(peer) => unsafe { store_name(peer, result, len, 0) },
     }
 }
 
-/// Stores a node's address, as much as fits, and its length. If it does not fit, returns
+/// Stores an address, as much as fits, and its length. If it does not fit, returns
 /// `too_short`.
 ///
 /// # Safety
 /// `*len` bytes can be written at `result`.
 pub(crate) unsafe fn store_name(
-    node: u32,
+    name: NodeAddress,
     result: *mut c_void,
     len: *mut usize,
     too_short: c_int,
 ) -> c_int {
-    let name = NodeAddress::new(node);
     // SAFETY: by the caller's promise.
     unsafe {
         let room = (*len).min(size_of::<NodeAddress>());
@@ -195,7 +240,7 @@ unsafe extern "C" fn straddr(
 ) -> *const c_char {
     // SAFETY: an address of the program, at any alignment.
     let address = unsafe { address.read_unaligned() };
-    let text = format!("pm://{}\0", address.node);
+    let text = format!("pm://{}/{}\0", address.node, address.endpoint);
     // SAFETY: the program has `*len` bytes at `buffer`.
     unsafe {
         let room = (*len).min(text.len());

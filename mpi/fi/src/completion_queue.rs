@@ -1,6 +1,7 @@
 //! What has completed: fi_cq(3). Reading it makes progress.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,9 +11,9 @@ use score_p2p::{Channel, Completion, CompletionKind, Failure};
 use crate::abi::*;
 use crate::core_state::CoreState;
 use crate::domain::Domain;
-use crate::op_table::{only_close, op};
+use crate::op_table::{UNSUPPORTED, op};
 use crate::serialized::Serialized;
-use crate::{failed, failed_call};
+use crate::{failed, failed_call, waiting};
 
 /// How often a waiting read looks before it lets other processes run.
 const POLLS_BEFORE_YIELD: u32 = 1000;
@@ -24,11 +25,19 @@ pub(crate) struct CompletionQueue {
     core: &'static Serialized<CoreState>,
     pub(crate) number: usize,
     entry_len: usize,
+    /// The descriptor to wait on, and the one that wakes those who do. None: who waits polls.
+    descriptors: Option<(RawFd, RawFd)>,
     /// A waiting read is to return.
     is_signalled: AtomicBool,
 }
 
-static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close as unsafe extern "C" fn(_) -> _),
+    bind: UNSUPPORTED,
+    control: op!(control as unsafe extern "C" fn(_, _, _) -> _),
+    ops_open: UNSUPPORTED,
+};
 
 static QUEUE_OPS: FiOpsCq = FiOpsCq {
     size: size_of::<FiOpsCq>(),
@@ -62,16 +71,24 @@ pub(crate) unsafe extern "C" fn open(
         FI_CQ_FORMAT_TAGGED => size_of::<FiCqTaggedEntry>(),
         _ => return failed(libc::ENOSYS),
     };
-    if !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD) {
-        return failed(libc::ENOSYS);
-    }
     // SAFETY: an open domain.
     let core = unsafe { (*domain).core };
+    let descriptors = match wait {
+        FI_WAIT_NONE | FI_WAIT_YIELD => None,
+        FI_WAIT_UNSPEC | FI_WAIT_FD => {
+            let opened = core.with(CoreState::open_wait_descriptors);
+            if opened.is_none() {
+                return failed(libc::EMFILE);
+            }
+            opened
+        }
+        _ => return failed(libc::ENOSYS),
+    };
     let number = core.with(CoreState::open_queue);
     let fid = Fid { fclass: FI_CLASS_CQ, context, ops: &OPS };
     let fid = FidCq { fid, ops: &QUEUE_OPS };
     let is_signalled = AtomicBool::new(false);
-    let queue = CompletionQueue { fid, core, number, entry_len, is_signalled };
+    let queue = CompletionQueue { fid, core, number, entry_len, descriptors, is_signalled };
     // SAFETY: the caller's.
     unsafe { *result = Box::into_raw(Box::new(queue)) };
     0
@@ -82,6 +99,19 @@ unsafe extern "C" fn close(queue: *mut CompletionQueue) -> c_int {
     let queue = unsafe { Box::from_raw(queue) };
     queue.core.with(|core| core.close_queue(queue.number));
     0
+}
+
+/// fi_control(3).
+unsafe extern "C" fn control(
+    queue: *mut CompletionQueue,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: an open queue, and the program's argument.
+    unsafe {
+        let descriptor = (*queue).descriptors.map(|(descriptor, _)| descriptor);
+        waiting::store_descriptor(descriptor, command, argument)
+    }
 }
 
 /// The flags of an entry.
@@ -98,6 +128,11 @@ fn flags(completion: &Completion) -> u64 {
             channel | FI_RECV | FI_REMOTE_CQ_DATA
         }
         CompletionKind::Received => channel | FI_RECV,
+        CompletionKind::Written => FI_RMA | FI_WRITE,
+        CompletionKind::Read => FI_RMA | FI_READ,
+        CompletionKind::Atomic => FI_ATOMIC | FI_WRITE,
+        CompletionKind::FetchedAtomic => FI_ATOMIC | FI_READ,
+        CompletionKind::RemoteWritten => FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
     }
 }
 
@@ -116,7 +151,7 @@ impl CompletionQueue {
                 core.progress();
             }
             while stored < count {
-                let Some(completion) = core.next_completion(self.number) else {
+                let Some(reported) = core.next_completion(self.number) else {
                     if stored > 0 || has_progressed {
                         break;
                     }
@@ -124,13 +159,14 @@ impl CompletionQueue {
                     has_progressed = true;
                     continue;
                 };
+                let completion = &reported.completion;
                 if completion.failure.is_some() {
-                    core.put_back(self.number, completion);
+                    core.put_back(self.number, reported);
                     return if stored > 0 { stored as isize } else { failed_call(FI_EAVAIL) };
                 }
                 let entry = FiCqTaggedEntry {
                     op_context: completion.context as *mut c_void,
-                    flags: flags(&completion),
+                    flags: flags(completion),
                     len: completion.len,
                     buf: completion.start.cast(),
                     data: completion.envelope.data.unwrap_or(0),
@@ -146,8 +182,8 @@ impl CompletionQueue {
                         std::ptr::copy_nonoverlapping(from, to, self.entry_len);
                     }
                     if !sources.is_null() {
-                        let address = core.address_of_node.get(completion.source as usize);
-                        *sources.add(stored) = address.copied().flatten().unwrap_or(FI_ADDR_UNSPEC);
+                        let address = core.address_of(reported.endpoint, completion.source);
+                        *sources.add(stored) = address.unwrap_or(FI_ADDR_UNSPEC);
                     }
                 }
                 stored += 1;
@@ -186,12 +222,31 @@ impl CompletionQueue {
                 return result;
             }
             polls += 1;
-            if polls >= POLLS_BEFORE_YIELD {
-                polls = 0;
-                std::thread::yield_now();
+            if polls < POLLS_BEFORE_YIELD {
+                continue;
             }
+            polls = 0;
+            if self.descriptors.is_none() {
+                std::thread::yield_now();
+                continue;
+            }
+            waiting::wait(self.core, left_ms(deadline), |core| {
+                core.has_completion(self.number) || self.is_signalled.load(Ordering::Acquire)
+            });
         }
     }
+
+    /// Prepares to wait on the descriptor. False: something has completed.
+    pub(crate) fn prepare_to_wait(&self) -> bool {
+        self.core.with(|core| core.prepare_to_wait(|core| core.has_completion(self.number)))
+    }
+}
+
+/// The time that is left, in ms, rounded upwards. Negative: for ever.
+pub(crate) fn left_ms(deadline: Option<Instant>) -> c_int {
+    let Some(deadline) = deadline else { return -1 };
+    let left = deadline.saturating_duration_since(Instant::now());
+    c_int::try_from(left.as_millis() + 1).unwrap_or(c_int::MAX)
 }
 
 /// fi_cq_read(3).
@@ -243,7 +298,9 @@ unsafe extern "C" fn sreadfrom(
 /// fi_cq_signal(3): a thread that waits returns.
 unsafe extern "C" fn signal(queue: *mut CompletionQueue) -> c_int {
     // SAFETY: an open queue.
-    unsafe { &*queue }.is_signalled.store(true, Ordering::Release);
+    let queue = unsafe { &*queue };
+    queue.is_signalled.store(true, Ordering::Release);
+    queue.descriptors.into_iter().for_each(|(_, event)| waiting::wake(event));
     0
 }
 
@@ -256,17 +313,19 @@ unsafe extern "C" fn readerr(
     // SAFETY: an open queue.
     let queue = unsafe { &*queue };
     let completion = queue.core.with(|core| {
-        let completion = core.next_completion(queue.number)?;
-        if completion.failure.is_none() {
-            core.put_back(queue.number, completion);
+        let reported = core.next_completion(queue.number)?;
+        if reported.completion.failure.is_none() {
+            core.put_back(queue.number, reported);
             return None;
         }
-        Some(completion)
+        Some(reported.completion)
     });
     let Some(completion) = completion else { return failed_call(libc::EAGAIN) };
     let (error, excess) = match completion.failure {
         Some(Failure::Truncated { excess }) => (FI_ETRUNC, excess),
         Some(Failure::Cancelled) => (libc::ECANCELED, 0),
+        Some(Failure::NoMessage) => (libc::ENOMSG, 0),
+        Some(Failure::Refused) => (FI_ENOKEY, 0),
         Some(Failure::Network) | None => (libc::EIO, 0),
     };
     // SAFETY: the program has an entry there.
@@ -299,6 +358,7 @@ unsafe extern "C" fn strerror(
     let text = match error {
         FI_ETRUNC => c"the message is longer than the receive buffer",
         libc::ECANCELED => c"the operation was cancelled",
+        FI_ENOKEY => c"the memory of the other node is not open to it",
         _ => c"the network has failed",
     };
     if !buffer.is_null() {

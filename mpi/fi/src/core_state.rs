@@ -1,16 +1,21 @@
-//! The state behind all objects of the process: the protocol's engine, and the queues to which what
-//! completes is reported.
+//! The state behind all objects of the process: endpoints with the protocol's engines, and the
+//! queues to which what completes is reported.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use score_p2p::{Completion, CompletionKind, Engine, Limits};
+use score_p2p::{Completion, CompletionKind, Engine, Limits, Regions};
 
+use crate::abi::FI_FENCE;
+use crate::address_vector::Addresses;
+use crate::counter::CounterState;
 use crate::earlier_looks::EarlierLooks;
+use crate::endpoint_network::{EndpointNetwork, MAX_ENDPOINTS, SharedNetwork};
 use crate::fabric;
 use crate::idle_mark::PollingCall;
-use crate::pm_network::{self, PmNetwork};
+use crate::pm_network;
 use crate::serialized::Serialized;
+use crate::waiting::WaitDescriptors;
 
 /// Bytes of messages that nobody waits for that all other nodes together may have here, as far as
 /// each can have enough for some messages.
@@ -27,21 +32,43 @@ pub(crate) struct EndpointQueues {
     pub(crate) receives: Option<usize>,
 }
 
+/// The state of an endpoint. It stays when the endpoint is closed, for what others send to it, and
+/// is used again by the next one.
+pub(crate) struct EndpointState {
+    pub(crate) engine: Engine<EndpointNetwork>,
+    /// None: it is closed.
+    pub(crate) queues: Option<EndpointQueues>,
+    /// The number of its address vector.
+    pub(crate) vector: Option<usize>,
+    pub(crate) earlier_looks: EarlierLooks,
+}
+
+/// What has completed, and on which endpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct Reported {
+    pub(crate) completion: Completion,
+    pub(crate) endpoint: usize,
+}
+
 /// See the [module](self).
 pub(crate) struct CoreState {
-    pub(crate) engine: Engine<PmNetwork>,
     pub(crate) self_node: u32,
     pub(crate) nodes: u32,
+    pub(crate) network: SharedNetwork,
+    regions: Regions,
+    /// None: nobody has waited yet.
+    pub(crate) wait_descriptors: Option<WaitDescriptors>,
+    /// Whether PM wakes this process when a message arrives.
+    pub(crate) is_woken_by_messages: bool,
+    /// By number.
+    pub(crate) endpoints: Vec<EndpointState>,
     /// What has completed and was not read, by number of the queue. None: the queue is closed.
-    queues: Vec<Option<VecDeque<Completion>>>,
-    /// Those of the open endpoint.
-    pub(crate) endpoint: Option<EndpointQueues>,
-    pub(crate) earlier_looks: EarlierLooks,
+    queues: Vec<Option<VecDeque<Reported>>>,
+    /// By number. None: the counter is closed.
+    pub(crate) counters: Vec<Option<CounterState>>,
+    /// By number. None: the address vector is closed.
+    pub(crate) vectors: Vec<Option<Addresses>>,
     polling_call: PollingCall,
-    /// Nodes by address, as far as they are inserted.
-    pub(crate) addresses: Vec<Option<u32>>,
-    /// Addresses by node.
-    pub(crate) address_of_node: Vec<Option<u64>>,
 }
 
 /// The state of this process. The first call makes it a node of its job, and returns when all nodes
@@ -58,20 +85,56 @@ pub(crate) fn of_process() -> &'static Serialized<CoreState> {
 impl CoreState {
     fn new(membership: pm_network::Membership) -> Self {
         let pm_network::Membership { network, self_node, nodes } = membership;
-        let [min, max] = WINDOW_RANGE;
-        let window = (TOTAL_WINDOW / nodes.max(1)).clamp(min, max);
-        let limits = Limits { window, min_read_len: MIN_READ_LEN };
-        Self {
-            engine: Engine::new(network, self_node, nodes, limits),
+        let mut core = Self {
             self_node,
             nodes,
+            network: SharedNetwork::new(network),
+            regions: Regions::new(),
+            wait_descriptors: None,
+            is_woken_by_messages: false,
+            endpoints: Vec::new(),
             queues: Vec::new(),
-            endpoint: None,
-            earlier_looks: EarlierLooks::default(),
+            counters: Vec::new(),
+            vectors: Vec::new(),
             polling_call: PollingCall::default(),
-            addresses: Vec::new(),
-            address_of_node: vec![None; nodes as usize],
+        };
+        core.add_endpoint();
+        core
+    }
+
+    fn add_endpoint(&mut self) {
+        let [min, max] = WINDOW_RANGE;
+        let window = (TOTAL_WINDOW / self.nodes.max(1)).clamp(min, max);
+        let limits = Limits { window, min_read_len: MIN_READ_LEN };
+        let network = self.network.of_endpoint(self.endpoints.len());
+        let regions = self.regions.clone();
+        let engine = Engine::new(network, self.self_node, self.nodes, limits, regions);
+        let (queues, vector) = (None, None);
+        let earlier_looks = EarlierLooks::default();
+        self.endpoints.push(EndpointState { engine, queues, vector, earlier_looks });
+    }
+
+    /// Opens the endpoint with the lowest number that is closed. None: there are too many.
+    pub(crate) fn open_endpoint(&mut self) -> Option<usize> {
+        let number = self.endpoints.iter().position(|endpoint| endpoint.queues.is_none());
+        let number = number.unwrap_or(self.endpoints.len());
+        if number == MAX_ENDPOINTS {
+            return None;
         }
+        if number == self.endpoints.len() {
+            self.add_endpoint();
+        }
+        self.endpoints[number].queues = Some(EndpointQueues::default());
+        Some(number)
+    }
+
+    /// Closes an endpoint, when its messages have left.
+    pub(crate) fn close_endpoint(&mut self, number: usize) {
+        self.unbind_counters(number);
+        let endpoint = &mut self.endpoints[number];
+        endpoint.engine.forget_operations();
+        endpoint.queues = None;
+        endpoint.vector = None;
     }
 
     /// Adds a queue. Returns its number.
@@ -86,72 +149,116 @@ impl CoreState {
     }
 
     /// Adds what has completed to a queue.
-    pub(crate) fn report(&mut self, number: usize, completion: Completion) {
-        if let Some(Some(queue)) = self.queues.get_mut(number) {
-            queue.push_back(completion);
-        }
+    pub(crate) fn report(&mut self, number: usize, reported: Reported) {
+        add_to(&mut self.queues, number, reported);
     }
 
     /// Makes progress. If another node breaks the protocol, this process says so and ends, and with
     /// it the job.
     #[inline(always)]
     pub(crate) fn progress(&mut self) {
-        if let Err(violation) = self.engine.progress() {
-            let source =
-                violation.source.map_or("a node".to_owned(), |node| format!("node {node}"));
-            let (self_node, what) = (self.self_node, violation.what);
-            eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
-            // No exit handler runs: one that uses MPI would call this again.
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(1) };
+        if self.is_woken_by_messages {
+            self.end_wait();
+        }
+        self.progress_endpoints();
+    }
+
+    /// As above, without an end of waiting.
+    #[inline(always)]
+    pub(crate) fn progress_endpoints(&mut self) {
+        for endpoint in &mut self.endpoints {
+            if let Err(violation) = endpoint.engine.progress() {
+                let source =
+                    violation.source.map_or("a node".to_owned(), |node| format!("node {node}"));
+                let (self_node, what) = (self.self_node, violation.what);
+                eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
+                // No exit handler runs: one that uses MPI would call this again.
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(1) };
+            }
+        }
+        // Other nodes may open an endpoint before this one does.
+        while self.network.inbox_count() > self.endpoints.len() {
+            self.add_endpoint();
         }
     }
 
     /// What has completed next for a queue. It is removed.
     #[inline(always)]
-    pub(crate) fn next_completion(&mut self, number: usize) -> Option<Completion> {
+    pub(crate) fn next_completion(&mut self, number: usize) -> Option<Reported> {
         if let Some(Some(queue)) = self.queues.get_mut(number)
-            && let Some(completion) = queue.pop_front()
+            && let Some(reported) = queue.pop_front()
         {
-            return Some(completion);
+            return Some(reported);
         }
-        let queues = self.endpoint.unwrap_or_default();
-        loop {
-            let completion = self.engine.next_completion()?;
-            let of_kind = match completion.kind {
-                CompletionKind::Sent => queues.sends,
-                CompletionKind::Received | CompletionKind::Released => queues.receives,
-            };
-            match of_kind {
-                Some(of_kind) if of_kind == number => return Some(completion),
-                Some(of_kind) => self.report(of_kind, completion),
-                None => {}
+        for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let queues = endpoint.queues.unwrap_or_default();
+            while let Some(completion) = endpoint.engine.next_completion() {
+                let of_kind = match completion.kind {
+                    CompletionKind::Sent
+                    | CompletionKind::Written
+                    | CompletionKind::Read
+                    | CompletionKind::Atomic
+                    | CompletionKind::FetchedAtomic => queues.sends,
+                    CompletionKind::Received
+                    | CompletionKind::Released
+                    | CompletionKind::RemoteWritten => queues.receives,
+                };
+                let reported = Reported { completion, endpoint: index };
+                match of_kind {
+                    Some(of_kind) if of_kind == number => return Some(reported),
+                    Some(of_kind) => add_to(&mut self.queues, of_kind, reported),
+                    None => {}
+                }
             }
         }
+        None
     }
 
     /// A thread has made progress, and nothing has completed for its queue.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&mut self) {
-        let Self { engine, queues, polling_call, .. } = self;
+        let Self { endpoints, queues, polling_call, .. } = self;
         polling_call.count_empty_poll(|| {
             // Another thread may be about to read what has completed for another queue.
             let is_read = queues.iter().flatten().all(VecDeque::is_empty);
-            is_read && engine.is_quiet()
+            is_read && endpoints.iter().all(|endpoint| endpoint.engine.is_quiet())
         });
     }
 
     /// What [`CoreState::next_completion`] has returned comes first again.
     #[cold]
-    pub(crate) fn put_back(&mut self, number: usize, completion: Completion) {
+    pub(crate) fn put_back(&mut self, number: usize, reported: Reported) {
         if let Some(Some(queue)) = self.queues.get_mut(number) {
-            queue.push_front(completion);
+            queue.push_front(reported);
         }
     }
 
-    /// The node that has an address.
+    /// The node that has an address of an endpoint's address vector. None: there is none, or its
+    /// endpoint has another number.
     #[inline(always)]
-    pub(crate) fn node_at(&self, address: u64) -> Option<u32> {
-        *self.addresses.get(usize::try_from(address).ok()?)?
+    pub(crate) fn node_at(&self, endpoint: usize, address: u64) -> Option<u32> {
+        let vector = self.vectors.get(self.endpoints[endpoint].vector?)?.as_ref()?;
+        let peer = vector.peer_at(address)?;
+        (usize::from(peer.endpoint) == endpoint).then_some(peer.node)
+    }
+
+    /// The address of a node in an endpoint's address vector.
+    pub(crate) fn address_of(&self, endpoint: usize, node: u32) -> Option<u64> {
+        let vector = self.vectors.get(self.endpoints[endpoint].vector?)?.as_ref()?;
+        vector.address_of(node, endpoint)
+    }
+
+    /// Whether an operation with these flags has to wait until those before it have ended
+    /// (`FI_FENCE`, fi_endpoint(3)).
+    #[inline(always)]
+    pub(crate) fn is_fenced(&self, endpoint: usize, node: u32, flags: u64) -> bool {
+        flags & FI_FENCE != 0 && self.endpoints[endpoint].engine.has_pending_operations(node)
+    }
+}
+
+fn add_to(queues: &mut [Option<VecDeque<Reported>>], number: usize, reported: Reported) {
+    if let Some(Some(queue)) = queues.get_mut(number) {
+        queue.push_back(reported);
     }
 }

@@ -1,23 +1,49 @@
-//! Counters: fi_cntr(3). They count operations on remote memory, which the provider does not offer
-//! yet, so that they change by the program's calls only.
+//! Counters: fi_cntr(3). A counter is the sum of what the engine has counted of the kinds of
+//! operations for which it is bound to an endpoint, and of what the program has added. Reading it
+//! makes progress.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use score_p2p::Counted;
 
 use crate::abi::*;
+use crate::completion_queue::left_ms;
+use crate::core_state::CoreState;
 use crate::domain::Domain;
-use crate::failed;
-use crate::op_table::{only_close, op};
+use crate::op_table::{UNSUPPORTED, op};
+use crate::serialized::Serialized;
+use crate::{failed, waiting};
+
+/// How often a thread that waits looks before it lets other processes run.
+const POLLS_BEFORE_YIELD: u32 = 1000;
 
 /// A counter.
 #[repr(C)]
 pub(crate) struct Counter {
     fid: FidCntr,
-    value: AtomicU64,
-    errors: AtomicU64,
+    core: &'static Serialized<CoreState>,
+    pub(crate) number: usize,
+    wait_obj: c_int,
 }
 
-static OPS: FiOps = only_close(op!(close as unsafe extern "C" fn(_) -> _));
+/// The state of a counter. Both numbers are what is added to what the engine has counted; they wrap
+/// around.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CounterState {
+    value: u64,
+    errors: u64,
+    /// Endpoints, and what is counted of them.
+    bound: Vec<(usize, Counted)>,
+}
+
+static OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: op!(close as unsafe extern "C" fn(_) -> _),
+    bind: UNSUPPORTED,
+    control: op!(control as unsafe extern "C" fn(_, _, _) -> _),
+    ops_open: UNSUPPORTED,
+};
 
 static COUNTER_OPS: FiOpsCntr = FiOpsCntr {
     size: size_of::<FiOpsCntr>(),
@@ -35,64 +61,199 @@ static COUNTER_OPS: FiOpsCntr = FiOpsCntr {
 /// # Safety
 /// As fi_cntr_open(3).
 pub(crate) unsafe extern "C" fn open(
-    _domain: *mut Domain,
-    _attr: *const c_void,
+    domain: *mut Domain,
+    attr: *const FiCntrAttr,
     result: *mut *mut Counter,
     context: *mut c_void,
 ) -> c_int {
+    // SAFETY: NULL, or the program's.
+    let (events, wait_obj) = unsafe { attr.as_ref() }
+        .map_or((FI_CNTR_EVENTS_COMP, FI_WAIT_NONE), |attr| (attr.events, attr.wait_obj));
+    if events != FI_CNTR_EVENTS_COMP {
+        return failed(libc::ENOSYS);
+    }
+    // SAFETY: an open domain.
+    let core = unsafe { (*domain).core };
+    if !matches!(wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) {
+        return failed(libc::ENOSYS);
+    }
+    let number = core.with(|core| {
+        core.counters.push(Some(CounterState::default()));
+        core.counters.len() - 1
+    });
     let fid = Fid { fclass: FI_CLASS_CNTR, context, ops: &OPS };
     let fid = FidCntr { fid, ops: &COUNTER_OPS };
-    let counter = Counter { fid, value: AtomicU64::new(0), errors: AtomicU64::new(0) };
     // SAFETY: the caller's.
-    unsafe { *result = Box::into_raw(Box::new(counter)) };
+    unsafe { *result = Box::into_raw(Box::new(Counter { fid, core, number, wait_obj })) };
     0
 }
 
 unsafe extern "C" fn close(counter: *mut Counter) -> c_int {
     // SAFETY: made by `open`, and not used any more (fi_cntr(3)).
-    drop(unsafe { Box::from_raw(counter) });
+    let counter = unsafe { Box::from_raw(counter) };
+    counter.core.with(|core| core.counters[counter.number] = None);
     0
+}
+
+/// fi_control(3).
+unsafe extern "C" fn control(
+    counter: *mut Counter,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: an open counter, and the program's argument.
+    unsafe {
+        let Counter { core, wait_obj, .. } = &*counter;
+        let opened = (*wait_obj == FI_WAIT_FD)
+            .then(|| core.with(CoreState::open_wait_descriptors))
+            .flatten();
+        waiting::store_descriptor(opened.map(|(descriptor, _)| descriptor), command, argument)
+    }
+}
+
+impl CoreState {
+    /// What the engine has counted for a counter: operations that have succeeded, and failures.
+    fn counted(&self, bound: &[(usize, Counted)]) -> (u64, u64) {
+        bound.iter().fold((0, 0), |(done, failed), (endpoint, counted)| {
+            let count = self.endpoints[*endpoint].engine.count(*counted);
+            (done + count.done, failed + count.failed)
+        })
+    }
+
+    /// The value and the errors of a counter.
+    fn counter(&self, number: usize) -> (u64, u64) {
+        let Some(Some(state)) = self.counters.get(number) else { return (0, 0) };
+        let (done, failed) = self.counted(&state.bound);
+        (state.value.wrapping_add(done), state.errors.wrapping_add(failed))
+    }
+
+    /// Sets the value and the errors of a counter, which counts these operations from now on.
+    fn set_counter(
+        &mut self,
+        number: usize,
+        (value, errors): (u64, u64),
+        bound: Vec<(usize, Counted)>,
+    ) {
+        let (done, failed) = self.counted(&bound);
+        if let Some(state) = self.counters.get_mut(number) {
+            let (value, errors) = (value.wrapping_sub(done), errors.wrapping_sub(failed));
+            *state = Some(CounterState { value, errors, bound });
+        }
+    }
+
+    /// Changes the value and the errors of a counter.
+    fn change_counter(&mut self, number: usize, change: impl FnOnce((u64, u64)) -> (u64, u64)) {
+        if let Some(Some(state)) = self.counters.get(number) {
+            let bound = state.bound.clone();
+            self.set_counter(number, change(self.counter(number)), bound);
+        }
+    }
+
+    /// Has a counter count operations of endpoints, too.
+    pub(crate) fn bind_counter(&mut self, number: usize, counted: &[(usize, Counted)]) {
+        if let Some(Some(state)) = self.counters.get(number) {
+            let mut bound = state.bound.clone();
+            let is_new = |one: &&(usize, Counted)| !state.bound.contains(one);
+            bound.extend(counted.iter().filter(is_new));
+            self.set_counter(number, self.counter(number), bound);
+        }
+    }
+
+    /// An endpoint is closed: its counters keep their values.
+    pub(crate) fn unbind_counters(&mut self, endpoint: usize) {
+        for number in 0..self.counters.len() {
+            if let Some(state) = &self.counters[number] {
+                let mut bound = state.bound.clone();
+                bound.retain(|(of, _)| *of != endpoint);
+                self.set_counter(number, self.counter(number), bound);
+            }
+        }
+    }
+}
+
+impl Counter {
+    fn change(&self, change: impl FnOnce((u64, u64)) -> (u64, u64)) -> c_int {
+        self.core.with(|core| core.change_counter(self.number, change));
+        0
+    }
+
+    /// Prepares to wait on the descriptor. False: there is something to do.
+    pub(crate) fn prepare_to_wait(&self) -> bool {
+        self.core.with(|core| {
+            let before = core.counter(self.number);
+            core.prepare_to_wait(|core| core.counter(self.number) != before)
+        })
+    }
+
+    /// The value and the errors, after progress was made.
+    fn look(&self) -> (u64, u64) {
+        self.core.with(|core| {
+            core.progress();
+            core.counter(self.number)
+        })
+    }
 }
 
 unsafe extern "C" fn read(counter: *mut Counter) -> u64 {
     // SAFETY: an open counter, as in all functions below.
-    unsafe { &*counter }.value.load(Ordering::Acquire)
+    unsafe { &*counter }.look().0
 }
 
 unsafe extern "C" fn readerr(counter: *mut Counter) -> u64 {
     // SAFETY: see `read`.
-    unsafe { &*counter }.errors.load(Ordering::Acquire)
+    unsafe { &*counter }.look().1
 }
 
 unsafe extern "C" fn add(counter: *mut Counter, value: u64) -> c_int {
     // SAFETY: see `read`.
-    unsafe { &*counter }.value.fetch_add(value, Ordering::AcqRel);
-    0
+    unsafe { &*counter }.change(|(old, errors)| (old.wrapping_add(value), errors))
 }
 
 unsafe extern "C" fn set(counter: *mut Counter, value: u64) -> c_int {
     // SAFETY: see `read`.
-    unsafe { &*counter }.value.store(value, Ordering::Release);
-    0
+    unsafe { &*counter }.change(|(_, errors)| (value, errors))
 }
 
 unsafe extern "C" fn adderr(counter: *mut Counter, value: u64) -> c_int {
     // SAFETY: see `read`.
-    unsafe { &*counter }.errors.fetch_add(value, Ordering::AcqRel);
-    0
+    unsafe { &*counter }.change(|(old, errors)| (old, errors.wrapping_add(value)))
 }
 
 unsafe extern "C" fn seterr(counter: *mut Counter, value: u64) -> c_int {
     // SAFETY: see `read`.
-    unsafe { &*counter }.errors.store(value, Ordering::Release);
-    0
+    unsafe { &*counter }.change(|(old, _)| (old, value))
 }
 
-/// fi_cntr_wait(3). Nothing but another thread of the program could change the counter.
-unsafe extern "C" fn wait(counter: *mut Counter, threshold: u64, _timeout: c_int) -> c_int {
+/// fi_cntr_wait(3): `timeout` ms, or for ever if it is negative. It ends early if an operation
+/// fails.
+unsafe extern "C" fn wait(counter: *mut Counter, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: see `read`.
-    match unsafe { &*counter }.value.load(Ordering::Acquire) >= threshold {
-        true => 0,
-        false => failed(libc::ENOSYS),
+    let counter = unsafe { &*counter };
+    let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let deadline = wait.map(|wait| Instant::now() + wait);
+    let (_, errors) = counter.look();
+    let mut polls: u32 = 0;
+    loop {
+        let (value, errors_now) = counter.look();
+        if value >= threshold {
+            return 0;
+        }
+        if errors_now != errors {
+            return failed(FI_EAVAIL);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return failed(libc::ETIMEDOUT);
+        }
+        polls += 1;
+        if polls < POLLS_BEFORE_YIELD {
+            continue;
+        }
+        polls = 0;
+        match counter.wait_obj {
+            FI_WAIT_NONE | FI_WAIT_YIELD => std::thread::yield_now(),
+            _ => waiting::wait(counter.core, left_ms(deadline), |core| {
+                core.counter(counter.number) != (value, errors_now)
+            }),
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::abi::*;
 use crate::core_state::{self, CoreState};
 use crate::op_table::{UNSUPPORTED, only_close, op};
 use crate::serialized::Serialized;
-use crate::{address_vector, completion_queue, counter, endpoint};
+use crate::{address_vector, atomics, completion_queue, counter, endpoint, memory_region};
 
 /// A domain.
 #[repr(C)]
@@ -33,14 +33,7 @@ static DOMAIN_OPS: FiOpsDomain = FiOpsDomain {
     poll_open: UNSUPPORTED,
     stx_ctx: UNSUPPORTED,
     srx_ctx: UNSUPPORTED,
-    query_atomic: UNSUPPORTED,
-};
-
-static MEMORY_OPS: FiOpsMr = FiOpsMr {
-    size: size_of::<FiOpsMr>(),
-    reg: UNSUPPORTED,
-    regv: UNSUPPORTED,
-    regattr: UNSUPPORTED,
+    query_atomic: op!(atomics::query as unsafe extern "C" fn(_, _, _, _, _) -> _),
 };
 
 /// fi_domain(3).
@@ -62,7 +55,7 @@ pub(crate) unsafe extern "C" fn open(
         core.require_lock();
     }
     let fid = Fid { fclass: FI_CLASS_DOMAIN, context, ops: &OPS };
-    let fid = FidDomain { fid, ops: &DOMAIN_OPS, mr: &MEMORY_OPS };
+    let fid = FidDomain { fid, ops: &DOMAIN_OPS, mr: &memory_region::MEMORY_OPS };
     // SAFETY: the caller's.
     unsafe { *result = Box::into_raw(Box::new(Domain { fid, core })) };
     0

@@ -3,17 +3,18 @@
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-use score_p2p::{Channel, Request};
+use score_p2p::{Channel, Counted, Request};
 
 use crate::abi::*;
-use crate::address_vector::store_name;
+use crate::address_vector::{AddressVector, NodeAddress, store_name};
 use crate::completion_queue::CompletionQueue;
 use crate::core_state::{CoreState, EndpointQueues};
+use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::idle_mark;
 use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
 use crate::serialized::Serialized;
-use crate::{failed, failed_call, tagged, untagged};
+use crate::{atomics, failed, failed_call, remote_memory, tagged, untagged};
 
 /// Free bytes below which a buffer for several messages is released, unless the program sets
 /// another number.
@@ -45,6 +46,7 @@ impl Direction {
 pub(crate) struct Endpoint {
     fid: FidEp,
     pub(crate) core: &'static Serialized<CoreState>,
+    pub(crate) number: usize,
     pub(crate) sends: Direction,
     pub(crate) receives: Direction,
     pub(crate) min_multi_recv: usize,
@@ -85,10 +87,6 @@ static NAME_OPS: FiOpsCm = FiOpsCm {
     join: UNSUPPORTED,
 };
 
-static RMA_OPS: FiOpsRma = FiOpsRma { size: size_of::<FiOpsRma>(), ops: [UNSUPPORTED; 9] };
-static ATOMIC_OPS: FiOpsAtomic =
-    FiOpsAtomic { size: size_of::<FiOpsAtomic>(), ops: [UNSUPPORTED; 13] };
-
 /// fi_endpoint(3).
 ///
 /// # Safety
@@ -101,16 +99,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: an open domain.
     let core = unsafe { (*domain).core };
-    let is_first = core.with(|core| match core.endpoint {
-        Some(_) => false,
-        None => {
-            core.endpoint = Some(EndpointQueues::default());
-            true
-        }
-    });
-    if !is_first {
-        return failed(libc::EBUSY);
-    }
+    let Some(number) = core.with(CoreState::open_endpoint) else { return failed(libc::EBUSY) };
     // SAFETY: an info of `getinfo`, perhaps changed by the program; its attributes may be NULL.
     let (tx_flags, rx_flags, caps) = unsafe {
         let (tx, rx) = ((*info).tx_attr.as_ref(), (*info).rx_attr.as_ref());
@@ -122,13 +111,14 @@ pub(crate) unsafe extern "C" fn open(
         ops: &ENDPOINT_OPS,
         cm: &NAME_OPS,
         msg: &untagged::OPS,
-        rma: &RMA_OPS,
+        rma: &remote_memory::OPS,
         tagged: &tagged::OPS,
-        atomic: &ATOMIC_OPS,
+        atomic: &atomics::OPS,
     };
     let endpoint = Endpoint {
         fid,
         core,
+        number,
         sends: Direction { default_flags: tx_flags, is_selective: false },
         receives: Direction { default_flags: rx_flags, is_selective: false },
         min_multi_recv: MIN_MULTI_RECV,
@@ -143,24 +133,21 @@ pub(crate) unsafe extern "C" fn open(
 unsafe extern "C" fn close(endpoint: *mut Endpoint) -> c_int {
     // SAFETY: made by `open`, and not used any more (fi_endpoint(3)).
     let endpoint = unsafe { Box::from_raw(endpoint) };
-    flush(endpoint.core);
-    endpoint.core.with(|core| {
-        core.engine.forget_operations();
-        core.endpoint = None;
-    });
+    flush(endpoint.core, endpoint.number);
+    endpoint.core.with(|core| core.close_endpoint(endpoint.number));
     0
 }
 
 /// Waits until other nodes have what the program believes to be sent. MPICH closes its endpoint
 /// without doing that itself.
-fn flush(core: &Serialized<CoreState>) {
+fn flush(core: &Serialized<CoreState>, number: usize) {
     // It does not wait for ever.
     idle_mark::become_busy();
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
         let is_flushed = core.with(|core| {
             core.progress();
-            core.engine.is_flushed()
+            core.endpoints[number].engine.is_flushed()
         });
         if is_flushed {
             return;
@@ -197,9 +184,27 @@ unsafe extern "C" fn bind(endpoint: *mut Endpoint, object: *mut Fid, flags: u64)
             }
             0
         }
-        FI_CLASS_AV | FI_CLASS_EQ => 0,
-        // Only operations on remote memory can be counted.
-        FI_CLASS_CNTR if flags & (FI_SEND | FI_RECV) == 0 => 0,
+        FI_CLASS_AV => {
+            // SAFETY: by its class.
+            let vector = unsafe { (*object.cast::<AddressVector>()).number };
+            endpoint.core.with(|core| core.endpoints[endpoint.number].vector = Some(vector));
+            0
+        }
+        FI_CLASS_EQ => 0,
+        FI_CLASS_CNTR if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 => {
+            // SAFETY: by its class.
+            let number = unsafe { (*object.cast::<Counter>()).number };
+            let kinds = [
+                (FI_SEND, Counted::Sends),
+                (FI_RECV, Counted::Receives),
+                (FI_READ, Counted::Reads),
+                (FI_WRITE, Counted::Writes),
+            ];
+            let bound = kinds.into_iter().filter(|(flag, _)| flags & flag != 0);
+            let bound: Vec<_> = bound.map(|(_, counted)| (endpoint.number, counted)).collect();
+            endpoint.core.with(|core| core.bind_counter(number, &bound));
+            0
+        }
         _ => failed(libc::ENOSYS),
     }
 }
@@ -214,7 +219,8 @@ unsafe extern "C" fn control(
     let endpoint = unsafe { &*endpoint };
     match command {
         FI_ENABLE => {
-            endpoint.core.with(|core| core.endpoint = Some(endpoint.queues));
+            let number = endpoint.number;
+            endpoint.core.with(|core| core.endpoints[number].queues = Some(endpoint.queues));
             0
         }
         FI_GETOPSFLAG => {
@@ -235,11 +241,12 @@ unsafe extern "C" fn control(
 /// fi_cancel(3).
 unsafe extern "C" fn cancel(endpoint: *mut Endpoint, context: *mut c_void) -> isize {
     // SAFETY: an open endpoint.
-    let core = unsafe { (*endpoint).core };
-    let is_cancelled = core.with(|core| {
+    let endpoint = unsafe { &*endpoint };
+    let is_cancelled = endpoint.core.with(|core| {
+        let engine = &mut core.endpoints[endpoint.number].engine;
         [Channel::Tagged, Channel::Untagged]
             .into_iter()
-            .any(|channel| core.engine.cancel(channel, context.addr()))
+            .any(|channel| engine.cancel(channel, context.addr()))
     });
     if is_cancelled { 0 } else { failed_call(libc::ENOENT) }
 }
@@ -290,6 +297,7 @@ unsafe extern "C" fn getname(endpoint: *mut Endpoint, name: *mut c_void, len: *m
     // SAFETY: an open endpoint, and the program's `*len` bytes.
     unsafe {
         let node = (*endpoint).core.with(|core| core.self_node);
-        store_name(node, name, len, failed(FI_ETOOSMALL))
+        let address = NodeAddress::new(node, (*endpoint).number);
+        store_name(address, name, len, failed(FI_ETOOSMALL))
     }
 }

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::*;
-use crate::op_table::{SUCCEEDS, UNSUPPORTED, only_close, op};
-use crate::{domain, failed, failed_call};
+use crate::op_table::{UNSUPPORTED, only_close, op};
+use crate::{domain, failed, failed_call, waiting};
 
 /// libscore's environment variable: only processes of a job of scrun have it.
 const CONTROL_FD_ENV: &str = "SCORE_CONTROL_FD";
@@ -33,8 +33,7 @@ static FABRIC_OPS: FiOpsFabric = FiOpsFabric {
     passive_ep: UNSUPPORTED,
     eq_open: op!(open_event_queue as unsafe extern "C" fn(_, _, _, _) -> _),
     wait_open: UNSUPPORTED,
-    // There is nothing to prepare: a program that waits polls.
-    trywait: SUCCEEDS,
+    trywait: op!(waiting::try_wait as unsafe extern "C" fn(_, _, _) -> _),
 };
 
 /// fi_fabric(3), as libfabric calls it.

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::abi::*;
+use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::library::{self, PROVIDER_NAME, PROVIDER_VERSION};
 use crate::{fabric, failed};
 
@@ -16,9 +17,29 @@ const CAPABILITIES: u64 = FI_MSG
     | FI_DIRECTED_RECV
     | FI_SOURCE
     | FI_LOCAL_COMM
-    | FI_REMOTE_COMM;
+    | FI_REMOTE_COMM
+    | FI_FENCE
+    | REMOTE_MEMORY
+    | REMOTE_MEMORY_MODIFIERS;
+/// Use of other nodes' memory.
+const REMOTE_MEMORY: u64 = FI_RMA | FI_ATOMIC;
+/// Its directions.
+const REMOTE_MEMORY_MODIFIERS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Those that a program has only if it asks for them.
-const PRIMARY_CAPABILITIES: u64 = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV;
+const PRIMARY_CAPABILITIES: u64 = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | REMOTE_MEMORY;
+/// Those that are of no use to a sender, and those that are of none to a receiver.
+const RECEIVE_CAPABILITIES: u64 =
+    FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+const SEND_CAPABILITIES: u64 = FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
+/// What a program has to do for its memory to be used by others: the memory is there when it is
+/// registered, and the key is the provider's. Addresses are distances from the beginning.
+const MEMORY_MODE: c_int = FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+/// Orders that are kept: of messages, and of atomic operations, which are messages to the target.
+const MESSAGE_ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
 /// Flags that may be in force for all sends, or for all receives.
 const OPERATION_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
@@ -53,16 +74,17 @@ fn is_offered(hints: &FiInfo) -> bool {
     let is_tx_offered = tx.is_none_or(|tx| {
         tx.caps & !CAPABILITIES == 0
             && tx.op_flags & !OPERATION_FLAGS == 0
-            && tx.msg_order & !FI_ORDER_SAS == 0
+            && tx.msg_order & !MESSAGE_ORDER == 0
             && tx.comp_order == 0
             && tx.inject_size <= INJECT_SIZE
             && tx.size <= QUEUE_SIZE
             && tx.iov_limit <= score_p2p::MAX_SEGMENTS
+            && tx.rma_iov_limit <= 1
     });
     let is_rx_offered = rx.is_none_or(|rx| {
         rx.caps & !CAPABILITIES == 0
             && rx.op_flags & !OPERATION_FLAGS == 0
-            && rx.msg_order & !FI_ORDER_SAS == 0
+            && rx.msg_order & !MESSAGE_ORDER == 0
             && rx.size <= QUEUE_SIZE
             && rx.iov_limit <= score_p2p::MAX_SEGMENTS
     });
@@ -80,6 +102,8 @@ fn is_offered(hints: &FiInfo) -> bool {
             && is_progress_offered(domain.control_progress)
             && domain.cq_data_size <= DATA_SIZE
             && domain.caps & !(FI_LOCAL_COMM | FI_REMOTE_COMM) == 0
+            && domain.mr_iov_limit <= score_p2p::MAX_SEGMENTS
+            && (hints.caps & REMOTE_MEMORY == 0 || knows_memory_mode(domain))
             && is_named(domain.name)
     });
     hints.caps & !CAPABILITIES == 0
@@ -88,6 +112,11 @@ fn is_offered(hints: &FiInfo) -> bool {
         && is_rx_offered
         && is_ep_offered
         && is_domain_offered
+}
+
+/// Whether the program does what [`MEMORY_MODE`] asks of it.
+fn knows_memory_mode(domain: &FiDomainAttr) -> bool {
+    domain.mr_mode & MEMORY_MODE == MEMORY_MODE
 }
 
 /// Whether a name is missing or the provider's, which its fabric and its domain have, too.
@@ -138,11 +167,16 @@ fn c_string(text: &CStr) -> *mut c_char {
 }
 
 /// The capabilities of an endpoint for a program that asks for these. Primary ones have to be asked
-/// for (fi_getinfo(3)); none at all asks for all.
-fn offered(requested: u64) -> u64 {
-    match requested {
-        0 => CAPABILITIES,
+/// for (fi_getinfo(3)); none at all asks for all that the program can use.
+fn offered(requested: u64, can_use_memory: bool) -> u64 {
+    let capabilities = match requested {
+        0 if can_use_memory => CAPABILITIES,
+        0 => CAPABILITIES & !REMOTE_MEMORY,
         _ => CAPABILITIES & !(PRIMARY_CAPABILITIES & !requested),
+    };
+    match capabilities & REMOTE_MEMORY {
+        0 => capabilities & !REMOTE_MEMORY_MODIFIERS,
+        _ => capabilities,
     }
 }
 
@@ -159,7 +193,8 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
             hints.and_then(|hints| hints.rx_attr.as_ref()),
         )
     };
-    info.caps = offered(hints.map_or(0, |hints| hints.caps));
+    let can_use_memory = domain_hints.is_none_or(knows_memory_mode);
+    info.caps = offered(hints.map_or(0, |hints| hints.caps), can_use_memory);
     info.addr_format = FI_FORMAT_UNSPEC;
     // SAFETY: by the caller's promise.
     let (tx, rx, ep, domain, fabric) = unsafe {
@@ -171,21 +206,26 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
             &mut *info.fabric_attr,
         )
     };
-    tx.caps = info.caps & !(FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE);
+    tx.caps = info.caps & !RECEIVE_CAPABILITIES;
     tx.op_flags = tx_hints.map_or(0, |tx| tx.op_flags);
-    tx.msg_order = FI_ORDER_SAS;
+    tx.msg_order = MESSAGE_ORDER;
     tx.inject_size = INJECT_SIZE;
     tx.size = QUEUE_SIZE;
     tx.iov_limit = score_p2p::MAX_SEGMENTS;
-    rx.caps = info.caps & !FI_SEND;
+    tx.rma_iov_limit = 1;
+    rx.caps = info.caps & !SEND_CAPABILITIES;
     rx.op_flags = rx_hints.map_or(0, |rx| rx.op_flags);
-    rx.msg_order = FI_ORDER_SAS;
+    rx.msg_order = MESSAGE_ORDER;
     rx.size = QUEUE_SIZE;
     rx.iov_limit = score_p2p::MAX_SEGMENTS;
     ep.kind = FI_EP_RDM;
     ep.protocol = PROTOCOL;
     ep.protocol_version = 1;
     ep.max_msg_size = MAX_MESSAGE_LEN;
+    // Of atomic operations, the only ones that are kept in order; they are shorter than that.
+    ep.max_order_raw_size = usize::MAX;
+    ep.max_order_war_size = usize::MAX;
+    ep.max_order_waw_size = usize::MAX;
     ep.mem_tag_format = TAG_FORMAT;
     ep.tx_ctx_cnt = 1;
     ep.rx_ctx_cnt = 1;
@@ -196,11 +236,16 @@ unsafe fn fill_in(info: &mut FiInfo, hints: Option<&FiInfo>) -> bool {
     domain.resource_mgmt = FI_RM_ENABLED;
     let av_type = domain_hints.map_or(FI_AV_UNSPEC, |hints| hints.av_type);
     domain.av_type = if av_type == FI_AV_UNSPEC { FI_AV_TABLE } else { av_type };
+    if info.caps & REMOTE_MEMORY != 0 {
+        domain.mr_mode = MEMORY_MODE;
+        domain.mr_key_size = size_of::<u64>();
+        domain.mr_iov_limit = score_p2p::MAX_SEGMENTS;
+    }
     domain.cq_data_size = DATA_SIZE;
     domain.cq_cnt = MAX_QUEUES;
-    domain.ep_cnt = 1;
-    domain.tx_ctx_cnt = 1;
-    domain.rx_ctx_cnt = 1;
+    domain.ep_cnt = MAX_ENDPOINTS;
+    domain.tx_ctx_cnt = MAX_ENDPOINTS;
+    domain.rx_ctx_cnt = MAX_ENDPOINTS;
     domain.max_ep_tx_ctx = 1;
     domain.max_ep_rx_ctx = 1;
     domain.cntr_cnt = MAX_QUEUES;

@@ -4,12 +4,12 @@ use std::ffi::c_void;
 
 use score_p2p::wire::Envelope;
 use score_p2p::{
-    Channel, Completion, CompletionKind, Peek, PeekMode, ReceiveMode, ReceiveOperation, Retention,
-    Selector, SendError, SendOperation, UserBuffer,
+    Channel, Completion, CompletionKind, Failure, Peek, PeekMode, ReceiveMode, ReceiveOperation,
+    Retention, Selector, SendCompletes, SendError, SendOperation, UserBuffer,
 };
 
 use crate::abi::*;
-use crate::core_state::CoreState;
+use crate::core_state::{CoreState, EndpointState, Reported};
 use crate::endpoint::Endpoint;
 use crate::failed_call;
 use crate::info::INJECT_SIZE;
@@ -120,6 +120,16 @@ pub(crate) fn data_of(flags: u64, data: u64) -> Option<u64> {
     (flags & FI_REMOTE_CQ_DATA != 0).then_some(data)
 }
 
+/// What a call returns that sends something.
+#[inline(always)]
+pub(crate) fn send_result(result: Result<(), SendError>) -> isize {
+    match result {
+        Ok(()) => 0,
+        Err(SendError::Full) => failed_call(libc::EAGAIN),
+        Err(SendError::Unreachable) => failed_call(libc::EHOSTUNREACH),
+    }
+}
+
 impl Endpoint {
     /// Sends a message, or begins to. `is_reported`: its completion may be reported.
     #[inline(always)]
@@ -132,16 +142,20 @@ impl Endpoint {
         let mut request = self.sends.request(context, flags);
         request.is_reported &= is_reported;
         let retention = if is_volatile { Retention::Volatile } else { Retention::Stays };
-        let is_delivery_awaited = flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        let completes = match flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) {
+            0 => SendCompletes::AtOnce,
+            FI_DELIVERY_COMPLETE => SendCompletes::OnArrival,
+            _ => SendCompletes::OnMatch,
+        };
         self.core.with(|core| {
-            let Some(node) = core.node_at(address) else { return failed_call(libc::EINVAL) };
-            let send =
-                SendOperation { node, envelope, buffer, retention, request, is_delivery_awaited };
-            match core.engine.send(&send) {
-                Ok(()) => 0,
-                Err(SendError::Full) => failed_call(libc::EAGAIN),
-                Err(SendError::Unreachable) => failed_call(libc::EHOSTUNREACH),
+            let Some(node) = core.node_at(self.number, address) else {
+                return failed_call(libc::EINVAL);
+            };
+            if core.is_fenced(self.number, node, flags) {
+                return failed_call(libc::EAGAIN);
             }
+            let send = SendOperation { node, envelope, buffer, retention, request, completes };
+            send_result(core.endpoints[self.number].engine.send(&send))
         })
     }
 
@@ -152,7 +166,7 @@ impl Endpoint {
             let source = match incoming.address {
                 FI_ADDR_UNSPEC => None,
                 _ if !self.is_directed => None,
-                address => match core.node_at(address) {
+                address => match core.node_at(self.number, address) {
                     Some(node) => Some(node),
                     None => return failed_call(libc::EINVAL),
                 },
@@ -172,7 +186,8 @@ impl Endpoint {
                 false => ReceiveMode::Single,
             };
             let request = self.receives.request(context, flags);
-            core.engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
+            let engine = &mut core.endpoints[self.number].engine;
+            engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
             0
         })
     }
@@ -181,19 +196,22 @@ impl Endpoint {
     #[cold]
     fn look(&self, core: &mut CoreState, selector: Selector, incoming: Incoming) -> isize {
         let Incoming { buffer, flags, context, .. } = incoming;
-        let found = |is_found: bool| if is_found { 0 } else { failed_call(libc::ENOMSG) };
+        let claimed = |is_found: bool| if is_found { 0 } else { failed_call(libc::ENOMSG) };
         if flags & FI_PEEK == 0 {
             if flags & FI_DISCARD == 0 {
                 let request = self.receives.request(context, flags);
-                return found(core.engine.receive_claimed(buffer, request));
+                let engine = &mut core.endpoints[self.number].engine;
+                return claimed(engine.receive_claimed(buffer, request));
             }
-            let is_discarded = core.engine.discard_claimed(context.addr());
+            let engine = &mut core.endpoints[self.number].engine;
+            let is_discarded = engine.discard_claimed(context.addr());
             if is_discarded {
                 let envelope = Envelope { tag: Some(selector.tag), data: None };
                 let source = core.self_node;
-                self.report_peek(core, context, &Peek { len: 0, source, envelope });
+                let peek = Peek { len: 0, source, envelope };
+                self.report_peek(core, context, &peek, None);
             }
-            return found(is_discarded);
+            return claimed(is_discarded);
         }
         let mode = match (flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
             (_, true) => PeekMode::Discard,
@@ -202,16 +220,30 @@ impl Endpoint {
         };
         // A program that only looks makes progress, too.
         core.progress();
-        let may_find = core.earlier_looks.may_find(selector);
-        let peek = may_find.then(|| core.engine.peek(selector, mode, context.addr())).flatten();
-        if peek.is_none() {
-            core.earlier_looks.add(selector);
+        let EndpointState { engine, earlier_looks, .. } = &mut core.endpoints[self.number];
+        let may_find = earlier_looks.may_find(selector);
+        let peek = may_find.then(|| engine.peek(selector, mode, context.addr())).flatten();
+        match peek {
+            Some(peek) => self.report_peek(core, context, &peek, None),
+            // Reported as a failure, as other providers do: Open MPI takes a failed call for an
+            // error.
+            None => {
+                earlier_looks.add(selector);
+                let envelope = Envelope { tag: Some(selector.tag), data: None };
+                let nothing = Peek { len: 0, source: core.self_node, envelope };
+                self.report_peek(core, context, &nothing, Some(Failure::NoMessage));
+            }
         }
-        peek.iter().for_each(|peek| self.report_peek(core, context, peek));
-        found(peek.is_some())
+        0
     }
 
-    fn report_peek(&self, core: &mut CoreState, context: *mut c_void, peek: &Peek) {
+    fn report_peek(
+        &self,
+        core: &mut CoreState,
+        context: *mut c_void,
+        peek: &Peek,
+        failure: Option<Failure>,
+    ) {
         let completion = Completion {
             context: context.addr(),
             kind: CompletionKind::Received,
@@ -220,9 +252,10 @@ impl Endpoint {
             start: std::ptr::null_mut(),
             source: peek.source,
             envelope: peek.envelope,
-            failure: None,
+            failure,
         };
-        let queue = core.endpoint.and_then(|queues| queues.receives);
-        queue.into_iter().for_each(|number| core.report(number, completion));
+        let queue = core.endpoints[self.number].queues.and_then(|queues| queues.receives);
+        let reported = Reported { completion, endpoint: self.number };
+        queue.into_iter().for_each(|number| core.report(number, reported));
     }
 }

@@ -31,7 +31,9 @@ pub(crate) struct pmMessageQueueStatus {
 }
 
 pub(crate) const PM_RMA_MTU: usize = 1 << 30;
+pub(crate) const PM_OPT_REMOTE_WRITE: c_ulong = 1;
 pub(crate) const PM_OPT_REMOTE_READ: c_ulong = 2;
+pub(crate) const PM_NODE_ANY: c_int = -1;
 
 // SAFETY: as declared in pm.h.
 unsafe extern "C" {
@@ -78,6 +80,23 @@ unsafe extern "C" {
         status: *mut pmMessageQueueStatus,
     ) -> c_int;
     pub(crate) fn pmIsReadDone(context: *mut pmContext) -> c_int;
+    pub(crate) fn pmWrite(
+        context: *mut pmContext,
+        node: c_int,
+        rmt_hndl: u64,
+        local_hndl: u64,
+        len: usize,
+    ) -> c_int;
+    pub(crate) fn pmGetFd(context: *mut pmContext, fd: *mut c_int, count: *mut c_int) -> c_int;
+    pub(crate) fn pmBeforeSelect(context: *mut pmContext) -> c_int;
+    pub(crate) fn pmAfterSelect(context: *mut pmContext) -> c_int;
+    pub(crate) fn pmIsWriteDone(context: *mut pmContext) -> c_int;
+    pub(crate) fn pmExtractNode(
+        context: *mut pmContext,
+        node: c_int,
+        member: *mut *mut pmContext,
+        member_node: *mut c_int,
+    ) -> c_int;
 }
 
 // SAFETY: as declared in score.h.

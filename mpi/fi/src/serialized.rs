@@ -15,7 +15,8 @@ pub(crate) struct Serialized<T> {
 // SAFETY: `with` is used by one thread at a time: with the lock, or, without `needs_lock`, by the
 // promise of `FI_THREAD_DOMAIN` (fi_domain(3)).
 unsafe impl<T> Sync for Serialized<T> {}
-// SAFETY: as above; addresses of the program's memory are bound to no thread.
+// SAFETY: as above; addresses of the program's memory are bound to no thread, and what the parts of
+// the state share is not reached from outside of it.
 unsafe impl<T> Send for Serialized<T> {}
 
 impl<T> Serialized<T> {

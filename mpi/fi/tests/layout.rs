@@ -114,6 +114,34 @@ fn declared() -> Vec<Member> {
     }
 }
 
+/// Those of remote memory, atomic operations and counters.
+fn declared_of_remote_memory() -> Vec<Member> {
+    members! {
+        "struct fi_ops_rma" FiOpsRma {
+            size, read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata,
+        }
+        "struct fi_ops_atomic" FiOpsAtomic {
+            size, write, writev, writemsg, inject, readwrite, readwritev, readwritemsg, compwrite,
+            compwritev, compwritemsg, writevalid, readwritevalid, compwritevalid,
+        }
+        "struct fi_ioc" FiIoc { addr, count }
+        "struct fi_rma_ioc" FiRmaIoc { addr, count, key }
+        "struct fi_msg_atomic" FiMsgAtomic {
+            msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, datatype, op, context, data,
+        }
+        "struct fi_atomic_attr" FiAtomicAttr { count, size }
+        "struct fid_mr" FidMr { fid, mem_desc, key }
+        "struct fi_mr_attr" FiMrAttr {
+            mr_iov, iov_count, access, offset, requested_key, context,
+        }
+        "struct fi_cntr_attr" FiCntrAttr { events, wait_obj, wait_set, flags }
+        "struct fi_rma_iov" FiRmaIov { addr, len, key }
+        "struct fi_msg_rma" FiMsgRma {
+            msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data,
+        }
+    }
+}
+
 /// Sizes of whole structures, and values of constants.
 fn declared_values() -> Vec<(&'static str, u64)> {
     macro_rules! constants {
@@ -121,7 +149,19 @@ fn declared_values() -> Vec<(&'static str, u64)> {
     }
     let mut values = constants![
         FI_MSG,
+        FI_RMA,
         FI_TAGGED,
+        FI_ATOMIC,
+        FI_READ,
+        FI_WRITE,
+        FI_REMOTE_READ,
+        FI_REMOTE_WRITE,
+        FI_FENCE,
+        FI_MR_ALLOCATED,
+        FI_MR_PROV_KEY,
+        FI_CNTR_EVENTS_COMP,
+        FI_CLASS_MR,
+        FI_ENOKEY,
         FI_RECV,
         FI_SEND,
         FI_MULTI_RECV,
@@ -141,6 +181,12 @@ fn declared_values() -> Vec<(&'static str, u64)> {
         FI_DISCARD,
         FI_SELECTIVE_COMPLETION,
         FI_ORDER_SAS,
+        FI_ORDER_ATOMIC_RAR,
+        FI_ORDER_ATOMIC_RAW,
+        FI_ORDER_ATOMIC_WAR,
+        FI_ORDER_ATOMIC_WAW,
+        FI_FETCH_ATOMIC,
+        FI_COMPARE_ATOMIC,
         FI_EP_UNSPEC,
         FI_EP_RDM,
         FI_AV_UNSPEC,
@@ -162,6 +208,7 @@ fn declared_values() -> Vec<(&'static str, u64)> {
         FI_CLASS_CQ,
         FI_CLASS_CNTR,
         FI_GETOPSFLAG,
+        FI_GETWAIT,
         FI_ENABLE,
         FI_OPT_ENDPOINT,
         FI_OPT_MIN_MULTI_RECV,
@@ -172,6 +219,7 @@ fn declared_values() -> Vec<(&'static str, u64)> {
         FI_CQ_FORMAT_TAGGED,
         FI_WAIT_NONE,
         FI_WAIT_UNSPEC,
+        FI_WAIT_FD,
         FI_WAIT_YIELD,
         FI_ETOOSMALL,
         FI_EAVAIL,
@@ -236,7 +284,8 @@ fn structures_and_constants_are_as_in_the_headers() {
     let Some(include) = include_folder() else {
         return eprintln!("skipped: there are no headers of libfabric (libfabric-dev)");
     };
-    let (members, values) = (declared(), declared_values());
+    let members = [declared(), declared_of_remote_memory()].concat();
+    let values = declared_values();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
     std::fs::write(&source, c_program(&members, &values)).unwrap();

@@ -3,6 +3,7 @@
 use crate::credit;
 use crate::memory::{Message, Payload};
 use crate::operation::Violation;
+use crate::remote_memory::ArrivedWrite;
 use crate::state::{State, Unexpected, UnexpectedBody, channel_of, origin_of};
 use crate::wire::{Announcement, Envelope, Header};
 
@@ -32,7 +33,13 @@ impl State {
         payload: Payload<'_>,
     ) -> Result<(), Violation> {
         match header {
-            Header::Eager(envelope) => self.on_eager(source, envelope, payload),
+            Header::Eager(envelope, send_id) => {
+                self.on_eager(source, envelope, payload)?;
+                if let Some(send_id) = send_id {
+                    self.outbox.push(source, Header::Finished { send_id });
+                }
+                Ok(())
+            }
             Header::Announcement(envelope, announcement) => {
                 self.on_announcement(source, envelope, announcement);
                 Ok(())
@@ -45,6 +52,16 @@ impl State {
             }
             Header::Finished { send_id } => self.on_finished(source, send_id),
             Header::Credit { bytes } => self.credit.restore(source, bytes),
+            Header::Write { target, data, bytes, send_id } => {
+                let write = ArrivedWrite { source, target, data, send_id };
+                self.on_write(&write, bytes, payload);
+                Ok(())
+            }
+            Header::Read { target, len, receive_id } => {
+                self.on_read(source, target, len, receive_id)
+            }
+            Header::Atomic(request) => self.on_atomic(source, &request, payload),
+            Header::Refused { id } => self.on_refused(source, id),
         }
     }
 

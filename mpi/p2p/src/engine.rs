@@ -3,19 +3,21 @@
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 
+use crate::counts::{Count, Counted, Counts};
 use crate::credit::{self, Credit};
 use crate::memory::UserBuffer;
 use crate::network::{Body, Network, SendError};
 use crate::node_queues::NodeQueues;
 use crate::operation::{
     Channel, Completion, Failure, Limits, Peek, PeekMode, ReceiveMode, ReceiveOperation, Request,
-    Retention, Selector, SendOperation, Violation,
+    Retention, Selector, SendCompletes, SendOperation, Violation,
 };
+use crate::regions::Regions;
 use crate::state::{
     Destination, MultipleBuffer, Posted, Queues, State, Unexpected, UnexpectedBody, channel_of,
     origin_of,
 };
-use crate::transfers::{AnnouncedSend, ReadQueue};
+use crate::transfers::{AccessQueue, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
 
 /// Messages that one call of [`Engine::progress`] receives, at most.
@@ -33,8 +35,8 @@ pub struct Engine<N> {
 }
 
 impl<N: Network> Engine<N> {
-    /// Node `self_node` of `nodes`.
-    pub fn new(network: N, self_node: u32, nodes: u32, limits: Limits) -> Self {
+    /// Node `self_node` of `nodes`, whose regions are these.
+    pub fn new(network: N, self_node: u32, nodes: u32, limits: Limits, regions: Regions) -> Self {
         let state = State {
             self_node,
             nodes,
@@ -46,7 +48,9 @@ impl<N: Network> Engine<N> {
             claimed: HashMap::new(),
             sends: Slab::new(),
             receives: Slab::new(),
-            reads: ReadQueue::default(),
+            accesses: AccessQueue::default(),
+            regions,
+            counts: Counts::default(),
             streams: NodeQueues::new(),
             outbox: NodeQueues::new(),
             completions: VecDeque::new(),
@@ -72,15 +76,37 @@ impl<N: Network> Engine<N> {
             return Ok(());
         }
         let cost = credit::cost(buffer.len());
-        let mut fits = || Header::eager_len(&envelope) + buffer.len() <= self.network.mtu(node);
-        if send.is_delivery_awaited || !self.state.credit.covers(node, cost) || !fits() {
+        let is_acknowledged = send.completes == SendCompletes::OnArrival;
+        let mtu = self.network.mtu(node);
+        let fits = Header::eager_len(&envelope, is_acknowledged) + buffer.len() <= mtu;
+        if send.completes == SendCompletes::OnMatch
+            || !fits
+            || !self.state.credit.covers(node, cost)
+        {
             return self.announce(send);
         }
-        let header = Header::Eager(envelope).encode(self.state.self_node);
+        if is_acknowledged {
+            return self.send_acknowledged(send);
+        }
+        let header = Header::Eager(envelope, None).encode(self.state.self_node);
         let body = Body::Memory { buffer, offset: 0, len: buffer.len() };
         self.network.send(node, header.as_bytes(), body)?;
         self.state.credit.spend(node, cost);
         self.state.complete_send(request, envelope, None);
+        Ok(())
+    }
+
+    /// As above, for a send that completes when the message has arrived.
+    #[cold]
+    fn send_acknowledged(&mut self, send: &SendOperation) -> Result<(), SendError> {
+        let SendOperation { node, envelope, ref buffer, .. } = *send;
+        let entry = self.state.sends.vacant_entry();
+        let header = Header::Eager(envelope, Some(entry.key() as u32));
+        let header = header.encode(self.state.self_node);
+        let body = Body::Memory { buffer, offset: 0, len: buffer.len() };
+        self.network.send(node, header.as_bytes(), body)?;
+        entry.insert(OutgoingTransfer::acknowledged(send));
+        self.state.credit.spend(node, credit::cost(buffer.len()));
         Ok(())
     }
 
@@ -95,13 +121,14 @@ impl<N: Network> Engine<N> {
             return;
         }
         let is_volatile = send.retention == Retention::Volatile;
-        let is_copied = (len <= MAX_SELF_COPY || is_volatile) && !send.is_delivery_awaited;
+        let is_match_awaited = send.completes == SendCompletes::OnMatch;
+        let is_copied = (len <= MAX_SELF_COPY || is_volatile) && !is_match_awaited;
         let body = if is_copied {
             state.complete_send(request, envelope, None);
             UnexpectedBody::Whole { bytes: buffer.to_vec().into(), cost: 0 }
         } else {
-            let send_id = state.sends.insert(AnnouncedSend::new(send, false)) as u32;
-            let wants_finished = send.is_delivery_awaited;
+            let send_id = state.sends.insert(OutgoingTransfer::announced(send, false)) as u32;
+            let wants_finished = is_match_awaited;
             let (len, handle) = (len as u64, 0);
             UnexpectedBody::Announced(Announcement { len, handle, send_id, wants_finished })
         };
@@ -259,6 +286,22 @@ impl<N: Network> Engine<N> {
     /// the program, nothing changes.
     pub fn is_quiet(&self) -> bool {
         !self.state.has_work() && self.state.completions.is_empty()
+    }
+
+    /// Whether the last call of [`Engine::progress`] has received a message. If not, the network
+    /// had none.
+    pub fn has_received(&self) -> bool {
+        self.is_streaming
+    }
+
+    /// Whether there is something to do even if no message arrives.
+    pub fn has_pending_work(&self) -> bool {
+        self.state.has_work()
+    }
+
+    /// How many operations of a kind have ended.
+    pub fn count(&self, counted: Counted) -> Count {
+        self.state.counts.get(counted)
     }
 
     /// The next operation that has completed.

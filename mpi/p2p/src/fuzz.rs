@@ -1,13 +1,16 @@
-//! Messages of a hostile node for a node with receives, sends and reads under way.
+//! Messages of a hostile node for a node with receives, sends, operations on remote memory and
+//! regions that are open to others.
 
+use crate::atomic::{Datatype, Operator};
 use crate::engine::Engine;
 use crate::memory::{Message, UserBuffer, buffer_of};
-use crate::network::{Body, Network, ReadError, SendError};
+use crate::network::{AccessError, Body, Network, SendError, WriteProgress};
 use crate::operation::{
-    Channel, Limits, ReceiveMode, ReceiveOperation, Request, Retention, Selector, SendOperation,
-    Violation,
+    AtomicOperation, Channel, Limits, ReadOperation, ReceiveMode, ReceiveOperation, Request,
+    Retention, Selector, SendCompletes, SendOperation, Violation, WriteOperation,
 };
-use crate::wire::Envelope;
+use crate::regions::{FIRST_HANDLE, RegionAccess, Regions};
+use crate::wire::{Envelope, RemoteAddress};
 
 const NODES: u32 = 3;
 /// Messages of the program, and its receive buffers.
@@ -40,11 +43,23 @@ impl Network for HostileNetwork<'_> {
         Some(1)
     }
     fn conceal(&mut self, _: u32, _: &UserBuffer) {}
-    fn start_read(&mut self, _: u32, handle: u64, _: &UserBuffer) -> Result<(), ReadError> {
-        if handle.is_multiple_of(2) { Err(ReadError::Failed) } else { Ok(()) }
+    fn expose_to_all(&mut self, _: &UserBuffer) -> Option<u64> {
+        Some(FIRST_HANDLE)
     }
-    fn end_read(&mut self, _: u32, _: &UserBuffer) {}
-    fn are_reads_done(&mut self) -> Result<bool, ReadError> {
+    fn conceal_from_all(&mut self, _: &UserBuffer) {}
+    fn start_write(
+        &mut self,
+        _: u32,
+        _: u64,
+        _: &UserBuffer,
+    ) -> Result<WriteProgress, AccessError> {
+        Ok(WriteProgress::Started)
+    }
+    fn start_read(&mut self, _: u32, handle: u64, _: &UserBuffer) -> Result<(), AccessError> {
+        if handle.is_multiple_of(2) { Err(AccessError::Failed) } else { Ok(()) }
+    }
+    fn end_access(&mut self, _: u32, _: &UserBuffer) {}
+    fn are_accesses_done(&mut self) -> Result<bool, AccessError> {
         Ok(self.input.len().is_multiple_of(2))
     }
 }
@@ -57,21 +72,63 @@ pub fn fuzz(input: &[u8]) {
     let _ = receive_all(input);
 }
 
+/// Buffers of the program: two are sent, four are for receives, two are regions (keys
+/// [`FIRST_HANDLE`] and 1), four are used by operations on memory of node 1.
+const BUFFERS: usize = 12;
+
+fn use_remote_memory(
+    engine: &mut Engine<HostileNetwork<'_>>,
+    index: usize,
+    buffer: UserBuffer,
+    request: Request,
+) {
+    let (node, target) = (1, RemoteAddress { key: 5, offset: 0 });
+    match index {
+        6 => _ = engine.register(buffer, RegionAccess::ALL),
+        7 => _ = engine.register(buffer, RegionAccess::READ),
+        // Incoming transfer 0, and 1 below.
+        8 => engine.read(&ReadOperation { node, target, buffer, request }),
+        // Outgoing transfer 2, and 3 below.
+        9 => {
+            let (retention, buffer) = (Retention::Stays, buffer.part(0, 40));
+            let write = WriteOperation { node, target, buffer, retention, data: Some(1), request };
+            let _ = engine.write(&write);
+        }
+        _ => {
+            let atomic = AtomicOperation {
+                node,
+                target,
+                operator: Operator::Sum,
+                datatype: Datatype::Uint64,
+                count: 2,
+                operands: buffer.part(0, 16),
+                compared: UserBuffer::empty(),
+                result: (index == 10).then(|| buffer.part(16, 16)),
+                request,
+            };
+            let _ = engine.atomic(&atomic);
+        }
+    }
+}
+
 fn receive_all(input: &[u8]) -> Result<(), Violation> {
-    let mut memory: Vec<Vec<u8>> = (0..6).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
+    let mut memory: Vec<Vec<u8>> = (0..BUFFERS).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
     let limits = Limits { window: 2000, min_read_len: LEN };
-    let mut engine = Engine::new(HostileNetwork { input }, 0, NODES, limits);
+    let mut engine = Engine::new(HostileNetwork { input }, 0, NODES, limits, Regions::new());
     for (index, bytes) in memory.iter_mut().enumerate() {
         let buffer = buffer_of(&[(bytes[GUARD_LEN..].as_mut_ptr(), LEN)]);
         let request = Request { context: index, is_reported: true };
         let tag = (index % 2 == 0).then_some(index as u64);
         if index < 2 {
             let (envelope, retention) = (Envelope { tag, data: None }, Retention::Stays);
-            let is_delivery_awaited = index == 1;
+            let completes = if index == 1 { SendCompletes::OnMatch } else { SendCompletes::AtOnce };
             let (node, buffer) = (1, buffer);
-            let send =
-                SendOperation { node, envelope, buffer, retention, request, is_delivery_awaited };
+            let send = SendOperation { node, envelope, buffer, retention, request, completes };
             let _ = engine.send(&send);
+            continue;
+        }
+        if index >= 6 {
+            use_remote_memory(&mut engine, index, buffer, request);
             continue;
         }
         let mode = match index {
@@ -98,8 +155,32 @@ fn receive_all(input: &[u8]) -> Result<(), Violation> {
 
 #[cfg(test)]
 mod tests {
+    use crate::atomic::{Datatype, Operator};
     use crate::engine::MESSAGES_PER_PASS;
-    use crate::wire::{Announcement, Envelope, Header};
+    use crate::regions::FIRST_HANDLE;
+    use crate::wire::{
+        Announcement, AtomicRequest, Envelope, Header, OperationId, RemoteAddress, WriteBytes,
+    };
+
+    /// The first message that is announced to the program.
+    const RECEIVE_ID: u32 = 2;
+
+    fn write(key: u64, offset: u64, bytes: WriteBytes) -> Header {
+        Header::Write { target: RemoteAddress { key, offset }, data: Some(1), bytes, send_id: 4 }
+    }
+
+    fn read(key: u64, offset: u64, len: u64) -> Header {
+        Header::Read { target: RemoteAddress { key, offset }, len, receive_id: 4 }
+    }
+
+    fn atomic(operator: Operator, datatype: Datatype, count: u16, id: OperationId) -> Header {
+        let target = RemoteAddress { key: FIRST_HANDLE, offset: 290 };
+        Header::Atomic(AtomicRequest { target, operator, datatype, count, id })
+    }
+
+    fn refused(id: OperationId) -> Header {
+        Header::Refused { id }
+    }
 
     /// Sequences of messages, of which the fuzzer makes others.
     fn inputs() -> Vec<Vec<u8>> {
@@ -109,15 +190,25 @@ mod tests {
             Header::Announcement(envelope(Some(4)), announcement)
         };
         let pull = |send_id| Header::Pull { send_id, receive_id: 0, len: 200 };
-        let fragment = |offset| Header::Fragment { receive_id: 0, offset };
+        let fragment = |offset| Header::Fragment { receive_id: RECEIVE_ID, offset };
+        let announced = |len, handle| WriteBytes::Announced { len, handle };
+        let (send, receive) = (OperationId::Send, OperationId::Receive);
         let sequences = [
-            vec![Header::Eager(envelope(Some(2))), Header::Eager(envelope(None))],
+            vec![Header::Eager(envelope(Some(2)), None), Header::Eager(envelope(None), Some(3))],
             vec![announcement(120, 0), fragment(0), fragment(40), fragment(80)],
             vec![announcement(300, 1), announcement(u64::MAX, 2), fragment(0)],
             vec![pull(0), pull(1), Header::Finished { send_id: 1 }],
             vec![Header::Finished { send_id: 0 }, Header::Finished { send_id: 0 }],
             vec![Header::Credit { bytes: 0 }, Header::Credit { bytes: u64::MAX }],
             vec![announcement(0, 0), pull(7), fragment(0)],
+            vec![write(FIRST_HANDLE, 260, WriteBytes::Inline), write(1, 0, WriteBytes::Inline)],
+            vec![write(FIRST_HANDLE, 180, announced(120, 0)), fragment(0), fragment(40)],
+            vec![write(FIRST_HANDLE, 0, announced(u64::MAX, 3)), read(1, 0, 300), read(1, 1, 300)],
+            vec![
+                atomic(Operator::Max, Datatype::Int8, 40, receive(1)),
+                atomic(Operator::Sum, Datatype::Double, 5, send(1)),
+            ],
+            vec![refused(receive(0)), refused(receive(1)), refused(send(2)), refused(send(3))],
         ];
         let encode = |headers: Vec<Header>| {
             let messages = headers.into_iter().flat_map(|header| {
@@ -139,7 +230,11 @@ mod tests {
         let messages = messages.iter().flat_map(|one| std::iter::repeat_n(one, repeat(&one.1)));
         let input = messages.flat_map(|(source, header)| {
             let mut message = header.encode(*source).as_bytes().to_vec();
-            if matches!(header, Header::Eager(_) | Header::Fragment { .. }) {
+            let is_inline = matches!(
+                header,
+                Header::Write { bytes: WriteBytes::Inline, .. } | Header::Atomic(_)
+            );
+            if is_inline || matches!(header, Header::Eager(..) | Header::Fragment { .. }) {
                 message.extend([9; 40]);
             }
             [vec![message.len() as u8], message].concat()
@@ -158,7 +253,7 @@ mod tests {
             let announcement = Announcement { len, handle: 0, send_id: 0, wants_finished };
             Header::Announcement(envelope, announcement)
         };
-        let fragment = |offset| Header::Fragment { receive_id: 0, offset };
+        let fragment = |offset| Header::Fragment { receive_id: RECEIVE_ID, offset };
         let pull = |send_id, len| Header::Pull { send_id, receive_id: 0, len };
         let finished = |send_id| Header::Finished { send_id };
         // Time in which a node sends what it was asked for.
@@ -166,6 +261,13 @@ mod tests {
         let no_fragment = "sends a fragment that nobody has asked for";
         let no_pull = "asks for a message that was not announced";
         let no_end = "ends a message that was not announced";
+        let no_refusal = "refuses what it was not asked for";
+        let impossible = "asks for an impossible atomic operation";
+        let inline = WriteBytes::Inline;
+        let announced = WriteBytes::Announced { len: 80, handle: 0 };
+        let (send, receive) = (OperationId::Send, OperationId::Receive);
+        let of_receive = |receive_id, offset| Header::Fragment { receive_id, offset };
+        let bits = |id| atomic(Operator::BitOr, Datatype::Uint8, 40, id);
         for (messages, expected) in [
             (vec![(1, announcement(80, true)), (1, fragment(0)), (1, fragment(40))], None),
             (vec![(1, announcement(120, false)), (1, fragment(40))], Some((Some(1), no_fragment))),
@@ -183,6 +285,50 @@ mod tests {
             (vec![(1, finished(0)), (1, finished(0))], Some((Some(1), no_end))),
             (vec![(2, finished(0))], Some((Some(2), no_end))),
             (vec![(1, pull(0, 300)), (1, finished(0))], Some((Some(1), no_end))),
+            // What is asked for of memory that is not open is refused, and no fault.
+            (
+                vec![(1, write(FIRST_HANDLE, 260, inline)), (2, write(FIRST_HANDLE, 261, inline))],
+                None,
+            ),
+            (vec![(1, write(1, 0, inline)), (1, write(9, 0, inline))], None),
+            (
+                vec![(2, write(FIRST_HANDLE, 220, announced)), (2, fragment(0)), (2, fragment(40))],
+                None,
+            ),
+            (
+                vec![(2, write(FIRST_HANDLE, 221, announced)), (2, fragment(0))],
+                Some((Some(2), no_fragment)),
+            ),
+            (vec![(1, read(1, 0, 300)), (1, read(1, 0, 301)), (2, read(1, u64::MAX, 2))], None),
+            (vec![(1, read(1, 0, 0))], Some((Some(1), "reads no bytes"))),
+            (vec![(1, bits(send(0))), (2, bits(receive(7)))], None),
+            (
+                vec![(1, atomic(Operator::BitOr, Datatype::Double, 5, send(0)))],
+                Some((Some(1), impossible)),
+            ),
+            (
+                vec![(1, atomic(Operator::Sum, Datatype::Double, 4, send(0)))],
+                Some((Some(1), impossible)),
+            ),
+            (
+                vec![(2, atomic(Operator::CompareSwap, Datatype::Int32, 10, send(0)))],
+                Some((Some(2), impossible)),
+            ),
+            // The program reads 300 bytes (0), fetches 16 (1), writes (2) and operates (3).
+            (vec![(1, of_receive(0, 0)), (1, of_receive(0, 40))], None),
+            (vec![(1, of_receive(1, 0))], Some((Some(1), no_fragment))),
+            (vec![(2, of_receive(0, 0))], Some((Some(2), no_fragment))),
+            (vec![(1, refused(receive(0))), (1, refused(receive(1)))], None),
+            (vec![(1, refused(send(2))), (1, refused(send(3)))], None),
+            (vec![(1, finished(2)), (1, finished(3))], None),
+            (vec![(1, finished(2)), (1, finished(2))], Some((Some(1), no_end))),
+            (vec![(1, pull(2, 1))], Some((Some(1), no_pull))),
+            (vec![(2, refused(send(2)))], Some((Some(2), no_refusal))),
+            (vec![(1, refused(send(2))), (1, refused(send(2)))], Some((Some(1), no_refusal))),
+            (vec![(1, refused(send(0)))], Some((Some(1), no_refusal))),
+            (vec![(1, refused(send(9)))], Some((Some(1), no_refusal))),
+            (vec![(1, of_receive(0, 0)), (1, refused(receive(0)))], Some((Some(1), no_refusal))),
+            (vec![(2, refused(receive(1)))], Some((Some(2), no_refusal))),
             (vec![(0, finished(0))], Some((Some(0), "is no other node of this job"))),
             (vec![(3, finished(0))], Some((Some(3), "is no other node of this job"))),
         ] {

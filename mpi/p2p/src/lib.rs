@@ -11,6 +11,11 @@
 //! | `state.rs` | the state of a node |
 //! | `arrivals.rs` | what an arriving message causes |
 //! | `transfers.rs` | rendezvous: data that the receiver reads, or asks for |
+//! | `progress.rs` | the part of it that needs the network |
+//! | `regions.rs` | memory that is open to other nodes |
+//! | `remote_memory.rs` | reads and writes of it |
+//! | `atomic.rs`, `remote_atomics.rs` | atomic operations on it |
+//! | `counts.rs` | how many operations have ended |
 //! | `credit.rs` | how much a sender may send that nobody waits for |
 //! | `memory.rs` | the program's memory |
 //!
@@ -21,11 +26,18 @@
 //! possible, asks for it in *fragments*. So a receiver keeps a bounded number of bytes for each
 //! sender, and any number of announcements, which are short.
 //!
+//! Memory of another node is read and written by the network itself (manual 3.6), if the region
+//! and the buffer are in one piece. Otherwise, and for atomic operations and writes that carry a
+//! number, the origin sends a message, and the target does what it asks for when it makes
+//! progress. The target checks the region, its access rights and each address first.
+//!
 //! Nothing here waits, and nothing calls the system: [`Engine`] uses a [`Network`]. Messages of one
 //! sender are matched in the order in which they were sent, and receives in the order in which they
 //! were posted (MPI 5.0, 3.5).
 
 mod arrivals;
+mod atomic;
+mod counts;
 mod credit;
 mod engine;
 mod fuzz;
@@ -34,6 +46,10 @@ mod memory;
 mod network;
 mod node_queues;
 mod operation;
+mod progress;
+mod regions;
+mod remote_atomics;
+mod remote_memory;
 mod state;
 mod transfers;
 pub mod wire;
@@ -41,12 +57,17 @@ pub mod wire;
 #[cfg(test)]
 mod simulation;
 
+pub use atomic::{Datatype, MAX_ATOMIC_LEN, Operator};
+pub use counts::{Count, Counted};
 pub use engine::Engine;
 #[doc(hidden)]
 pub use fuzz::fuzz;
 pub use memory::{MAX_SEGMENTS, Message, Payload, UserBuffer};
-pub use network::{Body, Network, ReadError, SendError};
+pub use network::{AccessError, Body, HANDLE_OFFSET_BITS, Network, SendError, WriteProgress};
 pub use operation::{
-    Channel, Completion, CompletionKind, Failure, Limits, Peek, PeekMode, ReceiveMode,
-    ReceiveOperation, Request, Retention, Selector, SendOperation, Violation,
+    AtomicOperation, Channel, Completion, CompletionKind, Failure, Limits, Peek, PeekMode,
+    ReadOperation, ReceiveMode, ReceiveOperation, Request, Retention, Selector, SendCompletes,
+    SendOperation, Violation, WriteOperation,
 };
+pub use regions::{RegionAccess, Regions};
+pub use wire::RemoteAddress;

@@ -55,6 +55,11 @@ impl UserBuffer {
         Self { start, len, pieces: None }
     }
 
+    /// Bytes of our own, which are only read. They stay as long as the buffer is used.
+    pub(crate) fn of_copy(bytes: &[u8]) -> Self {
+        Self { start: bytes.as_ptr().cast_mut(), len: bytes.len(), pieces: None }
+    }
+
     /// Several segments, in their order. None: too many.
     ///
     /// # Safety
@@ -252,6 +257,21 @@ impl<'a> Message<'a> {
     /// Bytes that nobody changes.
     pub fn of_bytes(bytes: &'a [u8]) -> Self {
         Self(Payload::of_bytes(bytes))
+    }
+
+    /// The byte at that place. None: the message is shorter.
+    #[inline(always)]
+    pub fn byte(&self, offset: usize) -> Option<u8> {
+        if offset >= self.0.len {
+            return None;
+        }
+        // SAFETY: inside the message.
+        Some(unsafe { ptr::read(self.0.start.as_ptr().add(offset)) })
+    }
+
+    /// A copy of the message.
+    pub fn to_boxed(&self) -> Box<[u8]> {
+        self.0.to_boxed()
     }
 
     /// The 8 bytes at a multiple of 8, as a number (little endian). None: the message is shorter.

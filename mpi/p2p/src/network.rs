@@ -18,18 +18,35 @@ pub trait Network {
     fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64>;
     /// Ends that.
     fn conceal(&mut self, node: u32, buffer: &UserBuffer);
+    /// Lets all nodes read and write the program's memory. The handle by which they do: its lower
+    /// [`HANDLE_OFFSET_BITS`] are 0, others are not; an offset can be added to it (manual 3.6.4).
+    /// None: that is not possible.
+    fn expose_to_all(&mut self, buffer: &UserBuffer) -> Option<u64>;
+    /// Ends that.
+    fn conceal_from_all(&mut self, buffer: &UserBuffer);
     /// Starts to read as many bytes as `into` has from memory that `node` has exposed.
     ///
     /// # Errors
-    /// See [`ReadError`].
-    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), ReadError>;
-    /// A read has ended, well or not.
-    fn end_read(&mut self, node: u32, into: &UserBuffer);
-    /// Whether all reads that were started are complete.
+    /// See [`AccessError`].
+    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), AccessError>;
+    /// Starts to write all bytes of `from` to memory that `node` has exposed.
+    ///
+    /// # Errors
+    /// See [`AccessError`].
+    fn start_write(
+        &mut self,
+        node: u32,
+        handle: u64,
+        from: &UserBuffer,
+    ) -> Result<WriteProgress, AccessError>;
+    /// A read or write that was started has ended, well or not.
+    fn end_access(&mut self, node: u32, buffer: &UserBuffer);
+    /// Whether all reads and writes that were started are complete: what was written is in the
+    /// other node's memory.
     ///
     /// # Errors
     /// Some of them have failed, and none is under way any more.
-    fn are_reads_done(&mut self) -> Result<bool, ReadError>;
+    fn are_accesses_done(&mut self) -> Result<bool, AccessError>;
 }
 
 /// What follows a header.
@@ -76,10 +93,22 @@ pub enum SendError {
     Unreachable,
 }
 
-/// Why memory of another node is not read.
+/// Bits of a handle that are an offset in its region.
+pub const HANDLE_OFFSET_BITS: u32 = 40;
+
+/// How far a write to memory of another node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadError {
-    /// There is no room for another read now.
+pub enum WriteProgress {
+    /// It has ended: the bytes are there.
+    Delivered,
+    /// [`Network::are_accesses_done`] tells its end.
+    Started,
+}
+
+/// Why memory of another node is not read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessError {
+    /// There is no room for another read or write now.
     Full,
     /// It has failed, or is not possible.
     Failed,

@@ -1,7 +1,8 @@
 //! What a program asks for, and what it is told.
 
+use crate::atomic::{Datatype, Operator};
 use crate::memory::UserBuffer;
-use crate::wire::Envelope;
+use crate::wire::{Envelope, RemoteAddress};
 
 /// Bounds.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +71,72 @@ pub struct SendOperation {
     pub retention: Retention,
     /// How its completion is reported.
     pub request: Request,
-    /// Whether it completes when a receive has it, and not when its memory may be used again.
-    pub is_delivery_awaited: bool,
+    /// When it completes.
+    pub completes: SendCompletes,
+}
+
+/// When a send completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendCompletes {
+    /// When its memory may be used again.
+    AtOnce,
+    /// When the message has arrived, whether a receive waits for it or not.
+    OnArrival,
+    /// When a receive has it.
+    OnMatch,
+}
+
+/// Bytes for memory of a node.
+#[derive(Clone, Debug)]
+pub struct WriteOperation {
+    /// The node.
+    pub node: u32,
+    /// Where the bytes go.
+    pub target: RemoteAddress,
+    /// The bytes.
+    pub buffer: UserBuffer,
+    /// How long they stay.
+    pub retention: Retention,
+    /// A number that the node's program gets when the bytes are there.
+    pub data: Option<u64>,
+    /// How its completion is reported: when the bytes are there.
+    pub request: Request,
+}
+
+/// Bytes that are read from memory of a node.
+#[derive(Clone, Debug)]
+pub struct ReadOperation {
+    /// The node.
+    pub node: u32,
+    /// Where the bytes are.
+    pub target: RemoteAddress,
+    /// Where they go.
+    pub buffer: UserBuffer,
+    /// How its completion is reported.
+    pub request: Request,
+}
+
+/// An atomic operation on memory of a node.
+#[derive(Clone, Debug)]
+pub struct AtomicOperation {
+    /// The node.
+    pub node: u32,
+    /// The first element.
+    pub target: RemoteAddress,
+    /// What is done.
+    pub operator: Operator,
+    /// The type of the elements.
+    pub datatype: Datatype,
+    /// Their number.
+    pub count: usize,
+    /// An operand for each element. They are read before the call returns.
+    pub operands: UserBuffer,
+    /// Values to compare with, if the operator compares; likewise.
+    pub compared: UserBuffer,
+    /// Where the former values go. None: they are not wanted.
+    pub result: Option<UserBuffer>,
+    /// How its completion is reported: when the operation is done.
+    pub request: Request,
 }
 
 /// How a receive uses its buffer.
@@ -130,6 +195,16 @@ pub enum CompletionKind {
     Received,
     /// A buffer for several messages takes no more.
     Released,
+    /// Bytes were written to memory of another node.
+    Written,
+    /// Bytes were read from memory of another node.
+    Read,
+    /// An atomic operation is done.
+    Atomic,
+    /// Its former values were fetched.
+    FetchedAtomic,
+    /// Another node has written bytes here, and has sent a number with them.
+    RemoteWritten,
 }
 
 /// Why an operation has failed.
@@ -142,8 +217,12 @@ pub enum Failure {
     },
     /// It was cancelled.
     Cancelled,
+    /// The other node's memory is not open to it.
+    Refused,
     /// The network has failed.
     Network,
+    /// A look for a message has found none.
+    NoMessage,
 }
 
 /// An operation that has completed.
@@ -153,7 +232,7 @@ pub struct Completion {
     pub context: usize,
     /// What it was.
     pub kind: CompletionKind,
-    /// Of messages with or without tags.
+    /// Of messages with or without tags; without, if it is no message.
     pub channel: Channel,
     /// Bytes that were received.
     pub len: usize,

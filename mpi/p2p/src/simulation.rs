@@ -4,20 +4,26 @@
 
 mod network;
 mod random;
+mod remote_memory;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::atomic::{Datatype, Operator};
 use crate::engine::Engine;
 use crate::matching::Origin;
 use crate::memory::{Message, UserBuffer};
 use crate::network::*;
 use crate::operation::*;
+use crate::regions::Regions;
 use crate::state::origin_of;
-use crate::wire::{Announcement, Envelope, Header};
+use crate::wire::{
+    Announcement, AtomicRequest, Envelope, Header, OperationId, RemoteAddress, WriteBytes,
+};
 use network::{SimulatedNetwork, Wires};
 use random::Random;
+use remote_memory::RemoteMemory;
 
 const WINDOW: u32 = 2000;
 /// The longest message of a program.
@@ -49,6 +55,7 @@ struct Program {
     /// Messages that were received, dropped or claimed, with their context.
     received: Vec<(usize, u64)>,
     pending_receives: HashMap<usize, usize>,
+    remote: RemoteMemory,
 }
 
 impl Program {
@@ -86,7 +93,7 @@ impl World {
         let nodes = 1 + random.below(4) as u32;
         let wires = Rc::new(RefCell::new(Wires::default()));
         let limits = Limits { window: WINDOW, min_read_len: 1 + random.below(MAX_LEN) as usize };
-        let mtu = 48 + random.below(600) as usize;
+        let mtu = 72 + random.below(600) as usize;
         let capacity = 1 + random.below(20) as usize;
         let program = |node| {
             let events = Rc::new(RefCell::new(Vec::new()));
@@ -97,10 +104,15 @@ impl World {
                 mtu,
                 capacity,
                 reads: Vec::new(),
+                remote_reads: Vec::new(),
+                writes: Vec::new(),
                 events: events.clone(),
             };
+            let mut engine = Engine::new(network, node, nodes, limits, Regions::new());
+            let remote = RemoteMemory::open(&mut engine);
             Program {
-                engine: Engine::new(network, node, nodes, limits),
+                engine,
+                remote,
                 events,
                 sent: HashMap::new(),
                 buffers: HashMap::new(),
@@ -120,7 +132,8 @@ impl World {
 
     fn step(&mut self) {
         let node = self.random.below(self.programs.len() as u64) as usize;
-        match self.random.below(12) {
+        match self.random.below(14) {
+            12.. => self.use_remote_memory(node),
             0..3 => self.send(node),
             3..5 => {
                 let (channel, selector) = self.selector();
@@ -164,10 +177,13 @@ impl World {
             let event = Event::Arrived { id, channel, origin, len: buffer.len() };
             program.events.borrow_mut().push(event);
         }
-        let is_delivery_awaited = !is_volatile && self.random.one_in(4);
+        let completes = match self.random.below(4) {
+            0 if !is_volatile => SendCompletes::OnMatch,
+            1 if !is_volatile => SendCompletes::OnArrival,
+            _ => SendCompletes::AtOnce,
+        };
         let bytes = buffer.to_vec();
-        let send =
-            SendOperation { node: to, envelope, buffer, retention, request, is_delivery_awaited };
+        let send = SendOperation { node: to, envelope, buffer, retention, request, completes };
         match program.engine.send(&send) {
             Ok(()) => self.next_id += 1,
             Err(error) => {
@@ -176,7 +192,7 @@ impl World {
             }
         }
         program.sent.insert(id, (to, bytes));
-        if is_delivery_awaited {
+        if completes == SendCompletes::OnMatch {
             program.awaited_deliveries.insert(context, id);
         }
         if is_volatile {
@@ -274,6 +290,11 @@ impl World {
     fn complete(&mut self, node: usize, completion: Completion) {
         let context = completion.context;
         match completion.kind {
+            CompletionKind::Written
+            | CompletionKind::Read
+            | CompletionKind::Atomic
+            | CompletionKind::FetchedAtomic
+            | CompletionKind::RemoteWritten => self.complete_remote(node, completion),
             CompletionKind::Sent => {
                 assert_eq!(completion.failure, None);
                 assert!(self.programs[node].send_memory.remove(&context).is_some());
@@ -345,7 +366,9 @@ impl World {
             let sent: usize = self.programs.iter().map(|program| program.sent.len()).sum();
             let received: usize = self.programs.iter().map(|program| program.received.len()).sum();
             let is_idle = |program: &Program| {
-                program.send_memory.is_empty() && !program.engine.state.has_work()
+                program.send_memory.is_empty()
+                    && program.remote.is_idle()
+                    && !program.engine.state.has_work()
             };
             if sent == received && self.programs.iter().all(is_idle) {
                 return;
@@ -486,6 +509,7 @@ fn every_message_arrives_once_where_a_plain_list_says() {
             world.drain();
             world.cancel_all();
             world.check();
+            world.check_remote_memory();
         });
         assert!(result.is_ok(), "seed {seed}");
     }
@@ -510,18 +534,23 @@ fn what_a_program_has_closed_is_not_touched_and_what_it_has_sent_arrives() {
         closing.engine.forget_operations();
         closing.send_memory.values_mut().for_each(|bytes| bytes.fill(GUARD));
         closing.buffers.values_mut().for_each(|bytes| bytes.fill(GUARD));
+        closing.remote.reuse_memory();
         for round in 0..2000 {
             // Messages for receives that were posted before.
             if round % 50 == 0 {
                 (1..world.programs.len()).for_each(|node| world.send(node));
             }
             world.programs[0].engine.progress().unwrap();
-            assert!(world.programs[0].engine.next_completion().is_none(), "seed {seed}");
+            // Its regions stay open.
+            while let Some(completion) = world.programs[0].engine.next_completion() {
+                assert_eq!(completion.kind, CompletionKind::RemoteWritten, "seed {seed}");
+            }
             (1..world.programs.len()).for_each(|node| world.progress(node));
         }
         for bytes in world.programs[0].buffers.values() {
             assert!(bytes.iter().all(|byte| *byte == GUARD), "seed {seed}");
         }
+        assert!(world.programs[0].remote.is_memory_unchanged(), "seed {seed}");
     }
     assert!(closed > 10);
 }
@@ -550,6 +579,7 @@ fn a_hostile_node_is_named_or_harmless() {
             let (head, tail) = (&memory[..GUARD_LEN], &memory[memory.len() - GUARD_LEN..]);
             assert!(head.iter().chain(tail).all(|byte| *byte == GUARD), "{seed} {context}");
         }
+        world.programs[0].remote.check_guards();
     }
     assert!(named > 10);
 }
@@ -561,8 +591,35 @@ fn hostile_message(random: &mut Random, nodes: u32) -> Vec<u8> {
         tag: (!random.one_in(3)).then(|| random.below(4)),
         data: Some(random.below(1 << 40)),
     };
-    let header = match random.below(7) {
-        0 => Header::Eager(envelope(random)),
+    let address = |random: &mut Random| RemoteAddress {
+        key: [1, 2, 1 << 40, 2 << 40][random.below(4) as usize],
+        offset: if random.one_in(5) { u64::MAX - 3 } else { random.below(15_000) },
+    };
+    let operation_id = |random: &mut Random| match random.one_in(2) {
+        true => OperationId::Send(random.below(6) as u32),
+        false => OperationId::Receive(random.below(6) as u32),
+    };
+    let header = match random.below(11) {
+        7 => {
+            let announced =
+                WriteBytes::Announced { len: random.below(5000), handle: random.below(5) };
+            let bytes = if random.one_in(2) { WriteBytes::Inline } else { announced };
+            let (data, send_id) = (random.one_in(2).then_some(7), id(random));
+            Header::Write { target: address(random), data, bytes, send_id }
+        }
+        8 => {
+            let (len, receive_id) = (1 + random.below(5000), id(random));
+            Header::Read { target: address(random), len, receive_id }
+        }
+        9 => {
+            let target = address(random);
+            let operator = Operator::of_number(random.below(20) as u8).unwrap();
+            let datatype = Datatype::of_number(random.below(14) as u8).unwrap();
+            let (count, id) = (random.below(40) as u16, operation_id(random));
+            Header::Atomic(AtomicRequest { target, operator, datatype, count, id })
+        }
+        10 => Header::Refused { id: operation_id(random) },
+        0 => Header::Eager(envelope(random), random.one_in(3).then(|| random.below(6) as u32)),
         1 => Header::Announcement(
             envelope(random),
             Announcement {

@@ -4,12 +4,14 @@ use std::collections::{HashMap, VecDeque};
 
 use slab::Slab;
 
+use crate::counts::{Counted, Counts};
 use crate::credit::Credit;
 use crate::matching::{Origin, PostedReceives, UnexpectedMessages};
 use crate::memory::{Payload, UserBuffer};
 use crate::node_queues::NodeQueues;
 use crate::operation::{Channel, Completion, CompletionKind, Failure, Limits, Request, Violation};
-use crate::transfers::{AnnouncedSend, ReadQueue, RemoteReceive};
+use crate::regions::Regions;
+use crate::transfers::{AccessQueue, IncomingTransfer, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
 
 /// Where a matched message goes.
@@ -97,9 +99,11 @@ pub(crate) struct State {
     pub(crate) multiples: Slab<MultipleBuffer>,
     /// Messages that a peek has claimed, by its context.
     pub(crate) claimed: HashMap<usize, (Origin, Unexpected)>,
-    pub(crate) sends: Slab<AnnouncedSend>,
-    pub(crate) receives: Slab<RemoteReceive>,
-    pub(crate) reads: ReadQueue,
+    pub(crate) sends: Slab<OutgoingTransfer>,
+    pub(crate) receives: Slab<IncomingTransfer>,
+    pub(crate) accesses: AccessQueue,
+    pub(crate) regions: Regions,
+    pub(crate) counts: Counts,
     /// Sends whose receivers have asked for fragments.
     pub(crate) streams: NodeQueues<u32>,
     /// Headers that are to be sent.
@@ -156,6 +160,7 @@ impl State {
         let excess = len.saturating_sub(buffer.len() as u64);
         let truncated = (excess > 0).then_some(Failure::Truncated { excess });
         let failure = failure.or(truncated);
+        self.counts.add(Counted::Receives, failure.is_some());
         let channel = channel_of(&envelope);
         let completion = Completion {
             context: request.context,
@@ -192,6 +197,7 @@ impl State {
         envelope: Envelope,
         failure: Option<Failure>,
     ) {
+        self.counts.add(Counted::Sends, failure.is_some());
         if request.is_reported || failure.is_some() {
             self.completions.push_back(Completion {
                 context: request.context,

@@ -5,21 +5,35 @@
 //! | 0 | kind, flags, source | | | | | |
 //! | 1 | tag, if it has one | tag | numbers of both | receiver's number | sender's number | bytes |
 //! | 2 | data, if it has some | data | length | offset | | |
-//! | 3 | | length | | | | |
+//! | 3 | sender's number, if it waits | length | | | | |
 //! | 4 | | handle of the memory | | | | |
 //! | 5 | | sender's number | | | | |
 //!
-//! Numbers are those that a node gives to its sends and receives. A short message has one to three
-//! words, so that its data is in the line of the cache that the receiver looks at. The payload of
-//! eager messages and fragments follows. Words are written one after the other; where one is
-//! missing, the next one takes its place.
+//! | word | write | read | atomic | refused |
+//! |---|---|---|---|---|
+//! | 0 | kind, flags, source | | | |
+//! | 1 | key | key | key | number |
+//! | 2 | address | address | address | |
+//! | 3 | sender's number | length | operation, type, count, number | |
+//! | 4 | data, if it has some | receiver's number | | |
+//! | 5 | length, if no payload follows | | | |
+//! | 6 | handle of the memory, likewise | | | |
+//!
+//! The third byte is the network's: where several engines share one, it tells them apart
+//! ([`ENGINE_BYTE`]). Numbers are those that a node gives to its sends and receives. A short
+//! message has one to three words, so that its data is in the line of the cache that the receiver
+//! looks at. The payload of eager messages, fragments, short writes and atomic operations follows.
+//! Words are written one after the other; where one is missing, the next one takes its place.
 
+use crate::atomic::{Datatype, Operator};
 use crate::memory::Message;
 
 /// The longest header, in bytes.
-pub const MAX_HEADER_LEN: usize = 6 * WORD_LEN;
+pub const MAX_HEADER_LEN: usize = 7 * WORD_LEN;
 /// The bytes of a word.
 pub const WORD_LEN: usize = 8;
+/// The byte of a header that is the network's own. It is 0 in a header that is encoded here.
+pub const ENGINE_BYTE: usize = 2;
 
 const EAGER: u8 = 1;
 const ANNOUNCEMENT: u8 = 2;
@@ -27,10 +41,19 @@ const PULL: u8 = 3;
 const FRAGMENT: u8 = 4;
 const FINISHED: u8 = 5;
 const CREDIT: u8 = 6;
+const WRITE: u8 = 7;
+const READ: u8 = 8;
+const ATOMIC: u8 = 9;
+const REFUSED: u8 = 10;
 
 const HAS_TAG: u8 = 1;
 const HAS_DATA: u8 = 2;
 const WANTS_FINISHED: u8 = 4;
+/// The bytes follow the header.
+const HAS_PAYLOAD: u8 = 8;
+/// The number is one of a receive.
+const OF_RECEIVE: u8 = 16;
+const ALL_FLAGS: u8 = HAS_TAG | HAS_DATA | WANTS_FINISHED | HAS_PAYLOAD | OF_RECEIVE;
 
 /// What a message is matched by, and what it tells its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +77,60 @@ pub struct Announcement {
     pub wants_finished: bool,
 }
 
+/// Memory of a node that others may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// The key of the region.
+    pub key: u64,
+    /// The distance from the beginning of the region, in bytes.
+    pub offset: u64,
+}
+
+/// Where the bytes of a write are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteBytes {
+    /// They follow the header.
+    Inline,
+    /// They are still at the origin.
+    Announced {
+        /// Their number.
+        len: u64,
+        /// The handle by which the target can read them. 0: it cannot.
+        handle: u64,
+    },
+}
+
+/// A number that the origin of an operation has given to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationId {
+    /// Of a send: the origin waits for the end of the operation.
+    Send(u32),
+    /// Of a receive: the origin waits for bytes.
+    Receive(u32),
+}
+
+/// An atomic operation. Its operands follow: one for each element, then as many values to compare
+/// with, if the operator compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// The memory of the first element.
+    pub target: RemoteAddress,
+    /// What is done.
+    pub operator: Operator,
+    /// The type of the elements.
+    pub datatype: Datatype,
+    /// Their number.
+    pub count: u16,
+    /// If it is a receive's, the origin wants the former values.
+    pub id: OperationId,
+}
+
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// A whole message; its bytes follow.
-    Eager(Envelope),
+    /// A whole message; its bytes follow. If there is a number, the sender waits until the message
+    /// has arrived.
+    Eager(Envelope, Option<u32>),
     /// A message whose bytes come later.
     Announcement(Envelope, Announcement),
     /// The receiver of an announced message asks for its first `len` bytes, as fragments.
@@ -86,6 +158,33 @@ pub enum Header {
     Credit {
         /// Their number, with what each message costs besides.
         bytes: u64,
+    },
+    /// Bytes for memory of the target.
+    Write {
+        /// Where they go.
+        target: RemoteAddress,
+        /// A number that the target's program gets.
+        data: Option<u64>,
+        /// The bytes.
+        bytes: WriteBytes,
+        /// The origin's number of the operation.
+        send_id: u32,
+    },
+    /// The origin asks for bytes of the target's memory, as fragments.
+    Read {
+        /// Where they are.
+        target: RemoteAddress,
+        /// Their number.
+        len: u64,
+        /// The origin's number of the operation.
+        receive_id: u32,
+    },
+    /// An atomic operation on memory of the target.
+    Atomic(AtomicRequest),
+    /// The target does not do what was asked for: the memory is not open to it.
+    Refused {
+        /// The origin's number of the operation.
+        id: OperationId,
     },
 }
 
@@ -122,6 +221,56 @@ impl EncodedHeader {
     }
 }
 
+impl OperationId {
+    fn flags(&self) -> u8 {
+        match self {
+            OperationId::Send(_) => 0,
+            OperationId::Receive(_) => OF_RECEIVE,
+        }
+    }
+
+    fn number(&self) -> u32 {
+        let (OperationId::Send(number) | OperationId::Receive(number)) = *self;
+        number
+    }
+
+    fn new(flags: u8, number: u32) -> Self {
+        match flags & OF_RECEIVE {
+            0 => OperationId::Send(number),
+            _ => OperationId::Receive(number),
+        }
+    }
+}
+
+impl AtomicRequest {
+    fn encode(&self, source: u32) -> EncodedHeader {
+        let Self { target, operator, datatype, count, id } = *self;
+        let mut header = EncodedHeader::new(ATOMIC, id.flags(), source);
+        header.push(target.key);
+        header.push(target.offset);
+        let (operator, datatype) = (operator as u8, datatype as u8);
+        header.push(
+            u64::from(operator)
+                | u64::from(datatype) << 8
+                | u64::from(count) << 16
+                | u64::from(id.number()) << 32,
+        );
+        header
+    }
+
+    fn decode(flags: u8, words: &mut Words<'_>) -> Result<Self, Malformed> {
+        let target = words.next_address()?;
+        let word = words.next()?;
+        Ok(Self {
+            target,
+            operator: Operator::of_number(word as u8).ok_or(Malformed)?,
+            datatype: Datatype::of_number((word >> 8) as u8).ok_or(Malformed)?,
+            count: (word >> 16) as u16,
+            id: OperationId::new(flags, (word >> 32) as u32),
+        })
+    }
+}
+
 impl Envelope {
     #[inline(always)]
     fn flags(&self) -> u8 {
@@ -135,10 +284,13 @@ impl Header {
     #[inline(always)]
     pub fn encode(&self, source: u32) -> EncodedHeader {
         match *self {
-            Header::Eager(envelope) => {
-                let mut header = EncodedHeader::new(EAGER, envelope.flags(), source);
+            Header::Eager(envelope, send_id) => {
+                let wants_finished = u8::from(send_id.is_some()) * WANTS_FINISHED;
+                let flags = envelope.flags() | wants_finished;
+                let mut header = EncodedHeader::new(EAGER, flags, source);
                 envelope.tag.into_iter().for_each(|tag| header.push(tag));
                 envelope.data.into_iter().for_each(|data| header.push(data));
+                send_id.into_iter().for_each(|send_id| header.push(u64::from(send_id)));
                 header
             }
             Header::Announcement(envelope, announcement) => {
@@ -174,13 +326,43 @@ impl Header {
                 header.push(bytes);
                 header
             }
+            Header::Write { target, data, bytes, send_id } => {
+                let has_data = u8::from(data.is_some()) * HAS_DATA;
+                let has_payload = u8::from(bytes == WriteBytes::Inline) * HAS_PAYLOAD;
+                let mut header = EncodedHeader::new(WRITE, has_data | has_payload, source);
+                header.push(target.key);
+                header.push(target.offset);
+                header.push(u64::from(send_id));
+                data.into_iter().for_each(|data| header.push(data));
+                if let WriteBytes::Announced { len, handle } = bytes {
+                    header.push(len);
+                    header.push(handle);
+                }
+                header
+            }
+            Header::Read { target, len, receive_id } => {
+                let mut header = EncodedHeader::new(READ, 0, source);
+                header.push(target.key);
+                header.push(target.offset);
+                header.push(len);
+                header.push(u64::from(receive_id));
+                header
+            }
+            Header::Atomic(request) => request.encode(source),
+            Header::Refused { id } => {
+                let mut header = EncodedHeader::new(REFUSED, id.flags(), source);
+                header.push(u64::from(id.number()));
+                header
+            }
         }
     }
 
     /// The length of an eager message's header, in bytes.
     #[inline(always)]
-    pub fn eager_len(envelope: &Envelope) -> usize {
-        WORD_LEN * (1 + usize::from(envelope.tag.is_some()) + usize::from(envelope.data.is_some()))
+    pub fn eager_len(envelope: &Envelope, is_acknowledged: bool) -> usize {
+        let has = |word: bool| usize::from(word);
+        let (has_tag, has_data) = (has(envelope.tag.is_some()), has(envelope.data.is_some()));
+        WORD_LEN * (1 + has_tag + has_data + has(is_acknowledged))
     }
 
     /// The header of a message, its source, and its length in bytes.
@@ -192,15 +374,20 @@ impl Header {
         let mut words = Words { message, read_count: 0 };
         let first = words.next()?;
         let (kind, flags, source) = (first as u8, (first >> 8) as u8, (first >> 32) as u32);
-        if (first >> 16) as u16 != 0 || flags & !(HAS_TAG | HAS_DATA | WANTS_FINISHED) != 0 {
+        if (first >> 24) as u8 != 0 || flags & !ALL_FLAGS != 0 {
             return Err(Malformed);
         }
         let (has_tag, has_data) = (flags & HAS_TAG != 0, flags & HAS_DATA != 0);
         let header = match kind {
-            EAGER => Header::Eager(Envelope {
-                tag: if has_tag { Some(words.next()?) } else { None },
-                data: if has_data { Some(words.next()?) } else { None },
-            }),
+            EAGER => {
+                let envelope = Envelope {
+                    tag: if has_tag { Some(words.next()?) } else { None },
+                    data: if has_data { Some(words.next()?) } else { None },
+                };
+                let is_acknowledged = flags & WANTS_FINISHED != 0;
+                let send_id = if is_acknowledged { Some(words.next_short()?) } else { None };
+                Header::Eager(envelope, send_id)
+            }
             ANNOUNCEMENT => {
                 let (tag, data) = (words.next()?, words.next()?);
                 let envelope =
@@ -219,6 +406,21 @@ impl Header {
             FRAGMENT => Header::Fragment { receive_id: words.next_short()?, offset: words.next()? },
             FINISHED => Header::Finished { send_id: words.next_short()? },
             CREDIT => Header::Credit { bytes: words.next()? },
+            WRITE => {
+                let (target, send_id) = (words.next_address()?, words.next_short()?);
+                let data = if has_data { Some(words.next()?) } else { None };
+                let bytes = match flags & HAS_PAYLOAD {
+                    0 => WriteBytes::Announced { len: words.next()?, handle: words.next()? },
+                    _ => WriteBytes::Inline,
+                };
+                Header::Write { target, data, bytes, send_id }
+            }
+            READ => {
+                let (target, len) = (words.next_address()?, words.next()?);
+                Header::Read { target, len, receive_id: words.next_short()? }
+            }
+            ATOMIC => Header::Atomic(AtomicRequest::decode(flags, &mut words)?),
+            REFUSED => Header::Refused { id: OperationId::new(flags, words.next_short()?) },
             _ => return Err(Malformed),
         };
         Ok((header, source, words.read_count * WORD_LEN))
@@ -236,6 +438,10 @@ impl Words<'_> {
         let word = self.message.word(self.read_count * WORD_LEN).ok_or(Malformed)?;
         self.read_count += 1;
         Ok(word)
+    }
+
+    fn next_address(&mut self) -> Result<RemoteAddress, Malformed> {
+        Ok(RemoteAddress { key: self.next()?, offset: self.next()? })
     }
 
     fn next_short(&mut self) -> Result<u32, Malformed> {
@@ -260,7 +466,9 @@ mod tests {
             },
         );
         prop_oneof![
-            envelope.clone().prop_map(Header::Eager),
+            (envelope.clone(), any::<Option<u32>>())
+                .prop_map(|(envelope, send_id)| Header::Eager(envelope, send_id)),
+            remote_header(),
             (envelope, announcement).prop_map(|(one, two)| Header::Announcement(one, two)),
             (any::<u32>(), any::<u32>(), any::<u64>()).prop_map(|(send_id, receive_id, len)| {
                 Header::Pull { send_id, receive_id, len }
@@ -272,6 +480,39 @@ mod tests {
         ]
     }
 
+    fn remote_header() -> impl Strategy<Value = Header> {
+        let target =
+            || (any::<u64>(), any::<u64>()).prop_map(|(key, offset)| RemoteAddress { key, offset });
+        let id = || {
+            prop_oneof![
+                any::<u32>().prop_map(OperationId::Send),
+                any::<u32>().prop_map(OperationId::Receive)
+            ]
+        };
+        let bytes = prop_oneof![
+            Just(WriteBytes::Inline),
+            (any::<u64>(), any::<u64>())
+                .prop_map(|(len, handle)| WriteBytes::Announced { len, handle })
+        ];
+        prop_oneof![
+            (target(), any::<Option<u64>>(), bytes, any::<u32>()).prop_map(
+                |(target, data, bytes, send_id)| Header::Write { target, data, bytes, send_id }
+            ),
+            (target(), any::<u64>(), any::<u32>())
+                .prop_map(|(target, len, receive_id)| Header::Read { target, len, receive_id }),
+            (target(), 0..20_u8, 0..14_u8, any::<u16>(), id()).prop_map(
+                |(target, operator, datatype, count, id)| Header::Atomic(AtomicRequest {
+                    target,
+                    operator: Operator::of_number(operator).unwrap(),
+                    datatype: Datatype::of_number(datatype).unwrap(),
+                    count,
+                    id
+                })
+            ),
+            id().prop_map(|id| Header::Refused { id }),
+        ]
+    }
+
     proptest! {
         #[test]
         fn a_header_comes_back(header in header(), source: u32, payload: Vec<u8>) {
@@ -280,8 +521,8 @@ mod tests {
             bytes.extend_from_slice(&payload);
             let decoded = Header::decode(&Message::of_bytes(&bytes));
             prop_assert_eq!(decoded, Ok((header, source, header_len)));
-            if let Header::Eager(envelope) = header {
-                prop_assert_eq!(Header::eager_len(&envelope), header_len);
+            if let Header::Eager(envelope, send_id) = header {
+                prop_assert_eq!(Header::eager_len(&envelope, send_id.is_some()), header_len);
             }
             let short = Message::of_bytes(&bytes[..header_len - 1]);
             prop_assert_eq!(Header::decode(&short), Err(Malformed));
@@ -299,7 +540,8 @@ mod tests {
 
     #[test]
     fn a_short_message_has_a_short_header() {
-        let len = |tag, data| Header::Eager(Envelope { tag, data }).encode(7).as_bytes().len();
+        let len =
+            |tag, data| Header::Eager(Envelope { tag, data }, None).encode(7).as_bytes().len();
         assert_eq!([len(None, None), len(Some(1), None), len(Some(1), Some(2))], [8, 16, 24]);
     }
 }

@@ -151,6 +151,8 @@ pub struct ElementSpec {
     pub uses_openmp: bool,
     /// It is an MPI program whose library sends messages over PM, by the provider of libfabric.
     pub uses_pm_provider: bool,
+    /// The libpmix that it loads, if it starts by PMIx and its files tell.
+    pub pmix_library: Option<OsBytes>,
     /// The digest of the file at `path`, if the file has to be copied: for jobs of several hosts.
     pub digest: Option<FileDigest>,
 }
@@ -176,8 +178,8 @@ pub const MPICH_LIBRARY_NAMES: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
 pub enum ProgramKind {
     /// It contains libscore's note: it must call score_initialize. Starts in scrun's directory.
     Score,
-    /// It uses an MPI library that starts by PMI, as MPICH does. Starts in scrun's directory.
-    Mpi,
+    /// It uses an MPI library. Starts in scrun's directory.
+    Mpi(MpiStart),
     /// Any other program, also a script: starts on every node, in the job's directory.
     Plain,
     /// The built-in `system`. path and args are those of the sequential program, which each host
@@ -186,6 +188,15 @@ pub enum ProgramKind {
         /// `-host`: only the first process of each host runs it.
         per_host: bool,
     },
+}
+
+/// How the processes of an MPI program get to know each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MpiStart {
+    /// By PMI, as those of MPICH.
+    Pmi,
+    /// By PMIx, as those of Open MPI.
+    Pmix,
 }
 
 /// Where a stage reads from (manual, table 1.5).

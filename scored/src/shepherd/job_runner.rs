@@ -23,12 +23,13 @@ use super::limit_enforcer::LimitEnforcer;
 use super::metrics::{MeasuredJob, MetricsCollector};
 use super::output::{DrainReason, OutputMux};
 use super::pmi_service::{PmiEvent, PmiService};
+use super::pmix_service::PmixService;
 use super::processes::{ControlEvent, ProcessTable};
 use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
-use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, reaper};
+use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
 
@@ -67,8 +68,10 @@ pub struct JobRunner {
     pub input: Input,
     /// The processes of the running stage.
     pub processes: ProcessTable,
-    /// The sockets of MPI programs.
+    /// The sockets of MPI programs that use PMI.
     pub(super) pmi: PmiService,
+    /// The helper for MPI programs that use PMIx.
+    pub pmix: PmixService,
     pub(super) program_store: ProgramStore,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
@@ -116,6 +119,7 @@ impl JobRunner {
             input: Input::default(),
             processes: ProcessTable::default(),
             pmi: PmiService::default(),
+            pmix: PmixService::default(),
             program_store: ProgramStore::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
@@ -147,7 +151,8 @@ impl JobRunner {
 
     /// Whether there is something to do without waiting.
     pub fn is_runnable(&self) -> bool {
-        let can_spawn = self.spawn_queue.is_pending() && !self.run_gate.is_stopped();
+        let is_waiting = self.pmix.is_starting() && !self.pmix.is_helper_due();
+        let can_spawn = self.spawn_queue.is_pending() && !is_waiting && !self.run_gate.is_stopped();
         can_spawn
             || self.outputs.is_runnable()
             || self.processes.is_runnable()
@@ -189,7 +194,7 @@ impl JobRunner {
         }
         self.input.pump(&mut self.reports);
         self.receive_calls();
-        self.serve_pmi();
+        self.serve_pmi(registry);
         self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
@@ -270,6 +275,7 @@ impl JobRunner {
 
     /// The user has killed the job.
     pub(super) fn kill(&mut self) {
+        self.pmix.close();
         self.user_kill = Some(UserKill::new(Instant::now()));
         reaper::kill_all();
     }
@@ -279,6 +285,7 @@ impl JobRunner {
         self.input.close();
         self.program_store.close();
         self.spawn_queue.cancel(None);
+        self.pmix.close();
         self.phase.begin_killing(Instant::now() + KILL_TIMEOUT);
         reaper::kill_all();
     }
@@ -309,6 +316,7 @@ impl JobRunner {
         let elements = stage_spec.elements.iter().map(new_calls).collect();
         self.processes.reset(elements, job_info.local_nodes());
         self.pmi.begin_stage(job_info);
+        self.pmix.begin_stage(job_info, &self.context.directory);
         let begun = self.spawn_queue.begin(&self.context, job_info);
         begun.unwrap_or_else(|reason| self.fail_job(reason));
     }
@@ -317,10 +325,19 @@ impl JobRunner {
         let run_gate = Arc::clone(&self.run_gate);
         for _ in 0..SPAWNS_PER_TICK {
             let Some(run_guard) = run_gate.acquire() else { return };
+            if self.pmix.is_helper_due()
+                && let Err(reason) = self.pmix.start_helper(registry, PMIX)
+            {
+                return self.fail_job(reason);
+            }
+            if self.pmix.is_starting() {
+                return;
+            }
             let Some(key) = self.spawn_queue.next() else { return };
             let Some(job_info) = self.phase.job_info() else { return };
             let stage = job_info.stage;
-            let result = self.spawn_queue.start(&self.context, job_info, key);
+            let result =
+                self.spawn_queue.start(&self.context, job_info, key, self.pmix.environment(key));
             drop(run_guard);
             match result {
                 Ok(started) => {
@@ -414,8 +431,8 @@ impl JobRunner {
         }
     }
 
-    fn serve_pmi(&mut self) {
-        for (element, event) in self.pmi.serve() {
+    fn serve_pmi(&mut self, registry: &Registry) {
+        for (element, event) in self.pmi.serve().into_iter().chain(self.pmix.serve(registry)) {
             self.handle_pmi_event(element, Some(event));
         }
     }
@@ -450,12 +467,12 @@ impl JobRunner {
     /// Reaps every child that has exited.
     pub fn reap(&mut self, registry: &Registry) {
         while let WaitResult::Exited(reaped) = process::reap() {
-            self.on_process_exit(reaped);
+            self.on_process_exit(reaped, registry);
         }
         self.tick(registry, Instant::now());
     }
 
-    fn on_process_exit(&mut self, reaped: Reaped) {
+    fn on_process_exit(&mut self, reaped: Reaped, registry: &Registry) {
         // Other children are orphans that this process has inherited.
         let Some(key) = self.processes.key_of(reaped.pid) else { return };
         if let Some(job) = self.phase.job_mut() {
@@ -468,7 +485,7 @@ impl JobRunner {
         // Calls that it made before its exit are handled first.
         self.processes.queue_control(key);
         self.receive_calls();
-        self.end_pmi(key, reaped.status);
+        self.end_pmi(key, reaped.status, registry);
         let Some((ProcessKey { element, node }, ended)) = self.processes.end(reaped.pid) else {
             return;
         };
@@ -505,13 +522,19 @@ impl JobRunner {
 
     /// A process has ended: reads what it has sent to its PMI socket, and reports if it should not
     /// have exited.
-    fn end_pmi(&mut self, key: ProcessKey, status: Status) {
+    fn end_pmi(&mut self, key: ProcessKey, status: Status, registry: &Registry) {
         for (element, event) in self.pmi.serve_exited(key) {
             self.handle_pmi_event(element, Some(event));
         }
+        // mio may not have reported yet what the helper has sent.
+        self.pmix.mark_readable();
+        self.serve_pmi(registry);
         // The job ends anyway if it was killed by a signal.
         if let Status::Exited(code) = status
-            && let Some(reason) = self.pmi.unfinished_reason(key, code)
+            && let Some(reason) = self
+                .pmi
+                .unfinished_reason(key, code)
+                .or_else(|| self.pmix.unfinished_reason(key, code))
         {
             let report = ElementReport::Failed { code: code.max(1), reason };
             self.reports.add_about(key.element, report);

@@ -20,6 +20,7 @@ mod networks;
 mod orders;
 mod output;
 mod pmi_service;
+mod pmix_service;
 mod processes;
 mod program_store;
 mod reaper;
@@ -60,6 +61,8 @@ const NETWORKS: Token = Token(3);
 const RESUMED: Token = Token(4);
 /// Orders to stop and to run, as long as no switch thread receives them.
 const SWITCH_ORDERS: Token = Token(5);
+/// The helper that serves PMIx.
+const PMIX: Token = Token(6);
 const FIRST_DYNAMIC_TOKEN: usize = 8;
 
 /// Name of the process.
@@ -183,6 +186,7 @@ impl Shepherd {
                     RESUMED => {}
                     SWITCH_ORDERS => self.switch_handle.receive_orders(self.poll.registry())?,
                     NETWORKS => self.job_runner.serve_networks(),
+                    PMIX => self.job_runner.pmix.mark_readable(),
                     INPUT => self
                         .job_runner
                         .input

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use score_proto::env;
-use score_proto::message::OsBytes;
+use score_proto::message::{MpiStart, OsBytes};
 
 use super::spawn_queue::environment_value;
 
@@ -52,11 +52,13 @@ impl MpiProvider {
         Some(Self { folder, preloaded: find(PRELOADED_FILE)?, may_spin })
     }
 
-    /// The variables of a process, whose user has set `given`.
-    pub fn environment(&self, given: &[OsBytes]) -> Vec<Vec<u8>> {
+    /// The variables of a process of an MPI library that starts in this way, whose user has set
+    /// `given`.
+    pub fn environment(&self, start: MpiStart, given: &[OsBytes]) -> Vec<Vec<u8>> {
         use std::os::unix::ffi::OsStrExt;
-        let values =
-            env::PM_PROVIDER_ENV.map(|(name, value)| format!("{name}={value}").into_bytes());
+        let values = env::pm_provider_env(start)
+            .iter()
+            .map(|(name, value)| format!("{name}={value}").into_bytes());
         // What the user has in such a list comes behind ours.
         let list = |name: &str, own: &Path| {
             let lists = [Some(own.as_os_str().as_bytes()), environment_value(given, name)];
@@ -66,7 +68,7 @@ impl MpiProvider {
         let spin = self.may_spin.then(|| format!("{}=1", env::MPI_SPIN_ENV).into_bytes());
         let provider_path = list(env::PROVIDER_PATH_ENV, &self.folder);
         let preload = list(env::PRELOAD_ENV, &self.preloaded);
-        values.into_iter().chain([provider_path, preload]).chain(spin).collect()
+        values.chain([provider_path, preload]).chain(spin).collect()
     }
 }
 
@@ -98,7 +100,7 @@ mod tests {
             let (folder, preloaded) = ("/p".into(), "/l/x.so".into());
             let given: Vec<OsBytes> = given.iter().map(|text| OsBytes((*text).into())).collect();
             let provider = MpiProvider { folder, preloaded, may_spin };
-            String::from_utf8(provider.environment(&given).join(&b' ')).unwrap()
+            String::from_utf8(provider.environment(MpiStart::Pmi, &given).join(&b' ')).unwrap()
         };
         let values = "FI_PROVIDER=pm MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1";
         let given = ["FI_PROVIDER_PATH=/a:/b", "LD_PRELOAD=y.so"];

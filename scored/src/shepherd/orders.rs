@@ -15,6 +15,7 @@ use score_proto::job_control::{
 };
 use score_proto::message::{Call, Level, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
+use score_proto::pmix::PmixOrder;
 
 use super::call_handler::{self, CallAction, CallState};
 use super::inspection::InspectedElement;
@@ -111,8 +112,14 @@ impl JobRunner {
                 self.end_barrier(element);
             }
             ElementOrder::FenceEntries(entries) => {
+                if self.pmix.serves(element) {
+                    return self.pmix.order(&PmixOrder::FenceEntries { element, entries });
+                }
                 let merged = self.pmi.merge(element, &entries);
                 self.handle_pmi_event(element, merged.err());
+            }
+            ElementOrder::FenceDone if self.pmix.serves(element) => {
+                self.pmix.order(&PmixOrder::FenceDone { element });
             }
             ElementOrder::FenceDone => self.pmi.end_fence(element),
             ElementOrder::Broadcast { serial, signal } => {

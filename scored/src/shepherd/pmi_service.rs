@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use score_pmi::host::{JobFacts, PmiAction, PmiHost, process_mapping};
 use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE};
-use score_proto::message::ProgramKind;
+use score_proto::message::{MpiStart, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
 use super::inspection::PmiSocketActivity;
@@ -166,10 +166,12 @@ impl PmiService {
         self.nodes = job_info.local_nodes();
         self.ready.clear();
         let elements = &job_info.spec().stages[job_info.stage].elements;
-        let mpi_elements = elements.iter().filter(|spec| spec.kind == ProgramKind::Mpi).count();
+        let mpi_elements =
+            elements.iter().filter(|spec| spec.kind == ProgramKind::Mpi(MpiStart::Pmi)).count();
         let max_fence_bytes = (self.nodes.count * MAX_FENCE_BYTES_PER_NODE)
             .min(MAX_FENCE_BYTES_PER_HOST / mpi_elements.max(1));
-        let uses_pmi = (0..).zip(elements).filter(|(_, spec)| spec.kind == ProgramKind::Mpi);
+        let uses_pmi =
+            (0..).zip(elements).filter(|(_, spec)| spec.kind == ProgramKind::Mpi(MpiStart::Pmi));
         let ranks_of_hosts: Vec<u32> =
             job_info.placement.hosts.iter().map(|host| host.nodes).collect();
         let new_element = |(number, _)| {
@@ -314,8 +316,7 @@ impl PmiService {
     pub fn unfinished_reason(&mut self, key: ProcessKey, code: u8) -> Option<String> {
         let (element, process) = self.element_of(key)?;
         let is_finished = element.host.may_exit(process);
-        (!is_finished)
-            .then(|| format!("node {} exited with code {code} before MPI_Finalize()", key.node))
+        (!is_finished).then(|| unfinished_reason(key.node, code))
     }
 
     /// A process has ended: its socket is closed. Others may wait for it in a fence.
@@ -348,10 +349,7 @@ impl PmiElement {
             }
             PmiAction::Finalized { .. } => None,
             PmiAction::Abort { process, code, text } => {
-                let separator = if text.is_empty() { "" } else { ": " };
-                let node = node(process);
-                let reason = format!("node {node} called MPI_Abort(.., {code}){separator}{text}");
-                Some(PmiEvent::Failed(exit_code_of(code), reason))
+                Some(abort_event(node(process), code, &text))
             }
             PmiAction::Violation { process, text } => {
                 let reason = format!("node {}: {text}", node(process));
@@ -359,6 +357,18 @@ impl PmiElement {
             }
         }
     }
+}
+
+/// Why a job ends of which a process has exited while others may wait for it.
+pub fn unfinished_reason(node: u32, code: u8) -> String {
+    format!("node {node} exited with code {code} before MPI_Finalize()")
+}
+
+/// A node has called MPI_Abort.
+pub fn abort_event(node: u32, code: i32, text: &str) -> PmiEvent {
+    let separator = if text.is_empty() { "" } else { ": " };
+    let reason = format!("node {node} called MPI_Abort(.., {code}){separator}{text}");
+    PmiEvent::Failed(exit_code_of(code), reason)
 }
 
 /// The exit code for an error code of MPI_Abort: its last eight bits, as of exit(3), but never 0,

@@ -54,6 +54,7 @@ fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
         kind: ProgramKind::Plain,
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: Some(*content),
     };
     JobSpec {

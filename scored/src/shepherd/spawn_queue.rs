@@ -12,13 +12,14 @@ use nix::sys::stat::fstat;
 use nix::unistd::pipe2;
 use score_job::program_paths;
 use score_proto::env;
-use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind};
+use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, OsBytes, Output, ProgramKind};
 
 use super::cpu_binding;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey, ShepherdContext};
 use super::mpi_library;
 use super::mpi_provider::MpiProvider;
 use super::pmi_service::NewPmiSocket;
+use super::pmix_service::is_foreign_variable;
 use super::redirection::{self, RedirectContext};
 use crate::sys::spawn::{
     CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
@@ -165,7 +166,7 @@ impl SpawnQueue {
         cancelled
     }
 
-    /// Starts one process.
+    /// Starts one process. `pmix_environment`: variables by which it finds its PMIx server.
     ///
     /// # Errors
     /// See [`StartError`]. The process does not exist then.
@@ -174,6 +175,7 @@ impl SpawnQueue {
         context: &ShepherdContext,
         job: &JobInfo,
         key: ProcessKey,
+        pmix_environment: &[CString],
     ) -> Result<SpawnedProcess, StartError> {
         let elements = &job.spec().stages[job.stage].elements;
         let spec = &elements[key.element as usize];
@@ -191,7 +193,7 @@ impl SpawnQueue {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .map_err(|error| creation_error("control socket", error))?;
         let (pmi_socket, child_pmi_socket) = match spec.kind {
-            ProgramKind::Mpi => {
+            ProgramKind::Mpi(MpiStart::Pmi) => {
                 let stream = SockType::Stream;
                 socketpair(AddressFamily::Unix, stream, None, SockFlag::SOCK_CLOEXEC)
                     .map(|(ours, child)| (Some(ours), Some(child)))
@@ -200,8 +202,8 @@ impl SpawnQueue {
             _ => (None, None),
         };
         let node_variables = node_environment(job, key, spec.kind);
-        let environment: Vec<&CStr> =
-            plan.environment.iter().chain(&node_variables).map(CString::as_c_str).collect();
+        let variables = plan.environment.iter().chain(&node_variables).chain(pmix_environment);
+        let environment: Vec<&CStr> = variables.map(CString::as_c_str).collect();
         let spawn_args = SpawnArgs {
             program: &plan.program,
             environment: &environment,
@@ -339,10 +341,13 @@ fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CS
         format!("{}={process}", env::SELF_PROC_ENV),
         format!("{}={}", env::SELF_NODE_ENV, key.node),
     ];
-    if kind == ProgramKind::Mpi {
+    if kind == ProgramKind::Mpi(MpiStart::Pmi) {
         variables.push(format!("{}={PMI_FD}", env::PMI_FD_ENV));
         variables.push(format!("{}={}", env::PMI_RANK_ENV, key.node));
         variables.push(format!("{}={}", env::PMI_SIZE_ENV, job.spec().nodes()));
+    }
+    if kind == ProgramKind::Mpi(MpiStart::Pmix) {
+        variables.push(env::PMIX_LAUNCHER_ENV.to_owned());
     }
     variables.iter().map(|variable| c_string(variable.as_bytes())).collect()
 }
@@ -373,7 +378,7 @@ impl SpawnPlan {
         let spec = job.spec();
         let job_dir = context.directory.as_os_str().as_bytes();
         let (in_job_dir, is_per_host) = match element.kind {
-            ProgramKind::Score | ProgramKind::Mpi => (false, false),
+            ProgramKind::Score | ProgramKind::Mpi(_) => (false, false),
             ProgramKind::Plain => (true, false),
             ProgramKind::System { per_host } => (true, per_host),
         };
@@ -386,10 +391,12 @@ impl SpawnPlan {
             format!("{}={}", env::NUM_HOST_ENV, job.placement.hosts.len()).into_bytes(),
             format!("{}={}", env::NUM_NODE_ENV, spec.nodes()).into_bytes(),
         ];
-        if let (true, Some(provider)) = (element.uses_pm_provider, mpi.provider) {
-            job_environment.extend(provider.environment(&spec.environment));
+        if let (true, ProgramKind::Mpi(start), Some(provider)) =
+            (element.uses_pm_provider, element.kind, mpi.provider)
+        {
+            job_environment.extend(provider.environment(start, &spec.environment));
         }
-        if let (ProgramKind::Mpi, Some(folder)) = (element.kind, mpi.folder) {
+        if let (ProgramKind::Mpi(MpiStart::Pmi), Some(folder)) = (element.kind, mpi.folder) {
             let inherited = environment_value(&spec.environment, env::LIBRARY_PATH_ENV);
             let paths = [Some(folder.as_os_str().as_bytes()), inherited];
             let paths = paths.into_iter().flatten().collect::<Vec<_>>().join(&b':');
@@ -408,7 +415,8 @@ impl SpawnPlan {
             let name = variable.split(|byte| *byte == b'=').next().unwrap_or_default();
             let reserved = [env::SELF_PROC_ENV, env::SELF_NODE_ENV, env::RESOURCE_FD_ENV];
             let mut reserved = reserved.iter().chain(&env::PMI_ENV);
-            reserved.any(|reserved_name| reserved_name.as_bytes() == name)
+            is_foreign_variable(name)
+                || reserved.any(|reserved_name| reserved_name.as_bytes() == name)
                 || job_environment
                     .iter()
                     .any(|assignment| assignment.strip_prefix(name).is_some_and(|v| v[0] == b'='))

@@ -38,6 +38,7 @@ pub fn element(kind: ProgramKind, words: &[&str]) -> ElementSpec {
         kind,
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: None,
     }
 }

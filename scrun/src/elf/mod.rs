@@ -7,7 +7,7 @@ mod library_path;
 
 pub use library_path::LibrarySearchPath;
 
-use crate::mpi::{self, MpiLibrary, Transport};
+use crate::mpi::{self, MpiLibrary};
 use score_proto::elf_note::{NoteError, Request};
 use std::collections::HashSet;
 use std::fs::File;
@@ -50,6 +50,8 @@ pub struct ProgramNeeds {
     pub uses_openmp: bool,
     /// Whether there is libfabric among them.
     pub uses_libfabric: bool,
+    /// libpmix, if it is among them.
+    pub pmix_library: Option<PathBuf>,
 }
 
 /// The libraries of OpenMP: of GCC, of LLVM and of Intel.
@@ -66,6 +68,7 @@ pub fn needs_of(
 ) -> Result<ProgramNeeds, ProgramNoteError> {
     let (mut request, mut mpi_library) = (Request::default(), None);
     let (mut uses_openmp, mut uses_libfabric) = (false, false);
+    let (mut mpi_path, mut pmix_library) = (None, None);
     let mut seen = HashSet::new();
     let Some((program, identity)) = load(path) else { return Ok(ProgramNeeds::default()) };
     seen.insert(identity);
@@ -80,12 +83,19 @@ pub fn needs_of(
             }
             uses_openmp |= OPENMP_LIBRARIES.contains(&name.as_slice());
             uses_libfabric |= mpi::is_libfabric(name);
-            mpi_library = mpi_library.or_else(|| MpiLibrary::of_needed(name));
+            let named = MpiLibrary::of_needed(name).filter(|_| mpi_library.is_none());
             let found =
                 loader.candidates(name, &needed_by, &info).into_iter().find_map(|candidate| {
                     let (library, identity) = load(&candidate)?;
                     (library.target == target).then_some((candidate, library, identity))
                 });
+            let found_path = found.as_ref().map(|(path, ..)| path.clone());
+            if named.is_some() {
+                (mpi_library, mpi_path) = (named, found_path.clone());
+            }
+            if name == mpi::PMIX_LIBRARY_NAME {
+                pmix_library = found_path;
+            }
             let Some((library_path, library, identity)) = found else { continue };
             if seen.insert(identity) {
                 apply(&library, &library_path, &mut request)?;
@@ -93,13 +103,10 @@ pub fn needs_of(
             }
         }
     }
-    let mpi_library = match mpi_library {
-        Some(MpiLibrary::Mpich(_)) if uses_libfabric => {
-            Some(MpiLibrary::Mpich(Transport::Libfabric))
-        }
-        other => other,
-    };
-    Ok(ProgramNeeds { request, mpi_library, uses_openmp, uses_libfabric })
+    let mpi_library = mpi_library.map(|library| {
+        library.with_needs(mpi_path.as_deref(), uses_libfabric, pmix_library.clone())
+    });
+    Ok(ProgramNeeds { request, mpi_library, uses_openmp, uses_libfabric, pmix_library })
 }
 
 fn apply(

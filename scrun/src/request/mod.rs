@@ -80,7 +80,7 @@ pub fn check(
     for ProgramRequest { path, request, mpi_library, .. } in programs {
         let name = printable(path.as_os_str());
         if !request.uses_libscore
-            && let Some((level, text)) = mpi::notice(options, &name, *mpi_library)
+            && let Some((level, text)) = mpi::notice(options, &name, mpi_library.as_ref())
         {
             report(level, &text);
         }

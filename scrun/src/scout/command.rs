@@ -71,6 +71,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         kind: ProgramKind::System { per_host: false },
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: None,
     };
     let mut elements = vec![shell];
@@ -106,6 +107,7 @@ fn scatter() -> ElementSpec {
         kind: ProgramKind::Score,
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: None,
     }
 }

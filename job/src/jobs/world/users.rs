@@ -45,6 +45,7 @@ fn spec(stages: &[usize], hosts: usize) -> JobSpec {
         kind: ProgramKind::Plain,
         uses_openmp: false,
         uses_pm_provider: false,
+        pmix_library: None,
         digest: None,
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };

@@ -17,8 +17,21 @@ pub(super) struct Wires {
     /// Exposed memory, by handle, with its owner and reader.
     pub(super) exposed: HashMap<u64, (u32, u32, UserBuffer)>,
     next_handle: u64,
+    /// Memory that is open to all nodes, by handle, with its owner.
+    opened: HashMap<u64, (u32, UserBuffer)>,
     /// A program may close its endpoint while others read its memory.
     pub(super) has_closed_endpoint: bool,
+}
+
+impl Wires {
+    /// Memory that a node has opened to all.
+    fn part(&self, node: u32, handle: u64, len: usize) -> Option<UserBuffer> {
+        let offset = (handle & ((1 << HANDLE_OFFSET_BITS) - 1)) as usize;
+        let (owner, memory) =
+            self.opened.get(&(handle >> HANDLE_OFFSET_BITS << HANDLE_OFFSET_BITS))?;
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= memory.len());
+        (*owner == node && is_inside).then(|| memory.part(offset, len))
+    }
 }
 
 /// One node's end of the simulated network.
@@ -30,6 +43,8 @@ pub(super) struct SimulatedNetwork {
     pub(super) mtu: usize,
     pub(super) capacity: usize,
     pub(super) reads: Vec<(u64, UserBuffer)>,
+    pub(super) remote_reads: Vec<(u32, u64, UserBuffer)>,
+    pub(super) writes: Vec<(u32, u64, UserBuffer)>,
     pub(super) events: Rc<RefCell<Vec<Event>>>,
 }
 
@@ -99,42 +114,102 @@ impl Network for SimulatedNetwork {
         wires.exposed.remove(&handle);
     }
 
-    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), ReadError> {
+    fn expose_to_all(&mut self, buffer: &UserBuffer) -> Option<u64> {
+        if self.random.one_in(3) {
+            return None;
+        }
+        let mut wires = self.wires.borrow_mut();
+        let handle = (wires.opened.len() as u64 + 1) << HANDLE_OFFSET_BITS;
+        wires.opened.insert(handle, (self.node, buffer.clone()));
+        Some(handle)
+    }
+
+    fn conceal_from_all(&mut self, buffer: &UserBuffer) {
+        let mut wires = self.wires.borrow_mut();
+        let is_it = |owner: u32, memory: &UserBuffer| {
+            owner == self.node && memory.start() == buffer.start()
+        };
+        let found = wires.opened.iter().find(|(_, (owner, memory))| is_it(*owner, memory));
+        let handle = *found.expect("the memory was exposed").0;
+        // Handles are not given again.
+        wires.opened.insert(handle, (self.node, UserBuffer::empty()));
+    }
+
+    fn start_write(
+        &mut self,
+        node: u32,
+        handle: u64,
+        from: &UserBuffer,
+    ) -> Result<WriteProgress, AccessError> {
         match self.random.below(8) {
-            0 => return Err(ReadError::Full),
-            1 => return Err(ReadError::Failed),
+            0 => return Err(AccessError::Full),
+            1 => return Err(AccessError::Failed),
+            _ => {}
+        }
+        let to = self.wires.borrow().part(node, handle, from.len()).ok_or(AccessError::Failed)?;
+        if self.random.one_in(2) {
+            to.fill_from_buffer(from, from.len());
+            return Ok(WriteProgress::Delivered);
+        }
+        self.writes.push((node, handle, from.clone()));
+        Ok(WriteProgress::Started)
+    }
+
+    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), AccessError> {
+        match self.random.below(8) {
+            0 => return Err(AccessError::Full),
+            1 => return Err(AccessError::Failed),
             _ => {}
         }
         let wires = self.wires.borrow();
+        if handle >> HANDLE_OFFSET_BITS != 0 {
+            wires.part(node, handle, into.len()).ok_or(AccessError::Failed)?;
+            self.remote_reads.push((node, handle, into.clone()));
+            return Ok(());
+        }
         let Some((owner, reader, memory)) = wires.exposed.get(&handle) else {
-            return Err(ReadError::Failed);
+            return Err(AccessError::Failed);
         };
         if (*owner, *reader) != (node, self.node) || memory.len() < into.len() {
-            return Err(ReadError::Failed);
+            return Err(AccessError::Failed);
         }
         self.reads.push((handle, into.clone()));
         Ok(())
     }
 
-    fn end_read(&mut self, _: u32, _: &UserBuffer) {}
+    fn end_access(&mut self, _: u32, _: &UserBuffer) {}
 
-    fn are_reads_done(&mut self) -> Result<bool, ReadError> {
+    fn are_accesses_done(&mut self) -> Result<bool, AccessError> {
         match self.random.below(8) {
             0..3 => return Ok(false),
             3 => {
                 self.reads.clear();
-                return Err(ReadError::Failed);
+                self.remote_reads.clear();
+                self.writes.clear();
+                return Err(AccessError::Failed);
             }
             _ => {}
         }
         let wires = self.wires.borrow();
         let mut result = Ok(true);
+        for (node, handle, from) in self.writes.drain(..) {
+            match wires.part(node, handle, from.len()) {
+                Some(to) => _ = to.fill_from_buffer(&from, from.len()),
+                None => result = Err(AccessError::Failed),
+            }
+        }
+        for (node, handle, into) in self.remote_reads.drain(..) {
+            match wires.part(node, handle, into.len()) {
+                Some(from) => _ = into.fill_from_buffer(&from, into.len()),
+                None => result = Err(AccessError::Failed),
+            }
+        }
         for (handle, into) in self.reads.drain(..) {
             let memory = wires.exposed.get(&handle);
             assert!(memory.is_some() || wires.has_closed_endpoint, "concealed while read");
             match memory {
                 Some((_, _, memory)) => _ = into.fill_from_buffer(memory, into.len()),
-                None => result = Err(ReadError::Failed),
+                None => result = Err(AccessError::Failed),
             }
         }
         result
@@ -145,7 +220,7 @@ impl SimulatedNetwork {
     fn log_arrival(&self, message: &Message<'_>) {
         let Ok((header, source, header_len)) = Header::decode(message) else { return };
         let (envelope, len) = match header {
-            Header::Eager(envelope) => (envelope, message.payload(header_len).len()),
+            Header::Eager(envelope, _) => (envelope, message.payload(header_len).len()),
             Header::Announcement(envelope, Announcement { len, .. }) => (envelope, len as usize),
             _ => return,
         };

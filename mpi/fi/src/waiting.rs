@@ -1,0 +1,200 @@
+//! Waiting for messages without polling (`FI_WAIT_FD`, fi_cq(3)): by the descriptors of PM (pmGetFd
+//! and pmBeforeSelect, manual 3.3), which are put into one that programs wait on.
+//!
+//! The descriptor becomes readable when a message has arrived, and when another thread of the
+//! process has made progress meanwhile: then it may have received what is waited for.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::abi::*;
+use crate::completion_queue::CompletionQueue;
+use crate::core_state::CoreState;
+use crate::counter::Counter;
+use crate::failed;
+use crate::serialized::Serialized;
+
+/// The descriptors of the process.
+pub(crate) struct WaitDescriptors {
+    /// What programs wait on: it contains the others.
+    epoll: OwnedFd,
+    /// Wakes a thread that waits.
+    event: OwnedFd,
+    /// PM's, as far as they are contained.
+    pm_fds: Vec<RawFd>,
+}
+
+/// A new descriptor that a system call has returned.
+fn owned(fd: c_int) -> Option<OwnedFd> {
+    // SAFETY: nobody else has it.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl WaitDescriptors {
+    fn open() -> Option<Self> {
+        // SAFETY: makes a descriptor.
+        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: as above.
+        let event = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let opened = Self { epoll, event, pm_fds: Vec::new() };
+        opened.contain(opened.event.as_raw_fd()).then_some(opened)
+    }
+
+    /// Puts a descriptor into the one that is waited on.
+    fn contain(&self, fd: RawFd) -> bool {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        let epoll = self.epoll.as_raw_fd();
+        // SAFETY: descriptors, and an event.
+        unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
+    }
+
+    /// PM's descriptors may be others now.
+    fn update(&mut self, pm_fds: Vec<RawFd>) -> bool {
+        let (epoll, old) = (self.epoll.as_raw_fd(), std::mem::take(&mut self.pm_fds));
+        for fd in old.iter().filter(|fd| !pm_fds.contains(fd)) {
+            // SAFETY: descriptors. One that was closed is not contained any more.
+            unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, *fd, std::ptr::null_mut()) };
+        }
+        let are_contained =
+            pm_fds.iter().filter(|fd| !old.contains(fd)).all(|fd| self.contain(*fd));
+        self.pm_fds = pm_fds;
+        are_contained
+    }
+
+    fn wake(&self) {
+        wake(self.event.as_raw_fd());
+    }
+
+    /// Forgets that a thread was woken.
+    fn forget_wake(&self) {
+        let mut value = 0_u64;
+        // SAFETY: 8 bytes; the descriptor does not block.
+        unsafe { libc::read(self.event.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
+    }
+}
+
+/// Wakes a thread that waits, by the descriptor that [`CoreState::open_wait_descriptors`] has
+/// returned second.
+pub(crate) fn wake(event: RawFd) {
+    let one = 1_u64;
+    // SAFETY: 8 bytes. It can only fail if the thread is woken already.
+    unsafe { libc::write(event, (&raw const one).cast(), size_of::<u64>()) };
+}
+
+impl CoreState {
+    /// The descriptor that programs wait on, and the one that wakes them. None: there are too many
+    /// descriptors.
+    pub(crate) fn open_wait_descriptors(&mut self) -> Option<(RawFd, RawFd)> {
+        if self.wait_descriptors.is_none() {
+            self.wait_descriptors = WaitDescriptors::open();
+        }
+        let opened = self.wait_descriptors.as_ref()?;
+        Some((opened.epoll.as_raw_fd(), opened.event.as_raw_fd()))
+    }
+
+    /// Prepares to wait. False: there is something to do, or `is_fulfilled` says that what is
+    /// waited for is there.
+    pub(crate) fn prepare_to_wait(&mut self, is_fulfilled: impl Fn(&mut Self) -> bool) -> bool {
+        self.progress();
+        let fds = self.network.wait_fds();
+        let Some(opened) = &mut self.wait_descriptors else { return false };
+        opened.forget_wake();
+        if !opened.update(fds) {
+            return false;
+        }
+        self.network.before_wait();
+        self.is_woken_by_messages = true;
+        // PM wakes for what arrives after it had no message (pmBeforeSelect).
+        self.progress_endpoints();
+        let may_wait = !self.network.has_messages()
+            && !self.endpoints.iter().any(|endpoint| endpoint.engine.has_received())
+            && !self.endpoints.iter().any(|endpoint| endpoint.engine.has_pending_work())
+            && !is_fulfilled(self);
+        if !may_wait {
+            self.end_wait();
+        }
+        may_wait
+    }
+
+    /// A thread makes progress: it receives what wakes others.
+    #[cold]
+    pub(crate) fn end_wait(&mut self) {
+        if std::mem::take(&mut self.is_woken_by_messages) {
+            self.network.after_wait();
+            self.wait_descriptors.iter().for_each(WaitDescriptors::wake);
+        }
+    }
+
+    /// Whether something has completed for a queue.
+    pub(crate) fn has_completion(&mut self, number: usize) -> bool {
+        let Some(reported) = self.next_completion(number) else { return false };
+        self.put_back(number, reported);
+        true
+    }
+}
+
+/// Waits until a message arrives or another thread has made progress: `timeout` ms at most, or for
+/// ever if it is negative. Returns at once if there is something to do.
+pub(crate) fn wait(
+    core: &Serialized<CoreState>,
+    timeout: c_int,
+    is_fulfilled: impl Fn(&mut CoreState) -> bool,
+) {
+    let descriptor = core.with(|core| {
+        let (descriptor, _) = core.open_wait_descriptors()?;
+        core.prepare_to_wait(is_fulfilled).then_some(descriptor)
+    });
+    if let Some(descriptor) = descriptor {
+        let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&mut entry, 1, timeout) };
+    }
+}
+
+/// fi_trywait(3): whether a program may wait on the descriptors of these queues and counters.
+///
+/// # Safety
+/// As fi_trywait(3).
+pub(crate) unsafe extern "C" fn try_wait(
+    _fabric: *mut FidFabric,
+    objects: *const *mut Fid,
+    count: c_int,
+) -> c_int {
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the program has `count` open objects of this provider.
+        let object = unsafe { *objects.add(index) };
+        // SAFETY: as above; each is what its class says.
+        let may_wait = unsafe {
+            match (*object).fclass {
+                FI_CLASS_CQ => (*object.cast::<CompletionQueue>()).prepare_to_wait(),
+                FI_CLASS_CNTR => (*object.cast::<Counter>()).prepare_to_wait(),
+                // Nothing is reported by events.
+                FI_CLASS_EQ => true,
+                _ => return failed(libc::EINVAL),
+            }
+        };
+        if !may_wait {
+            return failed(libc::EAGAIN);
+        }
+    }
+    0
+}
+
+/// Stores the descriptor of an object (`FI_GETWAIT`).
+///
+/// # Safety
+/// The program has room for it there.
+pub(crate) unsafe fn store_descriptor(
+    descriptor: Option<RawFd>,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    match (command, descriptor) {
+        (FI_GETWAIT, Some(descriptor)) => {
+            // SAFETY: by the caller's promise.
+            unsafe { *argument.cast::<c_int>() = descriptor };
+            0
+        }
+        _ => failed(libc::ENOSYS),
+    }
+}

@@ -1,0 +1,358 @@
+//! PMIx for the programs of Open MPI in the running stage. The helper `scored-pmix` serves it to
+//! the processes of this host. This module starts the helper, checks its reports, and passes on to
+//! it what other hosts have put.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use mio::{Registry, Token};
+use score_pmi::host::shown;
+use score_proto::env;
+use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE};
+use score_proto::message::{EnvVar, MpiStart, OsBytes, ProgramKind};
+use score_proto::nodeset::NodeSet;
+use score_proto::pmix::{PmixHost, PmixNamespace, PmixOrder, PmixReport, PmixSetup};
+
+use super::job_info::{JobInfo, LocalNodes, ProcessKey};
+use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
+use crate::framed_socket::FramedSocket;
+
+/// The helper's program, beside scored.
+const HELPER_NAME: &str = "scored-pmix";
+/// The folder of libpmix and Open MPI in the job's directory, which is removed with the job.
+const FOLDER: &str = "pmix";
+/// Parameters of Open MPI, versions 4 and 5, that say where files of shared memory are. Their
+/// default is /dev/shm, where the files of killed processes would stay.
+const SHARED_MEMORY_PARAMETERS: [&str; 5] = [
+    "OMPI_MCA_btl_vader_backing_directory",
+    "OMPI_MCA_btl_sm_backing_directory",
+    "OMPI_MCA_osc_sm_backing_directory",
+    "OMPI_MCA_osc_rdma_backing_directory",
+    "OMPI_MCA_shmem_mmap_backing_file_base_dir",
+];
+
+/// How far the MPI library of a process has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientState {
+    NotConnected,
+    Connected,
+    Finalized,
+}
+
+/// A parallel process that uses PMIx.
+#[derive(Debug)]
+struct PmixElement {
+    /// Variables of each process of this host. None: the helper does not serve it yet.
+    environments: Vec<Option<Vec<CString>>>,
+    clients: Vec<ClientState>,
+    max_fence_bytes: usize,
+}
+
+/// The helper.
+#[derive(Debug, Default)]
+enum Helper {
+    /// No program of the stage needs it.
+    #[default]
+    NotNeeded,
+    /// It is started when the job runs.
+    Due(Box<HelperStart>),
+    Running(Box<FramedSocket>),
+    /// It has ended, or could not be started.
+    Ended,
+}
+
+/// What the helper is started with.
+#[derive(Debug)]
+struct HelperStart {
+    setup: PmixSetup,
+    /// Variables of the user.
+    environment: Vec<EnvVar>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct PmixService {
+    nodes: LocalNodes,
+    elements: BTreeMap<u32, PmixElement>,
+    helper: Helper,
+    /// The directory for the files of libpmix and Open MPI.
+    directory: PathBuf,
+}
+
+/// The name of the namespace of a parallel process: the same one on all hosts, and secret. libpmix
+/// believes each local process that knows it.
+fn namespace_name(job_info: &JobInfo, element: u32) -> String {
+    let secret = job_info.job_start.secret.to_le_bytes();
+    let key = blake3::derive_key("SCore PMIx namespace", &secret);
+    let key: String = key[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("score-{key}-{}-{element}", job_info.stage)
+}
+
+/// Whether a variable is about the PMIx server of the job in which scrun runs. Parameters of
+/// libpmix (`PMIX_MCA_`) are the user's.
+pub fn is_foreign_variable(name: &[u8]) -> bool {
+    name.starts_with(b"PMIX_") && !name.starts_with(b"PMIX_MCA_")
+}
+
+impl PmixService {
+    /// Drops the last stage and its helper, which notices that, and prepares for the programs of
+    /// the next one.
+    pub fn begin_stage(&mut self, job_info: &JobInfo, job_directory: &Path) {
+        self.nodes = job_info.local_nodes();
+        let spec = job_info.spec();
+        let elements = &spec.stages[job_info.stage].elements;
+        let is_served = |kind| kind == ProgramKind::Mpi(MpiStart::Pmix);
+        let served = || (0..).zip(elements).filter(|(_, element)| is_served(element.kind));
+        let count = served().count();
+        let new_element = |(number, _)| {
+            let max_fence_bytes =
+                (self.nodes.count * MAX_FENCE_BYTES_PER_NODE).min(MAX_FENCE_BYTES_PER_HOST / count);
+            let clients = vec![ClientState::NotConnected; self.nodes.count];
+            let environments = vec![None; self.nodes.count];
+            (number, PmixElement { environments, clients, max_fence_bytes })
+        };
+        self.elements = served().map(new_element).collect();
+        if self.elements.is_empty() {
+            self.helper = Helper::NotNeeded;
+            return;
+        }
+        self.directory = job_directory.join(FOLDER);
+        let hosts = job_info.placement.hosts.iter();
+        let setup = PmixSetup {
+            library: served().find_map(|(_, element)| element.pmix_library.clone()),
+            directory: OsBytes(self.directory.as_os_str().as_bytes().to_vec()),
+            hosts: hosts
+                .map(|host| PmixHost { name: host_name(&host.name), ranks: host.nodes })
+                .collect(),
+            self_host: job_info.placement.self_host.0,
+            namespaces: served()
+                .map(|(element, _)| PmixNamespace {
+                    element,
+                    name: namespace_name(job_info, element),
+                })
+                .collect(),
+        };
+        let environment = spec.environment.clone();
+        self.helper = Helper::Due(Box::new(HelperStart { setup, environment }));
+    }
+
+    /// Whether programs cannot be started, because the helper does not serve them yet. If it
+    /// failed, they never are.
+    pub fn is_starting(&self) -> bool {
+        self.elements.values().any(|element| element.environments.iter().any(Option::is_none))
+    }
+
+    /// The job ends: whatever happens to the helper is no failure.
+    pub fn close(&mut self) {
+        self.elements.clear();
+        self.helper = Helper::NotNeeded;
+    }
+
+    /// Whether [`PmixService::start_helper`] has something to do.
+    pub fn is_helper_due(&self) -> bool {
+        matches!(self.helper, Helper::Due(_))
+    }
+
+    /// Starts the helper, if it is due. Called while the job runs, since the helper is one of its
+    /// processes.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn start_helper(&mut self, registry: &Registry, token: Token) -> Result<(), String> {
+        let Helper::Due(start) = std::mem::replace(&mut self.helper, Helper::Ended) else {
+            return Ok(());
+        };
+        let program = helper_program()?;
+        let failed = |error: io::Error| format!("{}: {error}", program.display());
+        std::fs::create_dir_all(&self.directory)
+            .map_err(|error| format!("{}: {error}", self.directory.display()))?;
+        let (own, its) = UnixStream::pair().map_err(failed)?;
+        let mut command = Command::new(&program);
+        command.env_clear().stdin(OwnedFd::from(its)).stdout(Stdio::null()).stderr(Stdio::null());
+        for variable in &start.environment {
+            let mut parts = variable.0.splitn(2, |byte| *byte == b'=');
+            if let (Some(name), Some(value)) = (parts.next(), parts.next())
+                && !is_foreign_variable(name)
+                && name != env::PRELOAD_ENV.as_bytes()
+            {
+                let [name, value] = [name, value].map(std::ffi::OsStr::from_bytes);
+                command.env(name, value);
+            }
+        }
+        // This process reaps all of its children.
+        let _ = command.current_dir(&self.directory).spawn().map_err(failed)?;
+        let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
+        socket.register(registry, token).map_err(failed)?;
+        socket.queue(&PmixOrder::Setup(start.setup));
+        socket.flush();
+        self.helper = Helper::Running(Box::new(socket));
+        Ok(())
+    }
+
+    /// mio has reported on the socket of the helper.
+    pub fn mark_readable(&mut self) {
+        if let Helper::Running(socket) = &mut self.helper {
+            socket.mark_readable();
+        }
+    }
+
+    /// Takes what the helper has reported, and returns what concerns others, with the number of the
+    /// parallel process. Also sends what has been waiting for room.
+    pub fn serve(&mut self, registry: &Registry) -> Vec<(u32, PmiEvent)> {
+        let mut events = Vec::new();
+        let reason = loop {
+            let Helper::Running(socket) = &mut self.helper else { return events };
+            socket.flush();
+            match socket.receive::<PmixReport>() {
+                Ok(Some(report)) => self.on_report(report, &mut events),
+                Ok(None) if socket.is_closed() => break "it has ended".to_owned(),
+                Ok(None) => {
+                    socket.update_interest(registry);
+                    return events;
+                }
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.fail(&format!("{HELPER_NAME}, which serves PMIx: {reason}"), &mut events);
+        events
+    }
+
+    /// The helper is of no use any more. Programs that need it fail.
+    fn fail(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
+        self.helper = Helper::Ended;
+        for (number, element) in &self.elements {
+            if element.clients.iter().any(|client| *client != ClientState::Finalized) {
+                events.push((*number, PmiEvent::Failed(1, reason.to_owned())));
+            }
+        }
+    }
+
+    fn on_report(&mut self, report: PmixReport, events: &mut Vec<(u32, PmiEvent)>) {
+        match report {
+            PmixReport::Ready { element, rank, environment } => {
+                let variables = environment.into_iter().map(|variable| variable.0);
+                let folder = self.directory.as_os_str().as_bytes();
+                let parameter = |name: &str| [name.as_bytes(), b"=", folder].concat();
+                let variables = variables.chain(SHARED_MEMORY_PARAMETERS.map(parameter));
+                let strings = variables.filter_map(|variable| CString::new(variable).ok());
+                let strings = strings.collect();
+                if let Some(process) = self.nodes.process_index(rank)
+                    && let Some(element) = self.elements.get_mut(&element)
+                {
+                    element.environments[process] = Some(strings);
+                }
+            }
+            PmixReport::Unavailable(reason) => self.fail(&reason, events),
+            PmixReport::Connected { element, rank } => {
+                self.set_client(ProcessKey { element, node: rank }, ClientState::Connected);
+            }
+            PmixReport::Finalized { element, rank } => {
+                self.set_client(ProcessKey { element, node: rank }, ClientState::Finalized);
+            }
+            PmixReport::InFence { element, entries } => {
+                let Some(max_bytes) = self.elements.get(&element).map(|e| e.max_fence_bytes) else {
+                    return;
+                };
+                let event = match entries.len() <= max_bytes {
+                    true => PmiEvent::Fence(self.local_nodes(), entries),
+                    false => PmiEvent::Failed(
+                        1,
+                        format!(
+                            "its processes on this host have put {} bytes for others into PMIx, \
+                             and {max_bytes} are allowed",
+                            entries.len()
+                        ),
+                    ),
+                };
+                events.push((element, event));
+            }
+            PmixReport::Aborted { element, rank, code, text } => {
+                events.push((element, abort_event(rank, code, &shown(&text))));
+            }
+        }
+    }
+
+    fn local_nodes(&self) -> NodeSet {
+        let first = self.nodes.first;
+        NodeSet::from(first..first + self.nodes.count as u32)
+    }
+
+    fn client(&mut self, key: ProcessKey) -> Option<&mut ClientState> {
+        let process = self.nodes.process_index(key.node)?;
+        self.elements.get_mut(&key.element)?.clients.get_mut(process)
+    }
+
+    fn set_client(&mut self, key: ProcessKey, state: ClientState) {
+        if let Some(client) = self.client(key) {
+            *client = state;
+        }
+    }
+
+    /// The variables of a process, if it uses PMIx.
+    pub fn environment(&self, key: ProcessKey) -> &[CString] {
+        let variables = || {
+            let process = self.nodes.process_index(key.node)?;
+            self.elements.get(&key.element)?.environments.get(process)?.as_deref()
+        };
+        variables().unwrap_or_default()
+    }
+
+    /// Whether a parallel process uses PMIx.
+    pub fn serves(&self, element: u32) -> bool {
+        self.elements.contains_key(&element)
+    }
+
+    /// Passes an order about a fence on to the helper.
+    pub fn order(&mut self, order: &PmixOrder) {
+        if let Helper::Running(socket) = &mut self.helper {
+            socket.queue(order);
+            socket.flush();
+        }
+    }
+
+    /// A process has exited by itself, and everything that the helper had reported has been read.
+    /// The reason, if its MPI library had not finished: others may wait for it.
+    pub fn unfinished_reason(&mut self, key: ProcessKey, code: u8) -> Option<String> {
+        let client = self.client(key)?;
+        (*client == ClientState::Connected).then(|| unfinished_reason(key.node, code))
+    }
+}
+
+/// The name of a host for libpmix, which has no empty ones.
+fn host_name(name: &str) -> String {
+    match name {
+        "" => super::redirection::host_name(),
+        name => name.to_owned(),
+    }
+}
+
+fn helper_program() -> Result<PathBuf, String> {
+    let scored = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
+    let program = scored.with_file_name(HELPER_NAME);
+    match program.exists() {
+        true => Ok(program),
+        false => Err(format!(
+            "programs of Open MPI need {}, which is not on this host: install it beside scored",
+            program.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_another_server_are_told_from_parameters() {
+        assert!(is_foreign_variable(b"PMIX_RANK"));
+        assert!(is_foreign_variable(b"PMIX_SERVER_URI41"));
+        assert!(!is_foreign_variable(b"PMIX_MCA_gds"));
+        assert!(!is_foreign_variable(b"PATH"));
+    }
+}

