@@ -4,7 +4,6 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `yielding.rs` | sched_yield(2) |
 //! | `wrappers.rs` | functions that take the place of calls of MPI |
 //! | `current_call.rs` | in which of them a thread is |
 //! | `next_function.rs` | the MPI library's own functions |
@@ -21,4 +20,3 @@ mod current_call;
 mod next_function;
 mod queries;
 mod wrappers;
-mod yielding;

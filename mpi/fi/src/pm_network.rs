@@ -5,10 +5,10 @@ use std::ffi::{CStr, c_ulong};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull, null_mut};
 
+use score_p2p::wire::ENGINE_BYTE;
 use score_p2p::{
     AccessError, Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer, WriteProgress,
 };
-use score_p2p::wire::ENGINE_BYTE;
 
 use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::idle_mark;
