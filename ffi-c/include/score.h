@@ -61,6 +61,13 @@ void score_initialize_args(int argc, char **argv);
 void score_become_idle(void);
 void score_become_busy(void);
 
+/*
+ * As score_become_idle, in a call of MPI that waits for other processes: the report of a deadlock
+ * names the call and its arguments. For the part of an MPI library that uses PM. The numbers are
+ * those of proto/src/mpi_call.rs and belong to one version of SCore.
+ */
+void score_become_idle_in_mpi_call(unsigned int call, const unsigned int arguments[4]);
+
 #ifdef __cplusplus
 }
 

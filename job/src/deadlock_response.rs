@@ -4,6 +4,8 @@
 //!
 //! | phase | event | steps |
 //! |---|---|---|
+//! | watching | suspicion | `QueryWaits` |
+//! | watching | all processes are explained | lines for the user |
 //! | watching | verdict | `QueryWaits`; the job continues, because it has to receive the signal |
 //! | explaining | all processes are explained, or 2 s | lines for the user, SIGHUP |
 //! | grace | 5 s | the end |
@@ -17,7 +19,7 @@ use score_proto::job_control::{ElementOrder, Placement, SwitchSeq};
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
 use crate::cluster::MonotonicTime;
-use crate::deadlock::{Detector, DetectorAction, DetectorEvent};
+use crate::deadlock::{Detector, DetectorAction, DetectorEvent, SUSPICION_DELAY};
 use crate::signal;
 
 /// The time that a parallel process may take to inspect itself in its handler of SIGHUP
@@ -39,6 +41,8 @@ pub enum ResponseAction {
     Release,
     /// The element is deadlocked: these processes wait. From now on their ends are not reported.
     DeclareDeadlock(Vec<WaitState>),
+    /// The element may hang: these processes wait. It goes on.
+    ReportSuspicion(Vec<WaitState>),
     /// End the element.
     Kill,
 }
@@ -57,12 +61,19 @@ pub struct DeadlockResponse {
     nodes: u32,
     detector: Detector,
     phase: Phase,
+    /// What processes wait for, after a suspicion, until all of them have been heard of.
+    suspected_waits: Option<Vec<WaitState>>,
 }
 
 impl DeadlockResponse {
     /// The response for a parallel process of this many nodes, none of which was sampled.
     pub fn new(nodes: u32) -> Self {
-        Self { nodes, detector: Detector::new(nodes), phase: Phase::Watching }
+        Self {
+            nodes,
+            detector: Detector::new(nodes),
+            phase: Phase::Watching,
+            suspected_waits: None,
+        }
     }
 
     /// Whether all of its processes wait and no message is outstanding, as reported since the job
@@ -130,10 +141,23 @@ impl DeadlockResponse {
         more_waits: Vec<WaitState>,
         now: MonotonicTime,
     ) -> Vec<ResponseAction> {
-        let Phase::Explaining { waits, .. } = &mut self.phase else { return Vec::new() };
+        // The answers to a suspicion have come before those of any later round.
+        let waits = match (&mut self.phase, &mut self.suspected_waits) {
+            (Phase::Explaining { waits, .. }, _) | (Phase::Watching, Some(waits)) => waits,
+            _ => return Vec::new(),
+        };
         let remaining = (self.nodes as usize).saturating_sub(waits.len());
         waits.extend(more_waits.into_iter().take(remaining));
-        if waits.len() == self.nodes as usize { self.declare_deadlock(now) } else { Vec::new() }
+        if waits.len() < self.nodes as usize {
+            return Vec::new();
+        }
+        match self.suspected_waits.take() {
+            Some(mut waits) if matches!(self.phase, Phase::Watching) => {
+                waits.sort_unstable_by_key(|wait| wait.node);
+                vec![ResponseAction::ReportSuspicion(waits)]
+            }
+            _ => self.declare_deadlock(now),
+        }
     }
 
     /// Time has passed.
@@ -159,6 +183,10 @@ impl DeadlockResponse {
                 }
                 DetectorAction::StopGang => steps.push(ResponseAction::StopGang),
                 DetectorAction::Release => steps.push(ResponseAction::Release),
+                DetectorAction::Suspicion => {
+                    self.suspected_waits = Some(Vec::new());
+                    steps.push(ResponseAction::Order(ElementOrder::QueryWaits));
+                }
                 DetectorAction::Verdict => {
                     self.phase =
                         Phase::Explaining { waits: Vec::new(), deadline: now + EXPLAIN_TIMEOUT };
@@ -187,14 +215,34 @@ impl DeadlockResponse {
     }
 }
 
-/// The report for the user.
+/// The report of a deadlock for the user.
 pub fn deadlock_report(
     job: JobId,
     name: &str,
     waits: &[WaitState],
     placement: &Placement,
 ) -> Vec<String> {
-    let mut lines = vec![format!("job {job}: deadlock: no process of {name} can go on")];
+    let summary = format!("job {job}: deadlock: no process of {name} can go on");
+    report(summary, waits, placement)
+}
+
+/// The report of a suspected hang for the user.
+pub fn suspicion_report(
+    job: JobId,
+    name: &str,
+    waits: &[WaitState],
+    placement: &Placement,
+) -> Vec<String> {
+    let seconds = SUSPICION_DELAY.as_secs();
+    let summary = format!(
+        "job {job}: all processes of {name} have waited for {seconds} s, and no message is under \
+         way: it may hang. This is not proved, and it goes on"
+    );
+    report(summary, waits, placement)
+}
+
+fn report(summary: String, waits: &[WaitState], placement: &Placement) -> Vec<String> {
+    let mut lines = vec![summary];
     lines.extend(waits.iter().take(MAX_LISTED_PROCESSES).map(|wait| wait_line(wait, placement)));
     if waits.len() > MAX_LISTED_PROCESSES {
         lines.push(format!("and {} more like these", waits.len() - MAX_LISTED_PROCESSES));
@@ -208,21 +256,22 @@ fn wait_line(wait: &WaitState, placement: &Placement) -> String {
     let host = host.filter(|_| placement.hosts.len() > 1);
     let host = host.map_or_else(String::new, |host| format!(" on host {}", host.name));
     let wait_description = match score_proto::carea::WaitingFor::from_code(wait.waiting_for) {
-        Some(Message | Select) => "waits for a message",
-        Some(SendBuffer) => "waits for room to send",
-        Some(Barrier) => "waits in sc_barrier()",
-        Some(Pmi) => "waits for its process manager",
-        Some(Nothing | Flush | Sleep | Start) | None => "has ended",
+        Some(Message | Select | MpiCall) => Some("waits for a message".to_owned()),
+        Some(SendBuffer) => Some("waits for room to send".to_owned()),
+        Some(Barrier) => Some("waits in sc_barrier()".to_owned()),
+        Some(Pmi) => Some("waits for its process manager".to_owned()),
+        Some(Nothing | Flush | Sleep | Start) | None => None,
     };
-    let since = match wait_description {
-        "has ended" => String::new(),
-        _ => format!(" since {} ms", wait.idle_ms),
+    let in_mpi_call = wait.mpi_call.map(|call| format!("waits in {call}"));
+    let state = match in_mpi_call.or(wait_description) {
+        Some(description) => format!("{description} since {} ms", wait.idle_ms),
+        None => "has ended".to_owned(),
     };
     let last_peer = |node: Option<u32>, preposition: &str| {
         node.map_or_else(String::new, |node| format!(", the last {preposition} node {node}"))
     };
     format!(
-        "node {}{host} {wait_description}{since}; sent {}{}; received {}{}",
+        "node {}{host} {state}; sent {}{}; received {}{}",
         wait.node,
         wait.sent,
         last_peer(wait.last_destination, "to"),
@@ -233,6 +282,7 @@ fn wait_line(wait: &WaitState, placement: &Placement) -> String {
 
 #[cfg(test)]
 mod tests {
+    use score_proto::mpi_call::{MpiCall, MpiCallRecord};
     use score_proto::peer_message::JobIncarnation;
 
     use super::*;
@@ -276,6 +326,7 @@ mod tests {
             received: 4,
             last_destination: Some(1),
             last_source: None,
+            mpi_call: None,
         }
     }
 
@@ -326,11 +377,40 @@ mod tests {
     }
 
     #[test]
+    fn a_suspicion_is_reported_when_all_processes_are_explained_and_nothing_else_happens() {
+        let mut response = DeadlockResponse::new(2);
+        let mut now = T0;
+        let mut steps = response.on_idle_report(idle_report(), now);
+        while !steps.contains(&ResponseAction::Order(ElementOrder::QueryWaits)) {
+            let Some(ResponseAction::Order(ElementOrder::Sample { round, .. })) = steps.first()
+            else {
+                now = response.deadline().unwrap();
+                steps = response.on_tick(now);
+                continue;
+            };
+            // Nothing can be proved.
+            let activity = ActivitySample { unchanged: false, ..activity() };
+            steps = response.on_round_done(*round, activity, now);
+        }
+        assert!(now >= T0 + SUSPICION_DELAY);
+        assert_eq!(response.on_explanations(vec![wait(1)], now), []);
+        let steps = response.on_explanations(vec![wait(0)], now);
+        assert_eq!(steps, [ResponseAction::ReportSuspicion(vec![wait(0), wait(1)])]);
+        assert_eq!(response.on_explanations(vec![wait(0)], now), []);
+        let placement = Placement::new(JobIncarnation(0), [("h0".to_owned(), None, 2)]);
+        let lines = suspicion_report(JobId(7), "a.out", &[wait(0)], &placement);
+        assert!(lines[0].contains("have waited for 30 s") && lines[0].contains("not proved"));
+        assert!(lines[1].starts_with("node 0 waits for a message since 20 ms"), "{}", lines[1]);
+    }
+
+    #[test]
     fn every_process_is_reported_up_to_a_limit() {
         let hosts = ["h0", "h1"].map(|host| (host.to_owned(), None, 50));
         let placement = Placement::new(JobIncarnation(0), hosts);
         let mut waits: Vec<WaitState> = (0..100).map(wait).collect();
         waits[1].waiting_for = 3;
+        let call = MpiCall::MPI_Recv as u32;
+        waits[2].mpi_call = Some(MpiCallRecord { call, arguments: [0, 7, 0x4400_0000, 0] });
         let lines = deadlock_report(JobId(7), "a.out", &waits, &placement);
         assert_eq!(lines[0], "job 7: deadlock: no process of a.out can go on");
         assert_eq!(
@@ -339,6 +419,8 @@ mod tests {
              sent 3, the last to node 1; received 4"
         );
         assert!(lines[2].contains("waits in sc_barrier()"), "{}", lines[2]);
+        let in_call = "waits in MPI_Recv(source 0, tag 7, MPI_COMM_WORLD) since 20 ms";
+        assert!(lines[3].contains(in_call), "{}", lines[3]);
         assert_eq!(lines.len(), 66);
         assert_eq!(lines[65], "and 36 more like these");
         let lines = deadlock_report(JobId(7), "a.out", &waits[..64], &placement);

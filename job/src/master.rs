@@ -484,6 +484,16 @@ impl JobMaster {
                     self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
                     self.elements[number as usize].element.mark_failed(EXIT_DEADLOCK);
                 }
+                ResponseAction::ReportSuspicion(waits) => {
+                    let name = self.element_name(number);
+                    let lines = deadlock_response::suspicion_report(
+                        self.number,
+                        &name,
+                        &waits,
+                        &self.placement,
+                    );
+                    self.actions.extend(lines.into_iter().map(|text| notice(Level::Warning, text)));
+                }
                 ResponseAction::Kill => {
                     self.elements[number as usize].element.end(EXIT_DEADLOCK, &mut self.actions)
                 }

@@ -464,6 +464,7 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
         received: 0,
         last_destination: None,
         last_source: None,
+        mpi_call: None,
     };
     let waits = (0..NODES).map(wait).collect();
     let actions = report(&mut job, ElementReport::WaitStates { waits }.of(0));

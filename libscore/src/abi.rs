@@ -4,12 +4,13 @@
 // UNSAFETY: C symbols, and pointers that C programs pass.
 #![expect(unsafe_code)]
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
+use score_proto::mpi_call::{MAX_RECORDED, MpiCallRecord};
 
 use crate::{idle, sc};
 
@@ -39,6 +40,20 @@ pub extern "C" fn score_request_nodes(min: c_int, max: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn score_become_idle() {
     idle::become_idle();
+}
+
+/// `void score_become_idle_in_mpi_call(unsigned call, const unsigned arguments[4])`.
+///
+/// # Safety
+/// `arguments` has [`MAX_RECORDED`] numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn score_become_idle_in_mpi_call(
+    call: c_uint,
+    arguments: *const [c_uint; MAX_RECORDED],
+) {
+    // SAFETY: guaranteed by the caller.
+    let arguments = unsafe { *arguments };
+    idle::become_idle_in_mpi_call(&MpiCallRecord { call, arguments });
 }
 
 /// `void score_become_busy(void)`.

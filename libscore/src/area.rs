@@ -6,6 +6,7 @@ use score_proto::carea::{
     AREA_LEN, AREA_MAGIC, BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
 };
 use score_proto::idle_notify;
+use score_proto::mpi_call::MpiCallRecord;
 
 use crate::notify::ShepherdNotifier;
 use crate::sync::{AtomicU32, Ordering, SharedMapping};
@@ -94,6 +95,14 @@ impl Area {
         self.set_waiting_for(number, WaitingFor::Nothing);
         self.idle_threads().fetch_sub(1, Ordering::Relaxed);
         self.notify_if_armed(idle_notify::ON_BUSY);
+    }
+
+    /// Records the call of MPI in which the thread waits, before it becomes idle.
+    pub(crate) fn set_mpi_call(&self, number: usize, record: &MpiCallRecord) {
+        self.slot(number, slot::MPI_CALL).store(record.call, Ordering::Relaxed);
+        for (index, argument) in record.arguments.iter().enumerate() {
+            self.slot(number, slot::MPI_ARGUMENTS + 4 * index).store(*argument, Ordering::Relaxed);
+        }
     }
 
     /// Records what the thread waits for.

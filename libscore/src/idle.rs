@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use score_proto::carea::{WaitingFor, board};
+use score_proto::mpi_call::MpiCallRecord;
 
 use crate::area::Area;
 use crate::session::{self, Session};
@@ -94,6 +95,17 @@ fn with_thread<T>(action: impl FnOnce(&ThreadIdleState, &Session) -> T) -> Optio
 /// Declares that the calling thread has nothing to do except wait for a message.
 pub fn become_idle() {
     wait_idle(WaitingFor::Message);
+}
+
+/// The same in a call of MPI that waits for other processes: reports name the call.
+pub fn become_idle_in_mpi_call(record: &MpiCallRecord) {
+    with_thread(|thread, session| {
+        // Before the thread is idle: a reader that finds it idle finds the call, too.
+        if let IdleSlot::Slot(number, false) = thread.claim_slot(&session.area) {
+            session.area.set_mpi_call(number, record);
+        }
+        thread.become_idle(session, WaitingFor::MpiCall);
+    });
 }
 
 /// Declares that the calling thread has something to do. To be called before the release of the

@@ -32,7 +32,7 @@ mod sync;
 mod temporary;
 
 pub use globals::{num_host, num_node, num_proc, self_host, self_node, self_proc};
-pub use idle::{become_busy, become_idle};
+pub use idle::{become_busy, become_idle, become_idle_in_mpi_call};
 pub use initialize::initialize;
 pub use message::Message;
 pub use net::Net;

@@ -204,6 +204,12 @@ impl PmiHost {
         (0..self.processes.len()).filter(waits)
     }
 
+    /// Whether a process has asked a question that is not answered yet.
+    pub fn awaits_answer(&self, process: usize) -> bool {
+        let state = &self.processes[process].state;
+        matches!(state, ProcessState::InFence | ProcessState::AwaitingAttribute(_))
+    }
+
     /// Entries of a fence, of all hosts. They may come in pieces.
     ///
     /// # Errors

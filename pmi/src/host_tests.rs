@@ -177,10 +177,12 @@ fn a_fence_waits_for_every_process_and_brings_the_entries_of_all_hosts() {
     }
     for (host, processes) in hosts.iter_mut().zip([2, 1]) {
         assert_eq!(host.in_fence().count(), processes);
+        assert!((0..processes).all(|process| host.awaits_answer(process)));
         host.merge(&entries).unwrap();
         let actions = host.end_fence();
         assert_eq!(actions.len(), processes);
         assert_eq!(host.in_fence().count(), 0);
+        assert!(!(0..processes).any(|process| host.awaits_answer(process)));
         for key in ["a", "b", "c"] {
             let question = format!("cmd=get kvsname=kvs_7 key={key}\n");
             assert!(ask(host, 0, question.as_bytes()).ends_with("value=v\n"), "{key}");

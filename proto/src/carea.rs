@@ -96,6 +96,11 @@ pub mod area {
         pub const WAITING_FOR: usize = 8;
         /// u64: the job's time at the last change to idle, in nanoseconds (`board::STOPPED_NS`).
         pub const IDLE_SINCE_NS: usize = 16;
+        /// u32: while `WAITING_FOR` is [`super::super::WaitingFor::MpiCall`], the number of the
+        /// call ([`crate::mpi_call::MpiCallRecord`]).
+        pub const MPI_CALL: usize = 24;
+        /// Its recorded arguments, a u32 each.
+        pub const MPI_ARGUMENTS: usize = 28;
     }
 }
 
@@ -128,13 +133,15 @@ pub enum WaitingFor {
     Select = 7,
     /// A process manager's key-value fence.
     Pmi = 8,
+    /// A message, in a call of MPI that waits for other processes.
+    MpiCall = 9,
 }
 
 impl WaitingFor {
     /// The code's meaning, or `None` for a value that no library writes.
     pub fn from_code(code: u32) -> Option<Self> {
         use WaitingFor::*;
-        [Nothing, Message, SendBuffer, Barrier, Flush, Sleep, Start, Select, Pmi]
+        [Nothing, Message, SendBuffer, Barrier, Flush, Sleep, Start, Select, Pmi, MpiCall]
             .into_iter()
             .find(|candidate| *candidate as u32 == code)
     }
@@ -146,9 +153,9 @@ mod tests {
 
     #[test]
     fn codes_round_trip_and_others_are_refused() {
-        for code in 0..9 {
+        for code in 0..10 {
             assert_eq!(WaitingFor::from_code(code).unwrap() as u32, code);
         }
-        assert_eq!(WaitingFor::from_code(9), None);
+        assert_eq!(WaitingFor::from_code(10), None);
     }
 }

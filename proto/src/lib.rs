@@ -16,6 +16,7 @@ pub mod ids;
 pub mod job_control;
 pub mod job_list;
 pub mod message;
+pub mod mpi_call;
 pub mod network;
 pub mod nodeset;
 pub mod observation;
@@ -27,7 +28,7 @@ pub mod server_message;
 
 /// Version of everything in this crate. Peers of different versions refuse each other with a
 /// message that names both versions.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

@@ -5,6 +5,7 @@ use crate::ids::JobHostId;
 use serde::{Deserialize, Serialize};
 
 use crate::job_control::SwitchSeq;
+use crate::mpi_call::MpiCallRecord;
 
 /// Whether all processes below a point of a job's tree are idle, and the sums of their counters.
 /// Enough to give up a slice, but not to detect a deadlock, because there are no rounds.
@@ -138,6 +139,8 @@ pub struct WaitState {
     pub last_destination: Option<u32>,
     /// The source of the last message that it received.
     pub last_source: Option<u32>,
+    /// The call of MPI in which it waits.
+    pub mpi_call: Option<MpiCallRecord>,
 }
 
 /// From scrun to its monitor (scmon), over a pipe.

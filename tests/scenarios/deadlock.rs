@@ -99,6 +99,21 @@ fn a_job_that_waits_for_outside_input_is_not_reported() {
 }
 
 #[test]
+fn a_long_wait_that_cannot_be_proved_is_reported_once_and_the_job_goes_on() {
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("deadlock") else { return };
+    let line = format!("(sleep 36; echo x) | scrun -nodes=2 {} stdin", program.display());
+    let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
+    let outcome = outcome.assert_stderr(&[
+        "all processes of deadlock have waited for 30 s, and no message is under way: it may hang",
+        "node 0 waits for a message since 30",
+        "node 1 waits for a message since 30",
+    ]);
+    assert_eq!(outcome.stderr.matches("it may hang").count(), 1, "{outcome}");
+    assert_eq!(outcome.sorted_lines(), ["node 0 went on", "node 1 went on"], "{outcome}");
+}
+
+#[test]
 fn the_reported_waiting_time_excludes_the_time_that_the_job_was_stopped() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("deadlock") else { return };

@@ -27,6 +27,7 @@ mod many_lines;
 mod many_processes;
 mod monitors;
 mod mpi;
+mod mpi_deadlocks;
 mod multi_host_jobs;
 mod multi_user;
 mod network_selection;

@@ -23,9 +23,14 @@ pub fn program(name: &str) -> PathBuf {
 /// Copies what daemons need for MPI programs into the folder where a copy of a daemon is.
 pub fn copy_mpi_files(to: &Path) {
     std::fs::create_dir(to.join("libfabric")).expect("a new folder");
-    for name in
-        ["libfabric/libpm-fi.so", "libscore-mpi.so", "libpm.so.2", "libscore.so.6", "scored-pmix"]
-    {
+    for name in [
+        "libfabric/libpm-fi.so",
+        "libscore-mpi.so",
+        "libscore-yield.so",
+        "libpm.so.2",
+        "libscore.so.6",
+        "scored-pmix",
+    ] {
         std::fs::copy(program(name), to.join(name)).expect(name);
     }
 }

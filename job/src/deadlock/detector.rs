@@ -5,7 +5,9 @@ use std::time::Duration;
 use score_proto::job_control::SwitchSeq;
 use score_proto::observation::SampleRound;
 
-use super::{ActivitySample, MAX_BACKOFF_INTERVAL, MIN_BACKOFF_INTERVAL, RECHECK_INTERVAL};
+use super::{
+    ActivitySample, MAX_BACKOFF_INTERVAL, MIN_BACKOFF_INTERVAL, RECHECK_INTERVAL, SUSPICION_DELAY,
+};
 use crate::cluster::MonotonicTime;
 
 /// An event of a parallel process.
@@ -53,6 +55,16 @@ pub enum DetectorAction {
     Release,
     /// The job is deadlocked, and still stopped.
     Verdict,
+    /// All have been idle for a long time, which cannot be proved to last. Nothing is done for it.
+    Suspicion,
+}
+
+/// All are idle, and nothing is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct QuietPeriod {
+    since: MonotonicTime,
+    /// Messages that have been sent.
+    sent: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,6 +93,9 @@ pub struct Detector {
     round: SampleRound,
     backoff: Duration,
     recheck_delay: Duration,
+    quiet_period: Option<QuietPeriod>,
+    /// A hang was suspected. It is not suspected again.
+    has_suspected: bool,
 }
 
 impl Detector {
@@ -94,6 +109,8 @@ impl Detector {
             round: SampleRound::default(),
             backoff: MIN_BACKOFF_INTERVAL,
             recheck_delay: RECHECK_INTERVAL,
+            quiet_period: None,
+            has_suspected: false,
         }
     }
 
@@ -154,6 +171,7 @@ impl Detector {
             }
             (DetectorEvent::SomeBusy, state) => {
                 self.idle_since_stop = None;
+                self.quiet_period = None;
                 match state {
                     State::Deadlocked => Vec::new(),
                     _ => self.back_off(now),
@@ -192,7 +210,11 @@ impl Detector {
         match state {
             State::Round1 if all_idle => {
                 self.state = State::Round2;
-                self.take_snapshot(false)
+                let mut actions = self.take_snapshot(false);
+                if no_message_in_flight && self.is_hang_suspected(activity.sent, now) {
+                    actions.push(DetectorAction::Suspicion);
+                }
+                actions
             }
             State::Round2 if all_still_idle => {
                 self.state = State::Round3;
@@ -220,6 +242,21 @@ impl Detector {
             | State::Backoff(_)
             | State::RecheckDelay(_)
             | State::Deadlocked => Vec::new(),
+        }
+    }
+
+    /// Whether a hang is suspected now, for the first time. All are idle, and have sent so many
+    /// messages, all of which have been received.
+    fn is_hang_suspected(&mut self, sent: u64, now: MonotonicTime) -> bool {
+        match self.quiet_period {
+            Some(period) if period.sent == sent => {
+                let is_due = now >= period.since + SUSPICION_DELAY;
+                is_due && !std::mem::replace(&mut self.has_suspected, true)
+            }
+            _ => {
+                self.quiet_period = Some(QuietPeriod { since: now, sent });
+                false
+            }
         }
     }
 

@@ -22,6 +22,9 @@
 //!   It must have polled in vain twice since then. "Since" needs a third round: an action of the
 //!   process after its own sample in round 1 may have preceded the write of a process that was
 //!   sampled later.
+//! - A spinning process may also wait for an answer of its launcher (PMI). From the second round on
+//!   it counts as busy unless all of its questions are answered and all answers are taken. It asks
+//!   only while it is busy.
 //! - From the second round on every thread is sampled, in the kernel too. A thread that does not
 //!   report its state must sleep so that only its own process can wake it, and must not have run
 //!   between rounds 2 and 3. So at the instant between these rounds no thread was about to wake
@@ -40,6 +43,7 @@
 //! | `GangStopped` | `TakeSnapshot` 4 |
 //! | `RoundDone`, confirmed | `Verdict` |
 //! | anything else | `Release` if stopped; again after a backoff, while all are idle |
+//! | round 1 for 30 s: idle, sums equal, nothing sent | `Suspicion`, once |
 //! | `Stopped`: the slice has ended | rounds begin again when all report idle in the next slice |
 //!
 //! A job yields its slice when all of its processes are idle, but not during rounds: otherwise they
@@ -62,5 +66,7 @@ pub use snapshot::{LastRound, ProcessSnapshot};
 /// second.
 const MIN_BACKOFF_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);
+/// How long all are idle, and nothing is sent, before a hang is suspected that cannot be proved.
+pub const SUSPICION_DELAY: Duration = Duration::from_secs(30);
 /// The delay until a third round is repeated because a process has not polled; doubled likewise.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -1,8 +1,8 @@
 //! The detector with all interleavings of small parallel processes. Threads send, write into each
-//! other's memory, poll, take messages and become idle. Helpers report nothing, are woken, wake
-//! each other and send. All of them advance step by step while they are sampled word by word, one
-//! process after the other in any order. No suspicion may be wrong. If any one rule is disabled,
-//! some suspicion is wrong.
+//! other's memory, poll, take messages and become idle. They ask their launcher, and poll for its
+//! answer while they are idle. Helpers report nothing, are woken, wake each other and send. All of
+//! them advance step by step while they are sampled word by word, one process after the other in
+//! any order. No suspicion may be wrong. If any one rule is disabled, some suspicion is wrong.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -25,6 +25,8 @@ enum ThreadPhase {
     Polling,
     /// It has a message.
     Taken,
+    /// It has an answer of the launcher.
+    Answered,
     /// The slot is clear.
     Woken {
         message: bool,
@@ -50,6 +52,16 @@ pub enum DisabledRule {
     SecondPoll,
     Helpers,
     HelperRuns,
+    Answers,
+}
+
+/// The question of a process to its launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Question {
+    None,
+    Asked,
+    /// The answer has not been taken.
+    Answered,
 }
 
 /// A thread that never reports its state.
@@ -78,6 +90,7 @@ struct ModelProcess {
     queue: u8,
     memory: u8,
     memory_seen: u8,
+    question: Question,
     helpers: Vec<Helper>,
 }
 
@@ -113,8 +126,10 @@ pub struct ModelState {
     writes_left: u8,
     /// How often helpers may still be woken.
     wakes_left: u8,
-    /// There are remote writes: a waiting process spins, and reads its memory between polls.
-    has_remote_writes: bool,
+    questions_left: u8,
+    /// There are remote writes or questions: a waiting process spins, and looks for both between
+    /// polls.
+    spins: bool,
     detector: Detector,
     histories: Vec<LastRound>,
     round: Option<(SampleRound, Vec<PartialSnapshot>)>,
@@ -131,6 +146,8 @@ pub struct Bounds {
     pub sends: u8,
     /// Remote writes.
     pub writes: u8,
+    /// Questions of the first process to its launcher.
+    pub questions: u8,
     /// Helpers of the first process.
     pub helpers: usize,
     /// How often helpers are woken.
@@ -150,7 +167,7 @@ pub struct Model {
 }
 
 impl ModelState {
-    fn new(Bounds { threads, sends, writes, helpers, wakes }: Bounds) -> Self {
+    fn new(Bounds { threads, sends, writes, questions, helpers, wakes }: Bounds) -> Self {
         let process = |(index, count): (usize, &usize)| ModelProcess {
             threads: vec![ThreadPhase::Busy; *count],
             slots: vec![false; *count],
@@ -163,6 +180,7 @@ impl ModelState {
             queue: 0,
             memory: 0,
             memory_seen: 0,
+            question: Question::None,
             helpers: vec![Helper::Asleep(0); if index == 0 { helpers } else { 0 }],
         };
         Self {
@@ -171,7 +189,8 @@ impl ModelState {
             sends_left: sends,
             writes_left: writes,
             wakes_left: wakes,
-            has_remote_writes: writes > 0,
+            questions_left: questions,
+            spins: writes + questions > 0,
             detector: Detector::new(threads.len() as u32),
             histories: vec![LastRound::default(); threads.len()],
             round: None,
@@ -186,6 +205,7 @@ impl ModelState {
             && self.processes.iter().all(|process| {
                 process.queue == 0
                     && process.memory == process.memory_seen
+                    && process.question == Question::None
                     && process
                         .threads
                         .iter()
@@ -195,7 +215,7 @@ impl ModelState {
     }
 
     fn is_plain(&self) -> bool {
-        !self.has_remote_writes && self.processes.iter().all(|process| process.helpers.is_empty())
+        !self.spins && self.processes.iter().all(|process| process.helpers.is_empty())
     }
 
     /// Returns true for a suspicion. The model ends with it: it must be correct without any stop.
@@ -203,8 +223,7 @@ impl ModelState {
         let mut suspicion = false;
         for action in actions {
             match action {
-                // If no process writes into another one's memory and no helper is woken, the first
-                // two rounds are enough.
+                // If no process spins and no helper is woken, the first two rounds are enough.
                 DetectorAction::TakeSnapshot { round, .. }
                     if round == THIRD_ROUND && self.is_plain() =>
                 {
@@ -216,7 +235,7 @@ impl ModelState {
                     self.collected = Some(ActivitySample::EMPTY);
                 }
                 DetectorAction::StopGang => suspicion = true,
-                DetectorAction::Release | DetectorAction::Verdict => {}
+                DetectorAction::Release | DetectorAction::Verdict | DetectorAction::Suspicion => {}
             }
         }
         suspicion
@@ -270,6 +289,11 @@ impl Model {
             for helper in 0..state.processes[process].helpers.len() {
                 self.helper(state, process, helper);
             }
+            if state.processes[process].question == Question::Asked {
+                let mut next = state.clone();
+                next.processes[process].question = Question::Answered;
+                self.add(next);
+            }
         }
         self.writes(state);
         self.detector(state);
@@ -296,11 +320,8 @@ impl Model {
             ThreadPhase::Busy => {
                 self.busy(state, p, t);
                 process.slots[t] = true;
-                process.threads[t] = if state.has_remote_writes {
-                    ThreadPhase::Waiting
-                } else {
-                    ThreadPhase::Polling
-                };
+                process.threads[t] =
+                    if state.spins { ThreadPhase::Waiting } else { ThreadPhase::Polling };
             }
             ThreadPhase::Sending(to) => {
                 process.threads[t] = ThreadPhase::Busy;
@@ -310,7 +331,12 @@ impl Model {
                 process.memory_seen = process.memory;
                 self.wake(process, t, false);
             }
+            ThreadPhase::Waiting if process.question == Question::Answered => {
+                process.question = Question::None;
+                process.threads[t] = ThreadPhase::Answered;
+            }
             ThreadPhase::Waiting => process.threads[t] = ThreadPhase::Polling,
+            ThreadPhase::Answered => self.wake(process, t, false),
             ThreadPhase::Polling if process.queue > 0 => {
                 process.queue -= 1;
                 process.threads[t] = ThreadPhase::Taken;
@@ -318,7 +344,7 @@ impl Model {
                     process.received += 1;
                 }
             }
-            ThreadPhase::Polling if !state.has_remote_writes => return,
+            ThreadPhase::Polling if !state.spins => return,
             ThreadPhase::Polling => {
                 process.polls = (process.polls + 1).min(process.polls_seen + 2);
                 process.threads[t] = ThreadPhase::Waiting;
@@ -404,6 +430,12 @@ impl Model {
                 next.processes[p].threads[t] = ThreadPhase::Sending(to);
                 self.add(next);
             }
+            if state.questions_left > 0 && p == 0 && state.processes[p].question == Question::None {
+                let mut next = state.clone();
+                next.questions_left -= 1;
+                next.processes[p].question = Question::Asked;
+                self.add(next);
+            }
             // It makes no difference which process writes.
             if state.writes_left > 0 && p == 0 {
                 let mut next = state.clone();
@@ -444,6 +476,12 @@ impl Model {
                 reading.sample.turns = process.turns;
                 reading.reads_helpers =
                     state.histories[p].follows(round) && self.disabled != DisabledRule::Helpers;
+                if state.histories[p].follows(round)
+                    && self.disabled != DisabledRule::Answers
+                    && process.question != Question::None
+                {
+                    reading.slots.push(false);
+                }
             }
             word if word <= threads => reading.slots.push(process.slots[word - 1]),
             // Before the counters are read: a helper that runs after that has run by the next
@@ -453,9 +491,9 @@ impl Model {
             }
             word => match word - threads - reading.helpers_read(process) {
                 // Words that always stay 0 are read along with the others.
-                1 if state.has_remote_writes => reading.sample.polls = process.polls,
+                1 if state.spins => reading.sample.polls = process.polls,
                 1 => reading.sample.sent = process.sent,
-                2 if state.has_remote_writes => reading.sample.remote_in_flight = process.remote,
+                2 if state.spins => reading.sample.remote_in_flight = process.remote,
                 2 => reading.sample.received = process.received,
                 _ => return,
             },
@@ -472,7 +510,7 @@ impl Model {
                     reading.slots.push(false);
                 }
             }
-            reading.sample.is_spinning = state.has_remote_writes;
+            reading.sample.is_spinning = state.spins;
             reading.sample.idle = match self.disabled {
                 DisabledRule::AllThreads => reading.slots.contains(&true),
                 _ => !reading.slots.contains(&false),

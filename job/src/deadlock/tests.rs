@@ -8,7 +8,8 @@ use super::*;
 use crate::cluster::MonotonicTime;
 
 /// Two processes of one thread each.
-const PAIR: Bounds = Bounds { threads: &[1, 1], sends: 0, writes: 0, helpers: 0, wakes: 0 };
+const PAIR: Bounds =
+    Bounds { threads: &[1, 1], sends: 0, writes: 0, questions: 0, helpers: 0, wakes: 0 };
 
 #[test]
 fn no_interleaving_gives_a_wrong_verdict() {
@@ -18,6 +19,7 @@ fn no_interleaving_gives_a_wrong_verdict() {
         Bounds { threads: &[2, 1], sends: 1, ..PAIR },
         Bounds { threads: &[1, 1, 1], sends: 1, ..PAIR },
         Bounds { sends: 1, helpers: 2, wakes: 3, ..PAIR },
+        Bounds { questions: 1, ..PAIR },
     ];
     for bounds in cases {
         let model = Model::explore(DisabledRule::NoRule, bounds);
@@ -41,6 +43,7 @@ fn every_rule_is_needed() {
         (SecondPoll, Bounds { writes: 1, ..PAIR }),
         (Helpers, Bounds { sends: 1, helpers: 1, wakes: 1, ..PAIR }),
         (HelperRuns, Bounds { helpers: 2, wakes: 4, ..PAIR }),
+        (Answers, Bounds { questions: 1, ..PAIR }),
     ];
     for (disabled, bounds) in cases {
         let model = Model::explore(disabled, bounds);
@@ -107,6 +110,50 @@ fn snapshots_become_rare_while_all_are_idle_without_deadlock() {
         detector.on(DetectorEvent::AllIdle { stop_seq: SwitchSeq::NONE }, now)[..],
         [DetectorAction::TakeSnapshot { .. }]
     ));
+}
+
+/// Rounds of an element whose threads cannot be proved to wait, for this long. `busy_at`: when it
+/// is busy for a moment. Returns the times of suspicions.
+fn suspicions(seconds: u64, busy_at: Option<u64>) -> Vec<Duration> {
+    let mut detector = Detector::new(1);
+    let (mut history, mut now) = (LastRound::default(), MonotonicTime::ZERO);
+    let all_idle = DetectorEvent::AllIdle { stop_seq: SwitchSeq::NONE };
+    let (mut times, mut was_busy) = (Vec::new(), false);
+    let mut actions = detector.on(all_idle, now);
+    while now < MonotonicTime::from_secs(seconds) {
+        if actions.contains(&DetectorAction::Suspicion) {
+            times.push(now - MonotonicTime::ZERO);
+        }
+        let is_busy = busy_at.is_some_and(|busy_at| now >= MonotonicTime::from_secs(busy_at));
+        if is_busy && !std::mem::replace(&mut was_busy, true) {
+            detector.on(DetectorEvent::SomeBusy, now);
+            actions = detector.on(all_idle, now);
+        }
+        match actions.first() {
+            Some(DetectorAction::TakeSnapshot { round, .. }) => {
+                // The first round reads claims alone, the second finds a thread elsewhere.
+                let idle = !history.follows(*round);
+                let sample = ProcessSnapshot { idle, ..ProcessSnapshot::default() };
+                let activity = history.compare_round(*round, &[sample], false);
+                actions = detector.on(DetectorEvent::RoundDone { round: *round, activity }, now);
+            }
+            None => {
+                now = detector.deadline().unwrap();
+                actions = detector.on(DetectorEvent::Tick, now);
+            }
+            _ => panic!("{actions:?}"),
+        }
+    }
+    times
+}
+
+#[test]
+fn a_hang_that_cannot_be_proved_is_suspected_once() {
+    let [time] = suspicions(200, None)[..] else { panic!() };
+    assert!((30..33).contains(&time.as_secs()), "{time:?}");
+    let [time] = suspicions(200, Some(20))[..] else { panic!() };
+    assert!((50..53).contains(&time.as_secs()), "{time:?}: since it was last busy");
+    assert_eq!(suspicions(29, None), []);
 }
 
 #[test]

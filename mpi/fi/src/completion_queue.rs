@@ -188,7 +188,11 @@ impl CompletionQueue {
                 }
                 stored += 1;
             }
-            if stored > 0 { stored as isize } else { failed_call(libc::EAGAIN) }
+            if stored > 0 {
+                return stored as isize;
+            }
+            core.count_empty_poll();
+            failed_call(libc::EAGAIN)
         })
     }
 

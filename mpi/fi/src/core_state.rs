@@ -12,6 +12,7 @@ use crate::counter::CounterState;
 use crate::earlier_looks::EarlierLooks;
 use crate::endpoint_network::{EndpointNetwork, MAX_ENDPOINTS, SharedNetwork};
 use crate::fabric;
+use crate::idle_mark::PollingCall;
 use crate::pm_network;
 use crate::serialized::Serialized;
 use crate::waiting::WaitDescriptors;
@@ -67,6 +68,7 @@ pub(crate) struct CoreState {
     pub(crate) counters: Vec<Option<CounterState>>,
     /// By number. None: the address vector is closed.
     pub(crate) vectors: Vec<Option<Addresses>>,
+    polling_call: PollingCall,
 }
 
 /// The state of this process. The first call makes it a node of its job, and returns when all nodes
@@ -94,6 +96,7 @@ impl CoreState {
             queues: Vec::new(),
             counters: Vec::new(),
             vectors: Vec::new(),
+            polling_call: PollingCall::default(),
         };
         core.add_endpoint();
         core
@@ -210,6 +213,17 @@ impl CoreState {
             }
         }
         None
+    }
+
+    /// A thread has made progress, and nothing has completed for its queue.
+    #[inline(always)]
+    pub(crate) fn count_empty_poll(&mut self) {
+        let Self { endpoints, queues, polling_call, .. } = self;
+        polling_call.count_empty_poll(|| {
+            // Another thread may be about to read what has completed for another queue.
+            let is_read = queues.iter().flatten().all(VecDeque::is_empty);
+            is_read && endpoints.iter().all(|endpoint| endpoint.engine.is_quiet())
+        });
     }
 
     /// What [`CoreState::next_completion`] has returned comes first again.

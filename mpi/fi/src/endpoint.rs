@@ -11,6 +11,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::core_state::{CoreState, EndpointQueues};
 use crate::counter::Counter;
 use crate::domain::Domain;
+use crate::idle_mark;
 use crate::op_table::{SUCCEEDS, UNSUPPORTED, op};
 use crate::serialized::Serialized;
 use crate::{atomics, failed, failed_call, remote_memory, tagged, untagged};
@@ -140,6 +141,8 @@ unsafe extern "C" fn close(endpoint: *mut Endpoint) -> c_int {
 /// Waits until other nodes have what the program believes to be sent. MPICH closes its endpoint
 /// without doing that itself.
 fn flush(core: &Serialized<CoreState>, number: usize) {
+    // It does not wait for ever.
+    idle_mark::become_busy();
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
         let is_flushed = core.with(|core| {

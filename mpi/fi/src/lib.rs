@@ -16,6 +16,7 @@
 //! | `memory_region.rs`, `remote_memory.rs` | remote memory: fi_mr(3), fi_rma(3) |
 //! | `atomics.rs` | atomic operations on it: fi_atomic(3) |
 //! | `earlier_looks.rs` | why the first look for a message finds nothing |
+//! | `idle_mark.rs` | idle flags of threads that wait |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `endpoint_network.rs` | the one PM context, which endpoints share |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
@@ -40,6 +41,7 @@ mod earlier_looks;
 mod endpoint;
 mod endpoint_network;
 mod fabric;
+mod idle_mark;
 mod info;
 mod library;
 mod memory_region;

@@ -104,5 +104,10 @@ unsafe extern "C" {
     pub(crate) static score_self_node: c_int;
     pub(crate) static score_num_node: c_int;
     pub(crate) static score_pmnet: *const *mut pmContext;
+    pub(crate) fn score_become_idle_in_mpi_call(
+        call: std::ffi::c_uint,
+        arguments: *const [std::ffi::c_uint; 4],
+    );
+    pub(crate) fn score_become_busy();
     pub(crate) fn score_initialize_args(argc: c_int, argv: *const *const std::ffi::c_char);
 }

@@ -5,13 +5,13 @@ use std::ffi::{CStr, c_ulong};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull, null_mut};
 
+use score_p2p::wire::ENGINE_BYTE;
 use score_p2p::{
     AccessError, Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer, WriteProgress,
 };
 
-use score_p2p::wire::ENGINE_BYTE;
-
 use crate::endpoint_network::MAX_ENDPOINTS;
+use crate::idle_mark;
 use crate::pm_h::{
     PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
     pmBeforeSelect, pmContext, pmContextConfig, pmExtractNode, pmGetContextConfig, pmGetFd,
@@ -227,6 +227,7 @@ impl PmNetwork {
     ) -> Result<(), SendError> {
         let mut buffer = null_mut();
         let len = header.len() + body.len();
+        idle_mark::become_busy();
         // SAFETY: as in `options`.
         match unsafe { pmGetSendBuffer(self.context, node as i32, &mut buffer, len) } {
             0 => {}
@@ -255,6 +256,8 @@ impl PmNetwork {
         if unsafe { pmReceive(self.context, &mut start, &mut len) } != 0 {
             return false;
         }
+        // Before the message is released (manual 3.5.2, figure 2.9).
+        idle_mark::become_busy();
         if let Some(start) = NonNull::new(start) {
             // SAFETY: PM's message stays until it is released.
             handle(unsafe { Message::new(start, len) });
@@ -300,6 +303,7 @@ impl PmNetwork {
         if from.is_empty() || from.len() > PM_RMA_MTU {
             return Err(AccessError::Failed);
         }
+        idle_mark::become_busy();
         let local = self.lock(node as i32, from).ok_or(AccessError::Failed)?;
         // SAFETY: PM checks the handles; `from` is locked and stays until the write has ended.
         let result = unsafe { pmWrite(self.context, node as i32, handle, local, from.len()) };
@@ -332,6 +336,7 @@ impl PmNetwork {
         if into.len() > PM_RMA_MTU {
             return Err(AccessError::Failed);
         }
+        idle_mark::become_busy();
         let local = self.lock(node as i32, into).ok_or(AccessError::Failed)?;
         // SAFETY: PM checks the handles; `into` is locked and stays until the read has ended.
         let result = unsafe { pmRead(self.context, node as i32, handle, local, into.len()) };

@@ -282,6 +282,12 @@ impl<N: Network> Engine<N> {
         Ok(())
     }
 
+    /// Whether there is nothing to send, to read or to report now: without a message, or a call of
+    /// the program, nothing changes.
+    pub fn is_quiet(&self) -> bool {
+        !self.state.has_work() && self.state.completions.is_empty()
+    }
+
     /// Whether the last call of [`Engine::progress`] has received a message. If not, the network
     /// had none.
     pub fn has_received(&self) -> bool {

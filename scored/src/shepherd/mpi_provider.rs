@@ -1,5 +1,6 @@
 //! How MPI programs come to use PM: their library uses libfabric, and that loads `libpm-fi.so`, a
-//! provider that is installed with scored. `libscore-mpi.so` is preloaded.
+//! provider that is installed with scored. `libscore-yield.so` is preloaded, and for MPICH
+//! `libscore-mpi.so`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,11 @@ use super::spawn_queue::environment_value;
 /// The provider's file, in a folder that has nothing else, because libfabric loads all that is
 /// there.
 const PROVIDER_FILE: &str = "libfabric/libpm-fi.so";
-const PRELOADED_FILE: &str = "libscore-mpi.so";
+const YIELD_FILE: &str = "libscore-yield.so";
+/// It has all calls of MPI 4.0. Where an MPI library has not, a program that looks for a call would
+/// find the one of this file, and would take it for the library's: mpi4py does so. Open MPI lacks
+/// calls.
+const CALLS_FILE: &str = "libscore-mpi.so";
 /// Where these are, seen from the folder of scored: where cargo builds, and where
 /// `cargo xtask install` installs.
 const BASE_FOLDERS: [&str; 2] = ["", "../lib"];
@@ -21,7 +26,8 @@ const BASE_FOLDERS: [&str; 2] = ["", "../lib"];
 pub struct MpiProvider {
     /// The folder of the provider.
     folder: PathBuf,
-    preloaded: PathBuf,
+    yield_file: PathBuf,
+    calls_file: PathBuf,
     /// Whether each process has a processor to itself.
     may_spin: bool,
 }
@@ -38,8 +44,9 @@ impl MpiProvider {
         let may_spin = process_count <= processor_count as u64;
         Self::find_from(base, may_spin).ok_or_else(|| {
             format!(
-                "there is no {PROVIDER_FILE} or no {PRELOADED_FILE} in {0} or {0}/../lib on this \
-                 host: install them there, or set MPIR_CVAR_CH4_NETMOD=ucx to run without PM",
+                "{PROVIDER_FILE}, {YIELD_FILE} or {CALLS_FILE} is neither in {0} nor in {0}/../lib \
+                 on this host: install them there, or set MPIR_CVAR_CH4_NETMOD=ucx to run without \
+                 PM",
                 base.display()
             )
         })
@@ -49,7 +56,8 @@ impl MpiProvider {
         let files = |name| BASE_FOLDERS.map(|folder| base.join(folder).join(name));
         let find = |name| files(name).into_iter().find(|file| file.exists());
         let folder = find(PROVIDER_FILE)?.parent()?.to_path_buf();
-        Some(Self { folder, preloaded: find(PRELOADED_FILE)?, may_spin })
+        let (yield_file, calls_file) = (find(YIELD_FILE)?, find(CALLS_FILE)?);
+        Some(Self { folder, yield_file, calls_file, may_spin })
     }
 
     /// The variables of a process of an MPI library that starts in this way, whose user has set
@@ -60,14 +68,18 @@ impl MpiProvider {
             .iter()
             .map(|(name, value)| format!("{name}={value}").into_bytes());
         // What the user has in such a list comes behind ours.
-        let list = |name: &str, own: &Path| {
-            let lists = [Some(own.as_os_str().as_bytes()), environment_value(given, name)];
-            let lists = lists.into_iter().flatten().collect::<Vec<_>>().join(&b':');
+        let list = |name: &str, own: &[&Path]| {
+            let own = own.iter().map(|path| path.as_os_str().as_bytes());
+            let lists = own.chain(environment_value(given, name)).collect::<Vec<_>>().join(&b':');
             [name.as_bytes(), b"=", &lists].concat()
         };
         let spin = self.may_spin.then(|| format!("{}=1", env::MPI_SPIN_ENV).into_bytes());
-        let provider_path = list(env::PROVIDER_PATH_ENV, &self.folder);
-        let preload = list(env::PRELOAD_ENV, &self.preloaded);
+        let provider_path = list(env::PROVIDER_PATH_ENV, &[&self.folder]);
+        let preloaded: &[&Path] = match start {
+            MpiStart::Pmi => &[&self.yield_file, &self.calls_file],
+            MpiStart::Pmix => &[&self.yield_file],
+        };
+        let preload = list(env::PRELOAD_ENV, preloaded);
         values.chain([provider_path, preload]).chain(spin).collect()
     }
 }
@@ -87,30 +99,33 @@ mod tests {
             std::fs::create_dir_all(folder.join("libfabric")).unwrap();
             std::fs::write(folder.join("libfabric/libpm-fi.so"), "").unwrap();
             std::fs::write(folder.join("libscore-mpi.so"), "").unwrap();
+            std::fs::write(folder.join("libscore-yield.so"), "").unwrap();
             let provider = MpiProvider::find_from(&bin, true).unwrap();
             assert_eq!(provider.folder.canonicalize().unwrap(), folder.join("libfabric"));
-            assert_eq!(provider.preloaded.parent().unwrap().canonicalize().unwrap(), folder);
+            assert_eq!(provider.calls_file.parent().unwrap().canonicalize().unwrap(), folder);
         }
         std::fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
     fn lists_of_the_user_come_behind_ours() {
-        let variables = |may_spin: bool, given: &[&str]| {
-            let (folder, preloaded) = ("/p".into(), "/l/x.so".into());
+        let variables = |start: MpiStart, may_spin: bool, given: &[&str]| {
+            let (folder, yield_file, calls_file) = ("/p".into(), "/l/x.so".into(), "/l/z".into());
             let given: Vec<OsBytes> = given.iter().map(|text| OsBytes((*text).into())).collect();
-            let provider = MpiProvider { folder, preloaded, may_spin };
-            String::from_utf8(provider.environment(MpiStart::Pmi, &given).join(&b' ')).unwrap()
+            let provider = MpiProvider { folder, yield_file, calls_file, may_spin };
+            String::from_utf8(provider.environment(start, &given).join(&b' ')).unwrap()
         };
         let values = "FI_PROVIDER=pm MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1";
         let given = ["FI_PROVIDER_PATH=/a:/b", "LD_PRELOAD=y.so"];
         assert_eq!(
-            variables(false, &given),
-            format!("{values} FI_PROVIDER_PATH=/p:/a:/b LD_PRELOAD=/l/x.so:y.so")
+            variables(MpiStart::Pmi, false, &given),
+            format!("{values} FI_PROVIDER_PATH=/p:/a:/b LD_PRELOAD=/l/x.so:/l/z:y.so")
         );
         assert_eq!(
-            variables(true, &[]),
-            format!("{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so SCORE_MPI_SPIN=1")
+            variables(MpiStart::Pmi, true, &[]),
+            format!("{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so:/l/z SCORE_MPI_SPIN=1")
         );
+        let of_open_mpi = variables(MpiStart::Pmix, false, &given);
+        assert!(of_open_mpi.ends_with(" LD_PRELOAD=/l/x.so:y.so"), "{of_open_mpi}");
     }
 }

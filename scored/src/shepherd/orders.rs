@@ -135,7 +135,8 @@ impl JobRunner {
                 self.answer_done(ProcessKey { element, node }, CallState::take_broadcast);
             }
             ElementOrder::Sample { round, stopped } => {
-                let sample = self.inspector.sample_round(element, round, stopped);
+                let pmi_sockets = self.pmi.socket_activity(element);
+                let sample = self.inspector.sample_round(element, round, stopped, &pmi_sockets);
                 self.reports.add_about(element, ElementReport::SampleResult { round, sample });
             }
             ElementOrder::QueryWaits => {

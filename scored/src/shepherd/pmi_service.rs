@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use mio::unix::SourceFd;
@@ -17,7 +17,9 @@ use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NOD
 use score_proto::message::{MpiStart, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
+use super::inspection::PmiSocketActivity;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
+use crate::sys::descriptor::is_socket_empty;
 
 /// Where the kernel shows POSIX shared memory.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
@@ -36,10 +38,20 @@ pub enum PmiEvent {
     Failed(u8, String),
 }
 
+/// The socket of a process that is being started.
+#[derive(Debug)]
+pub struct NewPmiSocket {
+    /// The shepherd's end.
+    pub own_end: OwnedFd,
+    /// The inode of the process's end.
+    pub process_inode: u64,
+}
+
 /// The shepherd's end of the socket of a process.
 #[derive(Debug)]
 struct PmiSocket {
     socket: OwnedFd,
+    process_inode: u64,
     unsent: Vec<u8>,
     /// Waits for its turn to be read.
     is_queued: bool,
@@ -186,7 +198,7 @@ impl PmiService {
     pub fn open(
         &mut self,
         key: ProcessKey,
-        socket: OwnedFd,
+        NewPmiSocket { own_end: socket, process_inode }: NewPmiSocket,
         registry: &Registry,
         token: impl Fn(usize) -> Token,
     ) -> io::Result<()> {
@@ -194,7 +206,8 @@ impl PmiService {
         let Some((element, process)) = self.element_of(key) else { return Ok(()) };
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)?;
-        element.sockets[process] = Some(PmiSocket { socket, unsent: Vec::new(), is_queued: false });
+        element.sockets[process] =
+            Some(PmiSocket { socket, process_inode, unsent: Vec::new(), is_queued: false });
         Ok(())
     }
 
@@ -264,6 +277,19 @@ impl PmiService {
                 self.queue(key);
             }
         }
+    }
+
+    /// The sockets of the processes of an element on this host, for the deadlock detection.
+    pub fn socket_activity(&self, element: u32) -> Vec<Option<PmiSocketActivity>> {
+        let Some(element) = self.elements.get(&element) else { return Vec::new() };
+        let activity = |(process, socket): (usize, &Option<PmiSocket>)| {
+            let socket = socket.as_ref()?;
+            let is_quiet = socket.unsent.is_empty()
+                && !element.host.awaits_answer(process)
+                && is_socket_empty(socket.socket.as_fd());
+            Some(PmiSocketActivity { inode: socket.process_inode, is_quiet })
+        };
+        element.sockets.iter().enumerate().map(activity).collect()
     }
 
     /// Adds entries that hosts have put.

@@ -8,6 +8,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::sched::CpuSet;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::stat::fstat;
 use nix::unistd::pipe2;
 use score_job::program_paths;
 use score_proto::env;
@@ -17,6 +18,7 @@ use super::cpu_binding;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey, ShepherdContext};
 use super::mpi_library;
 use super::mpi_provider::MpiProvider;
+use super::pmi_service::NewPmiSocket;
 use super::pmix_service::is_foreign_variable;
 use super::redirection::{self, RedirectContext};
 use crate::sys::spawn::{
@@ -54,8 +56,8 @@ pub struct SpawnedProcess {
     pub pid: i32,
     /// The shepherd's end of its control socket.
     pub control: OwnedFd,
-    /// The shepherd's end of its PMI socket, if it is an MPI program.
-    pub pmi_socket: Option<OwnedFd>,
+    /// Its PMI socket, if it is an MPI program.
+    pub pmi_socket: Option<NewPmiSocket>,
     /// Write end of its standard input, if it gets scrun's input.
     pub stdin: Option<OwnedFd>,
     /// Read end of its standard output, if that goes to scrun.
@@ -225,6 +227,14 @@ impl SpawnQueue {
         if !is_last {
             self.left_pipes[process] = stdout.take();
         }
+        let pmi_socket = match pmi_socket.zip(child_pmi_socket) {
+            Some((own_end, process_end)) => {
+                let status = fstat(&process_end);
+                let status = status.map_err(|error| creation_error("PMI socket", error))?;
+                Some(NewPmiSocket { own_end, process_inode: status.st_ino })
+            }
+            None => None,
+        };
         Ok(SpawnedProcess { pid, control, pmi_socket, stdin, stdout, stderr, child_files })
     }
 }

@@ -82,6 +82,17 @@ pub fn bytes_waiting(fd: BorrowedFd<'_>) -> usize {
     if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
+/// Whether no byte is under way in a local socket: none is unread here, and none that was sent here
+/// is unread at the other end. False if the kernel does not say so.
+pub fn is_socket_empty(socket: BorrowedFd<'_>) -> bool {
+    [libc::FIONREAD, libc::TIOCOUTQ].into_iter().all(|request| {
+        let mut count: libc::c_int = -1;
+        // SAFETY: both requests write one int to the given address (unix(7), SIOCOUTQ).
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut count) };
+        result == 0 && count == 0
+    })
+}
+
 /// The capacity of a pipe in bytes; the smallest possible one if the query fails.
 pub fn pipe_capacity(fd: BorrowedFd<'_>) -> usize {
     match fcntl(fd, FcntlArg::F_GETPIPE_SZ) {
@@ -104,4 +115,27 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_socket_is_empty_when_both_ends_have_read_everything() {
+        let (mut own, mut other) = UnixStream::pair().unwrap();
+        assert!(is_socket_empty(own.as_fd()));
+        own.write_all(b"answer").unwrap();
+        assert!(!is_socket_empty(own.as_fd()), "the other end has not read it");
+        let mut bytes = [0; 6];
+        other.read_exact(&mut bytes).unwrap();
+        assert!(is_socket_empty(own.as_fd()));
+        other.write_all(b"question").unwrap();
+        assert!(!is_socket_empty(own.as_fd()), "this end has not read it");
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(!is_socket_empty(file.as_fd()), "it is no socket");
+    }
 }

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use score_proto::carea::{AREA_LEN, AREA_MAGIC, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot};
 use score_proto::idle_notify;
+use score_proto::mpi_call::MpiCallRecord;
 
 use crate::sys::memfd::UntrustedMap;
 
@@ -41,7 +42,7 @@ pub struct ThreadSlot {
 /// Whether this counts as waiting for other processes. All other states end by themselves.
 fn is_wait(waiting_for: WaitingFor) -> bool {
     use WaitingFor::*;
-    matches!(waiting_for, Message | SendBuffer | Barrier | Select | Pmi)
+    matches!(waiting_for, Message | SendBuffer | Barrier | Select | Pmi | MpiCall)
 }
 
 impl CAreas {
@@ -137,6 +138,14 @@ impl CArea<'_> {
     pub fn barriers(&self) -> (u64, u64) {
         let called = self.u64(area::BARRIERS_CALLED);
         (called, self.u64(area::BARRIERS_LEFT))
+    }
+
+    /// The call of MPI that the thread of this slot has recorded.
+    pub fn mpi_call(&self, slot: usize) -> MpiCallRecord {
+        let base = area::SLOTS + slot * area::SLOT_LEN;
+        let arguments =
+            std::array::from_fn(|index| self.u32(base + slot::MPI_ARGUMENTS + 4 * index));
+        MpiCallRecord { call: self.u32(base + slot::MPI_CALL), arguments }
     }
 
     /// User monitors 0 and 1.

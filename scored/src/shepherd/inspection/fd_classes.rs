@@ -173,17 +173,20 @@ pub struct LiveProcess<'a> {
     sockets: &'a PmSockets,
     tids: HashSet<u32>,
     adapters: AdapterOpens,
+    quiet_pmi_socket: Option<u64>,
 }
 
 impl<'a> LiveProcess<'a> {
-    /// The process `pid`, which has these threads.
+    /// The process `pid`, which has these threads. `quiet_pmi_socket`: the inode of its PMI
+    /// socket, if nothing is about to come by that.
     pub fn new(
         pid: i32,
         sockets: &'a PmSockets,
         tids: HashSet<u32>,
         adapters: AdapterOpens,
+        quiet_pmi_socket: Option<u64>,
     ) -> Self {
-        Self { pid, sockets, tids, adapters }
+        Self { pid, sockets, tids, adapters, quiet_pmi_socket }
     }
 
     fn is_pm_only(&self, fd: i32, depth: usize) -> bool {
@@ -209,7 +212,9 @@ impl<'a> LiveProcess<'a> {
         self.has_other_adapters(&kinds)
             || kinds.into_iter().any(|(fd, kind)| match kind {
                 Some(FdKind::Socket(inode)) => {
-                    !self.is_control(fd) && !self.sockets.is_pm_socket(inode)
+                    !self.is_control(fd)
+                        && !self.sockets.is_pm_socket(inode)
+                        && self.quiet_pmi_socket != Some(inode)
                 }
                 Some(FdKind::Pipe) => fd > 2 || (fd == 0 && self.is_nonblocking(fd)),
                 Some(FdKind::File) => fd == 0 && self.is_nonblocking(fd),
@@ -328,7 +333,8 @@ mod tests {
         // This process is also the shepherd, so that all of its sockets would count as wires.
         let sockets =
             PmSockets { shepherd_sockets: OnceCell::from(HashSet::new()), ..PmSockets::default() };
-        let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
+        let live =
+            LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE, None);
         let (other_socket, _peer) = UnixDatagram::pair().unwrap();
         assert!(
             live.is_woken_by_pm_only(doorbell.as_raw_fd())
@@ -355,7 +361,7 @@ mod tests {
         let sockets = PmSockets::default();
         let has_others = |(verbs, rdmacm), kinds: &[FdKind]| {
             let live =
-                LiveProcess::new(1, &sockets, HashSet::new(), AdapterOpens { verbs, rdmacm });
+                LiveProcess::new(1, &sockets, HashSet::new(), AdapterOpens { verbs, rdmacm }, None);
             let kinds: Vec<_> = kinds.iter().map(|kind| (5, Some(*kind))).collect();
             live.has_other_adapters(&kinds)
         };
@@ -377,7 +383,8 @@ mod tests {
     fn mapped_memory_is_read_and_unmapped_memory_is_not() {
         let text = *b"memory of this process";
         let sockets = PmSockets::default();
-        let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
+        let live =
+            LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE, None);
         let address = text.as_ptr() as u64;
         assert_eq!(live.read_memory(address, text.len()).as_deref(), Some(&text[..]));
         assert_eq!(live.read_memory(8, 8), None);

@@ -41,6 +41,7 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use score_job::deadlock::{LastRound, ProcessSnapshot};
+use score_proto::carea::WaitingFor;
 use score_proto::job_control::SwitchSeq;
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 
@@ -94,6 +95,16 @@ struct ObservedProcess {
     has_exited: bool,
     /// Calls of sc_barrier that were received, and replies that were sent.
     barrier_counts: (u64, u64),
+}
+
+/// The socket on which the MPI library of a process asks its shepherd (PMI). A process that polls
+/// might poll this socket, too: nothing must be about to come by it.
+#[derive(Debug, Clone, Copy)]
+pub struct PmiSocketActivity {
+    /// The inode of the process's end.
+    pub inode: u64,
+    /// All questions are answered, and all answers have been taken.
+    pub is_quiet: bool,
 }
 
 /// Result of [`ProcessInspector::sample`].
@@ -273,8 +284,16 @@ impl ProcessInspector {
         Some(result)
     }
 
-    /// Samples all processes of an element for the deadlock detection.
-    pub fn sample_round(&self, element: u32, round: SampleRound, stopped: bool) -> ActivitySample {
+    /// Samples all processes of an element for the deadlock detection. `pmi_sockets`: those of its
+    /// processes, in their order, if it is an MPI program.
+    pub fn sample_round(
+        &self,
+        element: u32,
+        round: SampleRound,
+        stopped: bool,
+        pmi_sockets: &[Option<PmiSocketActivity>],
+    ) -> ActivitySample {
+        let pmi_socket = |index: u32| pmi_sockets.get(index as usize).copied().flatten();
         let nothing = ActivitySample { idle: false, ..ActivitySample::EMPTY };
         let (mut samples, claims) = {
             let inner = self.lock();
@@ -289,7 +308,7 @@ impl ProcessInspector {
                 (false, false) => ScanDepth::Suspect,
             };
             let do_scan = all_idle && (stopped || inspected.round_history.follows(round));
-            (samples, do_scan.then(|| (depth, inspected.claims())))
+            (samples, do_scan.then(|| (depth, inspected.claims(pmi_socket))))
         };
         // Not under the lock, because it takes a while.
         if let Some((depth, claims)) = claims {
@@ -343,6 +362,8 @@ struct IdleClaim {
     /// The slots of its threads, as far as they have one.
     thread_slots: Vec<ThreadSlot>,
     adapters: AdapterOpens,
+    /// The inode of its end of its PMI socket, if nothing is about to come by that.
+    quiet_pmi_socket: Option<u64>,
 }
 
 /// Checks the threads of all processes that claim to be idle. None stands for an exited process.
@@ -394,7 +415,10 @@ impl ObservedElement {
         (sample.sent, sample.received) = (counters.sent, counters.received);
     }
 
-    fn claims(&self) -> Vec<Option<IdleClaim>> {
+    fn claims(
+        &self,
+        pmi_socket: impl Fn(u32) -> Option<PmiSocketActivity>,
+    ) -> Vec<Option<IdleClaim>> {
         let claim = |(index, process): (u32, &ObservedProcess)| {
             let thread_slots = self.careas.area(index).and_then(|area| area.thread_slots());
             let adapters = self.message_counters.adapters(index);
@@ -402,6 +426,9 @@ impl ObservedElement {
                 pid: process.pid,
                 thread_slots: thread_slots.unwrap_or_default(),
                 adapters,
+                quiet_pmi_socket: pmi_socket(index)
+                    .filter(|socket| socket.is_quiet)
+                    .map(|socket| socket.inode),
             };
             (!process.has_exited).then_some(claim)
         };
@@ -432,6 +459,11 @@ impl ObservedElement {
                 received: counters.received,
                 last_destination: counters.last_to,
                 last_source: counters.last_from,
+                mpi_call: last_slot
+                    .filter(|thread_slot| thread_slot.waiting_for == WaitingFor::MpiCall)
+                    .and_then(|thread_slot| {
+                        Some(self.careas.area(index)?.mpi_call(thread_slot.index))
+                    }),
             }
         };
         (0..self.careas.process_count()).map(wait_state).collect()

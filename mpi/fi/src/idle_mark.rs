@@ -1,0 +1,139 @@
+//! Idle flags of threads that wait in a call of MPI (manual 3.5.2), by which a deadlock is found
+//! (docs/time-sharing.md, "Deadlock").
+//!
+//! A thread is marked idle when it has polled in vain for a while, always in one and the same call
+//! of MPI that only a message can end, and has nothing of its own to send. `libscore-mpi.so` knows
+//! that call; without it nothing is marked. The thread is busy again before it releases a message,
+//! before it sends one, and before it leaves the call. While no thread is idle, that costs a load
+//! for each message.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::pm_h::{score_become_busy, score_become_idle_in_mpi_call};
+
+/// A thread asks in which call it is once in so many empty polls.
+const POLLS_PER_LOOK: u32 = 128;
+/// So many empty polls in one call, at least, make a thread idle.
+const POLLS_BEFORE_IDLE: u32 = 1000;
+
+/// Empty polls of all threads since something last came or went. Threads use the network one at a
+/// time.
+static EMPTY_POLLS: AtomicU32 = AtomicU32::new(0);
+/// The number of threads that are marked idle.
+static IDLE_THREADS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    static IS_IDLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The call in which a thread polls, and how many polls had been in vain when that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct PollingCall {
+    identity: (usize, u64),
+    polls_at_start: u32,
+}
+
+/// What `libscore-mpi.so` answers (`mpi/calls/src/queries.rs`).
+#[repr(C)]
+struct WaitingCall {
+    identity: (usize, u64),
+    call: c_uint,
+    arguments: [c_uint; 4],
+}
+
+type QueryCall = unsafe extern "C" fn(*mut WaitingCall) -> c_int;
+type NotifyOnChange = extern "C" fn(extern "C" fn());
+
+/// The functions of `libscore-mpi.so`.
+#[derive(Clone, Copy)]
+struct CallNotes {
+    waiting_call: QueryCall,
+    notify_on_change: NotifyOnChange,
+}
+
+impl CallNotes {
+    /// None: it is not preloaded.
+    fn get() -> Option<Self> {
+        static NOTES: OnceLock<Option<CallNotes>> = OnceLock::new();
+        *NOTES.get_or_init(|| {
+            // SAFETY: C strings.
+            let find =
+                |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            let waiting_call = find(c"score_mpi_waiting_call");
+            let notify_on_change = find(c"score_mpi_notify_on_change");
+            if waiting_call.is_null() || notify_on_change.is_null() {
+                return None;
+            }
+            // SAFETY: functions of these types, in the library that is built with this one.
+            Some(unsafe {
+                CallNotes {
+                    waiting_call: std::mem::transmute::<*mut c_void, QueryCall>(waiting_call),
+                    notify_on_change: std::mem::transmute::<*mut c_void, NotifyOnChange>(
+                        notify_on_change,
+                    ),
+                }
+            })
+        })
+    }
+
+    /// The call in which the calling thread waits for messages and for nothing else.
+    fn waiting_call(self) -> Option<WaitingCall> {
+        let mut call = WaitingCall { identity: (0, 0), call: 0, arguments: [0; 4] };
+        // SAFETY: there is room for a call.
+        let waits = unsafe { (self.waiting_call)(&mut call) };
+        (waits != 0).then_some(call)
+    }
+}
+
+/// A message has come and is not released yet, or one is about to be sent: the calling thread is
+/// busy.
+#[inline(always)]
+pub(crate) fn become_busy() {
+    EMPTY_POLLS.store(0, Ordering::Relaxed);
+    if IDLE_THREADS.load(Ordering::Relaxed) != 0 {
+        unmark();
+    }
+}
+
+/// Also called by `libscore-mpi.so`, when the thread leaves the call.
+#[cold]
+extern "C" fn unmark() {
+    if IS_IDLE.replace(false) {
+        // SAFETY: has no arguments.
+        unsafe { score_become_busy() };
+        IDLE_THREADS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl PollingCall {
+    /// The calling thread has polled in vain. `is_quiet`: whether there is nothing to send.
+    #[inline(always)]
+    pub(crate) fn count_empty_poll(&mut self, is_quiet: impl FnOnce() -> bool) {
+        let polls = EMPTY_POLLS.load(Ordering::Relaxed).wrapping_add(1);
+        EMPTY_POLLS.store(polls, Ordering::Relaxed);
+        if polls.is_multiple_of(POLLS_PER_LOOK) && is_quiet() {
+            self.look(polls);
+        }
+    }
+
+    #[cold]
+    fn look(&mut self, polls: u32) {
+        if IS_IDLE.get() {
+            return;
+        }
+        let Some(notes) = CallNotes::get() else { return };
+        let Some(call) = notes.waiting_call() else { return };
+        if call.identity != self.identity || polls < self.polls_at_start {
+            *self = Self { identity: call.identity, polls_at_start: polls };
+        } else if polls - self.polls_at_start >= POLLS_BEFORE_IDLE {
+            (notes.notify_on_change)(unmark);
+            IS_IDLE.set(true);
+            IDLE_THREADS.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: the numbers are there.
+            unsafe { score_become_idle_in_mpi_call(call.call, &call.arguments) };
+        }
+    }
+}
