@@ -202,6 +202,16 @@ mod tests {
 
     use super::*;
 
+    /// Waits for a condition. A descriptor that was closed stays open for a moment if another test
+    /// is starting a process: the new process has a copy until it runs its program.
+    fn until(mut condition: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !condition() {
+            assert!(Instant::now() < deadline, "the condition is not met");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn a_client_is_known_by_its_uid_and_the_socket_is_removed_with_the_listener() {
         let directory = std::env::temp_dir().join(format!("score-listener-{}", std::process::id()));
@@ -210,6 +220,7 @@ mod tests {
         let poll = mio::Poll::new().unwrap();
         // A killed daemon leaves its socket like this.
         drop(UnixListener::bind(&path).unwrap());
+        until(|| UnixStream::connect(&path).is_err());
         let mut local_listener =
             LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(0)).unwrap();
         assert!(local_listener.accept().is_none());
@@ -220,7 +231,8 @@ mod tests {
         assert!(!client.has_closed());
         // What it has sent does not make it stay.
         UnixStream::connect(&path).unwrap().write_all(b"x").unwrap();
-        assert!(local_listener.accept().unwrap().has_closed());
+        let client = local_listener.accept().unwrap();
+        until(|| client.has_closed());
         let error = LocalListener::open(&path, 0o600, SHORTEST_QUEUE, poll.registry(), Token(1))
             .unwrap_err();
         assert!(error.contains("another scored"), "{error}");

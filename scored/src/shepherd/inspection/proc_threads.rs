@@ -198,11 +198,15 @@ mod tests {
         });
         let tid = tid_receiver.recv().unwrap().unsigned_abs();
         let self_pid = std::process::id() as i32;
-        let find_thread = || {
-            let tasks = threads_of(self_pid).unwrap();
-            tasks.into_iter().find(|task| task.tid == tid).unwrap()
-        };
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        // A list is incomplete when the thread of another test ends meanwhile.
+        let find_thread = || loop {
+            let tasks = threads_of(self_pid).unwrap_or_default();
+            if let Some(task) = tasks.into_iter().find(|task| task.tid == tid) {
+                return task;
+            }
+            assert!(std::time::Instant::now() < deadline, "the thread is not found");
+        };
         while find_thread().state != b'S' {
             assert!(std::time::Instant::now() < deadline, "{:?}", find_thread());
             std::thread::sleep(std::time::Duration::from_millis(1));
