@@ -8,6 +8,7 @@
 //! | `current_call.rs` | in which of them a thread is |
 //! | `next_function.rs` | the MPI library's own functions |
 //! | `queries.rs` | what the provider of libfabric asks |
+//! | `spawn_error.rs` | the error of calls that start processes |
 //!
 //! A program that polls MPI_Test between computations polls the network in vain and yet does not
 //! wait. So the provider asks here in which call a thread polls, before it says that the thread has
@@ -19,4 +20,5 @@
 mod current_call;
 mod next_function;
 mod queries;
+mod spawn_error;
 mod wrappers;

@@ -15,6 +15,7 @@ use score_proto::mpi_call::MpiCall;
 use crate::current_call::{self, CallKind};
 use crate::next_function::NextFunction;
 use crate::queries;
+use crate::spawn_error;
 
 /// The type of an argument.
 macro_rules! word {
@@ -138,11 +139,6 @@ define_other_sources! {
     MPI_Comm_accept(port_name info root comm newcomm);
     MPI_Comm_connect(port_name info root comm newcomm);
     MPI_Comm_join(fd intercomm);
-    MPI_Comm_spawn(command argv maxprocs info root comm intercomm array_of_errcodes);
-    MPI_Comm_spawn_multiple(
-        count array_of_commands array_of_argv array_of_maxprocs array_of_info root comm
-        intercomm array_of_errcodes
-    );
     MPI_File_iread(fh buf count datatype request);
     MPI_File_iread_all(fh buf count datatype request);
     MPI_File_iread_at(fh offset buf count datatype request);
@@ -165,5 +161,23 @@ define_other_sources! {
     MPI_File_iwrite_shared_c(fh buf count datatype request);
     MPI_Register_datarep_c(
         datarep read_conversion_fn write_conversion_fn dtype_file_extent_fn extra_state
+    );
+}
+
+/// Calls that start processes, which the launcher refuses.
+macro_rules! define_spawns {
+    ($($name:ident($($argument:ident)*);)*) => {
+        $(define!($name($($argument)*), |function: _| {
+            queries::note_other_source();
+            spawn_error::of_code(current_call::run(CallKind::Returns, function))
+        });)*
+    };
+}
+
+define_spawns! {
+    MPI_Comm_spawn(command argv maxprocs info root comm intercomm array_of_errcodes);
+    MPI_Comm_spawn_multiple(
+        count array_of_commands array_of_argv array_of_maxprocs array_of_info root comm
+        intercomm array_of_errcodes
     );
 }
