@@ -17,6 +17,7 @@
 //! | `atomics.rs` | atomic operations on it: fi_atomic(3) |
 //! | `earlier_looks.rs` | why the first look for a message finds nothing |
 //! | `idle_mark.rs` | idle flags of threads that wait |
+//! | `fault_signals.rs` | signals that ask for a debugger |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `endpoint_network.rs` | the one PM context, which endpoints share |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
@@ -41,6 +42,7 @@ mod earlier_looks;
 mod endpoint;
 mod endpoint_network;
 mod fabric;
+mod fault_signals;
 mod idle_mark;
 mod info;
 mod library;

@@ -99,7 +99,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-// SAFETY: as declared in score.h.
+// SAFETY: as declared in score.h and sc.h.
 unsafe extern "C" {
     pub(crate) static score_self_node: c_int;
     pub(crate) static score_num_node: c_int;
@@ -110,4 +110,5 @@ unsafe extern "C" {
     );
     pub(crate) fn score_become_busy();
     pub(crate) fn score_initialize_args(argc: c_int, argv: *const *const std::ffi::c_char);
+    pub(crate) fn sc_inspectme(display: *const std::ffi::c_char, signal: c_int) -> c_int;
 }

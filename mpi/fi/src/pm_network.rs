@@ -11,6 +11,7 @@ use score_p2p::{
 };
 
 use crate::endpoint_network::MAX_ENDPOINTS;
+use crate::fault_signals;
 use crate::idle_mark;
 use crate::pm_h::{
     PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
@@ -55,6 +56,7 @@ pub(crate) struct Membership {
 pub(crate) fn join() -> Membership {
     // SAFETY: the arguments are ignored (score.h).
     unsafe { score_initialize_args(0, ptr::null()) };
+    fault_signals::set_handlers();
     // SAFETY: set by score_initialize and read-only since.
     let (self_node, nodes) = unsafe { (score_self_node as u32, score_num_node as u32) };
     // SAFETY: as above; the list ends with NULL.

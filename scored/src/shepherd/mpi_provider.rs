@@ -74,13 +74,16 @@ impl MpiProvider {
             [name.as_bytes(), b"=", &lists].concat()
         };
         let spin = self.may_spin.then(|| format!("{}=1", env::MPI_SPIN_ENV).into_bytes());
+        let takes_no_signal = environment_value(given, env::UCX_DEBUG_SIGNAL_ENV)
+            .is_none()
+            .then(|| format!("{}=0", env::UCX_DEBUG_SIGNAL_ENV).into_bytes());
         let provider_path = list(env::PROVIDER_PATH_ENV, &[&self.folder]);
         let preloaded: &[&Path] = match start {
             MpiStart::Pmi => &[&self.yield_file, &self.calls_file],
             MpiStart::Pmix => &[&self.yield_file],
         };
         let preload = list(env::PRELOAD_ENV, preloaded);
-        values.chain([provider_path, preload]).chain(spin).collect()
+        values.chain([provider_path, preload]).chain(takes_no_signal).chain(spin).collect()
     }
 }
 
@@ -116,14 +119,16 @@ mod tests {
             String::from_utf8(provider.environment(start, &given).join(&b' ')).unwrap()
         };
         let values = "FI_PROVIDER=pm MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1";
-        let given = ["FI_PROVIDER_PATH=/a:/b", "LD_PRELOAD=y.so"];
+        let given = ["FI_PROVIDER_PATH=/a:/b", "LD_PRELOAD=y.so", "UCX_DEBUG_SIGNO=1"];
         assert_eq!(
             variables(MpiStart::Pmi, false, &given),
             format!("{values} FI_PROVIDER_PATH=/p:/a:/b LD_PRELOAD=/l/x.so:/l/z:y.so")
         );
         assert_eq!(
             variables(MpiStart::Pmi, true, &[]),
-            format!("{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so:/l/z SCORE_MPI_SPIN=1")
+            format!(
+                "{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so:/l/z UCX_DEBUG_SIGNO=0 SCORE_MPI_SPIN=1"
+            )
         );
         let of_open_mpi = variables(MpiStart::Pmix, false, &given);
         assert!(of_open_mpi.ends_with(" LD_PRELOAD=/l/x.so:y.so"), "{of_open_mpi}");
