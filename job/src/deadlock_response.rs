@@ -83,6 +83,11 @@ impl DeadlockResponse {
         self.detector.idle_since_stop().is_some() && !is_inspecting
     }
 
+    /// Whether it seems to hang, which cannot be proved.
+    pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
+        matches!(self.phase, Phase::Watching) && self.detector.suspects_hang(now)
+    }
+
     /// The job is stopped: hosts whose processes were idle check again when it runs again.
     pub fn on_stopped(&mut self, switch_seq: SwitchSeq, now: MonotonicTime) -> Vec<ResponseAction> {
         self.step_detector(DetectorEvent::Stopped { switch_seq }, now)
@@ -393,10 +398,14 @@ mod tests {
             steps = response.on_round_done(*round, activity, now);
         }
         assert!(now >= T0 + SUSPICION_DELAY);
+        assert!(response.suspects_hang(now) && !response.suspects_hang(now - SUSPICION_DELAY));
         assert_eq!(response.on_explanations(vec![wait(1)], now), []);
         let steps = response.on_explanations(vec![wait(0)], now);
         assert_eq!(steps, [ResponseAction::ReportSuspicion(vec![wait(0), wait(1)])]);
         assert_eq!(response.on_explanations(vec![wait(0)], now), []);
+        let busy = IdleSummary { idle: false, ..idle_report() };
+        let _ = response.on_idle_report(busy, now);
+        assert!(!response.suspects_hang(now + SUSPICION_DELAY), "it goes on");
         let placement = Placement::new(JobIncarnation(0), [("h0".to_owned(), None, 2)]);
         let lines = suspicion_report(JobId(7), "a.out", &[wait(0)], &placement);
         assert!(lines[0].contains("have waited for 30 s") && lines[0].contains("not proved"));

@@ -457,6 +457,12 @@ impl JobMaster {
         }
     }
 
+    /// Whether a parallel process of the job seems to hang, which cannot be proved.
+    pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
+        let suspects = |part: &StageElement| part.deadlock_response.suspects_hang(now);
+        self.elements.iter().any(|part| !part.element.is_ended() && suspects(part))
+    }
+
     /// Passes an event to the deadlock detection of an element.
     fn update_response(
         &mut self,

@@ -32,6 +32,7 @@ impl JobEntry {
             None | Some(JobState::Running) => "running",
             Some(JobState::Waiting { .. }) => "waiting",
             Some(JobState::Suspended) => "suspended",
+            Some(JobState::SuspectedHang) => "suspected-hang",
             Some(JobState::Ending) => "ending",
         }
     }
@@ -99,6 +100,9 @@ pub enum JobState {
     },
     /// It has its hosts.
     Running,
+    /// All of its processes have waited for each other for a long time, which cannot be proved to
+    /// last.
+    SuspectedHang,
     /// Suspended by its user, or because its output is not being read.
     Suspended,
     /// It is being ended.

@@ -95,6 +95,7 @@ fn job_line(job: &JobEntry) -> String {
         Some(detail) => match detail.state {
             JobState::Waiting { jobs_ahead: ahead } => format!("waits, {ahead} before it"),
             JobState::Running => format!("runs, {} processes {location}", detail.nodes),
+            JobState::SuspectedHang => format!("may hang, {} processes {location}", detail.nodes),
             JobState::Suspended => format!("is suspended, {} processes {location}", detail.nodes),
             JobState::Ending => format!("is being ended, {} processes {location}", detail.nodes),
         },

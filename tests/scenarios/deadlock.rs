@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::{Outcome, TestEnv};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// For hosts on a busy machine.
@@ -99,12 +100,26 @@ fn a_job_that_waits_for_outside_input_is_not_reported() {
 }
 
 #[test]
-fn a_long_wait_that_cannot_be_proved_is_reported_once_and_the_job_goes_on() {
+fn a_long_wait_that_cannot_be_proved_is_reported_once_and_shown_and_the_job_goes_on() {
     let env = TestEnv::new();
     let Some(program) = env.test_program("deadlock") else { return };
-    let line = format!("(sleep 36; echo x) | scrun -nodes=2 {} stdin", program.display());
-    let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
-    let outcome = outcome.assert_stderr(&[
+    let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
+    let (input, mut writer) = std::io::pipe().unwrap();
+    let options = ["-scored=all,nodes=2", program.to_str().unwrap(), "stdin"];
+    let job = cluster.command(ALICE, "scrun", "a").args(&options).input_from(input);
+    let mut job = job.timeout(JOB_TIMEOUT).start();
+    let state = || {
+        let listing = cluster.command(ALICE, "scps", "a").arg("-json").run().expect_code(0);
+        let listing: serde_json::Value = serde_json::from_slice(&listing.stdout).unwrap();
+        listing["jobs"][0]["state"].as_str().unwrap_or_default().to_owned()
+    };
+    job.wait_for_stderr("nodes on");
+    assert_eq!(state(), "running");
+    job.wait_for_stderr("it may hang");
+    assert_eq!(state(), "suspected-hang");
+    writer.write_all(b"x\n").unwrap();
+    drop(writer);
+    let outcome = job.wait().expect_code(0).assert_stderr(&[
         "all processes of deadlock have waited for 30 s, and no message is under way: it may hang",
         "node 0 waits for a message since 30",
         "node 1 waits for a message since 30",

@@ -17,11 +17,18 @@ use crate::process;
 /// The watchdog's time-out for a command that has no other limit.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Standard input of a command.
+enum Input {
+    Null,
+    Bytes(Vec<u8>),
+    File(Stdio),
+}
+
 /// A command about to be run.
 pub struct Job {
     marker: String,
     command: Command,
-    input: Option<Vec<u8>>,
+    input: Input,
     stdout_redirected: bool,
     timeout: Duration,
 }
@@ -29,7 +36,13 @@ pub struct Job {
 impl Job {
     /// Wraps a command whose environment carries `marker`.
     pub fn new(marker: String, command: Command) -> Self {
-        Self { marker, command, input: None, stdout_redirected: false, timeout: COMMAND_TIMEOUT }
+        Self {
+            marker,
+            command,
+            input: Input::Null,
+            stdout_redirected: false,
+            timeout: COMMAND_TIMEOUT,
+        }
     }
 
     /// One more argument.
@@ -56,7 +69,14 @@ impl Job {
     /// Bytes for standard input; the default is /dev/null.
     #[must_use]
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
-        self.input = Some(bytes.into());
+        self.input = Input::Bytes(bytes.into());
+        self
+    }
+
+    /// A file as standard input.
+    #[must_use]
+    pub fn input_from(mut self, file: impl Into<Stdio>) -> Self {
+        self.input = Input::File(file.into());
         self
     }
 
@@ -81,14 +101,18 @@ impl Job {
         if !self.stdout_redirected {
             self.command.stdout(Stdio::piped());
         }
-        let has_input = self.input.is_some();
-        self.command.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
+        let (stdin, bytes) = match self.input {
+            Input::Null => (Stdio::null(), None),
+            Input::Bytes(bytes) => (Stdio::piped(), Some(bytes)),
+            Input::File(file) => (file, None),
+        };
+        self.command.stdin(stdin);
         let shown_args = format!("{:?}", self.command.get_args());
         let mut child = match self.command.spawn() {
             Ok(child) => child,
             Err(error) => panic!("{:?}: {error}", self.command.get_program()),
         };
-        if let (Some(bytes), Some(mut pipe)) = (self.input, child.stdin.take()) {
+        if let (Some(bytes), Some(mut pipe)) = (bytes, child.stdin.take()) {
             thread::spawn(move || {
                 // The reader may exit before it has read everything.
                 let _ = pipe.write_all(&bytes);
@@ -175,7 +199,16 @@ impl Running {
 
     /// Waits until standard output holds `text` that many times.
     pub fn wait_for(&mut self, text: &str, times: usize) {
-        while self.stdout().matches(text).count() < times {
+        self.wait_for_output(Self::stdout, text, times);
+    }
+
+    /// Waits until standard error holds `text`.
+    pub fn wait_for_stderr(&mut self, text: &str) {
+        self.wait_for_output(Self::stderr, text, 1);
+    }
+
+    fn wait_for_output(&mut self, output: fn(&Self) -> String, text: &str, times: usize) {
+        while output(self).matches(text).count() < times {
             let timed_out = self.started_at.elapsed() > self.timeout;
             let exited = self.child.try_wait().is_ok_and(|status| status.is_some());
             if timed_out || exited {

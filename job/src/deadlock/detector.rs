@@ -245,13 +245,17 @@ impl Detector {
         }
     }
 
+    /// Whether all have been idle for so long, and have sent nothing, that a hang is suspected.
+    pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
+        self.quiet_period.is_some_and(|period| now >= period.since + SUSPICION_DELAY)
+    }
+
     /// Whether a hang is suspected now, for the first time. All are idle, and have sent so many
     /// messages, all of which have been received.
     fn is_hang_suspected(&mut self, sent: u64, now: MonotonicTime) -> bool {
         match self.quiet_period {
             Some(period) if period.sent == sent => {
-                let is_due = now >= period.since + SUSPICION_DELAY;
-                is_due && !std::mem::replace(&mut self.has_suspected, true)
+                self.suspects_hang(now) && !std::mem::replace(&mut self.has_suspected, true)
             }
             _ => {
                 self.quiet_period = Some(QuietPeriod { since: now, sent });

@@ -41,6 +41,11 @@ impl Jobs {
         self.led_jobs.keys().copied().collect()
     }
 
+    /// Whether a job that this daemon leads seems to hang, which cannot be proved.
+    pub fn suspects_hang(&self, job: JobId, now: MonotonicTime) -> bool {
+        self.led_jobs.get(&job).is_some_and(|led_job| led_job.master.suspects_hang(now))
+    }
+
     /// The next deadline of a job master.
     pub fn master_deadline(&self) -> Option<MonotonicTime> {
         self.led_jobs.values().filter_map(|led_job| led_job.master.deadline()).min()

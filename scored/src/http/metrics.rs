@@ -125,7 +125,7 @@ impl StatusView<'_> {
 
     fn cluster_metrics(&self, text: &mut OpenMetricsWriter) {
         text.family("score_jobs", MetricType::Gauge, "", "Jobs of the cluster.");
-        for name in ["running", "waiting", "suspended", "ending"] {
+        for name in ["running", "waiting", "suspended", "suspected-hang", "ending"] {
             let count = self.jobs.iter().filter(|job| job.line.state() == name).count();
             text.sample("score_jobs", &[("state", name)], &count.to_string());
         }

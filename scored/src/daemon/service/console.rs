@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use score_job::cluster::authorization::{authorize, authorize_statistics};
-use score_job::cluster::{self, JobAction, ServerState};
+use score_job::cluster::{self, JobAction, MonotonicTime, ServerState};
 use score_proto::exit_code::EXIT_REFUSED;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
 use score_proto::message::ConsoleRequest;
@@ -13,7 +13,7 @@ use score_proto::server_message::{ConsoleAnswer, ListAnswer, ServerMessage};
 use super::super::Daemon;
 use super::super::session::ClientSession;
 use super::{LogTopic, Role, Service, info};
-use score_job::jobs::{ClientJob, GangDriver, SessionKey};
+use score_job::jobs::{ClientJob, Jobs, SessionKey};
 
 impl Daemon {
     /// Handles a request about jobs.
@@ -23,11 +23,12 @@ impl Daemon {
         };
         // The session of a user exists in a service only, and its requests are handled by the
         // server.
+        let now = self.job_time();
         let Some(service) = &mut self.service else { return };
         let Role::Server(cluster) = &service.role else { return };
         match console {
             ConsoleRequest::List => {
-                let lines = service.job_lines(uid, self.jobs.gang());
+                let lines = service.job_lines(uid, JobsAtTime { jobs: &self.jobs, now });
                 let permit = authorize_statistics(cluster.requester(uid));
                 let clock = self.turn_clock.as_ref();
                 let statistics =
@@ -89,10 +90,19 @@ impl Daemon {
     }
 }
 
+/// The jobs that the daemon leads, at a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct JobsAtTime<'a> {
+    /// The jobs.
+    pub jobs: &'a Jobs,
+    /// The moment, as the time of jobs.
+    pub now: MonotonicTime,
+}
+
 impl Service {
     /// The entries of all jobs of the cluster, as this user may see them. A user sees details of
     /// their own jobs only; an operator sees those of all jobs.
-    pub fn job_lines(&self, uid: u32, gang_driver: &GangDriver) -> Vec<JobEntry> {
+    pub fn job_lines(&self, uid: u32, led_jobs: JobsAtTime<'_>) -> Vec<JobEntry> {
         let Role::Server(cluster) = &self.role else { return Vec::new() };
         let requester = cluster.requester(uid);
         let jobs: Vec<_> = cluster.list().collect();
@@ -106,8 +116,7 @@ impl Service {
             let host_names =
                 job.shares.iter().take(MAX_HOST_NAMES).map(|share| cluster.name(share.host));
             let permit = authorize(requester, JobAction::SeeDetails, job.job, job.uid);
-            let visible_detail =
-                permit.ok().map(|_| detail(&job, cluster, self.now(), gang_driver));
+            let visible_detail = permit.ok().map(|_| detail(&job, cluster, self.now(), led_jobs));
             let share = shares.get(&job.job).copied();
             let detail = visible_detail.map(|detail| JobDetail { share_permille: share, ..detail });
             JobEntry {
@@ -125,13 +134,14 @@ impl Service {
 fn detail(
     job: &cluster::Summary,
     cluster: &ServerState,
-    now: cluster::MonotonicTime,
-    gang_driver: &GangDriver,
+    now: MonotonicTime,
+    led_jobs: JobsAtTime<'_>,
 ) -> JobDetail {
     let state = match cluster.jobs_ahead(job.job) {
         Some(ahead) => JobState::Waiting { jobs_ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
         None if job.ending.is_some() => JobState::Ending,
-        None if gang_driver.is_suspended(job.job) => JobState::Suspended,
+        None if led_jobs.jobs.gang().is_suspended(job.job) => JobState::Suspended,
+        None if led_jobs.jobs.suspects_hang(job.job, led_jobs.now) => JobState::SuspectedHang,
         None => JobState::Running,
     };
     let since_ms = now.saturating_sub(job.state_since).as_millis();

@@ -9,13 +9,13 @@ use mio::{Registry, Token};
 use score_job::cluster::MonotonicTime;
 use score_job::cluster::authorization::{StatisticsPermit, authorize_statistics};
 use score_job::host::turn_times::TurnClock;
-use score_job::jobs::GangDriver;
 use score_proto::ids::{HostId, JobId};
 use score_proto::job_list::JobEntry;
 use score_proto::peer_message::SERVER;
 use score_proto::server_message::PageAddress;
 
 use super::super::{Daemon, HTTP_LISTENER, TokenOwner};
+use super::console::JobsAtTime;
 use super::http_connections::HttpConnections;
 use super::page_metrics::{JobMetrics, PageMetrics};
 use super::{Role, Service};
@@ -125,7 +125,7 @@ impl Service {
         &mut self,
         uid: u32,
         request: &HttpRequest,
-        gang_driver: &GangDriver,
+        led_jobs: JobsAtTime<'_>,
         clock: Option<&TurnClock>,
     ) -> Result<Vec<u8>, Status> {
         let (name, kind, subscription_ttl) = match request.path.as_str() {
@@ -145,7 +145,7 @@ impl Service {
         page.metrics.on_page_request(uid, now, subscription_ttl);
         page.responses.retain(|_, (cached_at, _)| *cached_at + RESPONSE_TTL > now);
         if !page.responses.contains_key(&(uid, name)) {
-            let view = self.view(uid, gang_driver, clock).ok_or(Status::NotFound)?;
+            let view = self.view(uid, led_jobs, clock).ok_or(Status::NotFound)?;
             let text = if name == "data" { view.json() } else { view.metrics() };
             let page = self.page.as_mut().ok_or(Status::NotFound)?;
             page.responses.insert((uid, name), (now, text.into_bytes()));
@@ -159,7 +159,7 @@ impl Service {
     fn view(
         &self,
         uid: u32,
-        gang_driver: &GangDriver,
+        led_jobs: JobsAtTime<'_>,
         clock: Option<&TurnClock>,
     ) -> Option<StatusView<'_>> {
         let (Role::Server(cluster), Some(page)) = (&self.role, &self.page) else { return None };
@@ -195,7 +195,7 @@ impl Service {
                 .and_then(|permit| Some(longest_recent_turn(&permit, clock?))),
             slice: page.slice,
             hosts: hosts.collect(),
-            jobs: self.job_lines(uid, gang_driver).into_iter().map(job).collect(),
+            jobs: self.job_lines(uid, led_jobs).into_iter().map(job).collect(),
             history: &page.history,
         })
     }
@@ -223,6 +223,7 @@ impl Daemon {
 
     /// Accepts connections to the page, and answers requests.
     pub fn serve_http(&mut self) {
+        let job_time = self.job_time();
         let Some(service) = &mut self.service else { return };
         let now = service.now();
         let Some(page) = &mut service.page else { return };
@@ -240,7 +241,8 @@ impl Daemon {
                 let token = request.token.as_deref().ok_or(Status::Forbidden)?;
                 let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
                 let clock = self.turn_clock.as_ref();
-                let response = service.respond(uid, &request, self.jobs.gang(), clock)?;
+                let led_jobs = JobsAtTime { jobs: &self.jobs, now: job_time };
+                let response = service.respond(uid, &request, led_jobs, clock)?;
                 Ok((response, request.close, uid))
             });
             let Some(page) = &mut service.page else { return };

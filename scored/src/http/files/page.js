@@ -335,7 +335,7 @@ function drawHosts() {
 
 function draw() {
   if (last === null) return;
-  const running = last.jobs.filter((job) => job.state === "running").length;
+  const running = last.jobs.filter((job) => ["running", "suspected-hang"].includes(job.state)).length;
   const waiting = last.jobs.filter((job) => job.state === "waiting").length;
   const up = last.hosts.filter(([, , isUp]) => isUp).length;
   const access = last.operator ? "operator, sees all" : "sees own jobs in full";
