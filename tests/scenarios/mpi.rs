@@ -170,9 +170,12 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
     let Some(mpich) = mpich("mpich_programs") else { return };
     let env = TestEnv::new();
     env.write_file("ring.c", RING);
-    let mut mpicc = Command::new(mpich.join("bin/mpicc"));
-    mpicc.args(["ring.c", "-o", "ring"]).current_dir(env.dir());
-    assert!(mpicc.status().unwrap().success());
+    // The interface of MPICH, and the one of MPI 5.0.
+    for (compiler, name) in [("mpicc", "ring"), ("mpicc_abi", "ring_abi")] {
+        let mut mpicc = Command::new(mpich.join("bin").join(compiler));
+        mpicc.args(["ring.c", "-o", name]).current_dir(env.dir());
+        assert!(mpicc.status().unwrap().success());
+    }
     let ring = env.dir().join("ring");
     let expected: Vec<String> =
         (0..4).map(|rank| format!("{rank} of 4: {} 6", (rank + 3) % 4)).collect();
@@ -187,6 +190,9 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
         assert_eq!(outcome.sorted_lines(), expected, "{options}");
         assert!(!notice.is_empty() || !outcome.stderr.contains("not go over PM"), "{outcome}");
     }
+    let outcome = env.sh(&format!("scrun -nodes=4 {}_abi", ring.display())).run().expect_code(0);
+    assert_eq!(outcome.sorted_lines(), expected, "{outcome}");
+    assert!(!outcome.stderr.contains("not go over PM"), "{outcome}");
     let outcome = env.sh(&format!("scrun -nodes=3 {} 5", ring.display())).run().expect_code(5);
     let _ = outcome.assert_stderr(&["node 2 exited with code 5 before MPI_Finalize()"]);
     // A command that never calls MPI_Init.

@@ -1,0 +1,133 @@
+//! What goes wrong in a program of MPI ends its job and is named, and what only looks wrong loses
+//! nothing: faults, children, ^Z in the middle of a transfer, messages that nobody waits for.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use score_tests::terminal::Terminal;
+use score_tests::{TestEnv, binaries, skip};
+
+const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x1"];
+/// For a job on a busy machine.
+const JOB_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// `tests/programs/mpi_faults.c`, compiled by MPICH of PyPI, which `cargo xtask test` installs below
+/// the target folder.
+fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
+    if !mpich().join(".complete").exists() {
+        skip(test, "MPICH of PyPI is not installed below the target folder");
+        return None;
+    }
+    Some(compile_by(env, "mpicc", "faults"))
+}
+
+fn mpich() -> PathBuf {
+    binaries::folder().parent().unwrap().join("mpich")
+}
+
+fn compile_by(env: &TestEnv, compiler: &str, name: &str) -> PathBuf {
+    let source = binaries::root().join("tests/programs/mpi_faults.c");
+    let mut mpicc = Command::new(mpich().join("bin").join(compiler));
+    mpicc.arg(source).args(["-O2", "-Wall", "-Wextra", "-Werror", "-o", name]);
+    assert!(mpicc.current_dir(env.dir()).status().unwrap().success());
+    env.dir().join(name)
+}
+
+#[test]
+fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
+    let env = TestEnv::new();
+    let Some(program) = compile(&env, "mpi_faults_signals") else { return };
+    let program = program.display();
+    let run = |limit: &str, case: &str| {
+        let line = format!("ulimit -S -c {limit}; scrun -nodes=2 {program} {case}");
+        env.sh(&line).timeout(JOB_TIMEOUT).run()
+    };
+    for (case, code, signal) in [
+        ("fault", 139, "SIGSEGV"),
+        ("signal 1", 129, "SIGHUP"),
+        ("signal 4", 132, "SIGILL"),
+        ("signal 7", 135, "SIGBUS"),
+        ("signal 8", 136, "SIGFPE"),
+        ("signal 31", 159, "SIGSYS"),
+    ] {
+        let outcome = run("0", case).expect_code(code);
+        let named = format!("called sc_inspectme() for {signal}: its parallel process is ended");
+        let _ = outcome.assert_stderr(&["node 1 on host", &named, "gdb -p"]);
+    }
+    // A core file says more than a line.
+    let outcome = run("1", "fault").expect_code(139);
+    let _ = outcome.assert_stderr(&["node 1 of faults was killed by SIGSEGV"]);
+    let outcome = run("0", "own_handler").expect_code(7);
+    let _ = outcome.assert_stderr(&["node 1 exited with code 7 before MPI_Finalize()"]);
+    let outcome = run("0", "fault_of_child").expect_code(0);
+    assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
+}
+
+#[test]
+fn messages_that_nobody_waits_for_need_little_memory_and_are_not_lost() {
+    let env = TestEnv::new();
+    let Some(program) = compile(&env, "mpi_faults_unexpected") else { return };
+    let line = format!("scrun -nodes=2 {} unexpected", program.display());
+    let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
+    assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
+}
+
+#[test]
+fn a_fork_in_the_middle_of_a_transfer_loses_nothing_and_its_child_cannot_send() {
+    let env = TestEnv::new();
+    let Some(program) = compile(&env, "mpi_faults_fork") else { return };
+    for hosts in HOSTS {
+        for case in ["fork", "child_that_sends"] {
+            let line = format!("scrun {hosts} {} {case}", program.display());
+            let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
+            assert_eq!(outcome.text(), "ok\n".repeat(2), "{hosts} {case}: {outcome}");
+        }
+    }
+}
+
+#[test]
+fn a_job_that_is_stopped_in_the_middle_of_a_transfer_loses_nothing() {
+    let env = TestEnv::new();
+    let Some(program) = compile(&env, "mpi_faults_stop") else { return };
+    let mut terminal = Terminal::shell(&env);
+    terminal.type_keys(&format!("scrun -nodes=2 {} stop\n", program.display()));
+    let mut offset = terminal.wait_for("round 100", JOB_TIMEOUT);
+    for _ in 0..3 {
+        terminal.type_keys("\x1a");
+        offset = terminal.wait_for_after(offset, "Stopped", JOB_TIMEOUT);
+        terminal.wait_for_after(offset, "ready> ", JOB_TIMEOUT);
+        let shown = terminal.bytes_shown();
+        terminal.type_keys("fg\n");
+        offset = terminal.wait_for_after(shown, "round ", JOB_TIMEOUT);
+    }
+    offset = terminal.wait_for_after(offset, "ready> ", JOB_TIMEOUT);
+    assert_eq!(terminal.text().matches("ok\r\n").count(), 2, "{}", terminal.text());
+    terminal.type_keys("echo code $?\n");
+    terminal.wait_for_after(offset, "code 0", JOB_TIMEOUT);
+    terminal.type_keys("exit\n");
+    terminal.wait(JOB_TIMEOUT);
+}
+
+#[test]
+fn bytes_that_are_no_message_of_the_provider_end_the_job() {
+    let env = TestEnv::new();
+    let Some(program) = compile(&env, "mpi_faults_forge") else { return };
+    for hosts in HOSTS {
+        let line = format!("scrun {hosts} {} forge", program.display());
+        let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(1);
+        let _ = outcome.assert_stderr(&["libpm-fi: node 1", "the job cannot go on"]);
+    }
+}
+
+#[test]
+fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
+    let env = TestEnv::new();
+    let Some(program) = compile(&env, "mpi_faults_spawn") else { return };
+    let abi_program = compile_by(&env, "mpicc_abi", "faults_abi");
+    for program in [program, abi_program] {
+        let line = format!("scrun -nodes=2 {} spawn", program.display());
+        let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
+    }
+}
