@@ -55,8 +55,9 @@ pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str
         ],
     }
 }
-/// The signal at which UCX, which MPI libraries load whether they use it or not, stops a process for
-/// a debugger: SIGHUP, by which scored tells of a deadlock (manual, table 3.1), unless this is 0.
+/// The signal at which UCX, which MPI libraries load whether they use it or not, stops a process
+/// for a debugger: SIGHUP, by which scored tells of a deadlock (manual, table 3.1), unless this is
+/// 0.
 pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
 /// Set for processes of MPI programs that have their processors to themselves.
 pub const MPI_SPIN_ENV: &str = "SCORE_MPI_SPIN";

@@ -12,8 +12,8 @@ const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x1"];
 /// For a job on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// `tests/programs/mpi_faults.c`, compiled by MPICH of PyPI, which `cargo xtask test` installs below
-/// the target folder.
+/// `tests/programs/mpi_faults.c`, compiled by MPICH of PyPI, which `cargo xtask test` installs
+/// below the target folder.
 fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
     if !mpich().join(".complete").exists() {
         skip(test, "MPICH of PyPI is not installed below the target folder");
