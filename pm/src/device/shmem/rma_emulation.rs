@@ -18,6 +18,7 @@ use crate::ring::{Consumer, Producer};
 use crate::rma::{AddrHandle, ArenaFile, Direction, find};
 use crate::segment::RingKind;
 use crate::sync::{AtomicU32, Ordering};
+use crate::threads::is_only_app_thread;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -74,6 +75,8 @@ struct EmulationPeer {
 
 struct PendingOperation {
     direction: Direction,
+    /// Its number among the operations on its node.
+    number: u64,
     local_addr: usize,
     remote: AddrHandle,
     len: usize,
@@ -113,7 +116,7 @@ impl ShmemEndpoint {
 
     /// Operations in flight to one node.
     fn emulated_count_to(&self, node: u32) -> &AtomicU32 {
-        &self.send.target(node as usize).rma_fast_path.emulated_operations
+        &self.peer_memory(node).emulated_operations
     }
 
     /// Whether operations to `node` are in flight, which no other may overtake.
@@ -148,6 +151,7 @@ impl ShmemEndpoint {
         let (requested_len, answered_len, has_failed) = (0, 0, false);
         let operation = PendingOperation {
             direction,
+            number: self.peer_memory(node).next_number(),
             local_addr,
             remote,
             len,
@@ -158,6 +162,7 @@ impl ShmemEndpoint {
         peer.operations.push_back(operation);
         self.emulation.pending_counts[direction as usize].fetch_add(1, Ordering::AcqRel);
         self.emulated_count_to(node).fetch_add(1, Ordering::AcqRel);
+        self.peer_memory(node).count_started(is_only_app_thread());
         self.record().send.0.pending_rma.fetch_add(1, Ordering::AcqRel);
         self.delay_messages(node);
         self.send_requests(&mut state, node);
@@ -306,7 +311,7 @@ impl ShmemEndpoint {
         while peer.operations.front().is_some_and(|q| q.answered_len == q.len) {
             let Some(operation) = peer.operations.pop_front() else { break };
             if operation.has_failed {
-                self.record_failure(operation.direction, || {
+                self.record_failure((node, operation.number), operation.direction, || {
                     format!("memory of node {node} or of this node is not accessible")
                 });
             } else {

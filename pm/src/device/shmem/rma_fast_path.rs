@@ -21,6 +21,9 @@ pub(super) struct PeerMemory {
     remote_regions: NonNull<RegionTable>,
     /// None inside: the node's part of the arena cannot be mapped.
     pub(super) peer_arena: OnceLock<Option<PeerArena>>,
+    /// Operations that were started: the number of the last one. All are complete but the
+    /// emulated ones in flight, which no other operation overtakes.
+    started_count: AtomicU64,
     /// Emulated operations in flight.
     pub(super) emulated_operations: AtomicU32,
     /// The difference between the address of a word and the bits of its handle, in the region that
@@ -33,6 +36,7 @@ impl PeerMemory {
         PeerMemory {
             remote_regions: NonNull::from(regions),
             peer_arena: OnceLock::new(),
+            started_count: AtomicU64::new(0),
             emulated_operations: AtomicU32::new(0),
             handle_to_addr: SingleWriterU64::default(),
         }
@@ -42,6 +46,31 @@ impl PeerMemory {
     fn regions(&self) -> &RegionTable {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
         unsafe { self.remote_regions.as_ref() }
+    }
+
+    /// Counts an operation that is complete, or that `emulated_operations` counts.
+    /// `single_threaded`: this process has one thread.
+    #[inline(always)]
+    pub(super) fn count_started(&self, single_threaded: bool) {
+        if single_threaded {
+            let count = self.started_count.load(Ordering::Relaxed);
+            self.started_count.store(count.wrapping_add(1), Ordering::Release);
+        } else {
+            self.started_count.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The number of the operation that starts next, if no other thread starts one meanwhile.
+    pub(super) fn next_number(&self) -> u64 {
+        self.started_count.load(Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The number of the operation that was started last, and the one up to which all are complete.
+    pub(super) fn started_and_completed(&self) -> (u64, u64) {
+        // An operation that is counted here is in the other count until it is complete.
+        let started = self.started_count.load(Ordering::Acquire);
+        let emulated = self.emulated_operations.load(Ordering::Acquire);
+        (started, started.saturating_sub(emulated.into()))
     }
 
     /// Prefetches the line of a word while its handle is checked. If the word is in another region
@@ -135,6 +164,7 @@ impl Target {
             return false;
         }
         drop(copy);
+        self.rma_fast_path.count_started(true);
         if is_write {
             self.rma_fast_path.remember_addr(remote, to);
         }
