@@ -291,6 +291,18 @@ int pmControlSend(pmContext *pmc, int node, caddr_t buf, size_t len);
  */
 int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
 
+/*
+ * Extension: promises that the program calls functions of this context one at a time, or withdraws
+ * the promise. While it is made, calls take the way of a process of one thread, however many
+ * threads there are. Any thread may call, but each call must return before the next one begins, and
+ * happen before it (C11, 5.1.2.4): by a mutex, pthread_join(3) or the like. This includes
+ * pmSetSerialized itself. A composite and its members count as one context: the promise of one
+ * binds the calls of all of them.
+ *   serialized IN  1: it is promised; 0: it is withdrawn
+ * EINVAL another value.
+ */
+int pmSetSerialized(pmContext *pmc, int serialized);
+
 /* ---- Composites: messages to `node` go to node `member_node` of a member ---- */
 
 /*

@@ -27,7 +27,6 @@ mod doorbell;
 pub mod error;
 #[cfg(not(loom))]
 mod idle;
-#[cfg(not(loom))]
 mod lock;
 #[cfg(not(loom))]
 mod membarrier;

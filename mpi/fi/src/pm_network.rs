@@ -14,8 +14,8 @@ use crate::pm_h::{
     PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
     pmBeforeSelect, pmContext, pmContextConfig, pmExtractNode, pmGetContextConfig, pmGetFd,
     pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer, pmMLock, pmMUnlock, pmMessageQueueStatus,
-    pmReceive, pmReleaseReceiveBuffer, pmSend, score_initialize_args, score_num_node, score_pmnet,
-    score_self_node,
+    pmReceive, pmReleaseReceiveBuffer, pmSend, pmSetSerialized, score_initialize_args,
+    score_num_node, score_pmnet, score_self_node,
 };
 
 /// The network that this process is a node of.
@@ -48,6 +48,9 @@ pub(crate) fn join() -> Membership {
     let (self_node, nodes) = unsafe { (score_self_node as u32, score_num_node as u32) };
     // SAFETY: as above; the list ends with NULL.
     let context = unsafe { score_pmnet.as_ref() }.map_or(null_mut(), |first| *first);
+    // All calls of PM are inside of `Serialized::with`. It orders them, or the program does.
+    // SAFETY: a context of libscore, or NULL, which PM refuses.
+    unsafe { pmSetSerialized(context, 1) };
     let network = PmNetwork {
         context,
         mtus: vec![0; nodes as usize],

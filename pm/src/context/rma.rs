@@ -141,7 +141,9 @@ impl LiveContext {
         self.check_options(direction.option())?;
         idle::before_send();
         let is_send_locked = !self.locks().send.is_free();
-        let operation = RmaOperation { is_send_locked, direction, remote, local, len };
+        let is_serialized = self.is_serialized();
+        let operation =
+            RmaOperation { is_send_locked, is_serialized, direction, remote, local, len };
         on_device!(opened &self.device_context, device => device.start_rma(node, &operation))
     }
 }

@@ -107,6 +107,8 @@ impl Direction {
 pub(crate) struct RmaOperation {
     /// A send buffer is held, and the next message may be the one in this buffer.
     pub(crate) is_send_locked: bool,
+    /// No other thread uses the endpoint at the same time.
+    pub(crate) is_serialized: bool,
     pub(crate) direction: Direction,
     pub(crate) remote: AddrHandle,
     pub(crate) local: AddrHandle,

@@ -10,7 +10,7 @@ use crate::rma::{AddrHandle, Arena, Direction, RemoteStatus, RmaOperation};
 use std::sync::Arc;
 
 impl Composite {
-    /// In a process of one thread. Like `start_rma` for one word, directly in the peer's memory.
+    /// In serialized calls. Like `start_rma` for one word, directly in the peer's memory.
     /// False: nothing has happened, call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(

@@ -20,7 +20,6 @@ use crate::rma::{
 };
 use crate::segment::layout::RegionTable;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, SingleWriterU64, fence};
-use crate::threads::is_only_app_thread;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -93,13 +92,13 @@ impl RmaInterface for ShmemEndpoint {
         let number = operation.remote.region_bits();
         let copying = &self.record().copy_hazards;
         let copied_node = node.wrapping_add(1);
-        let copy =
-            copying.begin(copied_node, number, is_only_app_thread()).ok_or(Error::NoBuffers)?;
+        let is_serialized = operation.is_serialized;
+        let copy = copying.begin(copied_node, number, is_serialized).ok_or(Error::NoBuffers)?;
         let (local, remote_region) = self.resolve_handles(node, operation)?;
         let RmaOperation { direction, len, .. } = *operation;
         let receiver_bits = self.segment.node(node as usize).receiver_state.0.bits();
         if receiver_bits & EXITED != 0 {
-            return self.fail_on_exited_node(node, direction);
+            return self.fail_on_exited_node(node, operation);
         }
         if self.is_emulating_to(node) {
             return self.start_emulated(node, operation, local);
@@ -131,8 +130,8 @@ impl RmaInterface for ShmemEndpoint {
             // offsets that were checked against their parts. The parts of two nodes do not overlap.
             unsafe { copy_bytes(from, to, len) };
             drop(copy);
-            self.count_rma_bytes(direction, len);
-            self.count_started(node);
+            self.count_rma_bytes(direction, len, is_serialized);
+            self.peer_memory(node).count_started(is_serialized);
             return Ok(());
         }
         let Some(pid) = self.copyable_process_of(node) else {
@@ -141,8 +140,8 @@ impl RmaInterface for ShmemEndpoint {
         // A system call takes long, so this side can issue the fence itself.
         fence(Ordering::SeqCst);
         let regions = self.resolve_handles(node, operation)?;
-        self.copy_by_kernel(node, pid, direction, regions, len);
-        self.count_started(node);
+        self.copy_by_kernel(node, pid, operation, regions);
+        self.peer_memory(node).count_started(is_serialized);
         Ok(())
     }
 
@@ -190,10 +189,6 @@ impl ShmemEndpoint {
 
     fn failed_operations(&self) -> MutexGuard<'_, BTreeMap<u32, FailedOperations>> {
         self.rma.failed_operations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn count_started(&self, node: u32) {
-        self.peer_memory(node).count_started(is_only_app_thread());
     }
 
     fn peer_regions(&self, node: u32) -> &RegionTable {
@@ -267,7 +262,7 @@ impl ShmemEndpoint {
     /// `node` has exited: the operation fails, behind those before it. NoBuffers: another thread
     /// has not ended these yet.
     #[cold]
-    fn fail_on_exited_node(&self, node: u32, direction: Direction) -> PmResult<()> {
+    fn fail_on_exited_node(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         if self.is_emulating_to(node) {
             self.progress_emulation();
             if self.is_emulating_to(node) {
@@ -275,8 +270,9 @@ impl ShmemEndpoint {
             }
         }
         let number = self.peer_memory(node).next_number();
-        self.record_failure((node, number), direction, || format!("node {node} has exited"));
-        self.count_started(node);
+        let why = || format!("node {node} has exited");
+        self.record_failure((node, number), operation.direction, why);
+        self.peer_memory(node).count_started(operation.is_serialized);
         Ok(())
     }
 
@@ -287,11 +283,10 @@ impl ShmemEndpoint {
         operation: &RmaOperation,
         local: ResolvedAddress,
     ) -> PmResult<()> {
-        let RmaOperation { is_send_locked: sending, direction, remote, len, .. } = *operation;
-        if sending {
+        if operation.is_send_locked {
             return Err(Error::NoBuffers);
         }
-        self.queue_emulated(node, direction, local.addr as usize, remote, len)
+        self.queue_emulated(node, operation, local.addr as usize)
     }
 
     /// The regions of this process, if it ever had one.
@@ -312,9 +307,8 @@ impl ShmemEndpoint {
         &self,
         node: u32,
         pid: i32,
-        direction: Direction,
+        &RmaOperation { direction, len, is_serialized, .. }: &RmaOperation,
         (local, remote_region): (ResolvedAddress, ResolvedAddress),
-        len: usize,
     ) {
         let (local_addr, remote_addr) = (local.addr as usize, remote_region.addr as usize);
         let result = match direction {
@@ -323,7 +317,7 @@ impl ShmemEndpoint {
             Direction::Read => unsafe { copy_from(pid, local_addr, remote_addr, len) },
         };
         match result {
-            Ok(()) => self.count_rma_bytes(direction, len),
+            Ok(()) => self.count_rma_bytes(direction, len, is_serialized),
             Err(error) => {
                 let number = self.peer_memory(node).next_number();
                 let why = || format!("memory of node {node}: {error}");
@@ -371,9 +365,9 @@ impl ShmemEndpoint {
     }
 
     #[inline]
-    pub(super) fn count_rma_bytes(&self, direction: Direction, len: usize) {
+    pub(super) fn count_rma_bytes(&self, direction: Direction, len: usize, is_serialized: bool) {
         let counters = &self.record().send.0;
-        if is_only_app_thread() {
+        if is_serialized {
             counters.count_rma_bytes(direction, len);
         } else {
             counters.rma_bytes[direction as usize].fetch_add(len as u64, Ordering::Relaxed);

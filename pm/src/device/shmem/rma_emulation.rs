@@ -15,10 +15,9 @@ use crate::device::RmaInterface;
 use crate::error::{Error, PmResult};
 use crate::receiver_state::EXITED;
 use crate::ring::{Consumer, Producer};
-use crate::rma::{AddrHandle, ArenaFile, Direction, find};
+use crate::rma::{AddrHandle, ArenaFile, Direction, RmaOperation, find};
 use crate::segment::RingKind;
 use crate::sync::{AtomicU32, Ordering};
-use crate::threads::is_only_app_thread;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -129,10 +128,8 @@ impl ShmemEndpoint {
     pub(super) fn queue_emulated(
         &self,
         node: u32,
-        direction: Direction,
+        &RmaOperation { direction, remote, len, is_serialized, .. }: &RmaOperation,
         local_addr: usize,
-        remote: AddrHandle,
-        len: usize,
     ) -> PmResult<()> {
         let mut state = self.try_lock_emulation()?;
         if !state.has_buffers {
@@ -162,7 +159,7 @@ impl ShmemEndpoint {
         peer.operations.push_back(operation);
         self.emulation.pending_counts[direction as usize].fetch_add(1, Ordering::AcqRel);
         self.emulated_count_to(node).fetch_add(1, Ordering::AcqRel);
-        self.peer_memory(node).count_started(is_only_app_thread());
+        self.peer_memory(node).count_started(is_serialized);
         self.record().send.0.pending_rma.fetch_add(1, Ordering::AcqRel);
         self.delay_messages(node);
         self.send_requests(&mut state, node);
@@ -315,7 +312,8 @@ impl ShmemEndpoint {
                     format!("memory of node {node} or of this node is not accessible")
                 });
             } else {
-                self.count_rma_bytes(operation.direction, operation.len);
+                // Any thread may get here.
+                self.count_rma_bytes(operation.direction, operation.len, false);
             }
             self.emulation.pending_counts[operation.direction as usize]
                 .fetch_sub(1, Ordering::AcqRel);

@@ -1,7 +1,6 @@
-//! The fast path to a peer's memory: copies one word between regions of PM's own allocator, in a
-//! process of one thread. It checks all preconditions once, then copies by one store. If a
-//! precondition fails, it changes nothing and leaves the operation to `rma.rs`, so it calls no
-//! other function.
+//! The fast path to a peer's memory: copies one word between regions of PM's own allocator, in
+//! serialized calls. It checks all preconditions once, then copies by one store. If a precondition
+//! fails, it changes nothing and leaves the operation to `rma.rs`, so it calls no other function.
 
 // UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]
@@ -49,10 +48,10 @@ impl PeerMemory {
     }
 
     /// Counts an operation that is complete, or that `emulated_operations` counts.
-    /// `single_threaded`: this process has one thread.
+    /// `is_serialized`: no other thread counts at the same time.
     #[inline(always)]
-    pub(super) fn count_started(&self, single_threaded: bool) {
-        if single_threaded {
+    pub(super) fn count_started(&self, is_serialized: bool) {
+        if is_serialized {
             let count = self.started_count.load(Ordering::Relaxed);
             self.started_count.store(count.wrapping_add(1), Ordering::Release);
         } else {
@@ -125,8 +124,8 @@ unsafe impl Send for PeerArena {}
 unsafe impl Sync for PeerArena {}
 
 impl Target {
-    /// In a process of one thread that need not fence. Like `ShmemEndpoint::start_rma`, for one
-    /// word. False: nothing has happened, call `start_rma`.
+    /// In serialized calls of a process that need not fence. Like `ShmemEndpoint::start_rma`, for
+    /// one word. False: nothing has happened, call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(
         &self,
