@@ -78,6 +78,12 @@ typedef struct pm_message_queue_status {
     int read;    /* outstanding remote reads */
 } pmMessageQueueStatus;
 
+/* What pmGetRemoteStatus returns (ours). */
+typedef struct pm_remote_status {
+    uint64_t started;   /* number of the operation on that node that was started last; 0: none */
+    uint64_t completed; /* the operations up to this number have ended */
+} pmRemoteStatus;
+
 /* One region of memory that PM has mapped, as pmGetMmapInfo lists it (members ours). */
 typedef struct pm_mmap_info {
     caddr_t addr;    /* start of the region */
@@ -285,6 +291,18 @@ int pmControlSend(pmContext *pmc, int node, caddr_t buf, size_t len);
  */
 int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
 
+/*
+ * Extension: promises that the program calls functions of this context one at a time, or withdraws
+ * the promise. While it is made, calls take the way of a process of one thread, however many
+ * threads there are. Any thread may call, but each call must return before the next one begins, and
+ * happen before it (C11, 5.1.2.4): by a mutex, pthread_join(3) or the like. This includes
+ * pmSetSerialized itself. A composite and its members count as one context: the promise of one
+ * binds the calls of all of them.
+ *   serialized IN  1: it is promised; 0: it is withdrawn
+ * EINVAL another value.
+ */
+int pmSetSerialized(pmContext *pmc, int serialized);
+
 /* ---- Composites: messages to `node` go to node `member_node` of a member ---- */
 
 /*
@@ -464,6 +482,19 @@ int pmIsWriteDone(pmContext *pmc);
  * Manual page pmIsReadDone(3).
  */
 int pmIsReadDone(pmContext *pmc);
+
+/*
+ * Extension: returns how far the pmWrite and pmRead operations of this context on one node are.
+ * Calls that return PM_SUCCESS are numbered 1, 2, 3 and so on in their order, both functions
+ * together, for each node by itself. So after a call statp->started is its number, if no other
+ * thread starts an operation on that node meanwhile. An operation has ended when those before it
+ * have ended, and pmIsWriteDone or pmIsReadDone would say so of it alone.
+ *   statp OUT the numbers, also set on EIO
+ * EIO the operation statp->completed has failed, and those before it that no call has reported yet
+ * were done. Each failure is reported once; the next call goes on behind it. EINVAL node number;
+ * ENOSYS.
+ */
+int pmGetRemoteStatus(pmContext *pmc, int rmt_node, pmRemoteStatus *statp);
 
 /*
  * Extension: allocates memory that PM and processes of the same host copy into and out of directly,

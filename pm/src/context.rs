@@ -68,6 +68,8 @@ pub struct LiveContext {
     old_locks: Mutex<Vec<Arc<Locks>>>,
     /// The id of the composite that it is a member of; 0: none.
     composite: AtomicU32,
+    /// 1: the program has promised that its calls are serialized.
+    serialized: AtomicU32,
     poll_backoff: send_receive::PollBackoff,
     origin: ContextKind,
     /// The regions that are locked for remote access.
@@ -83,27 +85,30 @@ impl LiveContext {
         unsafe { &*self.locks.load(Ordering::Acquire) }
     }
 
+    /// Whether no other thread calls at the same time: by the program's promise, or because there
+    /// is none.
+    #[inline(always)]
+    fn is_serialized(&self) -> bool {
+        // The program orders its calls, this one and that of `set_serialized` included.
+        self.serialized.load(Ordering::Relaxed) != 0 || is_only_app_thread()
+    }
+
     /// Takes the send lock that is in force.
     #[inline(always)]
     fn lock_send(&self) -> PmResult<&Locks> {
-        self.lock(is_only_app_thread(), |locks| &locks.send)
+        self.lock(self.is_serialized(), |locks| &locks.send)
     }
 
     #[inline(always)]
     fn lock_receive(&self) -> PmResult<&Locks> {
-        self.lock(is_only_app_thread(), |locks| &locks.receive)
+        self.lock(self.is_serialized(), |locks| &locks.receive)
     }
 
-    /// `single_threaded`: this process has one thread.
     #[inline(always)]
-    fn lock(
-        &self,
-        single_threaded: bool,
-        select_lock: impl Fn(&Locks) -> &Lock,
-    ) -> PmResult<&Locks> {
+    fn lock(&self, is_serialized: bool, select_lock: impl Fn(&Locks) -> &Lock) -> PmResult<&Locks> {
         let locks = self.locks();
-        if single_threaded {
-            select_lock(locks).try_acquire_single_threaded(self.id)?;
+        if is_serialized {
+            select_lock(locks).try_acquire_serialized(self.id)?;
             return Ok(locks);
         }
         select_lock(locks).try_acquire(self.id)?;
@@ -148,6 +153,7 @@ impl ContextRef {
             self_locks,
             old_locks: Mutex::default(),
             composite: AtomicU32::new(0),
+            serialized: AtomicU32::new(0),
             poll_backoff: send_receive::PollBackoff::default(),
             origin,
             locked_regions: Mutex::default(),
@@ -251,6 +257,13 @@ impl Context {
         }
         // SAFETY: written before the magic number, and dropped with the last reference only.
         Ok(unsafe { (*self.inner.get()).assume_init_ref() })
+    }
+
+    /// The program promises, or withdraws the promise, that it calls functions of this context one
+    /// at a time (`pmSetSerialized`, which is not in the manual). See pm.h.
+    pub fn set_serialized(&self, is_promised: bool) -> PmResult<()> {
+        self.live()?.serialized.store(is_promised.into(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The context's properties.

@@ -10,9 +10,7 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(not(loom))]
-use crate::sync::compiler_fence;
-use crate::sync::{AtomicU64, Ordering, yield_now};
+use crate::sync::{AtomicU64, Ordering, compiler_fence, yield_now};
 
 /// The most threads of a process that copy at a time.
 const HAZARD_SLOTS: usize = 8;
@@ -32,25 +30,24 @@ fn hazard(owner: u32, region_bits: u32) -> u64 {
 }
 
 impl CopyHazards {
-    /// Publishes a copy. `single_threaded`: this process has one thread. None: all slots are in
-    /// use. The caller may rely only on what it reads after a fence.
+    /// Publishes a copy. `is_serialized`: no other thread of this process copies meanwhile. None:
+    /// all slots are in use. The caller may rely only on what it reads after a fence.
     #[inline]
     pub(crate) fn begin(
         &self,
         owner: u32,
         region_bits: u32,
-        single_threaded: bool,
+        is_serialized: bool,
     ) -> Option<CopyGuard<'_>> {
         let hazard_value = hazard(owner, region_bits);
         let claim = |slot: &&AtomicU64| {
             slot.compare_exchange(0, hazard_value, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        let slot = if single_threaded { &self.0[0] } else { self.0.iter().find(claim)? };
-        if single_threaded {
+        let slot = if is_serialized { &self.0[0] } else { self.0.iter().find(claim)? };
+        if is_serialized {
             slot.store(hazard_value, Ordering::Relaxed);
         }
         // The caller or the other side issues the barrier; this only orders the compiler.
-        #[cfg(not(loom))]
         compiler_fence(Ordering::SeqCst);
         Some(CopyGuard(slot))
     }
@@ -108,16 +105,16 @@ mod tests {
 mod loom_tests {
     use super::*;
     use crate::sync::fence;
-    use loom::sync::Arc;
+    use loom::sync::{Arc, Mutex};
     use loom::thread;
 
     /// What the owner writes to a region after it has unlocked it is not overwritten.
-    fn check_no_copy_after_the_wait(single_threaded: bool) {
+    fn check_no_copy_after_the_wait(is_serialized: bool) {
         loom::model(move || {
             let shared = Arc::new((CopyHazards::default(), AtomicU64::new(1), AtomicU64::new(0)));
             let other = shared.clone();
             let thread = thread::spawn(move || {
-                let Some(_copy) = other.0.begin(3, 5, single_threaded) else { return };
+                let Some(_copy) = other.0.begin(3, 5, is_serialized) else { return };
                 fence(Ordering::SeqCst);
                 if other.1.load(Ordering::Acquire) == 1 {
                     other.2.store(7, Ordering::Relaxed);
@@ -140,5 +137,31 @@ mod loom_tests {
     #[test]
     fn a_process_of_several_threads_copies_nothing_after_the_wait() {
         check_no_copy_after_the_wait(false);
+    }
+
+    /// Two threads of a process use the same slot, one after the other.
+    #[test]
+    fn threads_that_serialize_their_copies_copy_nothing_after_the_wait() {
+        loom::model(|| {
+            let shared = Arc::new((CopyHazards::default(), AtomicU64::new(1), AtomicU64::new(0)));
+            let turn = Arc::new(Mutex::new(()));
+            let threads = [7, 8].map(|value| {
+                let (other, turn) = (shared.clone(), turn.clone());
+                thread::spawn(move || {
+                    let _turn = turn.lock().unwrap();
+                    let _copy = other.0.begin(3, 5, true).unwrap();
+                    fence(Ordering::SeqCst);
+                    if other.1.load(Ordering::Acquire) == 1 {
+                        other.2.store(value, Ordering::Relaxed);
+                    }
+                })
+            });
+            shared.1.store(0, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            shared.0.wait(3, 5, || false);
+            shared.2.store(9, Ordering::Relaxed);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(shared.2.load(Ordering::Relaxed), 9);
+        });
     }
 }

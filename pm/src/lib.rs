@@ -27,7 +27,6 @@ mod doorbell;
 pub mod error;
 #[cfg(not(loom))]
 mod idle;
-#[cfg(not(loom))]
 mod lock;
 #[cfg(not(loom))]
 mod membarrier;
@@ -75,7 +74,7 @@ pub use error::{Error, PmResult};
 #[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};
 #[cfg(not(loom))]
-pub use rma::AddrHandle;
+pub use rma::{AddrHandle, RemoteStatus};
 
 /// Whether `bytes` have the form of a saved shmem context: for the fuzz targets.
 /// The attach message's parser is [`segment::attach::AttachMessage::decode`].

@@ -18,9 +18,10 @@ pub(crate) const HANDED_OVER: u32 = u32::MAX;
 pub(crate) struct Lock(AtomicU32);
 
 impl Lock {
-    /// Takes the lock in a single-threaded process: a load and a store.
+    /// Takes the lock if no other thread calls at the same time, and the calls of all threads are
+    /// ordered (happens-before): a load and a store.
     #[inline(always)]
-    pub(crate) fn try_acquire_single_threaded(&self, owner: u32) -> PmResult<()> {
+    pub(crate) fn try_acquire_serialized(&self, owner: u32) -> PmResult<()> {
         if !self.is_free() {
             return Err(Error::Busy);
         }
@@ -72,5 +73,114 @@ impl Locks {
     pub(crate) fn release_both(&self) {
         self.receive.release();
         self.send.release();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    /// A lock of a context, what it guards, and the program's own lock around its calls.
+    struct Shared {
+        turn: Mutex<()>,
+        lock: Lock,
+        guarded: AtomicU64,
+        holders: AtomicU64,
+    }
+
+    impl Shared {
+        fn new() -> Arc<Shared> {
+            let (lock, guarded, holders) = Default::default();
+            Arc::new(Shared { turn: Mutex::new(()), lock, guarded, holders })
+        }
+
+        /// Adds 1 to what is guarded; loom lets a thread read an old value if it may.
+        fn add_one(&self) {
+            self.guarded.store(self.guarded.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+
+        /// A call that takes the lock, uses what it guards, and releases the lock.
+        fn call(&self, acquire: impl Fn(&Lock) -> PmResult<()>) -> PmResult<()> {
+            acquire(&self.lock)?;
+            assert_eq!(self.holders.fetch_add(1, Ordering::Relaxed), 0, "both hold the lock");
+            self.add_one();
+            self.holders.fetch_sub(1, Ordering::Relaxed);
+            self.lock.release();
+            Ok(())
+        }
+    }
+
+    fn check_calls_in_turn(calls: [fn(&Lock) -> PmResult<()>; 2]) {
+        loom::model(move || {
+            let shared = Shared::new();
+            let threads = calls.map(|call| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let _turn = shared.turn.lock().unwrap();
+                        assert_eq!(shared.call(call), Ok(()));
+                    }
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(shared.guarded.load(Ordering::Relaxed), 4);
+        });
+    }
+
+    #[test]
+    fn calls_that_the_program_serializes_need_no_read_modify_write() {
+        check_calls_in_turn([|lock| lock.try_acquire_serialized(1); 2]);
+    }
+
+    /// A composite has made the promise, and its member, which uses the same lock, has not.
+    #[test]
+    fn a_serialized_call_and_another_one_use_the_same_lock_in_turn() {
+        check_calls_in_turn([|lock| lock.try_acquire_serialized(1), |lock| lock.try_acquire(2)]);
+    }
+
+    /// One thread gets a buffer and another one sends it. A call in between is refused.
+    #[test]
+    fn a_lock_that_is_held_over_calls_of_several_threads_stays_held() {
+        loom::model(|| {
+            let shared = Shared::new();
+            assert_eq!(shared.lock.try_acquire_serialized(1), Ok(()));
+            shared.add_one();
+            let other = shared.clone();
+            let thread = thread::spawn(move || {
+                let _turn = other.turn.lock().unwrap();
+                if other.lock.is_held_by(1) {
+                    other.add_one();
+                    other.lock.release();
+                }
+            });
+            let turn = shared.turn.lock().unwrap();
+            let is_released = shared.guarded.load(Ordering::Relaxed) == 2;
+            assert_eq!(shared.lock.try_acquire_serialized(1).is_ok(), is_released);
+            if is_released {
+                shared.lock.release();
+            }
+            drop(turn);
+            thread.join().unwrap();
+            assert!(shared.lock.is_free());
+        });
+    }
+
+    /// The promise is needed: the model finds what happens without it.
+    #[test]
+    #[should_panic(expected = "both hold the lock")]
+    fn without_the_promise_two_threads_hold_the_lock_at_once() {
+        loom::model(|| {
+            let shared = Shared::new();
+            let other = shared.clone();
+            let call = |shared: &Shared| {
+                let _ = shared.call(|lock| lock.try_acquire_serialized(1));
+            };
+            let thread = thread::spawn(move || call(&other));
+            call(&shared);
+            thread.join().unwrap();
+        });
     }
 }

@@ -15,6 +15,10 @@ pub(crate) use std::sync::atomic::{
 #[cfg(not(loom))]
 pub(crate) use std::thread::yield_now;
 
+/// Loom knows no compiler fences, and needs none: it does not reorder like a compiler.
+#[cfg(loom)]
+pub(crate) fn compiler_fence(_: Ordering) {}
+
 /// A word with a single writer. Other threads may read it at any time, so it is atomic, but it
 /// needs no ordering: it compiles to plain loads and stores.
 #[derive(Default)]

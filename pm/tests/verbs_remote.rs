@@ -310,6 +310,48 @@ fn an_operation_on_an_exited_node_is_eio() {
     });
 }
 
+/// The numbers of failed operations on node 1, when all up to `number` have ended.
+fn failures_up_to(end: &Context, number: u64) -> Vec<u64> {
+    let (mut failures, mut completed) = (Vec::new(), 0);
+    retry_until_done(|| {
+        let status = end.remote_status(1)?;
+        assert!(status.completed >= completed && status.completed <= status.started);
+        completed = status.completed;
+        if status.has_failed {
+            failures.push(completed);
+        }
+        if status.has_failed || completed < number { Err(Error::Busy) } else { Ok(()) }
+    })
+    .unwrap();
+    failures
+}
+
+/// An operation that the adapter refuses is counted at its place, although it may end before
+/// others.
+#[test]
+fn operations_complete_by_number_and_a_failure_is_of_one_number() {
+    on_verbs(2, |bed| {
+        let end = &bed.contexts[0];
+        let (a, b) = (Memory::new(bed, 0, true, 4096), Memory::new(bed, 1, true, 4096));
+        let bad = Memory::new(bed, 1, true, 4096);
+        corrupt_key(&bad);
+        for number in 1..=12 {
+            let remote = if number == 5 { &bad } else { &b };
+            let call = if number % 3 == 0 { Context::read } else { Context::write };
+            retry_until_done(|| call(end, 1, remote.handle, a.handle, 1000)).unwrap();
+        }
+        assert_eq!(failures_up_to(end, 12), [5]);
+        assert_eq!(failures_up_to(end, 12), [], "told once");
+        assert_eq!(wait_done(end), (Err(Error::Io), Ok(())));
+        retry_until_done(|| end.write(1, bad.handle, a.handle, 100)).unwrap();
+        retry_until_done(|| end.write(1, b.handle, a.handle, 100)).unwrap();
+        assert_eq!(failures_up_to(end, 14), [13]);
+        bed.mark_exited(1);
+        retry_until_done(|| end.write(1, b.handle, a.handle, 100)).unwrap();
+        assert_eq!(failures_up_to(end, 15), [15]);
+    });
+}
+
 /// Sets the state of the link of the test bed's adapter.
 fn link(bed: &TestBed, state: &str) {
     let wire = if bed.kind.contains("iwarp") { "wire1" } else { "wire0" };

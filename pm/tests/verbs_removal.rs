@@ -41,6 +41,8 @@ fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
         assert_ne!(end.is_send_done(), Err(Error::Busy));
         assert_eq!(end.write(1, remote_handle, local_handle, 64), Err(Error::Io));
         assert_ne!(end.is_write_done(), Err(Error::Busy));
+        let status = end.remote_status(1).unwrap();
+        assert_eq!((status.started, status.completed), (0, 0), "it was refused");
         assert_eq!(receive(end), Err(Error::NoBuffers));
         // The kernel waits for all users that have it open: on iWARP also librdmacm, until this
         // process ends.

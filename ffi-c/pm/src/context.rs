@@ -165,6 +165,18 @@ unsafe extern "C" fn pmGetMtu(pmc: *mut Context, node: c_int, mtup: *mut usize) 
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn pmSetSerialized(pmc: *mut Context, serialized: c_int) -> c_int {
+    to_errno(|| {
+        // SAFETY: the rule of the crate.
+        let pmc = unsafe { Context::from_ptr(pmc) }?;
+        match serialized {
+            0 | 1 => pmc.set_serialized(serialized == 1),
+            _ => Err(Error::Invalid),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn pmResetContext(pmc: *mut Context) -> c_int {
     to_errno(|| {
         // SAFETY: the rule of the crate.

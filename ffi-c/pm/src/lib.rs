@@ -24,7 +24,7 @@ mod select;
 pub use context::ContextConfig;
 pub use device::DeviceConfig;
 pub use message::MessageQueueStatus;
-pub use rma::{AddrHandle, MmapInfo};
+pub use rma::{AddrHandle, MmapInfo, RemoteStatus};
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;

@@ -32,6 +32,16 @@ pub struct MmapInfo {
     pub prot: c_int,
 }
 
+/// `pmRemoteStatus`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteStatus {
+    /// The number of the operation that was started last.
+    pub started: u64,
+    /// The operations up to this number have ended.
+    pub completed: u64,
+}
+
 /// A node, or all.
 fn node_or_any(node: c_int) -> PmResult<Option<u32>> {
     if node == NODE_ANY { Ok(None) } else { non_negative(node).map(Some) }
@@ -134,6 +144,22 @@ unsafe extern "C" fn pmIsWriteDone(pmc: *mut Context) -> c_int {
 unsafe extern "C" fn pmIsReadDone(pmc: *mut Context) -> c_int {
     // SAFETY: the rule of the crate.
     to_errno(|| unsafe { Context::from_ptr(pmc) }?.is_read_done())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmGetRemoteStatus(
+    pmc: *mut Context,
+    rmt_node: c_int,
+    statp: *mut RemoteStatus,
+) -> c_int {
+    to_errno(|| {
+        // SAFETY: the rule of the crate.
+        let (pmc, statp) = unsafe { (Context::from_ptr(pmc)?, out(statp)?) };
+        let score_pm::RemoteStatus { started, completed, has_failed } =
+            pmc.remote_status(non_negative(rmt_node)?)?;
+        statp.write(RemoteStatus { started, completed });
+        if has_failed { Err(Error::Io) } else { Ok(()) }
+    })
 }
 
 #[unsafe(no_mangle)]

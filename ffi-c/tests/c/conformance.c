@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -299,6 +300,21 @@ static void composing(void) {
 }
 
 /* ---- messages ---- */
+
+static void a_message(pmContext *const at[]);
+
+/* Messages and remote memory by the promise that calls come one at a time. */
+static void serialized(void) {
+    int n;
+
+    IS(EINVAL, pmSetSerialized(NULL, 1));
+    IS(EINVAL, pmSetSerialized(net[1], 2));
+    IS(EINVAL, pmSetSerialized(net[1], -1));
+    for (n = 0; n < NODES; n++) IS(PM_SUCCESS, pmSetSerialized(net[n], 1));
+    a_message(net);
+    remote_memory_of_every_kind(net);
+    for (n = 0; n < NODES; n++) IS(PM_SUCCESS, pmSetSerialized(net[n], 0));
+}
 
 static void a_message(pmContext *const at[]) {
     caddr_t buf = NULL, second = NULL;
@@ -656,6 +672,7 @@ int main(void) {
     multicast(net);
     remote_memory_of_every_kind(member);
     remote_memory_of_every_kind(net);
+    serialized();
     waiting_in_select(net[1], net[0], 1);
     sending_while_idle();
     optional_functions();

@@ -24,6 +24,9 @@ int main(void) {
     OFFSET(pmMessageQueueStatus, receive);
     OFFSET(pmMessageQueueStatus, send);
     OFFSET(pmMessageQueueStatus, read);
+    SIZE(pmRemoteStatus);
+    OFFSET(pmRemoteStatus, started);
+    OFFSET(pmRemoteStatus, completed);
     SIZE(pmMmapInfo);
     OFFSET(pmMmapInfo, addr);
     OFFSET(pmMmapInfo, len);

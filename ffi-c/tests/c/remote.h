@@ -11,6 +11,66 @@ static void remote_done(pmContext **end) {
     IS(PM_SUCCESS, cc);
 }
 
+/*
+ * Three operations on node 1, the second of which fails on completion, by their numbers. `bad` is
+ * a locked page that is not mapped.
+ */
+static void remote_status(pmContext **end, pmAddrHandle local, pmAddrHandle remote,
+                          pmAddrHandle bad) {
+    pmRemoteStatus status = {99, 99};
+    uint64_t first, failed = 0;
+    caddr_t buf;
+    size_t len;
+    int cc;
+
+    IS(EINVAL, pmGetRemoteStatus(NULL, 1, &status));
+    IS(EINVAL, pmGetRemoteStatus(end[0], 1, NULL));
+    IS(EINVAL, pmGetRemoteStatus(end[0], 0, &status));
+    IS(EINVAL, pmGetRemoteStatus(end[0], NODES, &status));
+    IS(EINVAL, pmGetRemoteStatus(end[0], -1, &status));
+    HOLDS(status.started == 99 && status.completed == 99);
+    IS(PM_SUCCESS, pmGetRemoteStatus(end[0], 1, &status));
+    first = status.started;
+    HOLDS(status.completed == first);
+    IS(PM_SUCCESS, pmWrite(end[0], 1, remote, local, 8));
+    IS(PM_SUCCESS, pmRead(end[0], 1, bad, local, 8));
+    IS(PM_SUCCESS, pmRead(end[0], 1, remote, local, 8));
+    for (;;) {
+        cc = pmGetRemoteStatus(end[0], 1, &status);
+        HOLDS(status.started == first + 3);
+        if (cc == EIO) {
+            HOLDS(failed == 0);
+            failed = status.completed;
+            continue;
+        }
+        IS(PM_SUCCESS, cc);
+        if (status.completed == first + 3) break;
+        IS(ENOBUFS, pmReceive(end[1], &buf, &len));
+    }
+    HOLDS(failed == first + 2);
+    IS(PM_SUCCESS, pmIsWriteDone(end[0]));
+    IS(EIO, pmIsReadDone(end[0]));
+}
+
+/* The same with regions of its own. */
+static void remote_status_of_every_kind(pmContext **end) {
+    static char here[64], there[64];
+    long page = sysconf(_SC_PAGESIZE);
+    pmAddrHandle local = 0, remote = 0, bad = 0;
+    caddr_t hole = (caddr_t)mmap(NULL, (size_t)page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    HOLDS(hole != MAP_FAILED);
+    IS(PM_SUCCESS, pmMLock(end[0], 1, here, 64, &local));
+    IS(PM_SUCCESS, pmMLock(end[1], 0, there, 64, &remote));
+    IS(PM_SUCCESS, pmMLock(end[1], 0, hole, (size_t)page, &bad));
+    remote_status(end, local, remote, bad);
+    remote_status(end, local, remote, bad);
+    IS(PM_SUCCESS, pmMUnlock(end[0], 1, here, 64));
+    IS(PM_SUCCESS, pmMUnlock(end[1], 0, there, 64));
+    IS(PM_SUCCESS, pmMUnlock(end[1], 0, hole, (size_t)page));
+    munmap(hole, (size_t)page);
+}
+
 /* A region of each node, written and read as words, also in parts. */
 static void remote_memory(pmContext **end, char *here, char *there) {
     pmAddrHandle local = 0, remote = 0, again = 0;
@@ -79,4 +139,5 @@ static void remote_memory_of_every_kind(pmContext **end) {
     IS(PM_SUCCESS, pmFree(end[0], ours[0]));
     IS(EINVAL, pmFree(end[0], ours[0]));
     IS(PM_SUCCESS, pmFree(end[1], ours[1]));
+    remote_status_of_every_kind(end);
 }

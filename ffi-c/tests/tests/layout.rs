@@ -28,6 +28,9 @@ fn sizes_and_offsets_are_the_same_in_c_and_in_rust() {
         "pmMessageQueueStatus" = pm::MessageQueueStatus {
             "receive" receive, "send" send, "read" read
         }
+        "pmRemoteStatus" = pm::RemoteStatus {
+            "started" started, "completed" completed
+        }
         "pmMmapInfo" = pm::MmapInfo {
             "addr" addr, "len" len, "offset" offset, "fd" fd, "prot" prot
         }

@@ -7,7 +7,10 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 
 use score_p2p::wire::ENGINE_BYTE;
-use score_p2p::{AccessError, Body, Message, Network, SendError, UserBuffer, WriteProgress};
+use score_p2p::{
+    AccessError, AccessNumber, Body, EndedAccess, Message, Network, SendError, UserBuffer,
+    WriteProgress,
+};
 
 use crate::pm_network::PmNetwork;
 
@@ -169,8 +172,14 @@ impl Network for EndpointNetwork {
         self.shared.0.borrow_mut().network.conceal_from_all(buffer);
     }
 
-    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), AccessError> {
-        self.shared.0.borrow_mut().network.start_read(node, handle, into)
+    fn start_read(
+        &mut self,
+        node: u32,
+        handle: u64,
+        into: &UserBuffer,
+    ) -> Result<AccessNumber, AccessError> {
+        let endpoint = usize::from(self.number);
+        self.shared.0.borrow_mut().network.start_read(endpoint, node, handle, into)
     }
 
     fn start_write(
@@ -183,12 +192,12 @@ impl Network for EndpointNetwork {
         self.shared.0.borrow_mut().network.start_write(endpoint, node, handle, from)
     }
 
-    fn end_access(&mut self, node: u32, buffer: &UserBuffer) {
-        self.shared.0.borrow_mut().network.conceal(node, buffer);
+    fn next_ended(&mut self) -> Option<EndedAccess> {
+        let endpoint = usize::from(self.number);
+        self.shared.0.borrow_mut().network.next_ended(endpoint)
     }
 
-    fn are_accesses_done(&mut self) -> Result<bool, AccessError> {
-        let endpoint = usize::from(self.number);
-        self.shared.0.borrow_mut().network.are_accesses_done(endpoint)
+    fn release_buffer(&mut self, node: u32, buffer: &UserBuffer) {
+        self.shared.0.borrow_mut().network.conceal(node, buffer);
     }
 }

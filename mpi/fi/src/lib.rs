@@ -21,6 +21,7 @@
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `endpoint_network.rs` | the one PM context, which endpoints share |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
+//! | `accesses.rs`, `pm_accesses.rs` | which reads and writes by PM have ended |
 //! | `serialized.rs` | the lock around the state |
 //!
 //! An address is the number of a node and that of an endpoint, which reaches those of the same
@@ -32,6 +33,7 @@
 #![expect(unsafe_code)]
 
 mod abi;
+mod accesses;
 mod address_vector;
 mod atomics;
 mod completion_queue;
@@ -49,6 +51,7 @@ mod library;
 mod memory_region;
 mod messages;
 mod op_table;
+mod pm_accesses;
 mod pm_h;
 mod pm_network;
 mod remote_memory;

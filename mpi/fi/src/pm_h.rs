@@ -30,6 +30,13 @@ pub(crate) struct pmMessageQueueStatus {
     pub(crate) read: c_int,
 }
 
+/// What pmGetRemoteStatus returns.
+#[repr(C)]
+pub(crate) struct pmRemoteStatus {
+    pub(crate) started: u64,
+    pub(crate) completed: u64,
+}
+
 pub(crate) const PM_RMA_MTU: usize = 1 << 30;
 pub(crate) const PM_OPT_REMOTE_WRITE: c_ulong = 1;
 pub(crate) const PM_OPT_REMOTE_READ: c_ulong = 2;
@@ -79,7 +86,11 @@ unsafe extern "C" {
         context: *mut pmContext,
         status: *mut pmMessageQueueStatus,
     ) -> c_int;
-    pub(crate) fn pmIsReadDone(context: *mut pmContext) -> c_int;
+    pub(crate) fn pmGetRemoteStatus(
+        context: *mut pmContext,
+        node: c_int,
+        status: *mut pmRemoteStatus,
+    ) -> c_int;
     pub(crate) fn pmWrite(
         context: *mut pmContext,
         node: c_int,
@@ -87,10 +98,10 @@ unsafe extern "C" {
         local_hndl: u64,
         len: usize,
     ) -> c_int;
+    pub(crate) fn pmSetSerialized(context: *mut pmContext, serialized: c_int) -> c_int;
     pub(crate) fn pmGetFd(context: *mut pmContext, fd: *mut c_int, count: *mut c_int) -> c_int;
     pub(crate) fn pmBeforeSelect(context: *mut pmContext) -> c_int;
     pub(crate) fn pmAfterSelect(context: *mut pmContext) -> c_int;
-    pub(crate) fn pmIsWriteDone(context: *mut pmContext) -> c_int;
     pub(crate) fn pmExtractNode(
         context: *mut pmContext,
         node: c_int,

@@ -1,45 +1,34 @@
 //! PM as the network of the protocol.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::{CStr, c_ulong};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull, null_mut};
 
 use score_p2p::wire::ENGINE_BYTE;
-use score_p2p::{
-    AccessError, Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer, WriteProgress,
-};
+use score_p2p::{Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer};
 
-use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::fault_signals;
 use crate::idle_mark;
+use crate::pm_accesses::PmAccesses;
 use crate::pm_h::{
     PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
     pmBeforeSelect, pmContext, pmContextConfig, pmExtractNode, pmGetContextConfig, pmGetFd,
-    pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer, pmIsReadDone, pmIsWriteDone, pmMLock,
-    pmMUnlock, pmMessageQueueStatus, pmRead, pmReceive, pmReleaseReceiveBuffer, pmSend, pmWrite,
-    score_initialize_args, score_num_node, score_pmnet, score_self_node,
+    pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer, pmMLock, pmMUnlock, pmMessageQueueStatus,
+    pmReceive, pmReleaseReceiveBuffer, pmSend, pmSetSerialized, score_initialize_args,
+    score_num_node, score_pmnet, score_self_node,
 };
 
 /// The network that this process is a node of.
 pub(crate) struct PmNetwork {
     /// Null: this process is the only node.
-    context: *mut pmContext,
+    pub(crate) context: *mut pmContext,
     /// By node; 0: not known yet.
     mtus: Vec<u32>,
     /// `PM_OPT_` bits.
     options: c_ulong,
-    /// By endpoint: whether a read or write has failed since the endpoint was told so last. PM does
-    /// not say whose it was.
-    has_access_failed: [bool; MAX_ENDPOINTS],
-    /// Writes that were started, and whose end was not told yet.
-    started_writes: usize,
-    /// Reads that are to be started behind writes, by node and handle: a write is in the other
-    /// node's memory when a read behind it has ended (manual 3.6.3).
-    confirmations: VecDeque<(u32, u64)>,
-    /// Where these reads go, and its handle, when there was such a read.
-    landing: Box<u64>,
-    landing_handle: Option<u64>,
+    /// Reads and writes of other nodes' memory that have not ended.
+    pub(crate) accesses: PmAccesses,
     /// Whether a node is on this host, as far as it is known.
     is_on_this_host: HashMap<u32, bool>,
 }
@@ -61,15 +50,14 @@ pub(crate) fn join() -> Membership {
     let (self_node, nodes) = unsafe { (score_self_node as u32, score_num_node as u32) };
     // SAFETY: as above; the list ends with NULL.
     let context = unsafe { score_pmnet.as_ref() }.map_or(null_mut(), |first| *first);
+    // All calls of PM are inside of `Serialized::with`. It orders them, or the program does.
+    // SAFETY: a context of libscore, or NULL, which PM refuses.
+    unsafe { pmSetSerialized(context, 1) };
     let network = PmNetwork {
         context,
         mtus: vec![0; nodes as usize],
         options: options(context),
-        has_access_failed: [false; MAX_ENDPOINTS],
-        started_writes: 0,
-        confirmations: VecDeque::new(),
-        landing: Box::new(0),
-        landing_handle: None,
+        accesses: PmAccesses::default(),
         is_on_this_host: HashMap::new(),
     };
     Membership { network, self_node, nodes }
@@ -139,7 +127,7 @@ impl PmNetwork {
     }
 
     /// Locks the program's memory for remote access by a node or by all.
-    fn lock(&self, node: i32, buffer: &UserBuffer) -> Option<u64> {
+    pub(crate) fn lock(&self, node: i32, buffer: &UserBuffer) -> Option<u64> {
         let start = buffer.as_segment()?;
         let mut handle = 0;
         // SAFETY: PM does not read the memory now, and refuses a length of 0.
@@ -147,13 +135,13 @@ impl PmNetwork {
         (result == 0).then_some(handle)
     }
 
-    fn unlock(&self, node: i32, buffer: &UserBuffer) {
+    pub(crate) fn unlock(&self, node: i32, buffer: &UserBuffer) {
         // SAFETY: PM refuses memory that is not locked.
         unsafe { pmMUnlock(self.context, node, buffer.start(), buffer.len()) };
     }
 
     /// Whether messages to a node go through shared memory.
-    fn is_on_this_host(&mut self, node: u32) -> bool {
+    pub(crate) fn is_on_this_host(&mut self, node: u32) -> bool {
         let context = self.context;
         *self.is_on_this_host.entry(node).or_insert_with(|| {
             let (mut member, mut member_node) = (null_mut(), 0);
@@ -164,49 +152,6 @@ impl PmNetwork {
             // SAFETY: PM's string.
             kind.is_some_and(|config| unsafe { CStr::from_ptr(config.kind) } == c"shmem")
         })
-    }
-
-    /// The handle of where reads behind writes go.
-    fn landing_handle(&mut self) -> Option<u64> {
-        if self.landing_handle.is_none() {
-            let start = (&raw mut *self.landing).cast();
-            // SAFETY: PM's own use; the memory stays as long as the process.
-            let buffer = unsafe { UserBuffer::of_segment(start, size_of::<u64>()) };
-            self.landing_handle = self.lock(PM_NODE_ANY, &buffer);
-        }
-        self.landing_handle
-    }
-
-    /// Starts the reads behind writes. False: some of them have to wait.
-    fn start_confirmations(&mut self) -> bool {
-        while let Some(&(node, handle)) = self.confirmations.front() {
-            let Some(landing) = self.landing_handle() else {
-                self.has_access_failed = [true; MAX_ENDPOINTS];
-                self.confirmations.clear();
-                return true;
-            };
-            // SAFETY: PM checks the handles; the landing has more than a byte.
-            match unsafe { pmRead(self.context, node as i32, handle, landing, 1) } {
-                0 => {}
-                libc::ENOBUFS => return false,
-                _ => self.has_access_failed = [true; MAX_ENDPOINTS],
-            }
-            self.confirmations.pop_front();
-        }
-        true
-    }
-
-    /// Whether the writes that were started have ended here. Failures are noted.
-    fn are_writes_done(&mut self) -> bool {
-        // SAFETY: a context of libscore.
-        match unsafe { pmIsWriteDone(self.context) } {
-            0 => true,
-            libc::EBUSY => false,
-            _ => {
-                self.has_access_failed = [true; MAX_ENDPOINTS];
-                true
-            }
-        }
     }
 }
 
@@ -293,85 +238,5 @@ impl PmNetwork {
 
     pub(crate) fn conceal_from_all(&mut self, buffer: &UserBuffer) {
         self.unlock(PM_NODE_ANY, buffer);
-    }
-
-    pub(crate) fn start_write(
-        &mut self,
-        endpoint: usize,
-        node: u32,
-        handle: u64,
-        from: &UserBuffer,
-    ) -> Result<WriteProgress, AccessError> {
-        if from.is_empty() || from.len() > PM_RMA_MTU {
-            return Err(AccessError::Failed);
-        }
-        idle_mark::become_busy();
-        let local = self.lock(node as i32, from).ok_or(AccessError::Failed)?;
-        // SAFETY: PM checks the handles; `from` is locked and stays until the write has ended.
-        let result = unsafe { pmWrite(self.context, node as i32, handle, local, from.len()) };
-        if result != 0 {
-            self.unlock(node as i32, from);
-            let is_full = result == libc::ENOBUFS;
-            return Err(if is_full { AccessError::Full } else { AccessError::Failed });
-        }
-        // Within a host the bytes are there when the call returns, unless the kernel refuses that:
-        // then the write is busy now.
-        if self.started_writes == 0 && self.is_on_this_host(node) && self.are_writes_done() {
-            self.unlock(node as i32, from);
-            return match std::mem::take(&mut self.has_access_failed[endpoint]) {
-                false => Ok(WriteProgress::Delivered),
-                true => Err(AccessError::Failed),
-            };
-        }
-        self.started_writes += 1;
-        self.confirmations.push_back((node, handle));
-        self.start_confirmations();
-        Ok(WriteProgress::Started)
-    }
-
-    pub(crate) fn start_read(
-        &mut self,
-        node: u32,
-        handle: u64,
-        into: &UserBuffer,
-    ) -> Result<(), AccessError> {
-        if into.len() > PM_RMA_MTU {
-            return Err(AccessError::Failed);
-        }
-        idle_mark::become_busy();
-        let local = self.lock(node as i32, into).ok_or(AccessError::Failed)?;
-        // SAFETY: PM checks the handles; `into` is locked and stays until the read has ended.
-        let result = unsafe { pmRead(self.context, node as i32, handle, local, into.len()) };
-        if result == 0 {
-            return Ok(());
-        }
-        self.unlock(node as i32, into);
-        Err(if result == libc::ENOBUFS { AccessError::Full } else { AccessError::Failed })
-    }
-
-    pub(crate) fn are_accesses_done(&mut self, endpoint: usize) -> Result<bool, AccessError> {
-        if !self.start_confirmations() {
-            return Ok(false);
-        }
-        // SAFETY: as in `options`.
-        match unsafe { pmIsReadDone(self.context) } {
-            0 => {}
-            libc::EBUSY => return Ok(false),
-            // Others may still be under way. A link that is broken reports this for ever.
-            _ => {
-                self.has_access_failed = [true; MAX_ENDPOINTS];
-                if self.queue_status().read > 0 {
-                    return Ok(false);
-                }
-            }
-        }
-        if self.started_writes > 0 && !self.are_writes_done() {
-            return Ok(false);
-        }
-        self.started_writes = 0;
-        match std::mem::take(&mut self.has_access_failed[endpoint]) {
-            false => Ok(true),
-            true => Err(AccessError::Failed),
-        }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) struct Serialized<T> {
     value: UnsafeCell<T>,
 }
 
+// PM relies on this, too: `pm_network.rs` promises it that calls are serialized.
 // SAFETY: `with` is used by one thread at a time: with the lock, or, without `needs_lock`, by the
 // promise of `FI_THREAD_DOMAIN` (fi_domain(3)).
 unsafe impl<T> Sync for Serialized<T> {}

@@ -48,7 +48,7 @@ impl<N: Network> Engine<N> {
             claimed: HashMap::new(),
             sends: Slab::new(),
             receives: Slab::new(),
-            accesses: AccessQueue::default(),
+            accesses: AccessQueue::new(),
             regions,
             counts: Counts::default(),
             streams: NodeQueues::new(),

@@ -4,7 +4,9 @@
 use crate::atomic::{Datatype, Operator};
 use crate::engine::Engine;
 use crate::memory::{Message, UserBuffer, buffer_of};
-use crate::network::{AccessError, Body, Network, SendError, WriteProgress};
+use crate::network::{
+    AccessError, AccessNumber, Body, EndedAccess, Network, SendError, WriteProgress,
+};
 use crate::operation::{
     AtomicOperation, Channel, Limits, ReadOperation, ReceiveMode, ReceiveOperation, Request,
     Retention, Selector, SendCompletes, SendOperation, Violation, WriteOperation,
@@ -23,6 +25,20 @@ const GUARD_LEN: usize = 16;
 #[derive(Debug)]
 struct HostileNetwork<'a> {
     input: &'a [u8],
+    /// Accesses that were started, and those of them that have ended: all before the others.
+    started_accesses: u64,
+    ended_accesses: u64,
+}
+
+impl<'a> HostileNetwork<'a> {
+    fn new(input: &'a [u8]) -> Self {
+        Self { input, started_accesses: 0, ended_accesses: 0 }
+    }
+
+    fn start_access(&mut self) -> AccessNumber {
+        self.started_accesses += 1;
+        AccessNumber(self.started_accesses)
+    }
 }
 
 impl Network for HostileNetwork<'_> {
@@ -53,15 +69,26 @@ impl Network for HostileNetwork<'_> {
         _: u64,
         _: &UserBuffer,
     ) -> Result<WriteProgress, AccessError> {
-        Ok(WriteProgress::Started)
+        Ok(WriteProgress::Started(self.start_access()))
     }
-    fn start_read(&mut self, _: u32, handle: u64, _: &UserBuffer) -> Result<(), AccessError> {
-        if handle.is_multiple_of(2) { Err(AccessError::Failed) } else { Ok(()) }
+    fn start_read(
+        &mut self,
+        _: u32,
+        handle: u64,
+        _: &UserBuffer,
+    ) -> Result<AccessNumber, AccessError> {
+        if handle.is_multiple_of(2) { Err(AccessError::Failed) } else { Ok(self.start_access()) }
     }
-    fn end_access(&mut self, _: u32, _: &UserBuffer) {}
-    fn are_accesses_done(&mut self) -> Result<bool, AccessError> {
-        Ok(self.input.len().is_multiple_of(2))
+    fn next_ended(&mut self) -> Option<EndedAccess> {
+        let [is_any, is_late] =
+            [self.ended_accesses < self.started_accesses, !self.input.len().is_multiple_of(2)];
+        (is_any && !is_late).then(|| {
+            self.ended_accesses += 1;
+            let has_failed = self.input.len() % 4 == 2;
+            EndedAccess { number: AccessNumber(self.ended_accesses), has_failed }
+        })
     }
+    fn release_buffer(&mut self, _: u32, _: &UserBuffer) {}
 }
 
 /// Has a node receive hostile bytes as messages: a length, then as many bytes, again and again.
@@ -114,7 +141,7 @@ fn use_remote_memory(
 fn receive_all(input: &[u8]) -> Result<(), Violation> {
     let mut memory: Vec<Vec<u8>> = (0..BUFFERS).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
     let limits = Limits { window: 2000, min_read_len: LEN };
-    let mut engine = Engine::new(HostileNetwork { input }, 0, NODES, limits, Regions::new());
+    let mut engine = Engine::new(HostileNetwork::new(input), 0, NODES, limits, Regions::new());
     for (index, bytes) in memory.iter_mut().enumerate() {
         let buffer = buffer_of(&[(bytes[GUARD_LEN..].as_mut_ptr(), LEN)]);
         let request = Request { context: index, is_reported: true };

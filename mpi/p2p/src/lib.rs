@@ -63,7 +63,10 @@ pub use engine::Engine;
 #[doc(hidden)]
 pub use fuzz::fuzz;
 pub use memory::{MAX_SEGMENTS, Message, Payload, UserBuffer};
-pub use network::{AccessError, Body, HANDLE_OFFSET_BITS, Network, SendError, WriteProgress};
+pub use network::{
+    AccessError, AccessNumber, Body, EndedAccess, HANDLE_OFFSET_BITS, Network, SendError,
+    WriteProgress,
+};
 pub use operation::{
     AtomicOperation, Channel, Completion, CompletionKind, Failure, Limits, Peek, PeekMode,
     ReadOperation, ReceiveMode, ReceiveOperation, Request, Retention, Selector, SendCompletes,

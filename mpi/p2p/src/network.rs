@@ -24,11 +24,17 @@ pub trait Network {
     fn expose_to_all(&mut self, buffer: &UserBuffer) -> Option<u64>;
     /// Ends that.
     fn conceal_from_all(&mut self, buffer: &UserBuffer);
-    /// Starts to read as many bytes as `into` has from memory that `node` has exposed.
+    /// Starts to read as many bytes as `into` has from memory that `node` has exposed. Returns the
+    /// number of this access.
     ///
     /// # Errors
     /// See [`AccessError`].
-    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), AccessError>;
+    fn start_read(
+        &mut self,
+        node: u32,
+        handle: u64,
+        into: &UserBuffer,
+    ) -> Result<AccessNumber, AccessError>;
     /// Starts to write all bytes of `from` to memory that `node` has exposed.
     ///
     /// # Errors
@@ -39,14 +45,12 @@ pub trait Network {
         handle: u64,
         from: &UserBuffer,
     ) -> Result<WriteProgress, AccessError>;
-    /// A read or write that was started has ended, well or not.
-    fn end_access(&mut self, node: u32, buffer: &UserBuffer);
-    /// Whether all reads and writes that were started are complete: what was written is in the
-    /// other node's memory.
-    ///
-    /// # Errors
-    /// Some of them have failed, and none is under way any more.
-    fn are_accesses_done(&mut self) -> Result<bool, AccessError>;
+    /// The next read or write that has ended since it was started. Each is returned once, those of
+    /// one node in the order in which they were started. Others may be in flight, and may be
+    /// started meanwhile.
+    fn next_ended(&mut self) -> Option<EndedAccess>;
+    /// An access that [`Network::next_ended`] has returned does not need its buffer any more.
+    fn release_buffer(&mut self, node: u32, buffer: &UserBuffer);
 }
 
 /// What follows a header.
@@ -101,8 +105,22 @@ pub const HANDLE_OFFSET_BITS: u32 = 40;
 pub enum WriteProgress {
     /// It has ended: the bytes are there.
     Delivered,
-    /// [`Network::are_accesses_done`] tells its end.
-    Started,
+    /// It has this number. [`Network::next_ended`] returns it when the bytes are there.
+    Started(AccessNumber),
+}
+
+/// The number of a read or write of another node's memory that was started. A network gives each
+/// number once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AccessNumber(pub u64);
+
+/// A read or write that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedAccess {
+    /// Its number.
+    pub number: AccessNumber,
+    /// Whether it has failed: some bytes may be there, and others not.
+    pub has_failed: bool,
 }
 
 /// Why memory of another node is not read or written.

@@ -1,4 +1,4 @@
-//! What waits to be sent, by node: a node without room does not stop what is for others.
+//! What waits to be sent or started, by node: a node without room does not stop what is for others.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,6 +18,14 @@ impl<T> NodeQueues<T> {
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+
+    /// Whether the queue of `node` has this value.
+    pub(crate) fn contains(&self, node: u32, value: &T) -> bool
+    where
+        T: PartialEq,
+    {
+        self.by_node.get(&node).is_some_and(|queue| queue.contains(value))
     }
 
     pub(crate) fn push(&mut self, node: u32, value: T) {
@@ -58,6 +66,7 @@ mod tests {
         for (node, value) in [(1, 'a'), (2, 'b'), (1, 'c')] {
             queues.push(node, value);
         }
+        assert!(queues.contains(1, &'c') && !queues.contains(2, &'c') && !queues.contains(3, &'c'));
         let mut taken = queues.take_all();
         assert!(queues.is_empty());
         assert_eq!(taken, [(1, VecDeque::from(['a', 'c'])), (2, VecDeque::from(['b']))]);

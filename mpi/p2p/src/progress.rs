@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::memory::UserBuffer;
-use crate::network::{AccessError, Body, Network, SendError, WriteProgress};
+use crate::network::{AccessError, AccessNumber, Body, Network, SendError, WriteProgress};
 use crate::operation::{Failure, Retention, SendCompletes, SendOperation};
 use crate::regions::handle_of;
 use crate::state::Destination;
@@ -84,7 +84,7 @@ impl<N: Network> Engine<N> {
             }
             incoming.is_dropped = true;
             // A read that is under way ends in the memory in which it has begun.
-            if !state.accesses.started.contains(&Access::Read(receive_id as u32)) {
+            if !state.accesses.is_started(Access::Read(receive_id as u32)) {
                 incoming.destination = Destination::nowhere();
             }
         }
@@ -92,7 +92,7 @@ impl<N: Network> Engine<N> {
         // What is announced may still be asked for.
         for (send_id, send) in state.sends.iter_mut() {
             if matches!(send.purpose, OutgoingPurpose::Answer { .. })
-                || state.accesses.started.contains(&Access::Write(send_id as u32))
+                || state.accesses.is_started(Access::Write(send_id as u32))
             {
                 continue;
             }
@@ -190,29 +190,28 @@ impl<N: Network> Engine<N> {
     }
 
     fn start_accesses(&mut self) {
-        if !self.state.accesses.started.is_empty() {
-            return;
-        }
-        while let Some(access) = self.state.accesses.waiting.pop_front() {
-            let is_started = match access {
-                Access::Read(receive_id) => self.start_read(receive_id),
-                Access::Write(send_id) => self.start_write(send_id),
-            };
-            match is_started {
-                Ok(true) => self.state.accesses.started.push(access),
-                Ok(false) => {}
-                Err(AccessError::Full) => {
-                    return self.state.accesses.waiting.push_front(access);
+        for (node, mut accesses) in self.state.accesses.waiting.take_all() {
+            while let Some(&access) = accesses.front() {
+                let result = match access {
+                    Access::Read(receive_id) => self.start_read(receive_id),
+                    Access::Write(send_id) => self.start_write(send_id),
+                };
+                match result {
+                    Ok(Some(number)) => drop(self.state.accesses.started.insert(number, access)),
+                    Ok(None) => {}
+                    Err(AccessError::Full) => break,
+                    Err(AccessError::Failed) => self.use_messages(access),
                 }
-                Err(AccessError::Failed) => self.use_messages(access),
+                accesses.pop_front();
             }
+            self.state.accesses.waiting.put_back(node, accesses);
         }
     }
 
-    /// False: there is nothing to read any more.
-    fn start_read(&mut self, receive_id: u32) -> Result<bool, AccessError> {
+    /// None: there is nothing to read any more.
+    fn start_read(&mut self, receive_id: u32) -> Result<Option<AccessNumber>, AccessError> {
         let Some(incoming) = self.state.receives.get(receive_id as usize) else {
-            return Ok(false);
+            return Ok(None);
         };
         let (source, handle) = (incoming.origin.source, incoming.announcement.handle);
         let buffer = incoming.destination.buffer.part(0, incoming.wanted);
@@ -220,22 +219,21 @@ impl<N: Network> Engine<N> {
             // The program has closed the endpoint: the bytes go nowhere.
             return Err(AccessError::Failed);
         }
-        self.network.start_read(source, handle, &buffer)?;
-        Ok(true)
+        self.network.start_read(source, handle, &buffer).map(Some)
     }
 
-    /// False: the bytes are written already.
-    fn start_write(&mut self, send_id: u32) -> Result<bool, AccessError> {
-        let Some(send) = self.state.sends.get_mut(send_id as usize) else { return Ok(false) };
-        let OutgoingPurpose::Write { target, .. } = send.purpose else { return Ok(false) };
+    /// None: the bytes are written already.
+    fn start_write(&mut self, send_id: u32) -> Result<Option<AccessNumber>, AccessError> {
+        let Some(send) = self.state.sends.get_mut(send_id as usize) else { return Ok(None) };
+        let OutgoingPurpose::Write { target, .. } = send.purpose else { return Ok(None) };
         let (Some(handle), Some(buffer)) = (handle_of(target), send.buffer()) else {
             return Err(AccessError::Failed);
         };
         match self.network.start_write(send.node, handle, &buffer)? {
-            WriteProgress::Started => Ok(true),
+            WriteProgress::Started(number) => Ok(Some(number)),
             WriteProgress::Delivered => {
                 self.complete_write_of(send_id);
-                Ok(false)
+                Ok(None)
             }
         }
     }
@@ -262,41 +260,39 @@ impl<N: Network> Engine<N> {
     }
 
     fn end_accesses(&mut self) {
-        if self.state.accesses.started.is_empty() {
-            return;
+        while !self.state.accesses.started.is_empty()
+            && let Some(ended) = self.network.next_ended()
+        {
+            if let Some(access) = self.state.accesses.started.remove(&ended.number) {
+                self.end_access(access, ended.has_failed);
+            }
         }
-        let result = self.network.are_accesses_done();
-        if result == Ok(false) {
-            return;
-        }
-        for access in std::mem::take(&mut self.state.accesses.started) {
-            match access {
-                Access::Read(receive_id) => {
-                    let Some(incoming) = self.state.receives.get(receive_id as usize) else {
-                        continue;
-                    };
-                    let (source, send_id) = (incoming.origin.source, incoming.announcement.send_id);
-                    let is_announced = !matches!(incoming.purpose, IncomingPurpose::Read(_));
-                    let buffer = incoming.destination.buffer.part(0, incoming.wanted);
-                    self.network.end_access(source, &buffer);
-                    if result.is_err() {
-                        self.use_messages(access);
-                        continue;
-                    }
-                    if is_announced {
-                        self.state.finish_send_of(source, send_id);
-                    }
-                    self.state.complete_incoming(receive_id, None);
+    }
+
+    fn end_access(&mut self, access: Access, has_failed: bool) {
+        match access {
+            Access::Read(receive_id) => {
+                let Some(incoming) = self.state.receives.get(receive_id as usize) else { return };
+                let (source, send_id) = (incoming.origin.source, incoming.announcement.send_id);
+                let is_announced = !matches!(incoming.purpose, IncomingPurpose::Read(_));
+                let buffer = incoming.destination.buffer.part(0, incoming.wanted);
+                self.network.release_buffer(source, &buffer);
+                if has_failed {
+                    return self.use_messages(access);
                 }
-                Access::Write(send_id) => {
-                    let Some(send) = self.state.sends.get(send_id as usize) else { continue };
-                    if let Some(buffer) = send.buffer() {
-                        self.network.end_access(send.node, &buffer);
-                    }
-                    match result {
-                        Ok(_) => self.complete_write_of(send_id),
-                        Err(_) => self.use_messages(access),
-                    }
+                if is_announced {
+                    self.state.finish_send_of(source, send_id);
+                }
+                self.state.complete_incoming(receive_id, None);
+            }
+            Access::Write(send_id) => {
+                let Some(send) = self.state.sends.get(send_id as usize) else { return };
+                if let Some(buffer) = send.buffer() {
+                    self.network.release_buffer(send.node, &buffer);
+                }
+                match has_failed {
+                    false => self.complete_write_of(send_id),
+                    true => self.use_messages(access),
                 }
             }
         }

@@ -60,11 +60,11 @@ impl<N: Network> Engine<N> {
                 send.data.keep_copy();
             }
         }
-        let started = &self.state.accesses.started;
+        let accesses = &self.state.accesses;
         for (receive_id, incoming) in &mut self.state.receives {
             let is_written =
                 matches!(incoming.purpose, IncomingPurpose::Write { key: one, .. } if one == key);
-            if is_written && !started.contains(&Access::Read(receive_id as u32)) {
+            if is_written && !accesses.is_started(Access::Read(receive_id as u32)) {
                 incoming.destination = Destination::nowhere();
             }
         }
@@ -79,7 +79,7 @@ impl<N: Network> Engine<N> {
                 matches!(incoming.purpose, IncomingPurpose::Write { key: one, .. } if one == key)
             })
         };
-        self.state.accesses.started.iter().any(is_in_use)
+        self.state.accesses.started.values().any(is_in_use)
     }
 
     /// Writes bytes to memory of another node, or begins to.
@@ -103,7 +103,7 @@ impl<N: Network> Engine<N> {
             data: OutgoingData::new(buffer, retention),
             ..OutgoingTransfer::awaited(node, request, OutgoingPurpose::Write { target, data })
         });
-        self.state.accesses.waiting.push_back(Access::Write(send_id as u32));
+        self.state.accesses.waiting.push(node, Access::Write(send_id as u32));
         self.send_pending();
         Ok(())
     }
@@ -327,7 +327,7 @@ impl State {
             Violation { source: Some(source), what: "refuses what it was not asked for" };
         match id {
             OperationId::Send(send_id) => {
-                let is_written_by_network = self.accesses.has_write(send_id);
+                let is_written_by_network = self.accesses.has_write(source, send_id);
                 let send = self.sends.get_mut(send_id as usize).ok_or(violation)?;
                 let can_be_refused =
                     matches!(send.purpose, OutgoingPurpose::Write { .. } | OutgoingPurpose::Atomic);

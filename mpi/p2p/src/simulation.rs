@@ -7,7 +7,7 @@ mod random;
 mod remote_memory;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use crate::atomic::{Datatype, Operator};
@@ -95,6 +95,7 @@ impl World {
         let limits = Limits { window: WINDOW, min_read_len: 1 + random.below(MAX_LEN) as usize };
         let mtu = 72 + random.below(600) as usize;
         let capacity = 1 + random.below(20) as usize;
+        let max_accesses = 1 + random.below(6) as usize;
         let program = |node| {
             let events = Rc::new(RefCell::new(Vec::new()));
             let network = SimulatedNetwork {
@@ -103,9 +104,9 @@ impl World {
                 random: Random::new(seed * 31 + u64::from(node) + 7),
                 mtu,
                 capacity,
-                reads: Vec::new(),
-                remote_reads: Vec::new(),
-                writes: Vec::new(),
+                accesses: BTreeMap::new(),
+                access_count: 0,
+                max_accesses,
                 events: events.clone(),
             };
             let mut engine = Engine::new(network, node, nodes, limits, Regions::new());

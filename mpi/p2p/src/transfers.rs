@@ -5,10 +5,12 @@
 //! fragments. Long writes to memory of another node go the same way; bytes that another node reads
 //! here, and results of its atomic operations, are fragments that nobody has to ask for.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use crate::matching::Origin;
 use crate::memory::{Payload, UserBuffer};
+use crate::network::AccessNumber;
+use crate::node_queues::NodeQueues;
 use crate::operation::{Failure, Request, Retention, SendCompletes, SendOperation, Violation};
 use crate::state::{Destination, State};
 use crate::wire::{Announcement, Envelope, Header, RemoteAddress};
@@ -99,12 +101,13 @@ pub(crate) enum Access {
     Write(u32),
 }
 
-/// The network reports the end of all reads and writes at once, so that further ones start when
-/// these have ended.
-#[derive(Debug, Default)]
+/// Transfers by the network's own accesses. Each ends by itself, and others start meanwhile.
+#[derive(Debug)]
 pub(crate) struct AccessQueue {
-    pub(crate) waiting: VecDeque<Access>,
-    pub(crate) started: Vec<Access>,
+    /// By node: one to which no further access is possible now does not stop others.
+    pub(crate) waiting: NodeQueues<Access>,
+    /// By the network's numbers.
+    pub(crate) started: BTreeMap<AccessNumber, Access>,
 }
 
 impl OutgoingData {
@@ -240,9 +243,10 @@ impl State {
     pub(crate) fn fetch(&mut self, incoming: IncomingTransfer) {
         let is_read =
             incoming.announcement.handle != 0 && incoming.destination.buffer.as_segment().is_some();
+        let source = incoming.origin.source;
         let receive_id = self.receives.insert(incoming) as u32;
         match is_read {
-            true => self.accesses.waiting.push_back(Access::Read(receive_id)),
+            true => self.accesses.waiting.push(source, Access::Read(receive_id)),
             false => self.pull(receive_id),
         }
     }
@@ -323,7 +327,7 @@ impl State {
             Violation { source: Some(source), what: "asks for a message that was not announced" };
         let send = self.sends.get_mut(send_id as usize).ok_or(violation)?;
         let len = usize::try_from(len).map_err(|_| violation)?;
-        let is_written_by_network = self.accesses.has_write(send_id);
+        let is_written_by_network = self.accesses.has_write(source, send_id);
         let is_announced = send.pull.is_none() && !is_written_by_network;
         if send.node != source || !is_announced || len > send.data.len() || len == 0 {
             return Err(violation);
@@ -366,7 +370,7 @@ impl State {
     pub(crate) fn on_finished(&mut self, source: u32, send_id: u32) -> Result<(), Violation> {
         let violation =
             Violation { source: Some(source), what: "ends a message that was not announced" };
-        let is_written_by_network = self.accesses.has_write(send_id);
+        let is_written_by_network = self.accesses.has_write(source, send_id);
         let send = self.sends.get_mut(send_id as usize).ok_or(violation)?;
         let is_due = match send.pull {
             None => !is_written_by_network,
@@ -382,9 +386,18 @@ impl State {
 }
 
 impl AccessQueue {
-    /// Whether the network writes the bytes of this outgoing transfer, or will.
-    pub(crate) fn has_write(&self, send_id: u32) -> bool {
+    pub(crate) fn new() -> Self {
+        Self { waiting: NodeQueues::new(), started: BTreeMap::new() }
+    }
+
+    /// Whether the network uses the memory of this access now.
+    pub(crate) fn is_started(&self, access: Access) -> bool {
+        self.started.values().any(|started| *started == access)
+    }
+
+    /// Whether the network writes the bytes of this outgoing transfer to `node`, or will.
+    pub(crate) fn has_write(&self, node: u32, send_id: u32) -> bool {
         let write = Access::Write(send_id);
-        self.started.contains(&write) || self.waiting.contains(&write)
+        self.is_started(write) || self.waiting.contains(node, &write)
     }
 }

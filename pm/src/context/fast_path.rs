@@ -12,7 +12,6 @@ use crate::device::composite::{Composite, HotPoll};
 use crate::device::shmem::{Source, Target};
 use crate::idle;
 use crate::rma::{AddrHandle, Direction, WORD};
-use crate::threads::is_only_app_thread;
 
 /// The result of a poll on the fast path.
 pub enum FastReceive {
@@ -82,7 +81,7 @@ impl LiveContext {
         let Some(composite) = self.composite() else { return FastReceive::SlowPath };
         match composite.poll_hot() {
             HotPoll::Inline(source, short) => {
-                if !is_only_app_thread() || self.lock(true, |locks| &locks.receive).is_err() {
+                if !self.is_serialized() || self.lock(true, |locks| &locks.receive).is_err() {
                     return FastReceive::SlowPath;
                 }
                 composite.take_inline(source, short.len);
@@ -136,13 +135,12 @@ impl LiveContext {
         true
     }
 
-    /// Prefetches after a poll that found no message. In a single-threaded process no other thread
-    /// starts to send meanwhile.
+    /// Prefetches after a poll that found no message, if no other thread starts to send meanwhile.
     #[inline(always)]
     pub(super) fn fetch_ahead(&self) {
         if let Some(composite) = self.composite()
             && composite.can_prefetch()
-            && is_only_app_thread()
+            && self.is_serialized()
             && self.locks().send.is_free()
         {
             composite.prefetch_lines();
@@ -202,7 +200,7 @@ impl LiveContext {
     ) -> bool {
         let Some(composite) = self.composite() else { return false };
         len == WORD
-            && is_only_app_thread()
+            && self.is_serialized()
             && !idle::is_idle()
             && composite.copy_one_word(direction, node, handles)
     }

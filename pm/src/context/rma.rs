@@ -6,7 +6,7 @@ use super::{Context, LiveContext};
 use crate::device::{RmaInterface, on_device};
 use crate::error::{Error, PmResult};
 use crate::idle;
-use crate::rma::{self, AddrHandle, Direction, Region, RegionId, RmaOperation};
+use crate::rma::{self, AddrHandle, Direction, Region, RegionId, RemoteStatus, RmaOperation};
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -141,7 +141,9 @@ impl LiveContext {
         self.check_options(direction.option())?;
         idle::before_send();
         let is_send_locked = !self.locks().send.is_free();
-        let operation = RmaOperation { is_send_locked, direction, remote, local, len };
+        let is_serialized = self.is_serialized();
+        let operation =
+            RmaOperation { is_send_locked, is_serialized, direction, remote, local, len };
         on_device!(opened &self.device_context, device => device.start_rma(node, &operation))
     }
 }
@@ -224,6 +226,16 @@ impl Context {
         inner.check_options(Direction::Read.option())?;
         let context = &inner.device_context;
         on_device!(opened context, device => device.is_remote_done(Direction::Read))
+    }
+
+    /// How far the remote operations on `node` are (`pmGetRemoteStatus`, which is not in the
+    /// manual). They are numbered from 1 in the order of their calls, writes and reads together. So
+    /// after a call the number of its operation is `started`, if no other thread calls meanwhile. A
+    /// call that returns an error starts none. Invalid: no such node, or this node itself. NoSys.
+    pub fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
+        let inner = self.live()?;
+        inner.check_options(Direction::Write.option() | Direction::Read.option())?;
+        on_device!(opened &inner.device_context, device => device.remote_status(node))
     }
 
     /// Allocates at least `len` bytes of zeroes, aligned to a page (`pmAlloc`, which is not in the

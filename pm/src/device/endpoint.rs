@@ -9,7 +9,7 @@ use super::shmem::ShmemEndpoint;
 use super::verbs::VerbsEndpoint;
 use crate::config::QueueStatus;
 use crate::error::{Error, PmResult};
-use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
+use crate::rma::{Arena, Direction, Region, RegionId, RemoteStatus, RmaOperation};
 use crate::sync::SingleWriterU64;
 use std::io::Write;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -162,6 +162,9 @@ pub(crate) trait RmaInterface {
     fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()>;
     /// Busy: operations of this direction are in flight. Io, once: some have failed.
     fn is_remote_done(&self, direction: Direction) -> PmResult<()>;
+    /// Makes progress, and reports how far the operations on `node` are. Invalid: no such node, or
+    /// this node itself.
+    fn remote_status(&self, node: u32) -> PmResult<RemoteStatus>;
     /// Memory that peers access without a system call.
     fn arena(&self) -> Option<&Arc<Arena>> {
         None

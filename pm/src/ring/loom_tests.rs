@@ -223,6 +223,80 @@ fn an_exit_that_is_handled_twice_counts_once() {
     });
 }
 
+/// One end of a ring, and the lock by which the threads of its process take turns.
+struct SerializedEnd<T> {
+    turn: loom::sync::Mutex<()>,
+    end: T,
+}
+
+// SAFETY: loom reports every conflicting access to the payload cells; the tests check for that.
+unsafe impl<T> Send for SerializedEnd<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for SerializedEnd<T> {}
+
+impl<T> SerializedEnd<T> {
+    fn new(end: T) -> Arc<SerializedEnd<T>> {
+        Arc::new(SerializedEnd { turn: loom::sync::Mutex::new(()), end })
+    }
+
+    fn in_turn<R>(&self, use_end: impl FnOnce(&T) -> R) -> R {
+        let _turn = self.turn.lock().unwrap();
+        use_end(&self.end)
+    }
+}
+
+/// The program has promised that its calls are serialized (`pmSetSerialized`), so that no thread
+/// takes a lock by an atomic read-modify-write.
+#[test]
+fn threads_that_take_turns_send_each_message_once() {
+    loom::model(|| {
+        let shared = LoomRing::new();
+        let producer = SerializedEnd::new(Producer::new(shared.ring()));
+        let senders = [1, 2].map(|value| {
+            let (shared, producer) = (shared.clone(), producer.clone());
+            thread::spawn(move || producer.in_turn(|end| send(&shared, end, value).is_some()))
+        });
+        let consumer = Consumer::new(shared.ring());
+        let mut received = Vec::from_iter(receive(&shared, &consumer));
+        for sender in senders {
+            assert!(sender.join().unwrap());
+        }
+        received.extend(std::iter::from_fn(|| receive(&shared, &consumer)));
+        received.sort_unstable();
+        assert_eq!(received, [1, 2]);
+    });
+}
+
+/// As above; the receivers do not look again whether the message is still the next one.
+#[test]
+fn threads_that_take_turns_receive_each_message_once() {
+    loom::model(|| {
+        let shared = LoomRing::new();
+        let consumer = SerializedEnd::new(Consumer::new(shared.ring()));
+        let poll = |shared: &LoomRing, end: &Consumer| {
+            let PeekResult::Inline(message) = end.peek() else { return None };
+            let value = shared.read(message.into_taken().next_index - 1);
+            end.release_next(None);
+            Some(value)
+        };
+        let receivers = [(); 2].map(|()| {
+            let (shared, consumer) = (shared.clone(), consumer.clone());
+            thread::spawn(move || consumer.in_turn(|end| poll(&shared, end)))
+        });
+        let producer = Producer::new(shared.ring());
+        for value in 1..=2 {
+            send(&shared, &producer, value).unwrap();
+        }
+        let mut received = Vec::new();
+        for receiver in receivers {
+            received.extend(receiver.join().unwrap());
+        }
+        received.sort_unstable();
+        received.extend(std::iter::from_fn(|| consumer.in_turn(|end| poll(&shared, end))));
+        assert_eq!(received, [1, 2]);
+    });
+}
+
 /// Sends a long message, if a fixed buffer is known to be free.
 fn send_fixed(shared: &LoomRing, producer: &Producer, value: u64, credit: u64) -> bool {
     let Some(buffer) = producer.free_fixed_buffer() else { return false };

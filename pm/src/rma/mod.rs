@@ -12,6 +12,7 @@ mod arena;
 mod cross_memory_attach;
 mod local_copy;
 pub(crate) mod nontemporal_copy;
+mod operation_log;
 mod region_id;
 mod region_table;
 
@@ -19,6 +20,8 @@ pub(crate) use allocator::{allocate, free, release, retain};
 pub(crate) use arena::{Arena, ArenaFile};
 pub(crate) use cross_memory_attach::{allow, copy_from, copy_to};
 pub(crate) use local_copy::{IoSegment, MAX_SEGMENTS, UserMemoryCopier};
+pub use operation_log::RemoteStatus;
+pub(crate) use operation_log::{FailedOperations, OperationLog, Outcome};
 pub(crate) use region_id::{RegionId, SLOTS};
 pub(crate) use region_table::{
     RegionEntry, ResolvedAddress, Table, WORD, find, find_word, new_table,
@@ -104,6 +107,8 @@ impl Direction {
 pub(crate) struct RmaOperation {
     /// A send buffer is held, and the next message may be the one in this buffer.
     pub(crate) is_send_locked: bool,
+    /// No other thread uses the endpoint at the same time.
+    pub(crate) is_serialized: bool,
     pub(crate) direction: Direction,
     pub(crate) remote: AddrHandle,
     pub(crate) local: AddrHandle,

@@ -4,6 +4,7 @@
 
 mod hostile;
 mod memory;
+mod numbers;
 mod order;
 #[path = "../testbed/mod.rs"]
 mod testbed;

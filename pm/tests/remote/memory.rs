@@ -159,7 +159,7 @@ pub fn forbid_cma() {
 }
 
 /// All contexts except `me` poll once.
-fn poll_others(bed: &TestBed, me: usize) {
+pub fn poll_others(bed: &TestBed, me: usize) {
     for (_, end) in bed.contexts.iter().enumerate().filter(|&(k, _)| k != me) {
         assert_eq!(end.receive(), Err(Error::NoBuffers));
     }

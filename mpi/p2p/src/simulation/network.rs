@@ -1,7 +1,8 @@
-//! The simulated network: it delays, is full and fails to read at random.
+//! The simulated network: it delays, is full, and fails to read and write at random. Accesses to
+//! one node end in their order, each by itself.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use super::Event;
@@ -42,10 +43,30 @@ pub(super) struct SimulatedNetwork {
     pub(super) random: Random,
     pub(super) mtu: usize,
     pub(super) capacity: usize,
-    pub(super) reads: Vec<(u64, UserBuffer)>,
-    pub(super) remote_reads: Vec<(u32, u64, UserBuffer)>,
-    pub(super) writes: Vec<(u32, u64, UserBuffer)>,
+    /// By node, in the order in which they were started.
+    pub(super) accesses: BTreeMap<u32, VecDeque<StartedAccess>>,
+    pub(super) access_count: u64,
+    /// The most accesses to a node at a time.
+    pub(super) max_accesses: usize,
     pub(super) events: Rc<RefCell<Vec<Event>>>,
+}
+
+/// What an access does when it ends.
+#[derive(Clone, Copy, Debug)]
+enum AccessKind {
+    /// Reads memory that is exposed to this node.
+    Read,
+    /// Reads memory that is open to all nodes.
+    ReadRegion,
+    WriteRegion,
+}
+
+#[derive(Debug)]
+pub(super) struct StartedAccess {
+    number: AccessNumber,
+    kind: AccessKind,
+    handle: u64,
+    buffer: UserBuffer,
 }
 
 impl Network for SimulatedNetwork {
@@ -141,31 +162,29 @@ impl Network for SimulatedNetwork {
         handle: u64,
         from: &UserBuffer,
     ) -> Result<WriteProgress, AccessError> {
-        match self.random.below(8) {
-            0 => return Err(AccessError::Full),
-            1 => return Err(AccessError::Failed),
-            _ => {}
-        }
+        self.refuse_at_random(node)?;
         let to = self.wires.borrow().part(node, handle, from.len()).ok_or(AccessError::Failed)?;
-        if self.random.one_in(2) {
+        let is_none_in_flight = self.accesses.get(&node).is_none_or(VecDeque::is_empty);
+        if is_none_in_flight && self.random.one_in(2) {
             to.fill_from_buffer(from, from.len());
             return Ok(WriteProgress::Delivered);
         }
-        self.writes.push((node, handle, from.clone()));
-        Ok(WriteProgress::Started)
+        let number = self.start_access(node, AccessKind::WriteRegion, handle, from);
+        Ok(WriteProgress::Started(number))
     }
 
-    fn start_read(&mut self, node: u32, handle: u64, into: &UserBuffer) -> Result<(), AccessError> {
-        match self.random.below(8) {
-            0 => return Err(AccessError::Full),
-            1 => return Err(AccessError::Failed),
-            _ => {}
-        }
+    fn start_read(
+        &mut self,
+        node: u32,
+        handle: u64,
+        into: &UserBuffer,
+    ) -> Result<AccessNumber, AccessError> {
+        self.refuse_at_random(node)?;
         let wires = self.wires.borrow();
         if handle >> HANDLE_OFFSET_BITS != 0 {
             wires.part(node, handle, into.len()).ok_or(AccessError::Failed)?;
-            self.remote_reads.push((node, handle, into.clone()));
-            return Ok(());
+            drop(wires);
+            return Ok(self.start_access(node, AccessKind::ReadRegion, handle, into));
         }
         let Some((owner, reader, memory)) = wires.exposed.get(&handle) else {
             return Err(AccessError::Failed);
@@ -173,50 +192,79 @@ impl Network for SimulatedNetwork {
         if (*owner, *reader) != (node, self.node) || memory.len() < into.len() {
             return Err(AccessError::Failed);
         }
-        self.reads.push((handle, into.clone()));
-        Ok(())
+        drop(wires);
+        Ok(self.start_access(node, AccessKind::Read, handle, into))
     }
 
-    fn end_access(&mut self, _: u32, _: &UserBuffer) {}
+    fn next_ended(&mut self) -> Option<EndedAccess> {
+        let nodes: Vec<u32> = self.accesses.keys().copied().collect();
+        if nodes.is_empty() || self.random.below(8) < 3 {
+            return None;
+        }
+        let node = nodes[self.random.below(nodes.len() as u64) as usize];
+        let access = self.accesses.get_mut(&node)?.pop_front()?;
+        if self.accesses[&node].is_empty() {
+            self.accesses.remove(&node);
+        }
+        // One that fails may have moved the bytes, or not.
+        let is_refused = self.random.one_in(8);
+        let has_failed = is_refused || !self.end_access(node, &access) || self.random.one_in(16);
+        Some(EndedAccess { number: access.number, has_failed })
+    }
 
-    fn are_accesses_done(&mut self) -> Result<bool, AccessError> {
-        match self.random.below(8) {
-            0..3 => return Ok(false),
-            3 => {
-                self.reads.clear();
-                self.remote_reads.clear();
-                self.writes.clear();
-                return Err(AccessError::Failed);
-            }
-            _ => {}
-        }
-        let wires = self.wires.borrow();
-        let mut result = Ok(true);
-        for (node, handle, from) in self.writes.drain(..) {
-            match wires.part(node, handle, from.len()) {
-                Some(to) => _ = to.fill_from_buffer(&from, from.len()),
-                None => result = Err(AccessError::Failed),
-            }
-        }
-        for (node, handle, into) in self.remote_reads.drain(..) {
-            match wires.part(node, handle, into.len()) {
-                Some(from) => _ = into.fill_from_buffer(&from, into.len()),
-                None => result = Err(AccessError::Failed),
-            }
-        }
-        for (handle, into) in self.reads.drain(..) {
-            let memory = wires.exposed.get(&handle);
-            assert!(memory.is_some() || wires.has_closed_endpoint, "concealed while read");
-            match memory {
-                Some((_, _, memory)) => _ = into.fill_from_buffer(memory, into.len()),
-                None => result = Err(AccessError::Failed),
-            }
-        }
-        result
+    fn release_buffer(&mut self, node: u32, buffer: &UserBuffer) {
+        let mut accesses = self.accesses.get(&node).into_iter().flatten();
+        let is_in_use = accesses.any(|access| access.buffer.start() == buffer.start());
+        assert!(!is_in_use || buffer.is_empty(), "it is used by an access in flight");
     }
 }
 
 impl SimulatedNetwork {
+    fn refuse_at_random(&mut self, node: u32) -> Result<(), AccessError> {
+        let in_flight = self.accesses.get(&node).map_or(0, VecDeque::len);
+        match self.random.below(8) {
+            0 => Err(AccessError::Full),
+            1 => Err(AccessError::Failed),
+            _ if in_flight >= self.max_accesses => Err(AccessError::Full),
+            _ => Ok(()),
+        }
+    }
+
+    fn start_access(
+        &mut self,
+        node: u32,
+        kind: AccessKind,
+        handle: u64,
+        buffer: &UserBuffer,
+    ) -> AccessNumber {
+        self.access_count += 1;
+        let (number, buffer) = (AccessNumber(self.access_count), buffer.clone());
+        let queue = self.accesses.entry(node).or_default();
+        queue.push_back(StartedAccess { number, kind, handle, buffer });
+        number
+    }
+
+    /// Moves the bytes. False: the memory is not there any more.
+    fn end_access(&self, node: u32, access: &StartedAccess) -> bool {
+        let StartedAccess { kind, handle, ref buffer, .. } = *access;
+        let wires = self.wires.borrow();
+        let region = wires.part(node, handle, buffer.len());
+        match (kind, region) {
+            (AccessKind::Read, _) => {
+                let memory = wires.exposed.get(&handle);
+                assert!(memory.is_some() || wires.has_closed_endpoint, "concealed while read");
+                let Some((_, _, memory)) = memory else { return false };
+                buffer.fill_from_buffer(memory, buffer.len());
+            }
+            (AccessKind::ReadRegion, Some(from)) => {
+                _ = buffer.fill_from_buffer(&from, buffer.len())
+            }
+            (AccessKind::WriteRegion, Some(to)) => _ = to.fill_from_buffer(buffer, buffer.len()),
+            (AccessKind::ReadRegion | AccessKind::WriteRegion, None) => return false,
+        }
+        true
+    }
+
     fn log_arrival(&self, message: &Message<'_>) {
         let Ok((header, source, header_len)) = Header::decode(message) else { return };
         let (envelope, len) = match header {

@@ -6,11 +6,11 @@
 use super::{Composite, NO_NODE};
 use crate::device::{RmaInterface, on};
 use crate::error::{Error, PmResult};
-use crate::rma::{AddrHandle, Arena, Direction, RmaOperation};
+use crate::rma::{AddrHandle, Arena, Direction, RemoteStatus, RmaOperation};
 use std::sync::Arc;
 
 impl Composite {
-    /// In a process of one thread. Like `start_rma` for one word, directly in the peer's memory.
+    /// In serialized calls. Like `start_rma` for one word, directly in the peer's memory.
     /// False: nothing has happened, call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(
@@ -34,6 +34,12 @@ impl Composite {
     pub(crate) fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
         let (_, member, member_node) = self.route(node)?;
         on!(member, e => e.start_rma(member_node, operation))
+    }
+
+    /// The member numbers the operations on its node.
+    pub(crate) fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
+        let (_, member, member_node) = self.route(node)?;
+        on!(member, e => e.remote_status(member_node))
     }
 
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {

@@ -10,7 +10,7 @@ use crate::debug;
 use crate::device::net_common::{NetworkDevice, ProgressMode, endpoint_queues};
 use crate::device::{Endpoint, RmaInterface};
 use crate::error::{Error, PmResult};
-use crate::rma::{AddrHandle, Direction, Region, RegionId, RmaOperation};
+use crate::rma::{AddrHandle, Direction, Region, RegionId, RemoteStatus, RmaOperation};
 use crate::sync::Ordering;
 
 /// Both directions.
@@ -59,7 +59,7 @@ impl RmaInterface for EthernetEndpoint {
         let address = self.net.rma_requests.find(local, len)?;
         let peer = self.peer(node)?;
         if self.is_exited(node) {
-            self.net.rma_requests.count_failed(direction);
+            self.net.rma_requests.count_failed(node, direction);
             debug::log(debug::ERROR, || {
                 format!("ethernet: a remote operation has failed: node {node} has exited")
             });
@@ -84,5 +84,13 @@ impl RmaInterface for EthernetEndpoint {
             Ethernet::poll(self, ProgressMode::All);
         }
         self.net.rma_requests.is_done(direction)
+    }
+
+    fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
+        self.check_peer(node)?;
+        if self.net.rma_requests.is_busy() {
+            Ethernet::poll(self, ProgressMode::All);
+        }
+        Ok(self.net.rma_requests.report(node))
     }
 }

@@ -407,7 +407,7 @@ impl EthernetEngine {
         if let Some(peer_state) = queues.peers.get(peer) {
             peer_state.pending_operations.fetch_sub(1, Ordering::AcqRel);
         }
-        self.rma_requests.on_completed(direction, failed);
+        self.rma_requests.on_completed(peer, direction, failed);
         counters.pending_rma.fetch_sub(1, Ordering::AcqRel);
     }
 

@@ -5,8 +5,12 @@
 
 use super::rma_protocol::LocalOperation;
 use crate::error::{Error, PmResult};
-use crate::rma::{AddrHandle, Direction, Region, RegionId, Table, find, new_table};
+use crate::rma::{
+    AddrHandle, Direction, OperationLog, Outcome, Region, RegionId, RemoteStatus, Table, find,
+    new_table,
+};
 use crate::sync::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// See the module.
@@ -20,6 +24,8 @@ pub(super) struct RmaRequestQueue {
     /// Pending operations, and failed operations that were not reported yet, by direction.
     pending: [AtomicU64; 2],
     failed: [AtomicU64; 2],
+    /// By node. The engine ends the operations on a node in their order.
+    logs: Mutex<BTreeMap<u32, OperationLog>>,
 }
 
 impl RmaRequestQueue {
@@ -45,10 +51,16 @@ impl RmaRequestQueue {
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn with_log<T>(&self, node: u32, use_log: impl FnOnce(&mut OperationLog) -> T) -> T {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        use_log(logs.entry(node).or_default())
+    }
+
     /// Queues an operation that begins.
     pub(super) fn push(&self, node: u32, operation: LocalOperation) {
         self.pending[operation.direction as usize].fetch_add(1, Ordering::AcqRel);
         let mut queue = self.lock_queue();
+        self.with_log(node, OperationLog::start);
         queue.push((node, operation));
         // SYNC: operation (a message that is sent afterwards is taken afterwards)
         self.queued_count.store(queue.len() as u64, Ordering::Release);
@@ -69,10 +81,12 @@ impl RmaRequestQueue {
     }
 
     /// Counts an operation as completed.
-    pub(super) fn on_completed(&self, direction: Direction, failed: bool) {
+    pub(super) fn on_completed(&self, node: u32, direction: Direction, failed: bool) {
         if failed {
             self.failed[direction as usize].fetch_add(1, Ordering::AcqRel);
         }
+        let outcome = if failed { Outcome::Failed } else { Outcome::Done };
+        self.with_log(node, |log| log.end_oldest(outcome));
         // SYNC: remote-done (a thread that reads the new count sees the bytes that were read)
         self.pending[direction as usize].fetch_sub(1, Ordering::AcqRel);
     }
@@ -89,8 +103,18 @@ impl RmaRequestQueue {
     }
 
     /// Counts an operation that has failed before it began.
-    pub(super) fn count_failed(&self, direction: Direction) {
+    pub(super) fn count_failed(&self, node: u32, direction: Direction) {
         self.failed[direction as usize].fetch_add(1, Ordering::AcqRel);
+        self.with_log(node, |log| {
+            let number = log.start();
+            log.end(number, Outcome::Failed);
+        });
+    }
+
+    /// How far the operations on `node` are. The lock orders the bytes that were read before the
+    /// caller's accesses.
+    pub(super) fn report(&self, node: u32) -> RemoteStatus {
+        self.with_log(node, OperationLog::report)
     }
 
     /// Returns `Busy` while operations are pending, and `Io` once if operations have failed.

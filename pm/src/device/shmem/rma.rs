@@ -6,7 +6,7 @@
 // UNSAFETY: copies between addresses in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
 
-use super::rma_fast_path::{PeerArena, copy_word};
+use super::rma_fast_path::{PeerArena, PeerMemory, copy_word};
 use super::{OPTIONS, ShmemEndpoint};
 use crate::config::RMA_MTU;
 use crate::debug;
@@ -15,14 +15,14 @@ use crate::error::{Error, PmResult};
 use crate::membarrier;
 use crate::receiver_state::{EXITED, NEEDS_FENCE};
 use crate::rma::{
-    Arena, ArenaFile, Direction, Region, RegionId, ResolvedAddress, RmaOperation, Table, WORD,
-    allow, copy_from, copy_to, find, new_table, nontemporal_copy,
+    Arena, ArenaFile, Direction, FailedOperations, Region, RegionId, RemoteStatus, ResolvedAddress,
+    RmaOperation, Table, WORD, allow, copy_from, copy_to, find, new_table, nontemporal_copy,
 };
 use crate::segment::layout::RegionTable;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, SingleWriterU64, fence};
-use crate::threads::is_only_app_thread;
 use std::cell::OnceCell;
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A word in every process, which its peers read to check the process.
@@ -43,6 +43,8 @@ pub(super) struct RmaState {
     probed_processes: Box<[SingleWriterU64]>,
     /// Operations that have failed and were not yet reported, by direction.
     failed_counts: [AtomicU32; 2],
+    /// The same for `remote_status`, by node.
+    failed_operations: Mutex<BTreeMap<u32, FailedOperations>>,
     /// The process that created the context: the common ancestor of the job's processes. 0:
     /// unknown.
     owner_pid: i32,
@@ -55,6 +57,7 @@ impl RmaState {
             arena: OnceLock::new(),
             probed_processes: (0..nodes).map(|_| SingleWriterU64::default()).collect(),
             failed_counts: Default::default(),
+            failed_operations: Mutex::default(),
             owner_pid,
         }
     }
@@ -89,19 +92,18 @@ impl RmaInterface for ShmemEndpoint {
         let number = operation.remote.region_bits();
         let copying = &self.record().copy_hazards;
         let copied_node = node.wrapping_add(1);
-        let copy =
-            copying.begin(copied_node, number, is_only_app_thread()).ok_or(Error::NoBuffers)?;
+        let is_serialized = operation.is_serialized;
+        let copy = copying.begin(copied_node, number, is_serialized).ok_or(Error::NoBuffers)?;
         let (local, remote_region) = self.resolve_handles(node, operation)?;
         let RmaOperation { direction, len, .. } = *operation;
         let receiver_bits = self.segment.node(node as usize).receiver_state.0.bits();
         if receiver_bits & EXITED != 0 {
-            self.record_failure(direction, || format!("node {node} has exited"));
-            return Ok(());
+            return self.fail_on_exited_node(node, operation);
         }
         if self.is_emulating_to(node) {
             return self.start_emulated(node, operation, local);
         }
-        let peer_arena = &self.send.target(node as usize).rma_fast_path.peer_arena;
+        let peer_arena = &self.peer_memory(node).peer_arena;
         if peer_arena.get().is_none()
             && local.arena_offset.is_some()
             && remote_region.arena_offset.is_some()
@@ -128,7 +130,8 @@ impl RmaInterface for ShmemEndpoint {
             // offsets that were checked against their parts. The parts of two nodes do not overlap.
             unsafe { copy_bytes(from, to, len) };
             drop(copy);
-            self.count_rma_bytes(direction, len);
+            self.count_rma_bytes(direction, len, is_serialized);
+            self.peer_memory(node).count_started(is_serialized);
             return Ok(());
         }
         let Some(pid) = self.copyable_process_of(node) else {
@@ -137,7 +140,8 @@ impl RmaInterface for ShmemEndpoint {
         // A system call takes long, so this side can issue the fence itself.
         fence(Ordering::SeqCst);
         let regions = self.resolve_handles(node, operation)?;
-        self.copy_by_kernel(node, pid, direction, regions, len);
+        self.copy_by_kernel(node, pid, operation, regions);
+        self.peer_memory(node).count_started(is_serialized);
         Ok(())
     }
 
@@ -154,6 +158,23 @@ impl RmaInterface for ShmemEndpoint {
         if self.emulated_count(direction) != 0 { Err(Error::Busy) } else { Ok(()) }
     }
 
+    fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
+        self.check_peer(node)?;
+        if self.is_emulation_used() {
+            self.progress_emulation();
+        }
+        let (started, completed) = self.peer_memory(node).started_and_completed();
+        let mut all_failed = self.failed_operations();
+        let Some(failed) = all_failed.get_mut(&node) else {
+            return Ok(RemoteStatus { started, completed, has_failed: false });
+        };
+        let status = failed.report(started, completed);
+        if failed.is_empty() {
+            all_failed.remove(&node);
+        }
+        Ok(status)
+    }
+
     fn arena(&self) -> Option<&Arc<Arena>> {
         let make =
             || Arena::of(self.segment.arena()?, self.segment.nonce(), self.self_node as usize);
@@ -162,6 +183,14 @@ impl RmaInterface for ShmemEndpoint {
 }
 
 impl ShmemEndpoint {
+    pub(super) fn peer_memory(&self, node: u32) -> &PeerMemory {
+        &self.send.target(node as usize).rma_fast_path
+    }
+
+    fn failed_operations(&self) -> MutexGuard<'_, BTreeMap<u32, FailedOperations>> {
+        self.rma.failed_operations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn peer_regions(&self, node: u32) -> &RegionTable {
         self.segment.regions(node as usize)
     }
@@ -230,6 +259,23 @@ impl ShmemEndpoint {
         Ok((local, remote_region))
     }
 
+    /// `node` has exited: the operation fails, behind those before it. NoBuffers: another thread
+    /// has not ended these yet.
+    #[cold]
+    fn fail_on_exited_node(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        if self.is_emulating_to(node) {
+            self.progress_emulation();
+            if self.is_emulating_to(node) {
+                return Err(Error::NoBuffers);
+            }
+        }
+        let number = self.peer_memory(node).next_number();
+        let why = || format!("node {node} has exited");
+        self.record_failure((node, number), operation.direction, why);
+        self.peer_memory(node).count_started(operation.is_serialized);
+        Ok(())
+    }
+
     #[cold]
     fn start_emulated(
         &self,
@@ -237,11 +283,10 @@ impl ShmemEndpoint {
         operation: &RmaOperation,
         local: ResolvedAddress,
     ) -> PmResult<()> {
-        let RmaOperation { is_send_locked: sending, direction, remote, len, .. } = *operation;
-        if sending {
+        if operation.is_send_locked {
             return Err(Error::NoBuffers);
         }
-        self.queue_emulated(node, direction, local.addr as usize, remote, len)
+        self.queue_emulated(node, operation, local.addr as usize)
     }
 
     /// The regions of this process, if it ever had one.
@@ -262,9 +307,8 @@ impl ShmemEndpoint {
         &self,
         node: u32,
         pid: i32,
-        direction: Direction,
+        &RmaOperation { direction, len, is_serialized, .. }: &RmaOperation,
         (local, remote_region): (ResolvedAddress, ResolvedAddress),
-        len: usize,
     ) {
         let (local_addr, remote_addr) = (local.addr as usize, remote_region.addr as usize);
         let result = match direction {
@@ -273,9 +317,11 @@ impl ShmemEndpoint {
             Direction::Read => unsafe { copy_from(pid, local_addr, remote_addr, len) },
         };
         match result {
-            Ok(()) => self.count_rma_bytes(direction, len),
+            Ok(()) => self.count_rma_bytes(direction, len, is_serialized),
             Err(error) => {
-                self.record_failure(direction, || format!("memory of node {node}: {error}"))
+                let number = self.peer_memory(node).next_number();
+                let why = || format!("memory of node {node}: {error}");
+                self.record_failure((node, number), direction, why);
             }
         }
     }
@@ -319,9 +365,9 @@ impl ShmemEndpoint {
     }
 
     #[inline]
-    pub(super) fn count_rma_bytes(&self, direction: Direction, len: usize) {
+    pub(super) fn count_rma_bytes(&self, direction: Direction, len: usize, is_serialized: bool) {
         let counters = &self.record().send.0;
-        if is_only_app_thread() {
+        if is_serialized {
             counters.count_rma_bytes(direction, len);
         } else {
             counters.rma_bytes[direction as usize].fetch_add(len as u64, Ordering::Relaxed);
@@ -329,8 +375,14 @@ impl ShmemEndpoint {
     }
 
     #[cold]
-    pub(super) fn record_failure(&self, direction: Direction, why: impl FnOnce() -> String) {
+    pub(super) fn record_failure(
+        &self,
+        (node, number): (u32, u64),
+        direction: Direction,
+        why: impl FnOnce() -> String,
+    ) {
         self.rma.failed_counts[direction as usize].fetch_add(1, Ordering::AcqRel);
+        self.failed_operations().entry(node).or_default().push(number);
         debug::log(debug::ERROR, || {
             let verb = match direction {
                 Direction::Write => "write",

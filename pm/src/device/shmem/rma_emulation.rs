@@ -15,7 +15,7 @@ use crate::device::RmaInterface;
 use crate::error::{Error, PmResult};
 use crate::receiver_state::EXITED;
 use crate::ring::{Consumer, Producer};
-use crate::rma::{AddrHandle, ArenaFile, Direction, find};
+use crate::rma::{AddrHandle, ArenaFile, Direction, RmaOperation, find};
 use crate::segment::RingKind;
 use crate::sync::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
@@ -74,6 +74,8 @@ struct EmulationPeer {
 
 struct PendingOperation {
     direction: Direction,
+    /// Its number among the operations on its node.
+    number: u64,
     local_addr: usize,
     remote: AddrHandle,
     len: usize,
@@ -113,7 +115,7 @@ impl ShmemEndpoint {
 
     /// Operations in flight to one node.
     fn emulated_count_to(&self, node: u32) -> &AtomicU32 {
-        &self.send.target(node as usize).rma_fast_path.emulated_operations
+        &self.peer_memory(node).emulated_operations
     }
 
     /// Whether operations to `node` are in flight, which no other may overtake.
@@ -126,10 +128,8 @@ impl ShmemEndpoint {
     pub(super) fn queue_emulated(
         &self,
         node: u32,
-        direction: Direction,
+        &RmaOperation { direction, remote, len, is_serialized, .. }: &RmaOperation,
         local_addr: usize,
-        remote: AddrHandle,
-        len: usize,
     ) -> PmResult<()> {
         let mut state = self.try_lock_emulation()?;
         if !state.has_buffers {
@@ -148,6 +148,7 @@ impl ShmemEndpoint {
         let (requested_len, answered_len, has_failed) = (0, 0, false);
         let operation = PendingOperation {
             direction,
+            number: self.peer_memory(node).next_number(),
             local_addr,
             remote,
             len,
@@ -158,6 +159,7 @@ impl ShmemEndpoint {
         peer.operations.push_back(operation);
         self.emulation.pending_counts[direction as usize].fetch_add(1, Ordering::AcqRel);
         self.emulated_count_to(node).fetch_add(1, Ordering::AcqRel);
+        self.peer_memory(node).count_started(is_serialized);
         self.record().send.0.pending_rma.fetch_add(1, Ordering::AcqRel);
         self.delay_messages(node);
         self.send_requests(&mut state, node);
@@ -306,11 +308,12 @@ impl ShmemEndpoint {
         while peer.operations.front().is_some_and(|q| q.answered_len == q.len) {
             let Some(operation) = peer.operations.pop_front() else { break };
             if operation.has_failed {
-                self.record_failure(operation.direction, || {
+                self.record_failure((node, operation.number), operation.direction, || {
                     format!("memory of node {node} or of this node is not accessible")
                 });
             } else {
-                self.count_rma_bytes(operation.direction, operation.len);
+                // Any thread may get here.
+                self.count_rma_bytes(operation.direction, operation.len, false);
             }
             self.emulation.pending_counts[operation.direction as usize]
                 .fetch_sub(1, Ordering::AcqRel);

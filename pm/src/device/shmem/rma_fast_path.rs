@@ -1,7 +1,6 @@
-//! The fast path to a peer's memory: copies one word between regions of PM's own allocator, in a
-//! process of one thread. It checks all preconditions once, then copies by one store. If a
-//! precondition fails, it changes nothing and leaves the operation to `rma.rs`, so it calls no
-//! other function.
+//! The fast path to a peer's memory: copies one word between regions of PM's own allocator, in
+//! serialized calls. It checks all preconditions once, then copies by one store. If a precondition
+//! fails, it changes nothing and leaves the operation to `rma.rs`, so it calls no other function.
 
 // UNSAFETY: copies between addresses in mappings.
 #![expect(unsafe_code)]
@@ -21,6 +20,9 @@ pub(super) struct PeerMemory {
     remote_regions: NonNull<RegionTable>,
     /// None inside: the node's part of the arena cannot be mapped.
     pub(super) peer_arena: OnceLock<Option<PeerArena>>,
+    /// Operations that were started: the number of the last one. All are complete but the
+    /// emulated ones in flight, which no other operation overtakes.
+    started_count: AtomicU64,
     /// Emulated operations in flight.
     pub(super) emulated_operations: AtomicU32,
     /// The difference between the address of a word and the bits of its handle, in the region that
@@ -33,6 +35,7 @@ impl PeerMemory {
         PeerMemory {
             remote_regions: NonNull::from(regions),
             peer_arena: OnceLock::new(),
+            started_count: AtomicU64::new(0),
             emulated_operations: AtomicU32::new(0),
             handle_to_addr: SingleWriterU64::default(),
         }
@@ -42,6 +45,31 @@ impl PeerMemory {
     fn regions(&self) -> &RegionTable {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
         unsafe { self.remote_regions.as_ref() }
+    }
+
+    /// Counts an operation that is complete, or that `emulated_operations` counts.
+    /// `is_serialized`: no other thread counts at the same time.
+    #[inline(always)]
+    pub(super) fn count_started(&self, is_serialized: bool) {
+        if is_serialized {
+            let count = self.started_count.load(Ordering::Relaxed);
+            self.started_count.store(count.wrapping_add(1), Ordering::Release);
+        } else {
+            self.started_count.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The number of the operation that starts next, if no other thread starts one meanwhile.
+    pub(super) fn next_number(&self) -> u64 {
+        self.started_count.load(Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The number of the operation that was started last, and the one up to which all are complete.
+    pub(super) fn started_and_completed(&self) -> (u64, u64) {
+        // An operation that is counted here is in the other count until it is complete.
+        let started = self.started_count.load(Ordering::Acquire);
+        let emulated = self.emulated_operations.load(Ordering::Acquire);
+        (started, started.saturating_sub(emulated.into()))
     }
 
     /// Prefetches the line of a word while its handle is checked. If the word is in another region
@@ -96,8 +124,8 @@ unsafe impl Send for PeerArena {}
 unsafe impl Sync for PeerArena {}
 
 impl Target {
-    /// In a process of one thread that need not fence. Like `ShmemEndpoint::start_rma`, for one
-    /// word. False: nothing has happened, call `start_rma`.
+    /// In serialized calls of a process that need not fence. Like `ShmemEndpoint::start_rma`, for
+    /// one word. False: nothing has happened, call `start_rma`.
     #[inline(always)]
     pub(crate) fn copy_one_word(
         &self,
@@ -135,6 +163,7 @@ impl Target {
             return false;
         }
         drop(copy);
+        self.rma_fast_path.count_started(true);
         if is_write {
             self.rma_fast_path.remember_addr(remote, to);
         }

@@ -34,6 +34,8 @@ pub(super) struct QueuedMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RdmaOperation {
     pub(super) direction: Direction,
+    /// Its number among the operations on this peer, once it is queued.
+    pub(super) number: u64,
     /// The address of the local bytes, and the key of that memory.
     pub(super) local_memory: (u64, u32),
     pub(super) remote_handle: AddrHandle,
@@ -56,6 +58,7 @@ impl RdmaOperation {
     ) -> RdmaOperation {
         RdmaOperation {
             direction,
+            number: 0,
             local_memory,
             remote_handle,
             len,

@@ -7,6 +7,7 @@ use super::connection::Connection;
 use super::outgoing_queue::OutgoingQueue;
 use super::queue_pair::{QpAddress, QueuePair};
 use super::regions::RemoteRegion;
+use crate::rma::OperationLog;
 use std::collections::HashMap;
 
 /// See the module.
@@ -17,6 +18,8 @@ pub(super) struct VerbsPeer {
     /// The queue pair's number, until everything that it has received was taken.
     pub(super) qp_number: Option<u32>,
     pub(super) send_queue: OutgoingQueue,
+    /// How far the remote operations on the peer are.
+    pub(super) operations: OperationLog,
     /// The peer's queue pair, and the other content of its latest hello.
     pub(super) qp_address: QpAddress,
     pub(super) expected_by_peer: [u32; 2],

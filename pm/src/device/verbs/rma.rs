@@ -16,7 +16,7 @@ use crate::device::net_common::endpoint_queues::EndpointQueues;
 use crate::device::net_common::{Engine as _, NetworkDevice, ProgressMode};
 use crate::device::{Endpoint, RmaInterface};
 use crate::error::{Error, PmResult};
-use crate::rma::{Direction, Region, RegionId, RmaOperation};
+use crate::rma::{Direction, Outcome, Region, RegionId, RemoteStatus, RmaOperation};
 use crate::sync::Ordering;
 
 /// Remote memory access in both directions.
@@ -83,6 +83,18 @@ impl RmaInterface for VerbsEndpoint {
             _ => Err(Error::Busy),
         }
     }
+
+    /// If the adapter was removed, all operations in flight have failed.
+    fn remote_status(&self, node: u32) -> PmResult<RemoteStatus> {
+        self.check_peer(node)?;
+        Verbs::poll_blocking(self);
+        let mut engine = self.progress_lock.lock();
+        let operations = &mut engine.peers[node as usize].operations;
+        if self.is_broken() {
+            operations.fail_all();
+        }
+        Ok(operations.report())
+    }
 }
 
 impl VerbsEngine {
@@ -91,16 +103,19 @@ impl VerbsEngine {
         &mut self,
         queues: &EndpointQueues,
         node: u32,
-        operation: RdmaOperation,
+        mut operation: RdmaOperation,
     ) -> PmResult<()> {
         // Submitted messages go first.
         self.progress(queues, ProgressMode::Send);
-        if self.slab.is_exited(node as usize) {
+        let has_exited = self.slab.is_exited(node as usize);
+        let peer = &mut self.peers[node as usize];
+        if !has_exited && peer.send_queue.rdma_count() >= MAX_OPERATIONS {
+            return Err(Error::NoBuffers);
+        }
+        operation.number = peer.operations.start();
+        if has_exited {
             self.report_failed_rdma(node, &operation, "it has exited");
             return Ok(());
-        }
-        if self.peers[node as usize].send_queue.rdma_count() >= MAX_OPERATIONS {
-            return Err(Error::NoBuffers);
         }
         self.rdma_in_flight[operation.direction as usize] += 1;
         self.publish_rdma_count();
@@ -284,6 +299,7 @@ impl VerbsEngine {
 
     fn report_failed_rdma(&mut self, node: u32, operation: &RdmaOperation, why: &str) {
         self.has_failed_rdma[operation.direction as usize] = true;
+        self.peers[node as usize].operations.end(operation.number, Outcome::Failed);
         debug::log(debug::ERROR, || {
             let verb = if operation.direction == Direction::Write { "write" } else { "read" };
             format!("verbs: a remote {verb} on node {node} has failed: {why}")
@@ -297,6 +313,7 @@ impl VerbsEngine {
         if !is_done {
             return self.report_failed_rdma(node, operation, "it has exited");
         }
+        self.peers[node as usize].operations.end(operation.number, Outcome::Done);
         let moved_bytes =
             &self.slab.record(self.local_index).node.send.0.rma_bytes[operation.direction as usize];
         moved_bytes.fetch_add(operation.len as u64, Ordering::Relaxed);
