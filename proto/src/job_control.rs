@@ -45,6 +45,16 @@ pub const MAX_FENCE_BYTES_PER_HOST: usize = 512 * 1024;
 /// The same for all processes of a parallel process: less than the orders that may wait for a
 /// shepherd.
 pub const MAX_FENCE_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that one process has put and that go to a host that has asked for them
+/// ([`ElementReport::ModexAnswer`]).
+pub const MAX_MODEX_BYTES: usize = MAX_FENCE_BYTES_PER_NODE;
+
+/// Questions of one host of a job for what processes of other hosts have put
+/// ([`ElementReport::ModexRequest`]) that may be without an answer, if the job has so many hosts.
+/// The answers to those of all hosts are [`MAX_FENCE_BYTES`] together, unless there are very many.
+pub fn max_modex_requests(hosts: usize) -> usize {
+    (MAX_FENCE_BYTES / MAX_MODEX_BYTES / hosts.max(1)).clamp(1, 64)
+}
 
 #[cfg(test)]
 #[path = "job_control/tests.rs"]

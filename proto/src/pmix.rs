@@ -80,6 +80,28 @@ pub enum PmixOrder {
         /// The parallel process.
         element: u32,
     },
+    /// A rank of another host wants what a rank of this host has put. To be answered by
+    /// [`PmixReport::ModexAnswer`] when that rank has put something.
+    ModexRequest {
+        /// The parallel process.
+        element: u32,
+        /// The rank of this host.
+        rank: u32,
+        /// The rank has ended: it is to be answered at once. This repeats an earlier order.
+        is_last_try: bool,
+    },
+    /// Answer to [`PmixReport::ModexRequest`].
+    ModexAnswer {
+        /// The parallel process.
+        element: u32,
+        /// The rank of another host.
+        rank: u32,
+        /// What it has put: a blob of libpmix. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
+    },
+    /// Answer [`PmixReport::Alive`].
+    ReportAlive,
 }
 
 /// From the helper to its shepherd.
@@ -118,6 +140,24 @@ pub enum PmixReport {
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
+    /// A rank of this host wants what a rank of another host has put. Reported once until it is
+    /// answered by [`PmixOrder::ModexAnswer`].
+    ModexRequest {
+        /// The parallel process.
+        element: u32,
+        /// The rank of another host.
+        rank: u32,
+    },
+    /// Answer to [`PmixOrder::ModexRequest`].
+    ModexAnswer {
+        /// The parallel process.
+        element: u32,
+        /// The rank of this host.
+        rank: u32,
+        /// What it has put: a blob of libpmix. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
+    },
     /// A rank of this host has called PMIx_Abort (MPI_Abort).
     Aborted {
         /// The parallel process.
@@ -129,4 +169,6 @@ pub enum PmixReport {
         /// Its message.
         text: String,
     },
+    /// Answer to [`PmixOrder::ReportAlive`]: both threads of the helper work.
+    Alive,
 }

@@ -57,9 +57,11 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
         | ElementReport::Skipped { nodes }
         | ElementReport::Sent { nodes, .. }
         | ElementReport::NotStarted { nodes, .. } => Scope::Nodes(element, nodes),
-        ElementReport::WaitStates { .. } | ElementReport::Sleep { .. } | ElementReport::Yield => {
-            Scope::Independent
-        }
+        ElementReport::ModexRequest { .. }
+        | ElementReport::ModexAnswer { .. }
+        | ElementReport::WaitStates { .. }
+        | ElementReport::Sleep { .. }
+        | ElementReport::Yield => Scope::Independent,
         ElementReport::Exit { .. }
         | ElementReport::Broadcast { .. }
         | ElementReport::Inspect { .. }

@@ -1,6 +1,9 @@
 use super::*;
 use score_proto::ids::JobHostId;
-use score_proto::job_control::Status;
+use score_proto::job_control::{
+    ElementOrder, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, Status,
+    max_modex_requests,
+};
 use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::JobIncarnation;
@@ -248,6 +251,60 @@ fn a_shepherd_reports_one_fence_of_its_own_nodes_until_all_hosts_are_in_it() {
     tree_node.take_outgoing();
     tree_node.on_shepherd_report(report);
     assert_eq!(reports_to_parent(&mut tree_node).len(), 1);
+}
+
+#[test]
+fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
+    let mut tree_node = root_node();
+    let hosts = tree_node.placement().hosts.len();
+    let nodes = tree_node.placement().nodes();
+    let own_nodes = tree_node.placement().self_placement().unwrap().node_range();
+    fn reported(tree_node: &mut TreeNode, element: u32, report: ElementReport) -> bool {
+        tree_node.on_shepherd_report(ShepherdReport::Element { element, report: report.clone() });
+        let reports = reports_to_parent(tree_node);
+        assert!(reports.is_empty() || reports == [report.of(element)], "{reports:?}");
+        !reports.is_empty()
+    }
+    let request = |asker, node| ElementReport::ModexRequest { asker: JobHostId(asker), node };
+    // In the name of another host, about itself, and about nodes that there are not.
+    let node = own_nodes.end;
+    for wrong in [request(1, node), request(0, own_nodes.start), request(0, nodes)] {
+        assert!(!reported(&mut tree_node, 0, wrong));
+    }
+    assert!(reported(&mut tree_node, 0, request(0, node)));
+    assert!(!reported(&mut tree_node, 0, request(0, node)), "it is not answered yet");
+    let elements = 1..MAX_ELEMENTS as u32;
+    let others = elements.flat_map(|element| (node..nodes).map(move |node| (element, node)));
+    let count =
+        others.filter(|(element, node)| reported(&mut tree_node, *element, request(0, *node)));
+    assert_eq!(count.count(), max_modex_requests(hosts) - 1);
+    let entries = None;
+    tree_node.on_order(ElementOrder::ModexAnswer { asker: JobHostId(0), node, entries }.to(0));
+    let orders = tree_node.take_outgoing();
+    assert!(matches!(orders[..], [Outgoing::Shepherd(_)]), "for this host alone: {orders:?}");
+    assert!(reported(&mut tree_node, 0, request(0, node)));
+
+    let answer = |asker, len| {
+        let (asker, node) = (JobHostId(asker), own_nodes.start);
+        ElementReport::ModexAnswer { asker, node, entries: Some(vec![7; len]) }
+    };
+    assert!(!reported(&mut tree_node, 0, answer(1, 1)), "nobody has asked");
+    let question = |host| {
+        let (host, asker) = (JobHostId(host), JobHostId(1));
+        ElementOrder::ModexRequest { host, asker, node: own_nodes.start }.to(0)
+    };
+    tree_node.on_order(question(0));
+    assert!(matches!(tree_node.take_outgoing()[..], [Outgoing::Shepherd(_)]));
+    for wrong in [answer(2, 1), answer(1, MAX_MODEX_BYTES + 1)] {
+        assert!(!reported(&mut tree_node, 0, wrong));
+    }
+    assert!(!reported(&mut tree_node, 1, answer(1, 1)), "another element");
+    assert!(reported(&mut tree_node, 0, answer(1, MAX_MODEX_BYTES)));
+    assert!(!reported(&mut tree_node, 0, answer(1, 1)), "it is answered");
+    // A question to another host is none to this one.
+    tree_node.on_order(question(1));
+    assert!(matches!(tree_node.take_outgoing()[..], [Outgoing::Child(..)]));
+    assert!(!reported(&mut tree_node, 0, answer(1, 1)));
 }
 
 #[test]

@@ -43,6 +43,11 @@ impl<C> Namespace<C> {
         Self { element, rank_count, local_ranks, fences, received }
     }
 
+    /// Whether a rank is one of another host.
+    pub fn is_remote(&self, rank: u32) -> bool {
+        rank < self.rank_count && !self.local_ranks.contains(&rank)
+    }
+
     /// Who takes part in a fence of these ranks. None: all.
     pub fn participants(&self, ranks: impl Iterator<Item = Option<u32>>) -> Participants {
         let mut named = Vec::new();
@@ -150,6 +155,8 @@ mod tests {
         assert_eq!(participants(&[2, 2, 3, 3]), Participants::OfThisHost);
         assert_eq!(participants(&[1, 2]), Participants::OfSeveralHosts);
         assert_eq!(participants(&[9]), Participants::OfSeveralHosts);
+        let remote: Vec<u32> = (0..9).filter(|rank| namespace().is_remote(*rank)).collect();
+        assert_eq!(remote, [0, 1]);
         assert_eq!(namespace().participants([Some(1), None].into_iter()), Participants::All);
     }
 

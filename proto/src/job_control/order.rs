@@ -19,7 +19,7 @@ pub enum Order {
     Program(ProgramAnswer),
     /// For all hosts, or the one in [`JobOrder::host`].
     Job(JobOrder),
-    /// For all hosts, about one parallel process.
+    /// For all hosts, or the one in [`ElementOrder::host`], about one parallel process.
     Element {
         /// Element of the running stage.
         element: u32,
@@ -100,6 +100,26 @@ pub enum ElementOrder {
     FenceEntries(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Every node of the element is in a fence of PMI: let all of them go on.
     FenceDone,
+    /// A host wants what a node has put: its host answers by
+    /// [`super::ElementReport::ModexAnswer`].
+    ModexRequest {
+        /// The host of the node, the only one that this order is for.
+        host: JobHostId,
+        /// The host that wants it.
+        asker: JobHostId,
+        /// The node.
+        node: u32,
+    },
+    /// Answer to [`super::ElementReport::ModexRequest`].
+    ModexAnswer {
+        /// The host that has asked, the only one that this order is for.
+        asker: JobHostId,
+        /// The node.
+        node: u32,
+        /// What it has put. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
+    },
     /// Send this signal (0: none) to every node of the element; then
     /// [`super::ElementReport::Sent`].
     Broadcast {
@@ -126,6 +146,15 @@ pub enum ElementOrder {
 }
 
 impl ElementOrder {
+    /// The only host that this order is for, or None if it is for all.
+    pub fn host(&self) -> Option<JobHostId> {
+        match self {
+            ElementOrder::ModexRequest { host, .. } => Some(*host),
+            ElementOrder::ModexAnswer { asker, .. } => Some(*asker),
+            _ => None,
+        }
+    }
+
     /// The order for this element.
     pub fn to(self, element: u32) -> Order {
         Order::Element { element, order: self }

@@ -134,6 +134,25 @@ pub enum ElementReport {
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
+    /// A process of a host wants what a node of another host has put (PMIx_Get without a fence that
+    /// has collected it). A host has at most [`super::max_modex_requests`] of them without an
+    /// answer.
+    ModexRequest {
+        /// The host that wants it.
+        asker: JobHostId,
+        /// The node of another host.
+        node: u32,
+    },
+    /// Answer to [`super::ElementOrder::ModexRequest`].
+    ModexAnswer {
+        /// The host that has asked.
+        asker: JobHostId,
+        /// The node.
+        node: u32,
+        /// What it has put, at most [`super::MAX_MODEX_BYTES`]. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
+    },
     /// Processes have ended.
     Ended {
         /// These nodes.

@@ -122,6 +122,14 @@ impl JobRunner {
                 self.pmix.order(&PmixOrder::FenceDone { element });
             }
             ElementOrder::FenceDone => self.pmi.end_fence(element),
+            ElementOrder::ModexRequest { asker, node, host: _ } => {
+                let events = self.pmix.on_modex_request(ProcessKey { element, node }, asker);
+                self.handle_pmi_events(events);
+            }
+            ElementOrder::ModexAnswer { node, entries, asker: _ } => {
+                let next = self.pmix.on_modex_answer(ProcessKey { element, node }, entries);
+                self.handle_pmi_events(next);
+            }
             ElementOrder::Broadcast { serial, signal } => {
                 if signal != 0 {
                     self.signal(Some(element), signal);

@@ -139,7 +139,7 @@ impl World {
 
     fn any_element_report(&mut self) -> ElementReport {
         let nodes = self.any_nodes();
-        match self.random.below(13) {
+        match self.random.below(15) {
             0 => ElementReport::Attached { nodes, addresses: Vec::new() },
             1 => ElementReport::InBarrier { nodes },
             2 => ElementReport::Ended { nodes, status: Status::Signaled(self.any_number() as i32) },
@@ -158,6 +158,14 @@ impl World {
                 ElementReport::SampleResult { round, sample: ActivitySample::EMPTY }
             }
             11 => ElementReport::InFence { nodes, entries: self.any_bytes() },
+            12 => {
+                let asker = JobHostId(self.random.below(4) as u32);
+                ElementReport::ModexRequest { asker, node: self.any_number() as u32 }
+            }
+            13 => {
+                let (asker, node) = (JobHostId(self.any_number() as u32), self.any_number() as u32);
+                ElementReport::ModexAnswer { asker, node, entries: Some(self.any_bytes()) }
+            }
             _ => ElementReport::WaitStates { waits: Vec::new() },
         }
     }
