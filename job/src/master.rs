@@ -424,6 +424,9 @@ impl JobMaster {
                 }
             }
             ElementReport::InFence { nodes, entries } => element.on_in_fence(&nodes, entries, out),
+            ElementReport::InSubsetFence { fence, nodes, entries } => {
+                element.on_in_subset_fence(fence, &nodes, entries, out)
+            }
             ElementReport::ModexRequest { asker, node } => {
                 if let Some(host) = self.placement.host_of(node) {
                     let order = ElementOrder::ModexRequest { host, asker, node };

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job_control::SubsetFence;
 use crate::message::{EnvVar, OsBytes};
 
 /// The descriptor at which the helper finds its socket.
@@ -71,14 +72,18 @@ pub enum PmixOrder {
     FenceEntries {
         /// The parallel process.
         element: u32,
+        /// The fence. None: that of all ranks.
+        fence: Option<SubsetFence>,
         /// Blobs of libpmix, one after the other.
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All ranks are in the fence, and their entries have come.
+    /// All ranks that take part are in the fence, and their entries have come.
     FenceDone {
         /// The parallel process.
         element: u32,
+        /// The fence. None: that of all ranks.
+        fence: Option<SubsetFence>,
     },
     /// A rank of another host wants what a rank of this host has put. To be answered by
     /// [`PmixReport::ModexAnswer`] when that rank has put something.
@@ -132,10 +137,12 @@ pub enum PmixReport {
         /// The rank.
         rank: u32,
     },
-    /// The ranks of this host are in a fence of all ranks.
+    /// The ranks of this host that take part in a fence are in it.
     InFence {
         /// The parallel process.
         element: u32,
+        /// The fence. None: that of all ranks.
+        fence: Option<SubsetFence>,
         /// What they have put: a blob of libpmix.
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,

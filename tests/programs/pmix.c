@@ -65,6 +65,31 @@ static void fence(int collects)
     check(PMIx_Fence(NULL, 0, collects ? &info : NULL, collects), "PMIx_Fence");
 }
 
+/* A fence of every `step`th rank, from `first`. Each makes a file before: all are there after. */
+static void fence_of(uint32_t first, uint32_t step, int round)
+{
+    pmix_proc_t members[64];
+    size_t count = 0;
+    char name[64];
+    pmix_info_t info;
+    bool flag = true;
+
+    for (uint32_t rank = first; rank < size && count < 64; rank += step) {
+        members[count] = self;
+        members[count++].rank = rank;
+    }
+    usleep(100000 * self.rank);
+    snprintf(name, sizeof(name), "in-%u-%u-%d-%u", first, step, round, self.rank);
+    fclose(fopen(name, "w"));
+    PMIX_INFO_LOAD(&info, PMIX_COLLECT_DATA, &flag, PMIX_BOOL);
+    check(PMIx_Fence(members, count, &info, 1), "PMIx_Fence");
+    for (size_t member = 0; member < count; member++) {
+        snprintf(name, sizeof(name), "in-%u-%u-%d-%u", first, step, round, members[member].rank);
+        if (access(name, F_OK) != 0)
+            printf("%u: %u is not in the fence\n", self.rank, members[member].rank);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -105,6 +130,28 @@ int main(int argc, char **argv)
         fence(1);
         for (uint32_t rank = 0; rank < size; rank++)
             printf("%u: %u %s\n", self.rank, rank, get(rank, "key", number));
+    } else if (strcmp(what, "subset") == 0) {
+        /* Those of odd and those of even ranks are under way at once. */
+        for (int round = 0; round < 3; round++) {
+            char key[16];
+            snprintf(key, sizeof(key), "key-%d", round);
+            put(key, 700);
+            fence_of(self.rank % 2, 2, round);
+            for (uint32_t rank = self.rank % 2; rank < size; rank += 2)
+                printf("%u: %u %s\n", self.rank, rank, get(rank, key, 700));
+        }
+        /* All but rank 0. */
+        if (self.rank != 0)
+            fence_of(1, 1, 0);
+    } else if (strcmp(what, "leave") == 0) {
+        /* The last rank does not come.*/
+        if (self.rank == 0)
+            fence_of(0, last, 0);
+    } else if (strcmp(what, "unknown") == 0) {
+        pmix_proc_t nobody = self;
+        nobody.rank = size;
+        pmix_proc_t members[] = { self, nobody };
+        printf("%d\n", PMIx_Fence(members, 2, NULL, 0) != PMIX_SUCCESS);
     } else if (strcmp(what, "abort") == 0) {
         fence(0);
         if (self.rank == 1)

@@ -271,4 +271,14 @@ fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
         assert_eq!(outcome.sorted_lines(), ["0 3", "1 3", "2 3"]);
         assert!(sent_over_pm(&outcome) > 0, "{outcome}");
     }
+    // Groups of some ranks, under way at once.
+    let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n\
+                g = c.Get_group().Incl(range(c.rank % 2, c.size, 2))\n\
+                for i in range(3): d = MPI.Intracomm.Create_from_group(g, str(i))\n\
+                print(c.rank, d.rank, d.allreduce(c.rank))\n";
+    env.write_file("prog.py", text);
+    for options in ["-nodes=4", "-group=local:2 -nodes=2x2"] {
+        let outcome = env.sh(&line.replace("$OPTIONS", options)).run().expect_code(0);
+        assert_eq!(outcome.sorted_lines(), ["0 0 2", "1 0 4", "2 1 2", "3 1 4"], "{options}");
+    }
 }

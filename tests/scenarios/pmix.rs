@@ -73,6 +73,44 @@ fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
 }
 
 #[test]
+fn fences_of_some_ranks_of_several_hosts_are_under_way_at_once() {
+    with_each_libpmix("pmix_subsets", |env, program| {
+        for (options, size) in [
+            ("-nodes=4", 4),
+            ("-group=local:2 -nodes=2x2", 4),
+            ("-group=local:3 -nodes=3x1", 3),
+            ("-group=local:3 -nodes=3x2", 6),
+        ] {
+            let outcome = run(env, program, options, "subset").expect_code(0);
+            let members = |rank: u32| (rank % 2..size).step_by(2);
+            let found = |rank| members(rank).map(move |other| format!("{rank}: {other} found"));
+            let once: Vec<String> = (0..size).flat_map(found).collect();
+            let mut expected = [once.clone(), once.clone(), once].concat();
+            expected.sort();
+            assert_eq!(outcome.sorted_lines(), expected, "{options}");
+            remove_files(env, "in-");
+        }
+        for options in LAYOUTS {
+            let outcome = run(env, program, options, "unknown").expect_code(0);
+            assert_eq!(outcome.text(), "1\n1\n", "{options}: a rank that there is not");
+        }
+        let outcome = run(env, program, "-group=local:3 -nodes=3x1", "leave").expect_code(1);
+        let _ = outcome.assert_stderr(&[
+            "node 0 waits in a fence or group of PMIx",
+            "for node 2, which has exited",
+        ]);
+    });
+}
+
+fn remove_files(env: &TestEnv, prefix: &str) {
+    for entry in std::fs::read_dir(env.dir()).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+#[test]
 fn more_than_a_process_may_put_ends_the_job_and_is_named() {
     with_each_libpmix("pmix_limits", |env, program| {
         let found = ["0: 0 found", "0: 1 found", "1: 0 found", "1: 1 found"];

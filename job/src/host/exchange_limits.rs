@@ -3,12 +3,13 @@
 //! ("direct modex"). They go over links that belong to all users: a faulty or hostile shepherd must
 //! not have more of them on their way than its share, nor answer what nobody has asked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     ElementOrder, ElementReport, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE,
-    MAX_MODEX_BYTES, Placement, max_modex_requests,
+    MAX_MODEX_BYTES, MAX_SUBSET_RANGES, Placement, SubsetFence, max_modex_requests,
+    max_subset_fences,
 };
 use score_proto::nodeset::NodeSet;
 
@@ -19,6 +20,8 @@ use crate::validate::MAX_ELEMENTS;
 pub struct ExchangeLimits {
     /// Elements whose processes on this host are in a fence, and the bytes of their entries.
     fences: BTreeMap<u32, usize>,
+    /// The same for fences of some nodes.
+    subset_fences: HashMap<(u32, SubsetFence), usize>,
     /// Element and node of another host about which this host has asked.
     requested: BTreeSet<(u32, u32)>,
     /// Element and node of this host, and the host that has asked about it.
@@ -42,6 +45,9 @@ impl ExchangeLimits {
         match report {
             ElementReport::InFence { nodes, entries } => {
                 self.begin_fence(placement, element, nodes, entries.len())
+            }
+            ElementReport::InSubsetFence { fence, nodes, entries } => {
+                self.begin_subset_fence(placement, element, fence, nodes, entries.len())
             }
             ElementReport::ModexRequest { asker, node } => {
                 *asker == self_host
@@ -85,11 +91,45 @@ impl ExchangeLimits {
         may_begin
     }
 
+    /// Whether the processes on this host may be in a fence of some nodes now.
+    fn begin_subset_fence(
+        &mut self,
+        placement: &Placement,
+        element: u32,
+        fence: &SubsetFence,
+        nodes: &NodeSet,
+        entries_len: usize,
+    ) -> bool {
+        let Some(host) = placement.self_placement() else { return false };
+        let SubsetFence { members, .. } = fence;
+        let total_len = self.subset_fences.values().sum::<usize>() + entries_len;
+        let ranges: usize =
+            self.subset_fences.keys().map(|(_, fence)| fence.members.ranges().len()).sum();
+        let of_element = self.subset_fences.keys().filter(|(other, _)| *other == element).count();
+        let key = (element, fence.clone());
+        let may_begin = !nodes.is_empty()
+            && *nodes == members.within(host.node_range())
+            && members.last().is_some_and(|last| last < placement.nodes())
+            && ranges + members.ranges().len() <= MAX_SUBSET_RANGES
+            && entries_len <= nodes.len() as usize * MAX_FENCE_BYTES_PER_NODE
+            && total_len <= MAX_FENCE_BYTES_PER_HOST
+            && of_element < max_subset_fences(host.nodes as usize)
+            && (element as usize) < MAX_ELEMENTS
+            && !self.subset_fences.contains_key(&key);
+        if may_begin {
+            self.subset_fences.insert(key, entries_len);
+        }
+        may_begin
+    }
+
     /// The shepherd gets an order, after which it may report more.
     pub fn on_order(&mut self, self_host: JobHostId, element: u32, order: &ElementOrder) {
         match order {
             ElementOrder::FenceDone => {
                 self.fences.remove(&element);
+            }
+            ElementOrder::SubsetFenceDone(fence) => {
+                self.subset_fences.remove(&(element, fence.clone()));
             }
             ElementOrder::ModexRequest { host, asker, node } if *host == self_host => {
                 self.questions.insert((element, *node, *asker));

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
-    ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport, LocalRotation, Order,
-    OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder, ShepherdReport, StopCondition,
-    SwitchOrder, SwitchReport, SwitchSeq,
+    ElementOrder, ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport,
+    LocalRotation, Order, OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder,
+    ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::Stream;
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound};
@@ -282,13 +282,23 @@ impl TreeNode {
                     let self_host = self.placement.self_host;
                     self.exchange_limits.on_order(self_host, *element, element_order);
                 }
-                let target_host = element_order.host();
-                self.pass_on(order, |_, child| {
-                    target_host.is_none_or(|host| child.hosts.contains(&host.0))
-                });
+                let is_for = |child: &Child| self.is_for(child, element_order);
+                let receivers: Vec<bool> = self.children.iter().map(is_for).collect();
+                self.pass_on(order, |child_index, _| receivers[child_index]);
             }
         }
         self.forward_output();
+    }
+
+    /// Whether an order about an element is for hosts of this child.
+    fn is_for(&self, child: &Child, order: &ElementOrder) -> bool {
+        let hosts = &self.placement.hosts;
+        let of_child = hosts.get(child.hosts.start as usize..child.hosts.end as usize);
+        let [first, ..] = of_child.unwrap_or_default() else { return false };
+        let last = of_child.and_then(<[_]>::last).unwrap_or(first);
+        let node_range = first.first_node..last.node_range().end;
+        order.host().is_none_or(|host| child.hosts.contains(&host.0))
+            && order.nodes().is_none_or(|nodes| !nodes.within(node_range).is_empty())
     }
 
     /// Sends an order to these children, unless they are lost.

@@ -1,8 +1,8 @@
 use super::*;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
-    ElementOrder, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, Status,
-    max_modex_requests,
+    MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, Status, SubsetFence,
+    max_modex_requests, max_subset_fences,
 };
 use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
@@ -305,6 +305,48 @@ fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
     tree_node.on_order(question(1));
     assert!(matches!(tree_node.take_outgoing()[..], [Outgoing::Child(..)]));
     assert!(!reported(&mut tree_node, 0, answer(1, 1)));
+}
+
+#[test]
+fn fences_of_some_nodes_have_bounds_and_their_orders_go_to_the_hosts_of_these_nodes() {
+    let mut tree_node = root_node();
+    let fence = |members: &[u32], tag| {
+        let members = members.iter().copied().collect();
+        SubsetFence { members, tag }
+    };
+    let report = |fence: SubsetFence, nodes: &[u32], len| ElementReport::InSubsetFence {
+        fence,
+        nodes: nodes.iter().copied().collect(),
+        entries: vec![7; len],
+    };
+    let mut reported = |report: ElementReport| {
+        let shepherd_report = ShepherdReport::Element { element: 0, report: report.clone() };
+        tree_node.on_shepherd_report(shepherd_report);
+        let reports = reports_to_parent(&mut tree_node);
+        assert!(reports.is_empty() || reports == [report.of(0)], "{reports:?}");
+        !reports.is_empty()
+    };
+    // Hosts have the nodes 0 and 1, 2 and 3, 4 and 5.
+    let first = fence(&[0, 2], 0);
+    for wrong in [
+        report(fence(&[0, 1, 2], 0), &[0], 0),
+        report(first.clone(), &[0, 2], 0),
+        report(fence(&[2, 3], 0), &[], 0),
+        report(fence(&[0, 6], 0), &[0], 0),
+        report(first.clone(), &[0], MAX_FENCE_BYTES_PER_NODE + 1),
+    ] {
+        assert!(!reported(wrong.clone()), "{wrong:?}");
+    }
+    let entry = report(first.clone(), &[0], MAX_FENCE_BYTES_PER_NODE);
+    assert!(reported(entry.clone()));
+    assert!(!reported(entry.clone()), "it is in the fence already");
+    let count = (1..100).filter(|tag| reported(report(fence(&[0, 2], *tag), &[0], 0))).count();
+    assert_eq!(count, max_subset_fences(2) - 1);
+    tree_node.on_order(ElementOrder::SubsetFenceDone(first).to(0));
+    let orders = tree_node.take_outgoing();
+    assert!(matches!(orders[..], [Outgoing::Shepherd(_), Outgoing::Child(1, _)]), "{orders:?}");
+    tree_node.on_shepherd_report(ShepherdReport::Element { element: 0, report: entry });
+    assert_eq!(reports_to_parent(&mut tree_node).len(), 1, "it has ended before");
 }
 
 #[test]

@@ -12,7 +12,8 @@ use crate::abi::{
 use crate::callers::{Callback, Caller, GroupFacts};
 use crate::keys;
 use crate::library::c_text;
-use crate::server::SERVER;
+use crate::namespace::hash;
+use crate::server::{FENCE_TAG, SERVER};
 
 /// The table of these functions for libpmix.
 pub const MODULE: ServerModule = ServerModule {
@@ -27,6 +28,11 @@ pub const MODULE: ServerModule = ServerModule {
     client_connected2: Some(client_connected),
     later: [None; 32],
 };
+
+/// Tells groups of the same processes apart.
+fn group_tag(id: &str) -> u64 {
+    hash(id.bytes()).max(FENCE_TAG + 1)
+}
 
 /// Characters of the text of MPI_Abort that are passed on.
 const MAX_ABORT_TEXT_LEN: usize = 1000;
@@ -105,7 +111,7 @@ extern "C" fn fence(
         return ERR_BAD_PARAM;
     };
     let caller = Caller { callback: Callback::Entries(callback), argument };
-    server.gather(processes, caller, entries);
+    server.gather(processes, FENCE_TAG, caller, entries);
     SUCCESS
 }
 
@@ -137,7 +143,7 @@ extern "C" fn group(
     let caller = Caller { callback: Callback::Group(callback, facts), argument };
     // Also a refusal goes through the callback: if this call fails, libpmix 5 answers only one of
     // several ranks.
-    server.gather(processes, caller, entries);
+    server.gather(processes, group_tag(&id), caller, entries);
     SUCCESS
 }
 

@@ -86,8 +86,10 @@ fn serve(mut orders: Orders) -> io::Result<()> {
     while let Some(order) = orders.next()? {
         match order {
             PmixOrder::Setup(_) => {}
-            PmixOrder::FenceEntries { element, entries } => server.add_entries(element, &entries),
-            PmixOrder::FenceDone { element } => server.end_fence(element),
+            PmixOrder::FenceEntries { element, fence, entries } => {
+                server.add_entries(element, fence, &entries);
+            }
+            PmixOrder::FenceDone { element, fence } => server.end_fence(element, fence),
             PmixOrder::ModexRequest { element, rank, is_last_try } => {
                 server.find_entries(element, rank, is_last_try);
             }

@@ -13,11 +13,13 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use score_proto::frame;
+use score_proto::job_control::SubsetFence;
 use score_proto::message::OsBytes;
 use score_proto::pmix::{PmixNamespace, PmixReport, PmixSetup};
 
 use crate::abi::{
-    ERR_NOT_SUPPORTED, MAX_NAMESPACE_LEN, OpCallback, Proc, RANK_WILDCARD, SUCCESS, Status,
+    ERR_BAD_PARAM, ERR_NOT_SUPPORTED, MAX_NAMESPACE_LEN, OpCallback, Proc, RANK_WILDCARD, SUCCESS,
+    Status,
 };
 use crate::callbacks;
 use crate::callers::Caller;
@@ -36,6 +38,9 @@ pub struct Server {
     groups: Mutex<GroupIds>,
     pub(crate) direct_modex: Mutex<ModexQuestions>,
 }
+
+/// The tag of fences.
+pub const FENCE_TAG: u64 = 0;
 
 /// libpmix has one server in a process.
 pub static SERVER: OnceLock<Server> = OnceLock::new();
@@ -179,22 +184,23 @@ impl Server {
     }
 
     /// Hosts have put these entries before a fence.
-    pub fn add_entries(&self, element: u32, entries: &[u8]) {
-        self.with_element(element, |namespace| namespace.add_entries(entries));
+    pub fn add_entries(&self, element: u32, fence: Option<SubsetFence>, entries: &[u8]) {
+        self.with_element(element, |namespace| namespace.add_entries(fence, entries));
     }
 
-    /// All ranks are in the fence.
-    pub fn end_fence(&self, element: u32) {
-        let ended = self.with_element(element, Namespace::end_fence).flatten();
+    /// All ranks that take part are in the fence.
+    pub fn end_fence(&self, element: u32, fence: Option<SubsetFence>) {
+        let ended = self.with_element(element, |namespace| namespace.end_fence(&fence)).flatten();
         let Some((caller, entries, next_entries)) = ended else { return };
         caller.answer(self.functions, Ok(entries));
         if let Some(entries) = next_entries {
-            self.report(&PmixReport::InFence { element, entries });
+            self.report(&PmixReport::InFence { element, fence, entries });
         }
     }
 
-    /// Begins an operation of these processes, and answers its caller when all are in it.
-    pub fn gather(&self, processes: &[Proc], caller: Caller, entries: Vec<u8>) {
+    /// Begins an operation of these processes, and answers its caller when all are in it. `tag`:
+    /// tells operations of the same processes apart, which may be under way at once.
+    pub fn gather(&self, processes: &[Proc], tag: u64, caller: Caller, entries: Vec<u8>) {
         let rank = |process: &Proc| (process.rank != RANK_WILDCARD).then_some(process.rank);
         let mut namespaces = lock(&self.namespaces);
         let namespace = processes[0].name().and_then(|name| namespaces.get_mut(&name));
@@ -204,23 +210,24 @@ impl Server {
             drop(namespaces);
             return caller.answer(self.functions, Err(ERR_NOT_SUPPORTED));
         };
-        match namespace.participants(processes.iter().map(rank)) {
-            Participants::All => {
-                let element = namespace.element;
-                let entries = namespace.begin_fence(caller, entries);
-                drop(namespaces);
-                if let Some(entries) = entries {
-                    self.report(&PmixReport::InFence { element, entries });
-                }
-            }
+        let fence = match namespace.participants(processes.iter().map(rank)) {
+            Participants::All if tag == FENCE_TAG => None,
+            Participants::All => Some(SubsetFence { members: namespace.all_ranks(), tag }),
+            Participants::OfSeveralHosts(members) => Some(SubsetFence { members, tag }),
             Participants::OfThisHost => {
                 drop(namespaces);
-                caller.answer(self.functions, Ok(entries));
+                return caller.answer(self.functions, Ok(entries));
             }
-            Participants::OfSeveralHosts => {
+            Participants::Unknown => {
                 drop(namespaces);
-                caller.answer(self.functions, Err(ERR_NOT_SUPPORTED));
+                return caller.answer(self.functions, Err(ERR_BAD_PARAM));
             }
+        };
+        let element = namespace.element;
+        let entries = namespace.begin_fence(fence.clone(), caller, entries);
+        drop(namespaces);
+        if let Some(entries) = entries {
+            self.report(&PmixReport::InFence { element, fence, entries });
         }
     }
 

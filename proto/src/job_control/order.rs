@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HostNetworkAddress, JobStart, ProgramAnswer, SwitchOrder};
+use super::{HostNetworkAddress, JobStart, ProgramAnswer, SubsetFence, SwitchOrder};
 use crate::ids::JobHostId;
 use crate::message::Stream;
 use crate::nodeset::NodeSet;
@@ -100,6 +100,16 @@ pub enum ElementOrder {
     FenceEntries(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Every node of the element is in a fence of PMI: let all of them go on.
     FenceDone,
+    /// Entries that processes in a fence of some nodes have put. For the hosts of these nodes.
+    SubsetFenceEntries {
+        /// The fence.
+        fence: SubsetFence,
+        /// The entries.
+        #[serde(with = "serde_bytes")]
+        entries: Vec<u8>,
+    },
+    /// All nodes that take part in this fence are in it. For their hosts.
+    SubsetFenceDone(SubsetFence),
     /// A host wants what a node has put: its host answers by
     /// [`super::ElementReport::ModexAnswer`].
     ModexRequest {
@@ -151,6 +161,16 @@ impl ElementOrder {
         match self {
             ElementOrder::ModexRequest { host, .. } => Some(*host),
             ElementOrder::ModexAnswer { asker, .. } => Some(*asker),
+            _ => None,
+        }
+    }
+
+    /// The nodes whose hosts this order is for, or None if it is for all, or for the one in
+    /// [`ElementOrder::host`].
+    pub fn nodes(&self) -> Option<&NodeSet> {
+        match self {
+            ElementOrder::SubsetFenceEntries { fence, .. }
+            | ElementOrder::SubsetFenceDone(fence) => Some(&fence.members),
             _ => None,
         }
     }

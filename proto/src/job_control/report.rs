@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileRequest, HostNetworkAddress, Status, SwitchReport};
+use super::{FileRequest, HostNetworkAddress, Status, SubsetFence, SwitchReport};
 use crate::ids::JobHostId;
 use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
@@ -131,6 +131,18 @@ pub enum ElementReport {
         /// The entries of the key-value space that they have put since the last fence. At most
         /// [`super::MAX_FENCE_BYTES_PER_NODE`] for each node of the host, and
         /// [`super::MAX_FENCE_BYTES_PER_HOST`].
+        #[serde(with = "serde_bytes")]
+        entries: Vec<u8>,
+    },
+    /// All processes of a host that take part in a fence of some nodes are in it. The processes of
+    /// a host are in at most [`super::max_subset_fences`] of them at once.
+    InSubsetFence {
+        /// The fence.
+        fence: SubsetFence,
+        /// The nodes of the host that take part.
+        nodes: NodeSet,
+        /// What they have put, within the limits of [`ElementReport::InFence`]; all such fences of
+        /// a host together have [`super::MAX_FENCE_BYTES_PER_HOST`].
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },

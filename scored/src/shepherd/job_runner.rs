@@ -462,6 +462,9 @@ impl JobRunner {
             None => return,
             Some(PmiEvent::Failed(code, reason)) => ElementReport::Failed { code, reason },
             Some(PmiEvent::Fence(nodes, entries)) => ElementReport::InFence { nodes, entries },
+            Some(PmiEvent::SubsetFence { fence, nodes, entries }) => {
+                ElementReport::InSubsetFence { fence, nodes, entries }
+            }
             Some(PmiEvent::ModexRequest(node)) => {
                 let Some(job_info) = self.phase.job_info() else { return };
                 ElementReport::ModexRequest { asker: job_info.placement.self_host, node }

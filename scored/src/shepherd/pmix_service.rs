@@ -2,9 +2,10 @@
 //! the processes of this host. This module starts the helper, checks its reports, and passes on to
 //! it what other hosts have put.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -17,7 +18,8 @@ use score_pmi::host::shown;
 use score_proto::env;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
-    MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, max_modex_requests,
+    MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, MAX_SUBSET_RANGES,
+    SubsetFence, max_modex_requests, max_subset_fences,
 };
 use score_proto::message::{EnvVar, MpiStart, OsBytes, ProgramKind};
 use score_proto::nodeset::NodeSet;
@@ -67,9 +69,44 @@ struct PmixElement {
     environments: Vec<Option<Vec<CString>>>,
     clients: Vec<ClientState>,
     max_fence_bytes: usize,
+    /// Fences of some nodes in which processes of this host are, and the bytes of their entries.
+    subset_fences: HashMap<SubsetFence, usize>,
 }
 
 impl PmixElement {
+    /// The processes of this host that take part in a fence of some nodes are in it. The daemon of
+    /// this host does not let more pass than is allowed here.
+    fn begin_subset_fence(
+        &mut self,
+        fence: SubsetFence,
+        local_nodes: Range<u32>,
+        entries: Vec<u8>,
+        max_ranges: usize,
+    ) -> PmiEvent {
+        let max_fences = max_subset_fences(local_nodes.len());
+        let nodes = fence.members.within(local_nodes);
+        let total_bytes = self.subset_fences.values().sum::<usize>() + entries.len();
+        let max_bytes = nodes.len() as usize * MAX_FENCE_BYTES_PER_NODE;
+        let own_ranges: usize =
+            self.subset_fences.keys().map(|fence| fence.members.ranges().len()).sum();
+        let reason = if own_ranges + fence.members.ranges().len() > max_ranges {
+            format!("fences of PMIx have more than {max_ranges} ranges of nodes")
+        } else if self.subset_fences.len() >= max_fences {
+            format!("its processes on this host are in more than {max_fences} fences of PMIx")
+        } else if entries.len() > max_bytes || total_bytes > self.max_fence_bytes {
+            format!(
+                "its processes on this host have put {} bytes for others into PMIx, and {} are \
+                 allowed",
+                entries.len().max(total_bytes),
+                max_bytes.min(self.max_fence_bytes)
+            )
+        } else {
+            self.subset_fences.insert(fence.clone(), entries.len());
+            return PmiEvent::SubsetFence { fence, nodes, entries };
+        };
+        PmiEvent::Failed(1, reason)
+    }
+
     /// Whether a process of this host may still use PMIx.
     fn needs_helper(&self) -> bool {
         self.clients.iter().any(|client| client.needs_helper())
@@ -152,7 +189,8 @@ impl PmixService {
                 (self.nodes.count * MAX_FENCE_BYTES_PER_NODE).min(MAX_FENCE_BYTES_PER_HOST / count);
             let clients = vec![ClientState::NotConnected; self.nodes.count];
             let environments = vec![None; self.nodes.count];
-            (number, PmixElement { environments, clients, max_fence_bytes })
+            let subset_fences = HashMap::new();
+            (number, PmixElement { environments, clients, max_fence_bytes, subset_fences })
         };
         self.elements = served().map(new_element).collect();
         if self.elements.is_empty() {
@@ -343,7 +381,16 @@ impl PmixService {
             PmixReport::Finalized { element, rank } => {
                 self.end_client(ProcessKey { element, node: rank }, ClientState::Finalized);
             }
-            PmixReport::InFence { element, entries } => {
+            PmixReport::InFence { element, fence: Some(fence), entries } => {
+                let local_nodes = self.local_range();
+                let max_ranges = MAX_SUBSET_RANGES / self.elements.len().max(1);
+                if let Some(element_state) = self.elements.get_mut(&element) {
+                    let event =
+                        element_state.begin_subset_fence(fence, local_nodes, entries, max_ranges);
+                    events.push((element, event));
+                }
+            }
+            PmixReport::InFence { element, fence: None, entries } => {
                 let Some(max_bytes) = self.elements.get(&element).map(|e| e.max_fence_bytes) else {
                     return;
                 };
@@ -452,9 +499,21 @@ impl PmixService {
         }
     }
 
-    fn local_nodes(&self) -> NodeSet {
+    fn local_range(&self) -> Range<u32> {
         let first = self.nodes.first;
-        NodeSet::from(first..first + self.nodes.count as u32)
+        first..first + self.nodes.count as u32
+    }
+
+    fn local_nodes(&self) -> NodeSet {
+        NodeSet::from(self.local_range())
+    }
+
+    /// All nodes that take part in a fence are in it.
+    pub fn end_subset_fence(&mut self, element: u32, fence: SubsetFence) {
+        if let Some(element) = self.elements.get_mut(&element) {
+            element.subset_fences.remove(&fence);
+        }
+        self.order(&PmixOrder::FenceDone { element, fence: Some(fence) });
     }
 
     fn client(&mut self, key: ProcessKey) -> Option<&mut ClientState> {
