@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::{
     ElementOrder, HostNetworkAddress, MAX_FENCE_BYTES, MAX_FENCE_BYTES_PER_NODE, Status,
+    SubsetFence,
 };
 use score_proto::message::{Level, ProgramKind};
 use score_proto::nodeset::NodeSet;
@@ -12,6 +13,7 @@ use score_proto::nodeset::NodeSet;
 use crate::exit_code::{self, ExitCodeSources};
 use crate::master::{MasterAction, notice};
 use crate::signal;
+use crate::subset_fences::{SubsetFenceProgress, SubsetFences};
 
 /// How far the end of a parallel process has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,7 @@ pub struct Element {
     in_fence: NodeSet,
     /// The entries that the hosts of these nodes have put, in bytes.
     fence_bytes: usize,
+    subset_fences: SubsetFences,
     /// Broadcast signals that not all hosts have sent yet, by number: the calling node, and the
     /// nodes of the hosts that have sent.
     broadcasts: BTreeMap<u64, (u32, NodeSet)>,
@@ -92,6 +95,7 @@ impl Element {
             },
             in_fence: NodeSet::new(),
             fence_bytes: 0,
+            subset_fences: SubsetFences::default(),
             broadcasts: BTreeMap::new(),
             next_broadcast: 0,
             end: EndProgress::Running,
@@ -259,6 +263,14 @@ impl Element {
         if self.is_ending() || self.ended_nodes.is_empty() || self.is_ended() {
             return;
         }
+        if let Some((waiting, awaited)) = self.subset_fences.waiting_for(&self.ended_nodes) {
+            let text = format!(
+                "{}: node {waiting} waits in a fence or group of PMIx (such as \
+                 MPI_Comm_create_from_group()) for node {awaited}, which has exited",
+                self.name
+            );
+            return self.fail_with_notice(1, Level::Error, text, out);
+        }
         let (arrived_nodes, call) = match &self.phase {
             _ if !self.in_fence.is_empty() => {
                 (&self.in_fence, "a fence (MPI_Init() or MPI_Finalize())")
@@ -344,6 +356,36 @@ impl Element {
             out.push(self.order(ElementOrder::FenceDone));
         } else {
             self.check_waiters(out);
+        }
+    }
+
+    /// These nodes are in a fence of some nodes, and their host has new entries for the others.
+    pub fn on_in_subset_fence(
+        &mut self,
+        fence: SubsetFence,
+        nodes: &NodeSet,
+        entries: Vec<u8>,
+        out: &mut Vec<MasterAction>,
+    ) {
+        if self.is_ending() || fence.members.last().is_none_or(|last| last >= self.nodes) {
+            return;
+        }
+        let progress = self.subset_fences.on_in_fence(&fence, nodes, entries.len());
+        if let SubsetFenceProgress::TooManyBytes(max_bytes) = progress {
+            let members = &fence.members;
+            let reason =
+                format!("more than {max_bytes} bytes of entries in a fence of nodes {members}");
+            return self.on_broken(EXIT_FAILED, &reason, out);
+        }
+        if !entries.is_empty() {
+            let fence = fence.clone();
+            out.push(self.order(ElementOrder::SubsetFenceEntries { fence, entries }));
+        }
+        match progress {
+            SubsetFenceProgress::Done => {
+                out.push(self.order(ElementOrder::SubsetFenceDone(fence)));
+            }
+            _ => self.check_waiters(out),
         }
     }
 

@@ -291,6 +291,36 @@ fn a_fence_with_too_many_entries_ends_the_element() {
 }
 
 #[test]
+fn a_fence_of_some_nodes_passes_entries_on_and_ends_alone() {
+    let mut element = mpi_element(4);
+    let fence = SubsetFence { members: [0, 2].into_iter().collect(), tag: 1 };
+    let enter = |element: &mut Element, node: u32, entries: &[u8]| {
+        let mut out = Vec::new();
+        let nodes = NodeSet::one(node);
+        element.on_in_subset_fence(fence.clone(), &nodes, entries.to_vec(), &mut out);
+        out
+    };
+    let entries = |bytes: &[u8]| {
+        let (fence, entries) = (fence.clone(), bytes.to_vec());
+        MasterAction::Order(ElementOrder::SubsetFenceEntries { fence, entries }.to(0))
+    };
+    let done = MasterAction::Order(ElementOrder::SubsetFenceDone(fence.clone()).to(0));
+    for _ in 0..2 {
+        assert_eq!(enter(&mut element, 0, b"0"), [entries(b"0")]);
+        assert_eq!(enter(&mut element, 2, b""), std::slice::from_ref(&done));
+    }
+    assert_eq!(ended(&mut element, 2..3, Status::Exited(0)), []);
+    let actions = enter(&mut element, 0, b"");
+    assert!(text(&actions[0]).contains("node 0 waits in a fence or group of PMIx"), "{actions:?}");
+    assert!(text(&actions[0]).contains("for node 2, which has exited"), "{actions:?}");
+    assert_eq!((&actions[1..], element.code()), ([end()].as_slice(), 1));
+    let mut element = mpi_element(4);
+    let most = vec![0; 2 * MAX_FENCE_BYTES_PER_NODE + 1];
+    let actions = enter(&mut element, 0, &most);
+    assert!(text(&actions[0]).contains("more than 32768 bytes"), "{actions:?}");
+}
+
+#[test]
 fn a_node_that_has_exited_is_named_to_those_that_wait_for_it_in_a_fence() {
     let mut element = mpi_element(3);
     assert_eq!(fence(&mut element, 0..2, b""), []);

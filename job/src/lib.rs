@@ -27,4 +27,5 @@ mod scheduling;
 #[cfg(test)]
 mod seeded_random;
 pub mod signal;
+mod subset_fences;
 pub mod validate;

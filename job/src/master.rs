@@ -424,6 +424,19 @@ impl JobMaster {
                 }
             }
             ElementReport::InFence { nodes, entries } => element.on_in_fence(&nodes, entries, out),
+            ElementReport::InSubsetFence { fence, nodes, entries } => {
+                element.on_in_subset_fence(fence, &nodes, entries, out)
+            }
+            ElementReport::ModexRequest { asker, node } => {
+                if let Some(host) = self.placement.host_of(node) {
+                    let order = ElementOrder::ModexRequest { host, asker, node };
+                    self.send_order(order.to(number));
+                }
+            }
+            ElementReport::ModexAnswer { asker, node, entries } => {
+                let order = ElementOrder::ModexAnswer { asker, node, entries };
+                self.send_order(order.to(number));
+            }
             ElementReport::Ended { nodes, status } => {
                 element.on_ended(&nodes, status, &self.expected_signals, out);
                 // Nodes on other hosts that send to the ended nodes must not wait for them.

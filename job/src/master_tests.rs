@@ -4,7 +4,7 @@ use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
 use score_proto::job_control::Status;
-use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec, Stream};
+use score_proto::message::{ElementSpec, HostSpec, Input, MpiStart, Output, StageSpec, Stream};
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 use score_proto::peer_message::JobIncarnation;
 
@@ -244,6 +244,24 @@ fn slice_requests_of_processes_reach_the_scheduler() {
     // A job that is to handle a signal must run, even if its output is not read.
     let signal = job.on(MasterEvent::FromClient(JobRequest::Signal(15)));
     assert_eq!(signal[1..], [MasterAction::Gang(GangRequest::Release(HoldReason::OutputBlocked))]);
+}
+
+#[test]
+fn a_question_about_a_node_goes_to_its_host_and_the_answer_to_the_one_that_has_asked() {
+    let mut job = started(&[1], ProgramKind::Mpi(MpiStart::Pmix));
+    let asker = JobHostId(0);
+    let order = |order: ElementOrder| [MasterAction::Order(order.to(0))];
+    for (node, host) in [(2, 1), (3, 1), (1, 0)] {
+        let actions = report(&mut job, ElementReport::ModexRequest { asker, node }.of(0));
+        let host = JobHostId(host);
+        assert_eq!(actions, order(ElementOrder::ModexRequest { host, asker, node }));
+    }
+    assert_eq!(report(&mut job, ElementReport::ModexRequest { asker, node: NODES }.of(0)), []);
+    let (node, entries) = (3, Some(vec![7]));
+    let answer = ElementReport::ModexAnswer { asker, node, entries: entries.clone() };
+    let actions = report(&mut job, answer.clone().of(0));
+    assert_eq!(actions, order(ElementOrder::ModexAnswer { asker, node, entries }));
+    assert_eq!(report(&mut job, answer.of(1)), [], "there is no such element");
 }
 
 fn any_event() -> impl Strategy<Value = MasterEvent> {

@@ -23,6 +23,7 @@ mod program;
 mod report;
 mod shepherd;
 mod start;
+mod subset_fence;
 mod switch;
 
 pub use hop::{HopOrder, HopReport};
@@ -32,6 +33,7 @@ pub use program::{FileRequest, ProgramAnswer};
 pub use report::{ElementReport, JobReport, OutputReport, Report};
 pub use shepherd::{ShepherdOrder, ShepherdReport};
 pub use start::{HostNetworkAddress, JobStart, Limit, Owner, Status};
+pub use subset_fence::SubsetFence;
 pub use switch::{LocalRotation, StopCondition, SwitchOrder, SwitchReport, SwitchSeq};
 
 /// Output that may be on its way on one hop of the job's tree without permission, in bytes.
@@ -45,6 +47,25 @@ pub const MAX_FENCE_BYTES_PER_HOST: usize = 512 * 1024;
 /// The same for all processes of a parallel process: less than the orders that may wait for a
 /// shepherd.
 pub const MAX_FENCE_BYTES: usize = 4 * 1024 * 1024;
+/// Fences of some nodes ([`SubsetFence`]) in which the processes of a parallel process on a host
+/// may be at once: a blocking one of each process, and some more.
+pub fn max_subset_fences(nodes_of_host: usize) -> usize {
+    nodes_of_host.saturating_add(16)
+}
+/// Ranges of nodes in all fences of some nodes ([`SubsetFence`]) in which processes of a job on a
+/// host are: the master keeps those of all hosts.
+pub const MAX_SUBSET_RANGES: usize = 16 * 1024;
+
+/// Bytes that one process has put and that go to a host that has asked for them
+/// ([`ElementReport::ModexAnswer`]).
+pub const MAX_MODEX_BYTES: usize = MAX_FENCE_BYTES_PER_NODE;
+
+/// Questions of one host of a job for what processes of other hosts have put
+/// ([`ElementReport::ModexRequest`]) that may be without an answer, if the job has so many hosts.
+/// The answers to those of all hosts are [`MAX_FENCE_BYTES`] together, unless there are very many.
+pub fn max_modex_requests(hosts: usize) -> usize {
+    (MAX_FENCE_BYTES / MAX_MODEX_BYTES / hosts.max(1)).clamp(1, 64)
+}
 
 #[cfg(test)]
 #[path = "job_control/tests.rs"]

@@ -28,7 +28,7 @@ pub mod server_message;
 
 /// Version of everything in this crate. Peers of different versions refuse each other with a
 /// message that names both versions.
-pub const PROTOCOL_VERSION: u32 = 15;
+pub const PROTOCOL_VERSION: u32 = 16;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

@@ -121,6 +121,13 @@ impl NodeSet {
         false
     }
 
+    /// The nodes of the set that are in `range`.
+    pub fn within(&self, range: Range<u32>) -> NodeSet {
+        let clip = |own: &Range<u32>| own.start.max(range.start)..own.end.min(range.end);
+        let ranges = self.ranges.iter().map(clip).filter(|own| !own.is_empty()).collect();
+        Self { ranges }
+    }
+
     /// The numbers of `all` that are not in the set.
     pub fn missing(&self, all: Range<u32>) -> NodeSet {
         let mut missing = NodeSet::new();
@@ -342,6 +349,10 @@ mod tests {
             }
             let other_set: NodeSet = other.iter().copied().collect();
             prop_assert_eq!(nodes.intersects(&other_set), !model.is_disjoint(&other));
+            prop_assert_eq!(
+                nodes.within(3..85),
+                model.range(3..85).copied().collect::<NodeSet>()
+            );
             prop_assert_eq!(nodes.missing(3..85).iter().collect::<Vec<_>>(),
                 (3..85).filter(|node| !model.contains(node)).collect::<Vec<_>>());
             nodes.union(&other_set);

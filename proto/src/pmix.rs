@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job_control::SubsetFence;
 use crate::message::{EnvVar, OsBytes};
 
 /// The descriptor at which the helper finds its socket.
@@ -71,15 +72,41 @@ pub enum PmixOrder {
     FenceEntries {
         /// The parallel process.
         element: u32,
+        /// The fence. None: that of all ranks.
+        fence: Option<SubsetFence>,
         /// Blobs of libpmix, one after the other.
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
     },
-    /// All ranks are in the fence, and their entries have come.
+    /// All ranks that take part are in the fence, and their entries have come.
     FenceDone {
         /// The parallel process.
         element: u32,
+        /// The fence. None: that of all ranks.
+        fence: Option<SubsetFence>,
     },
+    /// A rank of another host wants what a rank of this host has put. To be answered by
+    /// [`PmixReport::ModexAnswer`] when that rank has put something.
+    ModexRequest {
+        /// The parallel process.
+        element: u32,
+        /// The rank of this host.
+        rank: u32,
+        /// The rank has ended: it is to be answered at once. This repeats an earlier order.
+        is_last_try: bool,
+    },
+    /// Answer to [`PmixReport::ModexRequest`].
+    ModexAnswer {
+        /// The parallel process.
+        element: u32,
+        /// The rank of another host.
+        rank: u32,
+        /// What it has put: a blob of libpmix. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
+    },
+    /// Answer [`PmixReport::Alive`].
+    ReportAlive,
 }
 
 /// From the helper to its shepherd.
@@ -110,13 +137,33 @@ pub enum PmixReport {
         /// The rank.
         rank: u32,
     },
-    /// The ranks of this host are in a fence of all ranks.
+    /// The ranks of this host that take part in a fence are in it.
     InFence {
         /// The parallel process.
         element: u32,
+        /// The fence. None: that of all ranks.
+        fence: Option<SubsetFence>,
         /// What they have put: a blob of libpmix.
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
+    },
+    /// A rank of this host wants what a rank of another host has put. Reported once until it is
+    /// answered by [`PmixOrder::ModexAnswer`].
+    ModexRequest {
+        /// The parallel process.
+        element: u32,
+        /// The rank of another host.
+        rank: u32,
+    },
+    /// Answer to [`PmixOrder::ModexRequest`].
+    ModexAnswer {
+        /// The parallel process.
+        element: u32,
+        /// The rank of this host.
+        rank: u32,
+        /// What it has put: a blob of libpmix. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
     },
     /// A rank of this host has called PMIx_Abort (MPI_Abort).
     Aborted {
@@ -129,4 +176,6 @@ pub enum PmixReport {
         /// Its message.
         text: String,
     },
+    /// Answer to [`PmixOrder::ReportAlive`]: both threads of the helper work.
+    Alive,
 }

@@ -38,6 +38,7 @@ mod output_errors;
 mod oversubscription;
 mod page;
 mod pm_misuse;
+mod pmix;
 mod pmtest;
 mod probe;
 mod program_errors;

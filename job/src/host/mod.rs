@@ -1,6 +1,7 @@
 //! The decisions of one host's daemon: its node in the range tree of each job, its rotation of
 //! jobs, and what users may use of it.
 
+mod exchange_limits;
 mod gather;
 pub mod host_rotation;
 pub mod rate_limit;

@@ -10,16 +10,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     ElementOrder, ElementReport, FileRequest, HOP_WINDOW, HopOrder, JobOrder, JobReport,
-    LocalRotation, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, Order, OutputReport,
-    Placement, ProgramAnswer, Report, ShepherdOrder, ShepherdReport, StopCondition, SwitchOrder,
-    SwitchReport, SwitchSeq,
+    LocalRotation, Order, OutputReport, Placement, ProgramAnswer, Report, ShepherdOrder,
+    ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::Stream;
-use score_proto::nodeset::NodeSet;
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound};
 use score_tree::range_tree::Subtree;
 use score_tree::report_queue::CoalescingQueue;
 
+use super::exchange_limits::ExchangeLimits;
 use super::gather::Gather;
 use crate::validate::MAX_ELEMENTS;
 
@@ -136,8 +135,7 @@ fn to_child(child_index: usize, order: Order) -> Outgoing {
 pub struct TreeNode {
     placement: Placement,
     children: Vec<Child>,
-    /// Elements whose processes on this host are in a fence of PMI, and the bytes of their entries.
-    fences: BTreeMap<u32, usize>,
+    exchange_limits: ExchangeLimits,
     /// Bytes of output that may go up.
     credit: u64,
     /// The child whose last output ended in the middle of a line.
@@ -181,7 +179,7 @@ impl TreeNode {
             questions: Questions::new(&children),
             children,
             placement,
-            fences: BTreeMap::new(),
+            exchange_limits: ExchangeLimits::default(),
             credit: HOP_WINDOW,
             mid_line_child: None,
             last_served: 0,
@@ -280,13 +278,27 @@ impl TreeNode {
                 self.pass_on(order, |_, _| true);
             }
             Order::Element { element, order: element_order } => {
-                if *element_order == ElementOrder::FenceDone {
-                    self.fences.remove(element);
+                if self.has_shepherd() {
+                    let self_host = self.placement.self_host;
+                    self.exchange_limits.on_order(self_host, *element, element_order);
                 }
-                self.pass_on(order, |_, _| true);
+                let is_for = |child: &Child| self.is_for(child, element_order);
+                let receivers: Vec<bool> = self.children.iter().map(is_for).collect();
+                self.pass_on(order, |child_index, _| receivers[child_index]);
             }
         }
         self.forward_output();
+    }
+
+    /// Whether an order about an element is for hosts of this child.
+    fn is_for(&self, child: &Child, order: &ElementOrder) -> bool {
+        let hosts = &self.placement.hosts;
+        let of_child = hosts.get(child.hosts.start as usize..child.hosts.end as usize);
+        let [first, ..] = of_child.unwrap_or_default() else { return false };
+        let last = of_child.and_then(<[_]>::last).unwrap_or(first);
+        let node_range = first.first_node..last.node_range().end;
+        order.host().is_none_or(|host| child.hosts.contains(&host.0))
+            && order.nodes().is_none_or(|nodes| !nodes.within(node_range).is_empty())
     }
 
     /// Sends an order to these children, unless they are lost.
@@ -303,7 +315,7 @@ impl TreeNode {
             JobOrder::StartStage(_) => {
                 self.idle_summaries.clear();
                 self.questions.samples.clear();
-                self.fences.clear();
+                self.exchange_limits.clear();
                 self.children.iter_mut().for_each(|child| child.idle_summaries.clear());
             }
             JobOrder::Finish if !self.is_finished() => self.questions.finished.ask(ONLY_ONCE),
@@ -343,38 +355,13 @@ impl TreeNode {
             ShepherdReport::Output(report) => Report::Output(report),
             ShepherdReport::Job(report) => Report::Job(report),
             ShepherdReport::Element { element, report } => {
-                if let ElementReport::InFence { nodes, entries } = &report
-                    && !self.begin_fence(element, nodes, entries.len())
-                {
+                if !self.exchange_limits.may_report(&self.placement, element, &report) {
                     return;
                 }
                 Report::Element { element, report }
             }
         };
         self.on_report(SHEPHERD_CHILD, report);
-    }
-
-    /// Whether the processes on this host may be in a fence now, with so many bytes of entries.
-    /// Otherwise a faulty or hostile shepherd reports it: entries go to all hosts, over links that
-    /// belong to all users, so that no job has more than one fence of an element on its way.
-    fn begin_fence(&mut self, element: u32, nodes: &NodeSet, entries_len: usize) -> bool {
-        let Some(host) = self.placement.self_placement() else { return false };
-        let own_nodes = host.node_range();
-        let is_own = nodes
-            .ranges()
-            .all(|range| own_nodes.start <= range.start && range.end <= own_nodes.end);
-        let max_len = own_nodes.len() * MAX_FENCE_BYTES_PER_NODE;
-        let total_len = self.fences.values().sum::<usize>() + entries_len;
-        let may_begin = is_own
-            && !nodes.is_empty()
-            && entries_len <= max_len
-            && total_len <= MAX_FENCE_BYTES_PER_HOST
-            && (element as usize) < MAX_ELEMENTS
-            && !self.fences.contains_key(&element);
-        if may_begin {
-            self.fences.insert(element, entries_len);
-        }
-        may_begin
     }
 
     /// A report has come from a child, or is made in its place.
@@ -421,8 +408,11 @@ impl TreeNode {
     /// The child through which the host gets programs from the parent: its own shepherd. The node
     /// above the first host has none, and passes them on.
     fn program_child(&self) -> usize {
-        let has_shepherd = self.children.first().is_some_and(|child| !child.hosts.is_empty());
-        if has_shepherd { SHEPHERD_CHILD } else { SHEPHERD_CHILD + 1 }
+        if self.has_shepherd() { SHEPHERD_CHILD } else { SHEPHERD_CHILD + 1 }
+    }
+
+    fn has_shepherd(&self) -> bool {
+        self.children.first().is_some_and(|child| !child.hosts.is_empty())
     }
 
     /// A child requests bytes of a program: the shepherd from the parent, a child host from the

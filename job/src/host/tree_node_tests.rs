@@ -1,6 +1,9 @@
 use super::*;
 use score_proto::ids::JobHostId;
-use score_proto::job_control::Status;
+use score_proto::job_control::{
+    MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, Status, SubsetFence,
+    max_modex_requests, max_subset_fences,
+};
 use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer_message::JobIncarnation;
@@ -248,6 +251,102 @@ fn a_shepherd_reports_one_fence_of_its_own_nodes_until_all_hosts_are_in_it() {
     tree_node.take_outgoing();
     tree_node.on_shepherd_report(report);
     assert_eq!(reports_to_parent(&mut tree_node).len(), 1);
+}
+
+#[test]
+fn a_shepherd_asks_and_answers_no_more_than_it_may_about_single_nodes() {
+    let mut tree_node = root_node();
+    let hosts = tree_node.placement().hosts.len();
+    let nodes = tree_node.placement().nodes();
+    let own_nodes = tree_node.placement().self_placement().unwrap().node_range();
+    fn reported(tree_node: &mut TreeNode, element: u32, report: ElementReport) -> bool {
+        tree_node.on_shepherd_report(ShepherdReport::Element { element, report: report.clone() });
+        let reports = reports_to_parent(tree_node);
+        assert!(reports.is_empty() || reports == [report.of(element)], "{reports:?}");
+        !reports.is_empty()
+    }
+    let request = |asker, node| ElementReport::ModexRequest { asker: JobHostId(asker), node };
+    // In the name of another host, about itself, and about nodes that there are not.
+    let node = own_nodes.end;
+    for wrong in [request(1, node), request(0, own_nodes.start), request(0, nodes)] {
+        assert!(!reported(&mut tree_node, 0, wrong));
+    }
+    assert!(reported(&mut tree_node, 0, request(0, node)));
+    assert!(!reported(&mut tree_node, 0, request(0, node)), "it is not answered yet");
+    let elements = 1..MAX_ELEMENTS as u32;
+    let others = elements.flat_map(|element| (node..nodes).map(move |node| (element, node)));
+    let count =
+        others.filter(|(element, node)| reported(&mut tree_node, *element, request(0, *node)));
+    assert_eq!(count.count(), max_modex_requests(hosts) - 1);
+    let entries = None;
+    tree_node.on_order(ElementOrder::ModexAnswer { asker: JobHostId(0), node, entries }.to(0));
+    let orders = tree_node.take_outgoing();
+    assert!(matches!(orders[..], [Outgoing::Shepherd(_)]), "for this host alone: {orders:?}");
+    assert!(reported(&mut tree_node, 0, request(0, node)));
+
+    let answer = |asker, len| {
+        let (asker, node) = (JobHostId(asker), own_nodes.start);
+        ElementReport::ModexAnswer { asker, node, entries: Some(vec![7; len]) }
+    };
+    assert!(!reported(&mut tree_node, 0, answer(1, 1)), "nobody has asked");
+    let question = |host| {
+        let (host, asker) = (JobHostId(host), JobHostId(1));
+        ElementOrder::ModexRequest { host, asker, node: own_nodes.start }.to(0)
+    };
+    tree_node.on_order(question(0));
+    assert!(matches!(tree_node.take_outgoing()[..], [Outgoing::Shepherd(_)]));
+    for wrong in [answer(2, 1), answer(1, MAX_MODEX_BYTES + 1)] {
+        assert!(!reported(&mut tree_node, 0, wrong));
+    }
+    assert!(!reported(&mut tree_node, 1, answer(1, 1)), "another element");
+    assert!(reported(&mut tree_node, 0, answer(1, MAX_MODEX_BYTES)));
+    assert!(!reported(&mut tree_node, 0, answer(1, 1)), "it is answered");
+    // A question to another host is none to this one.
+    tree_node.on_order(question(1));
+    assert!(matches!(tree_node.take_outgoing()[..], [Outgoing::Child(..)]));
+    assert!(!reported(&mut tree_node, 0, answer(1, 1)));
+}
+
+#[test]
+fn fences_of_some_nodes_have_bounds_and_their_orders_go_to_the_hosts_of_these_nodes() {
+    let mut tree_node = root_node();
+    let fence = |members: &[u32], tag| {
+        let members = members.iter().copied().collect();
+        SubsetFence { members, tag }
+    };
+    let report = |fence: SubsetFence, nodes: &[u32], len| ElementReport::InSubsetFence {
+        fence,
+        nodes: nodes.iter().copied().collect(),
+        entries: vec![7; len],
+    };
+    let mut reported = |report: ElementReport| {
+        let shepherd_report = ShepherdReport::Element { element: 0, report: report.clone() };
+        tree_node.on_shepherd_report(shepherd_report);
+        let reports = reports_to_parent(&mut tree_node);
+        assert!(reports.is_empty() || reports == [report.of(0)], "{reports:?}");
+        !reports.is_empty()
+    };
+    // Hosts have the nodes 0 and 1, 2 and 3, 4 and 5.
+    let first = fence(&[0, 2], 0);
+    for wrong in [
+        report(fence(&[0, 1, 2], 0), &[0], 0),
+        report(first.clone(), &[0, 2], 0),
+        report(fence(&[2, 3], 0), &[], 0),
+        report(fence(&[0, 6], 0), &[0], 0),
+        report(first.clone(), &[0], MAX_FENCE_BYTES_PER_NODE + 1),
+    ] {
+        assert!(!reported(wrong.clone()), "{wrong:?}");
+    }
+    let entry = report(first.clone(), &[0], MAX_FENCE_BYTES_PER_NODE);
+    assert!(reported(entry.clone()));
+    assert!(!reported(entry.clone()), "it is in the fence already");
+    let count = (1..100).filter(|tag| reported(report(fence(&[0, 2], *tag), &[0], 0))).count();
+    assert_eq!(count, max_subset_fences(2) - 1);
+    tree_node.on_order(ElementOrder::SubsetFenceDone(first).to(0));
+    let orders = tree_node.take_outgoing();
+    assert!(matches!(orders[..], [Outgoing::Shepherd(_), Outgoing::Child(1, _)]), "{orders:?}");
+    tree_node.on_shepherd_report(ShepherdReport::Element { element: 0, report: entry });
+    assert_eq!(reports_to_parent(&mut tree_node).len(), 1, "it has ended before");
 }
 
 #[test]

@@ -117,6 +117,9 @@ pub type ModexCallback = unsafe extern "C" fn(
     *mut c_void,
 );
 
+/// pmix_dmodex_response_fn_t.
+pub type FoundCallback = extern "C" fn(Status, *mut c_char, usize, *mut c_void);
+
 /// pmix_server_client_connected2_fn_t.
 pub type ClientConnected = extern "C" fn(
     *const Proc,

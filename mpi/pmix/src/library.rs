@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 
-use crate::abi::{DataArray, DataType, OpCallback, Proc, ServerModule, Status};
+use crate::abi::{DataArray, DataType, FoundCallback, OpCallback, Proc, ServerModule, Status};
 
 /// The library as the dynamic loader finds it.
 const SYSTEM_LIBRARY: &CStr = c"libpmix.so.2";
@@ -60,6 +60,10 @@ functions! {
         fn(*const u8, c_int, *mut c_void, usize, Option<OpCallback>, *mut c_void) -> Status;
     register_client "PMIx_server_register_client":
         fn(*const Proc, u32, u32, *mut c_void, Option<OpCallback>, *mut c_void) -> Status;
+    deregister_client "PMIx_server_deregister_client":
+        fn(*const Proc, Option<OpCallback>, *mut c_void);
+    dmodex_request "PMIx_server_dmodex_request":
+        fn(*const Proc, Option<FoundCallback>, *mut c_void) -> Status;
     setup_fork "PMIx_server_setup_fork": fn(*const Proc, *mut *mut *mut c_char) -> Status;
     generate_regex "PMIx_generate_regex": fn(*const c_char, *mut *mut c_char) -> Status;
     generate_ppn "PMIx_generate_ppn": fn(*const c_char, *mut *mut c_char) -> Status;

@@ -5,9 +5,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `server.rs` | calls of libpmix, and its calls back |
+//! | `server.rs` | calls of libpmix |
+//! | `callbacks.rs` | its calls back |
+//! | `callers.rs` | how calls that wait for other hosts are answered |
+//! | `direct_modex.rs` | what one rank has put, for a rank of another host |
 //! | `namespace.rs` | the fences of a namespace, without libpmix |
 //! | `facts.rs` | what ranks may ask about their job |
+//! | `keys.rs` | their keys |
 //! | `info_list.rs` | facts in the form that libpmix wants |
 //! | `library.rs` | the functions of the libpmix that is loaded |
 //! | `abi.rs` | declarations of libpmix |
@@ -16,8 +20,12 @@
 #![expect(unsafe_code)]
 
 mod abi;
+mod callbacks;
+mod callers;
+mod direct_modex;
 mod facts;
 mod info_list;
+mod keys;
 mod library;
 mod namespace;
 mod server;
@@ -78,8 +86,17 @@ fn serve(mut orders: Orders) -> io::Result<()> {
     while let Some(order) = orders.next()? {
         match order {
             PmixOrder::Setup(_) => {}
-            PmixOrder::FenceEntries { element, entries } => server.add_entries(element, &entries),
-            PmixOrder::FenceDone { element } => server.end_fence(element),
+            PmixOrder::FenceEntries { element, fence, entries } => {
+                server.add_entries(element, fence, &entries);
+            }
+            PmixOrder::FenceDone { element, fence } => server.end_fence(element, fence),
+            PmixOrder::ModexRequest { element, rank, is_last_try } => {
+                server.find_entries(element, rank, is_last_try);
+            }
+            PmixOrder::ModexAnswer { element, rank, entries } => {
+                server.answer_request(element, rank, entries);
+            }
+            PmixOrder::ReportAlive => server.report_alive(),
         }
     }
     Ok(())

@@ -3,6 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
+use score_proto::job_control::SubsetFence;
+use score_proto::nodeset::NodeSet;
+
 /// What a call of libpmix waits for.
 #[derive(Debug)]
 pub struct PendingFence<C> {
@@ -13,14 +16,35 @@ pub struct PendingFence<C> {
 }
 
 /// The ranks that take part in a fence, compared with those of this host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Participants {
     /// All ranks of the namespace.
     All,
     /// Some ranks, all of them on this host.
     OfThisHost,
-    /// Some ranks, of several hosts.
-    OfSeveralHosts,
+    /// Some ranks, of several hosts: these.
+    OfSeveralHosts(NodeSet),
+    /// Ranks that there are not.
+    Unknown,
+}
+
+/// Fences of the same ranks, one after the other.
+#[derive(Debug)]
+struct FenceQueue<C> {
+    /// Fences in which the ranks of this host are. The first one has been reported.
+    fences: VecDeque<PendingFence<C>>,
+    /// What has come for the first fence, or for the next one if there is none.
+    received: Vec<u8>,
+}
+
+impl<C> FenceQueue<C> {
+    fn new() -> Self {
+        Self { fences: VecDeque::new(), received: Vec::new() }
+    }
+
+    fn entries_to_report(&mut self) -> Option<Vec<u8>> {
+        Some(std::mem::take(&mut self.fences.front_mut()?.entries))
+    }
 }
 
 /// See the [module](self). `C`: how to answer a call.
@@ -30,61 +54,78 @@ pub struct Namespace<C> {
     pub element: u32,
     rank_count: u32,
     local_ranks: Range<u32>,
-    /// Fences in which the ranks of this host are. The first one has been reported.
-    fences: VecDeque<PendingFence<C>>,
-    /// What has come for the first fence, or for the next one if there is none.
-    received: Vec<u8>,
+    /// Fences of all ranks (None), and of some.
+    queues: HashMap<Option<SubsetFence>, FenceQueue<C>>,
 }
 
 impl<C> Namespace<C> {
     /// A namespace of so many ranks, of which these are on this host.
     pub fn new(element: u32, rank_count: u32, local_ranks: Range<u32>) -> Self {
-        let (fences, received) = (VecDeque::new(), Vec::new());
-        Self { element, rank_count, local_ranks, fences, received }
+        Self { element, rank_count, local_ranks, queues: HashMap::new() }
+    }
+
+    /// All ranks.
+    pub fn all_ranks(&self) -> NodeSet {
+        NodeSet::from(0..self.rank_count)
+    }
+
+    /// Whether a rank is one of another host.
+    pub fn is_remote(&self, rank: u32) -> bool {
+        rank < self.rank_count && !self.local_ranks.contains(&rank)
     }
 
     /// Who takes part in a fence of these ranks. None: all.
     pub fn participants(&self, ranks: impl Iterator<Item = Option<u32>>) -> Participants {
-        let mut named = Vec::new();
-        for rank in ranks {
-            match rank {
-                None => return Participants::All,
-                Some(rank) => named.push(rank),
-            }
+        let Some(named) = ranks.collect::<Option<Vec<u32>>>() else { return Participants::All };
+        if named.iter().any(|rank| *rank >= self.rank_count) {
+            return Participants::Unknown;
         }
-        named.sort_unstable();
-        named.dedup();
-        if named.len() == self.rank_count as usize {
+        let named: NodeSet = named.into_iter().collect();
+        if named.len() == self.rank_count {
             Participants::All
-        } else if named.iter().all(|rank| self.local_ranks.contains(rank)) {
+        } else if named.within(self.local_ranks.clone()) == named {
             Participants::OfThisHost
         } else {
-            Participants::OfSeveralHosts
+            Participants::OfSeveralHosts(named)
         }
     }
 
-    /// The ranks of this host are in a fence of all ranks. Returns what is to be reported, unless
-    /// that has to wait for the end of an earlier fence.
-    pub fn begin_fence(&mut self, caller: C, entries: Vec<u8>) -> Option<Vec<u8>> {
-        self.fences.push_back(PendingFence { caller, entries });
-        (self.fences.len() == 1).then(|| self.entries_to_report()).flatten()
+    fn queue(&mut self, fence: Option<SubsetFence>) -> &mut FenceQueue<C> {
+        self.queues.entry(fence).or_insert_with(FenceQueue::new)
     }
 
-    fn entries_to_report(&mut self) -> Option<Vec<u8>> {
-        Some(std::mem::take(&mut self.fences.front_mut()?.entries))
+    /// The ranks of this host that take part are in a fence. Returns what is to be reported, unless
+    /// that has to wait for the end of an earlier fence of the same ranks.
+    pub fn begin_fence(
+        &mut self,
+        fence: Option<SubsetFence>,
+        caller: C,
+        entries: Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        let queue = self.queue(fence);
+        queue.fences.push_back(PendingFence { caller, entries });
+        (queue.fences.len() == 1).then(|| queue.entries_to_report()).flatten()
     }
 
     /// Some hosts have put these entries.
-    pub fn add_entries(&mut self, entries: &[u8]) {
-        self.received.extend_from_slice(entries);
+    pub fn add_entries(&mut self, fence: Option<SubsetFence>, entries: &[u8]) {
+        self.queue(fence).received.extend_from_slice(entries);
     }
 
-    /// All hosts are in the fence. Returns the call that waits for it, what all hosts have put, and
-    /// what is to be reported for the next fence, if there is one already.
-    pub fn end_fence(&mut self) -> Option<(C, Vec<u8>, Option<Vec<u8>>)> {
-        let fence = self.fences.pop_front()?;
-        let received = std::mem::take(&mut self.received);
-        Some((fence.caller, received, self.entries_to_report()))
+    /// All ranks that take part are in the fence. Returns the call that waits for it, what all
+    /// hosts have put, and what is to be reported for the next fence, if there is one already.
+    pub fn end_fence(
+        &mut self,
+        fence: &Option<SubsetFence>,
+    ) -> Option<(C, Vec<u8>, Option<Vec<u8>>)> {
+        let queue = self.queues.get_mut(fence)?;
+        let ended = queue.fences.pop_front()?;
+        let received = std::mem::take(&mut queue.received);
+        let next = queue.entries_to_report();
+        if queue.fences.is_empty() {
+            self.queues.remove(fence);
+        }
+        Some((ended.caller, received, next))
     }
 }
 
@@ -110,7 +151,7 @@ impl GroupIds {
 }
 
 /// The 64-bit hash FNV-1a.
-fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+pub fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.fold(0xcbf2_9ce4_8422_2325, step)
 }
@@ -137,39 +178,65 @@ mod tests {
         assert_eq!(hash(b"foobar".iter().copied()), 0x8594_4171_f739_67e8);
     }
 
-    fn namespace() -> Namespace<char> {
+    fn namespace<C>() -> Namespace<C> {
         Namespace::new(0, 4, 2..4)
     }
 
     #[test]
     fn participants_are_counted_once_and_by_their_hosts() {
         let participants =
-            |ranks: &[u32]| namespace().participants(ranks.iter().copied().map(Some));
+            |ranks: &[u32]| namespace::<char>().participants(ranks.iter().copied().map(Some));
         assert_eq!(participants(&[0, 1, 2, 3]), Participants::All);
         assert_eq!(participants(&[3, 2, 1, 0, 0]), Participants::All);
         assert_eq!(participants(&[2, 2, 3, 3]), Participants::OfThisHost);
-        assert_eq!(participants(&[1, 2]), Participants::OfSeveralHosts);
-        assert_eq!(participants(&[9]), Participants::OfSeveralHosts);
-        assert_eq!(namespace().participants([Some(1), None].into_iter()), Participants::All);
+        let some = Participants::OfSeveralHosts([1, 2].into_iter().collect());
+        assert_eq!(participants(&[1, 2, 1]), some);
+        assert_eq!(participants(&[1, 9]), Participants::Unknown);
+        let remote: Vec<u32> = (0..9).filter(|rank| namespace::<char>().is_remote(*rank)).collect();
+        assert_eq!(remote, [0, 1]);
+        assert_eq!(
+            namespace::<char>().participants([Some(1), None].into_iter()),
+            Participants::All
+        );
     }
 
     #[test]
     fn entries_of_other_hosts_may_come_first() {
         let mut namespace = namespace();
-        namespace.add_entries(b"a");
-        assert_eq!(namespace.begin_fence('x', b"b".to_vec()), Some(b"b".to_vec()));
-        namespace.add_entries(b"b");
-        assert_eq!(namespace.end_fence(), Some(('x', b"ab".to_vec(), None)));
-        assert_eq!(namespace.end_fence(), None);
+        namespace.add_entries(None, b"a");
+        assert_eq!(namespace.begin_fence(None, 'x', b"b".to_vec()), Some(b"b".to_vec()));
+        namespace.add_entries(None, b"b");
+        assert_eq!(namespace.end_fence(&None), Some(('x', b"ab".to_vec(), None)));
+        assert_eq!(namespace.end_fence(&None), None);
+    }
+
+    #[test]
+    fn fences_of_some_ranks_do_not_disturb_each_other() {
+        let mut namespace = namespace();
+        let fence = |ranks: &[u32], tag| {
+            let members = ranks.iter().copied().collect();
+            Some(SubsetFence { members, tag })
+        };
+        let fences = [fence(&[0, 2], 0), fence(&[0, 3], 0), fence(&[0, 2], 1), None];
+        for (number, fence) in (0..).zip(&fences) {
+            let entries = vec![number];
+            let reported = namespace.begin_fence(fence.clone(), number, entries.clone());
+            assert_eq!(reported, Some(entries));
+        }
+        for (number, fence) in (0..4).zip(&fences).rev() {
+            namespace.add_entries(fence.clone(), &[number, 7]);
+            assert_eq!(namespace.end_fence(fence), Some((number, vec![number, 7], None)));
+        }
+        assert!(namespace.queues.is_empty(), "nothing is kept of them");
     }
 
     #[test]
     fn a_second_fence_is_reported_when_the_first_has_ended() {
         let mut namespace = namespace();
-        assert_eq!(namespace.begin_fence('x', b"1".to_vec()), Some(b"1".to_vec()));
-        assert_eq!(namespace.begin_fence('y', b"2".to_vec()), None);
-        assert_eq!(namespace.end_fence(), Some(('x', Vec::new(), Some(b"2".to_vec()))));
-        namespace.add_entries(b"2");
-        assert_eq!(namespace.end_fence(), Some(('y', b"2".to_vec(), None)));
+        assert_eq!(namespace.begin_fence(None, 'x', b"1".to_vec()), Some(b"1".to_vec()));
+        assert_eq!(namespace.begin_fence(None, 'y', b"2".to_vec()), None);
+        assert_eq!(namespace.end_fence(&None), Some(('x', Vec::new(), Some(b"2".to_vec()))));
+        namespace.add_entries(None, b"2");
+        assert_eq!(namespace.end_fence(&None), Some(('y', b"2".to_vec(), None)));
     }
 }

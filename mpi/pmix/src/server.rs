@@ -8,64 +8,45 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::ptr::{null_mut, slice_from_raw_parts};
+use std::ptr::null_mut;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use score_proto::frame;
+use score_proto::job_control::SubsetFence;
 use score_proto::message::OsBytes;
 use score_proto::pmix::{PmixNamespace, PmixReport, PmixSetup};
 
 use crate::abi::{
-    ERR_BAD_PARAM, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, GROUP_CONSTRUCT, Info, InfoCallback,
-    MAX_NAMESPACE_LEN, ModexCallback, OPERATION_SUCCEEDED, OpCallback, Proc, RANK_WILDCARD,
-    SUCCESS, ServerModule, Status, TYPE_BYTE_OBJECT,
+    ERR_BAD_PARAM, ERR_NOT_SUPPORTED, MAX_NAMESPACE_LEN, OpCallback, Proc, RANK_WILDCARD, SUCCESS,
+    Status,
 };
+use crate::callbacks;
+use crate::callers::Caller;
+use crate::direct_modex::ModexQuestions;
 use crate::facts;
-use crate::info_list::{Facts, InfoArray, Value, info_array};
-use crate::library::{Functions, c_text};
+use crate::info_list::info_array;
+use crate::library::Functions;
 use crate::namespace::{GroupIds, Namespace, Participants};
-
-/// A call of libpmix that waits for ranks of other hosts.
-#[derive(Debug)]
-struct Caller {
-    callback: Callback,
-    /// What the callback wants: a pointer of libpmix.
-    argument: *mut c_void,
-}
-
-/// How a call is answered.
-#[derive(Debug)]
-enum Callback {
-    /// A fence: with what its ranks have put.
-    Fence(ModexCallback),
-    /// A group: with the same, and with facts.
-    Group(InfoCallback, GroupFacts),
-}
-
-/// What the ranks of a group learn about it.
-#[derive(Debug)]
-struct GroupFacts {
-    context_id: usize,
-    members: Vec<Proc>,
-}
-
-// SAFETY: libpmix accepts answers from any thread, and the pointer is only given back to it.
-unsafe impl Send for Caller {}
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Server {
-    functions: &'static Functions,
+    pub(crate) functions: &'static Functions,
     shepherd: Mutex<UnixStream>,
     namespaces: Mutex<HashMap<String, Namespace<Caller>>>,
     groups: Mutex<GroupIds>,
+    pub(crate) direct_modex: Mutex<ModexQuestions>,
 }
 
-/// libpmix has one server in a process.
-static SERVER: OnceLock<Server> = OnceLock::new();
+/// The tag of fences.
+pub const FENCE_TAG: u64 = 0;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// libpmix has one server in a process.
+pub static SERVER: OnceLock<Server> = OnceLock::new();
+
+/// Locks a mutex. No panic leaves what it protects half changed.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -85,7 +66,8 @@ impl Server {
         });
         let namespaces = Mutex::new(namespaces.collect());
         let (shepherd, groups) = (Mutex::new(shepherd), Mutex::default());
-        let server = Self { functions, shepherd, namespaces, groups };
+        let direct_modex = Mutex::default();
+        let server = Self { functions, shepherd, namespaces, groups, direct_modex };
         let server = SERVER.get_or_init(|| server);
         server.initialize(setup)?;
         setup.namespaces.iter().try_for_each(|namespace| server.register(setup, namespace))?;
@@ -93,18 +75,7 @@ impl Server {
     }
 
     fn initialize(&self, setup: &PmixSetup) -> Result<(), String> {
-        let module = Box::leak(Box::new(ServerModule {
-            client_connected: None,
-            client_finalized: Some(client_finalized),
-            abort: Some(abort),
-            fence_nb: Some(fence),
-            direct_modex: Some(direct_modex),
-            not_served: [None; 20],
-            group: Some(group),
-            fabric: None,
-            client_connected2: Some(client_connected),
-            later: [None; 32],
-        }));
+        let module = Box::leak(Box::new(callbacks::MODULE));
         let mut infos = info_array(self.functions, &facts::of_server(setup))?;
         let (array, count) = infos.elements();
         // SAFETY: the module lives as long as the process, and the array as long as the call.
@@ -195,7 +166,7 @@ impl Server {
     }
 
     /// Reports to the shepherd. A process without its shepherd is useless and ends.
-    fn report(&self, report: &PmixReport) {
+    pub fn report(&self, report: &PmixReport) {
         let mut bytes = Vec::new();
         if frame::encode(report, &mut bytes).is_err() {
             // The shepherd refuses shorter ones than the longest that fit, too.
@@ -213,22 +184,23 @@ impl Server {
     }
 
     /// Hosts have put these entries before a fence.
-    pub fn add_entries(&self, element: u32, entries: &[u8]) {
-        self.with_element(element, |namespace| namespace.add_entries(entries));
+    pub fn add_entries(&self, element: u32, fence: Option<SubsetFence>, entries: &[u8]) {
+        self.with_element(element, |namespace| namespace.add_entries(fence, entries));
     }
 
-    /// All ranks are in the fence.
-    pub fn end_fence(&self, element: u32) {
-        let ended = self.with_element(element, Namespace::end_fence).flatten();
+    /// All ranks that take part are in the fence.
+    pub fn end_fence(&self, element: u32, fence: Option<SubsetFence>) {
+        let ended = self.with_element(element, |namespace| namespace.end_fence(&fence)).flatten();
         let Some((caller, entries, next_entries)) = ended else { return };
         caller.answer(self.functions, Ok(entries));
         if let Some(entries) = next_entries {
-            self.report(&PmixReport::InFence { element, entries });
+            self.report(&PmixReport::InFence { element, fence, entries });
         }
     }
 
-    /// Begins an operation of these processes, and answers its caller when all are in it.
-    fn gather(&self, processes: &[Proc], caller: Caller, entries: Vec<u8>) {
+    /// Begins an operation of these processes, and answers its caller when all are in it. `tag`:
+    /// tells operations of the same processes apart, which may be under way at once.
+    pub fn gather(&self, processes: &[Proc], tag: u64, caller: Caller, entries: Vec<u8>) {
         let rank = |process: &Proc| (process.rank != RANK_WILDCARD).then_some(process.rank);
         let mut namespaces = lock(&self.namespaces);
         let namespace = processes[0].name().and_then(|name| namespaces.get_mut(&name));
@@ -238,32 +210,60 @@ impl Server {
             drop(namespaces);
             return caller.answer(self.functions, Err(ERR_NOT_SUPPORTED));
         };
-        match namespace.participants(processes.iter().map(rank)) {
-            Participants::All => {
-                let element = namespace.element;
-                let entries = namespace.begin_fence(caller, entries);
-                drop(namespaces);
-                if let Some(entries) = entries {
-                    self.report(&PmixReport::InFence { element, entries });
-                }
-            }
+        let fence = match namespace.participants(processes.iter().map(rank)) {
+            Participants::All if tag == FENCE_TAG => None,
+            Participants::All => Some(SubsetFence { members: namespace.all_ranks(), tag }),
+            Participants::OfSeveralHosts(members) => Some(SubsetFence { members, tag }),
             Participants::OfThisHost => {
                 drop(namespaces);
-                caller.answer(self.functions, Ok(entries));
+                return caller.answer(self.functions, Ok(entries));
             }
-            Participants::OfSeveralHosts => {
+            Participants::Unknown => {
                 drop(namespaces);
-                caller.answer(self.functions, Err(ERR_NOT_SUPPORTED));
+                return caller.answer(self.functions, Err(ERR_BAD_PARAM));
             }
+        };
+        let element = namespace.element;
+        let entries = namespace.begin_fence(fence.clone(), caller, entries);
+        drop(namespaces);
+        if let Some(entries) = entries {
+            self.report(&PmixReport::InFence { element, fence, entries });
         }
     }
 
     /// The context id of a group that is constructed: another one for each group, and the same one
     /// on all hosts of its ranks.
-    fn context_id(&self, id: &str, processes: &[Proc]) -> usize {
+    pub fn context_id(&self, id: &str, processes: &[Proc]) -> usize {
         let mut ranks: Vec<u32> = processes.iter().map(|process| process.rank).collect();
         ranks.sort_unstable();
         lock(&self.groups).context_id(id, &ranks)
+    }
+
+    /// The parallel process of a rank of another host.
+    pub fn element_of_remote(&self, process: &Proc) -> Option<u32> {
+        let namespaces = lock(&self.namespaces);
+        let namespace = namespaces.get(&process.name()?)?;
+        namespace.is_remote(process.rank).then_some(namespace.element)
+    }
+
+    /// A rank of a parallel process, as libpmix names it.
+    pub fn process(&self, element: u32, rank: u32) -> Option<Proc> {
+        let namespaces = lock(&self.namespaces);
+        let (name, _) = namespaces.iter().find(|(_, namespace)| namespace.element == element)?;
+        Some(Proc { nspace: namespace_bytes(name).ok()?, rank })
+    }
+
+    /// Has libpmix's thread report that this process is alive.
+    pub fn report_alive(&self) {
+        self.after_earlier_calls(on_alive, null_mut());
+    }
+
+    /// Has libpmix's thread call a function after it has handled all earlier calls.
+    pub fn after_earlier_calls(&self, callback: OpCallback, argument: *mut c_void) {
+        // No namespace has this name, so that nothing is deregistered.
+        let nobody = Proc { nspace: [0; MAX_NAMESPACE_LEN + 1], rank: 0 };
+        // SAFETY: a process, which is copied, and a callback with its argument.
+        unsafe { (self.functions.deregister_client)(&nobody, Some(callback), argument) };
     }
 
     fn with_element<R>(
@@ -276,80 +276,11 @@ impl Server {
     }
 
     /// The parallel process and the rank of a process, if it is one of these.
-    fn rank_of(&self, process: *const Proc) -> Option<(u32, u32)> {
+    pub fn rank_of(&self, process: *const Proc) -> Option<(u32, u32)> {
         // SAFETY: libpmix passes a process, or a null pointer.
         let process = unsafe { process.as_ref() }?;
         let namespaces = lock(&self.namespaces);
         Some((namespaces.get(&process.name()?)?.element, process.rank))
-    }
-}
-
-impl Caller {
-    fn answer(self, functions: &'static Functions, entries: Result<Vec<u8>, Status>) {
-        match (self.callback, entries) {
-            (Callback::Fence(callback), entries) => {
-                let status = entries.as_ref().err().copied().unwrap_or(SUCCESS);
-                answer_fence(callback, self.argument, status, entries.unwrap_or_default());
-            }
-            (Callback::Group(callback, facts), Ok(entries)) => {
-                let mut list = vec![
-                    ("pmix.grp.ctxid", Value::Size(facts.context_id)),
-                    ("pmix.grp.mbrs", Value::Processes(facts.members)),
-                ];
-                if !entries.is_empty() {
-                    list.push((GROUP_DATA_KEY, Value::Bytes(entries)));
-                }
-                answer_group(functions, callback, self.argument, &list);
-            }
-            (Callback::Group(callback, _), Err(status)) => {
-                // SAFETY: the callback of a call that waits, with its argument.
-                unsafe { callback(status, null_mut(), 0, self.argument, None, null_mut()) };
-            }
-        }
-    }
-}
-
-/// The key of what the ranks of a group have put.
-const GROUP_DATA_KEY: &str = "pmix.grp.endpt";
-
-/// An answer about a group, until libpmix has read it.
-struct GroupAnswer {
-    functions: &'static Functions,
-    array: InfoArray,
-}
-
-fn answer_group(
-    functions: &'static Functions,
-    callback: InfoCallback,
-    argument: *mut c_void,
-    facts: &Facts,
-) {
-    let (status, mut array) = match info_array(functions, facts) {
-        Ok(array) => (SUCCESS, array),
-        Err(_) => (ERR_BAD_PARAM, InfoArray::empty()),
-    };
-    let (start, count) = array.elements();
-    let answer = Box::into_raw(Box::new(GroupAnswer { functions, array }));
-    // SAFETY: the callback of a call that waits, with its argument; an array that lives until
-    // libpmix calls `free_group_answer`.
-    unsafe { callback(status, start, count, argument, Some(free_group_answer), answer.cast()) };
-}
-
-extern "C" fn free_group_answer(answer: *mut c_void) {
-    // SAFETY: made by `answer_group`. libpmix calls this once.
-    let answer = unsafe { Box::from_raw(answer.cast::<GroupAnswer>()) };
-    answer.array.free(answer.functions);
-}
-
-/// `entries` are freed when libpmix has read them.
-fn answer_fence(callback: ModexCallback, argument: *mut c_void, status: Status, entries: Vec<u8>) {
-    let entries = Box::into_raw(Box::new(entries));
-    // SAFETY: made by the line above, and freed by `free_entries`.
-    let (bytes, len) = unsafe { ((*entries).as_ptr(), (*entries).len()) };
-    // SAFETY: the callback and its argument are those of a call that waits, and is answered
-    // once, because it has been taken out of its namespace.
-    unsafe {
-        callback(status, bytes.cast(), len, argument, Some(free_entries), entries.cast());
     }
 }
 
@@ -369,9 +300,10 @@ fn namespace_bytes(name: &str) -> Result<[u8; MAX_NAMESPACE_LEN + 1], String> {
     Ok(bytes)
 }
 
-extern "C" fn free_entries(entries: *mut c_void) {
-    // SAFETY: made by `answer_fence`. libpmix calls this once.
-    drop(unsafe { Box::from_raw(entries.cast::<Vec<u8>>()) });
+extern "C" fn on_alive(_: Status, _: *mut c_void) {
+    if let Some(server) = SERVER.get() {
+        server.report(&PmixReport::Alive);
+    }
 }
 
 extern "C" fn on_operation_done(status: Status, argument: *mut c_void) {
@@ -379,161 +311,4 @@ extern "C" fn on_operation_done(status: Status, argument: *mut c_void) {
     let sender = unsafe { Box::from_raw(argument.cast::<Sender<Status>>()) };
     // Nobody waits any more if this fails.
     let _ = sender.send(status);
-}
-
-/// Characters of the text of MPI_Abort that are passed on.
-const MAX_ABORT_TEXT_LEN: usize = 1000;
-
-/// Reports what a process has done, by its parallel process and rank.
-fn report_of(process: *const Proc, report: impl FnOnce(u32, u32) -> PmixReport) -> Status {
-    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
-    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
-    server.report(&report(element, rank));
-    OPERATION_SUCCEEDED
-}
-
-/// The processes that take part in a call, at least one.
-///
-/// # Safety
-/// Null, or an array of so many processes that libpmix keeps during the call.
-unsafe fn participants<'a>(processes: *const Proc, count: usize) -> Option<&'a [Proc]> {
-    if processes.is_null() || count == 0 {
-        return None;
-    }
-    // SAFETY: as the caller has promised.
-    Some(unsafe { &*slice_from_raw_parts(processes, count) })
-}
-
-extern "C" fn client_connected(
-    process: *const Proc,
-    _: *mut c_void,
-    _: *mut c_void,
-    _: usize,
-    _: Option<OpCallback>,
-    _: *mut c_void,
-) -> Status {
-    report_of(process, |element, rank| PmixReport::Connected { element, rank })
-}
-
-extern "C" fn client_finalized(
-    process: *const Proc,
-    _: *mut c_void,
-    _: Option<OpCallback>,
-    _: *mut c_void,
-) -> Status {
-    // The client goes on after this function: the shepherd has the report before its exit.
-    report_of(process, |element, rank| PmixReport::Finalized { element, rank })
-}
-
-extern "C" fn abort(
-    process: *const Proc,
-    _: *mut c_void,
-    code: c_int,
-    text: *const c_char,
-    _: *mut Proc,
-    _: usize,
-    _: Option<OpCallback>,
-    _: *mut c_void,
-) -> Status {
-    // SAFETY: a string or a null pointer.
-    let text = unsafe { c_text(text) }.chars().take(MAX_ABORT_TEXT_LEN).collect();
-    report_of(process, |element, rank| PmixReport::Aborted { element, rank, code, text })
-}
-
-extern "C" fn fence(
-    processes: *const Proc,
-    process_count: usize,
-    _: *const c_void,
-    _: usize,
-    data: *mut c_char,
-    len: usize,
-    callback: Option<ModexCallback>,
-    argument: *mut c_void,
-) -> Status {
-    let entries = take_bytes(data, len);
-    // SAFETY: as the header says.
-    let processes = unsafe { participants(processes, process_count) };
-    let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
-    else {
-        return ERR_BAD_PARAM;
-    };
-    let caller = Caller { callback: Callback::Fence(callback), argument };
-    server.gather(processes, caller, entries);
-    SUCCESS
-}
-
-extern "C" fn group(
-    operation: c_int,
-    id: *const c_char,
-    processes: *const Proc,
-    process_count: usize,
-    directives: *const Info,
-    directive_count: usize,
-    callback: Option<InfoCallback>,
-    argument: *mut c_void,
-) -> Status {
-    // SAFETY: as the header says.
-    let processes = unsafe { participants(processes, process_count) };
-    let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
-    else {
-        return ERR_BAD_PARAM;
-    };
-    // SAFETY: a string or a null pointer.
-    let id = unsafe { c_text(id) };
-    if operation != GROUP_CONSTRUCT {
-        // Nothing is kept of a group. libpmix 5 hangs if it is answered by its callback.
-        return OPERATION_SUCCEEDED;
-    }
-    let context_id = server.context_id(&id, processes);
-    let entries = group_data(directives, directive_count);
-    let facts = GroupFacts { context_id, members: processes.to_vec() };
-    let caller = Caller { callback: Callback::Group(callback, facts), argument };
-    // Also a refusal goes through the callback: if this call fails, libpmix 5 answers only one of
-    // several ranks.
-    server.gather(processes, caller, entries);
-    SUCCESS
-}
-
-/// What the ranks of this host have put for a group.
-fn group_data(directives: *const Info, count: usize) -> Vec<u8> {
-    if directives.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: an array of so many elements.
-    let directives = unsafe { &*slice_from_raw_parts(directives, count) };
-    let is_data = |info: &&Info| {
-        let key = CStr::from_bytes_until_nul(&info.key);
-        key.is_ok_and(|key| key.to_bytes() == GROUP_DATA_KEY.as_bytes())
-            && info.value.kind == TYPE_BYTE_OBJECT
-            && !info.value.bytes.bytes.is_null()
-    };
-    let objects = directives.iter().filter(is_data).map(|info| info.value.bytes);
-    // SAFETY: a byte object of libpmix.
-    objects
-        .flat_map(|object| unsafe { &*slice_from_raw_parts(object.bytes, object.size) })
-        .copied()
-        .collect()
-}
-
-/// Copies what libpmix hands over, and frees it.
-fn take_bytes(data: *mut c_char, len: usize) -> Vec<u8> {
-    if data.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: an array of so many bytes, which is the server's from now on.
-    let bytes = unsafe { &*slice_from_raw_parts(data.cast_const().cast::<u8>(), len) }.to_vec();
-    // SAFETY: allocated by malloc(3), and not used any more.
-    unsafe { libc::free(data.cast()) };
-    bytes
-}
-
-/// Each fence collects what all ranks have put, so that what is not there does not exist.
-extern "C" fn direct_modex(
-    _: *const Proc,
-    _: *const c_void,
-    _: usize,
-    _: Option<ModexCallback>,
-    _: *mut c_void,
-) -> Status {
-    ERR_NOT_FOUND
 }

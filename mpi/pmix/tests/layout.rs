@@ -8,6 +8,10 @@ use std::process::Command;
 #[allow(dead_code)]
 mod abi;
 
+#[path = "../src/keys.rs"]
+#[allow(dead_code)]
+mod keys;
+
 use abi::*;
 use std::mem::offset_of;
 
@@ -72,6 +76,9 @@ fn expected() -> Vec<(String, i64)> {
     value("PMIX_DATA_ARRAY", TYPE_DATA_ARRAY.into());
     value("PMIX_PROC_RANK", TYPE_PROC_RANK.into());
     value("PMIX_REGEX", TYPE_REGEX.into());
+    for (name, key) in keys::ALL {
+        value(&format!("__builtin_strcmp(PMIX_{name}, {key:?})"), 0);
+    }
     values
 }
 
@@ -93,12 +100,15 @@ fn declarations_agree_with_the_headers() {
     };
     let start = "#include <stddef.h>\n#include <sys/types.h>\n#include <pmix_server.h>\n";
     let check = |(expression, value): &(String, i64)| {
-        format!("_Static_assert({expression} == {value}, \"{expression}\");\n")
+        format!("_Static_assert({expression} == {value}, {expression:?});\n")
     };
     let text = expected().iter().map(check).collect::<String>();
     assert!(compiles(&include, "layout", &format!("{start}{text}")), "see above");
-    let wrong = check(&("sizeof(pmix_proc_t)".to_owned(), 1));
-    assert!(!compiles(&include, "wrong", &format!("{start}{wrong}")), "a test that can fail");
+    let another_key = format!("__builtin_strcmp(PMIX_RANK, {:?})", keys::JOB_SIZE);
+    for (expression, wrong_value) in [("sizeof(pmix_proc_t)", 1), (&another_key, 0)] {
+        let wrong = check(&(expression.to_owned(), wrong_value));
+        assert!(!compiles(&include, "wrong", &format!("{start}{wrong}")), "a test that can fail");
+    }
     // What is not declared here stands between, and all later members behind.
     let module = "sizeof(pmix_server_module_t)";
     let behind = offset_of!(ServerModule, later);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HostNetworkAddress, JobStart, ProgramAnswer, SwitchOrder};
+use super::{HostNetworkAddress, JobStart, ProgramAnswer, SubsetFence, SwitchOrder};
 use crate::ids::JobHostId;
 use crate::message::Stream;
 use crate::nodeset::NodeSet;
@@ -19,7 +19,7 @@ pub enum Order {
     Program(ProgramAnswer),
     /// For all hosts, or the one in [`JobOrder::host`].
     Job(JobOrder),
-    /// For all hosts, about one parallel process.
+    /// For all hosts, or the one in [`ElementOrder::host`], about one parallel process.
     Element {
         /// Element of the running stage.
         element: u32,
@@ -100,6 +100,36 @@ pub enum ElementOrder {
     FenceEntries(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Every node of the element is in a fence of PMI: let all of them go on.
     FenceDone,
+    /// Entries that processes in a fence of some nodes have put. For the hosts of these nodes.
+    SubsetFenceEntries {
+        /// The fence.
+        fence: SubsetFence,
+        /// The entries.
+        #[serde(with = "serde_bytes")]
+        entries: Vec<u8>,
+    },
+    /// All nodes that take part in this fence are in it. For their hosts.
+    SubsetFenceDone(SubsetFence),
+    /// A host wants what a node has put: its host answers by
+    /// [`super::ElementReport::ModexAnswer`].
+    ModexRequest {
+        /// The host of the node, the only one that this order is for.
+        host: JobHostId,
+        /// The host that wants it.
+        asker: JobHostId,
+        /// The node.
+        node: u32,
+    },
+    /// Answer to [`super::ElementReport::ModexRequest`].
+    ModexAnswer {
+        /// The host that has asked, the only one that this order is for.
+        asker: JobHostId,
+        /// The node.
+        node: u32,
+        /// What it has put. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
+    },
     /// Send this signal (0: none) to every node of the element; then
     /// [`super::ElementReport::Sent`].
     Broadcast {
@@ -126,6 +156,25 @@ pub enum ElementOrder {
 }
 
 impl ElementOrder {
+    /// The only host that this order is for, or None if it is for all.
+    pub fn host(&self) -> Option<JobHostId> {
+        match self {
+            ElementOrder::ModexRequest { host, .. } => Some(*host),
+            ElementOrder::ModexAnswer { asker, .. } => Some(*asker),
+            _ => None,
+        }
+    }
+
+    /// The nodes whose hosts this order is for, or None if it is for all, or for the one in
+    /// [`ElementOrder::host`].
+    pub fn nodes(&self) -> Option<&NodeSet> {
+        match self {
+            ElementOrder::SubsetFenceEntries { fence, .. }
+            | ElementOrder::SubsetFenceDone(fence) => Some(&fence.members),
+            _ => None,
+        }
+    }
+
     /// The order for this element.
     pub fn to(self, element: u32) -> Order {
         Order::Element { element, order: self }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileRequest, HostNetworkAddress, Status, SwitchReport};
+use super::{FileRequest, HostNetworkAddress, Status, SubsetFence, SwitchReport};
 use crate::ids::JobHostId;
 use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
@@ -133,6 +133,37 @@ pub enum ElementReport {
         /// [`super::MAX_FENCE_BYTES_PER_HOST`].
         #[serde(with = "serde_bytes")]
         entries: Vec<u8>,
+    },
+    /// All processes of a host that take part in a fence of some nodes are in it. The processes of
+    /// a host are in at most [`super::max_subset_fences`] of them at once.
+    InSubsetFence {
+        /// The fence.
+        fence: SubsetFence,
+        /// The nodes of the host that take part.
+        nodes: NodeSet,
+        /// What they have put, within the limits of [`ElementReport::InFence`]; all such fences of
+        /// a host together have [`super::MAX_FENCE_BYTES_PER_HOST`].
+        #[serde(with = "serde_bytes")]
+        entries: Vec<u8>,
+    },
+    /// A process of a host wants what a node of another host has put (PMIx_Get without a fence that
+    /// has collected it). A host has at most [`super::max_modex_requests`] of them without an
+    /// answer.
+    ModexRequest {
+        /// The host that wants it.
+        asker: JobHostId,
+        /// The node of another host.
+        node: u32,
+    },
+    /// Answer to [`super::ElementOrder::ModexRequest`].
+    ModexAnswer {
+        /// The host that has asked.
+        asker: JobHostId,
+        /// The node.
+        node: u32,
+        /// What it has put, at most [`super::MAX_MODEX_BYTES`]. None: nothing.
+        #[serde(with = "serde_bytes")]
+        entries: Option<Vec<u8>>,
     },
     /// Processes have ended.
     Ended {

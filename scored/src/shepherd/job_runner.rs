@@ -166,10 +166,11 @@ impl JobRunner {
             // Only the last reports are left, and they wait for scored.
             return None;
         }
-        let line_deadline =
-            if self.run_gate.is_stopped() { None } else { self.outputs.next_deadline() };
+        let is_stopped = self.run_gate.is_stopped();
+        let while_running = |deadline: Option<Instant>| deadline.filter(|_| !is_stopped);
         [
-            line_deadline,
+            while_running(self.outputs.next_deadline()),
+            while_running(self.pmix.next_check()),
             self.phase.kill_deadline(),
             self.user_kill.as_ref().and_then(|kill| kill.drain_deadline),
             self.limit_enforcer.deadline(),
@@ -195,6 +196,7 @@ impl JobRunner {
         self.input.pump(&mut self.reports);
         self.receive_calls();
         self.serve_pmi(registry);
+        self.check_pmix_helper(registry, now);
         self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
@@ -261,6 +263,7 @@ impl JobRunner {
         if !stop_time.is_zero() {
             self.last_total_stopped = total_stopped;
             self.outputs.postpone(stop_time);
+            self.pmix.postpone(stop_time);
             // While the job was stopped, its networks were not served.
             self.serve_networks();
         }
@@ -432,7 +435,24 @@ impl JobRunner {
     }
 
     fn serve_pmi(&mut self, registry: &Registry) {
-        for (element, event) in self.pmi.serve().into_iter().chain(self.pmix.serve(registry)) {
+        let events = self.pmi.serve().into_iter().chain(self.pmix.serve(registry));
+        self.handle_pmi_events(events.collect::<Vec<_>>());
+    }
+
+    /// Checks whether the helper for PMIx hangs, if that is due.
+    fn check_pmix_helper(&mut self, registry: &Registry, now: Instant) {
+        if self.run_gate.is_stopped() || self.pmix.next_check().is_none_or(|at| now < at) {
+            return;
+        }
+        // mio may not have reported yet what the helper has sent.
+        self.pmix.mark_readable();
+        self.serve_pmi(registry);
+        let events = self.pmix.check_helper(now);
+        self.handle_pmi_events(events);
+    }
+
+    pub(super) fn handle_pmi_events(&mut self, events: impl IntoIterator<Item = (u32, PmiEvent)>) {
+        for (element, event) in events {
             self.handle_pmi_event(element, Some(event));
         }
     }
@@ -442,6 +462,16 @@ impl JobRunner {
             None => return,
             Some(PmiEvent::Failed(code, reason)) => ElementReport::Failed { code, reason },
             Some(PmiEvent::Fence(nodes, entries)) => ElementReport::InFence { nodes, entries },
+            Some(PmiEvent::SubsetFence { fence, nodes, entries }) => {
+                ElementReport::InSubsetFence { fence, nodes, entries }
+            }
+            Some(PmiEvent::ModexRequest(node)) => {
+                let Some(job_info) = self.phase.job_info() else { return };
+                ElementReport::ModexRequest { asker: job_info.placement.self_host, node }
+            }
+            Some(PmiEvent::ModexAnswer { asker, node, entries }) => {
+                ElementReport::ModexAnswer { asker, node, entries }
+            }
         };
         self.reports.add_about(element, report);
     }
@@ -523,9 +553,8 @@ impl JobRunner {
     /// A process has ended: reads what it has sent to its PMI socket, and reports if it should not
     /// have exited.
     fn end_pmi(&mut self, key: ProcessKey, status: Status, registry: &Registry) {
-        for (element, event) in self.pmi.serve_exited(key) {
-            self.handle_pmi_event(element, Some(event));
-        }
+        let events = self.pmi.serve_exited(key);
+        self.handle_pmi_events(events);
         // mio may not have reported yet what the helper has sent.
         self.pmix.mark_readable();
         self.serve_pmi(registry);
@@ -539,6 +568,7 @@ impl JobRunner {
             let report = ElementReport::Failed { code: code.max(1), reason };
             self.reports.add_about(key.element, report);
         }
+        self.pmix.on_process_exit(key);
         let event = self.pmi.on_process_exit(key);
         self.handle_pmi_event(key.element, event);
     }

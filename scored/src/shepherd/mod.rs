@@ -5,6 +5,7 @@
 mod call_handler;
 mod control_socket;
 mod cpu_binding;
+mod direct_modex;
 mod disk_usage;
 mod gang_switch;
 mod input;
@@ -21,6 +22,7 @@ mod orders;
 mod output;
 mod pmi_service;
 mod pmix_service;
+mod pmix_watch;
 mod processes;
 mod program_store;
 mod reaper;

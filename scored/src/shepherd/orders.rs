@@ -113,15 +113,29 @@ impl JobRunner {
             }
             ElementOrder::FenceEntries(entries) => {
                 if self.pmix.serves(element) {
-                    return self.pmix.order(&PmixOrder::FenceEntries { element, entries });
+                    let fence = None;
+                    return self.pmix.order(&PmixOrder::FenceEntries { element, fence, entries });
                 }
                 let merged = self.pmi.merge(element, &entries);
                 self.handle_pmi_event(element, merged.err());
             }
             ElementOrder::FenceDone if self.pmix.serves(element) => {
-                self.pmix.order(&PmixOrder::FenceDone { element });
+                self.pmix.order(&PmixOrder::FenceDone { element, fence: None });
             }
             ElementOrder::FenceDone => self.pmi.end_fence(element),
+            ElementOrder::SubsetFenceEntries { fence, entries } => {
+                let fence = Some(fence);
+                self.pmix.order(&PmixOrder::FenceEntries { element, fence, entries });
+            }
+            ElementOrder::SubsetFenceDone(fence) => self.pmix.end_subset_fence(element, fence),
+            ElementOrder::ModexRequest { asker, node, host: _ } => {
+                let events = self.pmix.on_modex_request(ProcessKey { element, node }, asker);
+                self.handle_pmi_events(events);
+            }
+            ElementOrder::ModexAnswer { node, entries, asker: _ } => {
+                let next = self.pmix.on_modex_answer(ProcessKey { element, node }, entries);
+                self.handle_pmi_events(next);
+            }
             ElementOrder::Broadcast { serial, signal } => {
                 if signal != 0 {
                     self.signal(Some(element), signal);

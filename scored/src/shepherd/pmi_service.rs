@@ -13,7 +13,8 @@ use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use score_pmi::host::{JobFacts, PmiAction, PmiHost, process_mapping};
-use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE};
+use score_proto::ids::JobHostId;
+use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, SubsetFence};
 use score_proto::message::{MpiStart, ProgramKind};
 use score_proto::nodeset::NodeSet;
 
@@ -34,6 +35,27 @@ pub enum PmiEvent {
     /// These nodes are in a fence: all on this host except those that have ended. They have put
     /// these entries.
     Fence(NodeSet, Vec<u8>),
+    /// These nodes, all of this host that take part in a fence of some nodes, are in it. They have
+    /// put these entries.
+    SubsetFence {
+        /// The fence.
+        fence: SubsetFence,
+        /// The nodes.
+        nodes: NodeSet,
+        /// The entries.
+        entries: Vec<u8>,
+    },
+    /// A process of this host asks what this node of another host has put.
+    ModexRequest(u32),
+    /// Another host has asked what a node of this host has put.
+    ModexAnswer {
+        /// The host that has asked.
+        asker: JobHostId,
+        /// The node.
+        node: u32,
+        /// What it has put. None: nothing.
+        entries: Option<Vec<u8>>,
+    },
     /// It cannot continue: exit code and reason.
     Failed(u8, String),
 }

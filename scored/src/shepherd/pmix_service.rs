@@ -2,25 +2,33 @@
 //! the processes of this host. This module starts the helper, checks its reports, and passes on to
 //! it what other hosts have put.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use score_pmi::host::shown;
 use score_proto::env;
-use score_proto::job_control::{MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE};
+use score_proto::ids::JobHostId;
+use score_proto::job_control::{
+    MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, MAX_SUBSET_RANGES,
+    SubsetFence, max_modex_requests, max_subset_fences,
+};
 use score_proto::message::{EnvVar, MpiStart, OsBytes, ProgramKind};
 use score_proto::nodeset::NodeSet;
 use score_proto::pmix::{PmixHost, PmixNamespace, PmixOrder, PmixReport, PmixSetup};
 
+use super::direct_modex::DirectModex;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
+use super::pmix_watch::{CheckResult, HelperWatch};
 use crate::framed_socket::FramedSocket;
 
 /// The helper's program, beside scored.
@@ -43,6 +51,15 @@ enum ClientState {
     NotConnected,
     Connected,
     Finalized,
+    /// The process has ended.
+    Ended,
+}
+
+impl ClientState {
+    /// It may still use PMIx.
+    fn needs_helper(self) -> bool {
+        matches!(self, Self::NotConnected | Self::Connected)
+    }
 }
 
 /// A parallel process that uses PMIx.
@@ -52,6 +69,48 @@ struct PmixElement {
     environments: Vec<Option<Vec<CString>>>,
     clients: Vec<ClientState>,
     max_fence_bytes: usize,
+    /// Fences of some nodes in which processes of this host are, and the bytes of their entries.
+    subset_fences: HashMap<SubsetFence, usize>,
+}
+
+impl PmixElement {
+    /// The processes of this host that take part in a fence of some nodes are in it. The daemon of
+    /// this host does not let more pass than is allowed here.
+    fn begin_subset_fence(
+        &mut self,
+        fence: SubsetFence,
+        local_nodes: Range<u32>,
+        entries: Vec<u8>,
+        max_ranges: usize,
+    ) -> PmiEvent {
+        let max_fences = max_subset_fences(local_nodes.len());
+        let nodes = fence.members.within(local_nodes);
+        let total_bytes = self.subset_fences.values().sum::<usize>() + entries.len();
+        let max_bytes = nodes.len() as usize * MAX_FENCE_BYTES_PER_NODE;
+        let own_ranges: usize =
+            self.subset_fences.keys().map(|fence| fence.members.ranges().len()).sum();
+        let reason = if own_ranges + fence.members.ranges().len() > max_ranges {
+            format!("fences of PMIx have more than {max_ranges} ranges of nodes")
+        } else if self.subset_fences.len() >= max_fences {
+            format!("its processes on this host are in more than {max_fences} fences of PMIx")
+        } else if entries.len() > max_bytes || total_bytes > self.max_fence_bytes {
+            format!(
+                "its processes on this host have put {} bytes for others into PMIx, and {} are \
+                 allowed",
+                entries.len().max(total_bytes),
+                max_bytes.min(self.max_fence_bytes)
+            )
+        } else {
+            self.subset_fences.insert(fence.clone(), entries.len());
+            return PmiEvent::SubsetFence { fence, nodes, entries };
+        };
+        PmiEvent::Failed(1, reason)
+    }
+
+    /// Whether a process of this host may still use PMIx.
+    fn needs_helper(&self) -> bool {
+        self.clients.iter().any(|client| client.needs_helper())
+    }
 }
 
 /// The helper.
@@ -62,9 +121,16 @@ enum Helper {
     NotNeeded,
     /// It is started when the job runs.
     Due(Box<HelperStart>),
-    Running(Box<FramedSocket>),
+    Running(Box<RunningHelper>),
     /// It has ended, or could not be started.
     Ended,
+}
+
+/// The helper while it serves.
+#[derive(Debug)]
+struct RunningHelper {
+    socket: FramedSocket,
+    watch: HelperWatch,
 }
 
 /// What the helper is started with.
@@ -79,8 +145,13 @@ struct HelperStart {
 #[derive(Debug, Default)]
 pub struct PmixService {
     nodes: LocalNodes,
+    /// Processes of each program, on all hosts.
+    node_count: u32,
+    /// The name of this host.
+    host_name: String,
     elements: BTreeMap<u32, PmixElement>,
     helper: Helper,
+    direct_modex: DirectModex,
     /// The directory for the files of libpmix and Open MPI.
     directory: PathBuf,
 }
@@ -105,6 +176,9 @@ impl PmixService {
     /// the next one.
     pub fn begin_stage(&mut self, job_info: &JobInfo, job_directory: &Path) {
         self.nodes = job_info.local_nodes();
+        self.node_count = job_info.placement.nodes();
+        self.host_name = job_info.host_name();
+        self.direct_modex = DirectModex::new(max_modex_requests(job_info.placement.hosts.len()));
         let spec = job_info.spec();
         let elements = &spec.stages[job_info.stage].elements;
         let is_served = |kind| kind == ProgramKind::Mpi(MpiStart::Pmix);
@@ -115,7 +189,8 @@ impl PmixService {
                 (self.nodes.count * MAX_FENCE_BYTES_PER_NODE).min(MAX_FENCE_BYTES_PER_HOST / count);
             let clients = vec![ClientState::NotConnected; self.nodes.count];
             let environments = vec![None; self.nodes.count];
-            (number, PmixElement { environments, clients, max_fence_bytes })
+            let subset_fences = HashMap::new();
+            (number, PmixElement { environments, clients, max_fence_bytes, subset_fences })
         };
         self.elements = served().map(new_element).collect();
         if self.elements.is_empty() {
@@ -190,16 +265,50 @@ impl PmixService {
         let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
         socket.register(registry, token).map_err(failed)?;
         socket.queue(&PmixOrder::Setup(start.setup));
+        for ProcessKey { element, node: rank } in self.direct_modex.asked() {
+            socket.queue(&PmixOrder::ModexRequest { element, rank, is_last_try: false });
+        }
         socket.flush();
-        self.helper = Helper::Running(Box::new(socket));
+        let watch = HelperWatch::new(Instant::now());
+        self.helper = Helper::Running(Box::new(RunningHelper { socket, watch }));
         Ok(())
     }
 
     /// mio has reported on the socket of the helper.
     pub fn mark_readable(&mut self) {
-        if let Helper::Running(socket) = &mut self.helper {
-            socket.mark_readable();
+        if let Helper::Running(helper) = &mut self.helper {
+            helper.socket.mark_readable();
         }
+    }
+
+    /// When to call [`PmixService::check_helper`], if the job is not stopped until then.
+    pub fn next_check(&self) -> Option<Instant> {
+        match &self.helper {
+            Helper::Running(helper) if self.is_helper_needed() => Some(helper.watch.next_check()),
+            _ => None,
+        }
+    }
+
+    /// The job was stopped for so long.
+    pub fn postpone(&mut self, stop_time: Duration) {
+        if let Helper::Running(helper) = &mut self.helper {
+            helper.watch.postpone(stop_time);
+        }
+    }
+
+    /// Asks the helper whether it is alive, or finds that it hangs.
+    pub fn check_helper(&mut self, now: Instant) -> Vec<(u32, PmiEvent)> {
+        let (is_starting, mut events) = (self.is_starting(), Vec::new());
+        let Helper::Running(helper) = &mut self.helper else { return events };
+        match helper.watch.check(now, is_starting) {
+            CheckResult::Ask => self.order(&PmixOrder::ReportAlive),
+            CheckResult::Wait => {}
+            CheckResult::Hangs(time) => {
+                let reason = format!("it has not answered for {} s", time.as_secs());
+                self.fail_helper(&reason, &mut events);
+            }
+        }
+        events
     }
 
     /// Takes what the helper has reported, and returns what concerns others, with the number of the
@@ -207,7 +316,8 @@ impl PmixService {
     pub fn serve(&mut self, registry: &Registry) -> Vec<(u32, PmiEvent)> {
         let mut events = Vec::new();
         let reason = loop {
-            let Helper::Running(socket) = &mut self.helper else { return events };
+            let Helper::Running(helper) = &mut self.helper else { return events };
+            let socket = &mut helper.socket;
             socket.flush();
             match socket.receive::<PmixReport>() {
                 Ok(Some(report)) => self.on_report(report, &mut events),
@@ -219,18 +329,32 @@ impl PmixService {
                 Err(error) => break error.to_string(),
             }
         };
-        self.fail(&format!("{HELPER_NAME}, which serves PMIx: {reason}"), &mut events);
+        self.fail_helper(&reason, &mut events);
         events
+    }
+
+    /// The helper does not do its work any more, for this reason.
+    fn fail_helper(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
+        let host = &self.host_name;
+        self.fail(&format!("{HELPER_NAME}, which serves PMIx on host {host}: {reason}"), events);
+    }
+
+    /// Whether a process may still use PMIx, or another host waits for an answer.
+    fn is_helper_needed(&self) -> bool {
+        self.elements.values().any(PmixElement::needs_helper)
+            || self.direct_modex.asked().next().is_some()
     }
 
     /// The helper is of no use any more. Programs that need it fail.
     fn fail(&mut self, reason: &str, events: &mut Vec<(u32, PmiEvent)>) {
         self.helper = Helper::Ended;
         for (number, element) in &self.elements {
-            if element.clients.iter().any(|client| *client != ClientState::Finalized) {
+            if element.needs_helper() {
                 events.push((*number, PmiEvent::Failed(1, reason.to_owned())));
             }
         }
+        let asked: Vec<ProcessKey> = self.direct_modex.asked().collect();
+        asked.into_iter().for_each(|key| self.on_found(key, None, events));
     }
 
     fn on_report(&mut self, report: PmixReport, events: &mut Vec<(u32, PmiEvent)>) {
@@ -247,15 +371,26 @@ impl PmixService {
                 {
                     element.environments[process] = Some(strings);
                 }
+                self.on_answer();
             }
+            PmixReport::Alive => self.on_answer(),
             PmixReport::Unavailable(reason) => self.fail(&reason, events),
             PmixReport::Connected { element, rank } => {
                 self.set_client(ProcessKey { element, node: rank }, ClientState::Connected);
             }
             PmixReport::Finalized { element, rank } => {
-                self.set_client(ProcessKey { element, node: rank }, ClientState::Finalized);
+                self.end_client(ProcessKey { element, node: rank }, ClientState::Finalized);
             }
-            PmixReport::InFence { element, entries } => {
+            PmixReport::InFence { element, fence: Some(fence), entries } => {
+                let local_nodes = self.local_range();
+                let max_ranges = MAX_SUBSET_RANGES / self.elements.len().max(1);
+                if let Some(element_state) = self.elements.get_mut(&element) {
+                    let event =
+                        element_state.begin_subset_fence(fence, local_nodes, entries, max_ranges);
+                    events.push((element, event));
+                }
+            }
+            PmixReport::InFence { element, fence: None, entries } => {
                 let Some(max_bytes) = self.elements.get(&element).map(|e| e.max_fence_bytes) else {
                     return;
                 };
@@ -272,15 +407,113 @@ impl PmixService {
                 };
                 events.push((element, event));
             }
+            PmixReport::ModexRequest { element, rank } => {
+                let key = ProcessKey { element, node: rank };
+                let is_known = self.serves(element)
+                    && rank < self.node_count
+                    && self.nodes.process_index(rank).is_none();
+                if is_known && self.direct_modex.request(key) {
+                    events.push((element, PmiEvent::ModexRequest(rank)));
+                }
+            }
+            PmixReport::ModexAnswer { element, rank, entries } => {
+                self.on_found(ProcessKey { element, node: rank }, entries.as_deref(), events);
+            }
             PmixReport::Aborted { element, rank, code, text } => {
                 events.push((element, abort_event(rank, code, &shown(&text))));
             }
         }
     }
 
-    fn local_nodes(&self) -> NodeSet {
+    /// What a process of this host has put is on its way to the hosts that have asked for it.
+    fn on_found(
+        &mut self,
+        key: ProcessKey,
+        entries: Option<&[u8]>,
+        events: &mut Vec<(u32, PmiEvent)>,
+    ) {
+        let ProcessKey { element, node } = key;
+        let askers = self.direct_modex.take_askers(key);
+        let len = entries.map_or(0, <[u8]>::len);
+        if len > MAX_MODEX_BYTES && !askers.is_empty() {
+            let reason = format!(
+                "node {node} has put {len} bytes for others into PMIx, and {MAX_MODEX_BYTES} are \
+                 allowed"
+            );
+            return events.push((element, PmiEvent::Failed(1, reason)));
+        }
+        events.extend(askers.into_iter().map(|asker| {
+            let entries = entries.map(<[u8]>::to_vec);
+            (element, PmiEvent::ModexAnswer { asker, node, entries })
+        }));
+    }
+
+    /// Another host asks what a process of this host has put. The answer waits until it has put
+    /// something, or puts nothing any more.
+    pub fn on_modex_request(&mut self, key: ProcessKey, asker: JobHostId) -> Vec<(u32, PmiEvent)> {
+        let Some(client) = self.client(key).copied() else { return Vec::new() };
+        self.direct_modex.add_asker(key, asker);
+        let mut events = Vec::new();
+        match self.helper {
+            Helper::Due(_) | Helper::Running(_) => self.find_entries(key, !client.needs_helper()),
+            Helper::NotNeeded | Helper::Ended => self.on_found(key, None, &mut events),
+        }
+        events
+    }
+
+    /// A host has answered what one of its processes has put. Returns the next question, with the
+    /// number of its parallel process.
+    pub fn on_modex_answer(
+        &mut self,
+        key: ProcessKey,
+        entries: Option<Vec<u8>>,
+    ) -> Option<(u32, PmiEvent)> {
+        let ProcessKey { element, node: rank } = key;
+        self.order(&PmixOrder::ModexAnswer { element, rank, entries });
+        let next = self.direct_modex.on_answer(key)?;
+        Some((next.element, PmiEvent::ModexRequest(next.node)))
+    }
+
+    fn find_entries(&mut self, key: ProcessKey, is_last_try: bool) {
+        let ProcessKey { element, node: rank } = key;
+        self.order(&PmixOrder::ModexRequest { element, rank, is_last_try });
+    }
+
+    /// A process puts nothing more.
+    fn end_client(&mut self, key: ProcessKey, state: ClientState) {
+        self.set_client(key, state);
+        if self.direct_modex.is_asked(key) {
+            self.find_entries(key, true);
+        }
+    }
+
+    /// A process has ended.
+    pub fn on_process_exit(&mut self, key: ProcessKey) {
+        self.end_client(key, ClientState::Ended);
+    }
+
+    /// The helper is alive.
+    fn on_answer(&mut self) {
+        if let Helper::Running(helper) = &mut self.helper {
+            helper.watch.on_answer();
+        }
+    }
+
+    fn local_range(&self) -> Range<u32> {
         let first = self.nodes.first;
-        NodeSet::from(first..first + self.nodes.count as u32)
+        first..first + self.nodes.count as u32
+    }
+
+    fn local_nodes(&self) -> NodeSet {
+        NodeSet::from(self.local_range())
+    }
+
+    /// All nodes that take part in a fence are in it.
+    pub fn end_subset_fence(&mut self, element: u32, fence: SubsetFence) {
+        if let Some(element) = self.elements.get_mut(&element) {
+            element.subset_fences.remove(&fence);
+        }
+        self.order(&PmixOrder::FenceDone { element, fence: Some(fence) });
     }
 
     fn client(&mut self, key: ProcessKey) -> Option<&mut ClientState> {
@@ -310,9 +543,9 @@ impl PmixService {
 
     /// Passes an order about a fence on to the helper.
     pub fn order(&mut self, order: &PmixOrder) {
-        if let Helper::Running(socket) = &mut self.helper {
-            socket.queue(order);
-            socket.flush();
+        if let Helper::Running(helper) = &mut self.helper {
+            helper.socket.queue(order);
+            helper.socket.flush();
         }
     }
 

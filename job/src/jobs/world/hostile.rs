@@ -3,7 +3,7 @@
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{
     ElementReport, FileRequest, JobReport, OutputReport, ProgramAnswer, ShepherdReport, Status,
-    SwitchReport, SwitchSeq,
+    SubsetFence, SwitchReport, SwitchSeq,
 };
 use score_proto::message::{JobRequest, Level, Stream};
 use score_proto::nodeset::NodeSet;
@@ -139,7 +139,7 @@ impl World {
 
     fn any_element_report(&mut self) -> ElementReport {
         let nodes = self.any_nodes();
-        match self.random.below(13) {
+        match self.random.below(16) {
             0 => ElementReport::Attached { nodes, addresses: Vec::new() },
             1 => ElementReport::InBarrier { nodes },
             2 => ElementReport::Ended { nodes, status: Status::Signaled(self.any_number() as i32) },
@@ -158,6 +158,19 @@ impl World {
                 ElementReport::SampleResult { round, sample: ActivitySample::EMPTY }
             }
             11 => ElementReport::InFence { nodes, entries: self.any_bytes() },
+            12 => {
+                let asker = JobHostId(self.random.below(4) as u32);
+                ElementReport::ModexRequest { asker, node: self.any_number() as u32 }
+            }
+            13 => {
+                let (asker, node) = (JobHostId(self.any_number() as u32), self.any_number() as u32);
+                ElementReport::ModexAnswer { asker, node, entries: Some(self.any_bytes()) }
+            }
+            14 => {
+                let (members, tag) = (self.any_nodes(), self.any_number());
+                let fence = SubsetFence { members, tag };
+                ElementReport::InSubsetFence { fence, nodes, entries: self.any_bytes() }
+            }
             _ => ElementReport::WaitStates { waits: Vec::new() },
         }
     }

@@ -1,0 +1,143 @@
+//! What processes of a host exchange with those of other hosts by PMI and PMIx, as the daemon of
+//! the host lets it pass: the entries of fences, and questions about single nodes and their answers
+//! ("direct modex"). They go over links that belong to all users: a faulty or hostile shepherd must
+//! not have more of them on their way than its share, nor answer what nobody has asked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use score_proto::ids::JobHostId;
+use score_proto::job_control::{
+    ElementOrder, ElementReport, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE,
+    MAX_MODEX_BYTES, MAX_SUBSET_RANGES, Placement, SubsetFence, max_modex_requests,
+    max_subset_fences,
+};
+use score_proto::nodeset::NodeSet;
+
+use crate::validate::MAX_ELEMENTS;
+
+/// What a host of a job has on its way.
+#[derive(Debug, Default)]
+pub struct ExchangeLimits {
+    /// Elements whose processes on this host are in a fence, and the bytes of their entries.
+    fences: BTreeMap<u32, usize>,
+    /// The same for fences of some nodes.
+    subset_fences: HashMap<(u32, SubsetFence), usize>,
+    /// Element and node of another host about which this host has asked.
+    requested: BTreeSet<(u32, u32)>,
+    /// Element and node of this host, and the host that has asked about it.
+    questions: BTreeSet<(u32, u32, JobHostId)>,
+}
+
+impl ExchangeLimits {
+    /// A further stage begins.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether the shepherd may report this now. `placement` is that of this host.
+    pub fn may_report(
+        &mut self,
+        placement: &Placement,
+        element: u32,
+        report: &ElementReport,
+    ) -> bool {
+        let self_host = placement.self_host;
+        match report {
+            ElementReport::InFence { nodes, entries } => {
+                self.begin_fence(placement, element, nodes, entries.len())
+            }
+            ElementReport::InSubsetFence { fence, nodes, entries } => {
+                self.begin_subset_fence(placement, element, fence, nodes, entries.len())
+            }
+            ElementReport::ModexRequest { asker, node } => {
+                *asker == self_host
+                    && placement.host_of(*node).is_some_and(|host| host != self_host)
+                    && self.requested.len() < max_modex_requests(placement.hosts.len())
+                    && self.requested.insert((element, *node))
+            }
+            ElementReport::ModexAnswer { asker, node, entries } => {
+                entries.as_ref().map_or(0, Vec::len) <= MAX_MODEX_BYTES
+                    && self.questions.remove(&(element, *node, *asker))
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether the processes on this host may be in a fence now, with so many bytes of entries: no
+    /// job has more than one fence of an element on its way.
+    fn begin_fence(
+        &mut self,
+        placement: &Placement,
+        element: u32,
+        nodes: &NodeSet,
+        entries_len: usize,
+    ) -> bool {
+        let Some(host) = placement.self_placement() else { return false };
+        let own_nodes = host.node_range();
+        let is_own = nodes
+            .ranges()
+            .all(|range| own_nodes.start <= range.start && range.end <= own_nodes.end);
+        let max_len = own_nodes.len() * MAX_FENCE_BYTES_PER_NODE;
+        let total_len = self.fences.values().sum::<usize>() + entries_len;
+        let may_begin = is_own
+            && !nodes.is_empty()
+            && entries_len <= max_len
+            && total_len <= MAX_FENCE_BYTES_PER_HOST
+            && (element as usize) < MAX_ELEMENTS
+            && !self.fences.contains_key(&element);
+        if may_begin {
+            self.fences.insert(element, entries_len);
+        }
+        may_begin
+    }
+
+    /// Whether the processes on this host may be in a fence of some nodes now.
+    fn begin_subset_fence(
+        &mut self,
+        placement: &Placement,
+        element: u32,
+        fence: &SubsetFence,
+        nodes: &NodeSet,
+        entries_len: usize,
+    ) -> bool {
+        let Some(host) = placement.self_placement() else { return false };
+        let SubsetFence { members, .. } = fence;
+        let total_len = self.subset_fences.values().sum::<usize>() + entries_len;
+        let ranges: usize =
+            self.subset_fences.keys().map(|(_, fence)| fence.members.ranges().len()).sum();
+        let of_element = self.subset_fences.keys().filter(|(other, _)| *other == element).count();
+        let key = (element, fence.clone());
+        let may_begin = !nodes.is_empty()
+            && *nodes == members.within(host.node_range())
+            && members.last().is_some_and(|last| last < placement.nodes())
+            && ranges + members.ranges().len() <= MAX_SUBSET_RANGES
+            && entries_len <= nodes.len() as usize * MAX_FENCE_BYTES_PER_NODE
+            && total_len <= MAX_FENCE_BYTES_PER_HOST
+            && of_element < max_subset_fences(host.nodes as usize)
+            && (element as usize) < MAX_ELEMENTS
+            && !self.subset_fences.contains_key(&key);
+        if may_begin {
+            self.subset_fences.insert(key, entries_len);
+        }
+        may_begin
+    }
+
+    /// The shepherd gets an order, after which it may report more.
+    pub fn on_order(&mut self, self_host: JobHostId, element: u32, order: &ElementOrder) {
+        match order {
+            ElementOrder::FenceDone => {
+                self.fences.remove(&element);
+            }
+            ElementOrder::SubsetFenceDone(fence) => {
+                self.subset_fences.remove(&(element, fence.clone()));
+            }
+            ElementOrder::ModexRequest { host, asker, node } if *host == self_host => {
+                self.questions.insert((element, *node, *asker));
+            }
+            ElementOrder::ModexAnswer { asker, node, .. } if *asker == self_host => {
+                self.requested.remove(&(element, *node));
+            }
+            _ => {}
+        }
+    }
+}

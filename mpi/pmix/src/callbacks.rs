@@ -1,0 +1,198 @@
+//! The functions that libpmix calls back, from its own thread: what processes of this host ask for.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::slice_from_raw_parts;
+
+use score_proto::pmix::PmixReport;
+
+use crate::abi::{
+    ERR_BAD_PARAM, ERR_NOT_SUPPORTED, GROUP_CONSTRUCT, Info, InfoCallback, ModexCallback,
+    OPERATION_SUCCEEDED, OpCallback, Proc, SUCCESS, ServerModule, Status, TYPE_BYTE_OBJECT,
+};
+use crate::callers::{Callback, Caller, GroupFacts};
+use crate::keys;
+use crate::library::c_text;
+use crate::namespace::hash;
+use crate::server::{FENCE_TAG, SERVER};
+
+/// The table of these functions for libpmix.
+pub const MODULE: ServerModule = ServerModule {
+    client_connected: None,
+    client_finalized: Some(client_finalized),
+    abort: Some(abort),
+    fence_nb: Some(fence),
+    direct_modex: Some(direct_modex),
+    not_served: [None; 20],
+    group: Some(group),
+    fabric: None,
+    client_connected2: Some(client_connected),
+    later: [None; 32],
+};
+
+/// Tells groups of the same processes apart.
+fn group_tag(id: &str) -> u64 {
+    hash(id.bytes()).max(FENCE_TAG + 1)
+}
+
+/// Characters of the text of MPI_Abort that are passed on.
+const MAX_ABORT_TEXT_LEN: usize = 1000;
+
+/// Reports what a process has done, by its parallel process and rank.
+fn report_of(process: *const Proc, report: impl FnOnce(u32, u32) -> PmixReport) -> Status {
+    let Some(server) = SERVER.get() else { return ERR_NOT_SUPPORTED };
+    let Some((element, rank)) = server.rank_of(process) else { return ERR_BAD_PARAM };
+    server.report(&report(element, rank));
+    OPERATION_SUCCEEDED
+}
+
+/// The processes that take part in a call, at least one.
+///
+/// # Safety
+/// Null, or an array of so many processes that libpmix keeps during the call.
+unsafe fn participants<'a>(processes: *const Proc, count: usize) -> Option<&'a [Proc]> {
+    if processes.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: as the caller has promised.
+    Some(unsafe { &*slice_from_raw_parts(processes, count) })
+}
+
+extern "C" fn client_connected(
+    process: *const Proc,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: usize,
+    _: Option<OpCallback>,
+    _: *mut c_void,
+) -> Status {
+    report_of(process, |element, rank| PmixReport::Connected { element, rank })
+}
+
+extern "C" fn client_finalized(
+    process: *const Proc,
+    _: *mut c_void,
+    _: Option<OpCallback>,
+    _: *mut c_void,
+) -> Status {
+    // The client goes on after this function: the shepherd has the report before its exit.
+    report_of(process, |element, rank| PmixReport::Finalized { element, rank })
+}
+
+extern "C" fn abort(
+    process: *const Proc,
+    _: *mut c_void,
+    code: c_int,
+    text: *const c_char,
+    _: *mut Proc,
+    _: usize,
+    _: Option<OpCallback>,
+    _: *mut c_void,
+) -> Status {
+    // SAFETY: a string or a null pointer.
+    let text = unsafe { c_text(text) }.chars().take(MAX_ABORT_TEXT_LEN).collect();
+    report_of(process, |element, rank| PmixReport::Aborted { element, rank, code, text })
+}
+
+extern "C" fn fence(
+    processes: *const Proc,
+    process_count: usize,
+    _: *const c_void,
+    _: usize,
+    data: *mut c_char,
+    len: usize,
+    callback: Option<ModexCallback>,
+    argument: *mut c_void,
+) -> Status {
+    let entries = take_bytes(data, len);
+    // SAFETY: as the header says.
+    let processes = unsafe { participants(processes, process_count) };
+    let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
+    else {
+        return ERR_BAD_PARAM;
+    };
+    let caller = Caller { callback: Callback::Entries(callback), argument };
+    server.gather(processes, FENCE_TAG, caller, entries);
+    SUCCESS
+}
+
+extern "C" fn group(
+    operation: c_int,
+    id: *const c_char,
+    processes: *const Proc,
+    process_count: usize,
+    directives: *const Info,
+    directive_count: usize,
+    callback: Option<InfoCallback>,
+    argument: *mut c_void,
+) -> Status {
+    // SAFETY: as the header says.
+    let processes = unsafe { participants(processes, process_count) };
+    let (Some(server), Some(callback), Some(processes)) = (SERVER.get(), callback, processes)
+    else {
+        return ERR_BAD_PARAM;
+    };
+    // SAFETY: a string or a null pointer.
+    let id = unsafe { c_text(id) };
+    if operation != GROUP_CONSTRUCT {
+        // Nothing is kept of a group. libpmix 5 hangs if it is answered by its callback.
+        return OPERATION_SUCCEEDED;
+    }
+    let context_id = server.context_id(&id, processes);
+    let entries = group_data(directives, directive_count);
+    let facts = GroupFacts { context_id, members: processes.to_vec() };
+    let caller = Caller { callback: Callback::Group(callback, facts), argument };
+    // Also a refusal goes through the callback: if this call fails, libpmix 5 answers only one of
+    // several ranks.
+    server.gather(processes, group_tag(&id), caller, entries);
+    SUCCESS
+}
+
+/// What the ranks of this host have put for a group.
+fn group_data(directives: *const Info, count: usize) -> Vec<u8> {
+    if directives.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: an array of so many elements.
+    let directives = unsafe { &*slice_from_raw_parts(directives, count) };
+    let is_data = |info: &&Info| {
+        let key = CStr::from_bytes_until_nul(&info.key);
+        key.is_ok_and(|key| key.to_bytes() == keys::GROUP_ENDPT_DATA.as_bytes())
+            && info.value.kind == TYPE_BYTE_OBJECT
+            && !info.value.bytes.bytes.is_null()
+    };
+    let objects = directives.iter().filter(is_data).map(|info| info.value.bytes);
+    // SAFETY: a byte object of libpmix.
+    objects
+        .flat_map(|object| unsafe { &*slice_from_raw_parts(object.bytes, object.size) })
+        .copied()
+        .collect()
+}
+
+/// Copies what libpmix hands over, and frees it.
+fn take_bytes(data: *mut c_char, len: usize) -> Vec<u8> {
+    if data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: an array of so many bytes, which is the server's from now on.
+    let bytes = unsafe { &*slice_from_raw_parts(data.cast_const().cast::<u8>(), len) }.to_vec();
+    // SAFETY: allocated by malloc(3), and not used any more.
+    unsafe { libc::free(data.cast()) };
+    bytes
+}
+
+extern "C" fn direct_modex(
+    process: *const Proc,
+    _: *const c_void,
+    _: usize,
+    callback: Option<ModexCallback>,
+    argument: *mut c_void,
+) -> Status {
+    let (Some(server), Some(callback)) = (SERVER.get(), callback) else { return ERR_BAD_PARAM };
+    // SAFETY: libpmix passes a process, or a null pointer.
+    let Some(process) = (unsafe { process.as_ref() }) else { return ERR_BAD_PARAM };
+    let caller = Caller { callback: Callback::Entries(callback), argument };
+    match server.request_entries(process, caller) {
+        Ok(()) => SUCCESS,
+        Err(status) => status,
+    }
+}

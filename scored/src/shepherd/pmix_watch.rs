@@ -1,0 +1,133 @@
+//! Notices that the helper `scored-pmix` hangs. While programs need it, it is asked from time to
+//! time to report that it is alive. Checks without an answer are counted: if the machine or this
+//! process stood still, one check passes late, and the helper has time to answer before the next.
+
+use std::time::{Duration, Instant};
+
+/// Time of the job from one check to the next: time in which the job is stopped does not count,
+/// since its helper is stopped, too.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Checks after a question without an answer by which the helper hangs.
+const MAX_UNANSWERED_CHECKS: u32 = 5;
+/// The same while the helper starts, when it answers for each process that can be started. It loads
+/// a library and registers all ranks of the job before the first answer.
+const MAX_UNANSWERED_CHECKS_AT_START: u32 = 30;
+
+/// Whether the helper owes an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WatchState {
+    Answered,
+    Asked { unanswered_checks: u32 },
+}
+
+/// What follows from a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckResult {
+    /// The helper is to be asked.
+    Ask,
+    /// It still has time to answer.
+    Wait,
+    /// It has not answered for so long.
+    Hangs(Duration),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct HelperWatch {
+    state: WatchState,
+    /// When to check next, unless the job is stopped until then.
+    next_check: Instant,
+}
+
+impl HelperWatch {
+    /// The helper has been started, and is to answer when it is ready.
+    pub fn new(now: Instant) -> Self {
+        let state = WatchState::Asked { unanswered_checks: 0 };
+        Self { state, next_check: now + CHECK_INTERVAL }
+    }
+
+    /// When to call [`HelperWatch::check`], if the job is not stopped until then.
+    pub fn next_check(&self) -> Instant {
+        self.next_check
+    }
+
+    /// The job was stopped for so long.
+    pub fn postpone(&mut self, stop_time: Duration) {
+        self.next_check += stop_time;
+    }
+
+    /// The helper has answered.
+    pub fn on_answer(&mut self) {
+        self.state = WatchState::Answered;
+    }
+
+    /// Checks whether the helper has answered. Everything that it has sent has been read.
+    pub fn check(&mut self, now: Instant, is_starting: bool) -> CheckResult {
+        self.next_check = now + CHECK_INTERVAL;
+        let WatchState::Asked { unanswered_checks } = &mut self.state else {
+            self.state = WatchState::Asked { unanswered_checks: 0 };
+            return CheckResult::Ask;
+        };
+        *unanswered_checks += 1;
+        let max_unanswered_checks = match is_starting {
+            true => MAX_UNANSWERED_CHECKS_AT_START,
+            false => MAX_UNANSWERED_CHECKS,
+        };
+        match *unanswered_checks >= max_unanswered_checks {
+            true => CheckResult::Hangs(CHECK_INTERVAL * *unanswered_checks),
+            false => CheckResult::Wait,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The results of checks, each at its time.
+    fn checks(watch: &mut HelperWatch, count: u32, is_starting: bool) -> Vec<CheckResult> {
+        (0..count).map(|_| watch.check(watch.next_check(), is_starting)).collect()
+    }
+
+    #[test]
+    fn a_helper_that_answers_each_question_never_hangs() {
+        let mut watch = HelperWatch::new(Instant::now());
+        for _ in 0..100 {
+            watch.on_answer();
+            assert_eq!(checks(&mut watch, 1, false), [CheckResult::Ask]);
+            let late = checks(&mut watch, MAX_UNANSWERED_CHECKS - 1, false);
+            assert!(late.iter().all(|result| *result == CheckResult::Wait), "{late:?}");
+        }
+    }
+
+    #[test]
+    fn a_helper_that_does_not_answer_hangs_after_ten_seconds_and_after_a_minute_at_its_start() {
+        for (is_starting, seconds) in [(true, 60), (false, 10)] {
+            let start = Instant::now();
+            let mut watch = HelperWatch::new(start);
+            let results = checks(&mut watch, seconds / 2, is_starting);
+            let (last, earlier) = results.split_last().unwrap();
+            assert!(earlier.iter().all(|result| *result == CheckResult::Wait), "{results:?}");
+            let time = Duration::from_secs(seconds.into());
+            assert_eq!(
+                (*last, watch.next_check() - CHECK_INTERVAL),
+                (CheckResult::Hangs(time), start + time)
+            );
+        }
+    }
+
+    #[test]
+    fn time_in_which_the_job_or_the_machine_stood_still_does_not_count() {
+        let start = Instant::now();
+        let mut watch = HelperWatch::new(start);
+        watch.on_answer();
+        let hour = Duration::from_secs(3600);
+        watch.postpone(hour);
+        assert_eq!(watch.next_check(), start + hour + CHECK_INTERVAL);
+        assert_eq!(watch.check(watch.next_check(), false), CheckResult::Ask);
+        // One check that comes late counts as one.
+        let late = watch.next_check() + hour;
+        assert_eq!(watch.check(late, false), CheckResult::Wait);
+        assert_eq!(watch.next_check(), late + CHECK_INTERVAL);
+    }
+}
