@@ -28,6 +28,7 @@ mod many_processes;
 mod monitors;
 mod mpi;
 mod mpi_deadlocks;
+mod mpi_threads;
 mod multi_host_jobs;
 mod multi_user;
 mod network_selection;
