@@ -40,6 +40,34 @@ pub const PMI_ENV: [&str; 6] =
 /// Open MPI 4 looks for a PMIx server only under launchers that it knows. This variable is that of
 /// one which starts processes by PMIx, and has no other effect. Open MPI 5 ignores it.
 pub const PMIX_LAUNCHER_ENV: &str = "JSM_JSRUN_PORT=0";
+/// Variables in which programs of MPI look for their rank without a call of MPI, as far as a
+/// launcher of MPICH or of Open MPI sets them: Debian's h5py asks whether it runs on several
+/// processes, other programs choose a device by their rank on the host. No process inherits them.
+pub const MPI_RANK_ENV: [&str; 6] = [
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+];
+/// Those of a process. `rank` and `local_rank`, on this host, are each with the number of them.
+pub fn mpi_rank_env(
+    start: MpiStart,
+    rank: (u32, u32),
+    local_rank: (u32, u32),
+) -> Vec<(&'static str, u32)> {
+    let [mpich @ .., open_mpi_rank, size, open_mpi_local_rank, local_size] = MPI_RANK_ENV;
+    match start {
+        MpiStart::Pmi => vec![(mpich[0], local_rank.0), (mpich[1], local_rank.1)],
+        MpiStart::Pmix => vec![
+            (open_mpi_rank, rank.0),
+            (size, rank.1),
+            (open_mpi_local_rank, local_rank.0),
+            (local_size, local_rank.1),
+        ],
+    }
+}
 /// Variables by which an MPI library sends messages over PM, between processes of one host, too,
 /// and their values.
 pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str)] {

@@ -29,6 +29,7 @@ mod monitors;
 mod mpi;
 mod mpi_deadlocks;
 mod mpi_faults;
+mod mpi_threads;
 mod multi_host_jobs;
 mod multi_user;
 mod network_selection;

@@ -220,6 +220,23 @@ fn no_process_inherits_the_variables_of_another_pmix_server() {
 }
 
 #[test]
+fn a_process_finds_its_rank_in_the_variables_of_its_library_s_own_launcher() {
+    let env = TestEnv::new();
+    let script = "echo $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $OMPI_COMM_WORLD_LOCAL_RANK \
+                  $OMPI_COMM_WORLD_LOCAL_SIZE / $MPI_LOCALRANKID $MPI_LOCALNRANKS";
+    // Those of the job in which scrun runs are not inherited.
+    let variables = "OMPI_COMM_WORLD_RANK=9 MPI_LOCALRANKID=9";
+    for (library, expected) in [
+        ("openmpi", ["0 4 0 2 /", "1 4 1 2 /", "2 4 0 2 /", "3 4 1 2 /"]),
+        ("mpich", ["/ 0 2", "/ 0 2", "/ 1 2", "/ 1 2"]),
+    ] {
+        let options = format!("-group=local:2 -nodes=2x2 -mpi={library}");
+        let line = format!("{variables} scrun {options} /bin/sh -c '{script}'");
+        assert_eq!(env.sh(&line).run().expect_code(0).sorted_lines(), expected, "{library}");
+    }
+}
+
+#[test]
 fn jobs_of_two_users_take_turns_and_lose_no_message() {
     for open_mpi in OpenMpi::all("open_mpi_users") {
         if !open_mpi.is_public {

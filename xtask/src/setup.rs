@@ -1,10 +1,14 @@
 //! Installs what a fresh machine lacks: Debian packages, components of the Rust toolchain, and the
 //! daemons of other systems for tests, which are unpacked and not installed.
 
+mod mpi_programs;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::run;
+
+pub use mpi_programs::install_mpi_programs;
 
 /// Required packages: the file or program that shows its presence, and the package that contains
 /// it.

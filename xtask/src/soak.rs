@@ -1,10 +1,11 @@
 //! `cargo xtask soak`: builds, then runs the soak program, which shares the scenarios' harness
 //! (tests/src/bin/score-soak/). Soaks that need an RDMA adapter run in the virtual machine, `cargo
-//! xtask soak machines` in two. `cargo xtask soak mutants PACKAGE` runs cargo-mutants.
+//! xtask soak machines` in two. `cargo xtask soak mpi` installs programs of MPI first. `cargo xtask
+//! soak mutants PACKAGE` runs cargo-mutants.
 
 use std::process::Command;
 
-use crate::{run, test};
+use crate::{run, setup, test};
 
 /// Seeds of each simulation for a mutant: most that are found are found by the first ones.
 const MUTANT_SEEDS: &str = "20";
@@ -24,6 +25,10 @@ pub fn run(args: &[String]) -> Result<(), String> {
     }
     if args.iter().any(|word| word == "-rdma") {
         return test::vm_tests::soak(args);
+    }
+    if args.first().is_some_and(|kind| kind == "mpi") && !args.iter().any(|arg| arg == "-help") {
+        setup::install_mpi_libraries();
+        setup::install_mpi_programs();
     }
     let bin = run::build_release()?;
     run::run_checked(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))

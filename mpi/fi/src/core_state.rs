@@ -11,7 +11,6 @@ use crate::address_vector::Addresses;
 use crate::counter::CounterState;
 use crate::earlier_looks::EarlierLooks;
 use crate::endpoint_network::{EndpointNetwork, MAX_ENDPOINTS, SharedNetwork};
-use crate::fabric;
 use crate::idle_mark::PollingCall;
 use crate::pm_network;
 use crate::serialized::Serialized;
@@ -71,15 +70,11 @@ pub(crate) struct CoreState {
     polling_call: PollingCall,
 }
 
-/// The state of this process. The first call makes it a node of its job, and returns when all nodes
-/// have called.
+/// The state of this process. The first call makes a process of an MPI program a node of its job,
+/// and returns when all nodes have called.
 pub(crate) fn of_process() -> &'static Serialized<CoreState> {
     static STATE: OnceLock<Serialized<CoreState>> = OnceLock::new();
-    STATE.get_or_init(|| {
-        let membership = pm_network::join();
-        fabric::note_joined();
-        Serialized::new(CoreState::new(membership))
-    })
+    STATE.get_or_init(|| Serialized::new(CoreState::new(pm_network::Membership::of_process())))
 }
 
 impl CoreState {
@@ -110,7 +105,7 @@ impl CoreState {
         let regions = self.regions.clone();
         let engine = Engine::new(network, self.self_node, self.nodes, limits, regions);
         let (queues, vector) = (None, None);
-        let earlier_looks = EarlierLooks::default();
+        let earlier_looks = EarlierLooks::of_process();
         self.endpoints.push(EndpointState { engine, queues, vector, earlier_looks });
     }
 

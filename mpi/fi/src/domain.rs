@@ -1,6 +1,6 @@
-//! The domain, which everything else is opened from: fi_domain(3). Opening it makes the process a
-//! node of its job, which all nodes do together. fi_getinfo(3) does not, so that programs can look
-//! without taking part.
+//! The domain, which everything else is opened from: fi_domain(3). Opening it makes a process of an
+//! MPI program a node of its job, which all nodes do together. fi_getinfo(3) does not, so that
+//! programs can look without taking part.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,7 @@
 //! The part of PM that an endpoint uses. A process has one PM context; the endpoints share it, and
 //! a byte of each header tells whose the message is. Endpoints of the same number reach each other.
+//!
+//! A process may open endpoints before it is a node of its job: the first use of PM makes it one.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,14 +14,15 @@ use score_p2p::{
     WriteProgress,
 };
 
-use crate::pm_network::PmNetwork;
+use crate::pm_network::{self, PmNetwork};
 
 /// Endpoints that a process may have open at a time.
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 
 /// PM, and what has arrived for endpoints other than the one that has received it.
 struct Shared {
-    network: PmNetwork,
+    /// None: this process is not a node of its job yet.
+    network: Option<PmNetwork>,
     /// By number of the endpoint.
     inboxes: Vec<VecDeque<Box<[u8]>>>,
 }
@@ -35,7 +38,8 @@ pub(crate) struct EndpointNetwork {
 }
 
 impl SharedNetwork {
-    pub(crate) fn new(network: PmNetwork) -> Self {
+    /// None: PM is joined when it is used first.
+    pub(crate) fn new(network: Option<PmNetwork>) -> Self {
         let shared = Shared { network, inboxes: vec![VecDeque::new()] };
         Self(Rc::new(RefCell::new(shared)))
     }
@@ -47,23 +51,23 @@ impl SharedNetwork {
 
     /// The descriptors on which PM's messages are waited for (pmGetFd).
     pub(crate) fn wait_fds(&self) -> Vec<RawFd> {
-        self.0.borrow().network.wait_fds()
+        self.0.borrow_mut().network().wait_fds()
     }
 
     /// Has arriving messages wake the process (pmBeforeSelect).
     pub(crate) fn before_wait(&self) {
-        self.0.borrow().network.before_wait();
+        self.0.borrow_mut().network().before_wait();
     }
 
     /// Undoes that (pmAfterSelect).
     pub(crate) fn after_wait(&self) {
-        self.0.borrow().network.after_wait();
+        self.0.borrow_mut().network().after_wait();
     }
 
     /// Whether messages have arrived that nobody has looked at.
     pub(crate) fn has_messages(&self) -> bool {
-        let shared = self.0.borrow();
-        shared.network.has_messages() || shared.inboxes.iter().any(|inbox| !inbox.is_empty())
+        let mut shared = self.0.borrow_mut();
+        shared.network().has_messages() || shared.inboxes.iter().any(|inbox| !inbox.is_empty())
     }
 
     /// One more than the highest number of an endpoint for which messages have arrived.
@@ -74,6 +78,13 @@ impl SharedNetwork {
 }
 
 impl Shared {
+    /// PM. The first call makes this process a node of its job, and returns when all nodes have
+    /// made theirs.
+    #[inline(always)]
+    fn network(&mut self) -> &mut PmNetwork {
+        self.network.get_or_insert_with(pm_network::join)
+    }
+
     /// Keeps a message for another endpoint. False: there can be no such endpoint.
     #[cold]
     fn keep(&mut self, number: usize, message: &Message<'_>) -> bool {
@@ -104,7 +115,7 @@ impl EndpointNetwork {
     ) -> Option<bool> {
         let mut other = None;
         let mut is_own = true;
-        let has_received = shared.network.receive(|message| {
+        let has_received = shared.network().receive(|message| {
             // A message that is too short for this byte is malformed, whoever looks at it.
             let target = message.byte(ENGINE_BYTE).unwrap_or(number);
             is_own = target == number;
@@ -129,12 +140,12 @@ impl EndpointNetwork {
 impl Network for EndpointNetwork {
     #[inline(always)]
     fn mtu(&mut self, node: u32) -> usize {
-        self.shared.0.borrow_mut().network.mtu(node)
+        self.shared.0.borrow_mut().network().mtu(node)
     }
 
     #[inline(always)]
     fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError> {
-        self.shared.0.borrow_mut().network.send(node, (header, self.number), body)
+        self.shared.0.borrow_mut().network().send(node, (header, self.number), body)
     }
 
     #[inline(always)]
@@ -157,19 +168,19 @@ impl Network for EndpointNetwork {
     }
 
     fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64> {
-        self.shared.0.borrow_mut().network.expose(node, buffer)
+        self.shared.0.borrow_mut().network().expose(node, buffer)
     }
 
     fn conceal(&mut self, node: u32, buffer: &UserBuffer) {
-        self.shared.0.borrow_mut().network.conceal(node, buffer);
+        self.shared.0.borrow_mut().network().conceal(node, buffer);
     }
 
     fn expose_to_all(&mut self, buffer: &UserBuffer) -> Option<u64> {
-        self.shared.0.borrow_mut().network.expose_to_all(buffer)
+        self.shared.0.borrow_mut().network().expose_to_all(buffer)
     }
 
     fn conceal_from_all(&mut self, buffer: &UserBuffer) {
-        self.shared.0.borrow_mut().network.conceal_from_all(buffer);
+        self.shared.0.borrow_mut().network().conceal_from_all(buffer);
     }
 
     fn start_read(
@@ -179,7 +190,7 @@ impl Network for EndpointNetwork {
         into: &UserBuffer,
     ) -> Result<AccessNumber, AccessError> {
         let endpoint = usize::from(self.number);
-        self.shared.0.borrow_mut().network.start_read(endpoint, node, handle, into)
+        self.shared.0.borrow_mut().network().start_read(endpoint, node, handle, into)
     }
 
     fn start_write(
@@ -189,15 +200,15 @@ impl Network for EndpointNetwork {
         from: &UserBuffer,
     ) -> Result<WriteProgress, AccessError> {
         let endpoint = usize::from(self.number);
-        self.shared.0.borrow_mut().network.start_write(endpoint, node, handle, from)
+        self.shared.0.borrow_mut().network().start_write(endpoint, node, handle, from)
     }
 
     fn next_ended(&mut self) -> Option<EndedAccess> {
         let endpoint = usize::from(self.number);
-        self.shared.0.borrow_mut().network.next_ended(endpoint)
+        self.shared.0.borrow_mut().network().next_ended(endpoint)
     }
 
     fn release_buffer(&mut self, node: u32, buffer: &UserBuffer) {
-        self.shared.0.borrow_mut().network.conceal(node, buffer);
+        self.shared.0.borrow_mut().network().conceal(node, buffer);
     }
 }

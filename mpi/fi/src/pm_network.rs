@@ -8,8 +8,6 @@ use std::ptr::{self, NonNull, null_mut};
 use score_p2p::wire::ENGINE_BYTE;
 use score_p2p::{Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer};
 
-use crate::fault_signals;
-use crate::idle_mark;
 use crate::pm_accesses::PmAccesses;
 use crate::pm_h::{
     PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
@@ -18,6 +16,13 @@ use crate::pm_h::{
     pmReceive, pmReleaseReceiveBuffer, pmSend, pmSetSerialized, score_initialize_args,
     score_num_node, score_pmnet, score_self_node,
 };
+use crate::{fabric, fault_signals, idle_mark};
+
+/// Variables that launchers of MPI programs set: PMI (MPICH) and PMIx (Open MPI).
+const MPI_ENV: [&str; 2] = ["PMI_FD", "PMIX_NAMESPACE"];
+/// Variables that scored sets: the number of this node, and how many there are.
+const SELF_NODE_ENV: &str = "SCORE_SELF_NODE";
+const NUM_NODE_ENV: &str = "SCORE_NUM_NODE";
 
 /// The network that this process is a node of.
 pub(crate) struct PmNetwork {
@@ -33,34 +38,55 @@ pub(crate) struct PmNetwork {
     is_on_this_host: HashMap<u32, bool>,
 }
 
-/// This process in its job.
-pub(crate) struct Membership {
-    pub(crate) network: PmNetwork,
-    pub(crate) self_node: u32,
-    pub(crate) nodes: u32,
-}
-
 /// Makes this process a node of its job. Returns when all nodes have called it. If that fails,
 /// libscore says why and ends the process.
-pub(crate) fn join() -> Membership {
+#[cold]
+pub(crate) fn join() -> PmNetwork {
     // SAFETY: the arguments are ignored (score.h).
     unsafe { score_initialize_args(0, ptr::null()) };
     fault_signals::set_handlers();
+    fabric::note_joined();
     // SAFETY: set by score_initialize and read-only since.
-    let (self_node, nodes) = unsafe { (score_self_node as u32, score_num_node as u32) };
+    let nodes = unsafe { score_num_node };
     // SAFETY: as above; the list ends with NULL.
     let context = unsafe { score_pmnet.as_ref() }.map_or(null_mut(), |first| *first);
     // All calls of PM are inside of `Serialized::with`. It orders them, or the program does.
     // SAFETY: a context of libscore, or NULL, which PM refuses.
     unsafe { pmSetSerialized(context, 1) };
-    let network = PmNetwork {
+    PmNetwork {
         context,
         mtus: vec![0; nodes as usize],
         options: options(context),
         accesses: PmAccesses::default(),
         is_on_this_host: HashMap::new(),
-    };
-    Membership { network, self_node, nodes }
+    }
+}
+
+/// This process in its job.
+pub(crate) struct Membership {
+    /// None: it is not a node yet.
+    pub(crate) network: Option<PmNetwork>,
+    pub(crate) self_node: u32,
+    pub(crate) nodes: u32,
+}
+
+impl Membership {
+    /// Programs of MPI libraries become nodes now: all their processes open a domain. Others may
+    /// have to exchange addresses before all of them do (fi_pingpong(1)), so they become nodes when
+    /// they use PM first.
+    pub(crate) fn of_process() -> Self {
+        let number = |name| std::env::var(name).ok()?.parse().ok();
+        let is_mpi = MPI_ENV.iter().any(|name| std::env::var_os(name).is_some());
+        if !is_mpi
+            && let (Some(self_node), Some(nodes)) = (number(SELF_NODE_ENV), number(NUM_NODE_ENV))
+        {
+            return Self { network: None, self_node, nodes };
+        }
+        let network = Some(join());
+        // SAFETY: set by score_initialize and read-only since.
+        let (self_node, nodes) = unsafe { (score_self_node as u32, score_num_node as u32) };
+        Self { network, self_node, nodes }
+    }
 }
 
 fn config(context: *mut pmContext) -> Option<pmContextConfig> {

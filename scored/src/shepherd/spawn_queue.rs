@@ -349,6 +349,11 @@ fn node_environment(job: &JobInfo, key: ProcessKey, kind: ProgramKind) -> Vec<CS
     if kind == ProgramKind::Mpi(MpiStart::Pmix) {
         variables.push(env::PMIX_LAUNCHER_ENV.to_owned());
     }
+    if let ProgramKind::Mpi(start) = kind {
+        let (size, local_size) = (job.spec().nodes(), job.local_host.nodes);
+        let numbers = env::mpi_rank_env(start, (key.node, size), (process, local_size));
+        variables.extend(numbers.iter().map(|(name, number)| format!("{name}={number}")));
+    }
     variables.iter().map(|variable| c_string(variable.as_bytes())).collect()
 }
 
@@ -414,7 +419,7 @@ impl SpawnPlan {
         let is_overridden = |variable: &[u8]| {
             let name = variable.split(|byte| *byte == b'=').next().unwrap_or_default();
             let reserved = [env::SELF_PROC_ENV, env::SELF_NODE_ENV, env::RESOURCE_FD_ENV];
-            let mut reserved = reserved.iter().chain(&env::PMI_ENV);
+            let mut reserved = reserved.iter().chain(&env::PMI_ENV).chain(&env::MPI_RANK_ENV);
             is_foreign_variable(name)
                 || reserved.any(|reserved_name| reserved_name.as_bytes() == name)
                 || job_environment

@@ -45,7 +45,8 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
   daemon          requests, turns of the loop and switches of one user beside a hostile one;
                   memory of idle logins (needs root)
   remote          puts of 8 B, the floor, UCX and MPI_Put; 4 MiB, memcpy and the kernel
-  mpi             messages, collectives and starts of MPICH over PM, and over its own transports
+  mpi             messages, collectives and starts of MPICH and Open MPI over PM, and over their
+                  own transports
   verbs           RDMA and perftest, and hits and misses of the pin-down cache, in the virtual
                   machine (emulated)
   proof           system calls and instructions of a message (strace, callgrind)

