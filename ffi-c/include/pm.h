@@ -296,8 +296,8 @@ int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
  * the promise. While it is made, calls take the way of a process of one thread, however many
  * threads there are. Any thread may call, but each call must return before the next one begins, and
  * happen before it (C11, 5.1.2.4): by a mutex, pthread_join(3) or the like. This includes
- * pmSetSerialized itself. A composite and its members count as one context: the promise of one
- * binds the calls of all of them.
+ * pmSetSerialized itself. A composite and its members count as one context while they are joined: a
+ * promise that is made then for one of them is made for all.
  *   serialized IN  1: it is promised; 0: it is withdrawn
  * EINVAL another value.
  */

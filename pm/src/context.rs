@@ -68,13 +68,17 @@ pub struct LiveContext {
     old_locks: Mutex<Vec<Arc<Locks>>>,
     /// The id of the composite that it is a member of; 0: none.
     composite: AtomicU32,
-    /// 1: the program has promised that its calls are serialized.
-    serialized: AtomicU32,
     poll_backoff: send_receive::PollBackoff,
     origin: ContextKind,
     /// The regions that are locked for remote access.
     locked_regions: Mutex<rma::LockedRegions>,
     device_context: DeviceContext,
+}
+
+/// Whether no other thread can try the lock at the same time.
+#[inline(always)]
+fn is_serialized(lock: &Lock) -> bool {
+    lock.is_serialized() || is_only_app_thread()
 }
 
 impl LiveContext {
@@ -89,25 +93,24 @@ impl LiveContext {
     /// is none.
     #[inline(always)]
     fn is_serialized(&self) -> bool {
-        // The program orders its calls, this one and that of `set_serialized` included.
-        self.serialized.load(Ordering::Relaxed) != 0 || is_only_app_thread()
+        is_serialized(&self.locks().receive)
     }
 
     /// Takes the send lock that is in force.
     #[inline(always)]
     fn lock_send(&self) -> PmResult<&Locks> {
-        self.lock(self.is_serialized(), |locks| &locks.send)
+        self.lock(|locks| &locks.send)
     }
 
     #[inline(always)]
     fn lock_receive(&self) -> PmResult<&Locks> {
-        self.lock(self.is_serialized(), |locks| &locks.receive)
+        self.lock(|locks| &locks.receive)
     }
 
     #[inline(always)]
-    fn lock(&self, is_serialized: bool, select_lock: impl Fn(&Locks) -> &Lock) -> PmResult<&Locks> {
+    fn lock(&self, select_lock: impl Fn(&Locks) -> &Lock) -> PmResult<&Locks> {
         let locks = self.locks();
-        if is_serialized {
+        if is_serialized(select_lock(locks)) {
             select_lock(locks).try_acquire_serialized(self.id)?;
             return Ok(locks);
         }
@@ -153,7 +156,6 @@ impl ContextRef {
             self_locks,
             old_locks: Mutex::default(),
             composite: AtomicU32::new(0),
-            serialized: AtomicU32::new(0),
             poll_backoff: send_receive::PollBackoff::default(),
             origin,
             locked_regions: Mutex::default(),
@@ -260,9 +262,10 @@ impl Context {
     }
 
     /// The program promises, or withdraws the promise, that it calls functions of this context one
-    /// at a time (`pmSetSerialized`, which is not in the manual). See pm.h.
+    /// at a time (`pmSetSerialized`, which is not in the manual). See pm.h. The promise belongs to
+    /// the locks in force, which a composite and its members share.
     pub fn set_serialized(&self, is_promised: bool) -> PmResult<()> {
-        self.live()?.serialized.store(is_promised.into(), Ordering::Relaxed);
+        self.live()?.locks().set_serialized(is_promised);
         Ok(())
     }
 

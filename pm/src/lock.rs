@@ -15,7 +15,12 @@ pub(crate) const HANDED_OVER: u32 = u32::MAX;
 /// that it was taken from.
 #[derive(Default)]
 #[repr(align(128))]
-pub(crate) struct Lock(AtomicU32);
+pub(crate) struct Lock {
+    owner: AtomicU32,
+    /// 1: the program has promised that no two threads try the lock at the same time. It is in the
+    /// line that a thread needs anyway.
+    serialized: AtomicU32,
+}
 
 impl Lock {
     /// Takes the lock if no other thread calls at the same time, and the calls of all threads are
@@ -25,7 +30,7 @@ impl Lock {
         if !self.is_free() {
             return Err(Error::Busy);
         }
-        self.0.store(owner, Ordering::Relaxed);
+        self.owner.store(owner, Ordering::Relaxed);
         compiler_fence(Ordering::Acquire);
         Ok(())
     }
@@ -34,26 +39,33 @@ impl Lock {
     #[inline(always)]
     pub(crate) fn try_acquire(&self, owner: u32) -> PmResult<()> {
         // SYNC: lock
-        match self.0.compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed) {
+        match self.owner.compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(_) => Err(Error::Busy),
         }
     }
 
+    /// Whether the program has promised that its calls are serialized. The promise is one of these
+    /// calls, so that no order is needed here.
+    #[inline(always)]
+    pub(crate) fn is_serialized(&self) -> bool {
+        self.serialized.load(Ordering::Relaxed) != 0
+    }
+
     #[inline(always)]
     pub(crate) fn is_held_by(&self, owner: u32) -> bool {
-        self.0.load(Ordering::Relaxed) == owner
+        self.owner.load(Ordering::Relaxed) == owner
     }
 
     #[inline(always)]
     pub(crate) fn is_free(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == FREE
+        self.owner.load(Ordering::Relaxed) == FREE
     }
 
     #[inline(always)]
     pub(crate) fn release(&self) {
         // SYNC: lock
-        self.0.store(FREE, Ordering::Release);
+        self.owner.store(FREE, Ordering::Release);
     }
 }
 
@@ -65,6 +77,13 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
+    /// The program promises that its calls are serialized, or withdraws the promise.
+    pub(crate) fn set_serialized(&self, is_promised: bool) {
+        for lock in [&self.send, &self.receive] {
+            lock.serialized.store(is_promised.into(), Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn try_acquire_both(&self, owner: u32) -> PmResult<()> {
         self.send.try_acquire(owner)?;
         self.receive.try_acquire(owner).inspect_err(|_| self.send.release())

@@ -161,11 +161,14 @@ impl NodeAccesses {
             }
             Operation::Write(access) => self.unconfirmed.push(access),
             Operation::Confirmation => self.end_unconfirmed(has_failed, all_ended),
+            Operation::Read(access) if !has_failed => {
+                // The writes were started before the read.
+                self.end_unconfirmed(false, all_ended);
+                all_ended.push(ended(access, false));
+            }
             Operation::Read(access) => {
-                all_ended.push(ended(access, has_failed));
-                if !has_failed {
-                    self.end_unconfirmed(false, all_ended);
-                } else if !self.unconfirmed.is_empty()
+                all_ended.push(ended(access, true));
+                if !self.unconfirmed.is_empty()
                     && !self.in_flight.iter().any(|(_, operation)| operation.is_read())
                 {
                     // A read may fail without having passed the writes.
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(node.confirmation(), Confirmation::NotNeeded, "a read of the program does it");
         assert!(!node.is_idle());
         node.on_completed(5, false, &mut all_ended);
-        assert_eq!(numbers(&mut all_ended), [(13, false), (12, false)]);
+        assert_eq!(numbers(&mut all_ended), [(12, false), (13, false)]);
         assert!(node.is_idle());
     }
 
@@ -248,7 +251,7 @@ mod tests {
         node.on_confirmation_refused(&mut all_ended);
         assert_eq!(numbers(&mut all_ended), [], "the read confirms the first one");
         node.on_completed(3, false, &mut all_ended);
-        assert_eq!(numbers(&mut all_ended), [(11, false), (10, false), (12, true)]);
+        assert_eq!(numbers(&mut all_ended), [(10, false), (11, false), (12, true)]);
         node.on_write_started(4, access(13), HANDLE);
         node.on_completed(4, false, &mut all_ended);
         node.on_confirmation_refused(&mut all_ended);

@@ -46,8 +46,8 @@ pub trait Network {
         from: &UserBuffer,
     ) -> Result<WriteProgress, AccessError>;
     /// The next read or write that has ended since it was started. Each is returned once, those of
-    /// one node in the order in which they were started. Others may be in flight, and may be
-    /// started meanwhile.
+    /// one node in the order in which they were started, but for some that have failed. Others may
+    /// be in flight, and may be started meanwhile.
     fn next_ended(&mut self) -> Option<EndedAccess>;
     /// An access that [`Network::next_ended`] has returned does not need its buffer any more.
     fn release_buffer(&mut self, node: u32, buffer: &UserBuffer);

@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::LiveContext;
+use super::{LiveContext, is_serialized};
 use crate::device::composite::{Composite, HotPoll};
 use crate::device::shmem::{Source, Target};
 use crate::idle;
@@ -81,7 +81,8 @@ impl LiveContext {
         let Some(composite) = self.composite() else { return FastReceive::SlowPath };
         match composite.poll_hot() {
             HotPoll::Inline(source, short) => {
-                if !self.is_serialized() || self.lock(true, |locks| &locks.receive).is_err() {
+                let lock = &self.locks().receive;
+                if !is_serialized(lock) || lock.try_acquire_serialized(self.id).is_err() {
                     return FastReceive::SlowPath;
                 }
                 composite.take_inline(source, short.len);
