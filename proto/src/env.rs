@@ -87,6 +87,10 @@ pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str
 /// for a debugger: SIGHUP, by which scored tells of a deadlock (manual, table 3.1), unless this is
 /// 0.
 pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
+/// Where libpmix keeps what processes put, and the place that scored-pmix chooses: in each process.
+pub const PMIX_STORE_ENV: &str = "PMIX_MCA_gds";
+/// See [`PMIX_STORE_ENV`].
+pub const PMIX_STORE: &str = "hash";
 /// Set for processes of MPI programs that have their processors to themselves.
 pub const MPI_SPIN_ENV: &str = "SCORE_MPI_SPIN";
 /// Libraries that the dynamic loader loads before all others.

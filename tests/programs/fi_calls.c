@@ -27,7 +27,7 @@
 #define CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_SOURCE)
 #define MEMORY_MODE (FI_MR_ALLOCATED | FI_MR_PROV_KEY)
 
-enum { LONG = 200000, REGION = 1 << 18 };
+enum { LONG = 200000, REGION = 1 << 18, KEPT = 16 };
 
 static uint32_t self_node;
 
@@ -50,9 +50,9 @@ struct side {
     struct fid_ep *ep;
     fi_addr_t peer, own;
     /* Entries that were read while another one was waited for, with their sources. */
-    struct fi_cq_tagged_entry kept[8];
-    fi_addr_t kept_sources[8];
-    int kept_count;
+    struct fi_cq_tagged_entry kept[KEPT];
+    fi_addr_t kept_sources[KEPT];
+    size_t kept_count;
 };
 
 static struct fi_info *hints_of(uint64_t caps, int mr_mode)
@@ -169,26 +169,43 @@ static void close_side(struct side *side)
     fi_freeinfo(side->info);
 }
 
-/* The next entry, which is for this context. */
+static void keep(struct side *side, struct fi_cq_tagged_entry entry, fi_addr_t source)
+{
+    CHECK(side->kept_count < KEPT);
+    side->kept[side->kept_count] = entry;
+    side->kept_sources[side->kept_count++] = source;
+}
+
+/* Removes the first entry for this context from those that were kept. */
+static int take_kept(struct side *side, void *context, struct fi_cq_tagged_entry *entry,
+                     fi_addr_t *source)
+{
+    for (size_t i = 0; i < side->kept_count; i++) {
+        if (side->kept[i].op_context != context) continue;
+        *entry = side->kept[i], *source = side->kept_sources[i];
+        side->kept_count--;
+        memmove(side->kept + i, side->kept + i + 1,
+                (side->kept_count - i) * sizeof side->kept[0]);
+        memmove(side->kept_sources + i, side->kept_sources + i + 1,
+                (side->kept_count - i) * sizeof side->kept_sources[0]);
+        return 1;
+    }
+    return 0;
+}
+
+/* The next entry for this context. Operations complete in any order (FI_ORDER_NONE). */
 static struct fi_cq_tagged_entry next(struct side *side, void *context, fi_addr_t *source)
 {
     struct fi_cq_tagged_entry entry;
     fi_addr_t from = FI_ADDR_NOTAVAIL;
-    ssize_t count = 1;
 
-    if (side->kept_count > 0) {
-        entry = side->kept[0], from = side->kept_sources[0];
-        side->kept_count--;
-        memmove(side->kept, side->kept + 1, side->kept_count * sizeof side->kept[0]);
-        memmove(side->kept_sources, side->kept_sources + 1,
-                side->kept_count * sizeof side->kept_sources[0]);
-    } else {
-        do {
-            count = fi_cq_readfrom(side->cq, &entry, 1, &from);
-        } while (count == -FI_EAGAIN);
+    while (!take_kept(side, context, &entry, &from)) {
+        ssize_t count = fi_cq_readfrom(side->cq, &entry, 1, &from);
+        if (count == -FI_EAGAIN) continue;
+        CHECK(count == 1);
+        keep(side, entry, from);
+        from = FI_ADDR_NOTAVAIL;
     }
-    CHECK(count == 1);
-    CHECK(entry.op_context == context);
     if (source) *source = from;
     return entry;
 }
@@ -198,12 +215,15 @@ static int next_error(struct side *side, void *context)
 {
     struct fi_cq_err_entry error = {0};
     struct fi_cq_tagged_entry entry;
+    fi_addr_t source = FI_ADDR_NOTAVAIL;
     ssize_t count;
 
-    do {
-        count = fi_cq_read(side->cq, &entry, 1);
-    } while (count == -FI_EAGAIN);
-    CHECK(count == -FI_EAVAIL);
+    while ((count = fi_cq_readfrom(side->cq, &entry, 1, &source)) != -FI_EAVAIL) {
+        if (count == -FI_EAGAIN) continue;
+        CHECK(count == 1);
+        keep(side, entry, source);
+        source = FI_ADDR_NOTAVAIL;
+    }
     CHECK(fi_cq_readerr(side->cq, &error, 0) == 1);
     CHECK(error.op_context == context);
     return error.err;
@@ -235,9 +255,7 @@ static void exchange(struct side *side, const void *out, void *in, size_t len, u
         } else if (entry.op_context == &context_of_send) {
             seen |= 2;
         } else {
-            CHECK(side->kept_count < 8);
-            side->kept[side->kept_count] = entry;
-            side->kept_sources[side->kept_count++] = source;
+            keep(side, entry, source);
         }
     }
 }

@@ -29,6 +29,7 @@ use super::direct_modex::DirectModex;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey};
 use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
+use super::spawn_queue::environment_value;
 use crate::framed_socket::FramedSocket;
 
 /// The helper's program, beside scored.
@@ -259,6 +260,11 @@ impl PmixService {
                 let [name, value] = [name, value].map(std::ffi::OsStr::from_bytes);
                 command.env(name, value);
             }
+        }
+        // In shared memory ("ds21") libpmix 4 may not find what a process of the same host is just
+        // putting, and does not wait for it.
+        if environment_value(&start.environment, env::PMIX_STORE_ENV).is_none() {
+            command.env(env::PMIX_STORE_ENV, env::PMIX_STORE);
         }
         // This process reaps all of its children.
         let _ = command.current_dir(&self.directory).spawn().map_err(failed)?;
