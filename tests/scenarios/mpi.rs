@@ -136,7 +136,7 @@ fn no_process_inherits_the_variables_of_another_launcher() {
 }
 
 /// MPICH of PyPI, which `cargo xtask test` installs below the target folder.
-fn mpich(test: &str) -> Option<PathBuf> {
+pub(super) fn mpich(test: &str) -> Option<PathBuf> {
     let folder = binaries::folder().parent().unwrap().join("mpich");
     let is_complete = folder.join(".complete").exists();
     if !is_complete {
@@ -201,11 +201,16 @@ fn a_program_built_by_mpicc_runs_on_one_host_and_on_several() {
 }
 
 /// A program of `tests/programs`, compiled by mpicc.
-fn compile_program(env: &TestEnv, mpich: &Path, name: &str) -> PathBuf {
+pub(super) fn compile_program(env: &TestEnv, mpich: &Path, name: &str) -> PathBuf {
+    compile_program_by(env, &mpich.join("bin/mpicc"), name)
+}
+
+/// A program of `tests/programs`, compiled by this compiler.
+pub(super) fn compile_program_by(env: &TestEnv, compiler: &Path, name: &str) -> PathBuf {
     let source = binaries::root().join("tests/programs").join(name).with_extension("c");
-    let mut mpicc = Command::new(mpich.join("bin/mpicc"));
-    mpicc.arg(source).args(["-O2", "-o", name]).current_dir(env.dir());
-    assert!(mpicc.status().unwrap().success());
+    let mut mpicc = Command::new(compiler);
+    mpicc.arg(source).args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", name]);
+    assert!(mpicc.current_dir(env.dir()).status().unwrap().success());
     env.dir().join(name)
 }
 

@@ -3,29 +3,20 @@
 //! that computes, polls, reads a file or waits for a thread of its own.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use score_tests::{TestEnv, binaries, skip};
+use score_tests::TestEnv;
+
+use crate::mpi::{compile_program, mpich};
 
 /// For hosts on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 const EXIT_DEADLOCK: i32 = 35;
 const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x2"];
 
-/// `tests/programs/mpi_deadlocks.c`, compiled by MPICH of PyPI, which `cargo xtask test` installs
-/// below the target folder.
+/// `tests/programs/mpi_deadlocks.c`, compiled by MPICH of PyPI.
 fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
-    let mpich = binaries::folder().parent().unwrap().join("mpich");
-    if !mpich.join(".complete").exists() {
-        skip(test, "MPICH of PyPI is not installed below the target folder");
-        return None;
-    }
-    let source = binaries::root().join("tests/programs/mpi_deadlocks.c");
-    let mut mpicc = Command::new(mpich.join("bin/mpicc"));
-    mpicc.arg(source).args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", "deadlocks"]);
-    assert!(mpicc.current_dir(env.dir()).status().unwrap().success());
-    Some(env.dir().join("deadlocks"))
+    Some(compile_program(env, &mpich(test)?, "mpi_deadlocks"))
 }
 
 #[test]
@@ -68,7 +59,7 @@ fn each_process_of_a_deadlock_is_named_with_its_call() {
     ] {
         let line = format!("scrun -nodes=2 {} {case}", program.display());
         let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run();
-        let outcome = outcome.assert_stderr(&["deadlock: no process of deadlocks can go on"]);
+        let outcome = outcome.assert_stderr(&["deadlock: no process of mpi_deadlocks can go on"]);
         let _ = outcome.assert_stderr(expected).expect_code(EXIT_DEADLOCK);
     }
     let line = format!("scrun -group=local:2 -nodes=2x2 {} mismatched_receive", program.display());

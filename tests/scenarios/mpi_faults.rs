@@ -2,36 +2,20 @@
 //! nothing: faults, children, ^Z in the middle of a transfer, messages that nobody waits for.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
+use score_tests::TestEnv;
 use score_tests::terminal::Terminal;
-use score_tests::{TestEnv, binaries, skip};
+
+use crate::mpi::{compile_program, compile_program_by, mpich};
 
 const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x1"];
 /// For a job on a busy machine.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// `tests/programs/mpi_faults.c`, compiled by MPICH of PyPI, which `cargo xtask test` installs
-/// below the target folder.
+/// `tests/programs/mpi_faults.c`, compiled by MPICH of PyPI.
 fn compile(env: &TestEnv, test: &str) -> Option<PathBuf> {
-    if !mpich().join(".complete").exists() {
-        skip(test, "MPICH of PyPI is not installed below the target folder");
-        return None;
-    }
-    Some(compile_by(env, "mpicc", "faults"))
-}
-
-fn mpich() -> PathBuf {
-    binaries::folder().parent().unwrap().join("mpich")
-}
-
-fn compile_by(env: &TestEnv, compiler: &str, name: &str) -> PathBuf {
-    let source = binaries::root().join("tests/programs/mpi_faults.c");
-    let mut mpicc = Command::new(mpich().join("bin").join(compiler));
-    mpicc.arg(source).args(["-O2", "-Wall", "-Wextra", "-Werror", "-o", name]);
-    assert!(mpicc.current_dir(env.dir()).status().unwrap().success());
-    env.dir().join(name)
+    Some(compile_program(env, &mpich(test)?, "mpi_faults"))
 }
 
 #[test]
@@ -57,7 +41,7 @@ fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
     }
     // A core file says more than a line.
     let outcome = run("1", "fault").expect_code(139);
-    let _ = outcome.assert_stderr(&["node 1 of faults was killed by SIGSEGV"]);
+    let _ = outcome.assert_stderr(&["node 1 of mpi_faults was killed by SIGSEGV"]);
     let outcome = run("0", "own_handler").expect_code(7);
     let _ = outcome.assert_stderr(&["node 1 exited with code 7 before MPI_Finalize()"]);
     let outcome = run("0", "fault_of_child").expect_code(0);
@@ -123,9 +107,10 @@ fn bytes_that_are_no_message_of_the_provider_end_the_job() {
 #[test]
 fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
     let env = TestEnv::new();
-    let Some(program) = compile(&env, "mpi_faults_spawn") else { return };
-    let abi_program = compile_by(&env, "mpicc_abi", "faults_abi");
-    for program in [program, abi_program] {
+    let Some(mpich) = mpich("mpi_faults_spawn") else { return };
+    for compiler in ["mpicc", "mpicc_abi"] {
+        let compiler = mpich.join("bin").join(compiler);
+        let program = compile_program_by(&env, &compiler, "mpi_faults");
         let line = format!("scrun -nodes=2 {} spawn", program.display());
         let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
         assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
