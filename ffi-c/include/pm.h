@@ -303,6 +303,16 @@ int pmControlReceive(pmContext *pmc, int *nodep, caddr_t buf, size_t *lenp);
  */
 int pmSetSerialized(pmContext *pmc, int serialized);
 
+/*
+ * Extension: sets whether pmReceive pauses the processor for a moment when it finds no message. It
+ * does so at first, which suits a program that does nothing else meanwhile: messages arrive sooner,
+ * and the core's other thread gets more of it. One that works between two calls, as MPI libraries
+ * do, finds messages later by it.
+ *   pause IN  1: it pauses; 0: it does not
+ * EINVAL another value.
+ */
+int pmSetPollPause(pmContext *pmc, int pause);
+
 /* ---- Composites: messages to `node` go to node `member_node` of a member ---- */
 
 /*

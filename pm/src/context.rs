@@ -269,6 +269,13 @@ impl Context {
         Ok(())
     }
 
+    /// Sets whether a poll that finds no message pauses the processor (`pmSetPollPause`, which is
+    /// not in the manual). See pm.h.
+    pub fn set_poll_pause(&self, pauses: bool) -> PmResult<()> {
+        self.live()?.poll_backoff.set_pause(pauses);
+        Ok(())
+    }
+
     /// The context's properties.
     pub fn config(&self) -> PmResult<ContextConfig> {
         Ok(self.live()?.device_context.config())

@@ -177,6 +177,18 @@ unsafe extern "C" fn pmSetSerialized(pmc: *mut Context, serialized: c_int) -> c_
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn pmSetPollPause(pmc: *mut Context, pause: c_int) -> c_int {
+    to_errno(|| {
+        // SAFETY: the rule of the crate.
+        let pmc = unsafe { Context::from_ptr(pmc) }?;
+        match pause {
+            0 | 1 => pmc.set_poll_pause(pause == 1),
+            _ => Err(Error::Invalid),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn pmResetContext(pmc: *mut Context) -> c_int {
     to_errno(|| {
         // SAFETY: the rule of the crate.

@@ -303,16 +303,21 @@ static void composing(void) {
 
 static void a_message(pmContext *const at[]);
 
-/* Messages and remote memory by the promise that calls come one at a time. */
+/* Messages and remote memory by the promise that calls come one at a time, without pauses. */
 static void serialized(void) {
     int n;
 
     IS(EINVAL, pmSetSerialized(NULL, 1));
     IS(EINVAL, pmSetSerialized(net[1], 2));
     IS(EINVAL, pmSetSerialized(net[1], -1));
+    IS(EINVAL, pmSetPollPause(NULL, 1));
+    IS(EINVAL, pmSetPollPause(net[1], 2));
+    IS(EINVAL, pmSetPollPause(net[1], -1));
     for (n = 0; n < NODES; n++) IS(PM_SUCCESS, pmSetSerialized(net[n], 1));
+    for (n = 0; n < NODES; n++) IS(PM_SUCCESS, pmSetPollPause(net[n], 0));
     a_message(net);
     remote_memory_of_every_kind(net);
+    for (n = 0; n < NODES; n++) IS(PM_SUCCESS, pmSetPollPause(net[n], 1));
     for (n = 0; n < NODES; n++) IS(PM_SUCCESS, pmSetSerialized(net[n], 0));
 }
 

@@ -143,57 +143,73 @@ impl CompletionQueue {
     /// There is room for them at `entries`, and at `sources` unless that is NULL.
     #[inline(always)]
     unsafe fn read(&self, entries: *mut c_void, count: usize, sources: *mut u64) -> isize {
-        self.core.with(|core| {
-            let mut stored = 0;
-            let mut has_progressed = false;
-            if count == 0 {
-                // That, too, makes progress (fi_cq(3)).
-                core.progress();
-            }
-            while stored < count {
-                let Some(reported) = core.next_completion(self.number) else {
-                    if stored > 0 || has_progressed {
-                        break;
-                    }
+        let core = &mut *self.core.access();
+        let mut stored = 0;
+        let mut has_progressed = false;
+        if count == 0 {
+            // That, too, makes progress (fi_cq(3)).
+            core.progress();
+        }
+        while stored < count {
+            let (mut source, mut endpoint) = (0, 0);
+            let is_stored = core.take_completion(self.number, |completion, of_endpoint| {
+                // Failures are read by fi_cq_readerr(3).
+                let has_succeeded = completion.failure.is_none();
+                if has_succeeded {
+                    (source, endpoint) = (completion.source, of_endpoint);
+                    // SAFETY: by the caller's promise there is room.
+                    unsafe { self.store_entry(entries, stored, completion) };
+                }
+                has_succeeded
+            });
+            match is_stored {
+                Some(true) => {}
+                Some(false) if stored == 0 => return failed_call(FI_EAVAIL),
+                None if stored == 0 && !has_progressed => {
                     core.progress();
                     has_progressed = true;
                     continue;
-                };
-                let completion = &reported.completion;
-                if completion.failure.is_some() {
-                    core.put_back(self.number, reported);
-                    return if stored > 0 { stored as isize } else { failed_call(FI_EAVAIL) };
                 }
-                let entry = FiCqTaggedEntry {
-                    op_context: completion.context as *mut c_void,
-                    flags: flags(completion),
-                    len: completion.len,
-                    buf: completion.start.cast(),
-                    data: completion.envelope.data.unwrap_or(0),
-                    tag: completion.envelope.tag.unwrap_or(0),
-                };
-                // SAFETY: by the caller's promise; an entry of each format is a prefix.
-                unsafe {
-                    let to = entries.cast::<u8>().add(stored * self.entry_len);
-                    if self.entry_len == size_of::<FiCqTaggedEntry>() {
-                        to.cast::<FiCqTaggedEntry>().write_unaligned(entry);
-                    } else {
-                        let from = (&raw const entry).cast::<u8>();
-                        std::ptr::copy_nonoverlapping(from, to, self.entry_len);
-                    }
-                    if !sources.is_null() {
-                        let address = core.address_of(reported.endpoint, completion.source);
-                        *sources.add(stored) = address.unwrap_or(FI_ADDR_UNSPEC);
-                    }
-                }
-                stored += 1;
+                Some(false) | None => break,
             }
-            if stored > 0 {
-                return stored as isize;
+            if !sources.is_null() {
+                let address = core.address_of(endpoint, source).unwrap_or(FI_ADDR_UNSPEC);
+                // SAFETY: as above.
+                unsafe { *sources.add(stored) = address };
             }
-            core.count_empty_poll();
-            failed_call(libc::EAGAIN)
-        })
+            stored += 1;
+        }
+        if stored > 0 {
+            return stored as isize;
+        }
+        core.count_empty_poll();
+        failed_call(libc::EAGAIN)
+    }
+
+    /// Stores the entry with this index.
+    ///
+    /// # Safety
+    /// There is room for it at `entries`.
+    #[inline(always)]
+    unsafe fn store_entry(&self, entries: *mut c_void, index: usize, completion: &Completion) {
+        let entry = FiCqTaggedEntry {
+            op_context: completion.context as *mut c_void,
+            flags: flags(completion),
+            len: completion.len,
+            buf: completion.start.cast(),
+            data: completion.envelope.data.unwrap_or(0),
+            tag: completion.envelope.tag.unwrap_or(0),
+        };
+        // SAFETY: by the caller's promise; an entry of each format is a prefix of this one.
+        unsafe {
+            let to = entries.cast::<u8>().add(index * self.entry_len);
+            if self.entry_len == size_of::<FiCqTaggedEntry>() {
+                to.cast::<FiCqTaggedEntry>().write_unaligned(entry);
+            } else {
+                let from = (&raw const entry).cast::<u8>();
+                std::ptr::copy_nonoverlapping(from, to, self.entry_len);
+            }
+        }
     }
 
     /// As `read`, but waits for the first entry: `timeout` ms, or for ever if it is negative.
@@ -313,12 +329,12 @@ unsafe extern "C" fn readerr(
     // SAFETY: an open queue.
     let queue = unsafe { &*queue };
     let completion = queue.core.with(|core| {
-        let reported = core.next_completion(queue.number)?;
-        if reported.completion.failure.is_none() {
-            core.put_back(queue.number, reported);
-            return None;
-        }
-        Some(reported.completion)
+        let mut failed = None;
+        core.take_completion(queue.number, |completion, _| {
+            failed = completion.failure.is_some().then_some(*completion);
+            failed.is_some()
+        });
+        failed
     });
     let Some(completion) = completion else { return failed_call(libc::EAGAIN) };
     let (error, excess) = match completion.failure {

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use score_p2p::{Completion, CompletionKind, Engine, Limits, Regions};
+use score_p2p::wire::ENGINE_BYTE;
+use score_p2p::{Completion, CompletionKind, Engine, Limits, Message, Regions, Violation};
 
 use crate::abi::FI_FENCE;
 use crate::address_vector::Addresses;
@@ -21,6 +22,11 @@ use crate::waiting::WaitDescriptors;
 const TOTAL_WINDOW: u32 = 4 << 20;
 /// What one node may have, at least and at most.
 const WINDOW_RANGE: [u32; 2] = [8 << 10, 256 << 10];
+/// Messages that are received before the program gets what has completed, at most.
+const MESSAGES_PER_PASS: usize = 16;
+/// A message without credit is announced after so many tries. That is before the thread counts as
+/// idle (`idle_mark.rs`).
+const CREDIT_TRIES: u32 = 512;
 /// A message of this length or more is read from its sender's memory: it is not copied twice.
 const MIN_READ_LEN: usize = 16 << 10;
 
@@ -68,6 +74,8 @@ pub(crate) struct CoreState {
     /// By number. None: the address vector is closed.
     pub(crate) vectors: Vec<Option<Addresses>>,
     polling_call: PollingCall,
+    /// Whether the last progress has received a message. If not, PM had none.
+    pub(crate) has_received: bool,
 }
 
 /// The state of this process. The first call makes a process of an MPI program a node of its job,
@@ -92,6 +100,7 @@ impl CoreState {
             counters: Vec::new(),
             vectors: Vec::new(),
             polling_call: PollingCall::default(),
+            has_received: false,
         };
         core.add_endpoint();
         core
@@ -100,7 +109,7 @@ impl CoreState {
     fn add_endpoint(&mut self) {
         let [min, max] = WINDOW_RANGE;
         let window = (TOTAL_WINDOW / self.nodes.max(1)).clamp(min, max);
-        let limits = Limits { window, min_read_len: MIN_READ_LEN };
+        let limits = Limits { window, min_read_len: MIN_READ_LEN, credit_tries: CREDIT_TRIES };
         let network = self.network.of_endpoint(self.endpoints.len());
         let regions = self.regions.clone();
         let engine = Engine::new(network, self.self_node, self.nodes, limits, regions);
@@ -161,50 +170,91 @@ impl CoreState {
     /// As above, without an end of waiting.
     #[inline(always)]
     pub(crate) fn progress_endpoints(&mut self) {
+        self.receive_messages();
         for endpoint in &mut self.endpoints {
             if let Err(violation) = endpoint.engine.progress() {
-                let source =
-                    violation.source.map_or("a node".to_owned(), |node| format!("node {node}"));
-                let (self_node, what) = (self.self_node, violation.what);
-                eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
-                // No exit handler runs: one that uses MPI would call this again.
-                // SAFETY: ends the process.
-                unsafe { libc::_exit(1) };
+                end_process(self.self_node, violation);
             }
-        }
-        // Other nodes may open an endpoint before this one does.
-        while self.network.inbox_count() > self.endpoints.len() {
-            self.add_endpoint();
         }
     }
 
-    /// What has completed next for a queue. It is removed.
+    /// Receives what has arrived.
+    ///
+    /// One message at a time, if they come one at a time: the program waits for what completes, and
+    /// to ask PM in vain takes time. What no receive waits for stays in PM as long as the program
+    /// has something to read: it may post a receive first.
     #[inline(always)]
-    pub(crate) fn next_completion(&mut self, number: usize) -> Option<Reported> {
-        if let Some(Some(queue)) = self.queues.get_mut(number)
-            && let Some(reported) = queue.pop_front()
-        {
-            return Some(reported);
-        }
-        for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
-            let queues = endpoint.queues.unwrap_or_default();
-            while let Some(completion) = endpoint.engine.next_completion() {
-                let of_kind = match completion.kind {
-                    CompletionKind::Sent
-                    | CompletionKind::Written
-                    | CompletionKind::Read
-                    | CompletionKind::Atomic
-                    | CompletionKind::FetchedAtomic => queues.sends,
-                    CompletionKind::Received
-                    | CompletionKind::Released
-                    | CompletionKind::RemoteWritten => queues.receives,
+    fn receive_messages(&mut self) {
+        let was_streaming = std::mem::replace(&mut self.has_received, false);
+        for _ in 0..MESSAGES_PER_PASS {
+            let mut is_enough = false;
+            let mut early = None;
+            let endpoints = &mut self.endpoints;
+            let has_received = self.network.receive(|message| {
+                // A message that is too short for this byte is malformed, whoever looks at it.
+                let number = usize::from(message.byte(ENGINE_BYTE).unwrap_or(0));
+                let Some(EndpointState { engine, .. }) = endpoints.get_mut(number) else {
+                    early = Some((number, message.to_boxed()));
+                    return;
                 };
-                let reported = Reported { completion, endpoint: index };
-                match of_kind {
-                    Some(of_kind) if of_kind == number => return Some(reported),
-                    Some(of_kind) => add_to(&mut self.queues, of_kind, reported),
-                    None => {}
+                engine.on_message(&message);
+                is_enough = engine.has_completed() && (!was_streaming || !engine.awaits_more());
+            });
+            if !has_received {
+                return;
+            }
+            self.has_received = true;
+            if let Some((number, bytes)) = early {
+                self.receive_early(number, &bytes);
+            }
+            if is_enough {
+                return;
+            }
+        }
+    }
+
+    /// A message for an endpoint that is not open yet: other nodes may open theirs before this one
+    /// does.
+    #[cold]
+    fn receive_early(&mut self, number: usize, bytes: &[u8]) {
+        if number >= MAX_ENDPOINTS {
+            // There can be no such endpoint: the header is malformed.
+            return self.endpoints[0].engine.on_message(&Message::of_bytes(&[]));
+        }
+        while self.endpoints.len() <= number {
+            self.add_endpoint();
+        }
+        self.endpoints[number].engine.on_message(&Message::of_bytes(bytes));
+    }
+
+    /// Shows what has completed next for a queue to `take`, with the number of its endpoint. It is
+    /// removed if `take` returns true. None: nothing has completed.
+    #[inline(always)]
+    pub(crate) fn take_completion(
+        &mut self,
+        number: usize,
+        take: impl FnOnce(&Completion, usize) -> bool,
+    ) -> Option<bool> {
+        let Self { queues, endpoints, .. } = self;
+        if let Some(Some(queue)) = queues.get_mut(number)
+            && let Some(reported) = queue.front()
+        {
+            let is_taken = take(&reported.completion, reported.endpoint);
+            if is_taken {
+                queue.pop_front();
+            }
+            return Some(is_taken);
+        }
+        for (index, endpoint) in endpoints.iter_mut().enumerate() {
+            while let Some(completion) = endpoint.engine.next_completion() {
+                if endpoint.queue_of(completion.kind) == Some(number) {
+                    let is_taken = take(completion, index);
+                    if is_taken {
+                        endpoint.engine.remove_completion();
+                    }
+                    return Some(is_taken);
                 }
+                endpoint.give_to_other_queue(index, queues);
             }
         }
         None
@@ -219,14 +269,6 @@ impl CoreState {
             let is_read = queues.iter().flatten().all(VecDeque::is_empty);
             is_read && endpoints.iter().all(|endpoint| endpoint.engine.is_quiet())
         });
-    }
-
-    /// What [`CoreState::next_completion`] has returned comes first again.
-    #[cold]
-    pub(crate) fn put_back(&mut self, number: usize, reported: Reported) {
-        if let Some(Some(queue)) = self.queues.get_mut(number) {
-            queue.push_front(reported);
-        }
     }
 
     /// The node that has an address of an endpoint's address vector. None: there is none, or its
@@ -249,6 +291,45 @@ impl CoreState {
     #[inline(always)]
     pub(crate) fn is_fenced(&self, endpoint: usize, node: u32, flags: u64) -> bool {
         flags & FI_FENCE != 0 && self.endpoints[endpoint].engine.has_pending_operations(node)
+    }
+}
+
+/// A node has broken the protocol: says so, and ends the process.
+#[cold]
+fn end_process(self_node: u32, violation: Violation) {
+    let source = violation.source.map_or("a node".to_owned(), |node| format!("node {node}"));
+    let what = violation.what;
+    eprintln!("libpm-fi: node {self_node}: {source} {what}: the job cannot go on");
+    // No exit handler runs: one that uses MPI would call this again.
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(1) };
+}
+
+impl EndpointState {
+    /// The queue for what is of this kind.
+    #[inline(always)]
+    fn queue_of(&self, kind: CompletionKind) -> Option<usize> {
+        let queues = self.queues?;
+        match kind {
+            CompletionKind::Sent
+            | CompletionKind::Written
+            | CompletionKind::Read
+            | CompletionKind::Atomic
+            | CompletionKind::FetchedAtomic => queues.sends,
+            CompletionKind::Received | CompletionKind::Released | CompletionKind::RemoteWritten => {
+                queues.receives
+            }
+        }
+    }
+
+    /// Keeps what has completed next until its queue is read.
+    #[inline(never)]
+    fn give_to_other_queue(&mut self, endpoint: usize, queues: &mut [Option<VecDeque<Reported>>]) {
+        let Some(completion) = self.engine.next_completion().copied() else { return };
+        self.engine.remove_completion();
+        if let Some(number) = self.queue_of(completion.kind) {
+            add_to(queues, number, Reported { completion, endpoint });
+        }
     }
 }
 

@@ -4,11 +4,10 @@
 //! A process may open endpoints before it is a node of its job: the first use of PM makes it one.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use score_p2p::wire::ENGINE_BYTE;
+use score_p2p::wire::EncodedHeader;
 use score_p2p::{
     AccessError, AccessNumber, Body, EndedAccess, Message, Network, SendError, UserBuffer,
     WriteProgress,
@@ -19,12 +18,10 @@ use crate::pm_network::{self, PmNetwork};
 /// Endpoints that a process may have open at a time.
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 
-/// PM, and what has arrived for endpoints other than the one that has received it.
+/// PM.
 struct Shared {
     /// None: this process is not a node of its job yet.
     network: Option<PmNetwork>,
-    /// By number of the endpoint.
-    inboxes: Vec<VecDeque<Box<[u8]>>>,
 }
 
 /// The PM context of the process.
@@ -40,8 +37,7 @@ pub(crate) struct EndpointNetwork {
 impl SharedNetwork {
     /// None: PM is joined when it is used first.
     pub(crate) fn new(network: Option<PmNetwork>) -> Self {
-        let shared = Shared { network, inboxes: vec![VecDeque::new()] };
-        Self(Rc::new(RefCell::new(shared)))
+        Self(Rc::new(RefCell::new(Shared { network })))
     }
 
     /// The network of an endpoint.
@@ -66,14 +62,13 @@ impl SharedNetwork {
 
     /// Whether messages have arrived that nobody has looked at.
     pub(crate) fn has_messages(&self) -> bool {
-        let mut shared = self.0.borrow_mut();
-        shared.network().has_messages() || shared.inboxes.iter().any(|inbox| !inbox.is_empty())
+        self.0.borrow_mut().network().has_messages()
     }
 
-    /// One more than the highest number of an endpoint for which messages have arrived.
+    /// Passes the next message to `handle`. False: there is none.
     #[inline(always)]
-    pub(crate) fn inbox_count(&self) -> usize {
-        self.0.borrow().inboxes.len()
+    pub(crate) fn receive(&self, handle: impl FnOnce(Message<'_>)) -> bool {
+        self.0.borrow_mut().network().receive(handle)
     }
 }
 
@@ -82,58 +77,16 @@ impl Shared {
     /// made theirs.
     #[inline(always)]
     fn network(&mut self) -> &mut PmNetwork {
-        self.network.get_or_insert_with(pm_network::join)
-    }
-
-    /// Keeps a message for another endpoint. False: there can be no such endpoint.
-    #[cold]
-    fn keep(&mut self, number: usize, message: &Message<'_>) -> bool {
-        if number >= MAX_ENDPOINTS {
-            return false;
+        if self.network.is_none() {
+            self.join();
         }
-        if self.inboxes.len() <= number {
-            self.inboxes.resize_with(number + 1, VecDeque::new);
-        }
-        self.inboxes[number].push_back(message.to_boxed());
-        true
+        self.network.as_mut().unwrap_or_else(|| unreachable!("it was joined"))
     }
 
     #[cold]
-    fn next_of_inbox(&mut self, number: usize) -> Option<Box<[u8]>> {
-        self.inboxes.get_mut(number)?.pop_front()
-    }
-}
-
-impl EndpointNetwork {
-    /// Passes the next message of the context to `handle`, if it is for this endpoint. None: there
-    /// is no message. False: it was for another endpoint.
-    #[inline(always)]
-    fn receive_of_context(
-        shared: &mut Shared,
-        number: u8,
-        handle: &mut Option<impl FnOnce(Message<'_>)>,
-    ) -> Option<bool> {
-        let mut other = None;
-        let mut is_own = true;
-        let has_received = shared.network().receive(|message| {
-            // A message that is too short for this byte is malformed, whoever looks at it.
-            let target = message.byte(ENGINE_BYTE).unwrap_or(number);
-            is_own = target == number;
-            if is_own {
-                handle.take().into_iter().for_each(|handle| handle(message));
-            } else {
-                other = Some((target, message.to_boxed()));
-            }
-        });
-        if let Some((target, bytes)) = other {
-            let message = Message::of_bytes(&bytes);
-            if !shared.keep(usize::from(target), &message) {
-                // An endpoint that cannot be: the header is malformed.
-                handle.take().into_iter().for_each(|handle| handle(Message::of_bytes(&[])));
-                is_own = true;
-            }
-        }
-        has_received.then_some(is_own)
+    #[inline(never)]
+    fn join(&mut self) {
+        self.network = Some(pm_network::join());
     }
 }
 
@@ -144,27 +97,14 @@ impl Network for EndpointNetwork {
     }
 
     #[inline(always)]
-    fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError> {
-        self.shared.0.borrow_mut().network().send(node, (header, self.number), body)
-    }
-
-    #[inline(always)]
-    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
-        let shared = &mut *self.shared.0.borrow_mut();
-        let number = usize::from(self.number);
-        let has_kept = shared.inboxes.get(number).is_some_and(|inbox| !inbox.is_empty());
-        if has_kept && let Some(bytes) = shared.next_of_inbox(number) {
-            handle(Message::of_bytes(&bytes));
-            return true;
-        }
-        let mut handle = Some(handle);
-        loop {
-            match Self::receive_of_context(shared, self.number, &mut handle) {
-                None => return false,
-                Some(true) => return true,
-                Some(false) => {}
-            }
-        }
+    fn send(
+        &mut self,
+        node: u32,
+        mut header: EncodedHeader,
+        body: Body<'_>,
+    ) -> Result<(), SendError> {
+        header.set_engine(self.number);
+        self.shared.0.borrow_mut().network().send(node, &header, body)
     }
 
     fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64> {

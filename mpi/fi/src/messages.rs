@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use score_p2p::wire::Envelope;
 use score_p2p::{
     Channel, Completion, CompletionKind, Failure, Peek, PeekMode, ReceiveMode, ReceiveOperation,
-    Retention, Selector, SendCompletes, SendError, SendOperation, UserBuffer,
+    Request, Retention, Selector, SendCompletes, SendError, SendOperation, UserBuffer,
 };
 
 use crate::abi::*;
@@ -13,6 +13,9 @@ use crate::core_state::{CoreState, EndpointState, Reported};
 use crate::endpoint::Endpoint;
 use crate::failed_call;
 use crate::info::INJECT_SIZE;
+
+/// Flags that say only how a message is reported, and that it may complete early.
+const FLAGS_OF_REPORTS: u64 = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
 
 /// A message to be sent.
 struct Outgoing {
@@ -53,6 +56,38 @@ pub(crate) unsafe fn receive(
     endpoint.post_receive(Incoming { buffer, address, tag, flags, context })
 }
 
+/// As [`receive`], for memory in one piece and with the flags of the endpoint.
+///
+/// # Safety
+/// As [`receive`], and as fi_msg(3).
+#[inline(always)]
+pub(crate) unsafe fn receive_segment(
+    endpoint: *mut Endpoint,
+    (start, len): (*mut c_void, usize),
+    address: u64,
+    tag: Option<(u64, u64)>,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: by the caller's promise.
+    let endpoint = unsafe { &*endpoint };
+    let flags = endpoint.receives.default_flags;
+    if flags & !FI_COMPLETION == 0 {
+        let request = endpoint.receives.request(context, flags);
+        let core = &mut *endpoint.core.access();
+        if let Some((channel, selector)) = endpoint.selector(core, address, tag) {
+            // SAFETY: by the caller's promise.
+            let buffer = unsafe { one_segment(start, len) };
+            let engine = &mut core.endpoints[endpoint.number].engine;
+            if engine.post(channel, selector, buffer, request) {
+                return 0;
+            }
+        }
+    }
+    // SAFETY: by the caller's promise.
+    let buffer = unsafe { one_segment(start, len) };
+    endpoint.post_receive(Incoming { buffer, address, tag, flags, context })
+}
+
 /// Sends a message. `buffer` and `flags` as in [`receive`].
 ///
 /// # Safety
@@ -73,6 +108,35 @@ pub(crate) unsafe fn send(
     endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
 }
 
+/// As [`send`], for memory in one piece and with the flags of the endpoint: most messages.
+///
+/// # Safety
+/// As [`send`], and as fi_msg(3).
+#[inline(always)]
+pub(crate) unsafe fn send_segment(
+    endpoint: *mut Endpoint,
+    (start, len): (*const c_void, usize),
+    address: u64,
+    envelope: Envelope,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: by the caller's promise.
+    let endpoint = unsafe { &*endpoint };
+    let flags = endpoint.sends.default_flags;
+    let request = endpoint.sends.request(context, flags);
+    if flags & !FLAGS_OF_REPORTS == 0
+        // SAFETY: by the caller's promise.
+        && let Some(result) = unsafe {
+            endpoint.send_eager(one_segment(start, len), address, envelope, request)
+        }
+    {
+        return result;
+    }
+    // SAFETY: by the caller's promise.
+    let buffer = unsafe { one_segment(start, len) };
+    endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, true)
+}
+
 /// Sends a message whose memory may change as soon as the call returns, and that is not reported.
 ///
 /// # Safety
@@ -80,12 +144,23 @@ pub(crate) unsafe fn send(
 #[inline(always)]
 pub(crate) unsafe fn inject(
     endpoint: *mut Endpoint,
-    buffer: UserBuffer,
+    (start, len): (*const c_void, usize),
     address: u64,
     envelope: Envelope,
 ) -> isize {
     // SAFETY: by the caller's promise.
     let endpoint = unsafe { &*endpoint };
+    let request = Request { context: 0, is_reported: false };
+    if len <= INJECT_SIZE
+        // SAFETY: by the caller's promise.
+        && let Some(result) = unsafe {
+            endpoint.send_eager(one_segment(start, len), address, envelope, request)
+        }
+    {
+        return result;
+    }
+    // SAFETY: by the caller's promise.
+    let buffer = unsafe { one_segment(start, len) };
     let (flags, context) = (FI_INJECT, std::ptr::null_mut());
     endpoint.post_send(Outgoing { buffer, address, envelope, flags, context }, false)
 }
@@ -131,8 +206,24 @@ pub(crate) fn send_result(result: Result<(), SendError>) -> isize {
 }
 
 impl Endpoint {
-    /// Sends a message, or begins to. `is_reported`: its completion may be reported.
+    /// Sends a short message that completes at once. None: nothing was sent, and the caller takes
+    /// the way of all other messages.
     #[inline(always)]
+    fn send_eager(
+        &self,
+        buffer: UserBuffer,
+        address: u64,
+        envelope: Envelope,
+        request: Request,
+    ) -> Option<isize> {
+        let core = &mut *self.core.access();
+        let node = core.node_at(self.number, address)?;
+        let engine = &mut core.endpoints[self.number].engine;
+        engine.send_eager(node, envelope, &buffer, request).map(send_result)
+    }
+
+    /// Sends a message, or begins to. `is_reported`: its completion may be reported.
+    #[inline(never)]
     fn post_send(&self, outgoing: Outgoing, is_reported: bool) -> isize {
         let Outgoing { buffer, address, envelope, flags, context } = outgoing;
         let is_volatile = flags & FI_INJECT != 0;
@@ -159,21 +250,32 @@ impl Endpoint {
         })
     }
 
-    /// Posts a receive, or looks for a message.
+    /// What a receive takes. None: there is no such address.
     #[inline(always)]
+    fn selector(
+        &self,
+        core: &CoreState,
+        address: u64,
+        tag: Option<(u64, u64)>,
+    ) -> Option<(Channel, Selector)> {
+        let source = match address {
+            FI_ADDR_UNSPEC => None,
+            _ if !self.is_directed => None,
+            address => Some(core.node_at(self.number, address)?),
+        };
+        Some(match tag {
+            Some((tag, ignore)) => (Channel::Tagged, Selector { source, tag, ignore }),
+            None => (Channel::Untagged, Selector::untagged(source)),
+        })
+    }
+
+    /// Posts a receive, or looks for a message.
+    #[inline(never)]
     fn post_receive(&self, incoming: Incoming) -> isize {
         self.core.with(|core| {
-            let source = match incoming.address {
-                FI_ADDR_UNSPEC => None,
-                _ if !self.is_directed => None,
-                address => match core.node_at(self.number, address) {
-                    Some(node) => Some(node),
-                    None => return failed_call(libc::EINVAL),
-                },
-            };
-            let (channel, selector) = match incoming.tag {
-                Some((tag, ignore)) => (Channel::Tagged, Selector { source, tag, ignore }),
-                None => (Channel::Untagged, Selector::untagged(source)),
+            let Some((channel, selector)) = self.selector(core, incoming.address, incoming.tag)
+            else {
+                return failed_call(libc::EINVAL);
             };
             if incoming.flags & (FI_PEEK | FI_CLAIM) != 0 && channel == Channel::Tagged {
                 return self.look(core, selector, incoming);

@@ -99,6 +99,7 @@ unsafe extern "C" {
         len: usize,
     ) -> c_int;
     pub(crate) fn pmSetSerialized(context: *mut pmContext, serialized: c_int) -> c_int;
+    pub(crate) fn pmSetPollPause(context: *mut pmContext, pause: c_int) -> c_int;
     pub(crate) fn pmGetFd(context: *mut pmContext, fd: *mut c_int, count: *mut c_int) -> c_int;
     pub(crate) fn pmBeforeSelect(context: *mut pmContext) -> c_int;
     pub(crate) fn pmAfterSelect(context: *mut pmContext) -> c_int;

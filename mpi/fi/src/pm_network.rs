@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_ulong};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull, null_mut};
 
-use score_p2p::wire::ENGINE_BYTE;
+use score_p2p::wire::EncodedHeader;
 use score_p2p::{Body, HANDLE_OFFSET_BITS, Message, SendError, UserBuffer};
 
 use crate::pm_accesses::PmAccesses;
@@ -13,8 +13,8 @@ use crate::pm_h::{
     PM_NODE_ANY, PM_OPT_REMOTE_READ, PM_OPT_REMOTE_WRITE, PM_RMA_MTU, pmAfterSelect,
     pmBeforeSelect, pmContext, pmContextConfig, pmExtractNode, pmGetContextConfig, pmGetFd,
     pmGetMessageQueueStatus, pmGetMtu, pmGetSendBuffer, pmMLock, pmMUnlock, pmMessageQueueStatus,
-    pmReceive, pmReleaseReceiveBuffer, pmSend, pmSetSerialized, score_initialize_args,
-    score_num_node, score_pmnet, score_self_node,
+    pmReceive, pmReleaseReceiveBuffer, pmSend, pmSetPollPause, pmSetSerialized,
+    score_initialize_args, score_num_node, score_pmnet, score_self_node,
 };
 use crate::{fabric, fault_signals, idle_mark};
 
@@ -53,6 +53,11 @@ pub(crate) fn join() -> PmNetwork {
     // All calls of PM are inside of `Serialized::with`. It orders them, or the program does.
     // SAFETY: a context of libscore, or NULL, which PM refuses.
     unsafe { pmSetSerialized(context, 1) };
+    if is_mpi_program() {
+        // MPI libraries work between two polls.
+        // SAFETY: as above.
+        unsafe { pmSetPollPause(context, 0) };
+    }
     PmNetwork {
         context,
         mtus: vec![0; nodes as usize],
@@ -60,6 +65,10 @@ pub(crate) fn join() -> PmNetwork {
         accesses: PmAccesses::default(),
         is_on_this_host: HashMap::new(),
     }
+}
+
+fn is_mpi_program() -> bool {
+    MPI_ENV.iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// This process in its job.
@@ -76,8 +85,7 @@ impl Membership {
     /// they use PM first.
     pub(crate) fn of_process() -> Self {
         let number = |name| std::env::var(name).ok()?.parse().ok();
-        let is_mpi = MPI_ENV.iter().any(|name| std::env::var_os(name).is_some());
-        if !is_mpi
+        if !is_mpi_program()
             && let (Some(self_node), Some(nodes)) = (number(SELF_NODE_ENV), number(NUM_NODE_ENV))
         {
             return Self { network: None, self_node, nodes };
@@ -195,11 +203,11 @@ impl PmNetwork {
     pub(crate) fn send(
         &mut self,
         node: u32,
-        (header, engine): (&[u8], u8),
+        header: &EncodedHeader,
         body: Body<'_>,
     ) -> Result<(), SendError> {
         let mut buffer = null_mut();
-        let len = header.len() + body.len();
+        let len = header.byte_len() + body.len();
         idle_mark::become_busy();
         // SAFETY: as in `options`.
         match unsafe { pmGetSendBuffer(self.context, node as i32, &mut buffer, len) } {
@@ -209,10 +217,10 @@ impl PmNetwork {
         }
         // SAFETY: PM's buffer has `len` bytes, and the header and the body as many as they say.
         unsafe {
-            ptr::copy_nonoverlapping(header.as_ptr(), buffer, header.len());
-            // Each header has a word at least.
-            *buffer.add(ENGINE_BYTE) = engine;
-            let rest = buffer.add(header.len());
+            for (index, word) in header.words().iter().enumerate() {
+                buffer.cast::<u64>().add(index).write_unaligned(word.to_le());
+            }
+            let rest = buffer.add(header.byte_len());
             match body {
                 Body::Memory { buffer, offset, len } => _ = buffer.copy_to(offset, rest, len),
                 Body::Bytes(bytes) => ptr::copy_nonoverlapping(bytes.as_ptr(), rest, bytes.len()),

@@ -6,7 +6,7 @@ use score_p2p::wire::Envelope;
 
 use crate::abi::*;
 use crate::endpoint::Endpoint;
-use crate::messages::{self, data_of, one_segment, segments};
+use crate::messages::{self, data_of, segments};
 use crate::op_table::op;
 
 pub(crate) static OPS: FiOpsMsg = FiOpsMsg {
@@ -34,8 +34,7 @@ unsafe extern "C" fn recv(
 ) -> isize {
     // SAFETY: as fi_tagged(3), here and in all functions below.
     unsafe {
-        let buffer = Some(one_segment(start, len));
-        messages::receive(endpoint, buffer, address, Some((tag, ignore)), None, context)
+        messages::receive_segment(endpoint, (start, len), address, Some((tag, ignore)), context)
     }
 }
 
@@ -80,10 +79,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     let envelope = Envelope { tag: Some(tag), data: None };
     // SAFETY: see `recv`.
-    unsafe {
-        let buffer = Some(one_segment(start, len));
-        messages::send(endpoint, buffer, address, envelope, None, context)
-    }
+    unsafe { messages::send_segment(endpoint, (start, len), address, envelope, context) }
 }
 
 unsafe extern "C" fn sendv(
@@ -126,7 +122,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let envelope = Envelope { tag: Some(tag), data: None };
     // SAFETY: see `recv`.
-    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
+    unsafe { messages::inject(endpoint, (start, len), address, envelope) }
 }
 
 unsafe extern "C" fn senddata(
@@ -141,10 +137,7 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     let envelope = Envelope { tag: Some(tag), data: Some(data) };
     // SAFETY: see `recv`.
-    unsafe {
-        let buffer = Some(one_segment(start, len));
-        messages::send(endpoint, buffer, address, envelope, None, context)
-    }
+    unsafe { messages::send_segment(endpoint, (start, len), address, envelope, context) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -157,5 +150,5 @@ unsafe extern "C" fn injectdata(
 ) -> isize {
     let envelope = Envelope { tag: Some(tag), data: Some(data) };
     // SAFETY: see `recv`.
-    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
+    unsafe { messages::inject(endpoint, (start, len), address, envelope) }
 }

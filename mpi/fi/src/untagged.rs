@@ -6,7 +6,7 @@ use score_p2p::wire::Envelope;
 
 use crate::abi::*;
 use crate::endpoint::Endpoint;
-use crate::messages::{self, data_of, one_segment, segments};
+use crate::messages::{self, data_of, segments};
 use crate::op_table::op;
 
 pub(crate) static OPS: FiOpsMsg = FiOpsMsg {
@@ -31,10 +31,7 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as fi_msg(3), here and in all functions below.
-    unsafe {
-        let buffer = Some(one_segment(start, len));
-        messages::receive(endpoint, buffer, address, None, None, context)
-    }
+    unsafe { messages::receive_segment(endpoint, (start, len), address, None, context) }
 }
 
 unsafe extern "C" fn recvv(
@@ -71,10 +68,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     let envelope = Envelope { tag: None, data: None };
     // SAFETY: see `recv`.
-    unsafe {
-        let buffer = Some(one_segment(start, len));
-        messages::send(endpoint, buffer, address, envelope, None, context)
-    }
+    unsafe { messages::send_segment(endpoint, (start, len), address, envelope, context) }
 }
 
 unsafe extern "C" fn sendv(
@@ -111,7 +105,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let envelope = Envelope { tag: None, data: None };
     // SAFETY: see `recv`.
-    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
+    unsafe { messages::inject(endpoint, (start, len), address, envelope) }
 }
 
 unsafe extern "C" fn senddata(
@@ -125,10 +119,7 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     let envelope = Envelope { tag: None, data: Some(data) };
     // SAFETY: see `recv`.
-    unsafe {
-        let buffer = Some(one_segment(start, len));
-        messages::send(endpoint, buffer, address, envelope, None, context)
-    }
+    unsafe { messages::send_segment(endpoint, (start, len), address, envelope, context) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -140,5 +131,5 @@ unsafe extern "C" fn injectdata(
 ) -> isize {
     let envelope = Envelope { tag: None, data: Some(data) };
     // SAFETY: see `recv`.
-    unsafe { messages::inject(endpoint, one_segment(start, len), address, envelope) }
+    unsafe { messages::inject(endpoint, (start, len), address, envelope) }
 }

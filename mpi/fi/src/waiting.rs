@@ -107,7 +107,7 @@ impl CoreState {
         // PM wakes for what arrives after it had no message (pmBeforeSelect).
         self.progress_endpoints();
         let may_wait = !self.network.has_messages()
-            && !self.endpoints.iter().any(|endpoint| endpoint.engine.has_received())
+            && !self.has_received
             && !self.endpoints.iter().any(|endpoint| endpoint.engine.has_pending_work())
             && !is_fulfilled(self);
         if !may_wait {
@@ -127,9 +127,7 @@ impl CoreState {
 
     /// Whether something has completed for a queue.
     pub(crate) fn has_completion(&mut self, number: usize) -> bool {
-        let Some(reported) = self.next_completion(number) else { return false };
-        self.put_back(number, reported);
-        true
+        self.take_completion(number, |_, _| false).is_some()
     }
 }
 

@@ -11,8 +11,27 @@ impl State {
     /// A message of the network has arrived.
     #[inline(always)]
     pub(crate) fn on_message(&mut self, message: &Message<'_>) {
+        match Header::decode_eager(message) {
+            Some((envelope, source, header_len)) if self.is_other_node(source) => {
+                let payload = message.payload(header_len);
+                if let Err(violation) = self.on_eager(source, envelope, payload) {
+                    self.violation.get_or_insert(violation);
+                }
+            }
+            _ => self.on_rare_message(message),
+        }
+    }
+
+    #[inline(always)]
+    fn is_other_node(&self, source: u32) -> bool {
+        source < self.nodes && source != self.self_node
+    }
+
+    /// As [`State::on_message`], for all messages.
+    #[inline(never)]
+    fn on_rare_message(&mut self, message: &Message<'_>) {
         let result = match Header::decode(message) {
-            Ok((_, source, _)) if source >= self.nodes || source == self.self_node => {
+            Ok((_, source, _)) if !self.is_other_node(source) => {
                 Err(Violation { source: Some(source), what: "is no other node of this job" })
             }
             Ok((header, source, header_len)) => {
@@ -25,7 +44,6 @@ impl State {
         }
     }
 
-    #[inline(always)]
     fn on_header(
         &mut self,
         header: Header,

@@ -17,10 +17,14 @@ pub(crate) fn cost(len: usize) -> u32 {
 struct PeerCredit {
     /// What may still be sent to the peer.
     left: u32,
+    /// The longest message to the peer, header included. 0: not known yet, or this node itself.
+    mtu: u32,
     /// What the peer has sent and has not been given back.
     received: u32,
     /// The part of it that was used, so that it can be given back.
     used: u32,
+    /// How often a message to the peer had no credit since the peer last gave some back.
+    denials: u32,
 }
 
 /// See the [module](self).
@@ -32,7 +36,7 @@ pub(crate) struct Credit {
 
 impl Credit {
     pub(crate) fn new(nodes: u32, window: u32) -> Self {
-        let peer = PeerCredit { left: window, received: 0, used: 0 };
+        let peer = PeerCredit { left: window, mtu: 0, received: 0, used: 0, denials: 0 };
         Self { window, peers: vec![peer; nodes as usize] }
     }
 
@@ -42,12 +46,37 @@ impl Credit {
         self.peers.get(node as usize).is_some_and(|peer| peer.left >= cost)
     }
 
+    /// Sets the longest message to `node`, with its header.
+    pub(crate) fn set_mtu(&mut self, node: u32, mtu: usize) {
+        if let Some(peer) = self.peers.get_mut(node as usize) {
+            peer.mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// As `covers`, for a message of `message_len` bytes with its header, which has to be short
+    /// enough. False also as long as it is not known what is.
+    #[inline(always)]
+    pub(crate) fn covers_short(&self, node: u32, message_len: usize, cost: u32) -> bool {
+        let peer = self.peers.get(node as usize);
+        peer.is_some_and(|peer| peer.left >= cost && peer.mtu as usize >= message_len)
+    }
+
     /// An eager message has been sent.
     #[inline(always)]
     pub(crate) fn spend(&mut self, node: u32, cost: u32) {
         if let Some(peer) = self.peers.get_mut(node as usize) {
             peer.left = peer.left.saturating_sub(cost);
         }
+    }
+
+    /// A message to `node` has no credit. Whether the program is to try again, up to `tries` times.
+    pub(crate) fn is_worth_a_wait(&mut self, node: u32, tries: u32) -> bool {
+        let Some(peer) = self.peers.get_mut(node as usize) else { return false };
+        if peer.denials == tries {
+            return false;
+        }
+        peer.denials += 1;
+        true
     }
 
     /// `node` has given credit back.
@@ -61,6 +90,7 @@ impl Credit {
         let left = u64::from(peer.left).checked_add(bytes);
         let left = left.filter(|left| *left <= u64::from(self.window)).ok_or(violation)?;
         peer.left = left as u32;
+        peer.denials = 0;
         Ok(())
     }
 
@@ -156,6 +186,17 @@ mod tests {
         sender.restore(1, receiver.release_all(0, 537).unwrap()).unwrap();
         assert!(sender.covers(1, 1000));
         assert_eq!(receiver.release_all(0, 936), None);
+    }
+
+    #[test]
+    fn a_message_without_credit_waits_a_while_for_it() {
+        let mut credit = Credit::new(2, 200);
+        let waits = |credit: &mut Credit| (0..9).filter(|_| credit.is_worth_a_wait(1, 3)).count();
+        credit.spend(1, 200);
+        assert_eq!(waits(&mut credit), 3);
+        assert_eq!(waits(&mut credit), 0);
+        credit.restore(1, 100).unwrap();
+        assert_eq!(waits(&mut credit), 3);
     }
 
     #[test]

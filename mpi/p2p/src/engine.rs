@@ -1,11 +1,12 @@
 //! The calls of the program, and progress.
 
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
+use crate::completions::Completions;
 use crate::counts::{Count, Counted, Counts};
 use crate::credit::{self, Credit};
-use crate::memory::UserBuffer;
+use crate::memory::{Message, UserBuffer};
 use crate::network::{Body, Network, SendError};
 use crate::node_queues::NodeQueues;
 use crate::operation::{
@@ -14,14 +15,11 @@ use crate::operation::{
 };
 use crate::regions::Regions;
 use crate::state::{
-    Destination, MultipleBuffer, Posted, Queues, State, Unexpected, UnexpectedBody, channel_of,
-    origin_of,
+    Destination, MultipleBuffer, Queues, State, Unexpected, UnexpectedBody, channel_of, origin_of,
 };
 use crate::transfers::{AccessQueue, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
 
-/// Messages that one call of [`Engine::progress`] receives, at most.
-pub(crate) const MESSAGES_PER_PASS: usize = 16;
 /// A longer message to oneself is not copied before it is received.
 const MAX_SELF_COPY: usize = 64 * 1024;
 
@@ -30,8 +28,6 @@ const MAX_SELF_COPY: usize = 64 * 1024;
 pub struct Engine<N> {
     pub(crate) network: N,
     pub(crate) state: State,
-    /// Whether the last call of [`Engine::progress`] has received a message.
-    is_streaming: bool,
 }
 
 impl<N: Network> Engine<N> {
@@ -53,10 +49,10 @@ impl<N: Network> Engine<N> {
             counts: Counts::default(),
             streams: NodeQueues::new(),
             outbox: NodeQueues::new(),
-            completions: VecDeque::new(),
+            completions: Completions::default(),
             violation: None,
         };
-        Self { network, state, is_streaming: false }
+        Self { network, state }
     }
 
     /// The network.
@@ -64,36 +60,64 @@ impl<N: Network> Engine<N> {
         &mut self.network
     }
 
+    /// Sends a short message that completes at once, as most do. None: nothing was sent, and the
+    /// program calls [`Engine::send`].
+    ///
+    /// # Errors
+    /// As [`Engine::send`].
+    #[inline(always)]
+    pub fn send_eager(
+        &mut self,
+        node: u32,
+        envelope: Envelope,
+        buffer: &UserBuffer,
+        request: Request,
+    ) -> Option<Result<(), SendError>> {
+        let message_len = Header::eager_len(&envelope, false) + buffer.len();
+        let cost = credit::cost(buffer.len());
+        if !self.state.credit.covers_short(node, message_len, cost) {
+            return None;
+        }
+        let header = Header::Eager(envelope, None).encode(self.state.self_node);
+        let body = Body::Memory { buffer, offset: 0, len: buffer.len() };
+        if let Err(error) = self.network.send(node, header, body) {
+            return Some(Err(error));
+        }
+        self.state.credit.spend(node, cost);
+        self.state.complete_send(request, envelope, None);
+        Some(Ok(()))
+    }
+
     /// Sends a message, or begins to.
     ///
     /// # Errors
     /// `Full`: nothing was sent; the program tries again after [`Engine::progress`].
-    #[inline]
+    #[inline(never)]
     pub fn send(&mut self, send: &SendOperation) -> Result<(), SendError> {
         let SendOperation { node, envelope, request, ref buffer, .. } = *send;
         if node == self.state.self_node {
             self.send_to_self(send);
             return Ok(());
         }
-        let cost = credit::cost(buffer.len());
-        let is_acknowledged = send.completes == SendCompletes::OnArrival;
         let mtu = self.network.mtu(node);
-        let fits = Header::eager_len(&envelope, is_acknowledged) + buffer.len() <= mtu;
-        if send.completes == SendCompletes::OnMatch
-            || !fits
-            || !self.state.credit.covers(node, cost)
+        self.state.credit.set_mtu(node, mtu);
+        if send.completes == SendCompletes::AtOnce
+            && let Some(result) = self.send_eager(node, envelope, buffer, request)
         {
+            return result;
+        }
+        let is_acknowledged = send.completes == SendCompletes::OnArrival;
+        let fits = Header::eager_len(&envelope, is_acknowledged) + buffer.len() <= mtu;
+        if send.completes == SendCompletes::OnMatch || !fits {
             return self.announce(send);
         }
-        if is_acknowledged {
+        if self.state.credit.covers(node, credit::cost(buffer.len())) {
             return self.send_acknowledged(send);
         }
-        let header = Header::Eager(envelope, None).encode(self.state.self_node);
-        let body = Body::Memory { buffer, offset: 0, len: buffer.len() };
-        self.network.send(node, header.as_bytes(), body)?;
-        self.state.credit.spend(node, cost);
-        self.state.complete_send(request, envelope, None);
-        Ok(())
+        if self.state.credit.is_worth_a_wait(node, self.state.limits.credit_tries) {
+            return Err(SendError::Full);
+        }
+        self.announce(send)
     }
 
     /// As above, for a send that completes when the message has arrived.
@@ -104,7 +128,7 @@ impl<N: Network> Engine<N> {
         let header = Header::Eager(envelope, Some(entry.key() as u32));
         let header = header.encode(self.state.self_node);
         let body = Body::Memory { buffer, offset: 0, len: buffer.len() };
-        self.network.send(node, header.as_bytes(), body)?;
+        self.network.send(node, header, body)?;
         entry.insert(OutgoingTransfer::acknowledged(send));
         self.state.credit.spend(node, credit::cost(buffer.len()));
         Ok(())
@@ -136,8 +160,25 @@ impl<N: Network> Engine<N> {
         unexpected.add(origin, Unexpected { envelope, body });
     }
 
+    /// Posts a receive for a single message, if no message is unexpected: the most frequent case.
+    /// False: nothing has happened, and the program calls [`Engine::receive`].
+    #[inline(always)]
+    pub fn post(
+        &mut self,
+        channel: Channel,
+        selector: Selector,
+        buffer: UserBuffer,
+        request: Request,
+    ) -> bool {
+        let queues = self.state.queues(channel);
+        if !queues.unexpected.is_empty() {
+            return false;
+        }
+        queues.posted.post(selector, Destination::of(buffer, request));
+        true
+    }
+
     /// Posts a receive, or receives a message that has arrived.
-    #[inline]
     pub fn receive(&mut self, channel: Channel, receive: ReceiveOperation) {
         if let ReceiveMode::Multiple { min_free } = receive.mode {
             return self.receive_many(channel, receive, min_free);
@@ -147,10 +188,10 @@ impl<N: Network> Engine<N> {
         let found = queues.unexpected.find(&selector);
         match found.and_then(|slot| queues.unexpected.remove(slot)) {
             Some(message) => {
-                self.state.deliver(message, Destination { buffer, request, multiple: None });
+                self.state.deliver(message, Destination::of(buffer, request));
                 self.send_pending();
             }
-            None => _ = queues.posted.post(selector, Posted::Single { buffer, request }),
+            None => _ = queues.posted.post(selector, Destination::of(buffer, request)),
         }
     }
 
@@ -158,7 +199,7 @@ impl<N: Network> Engine<N> {
         let ReceiveOperation { selector, buffer, request, .. } = receive;
         let is_exhausted = buffer.is_empty();
         let state = &mut self.state;
-        let multiple = state.multiples.insert(MultipleBuffer {
+        let index = state.multiples.insert(MultipleBuffer {
             buffer,
             request,
             min_free,
@@ -167,15 +208,16 @@ impl<N: Network> Engine<N> {
             pending: 1,
             is_exhausted,
         });
-        while !state.multiples[multiple].is_exhausted
+        let multiple = index as u32;
+        while !state.multiples[index].is_exhausted
             && let Some(slot) = state.queues(channel).unexpected.find(&selector)
             && let Some(message) = state.queues(channel).unexpected.remove(slot)
         {
-            let destination = state.multiples[multiple].take(multiple, message.1.len());
+            let destination = state.multiples[index].take(multiple, message.1.len());
             state.deliver(message, destination);
         }
-        if !state.multiples[multiple].is_exhausted {
-            state.queues(channel).posted.post(selector, Posted::Multiple(multiple));
+        if !state.multiples[index].is_exhausted {
+            state.queues(channel).posted.post(selector, Destination::of_multiple(multiple));
         }
         state.release_multiple(multiple, channel);
         self.send_pending();
@@ -206,7 +248,7 @@ impl<N: Network> Engine<N> {
     /// Receives the message that a peek with this context has claimed. False: there is none.
     pub fn receive_claimed(&mut self, buffer: UserBuffer, request: Request) -> bool {
         let Some(message) = self.state.claimed.remove(&request.context) else { return false };
-        self.state.deliver(message, Destination { buffer, request, multiple: None });
+        self.state.deliver(message, Destination::of(buffer, request));
         self.send_pending();
         true
     }
@@ -228,51 +270,45 @@ impl<N: Network> Engine<N> {
             Channel::Untagged => &mut state.untagged,
         };
         let multiples = &state.multiples;
-        let slot = queues.posted.position(|posted| match posted {
-            Posted::Single { request, .. } => request.context == context,
-            Posted::Multiple(id) => multiples[*id].request.context == context,
+        let slot = queues.posted.position(|posted| match posted.multiple {
+            None => posted.request.context == context,
+            Some(number) => multiples[number as usize].request.context == context,
         });
-        let Some(posted) = slot.and_then(|slot| queues.posted.remove(slot)) else { return false };
+        let posted = slot.and_then(|slot| queues.posted.remove(slot, Destination::take));
+        let Some(destination) = posted else { return false };
         let failure = Some(Failure::Cancelled);
-        match posted {
-            Posted::Multiple(id) if state.multiples[id].pending > 0 => {
+        match destination.multiple.map(|number| number as usize) {
+            Some(index) if state.multiples[index].pending > 0 => {
                 // What is on its way arrives; then the buffer is released.
-                state.multiples[id].is_exhausted = true;
+                state.multiples[index].is_exhausted = true;
             }
-            Posted::Multiple(id) => {
-                let entry = state.multiples.remove(id);
-                state.completions.push_back(entry.released(channel, failure));
+            Some(index) => {
+                let entry = state.multiples.remove(index);
+                state.completions.push(entry.released(channel, failure));
             }
-            Posted::Single { buffer, request } => {
+            None => {
                 let tag = (channel == Channel::Tagged).then_some(0);
                 let envelope = Envelope { tag, data: None };
                 let origin = origin_of(state.self_node, &envelope);
-                let destination = Destination { buffer, request, multiple: None };
                 state.complete_receive(&destination, (origin, envelope), 0, failure);
             }
         }
         true
     }
 
-    /// Receives messages, and sends what waits.
+    /// A message of the network has arrived. If it breaks the protocol, [`Engine::progress`] says
+    /// so.
+    #[inline(always)]
+    pub fn on_message(&mut self, message: &Message<'_>) {
+        self.state.on_message(message);
+    }
+
+    /// Sends, reads and writes what waits, as far as the network has room.
     ///
     /// # Errors
     /// A node has broken the protocol. The engine cannot be used any more.
-    #[inline]
+    #[inline(always)]
     pub fn progress(&mut self) -> Result<(), Violation> {
-        // One message at a time, if they come one at a time: the program waits for what completes,
-        // and to ask the network in vain takes time.
-        let was_streaming = std::mem::replace(&mut self.is_streaming, false);
-        for _ in 0..MESSAGES_PER_PASS {
-            let state = &mut self.state;
-            if !self.network.receive(|message| state.on_message(&message)) {
-                break;
-            }
-            self.is_streaming = true;
-            if !was_streaming && !state.completions.is_empty() {
-                break;
-            }
-        }
         if self.state.has_work() {
             self.send_pending();
             if let Some(violation) = self.state.violation {
@@ -282,16 +318,22 @@ impl<N: Network> Engine<N> {
         Ok(())
     }
 
+    /// Whether something has completed that was not read.
+    #[inline(always)]
+    pub fn has_completed(&self) -> bool {
+        !self.state.completions.is_empty()
+    }
+
+    /// Whether the program waits for further messages like the one that has completed first.
+    #[inline(always)]
+    pub fn awaits_more(&self) -> bool {
+        self.state.awaits_more()
+    }
+
     /// Whether there is nothing to send, to read or to report now: without a message, or a call of
     /// the program, nothing changes.
     pub fn is_quiet(&self) -> bool {
         !self.state.has_work() && self.state.completions.is_empty()
-    }
-
-    /// Whether the last call of [`Engine::progress`] has received a message. If not, the network
-    /// had none.
-    pub fn has_received(&self) -> bool {
-        self.is_streaming
     }
 
     /// Whether there is something to do even if no message arrives.
@@ -304,9 +346,16 @@ impl<N: Network> Engine<N> {
         self.state.counts.get(counted)
     }
 
-    /// The next operation that has completed.
+    /// The next operation that has completed. It stays until
+    /// [`Engine::remove_completion`] is called.
     #[inline(always)]
-    pub fn next_completion(&mut self) -> Option<Completion> {
-        self.state.completions.pop_front()
+    pub fn next_completion(&self) -> Option<&Completion> {
+        self.state.completions.first()
+    }
+
+    /// Removes what [`Engine::next_completion`] returns.
+    #[inline(always)]
+    pub fn remove_completion(&mut self) {
+        self.state.completions.remove_first();
     }
 }

@@ -12,7 +12,7 @@ use crate::operation::{
     Retention, Selector, SendCompletes, SendOperation, Violation, WriteOperation,
 };
 use crate::regions::{FIRST_HANDLE, RegionAccess, Regions};
-use crate::wire::{Envelope, RemoteAddress};
+use crate::wire::{EncodedHeader, Envelope, RemoteAddress};
 
 const NODES: u32 = 3;
 /// Messages of the program, and its receive buffers.
@@ -35,6 +35,14 @@ impl<'a> HostileNetwork<'a> {
         Self { input, started_accesses: 0, ended_accesses: 0 }
     }
 
+    /// The next message of the input.
+    fn next_message(&mut self) -> Option<Message<'a>> {
+        let (len, rest) = self.input.split_first()?;
+        let (message, rest) = rest.split_at(rest.len().min(usize::from(*len)));
+        self.input = rest;
+        Some(Message::of_bytes(message))
+    }
+
     fn start_access(&mut self) -> AccessNumber {
         self.started_accesses += 1;
         AccessNumber(self.started_accesses)
@@ -45,15 +53,8 @@ impl Network for HostileNetwork<'_> {
     fn mtu(&mut self, _: u32) -> usize {
         100
     }
-    fn send(&mut self, _: u32, _: &[u8], _: Body<'_>) -> Result<(), SendError> {
+    fn send(&mut self, _: u32, _: EncodedHeader, _: Body<'_>) -> Result<(), SendError> {
         Ok(())
-    }
-    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
-        let Some((len, rest)) = self.input.split_first() else { return false };
-        let (message, rest) = rest.split_at(rest.len().min(usize::from(*len)));
-        self.input = rest;
-        handle(Message::of_bytes(message));
-        true
     }
     fn expose(&mut self, _: u32, _: &UserBuffer) -> Option<u64> {
         Some(1)
@@ -140,7 +141,7 @@ fn use_remote_memory(
 
 fn receive_all(input: &[u8]) -> Result<(), Violation> {
     let mut memory: Vec<Vec<u8>> = (0..BUFFERS).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
-    let limits = Limits { window: 2000, min_read_len: LEN };
+    let limits = Limits { window: 2000, min_read_len: LEN, credit_tries: 0 };
     let mut engine = Engine::new(HostileNetwork::new(input), 0, NODES, limits, Regions::new());
     for (index, bytes) in memory.iter_mut().enumerate() {
         let buffer = buffer_of(&[(bytes[GUARD_LEN..].as_mut_ptr(), LEN)]);
@@ -169,9 +170,14 @@ fn receive_all(input: &[u8]) -> Result<(), Violation> {
         engine.receive(channel, ReceiveOperation { selector, buffer, mode, request });
     }
     let mut result = Ok(());
-    while !engine.network().input.is_empty() && result.is_ok() {
+    while result.is_ok()
+        && let Some(message) = engine.network().next_message()
+    {
+        engine.on_message(&message);
         result = engine.progress();
-        while engine.next_completion().is_some() {}
+        while engine.next_completion().is_some() {
+            engine.remove_completion();
+        }
     }
     for bytes in &memory {
         let (head, tail) = (&bytes[..GUARD_LEN], &bytes[GUARD_LEN + LEN..]);
@@ -183,7 +189,6 @@ fn receive_all(input: &[u8]) -> Result<(), Violation> {
 #[cfg(test)]
 mod tests {
     use crate::atomic::{Datatype, Operator};
-    use crate::engine::MESSAGES_PER_PASS;
     use crate::regions::FIRST_HANDLE;
     use crate::wire::{
         Announcement, AtomicRequest, Envelope, Header, OperationId, RemoteAddress, WriteBytes,
@@ -239,7 +244,7 @@ mod tests {
         ];
         let encode = |headers: Vec<Header>| {
             let messages = headers.into_iter().flat_map(|header| {
-                let mut message = header.encode(1).as_bytes().to_vec();
+                let mut message = header.encode(1).to_vec();
                 message.extend([9; 40]);
                 [vec![message.len() as u8], message].concat()
             });
@@ -250,13 +255,8 @@ mod tests {
 
     /// What a node says of messages of these sources.
     fn verdict(messages: &[(u32, Header)]) -> Option<(Option<u32>, &'static str)> {
-        let repeat = |header: &Header| match header {
-            Header::Credit { .. } => 2 * MESSAGES_PER_PASS,
-            _ => 1,
-        };
-        let messages = messages.iter().flat_map(|one| std::iter::repeat_n(one, repeat(&one.1)));
-        let input = messages.flat_map(|(source, header)| {
-            let mut message = header.encode(*source).as_bytes().to_vec();
+        let input = messages.iter().flat_map(|(source, header)| {
+            let mut message = header.encode(*source).to_vec();
             let is_inline = matches!(
                 header,
                 Header::Write { bytes: WriteBytes::Inline, .. } | Header::Atomic(_)
@@ -267,7 +267,7 @@ mod tests {
             [vec![message.len() as u8], message].concat()
         });
         // A last message that is harmless, so that everything before it is worked off.
-        let credit = Header::Credit { bytes: 0 }.encode(1).as_bytes().to_vec();
+        let credit = Header::Credit { bytes: 0 }.encode(1).to_vec();
         let last = [vec![credit.len() as u8], credit].concat();
         let input: Vec<u8> = input.chain(last.clone()).chain(last).collect();
         super::receive_all(&input).err().map(|violation| (violation.source, violation.what))

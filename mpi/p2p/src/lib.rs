@@ -5,10 +5,10 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `wire.rs` | the headers of messages |
-//! | `matching.rs` | which receive a message belongs to: posted receives, unexpected messages |
+//! | `matching.rs`, `slots.rs` | which receive a message belongs to |
 //! | `operation.rs`, `network.rs` | what a program asks for and is told; the network that is used |
 //! | `engine.rs` | the calls of the program, and progress |
-//! | `state.rs` | the state of a node |
+//! | `state.rs`, `completions.rs` | the state of a node, and what has completed there |
 //! | `arrivals.rs` | what an arriving message causes |
 //! | `transfers.rs` | rendezvous: data that the receiver reads, or asks for |
 //! | `progress.rs` | the part of it that needs the network |
@@ -37,6 +37,7 @@
 
 mod arrivals;
 mod atomic;
+mod completions;
 mod counts;
 mod credit;
 mod engine;
@@ -50,6 +51,7 @@ mod progress;
 mod regions;
 mod remote_atomics;
 mod remote_memory;
+mod slots;
 mod state;
 mod transfers;
 pub mod wire;

@@ -1,5 +1,5 @@
 //! Which receive a message belongs to. Receives that are posted and messages that are unexpected
-//! wait in the same structure, [`Waiting`]: each is found by source and tag without a look at the
+//! are sorted by the same [`Classes`]: each is found by source and tag without a look at the
 //! others, however many wait.
 //!
 //! A receive names a source or none, a tag, and bits of the tag that do not matter. Those that name
@@ -16,6 +16,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use slab::Slab;
 
 use crate::operation::Selector;
+use crate::slots::Slots;
 
 /// Receives of further classes are looked at one by one.
 const MAX_CLASSES: usize = 8;
@@ -224,31 +225,23 @@ impl Class {
     }
 }
 
-/// Entries that wait for their counterpart.
+/// The classes of the entries that wait for their counterpart.
 #[derive(Debug)]
-struct Waiting<T> {
-    entries: Slab<Entry<T>>,
+struct Classes {
     classes: Vec<Class>,
+    /// Earlier entries have smaller numbers.
     next_sequence: u64,
 }
 
-#[derive(Debug)]
-struct Entry<T> {
-    /// Earlier entries have smaller numbers.
-    sequence: u64,
-    value: T,
-}
-
-impl<T> Waiting<T> {
+impl Classes {
     fn new() -> Self {
-        Self { entries: Slab::new(), classes: Vec::new(), next_sequence: 0 }
+        Self { classes: Vec::new(), next_sequence: 0 }
     }
 
-    fn add(&mut self, value: T) -> u32 {
-        let sequence = self.next_sequence;
+    #[inline(always)]
+    fn next_sequence(&mut self) -> u64 {
         self.next_sequence += 1;
-        // The list's ends leave no number for more: 96 GiB of entries.
-        self.entries.insert(Entry { sequence, value }) as u32
+        self.next_sequence
     }
 
     /// The class with this rule. None: there is none.
@@ -258,11 +251,17 @@ impl<T> Waiting<T> {
     }
 
     /// The index of the class for a selector: its own, or the one without order. True: it is new.
+    #[inline(always)]
     fn class_for(&mut self, selector: &Selector) -> (usize, bool) {
         let own = ClassRule::of(selector);
-        if let Some(index) = self.class_index(own) {
-            return (index, false);
+        match self.class_index(own) {
+            Some(index) => (index, false),
+            None => self.other_class_for(own),
         }
+    }
+
+    #[inline(never)]
+    fn other_class_for(&mut self, own: ClassRule) -> (usize, bool) {
         let rule = if self.classes.len() + 1 < MAX_CLASSES { own } else { UNSORTED };
         if let Some(index) = self.class_index(rule) {
             return (index, false);
@@ -274,10 +273,14 @@ impl<T> Waiting<T> {
 
 /// Receives that wait for messages.
 #[derive(Debug)]
-pub(crate) struct PostedReceives<T>(Waiting<PostedEntry<T>>);
+pub(crate) struct PostedReceives<T> {
+    entries: Slots<PostedEntry<T>>,
+    classes: Classes,
+}
 
 #[derive(Debug)]
 struct PostedEntry<T> {
+    sequence: u64,
     selector: Selector,
     /// The index of its class.
     class: usize,
@@ -286,15 +289,21 @@ struct PostedEntry<T> {
 
 impl<T> PostedReceives<T> {
     pub(crate) fn new() -> Self {
-        Self(Waiting::new())
+        Self { entries: Slots::new(), classes: Classes::new() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.len() == 0
     }
 
     /// Adds a receive behind all others. Returns its number.
     #[inline(always)]
     pub(crate) fn post(&mut self, selector: Selector, value: T) -> u32 {
-        let (index, _) = self.0.class_for(&selector);
-        let slot = self.0.add(PostedEntry { selector, class: index, value });
-        let class = &mut self.0.classes[index];
+        let (index, _) = self.classes.class_for(&selector);
+        let sequence = self.classes.next_sequence();
+        let slot = self.entries.add(PostedEntry { sequence, selector, class: index, value });
+        let class = &mut self.classes.classes[index];
         class.push(class.rule.key_of_selector(&selector), slot);
         slot
     }
@@ -303,14 +312,15 @@ impl<T> PostedReceives<T> {
     #[inline(always)]
     pub(crate) fn find(&self, origin: Origin) -> Option<u32> {
         let mut first: Option<(u64, u32)> = None;
-        for class in &self.0.classes {
+        for class in &self.classes.classes {
             let mut candidate = class.first(class.rule.key(origin));
-            while let Some(slot) = candidate {
-                let entry = &self.0.entries[slot as usize];
+            while let Some((slot, entry)) =
+                candidate.and_then(|it| Some((it, self.entries.get(it)?)))
+            {
                 if first.is_some_and(|(sequence, _)| sequence < entry.sequence) {
                     break;
                 }
-                if entry.value.selector.accepts(origin) {
+                if entry.selector.accepts(origin) {
                     first = Some((entry.sequence, slot));
                     break;
                 }
@@ -321,61 +331,78 @@ impl<T> PostedReceives<T> {
     }
 
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        self.0.entries.get_mut(slot as usize).map(|entry| &mut entry.value.value)
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot).map(|entry| &entry.value)
     }
 
-    /// Removes a receive.
+    /// Removes a receive, after `take` has taken from it what it wants.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
-        let PostedEntry { class, value, .. } = self.0.entries.try_remove(slot as usize)?.value;
-        self.0.classes[class].remove(slot);
-        Some(value)
+    pub(crate) fn remove<R>(&mut self, slot: u32, take: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let take = |entry: &mut PostedEntry<T>| (entry.class, take(&mut entry.value));
+        let (class, taken) = self.entries.remove(slot, take)?;
+        self.classes.classes[class].remove(slot);
+        Some(taken)
     }
 
     /// The first receive that was posted and for which `is_sought` holds.
     pub(crate) fn position(&self, is_sought: impl Fn(&T) -> bool) -> Option<u32> {
-        let entries = self.0.entries.iter().filter(|(_, entry)| is_sought(&entry.value.value));
-        entries.min_by_key(|(_, entry)| entry.sequence).map(|(slot, _)| slot as u32)
+        let entries = self.entries.iter().filter(|(_, entry)| is_sought(&entry.value));
+        entries.min_by_key(|(_, entry)| entry.sequence).map(|(slot, _)| slot)
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.0.entries.len()
+        self.entries.len()
     }
 }
 
 /// Messages that no receive was posted for.
 #[derive(Debug)]
-pub(crate) struct UnexpectedMessages<T>(Waiting<(Origin, T)>);
+pub(crate) struct UnexpectedMessages<T> {
+    entries: Slab<UnexpectedEntry<T>>,
+    classes: Classes,
+}
+
+#[derive(Debug)]
+struct UnexpectedEntry<T> {
+    sequence: u64,
+    origin: Origin,
+    value: T,
+}
 
 impl<T> UnexpectedMessages<T> {
     pub(crate) fn new() -> Self {
-        Self(Waiting::new())
+        Self { entries: Slab::new(), classes: Classes::new() }
     }
 
     /// Adds a message behind all others.
     pub(crate) fn add(&mut self, origin: Origin, value: T) {
-        let slot = self.0.add((origin, value));
-        for class in &mut self.0.classes {
+        let sequence = self.classes.next_sequence();
+        // The list's ends leave no number for more: 96 GiB of entries.
+        let slot = self.entries.insert(UnexpectedEntry { sequence, origin, value }) as u32;
+        for class in &mut self.classes.classes {
             class.push(class.rule.key(origin), slot);
         }
     }
 
-    /// The first message that a receive with this selector takes.
     #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The first message that a receive with this selector takes.
     pub(crate) fn find(&mut self, selector: &Selector) -> Option<u32> {
-        if self.0.entries.is_empty() {
+        if self.is_empty() {
             return None;
         }
-        let (index, is_new) = self.0.class_for(selector);
+        let (index, is_new) = self.classes.class_for(selector);
         if is_new {
             self.fill_class(index);
         }
-        let class = &self.0.classes[index];
+        let class = &self.classes.classes[index];
         let mut candidate = class.first(class.rule.key_of_selector(selector));
         while let Some(slot) = candidate {
-            if selector.accepts(self.0.entries[slot as usize].value.0) {
+            if selector.accepts(self.entries[slot as usize].origin) {
                 return Some(slot);
             }
             candidate = class.next(slot);
@@ -387,36 +414,34 @@ impl<T> UnexpectedMessages<T> {
     #[cold]
     fn fill_class(&mut self, index: usize) {
         let mut slots: Vec<(u64, u32, Origin)> = self
-            .0
             .entries
             .iter()
-            .map(|(slot, entry)| (entry.sequence, slot as u32, entry.value.0))
+            .map(|(slot, entry)| (entry.sequence, slot as u32, entry.origin))
             .collect();
         slots.sort_unstable_by_key(|(sequence, ..)| *sequence);
-        let class = &mut self.0.classes[index];
+        let class = &mut self.classes.classes[index];
         for (_, slot, origin) in slots {
             class.push(class.rule.key(origin), slot);
         }
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<(Origin, &T)> {
-        let entry = self.0.entries.get(slot as usize)?;
-        Some((entry.value.0, &entry.value.1))
+        let entry = self.entries.get(slot as usize)?;
+        Some((entry.origin, &entry.value))
     }
 
     /// Removes a message.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<(Origin, T)> {
-        let entry = self.0.entries.try_remove(slot as usize)?;
-        let (origin, value) = entry.value;
-        for class in &mut self.0.classes {
+        let entry = self.entries.try_remove(slot as usize)?;
+        for class in &mut self.classes.classes {
             class.remove(slot);
         }
-        Some((origin, value))
+        Some((entry.origin, entry.value))
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.0.entries.len()
+        self.entries.len()
     }
 }
 
@@ -476,7 +501,8 @@ mod tests {
                         let expected =
                             model.posted.iter().position(|(selector, _)| selector.accepts(origin));
                         let expected = expected.map(|index| model.posted.remove(index).1);
-                        let found = posted.find(origin).and_then(|slot| posted.remove(slot));
+                        let found = posted.find(origin);
+                        let found = found.and_then(|slot| posted.remove(slot, |it| *it));
                         prop_assert_eq!(found, expected);
                         if expected.is_none() {
                             model.unexpected.push((origin, number));
@@ -488,7 +514,8 @@ mod tests {
                             .then(|| model.posted.remove(index).1);
                         let slot = expected
                             .and_then(|number| posted.position(|value| *value == number));
-                        prop_assert_eq!(slot.and_then(|slot| posted.remove(slot)), expected);
+                        let removed = slot.and_then(|slot| posted.remove(slot, |it| *it));
+                        prop_assert_eq!(removed, expected);
                     }
                 }
                 prop_assert_eq!(posted.len(), model.posted.len());
@@ -503,9 +530,9 @@ mod tests {
         for tag in 0..10 * MAX_EMPTY_LISTS as u64 {
             let slot = posted.post(Selector { source: Some(1), tag, ignore: 0 }, ());
             assert_eq!(posted.find(Origin { source: 1, tag }), Some(slot));
-            posted.remove(slot).unwrap();
+            posted.remove(slot, |_| ()).unwrap();
         }
-        assert!(posted.0.classes[0].lists.len() <= MAX_EMPTY_LISTS + 1);
+        assert!(posted.classes.classes[0].lists.len() <= MAX_EMPTY_LISTS + 1);
     }
 
     #[test]

@@ -81,6 +81,12 @@ impl UserBuffer {
         Some(Self { start, len, pieces: (pieces.count > 1).then(|| Box::new(pieces)) })
     }
 
+    /// The buffer, field by field (`Destination::take`). What is left behind is not used any more.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Self {
+        Self { start: self.start, len: self.len, pieces: self.pieces.take() }
+    }
+
     /// The number of bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -163,9 +169,8 @@ impl UserBuffer {
     pub fn fill_from(&self, offset: usize, payload: Payload<'_>) -> usize {
         self.for_each(offset, payload.len, |to, len, from| {
             // SAFETY: `to` is in the program's memory by the promise of `of_segments`, and `from`
-            // plus `len` is at most the payload's length. A program may send a buffer to itself, so
-            // they may overlap.
-            unsafe { ptr::copy(payload.start.as_ptr().wrapping_add(from), to, len) }
+            // plus `len` is at most the payload's length.
+            unsafe { copy(payload.start.as_ptr().wrapping_add(from), to, len) }
         })
     }
 
@@ -178,7 +183,7 @@ impl UserBuffer {
         self.for_each(offset, len, |from, len, distance| {
             // SAFETY: `from` is in the program's memory by the promise of `of_segments`; the pieces
             // have `len` bytes together at most, which the caller promises for `to`.
-            unsafe { ptr::copy(from, to.wrapping_add(distance), len) }
+            unsafe { copy(from, to.wrapping_add(distance), len) }
         })
     }
 
@@ -197,6 +202,28 @@ impl UserBuffer {
         // SAFETY: `bytes` has as many bytes.
         unsafe { self.copy_to(0, bytes.as_mut_ptr(), self.len) };
         bytes
+    }
+}
+
+/// Copies bytes. A program may send a buffer to itself, so they may overlap. The shortest messages
+/// are worth no call of a function.
+///
+/// # Safety
+/// `len` bytes can be read at `from` and written at `to`.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    if (8..=16).contains(&len) {
+        // SAFETY: the first and the last 8 bytes, which may overlap, are inside. Both are read
+        // before one is written.
+        unsafe {
+            let first: u64 = ptr::read_unaligned(from.cast());
+            let last: u64 = ptr::read_unaligned(from.add(len - 8).cast());
+            ptr::write_unaligned(to.cast(), first);
+            ptr::write_unaligned(to.add(len - 8).cast(), last);
+        }
+    } else {
+        // SAFETY: by the caller's promise.
+        unsafe { ptr::copy(from, to, len) }
     }
 }
 

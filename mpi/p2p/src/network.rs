@@ -1,8 +1,10 @@
 //! The network that the protocol uses.
 
-use crate::memory::{Message, UserBuffer};
+use crate::memory::UserBuffer;
+use crate::wire::EncodedHeader;
 
-/// A network of short messages. Messages between two nodes arrive in their order, none is lost.
+/// A network of short messages. Messages between two nodes arrive in their order, none is lost;
+/// they are given to [`Engine::on_message`](crate::Engine::on_message).
 pub trait Network {
     /// The longest message to `node`, in bytes.
     fn mtu(&mut self, node: u32) -> usize;
@@ -10,9 +12,7 @@ pub trait Network {
     ///
     /// # Errors
     /// See [`SendError`]. Nothing was sent then.
-    fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError>;
-    /// Passes the next message to `handle`. False: there is none.
-    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool;
+    fn send(&mut self, node: u32, header: EncodedHeader, body: Body<'_>) -> Result<(), SendError>;
     /// Lets `node` read the program's memory. The handle by which it does, which is not 0. None:
     /// that is not possible.
     fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64>;

@@ -11,6 +11,9 @@ pub struct Limits {
     pub window: u32,
     /// A message of this length or more is read from the sender's memory.
     pub min_read_len: usize,
+    /// How often the program tries again to send a message without credit, before the message is
+    /// announced: a receiver that is at work gives credit back soon.
+    pub credit_tries: u32,
 }
 
 /// Receives with and without tags do not meet each other's messages.

@@ -43,7 +43,7 @@ impl<N: Network> Engine<N> {
             wants_finished: send.completes != SendCompletes::AtOnce,
         };
         let header = Header::Announcement(envelope, announcement).encode(self.state.self_node);
-        if let Err(error) = self.network.send(node, header.as_bytes(), Body::NONE) {
+        if let Err(error) = self.network.send(node, header, Body::NONE) {
             if handle.is_some() {
                 self.network.conceal(node, buffer);
             }
@@ -119,7 +119,7 @@ impl<N: Network> Engine<N> {
         for (node, mut headers) in self.state.outbox.take_all() {
             while let Some(header) = headers.front() {
                 let encoded = header.encode(self.state.self_node);
-                let result = self.network.send(node, encoded.as_bytes(), Body::NONE);
+                let result = self.network.send(node, encoded, Body::NONE);
                 if result == Err(SendError::Full) {
                     break;
                 }
@@ -166,7 +166,7 @@ impl<N: Network> Engine<N> {
                 OutgoingData::Copy(bytes) => Body::Bytes(&bytes[offset..offset + len]),
                 OutgoingData::Sent => return Progress::Complete,
             };
-            match self.network.send(send.node, header.as_bytes(), body) {
+            match self.network.send(send.node, header, body) {
                 Ok(()) => pull.sent += len,
                 Err(SendError::Full) => return Progress::Full,
                 Err(SendError::Unreachable) => return Progress::Complete,

@@ -41,7 +41,7 @@ impl<N: Network> Engine<N> {
             return Ok(());
         }
         let header = Header::Atomic(wire_request).encode(self.state.self_node);
-        self.network.send(node, header.as_bytes(), Body::Bytes(&operands))?;
+        self.network.send(node, header, Body::Bytes(&operands))?;
         match result {
             None => {
                 let purpose = OutgoingPurpose::Atomic;
@@ -50,7 +50,7 @@ impl<N: Network> Engine<N> {
             Some(result) => {
                 let len = result.len();
                 self.state.receives.insert(IncomingTransfer {
-                    destination: Destination { buffer: result.clone(), request, multiple: None },
+                    destination: Destination::of(result.clone(), request),
                     origin: Origin { source: node, tag: 0 },
                     purpose: IncomingPurpose::Fetch,
                     announcement: Announcement {

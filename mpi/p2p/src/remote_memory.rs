@@ -115,9 +115,9 @@ impl<N: Network> Engine<N> {
         let outgoing = OutgoingTransfer::awaited(node, request, purpose);
         let header = Header::Write { target, data, bytes: WriteBytes::Inline, send_id };
         let header = header.encode(self.state.self_node);
-        if header.as_bytes().len() + buffer.len() <= self.network.mtu(node) {
+        if header.byte_len() + buffer.len() <= self.network.mtu(node) {
             let body = Body::Memory { buffer, offset: 0, len: buffer.len() };
-            self.network.send(node, header.as_bytes(), body)?;
+            self.network.send(node, header, body)?;
             self.state.sends.insert(outgoing);
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl<N: Network> Engine<N> {
         let (len, handle) = (buffer.len() as u64, exposed.unwrap_or(0));
         let bytes = WriteBytes::Announced { len, handle };
         let header = Header::Write { target, data, bytes, send_id }.encode(self.state.self_node);
-        if let Err(error) = self.network.send(node, header.as_bytes(), Body::NONE) {
+        if let Err(error) = self.network.send(node, header, Body::NONE) {
             if exposed.is_some() {
                 self.network.conceal(node, buffer);
             }
@@ -142,7 +142,7 @@ impl<N: Network> Engine<N> {
     /// Begins to read bytes from memory of another node.
     pub fn read(&mut self, read: &ReadOperation) {
         let ReadOperation { node, target, request, ref buffer } = *read;
-        let destination = Destination { buffer: buffer.clone(), request, multiple: None };
+        let destination = Destination::of(buffer.clone(), request);
         if node == self.state.self_node {
             return self.state.read_from_self(target, &destination);
         }
@@ -224,7 +224,7 @@ impl State {
         failure: Option<Failure>,
     ) {
         if request.is_reported || failure.is_some() {
-            self.completions.push_back(Completion {
+            self.completions.push(Completion {
                 context: request.context,
                 kind,
                 channel: Channel::Untagged,
@@ -240,7 +240,7 @@ impl State {
     /// `source` has written bytes here. The program learns it if a number came with them.
     pub(crate) fn note_written(&mut self, source: u32, data: Option<u64>, part: &UserBuffer) {
         if data.is_some() {
-            self.completions.push_back(Completion {
+            self.completions.push(Completion {
                 context: 0,
                 kind: CompletionKind::RemoteWritten,
                 channel: Channel::Untagged,
@@ -280,7 +280,7 @@ impl State {
         let request = Request { context: 0, is_reported: false };
         let wanted = part.len();
         self.fetch(IncomingTransfer {
-            destination: Destination { buffer: part, request, multiple: None },
+            destination: Destination::of(part, request),
             origin: Origin { source, tag: 0 },
             purpose: IncomingPurpose::Write { key: target.key, data },
             announcement: Announcement { len, handle, send_id, wants_finished: true },

@@ -1,9 +1,10 @@
 //! The protocol's state of a node, without the network.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use slab::Slab;
 
+use crate::completions::Completions;
 use crate::counts::{Counted, Counts};
 use crate::credit::Credit;
 use crate::matching::{Origin, PostedReceives, UnexpectedMessages};
@@ -14,28 +15,39 @@ use crate::regions::Regions;
 use crate::transfers::{AccessQueue, IncomingTransfer, OutgoingTransfer};
 use crate::wire::{Announcement, Envelope, Header};
 
-/// Where a matched message goes.
+/// Where a matched message goes. A posted receive waits as what its message gets; one for several
+/// messages has its memory and its request in its [`MultipleBuffer`].
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) buffer: UserBuffer,
     pub(crate) request: Request,
-    /// The buffer for several messages that it is a part of.
-    pub(crate) multiple: Option<usize>,
+    /// The number of the buffer for several messages that it is a part of.
+    pub(crate) multiple: Option<u32>,
 }
 
 impl Destination {
+    /// Memory for one message.
+    #[inline(always)]
+    pub(crate) fn of(buffer: UserBuffer, request: Request) -> Self {
+        Self { buffer, request, multiple: None }
+    }
+
     /// Nowhere: the program does not want the message any more.
     pub(crate) fn nowhere() -> Self {
-        let request = Request { context: 0, is_reported: false };
-        Self { buffer: UserBuffer::empty(), request, multiple: None }
+        Self::of(UserBuffer::empty(), Request { context: 0, is_reported: false })
     }
-}
 
-/// A posted receive.
-#[derive(Debug)]
-pub(crate) enum Posted {
-    Single { buffer: UserBuffer, request: Request },
-    Multiple(usize),
+    /// A posted receive for several messages.
+    pub(crate) fn of_multiple(number: u32) -> Self {
+        Self { multiple: Some(number), ..Self::nowhere() }
+    }
+
+    /// Takes it out of its place, field by field. A move as a whole would read it in other units
+    /// than those in which it was written, and wait until that has reached the cache.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Self {
+        Self { buffer: self.buffer.take(), request: self.request, multiple: self.multiple }
+    }
 }
 
 /// A buffer for several messages.
@@ -77,7 +89,7 @@ impl Unexpected {
 /// The messages and receives of a channel.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    pub(crate) posted: PostedReceives<Posted>,
+    pub(crate) posted: PostedReceives<Destination>,
     pub(crate) unexpected: UnexpectedMessages<Unexpected>,
 }
 
@@ -108,7 +120,7 @@ pub(crate) struct State {
     pub(crate) streams: NodeQueues<u32>,
     /// Headers that are to be sent.
     pub(crate) outbox: NodeQueues<Header>,
-    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) completions: Completions,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -118,6 +130,15 @@ impl State {
         match channel {
             Channel::Tagged => &mut self.tagged,
             Channel::Untagged => &mut self.untagged,
+        }
+    }
+
+    /// Whether a receive is posted of the kind that has completed first.
+    #[inline(always)]
+    pub(crate) fn awaits_more(&self) -> bool {
+        match self.completions.first().map(|completion| completion.channel) {
+            Some(Channel::Tagged) => !self.tagged.posted.is_empty(),
+            Some(Channel::Untagged) | None => !self.untagged.posted.is_empty(),
         }
     }
 
@@ -131,18 +152,24 @@ impl State {
     ) -> Option<Destination> {
         let queues = self.queues(channel);
         let slot = queues.posted.find(origin)?;
-        let multiple = match queues.posted.get_mut(slot)? {
-            Posted::Multiple(multiple) => *multiple,
-            Posted::Single { .. } => {
-                let Some(Posted::Single { buffer, request }) = queues.posted.remove(slot) else {
-                    return None;
-                };
-                return Some(Destination { buffer, request, multiple: None });
-            }
-        };
-        let destination = self.multiples.get_mut(multiple)?.take(multiple, len);
-        if self.multiples[multiple].is_exhausted {
-            self.queues(channel).posted.remove(slot);
+        match queues.posted.get(slot)?.multiple {
+            None => queues.posted.remove(slot, Destination::take),
+            Some(multiple) => self.take_of_multiple(channel, (slot, multiple), len),
+        }
+    }
+
+    /// As above, of a receive for several messages.
+    #[inline(never)]
+    fn take_of_multiple(
+        &mut self,
+        channel: Channel,
+        (slot, multiple): (u32, u32),
+        len: u64,
+    ) -> Option<Destination> {
+        let entry = self.multiples.get_mut(multiple as usize)?;
+        let destination = entry.take(multiple, len);
+        if entry.is_exhausted {
+            self.queues(channel).posted.remove(slot, |_| ());
         }
         Some(destination)
     }
@@ -173,7 +200,7 @@ impl State {
             failure,
         };
         if request.is_reported || failure.is_some() {
-            self.completions.push_back(completion);
+            self.completions.push(completion);
         }
         if let Some(multiple) = *multiple {
             self.release_multiple(multiple, channel);
@@ -181,12 +208,12 @@ impl State {
     }
 
     /// A message into a buffer for several ones has been received.
-    pub(crate) fn release_multiple(&mut self, multiple: usize, channel: Channel) {
-        let Some(entry) = self.multiples.get_mut(multiple) else { return };
+    pub(crate) fn release_multiple(&mut self, multiple: u32, channel: Channel) {
+        let Some(entry) = self.multiples.get_mut(multiple as usize) else { return };
         entry.pending -= 1;
         if entry.is_exhausted && entry.pending == 0 {
-            let entry = self.multiples.remove(multiple);
-            self.completions.push_back(entry.released(channel, None));
+            let entry = self.multiples.remove(multiple as usize);
+            self.completions.push(entry.released(channel, None));
         }
     }
 
@@ -199,7 +226,7 @@ impl State {
     ) {
         self.counts.add(Counted::Sends, failure.is_some());
         if request.is_reported || failure.is_some() {
-            self.completions.push_back(Completion {
+            self.completions.push(Completion {
                 context: request.context,
                 kind: CompletionKind::Sent,
                 channel: channel_of(&envelope),
@@ -276,14 +303,14 @@ pub(crate) fn origin_of(source: u32, envelope: &Envelope) -> Origin {
 
 impl MultipleBuffer {
     /// Room for a message of `len` bytes.
-    pub(crate) fn take(&mut self, id: usize, len: u64) -> Destination {
+    pub(crate) fn take(&mut self, number: u32, len: u64) -> Destination {
         let free = self.buffer.len() - self.used;
         let taken = usize::try_from(len).unwrap_or(usize::MAX).min(free);
         let buffer = self.buffer.part(self.used, taken);
         self.used += taken;
         self.pending += 1;
         self.is_exhausted = free - taken < self.min_free.max(1);
-        Destination { buffer, request: self.request, multiple: Some(id) }
+        Destination { buffer, request: self.request, multiple: Some(number) }
     }
 
     pub(crate) fn released(&self, channel: Channel, failure: Option<Failure>) -> Completion {

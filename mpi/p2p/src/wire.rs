@@ -28,8 +28,10 @@
 use crate::atomic::{Datatype, Operator};
 use crate::memory::Message;
 
+/// The longest header has so many words.
+const MAX_WORDS: usize = 7;
 /// The longest header, in bytes.
-pub const MAX_HEADER_LEN: usize = 7 * WORD_LEN;
+pub const MAX_HEADER_LEN: usize = MAX_WORDS * WORD_LEN;
 /// The bytes of a word.
 pub const WORD_LEN: usize = 8;
 /// The byte of a header that is the network's own. It is 0 in a header that is encoded here.
@@ -195,7 +197,8 @@ pub struct Malformed;
 /// An encoded header.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedHeader {
-    words: [[u8; WORD_LEN]; MAX_HEADER_LEN / WORD_LEN],
+    /// One more than there may be: their number is a power of 2.
+    words: [u64; MAX_WORDS + 1],
     count: usize,
 }
 
@@ -203,21 +206,39 @@ impl EncodedHeader {
     #[inline(always)]
     fn new(kind: u8, flags: u8, source: u32) -> Self {
         let first = u64::from(kind) | u64::from(flags) << 8 | u64::from(source) << 32;
-        let mut header = Self { words: [[0; WORD_LEN]; MAX_HEADER_LEN / WORD_LEN], count: 0 };
+        let mut header = Self { words: [0; MAX_WORDS + 1], count: 0 };
         header.push(first);
         header
     }
 
     #[inline(always)]
     fn push(&mut self, word: u64) {
-        self.words[self.count] = word.to_le_bytes();
+        // No header has more than `MAX_WORDS`. The compiler need not know.
+        self.words[self.count & MAX_WORDS] = word;
         self.count += 1;
     }
 
-    /// The bytes.
+    /// Sets the network's own byte.
     #[inline(always)]
-    pub fn as_bytes(&self) -> &[u8] {
-        self.words[..self.count].as_flattened()
+    pub fn set_engine(&mut self, engine: u8) {
+        self.words[0] |= u64::from(engine) << (8 * ENGINE_BYTE);
+    }
+
+    /// The words, in the byte order of this host.
+    #[inline(always)]
+    pub fn words(&self) -> &[u64] {
+        &self.words[..self.count.min(MAX_WORDS)]
+    }
+
+    /// The length in bytes.
+    #[inline(always)]
+    pub fn byte_len(&self) -> usize {
+        self.count * WORD_LEN
+    }
+
+    /// The bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.words().iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 }
 
@@ -363,6 +384,28 @@ impl Header {
         let has = |word: bool| usize::from(word);
         let (has_tag, has_data) = (has(envelope.tag.is_some()), has(envelope.data.is_some()));
         WORD_LEN * (1 + has_tag + has_data + has(is_acknowledged))
+    }
+
+    /// The header of an eager message whose sender does not wait: the most frequent one. The
+    /// envelope, the source, and the length in bytes. None: another message, or a malformed one.
+    #[inline(always)]
+    pub fn decode_eager(message: &Message<'_>) -> Option<(Envelope, u32, usize)> {
+        let first = message.word(0)?;
+        let (flags, source) = ((first >> 8) as u8, (first >> 32) as u32);
+        if first as u8 != EAGER || flags & !(HAS_TAG | HAS_DATA) != 0 || (first >> 24) as u8 != 0 {
+            return None;
+        }
+        let mut header_len = WORD_LEN;
+        let mut next_if = |flag: u8| {
+            if flags & flag == 0 {
+                return Some(None);
+            }
+            let word = message.word(header_len)?;
+            header_len += WORD_LEN;
+            Some(Some(word))
+        };
+        let envelope = Envelope { tag: next_if(HAS_TAG)?, data: next_if(HAS_DATA)? };
+        Some((envelope, source, header_len))
     }
 
     /// The header of a message, its source, and its length in bytes.
@@ -516,7 +559,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_comes_back(header in header(), source: u32, payload: Vec<u8>) {
-            let mut bytes = header.encode(source).as_bytes().to_vec();
+            let mut bytes = header.encode(source).to_vec();
             let header_len = bytes.len();
             bytes.extend_from_slice(&payload);
             let decoded = Header::decode(&Message::of_bytes(&bytes));
@@ -533,15 +576,14 @@ mod tests {
             let message = Message::of_bytes(&bytes);
             if let Ok((header, source, len)) = Header::decode(&message) {
                 // Nothing is lost that a header says.
-                prop_assert_eq!(header.encode(source).as_bytes().len(), len);
+                prop_assert_eq!(header.encode(source).byte_len(), len);
             }
         }
     }
 
     #[test]
     fn a_short_message_has_a_short_header() {
-        let len =
-            |tag, data| Header::Eager(Envelope { tag, data }, None).encode(7).as_bytes().len();
+        let len = |tag, data| Header::Eager(Envelope { tag, data }, None).encode(7).byte_len();
         assert_eq!([len(None, None), len(Some(1), None), len(Some(1), Some(2))], [8, 16, 24]);
     }
 }

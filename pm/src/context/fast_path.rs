@@ -131,7 +131,7 @@ impl LiveContext {
             self.poll_backoff.set_empty_polls(empty_polls + self.poll_backoff.charge_message());
         } else {
             self.poll_backoff.set_empty_polls(empty_polls);
-            std::hint::spin_loop();
+            self.poll_backoff.pause();
         }
         true
     }

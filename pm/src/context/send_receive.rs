@@ -11,7 +11,7 @@ use crate::device::{
 };
 use crate::error::{Error, PmResult};
 use crate::idle;
-use crate::sync::SingleWriterU64;
+use crate::sync::{AtomicBool, Ordering, SingleWriterU64};
 use std::time::{Duration, Instant};
 
 /// Polls without a message, or reservations without room, before the process yields its processor.
@@ -44,6 +44,8 @@ pub(super) struct PollBackoff {
     uncontended_yields: SingleWriterU64,
     /// Consecutive reservations that found no room.
     failed_reservations: SingleWriterU64,
+    /// Whether the program works between two polls, so that they need no pause.
+    skips_pause: AtomicBool,
 }
 
 impl LiveContext {
@@ -258,6 +260,20 @@ impl PollBackoff {
     #[inline(always)]
     pub(super) fn on_message(&self) {
         self.empty_at_last_message.set(self.empty_count.get());
+    }
+
+    pub(super) fn set_pause(&self, pauses: bool) {
+        self.skips_pause.store(!pauses, Ordering::Relaxed);
+    }
+
+    /// Pauses the processor after a poll that found no message: a poll at once would take the line
+    /// of the next message away from its sender, which is about to write it, and the core's time
+    /// away from its other thread.
+    #[inline(always)]
+    pub(super) fn pause(&self) {
+        if !self.skips_pause.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@ use super::random::Random;
 use crate::memory::{Message, UserBuffer};
 use crate::network::*;
 use crate::state::{channel_of, origin_of};
-use crate::wire::{Announcement, Header};
+use crate::wire::{Announcement, EncodedHeader, Header};
 
 #[derive(Debug, Default)]
 pub(super) struct Wires {
@@ -69,12 +69,36 @@ pub(super) struct StartedAccess {
     buffer: UserBuffer,
 }
 
+impl SimulatedNetwork {
+    /// The next message for this node, from any source.
+    pub(super) fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut wires = self.wires.borrow_mut();
+        let sources: Vec<u32> = wires
+            .queues
+            .iter()
+            .filter(|((_, to), queue)| *to == self.node && !queue.is_empty())
+            .map(|((from, _), _)| *from)
+            .collect();
+        if sources.is_empty() || self.random.one_in(4) {
+            return None;
+        }
+        let mut sources = sources;
+        sources.sort_unstable();
+        let source = sources[self.random.below(sources.len() as u64) as usize];
+        let queue = wires.queues.get_mut(&(source, self.node)).unwrap();
+        let bytes = queue.pop_front().unwrap();
+        drop(wires);
+        self.log_arrival(&Message::of_bytes(&bytes));
+        Some(bytes)
+    }
+}
+
 impl Network for SimulatedNetwork {
     fn mtu(&mut self, _: u32) -> usize {
         self.mtu
     }
 
-    fn send(&mut self, node: u32, header: &[u8], body: Body<'_>) -> Result<(), SendError> {
+    fn send(&mut self, node: u32, header: EncodedHeader, body: Body<'_>) -> Result<(), SendError> {
         let mut wires = self.wires.borrow_mut();
         let queue = wires.queues.entry((self.node, node)).or_default();
         if queue.len() >= self.capacity || self.random.one_in(8) {
@@ -90,29 +114,6 @@ impl Network for SimulatedNetwork {
         assert!(message.len() <= self.mtu, "{} bytes", message.len());
         queue.push_back(message);
         Ok(())
-    }
-
-    fn receive(&mut self, handle: impl FnOnce(Message<'_>)) -> bool {
-        let mut wires = self.wires.borrow_mut();
-        let sources: Vec<u32> = wires
-            .queues
-            .iter()
-            .filter(|((_, to), queue)| *to == self.node && !queue.is_empty())
-            .map(|((from, _), _)| *from)
-            .collect();
-        if sources.is_empty() || self.random.one_in(4) {
-            return false;
-        }
-        let mut sources = sources;
-        sources.sort_unstable();
-        let source = sources[self.random.below(sources.len() as u64) as usize];
-        let queue = wires.queues.get_mut(&(source, self.node)).unwrap();
-        let bytes = queue.pop_front().unwrap();
-        drop(wires);
-        let message = Message::of_bytes(&bytes);
-        self.log_arrival(&message);
-        handle(message);
-        true
     }
 
     fn expose(&mut self, node: u32, buffer: &UserBuffer) -> Option<u64> {
