@@ -148,16 +148,43 @@ static void print_round(int round)
 }
 
 /* The launcher starts no more processes. The program goes on without them. */
+static int refused;
+
+static void count_refusal(MPI_Comm *comm, int *code, ...)
+{
+    int class = MPI_SUCCESS;
+
+    (void)comm;
+    MPI_Error_class(*code, &class);
+    if (class == MPI_ERR_SPAWN) refused++;
+}
+
+/* No rank waits, whichever is the root, and each learns that no process was started. */
 static void spawn(void)
 {
-    int code, class = MPI_SUCCESS;
+    char *programs[] = {"/bin/true", "/bin/false"};
+    int counts[] = {2, 1}, codes[4], i, is_root, class = MPI_SUCCESS;
+    MPI_Info infos[] = {MPI_INFO_NULL, MPI_INFO_NULL};
+    MPI_Errhandler handler;
     MPI_Comm intercomm;
 
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    code = MPI_Comm_spawn("/bin/true", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD,
-                          &intercomm, MPI_ERRCODES_IGNORE);
-    MPI_Error_class(code, &class);
+    MPI_Error_class(MPI_Comm_spawn(programs[0], MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD,
+                                   &intercomm, MPI_ERRCODES_IGNORE), &class);
     if (class != MPI_ERR_SPAWN) fail("the class of MPI_Comm_spawn's error", class);
+    MPI_Barrier(MPI_COMM_WORLD);
+    is_root = rank == size - 1;
+    for (i = 0; i < 4; i++) codes[i] = MPI_SUCCESS;
+    MPI_Comm_create_errhandler(count_refusal, &handler);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
+    MPI_Comm_spawn_multiple(2, programs, MPI_ARGVS_NULL, counts, infos, size - 1, MPI_COMM_WORLD,
+                            &intercomm, codes);
+    if (refused != 1) fail("calls of the error handler", refused);
+    for (i = 0; i < 4; i++) {
+        MPI_Error_class(codes[i], &class);
+        if (class != (is_root && i < 3 ? MPI_ERR_SPAWN : MPI_SUCCESS)) fail("an error code", i);
+    }
+    MPI_Errhandler_free(&handler);
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -188,6 +215,7 @@ int main(int argc, char **argv)
 {
     const char *test = argc > 1 ? argv[1] : "";
     int value, flag, status;
+    MPI_Comm spawned;
     pid_t child;
 
     if (is_case(test, "own_handler")) signal(SIGSEGV, exit_7);
@@ -208,6 +236,9 @@ int main(int argc, char **argv)
             fail("the child's status", status);
     } else if (is_case(test, "spawn")) {
         spawn();
+    } else if (is_case(test, "spawn_unhandled")) {
+        MPI_Comm_spawn("/bin/true", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &spawned,
+                       MPI_ERRCODES_IGNORE);
     } else if (is_case(test, "unexpected")) {
         unexpected();
     } else if (is_case(test, "fork")) {

@@ -308,7 +308,7 @@ fn a_process_that_has_its_processor_to_itself_does_not_give_it_up_at_each_poll()
     let mut gcc = Command::new("gcc");
     gcc.arg(source).args(["-o", "yields"]).current_dir(env.dir());
     assert!(gcc.status().unwrap().success());
-    let preload = format!("LD_PRELOAD={}/libscore-yield.so", binaries::folder().display());
+    let preload = format!("LD_PRELOAD={}/libscore-preload.so", binaries::folder().display());
     for (variable, count) in [("OTHER=1", 1024), ("SCORE_MPI_SPIN=1", 1024 / 256)] {
         let line = format!(
             "strace -qq -e trace=sched_yield -E {preload} -E {variable} {}/yields",

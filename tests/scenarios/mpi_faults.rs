@@ -1,13 +1,14 @@
 //! What goes wrong in a program of MPI ends its job and is named, and what only looks wrong loses
 //! nothing: faults, children, ^Z in the middle of a transfer, messages that nobody waits for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use score_tests::TestEnv;
 use score_tests::terminal::Terminal;
+use score_tests::{TestEnv, binaries};
 
 use crate::mpi::{compile_program, compile_program_by, mpich};
+use crate::open_mpi::OpenMpi;
 
 const HOSTS: [&str; 2] = ["-nodes=2", "-group=local:2 -nodes=2x1"];
 /// For a job on a busy machine.
@@ -107,12 +108,30 @@ fn bytes_that_are_no_message_of_the_provider_end_the_job() {
 #[test]
 fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
     let env = TestEnv::new();
-    let Some(mpich) = mpich("mpi_faults_spawn") else { return };
-    for compiler in ["mpicc", "mpicc_abi"] {
-        let compiler = mpich.join("bin").join(compiler);
-        let program = compile_program_by(&env, &compiler, "mpi_faults");
-        let line = format!("scrun -nodes=2 {} spawn", program.display());
-        let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
-        assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
+    let check = |program: &Path, variables: &str| {
+        let run = |line: &str| env.sh(line).timeout(JOB_TIMEOUT).run();
+        for hosts in HOSTS {
+            let outcome = run(&format!("scrun {hosts} {} spawn", program.display()));
+            assert_eq!(outcome.expect_code(0).text(), "ok\n".repeat(2), "{hosts}");
+        }
+        // Messages that go elsewhere make no difference.
+        let without_pm = "MPIR_CVAR_CH4_NETMOD=ucx OMPI_MCA_pml=ob1";
+        let line = format!("{without_pm} scrun -nodes=2,message=quiet {} spawn", program.display());
+        assert_eq!(run(&line).expect_code(0).text(), "ok\n".repeat(2));
+        let line = format!("{variables} scrun -nodes=2 {} spawn_unhandled", program.display());
+        let outcome = run(&line);
+        assert!(outcome.code != 0 && outcome.text().is_empty(), "{outcome}");
+        let _ =
+            outcome.assert_stderr(&["MPI_Comm_spawn: a job under scrun gets no more processes"]);
+    };
+    if let Some(mpich) = mpich("mpi_faults_spawn") {
+        for compiler in ["mpicc", "mpicc_abi"] {
+            let compiler = mpich.join("bin").join(compiler);
+            check(&compile_program_by(&env, &compiler, "mpi_faults"), "");
+        }
+    }
+    for open_mpi in OpenMpi::all("mpi_faults_spawn") {
+        let source = binaries::root().join("tests/programs/mpi_faults.c");
+        check(&open_mpi.compile(&env, &source), &open_mpi.environment());
     }
 }

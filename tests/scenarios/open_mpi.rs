@@ -67,6 +67,14 @@ impl OpenMpi {
         self.compile_with(env, &source, &options)
     }
 
+    /// Variables by which its programs find its texts, if it is not where it was built for.
+    pub fn environment(&self) -> String {
+        match self.mpicc.parent().and_then(Path::parent) {
+            Some(folder) => format!("OPAL_PREFIX={}", folder.display()),
+            None => String::new(),
+        }
+    }
+
     fn compile_with(&self, env: &TestEnv, source: &Path, options: &[String]) -> PathBuf {
         let program = env.dir().join("program");
         let mut mpicc = Command::new(&self.mpicc);
@@ -107,6 +115,32 @@ fn messages_of_all_kinds_go_over_pm() {
 }
 
 #[test]
+fn libfabric_does_not_read_the_kernels_symbols_for_a_provider_that_is_not_used() {
+    let text = "#include <mpi.h>\n#include <stdio.h>\n\
+                int main(int argc, char **argv) {\n\
+                MPI_Init(&argc, &argv);\n\
+                MPI_Barrier(MPI_COMM_WORLD);\n\
+                puts(fopen(\"/proc/kallsyms\", \"r\") ? \"ok\" : \"hidden\");\n\
+                return MPI_Finalize(); }\n";
+    for open_mpi in OpenMpi::all("open_mpi_kernel_symbols") {
+        let env = TestEnv::new();
+        let program = open_mpi.compile(&env, &env.write_file("symbols.c", text));
+        let calls = env.dir().join("calls");
+        let line = format!(
+            "strace -f -qq -e trace=openat -o {} scrun -statistics -nodes=2 {}",
+            calls.display(),
+            program.display()
+        );
+        let outcome = env.sh(&line).run().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(2), "{outcome}");
+        assert!(sent_over_pm(&outcome) > 0, "{outcome}");
+        // Each process has opened the list once itself.
+        let calls = std::fs::read_to_string(calls).unwrap();
+        assert_eq!(calls.matches("\"/proc/kallsyms\"").count(), 2);
+    }
+}
+
+#[test]
 fn a_program_runs_on_one_host_and_on_several_and_its_faults_are_named() {
     for open_mpi in OpenMpi::all("open_mpi_programs") {
         let env = TestEnv::new();
@@ -143,6 +177,7 @@ fn what_goes_wrong_ends_the_job_and_is_named() {
                   int main(int argc, char **argv) {\n\
                   int rank;\n\
                   MPI_Init(&argc, &argv);\n\
+                MPI_Barrier(MPI_COMM_WORLD);\n\
                   MPI_Comm_rank(MPI_COMM_WORLD, &rank);\n\
                   if (rank == 1 && atoi(argv[1]) > 0) MPI_Abort(MPI_COMM_WORLD, atoi(argv[1]));\n\
                   if (rank == 1) kill(getpid(), SIGKILL);\n\

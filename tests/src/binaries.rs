@@ -26,7 +26,7 @@ pub fn copy_mpi_files(to: &Path) {
     for name in [
         "libfabric/libpm-fi.so",
         "libscore-mpi.so",
-        "libscore-yield.so",
+        "libscore-preload.so",
         "libpm.so.2",
         "libscore.so.6",
         "scored-pmix",

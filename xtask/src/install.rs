@@ -50,7 +50,7 @@ fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     // libfabric loads all that is in a folder of providers.
     copy(&release.join("libpm_fi.so"), &lib.join("libfabric/libpm-fi.so"))?;
     copy(&release.join("libscore_mpi.so"), &lib.join("libscore-mpi.so"))?;
-    copy(&release.join("libscore_yield.so"), &lib.join("libscore-yield.so"))?;
+    copy(&release.join("libscore_preload.so"), &lib.join("libscore-preload.so"))?;
     Ok(())
 }
 

@@ -6,9 +6,7 @@
 //! |---|---|
 //! | `wrappers.rs` | functions that take the place of calls of MPI |
 //! | `current_call.rs` | in which of them a thread is |
-//! | `next_function.rs` | the MPI library's own functions |
 //! | `queries.rs` | what the provider of libfabric asks |
-//! | `spawn_error.rs` | the error of calls that start processes |
 //!
 //! A program that polls MPI_Test between computations polls the network in vain and yet does not
 //! wait. So the provider asks here in which call a thread polls, before it says that the thread has
@@ -18,7 +16,5 @@
 #![expect(unsafe_code)]
 
 mod current_call;
-mod next_function;
 mod queries;
-mod spawn_error;
 mod wrappers;

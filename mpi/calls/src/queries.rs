@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use score_proto::mpi_call::{MAX_RECORDED, MpiCall};
 
 use crate::current_call;
-use crate::next_function;
 
 /// Room for the description of an MPI library: MPI_MAX_LIBRARY_VERSION_STRING of MPICH.
 const MAX_VERSION_LEN: usize = 8192;
@@ -96,7 +95,8 @@ fn waits_for_messages_only() -> bool {
 type GetLibraryVersion = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
 fn is_mpich() -> bool {
-    let Some(function) = next_function::find(c"MPI_Get_library_version", std::ptr::null()) else {
+    let Some(function) = score_next_function::find(c"MPI_Get_library_version", std::ptr::null())
+    else {
         return false;
     };
     // SAFETY: a function of this type, if it is MPI's. It may be called at any time.

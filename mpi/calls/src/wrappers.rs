@@ -9,13 +9,12 @@
 
 use std::ffi::{c_int, c_void};
 
+use score_next_function::NextFunction;
 use score_proto::for_each_mpi_call;
 use score_proto::mpi_call::MpiCall;
 
 use crate::current_call::{self, CallKind};
-use crate::next_function::NextFunction;
 use crate::queries;
-use crate::spawn_error;
 
 /// The type of an argument.
 macro_rules! word {
@@ -161,23 +160,5 @@ define_other_sources! {
     MPI_File_iwrite_shared_c(fh buf count datatype request);
     MPI_Register_datarep_c(
         datarep read_conversion_fn write_conversion_fn dtype_file_extent_fn extra_state
-    );
-}
-
-/// Calls that start processes, which the launcher refuses.
-macro_rules! define_spawns {
-    ($($name:ident($($argument:ident)*);)*) => {
-        $(define!($name($($argument)*), |function: _| {
-            queries::note_other_source();
-            spawn_error::of_code(current_call::run(CallKind::Returns, function))
-        });)*
-    };
-}
-
-define_spawns! {
-    MPI_Comm_spawn(command argv maxprocs info root comm intercomm array_of_errcodes);
-    MPI_Comm_spawn_multiple(
-        count array_of_commands array_of_argv array_of_maxprocs array_of_info root comm
-        intercomm array_of_errcodes
     );
 }

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::abi::*;
 use crate::endpoint_network::MAX_ENDPOINTS;
 use crate::library::{self, PROVIDER_NAME, PROVIDER_VERSION};
-use crate::{fabric, failed};
+use crate::{fabric, failed, kernel_symbols};
 
 /// Everything that endpoints can do.
 const CAPABILITIES: u64 = FI_MSG
@@ -137,6 +137,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     hints: *const FiInfo,
     result: *mut *mut FiInfo,
 ) -> c_int {
+    kernel_symbols::show();
     if !fabric::is_available() {
         return failed(libc::ENODATA);
     }

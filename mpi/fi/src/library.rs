@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{FiInfo, FiProvider};
 use crate::op_table::{SUCCEEDS, op};
-use crate::{fabric, info};
+use crate::{fabric, info, kernel_symbols};
 
 /// The provider's own version, 1.0.
 pub(crate) const PROVIDER_VERSION: u32 = 1 << 16;
@@ -120,5 +120,8 @@ extern "C" fn provider(caller: *const c_void) -> *mut FiProvider {
         cleanup: SUCCEEDS,
     };
     LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
+    if fabric::is_available() {
+        kernel_symbols::hide();
+    }
     Box::into_raw(Box::new(provider))
 }

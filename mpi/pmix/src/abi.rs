@@ -181,6 +181,17 @@ pub type Group = extern "C" fn(
     *mut c_void,
 ) -> Status;
 
+/// pmix_server_log_fn_t.
+pub type Log = extern "C" fn(
+    *const Proc,
+    *const Info,
+    usize,
+    *const Info,
+    usize,
+    Option<OpCallback>,
+    *mut c_void,
+);
+
 /// A member of [`ServerModule`] that is not served. libpmix answers its callers that it is not
 /// supported.
 type NotServed = Option<extern "C" fn()>;
@@ -199,9 +210,12 @@ pub struct ServerModule {
     /// A client wants what a rank of another host has put.
     pub direct_modex: Option<DirectModex>,
     /// publish, lookup, unpublish, spawn, connect, disconnect, register_events,
-    /// deregister_events, listener, notify_event, query, tool_connected, log, allocate,
-    /// job_control, monitor, get_credential, validate_credential, iof_pull, push_stdin.
-    pub not_served: [NotServed; 20],
+    /// deregister_events, listener, notify_event, query, tool_connected.
+    pub not_served: [NotServed; 12],
+    /// A client calls PMIx_Log. It waits for the callback.
+    pub log: Option<Log>,
+    /// allocate, job_control, monitor, get_credential, validate_credential, iof_pull, push_stdin.
+    pub not_served_either: [NotServed; 7],
     /// All clients of this host that take part construct or destruct a group.
     pub group: Option<Group>,
     /// Information about networks.

@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::callers::{Callback, Caller, GroupFacts};
 use crate::keys;
 use crate::library::c_text;
+use crate::log::log;
 use crate::namespace::hash;
 use crate::server::{FENCE_TAG, SERVER};
 
@@ -22,7 +23,9 @@ pub const MODULE: ServerModule = ServerModule {
     abort: Some(abort),
     fence_nb: Some(fence),
     direct_modex: Some(direct_modex),
-    not_served: [None; 20],
+    not_served: [None; 12],
+    log: Some(log),
+    not_served_either: [None; 7],
     group: Some(group),
     fabric: None,
     client_connected2: Some(client_connected),

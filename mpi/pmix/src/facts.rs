@@ -17,6 +17,8 @@ pub fn of_server(setup: &PmixSetup) -> Facts {
         (keys::SERVER_RANK, Value::Rank(setup.self_host)),
         // No tools: only the processes of the job connect.
         (keys::SERVER_TOOL_SUPPORT, Value::Bool(false)),
+        // Otherwise each process finds out by itself what processors the host has.
+        (keys::SERVER_SHARE_TOPOLOGY, Value::Bool(true)),
     ]
 }
 

@@ -31,6 +31,8 @@ keys! {
     LOCAL_PEERS: "pmix.lpeers";
     LOCAL_RANK: "pmix.lrank";
     LOCAL_SIZE: "pmix.local.size";
+    LOG_STDERR: "pmix.log.stderr";
+    LOG_STDOUT: "pmix.log.stdout";
     MAX_PROCS: "pmix.max.size";
     NODEID: "pmix.nodeid";
     NODE_INFO_ARRAY: "pmix.node.arr";
@@ -45,6 +47,7 @@ keys! {
     RANK: "pmix.rank";
     SERVER_NSPACE: "pmix.srv.nspace";
     SERVER_RANK: "pmix.srv.rank";
+    SERVER_SHARE_TOPOLOGY: "pmix.srvr.share";
     SERVER_TMPDIR: "pmix.srvr.tmpdir";
     SERVER_TOOL_SUPPORT: "pmix.srvr.tool";
     SYSTEM_TMPDIR: "pmix.sys.tmpdir";

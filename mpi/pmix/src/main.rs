@@ -9,6 +9,7 @@
 //! | `callbacks.rs` | its calls back |
 //! | `callers.rs` | how calls that wait for other hosts are answered |
 //! | `direct_modex.rs` | what one rank has put, for a rank of another host |
+//! | `log.rs` | what processes log |
 //! | `namespace.rs` | the fences of a namespace, without libpmix |
 //! | `facts.rs` | what ranks may ask about their job |
 //! | `keys.rs` | their keys |
@@ -27,6 +28,7 @@ mod facts;
 mod info_list;
 mod keys;
 mod library;
+mod log;
 mod namespace;
 mod server;
 

@@ -44,6 +44,8 @@ fn expected() -> Vec<(String, i64)> {
         fence_nb,
         direct_modex,
         not_served "publish",
+        log,
+        not_served_either "allocate",
         group,
         fabric,
         client_connected2

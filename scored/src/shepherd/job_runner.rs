@@ -329,7 +329,7 @@ impl JobRunner {
         for _ in 0..SPAWNS_PER_TICK {
             let Some(run_guard) = run_gate.acquire() else { return };
             if self.pmix.is_helper_due()
-                && let Err(reason) = self.pmix.start_helper(registry, PMIX)
+                && let Err(reason) = self.start_pmix_helper(registry)
             {
                 return self.fail_job(reason);
             }
@@ -379,6 +379,16 @@ impl JobRunner {
             self.pmi.open(key, socket, registry, pmi_token)?;
         }
         self.processes.open_control(key, started.control, registry, control_token)
+    }
+
+    fn start_pmix_helper(&mut self, registry: &Registry) -> Result<(), String> {
+        let Some((logged, element)) = self.pmix.start_helper(registry, PMIX)? else {
+            return Ok(());
+        };
+        let stage = self.phase.job_info().map_or(0, |job_info| job_info.stage);
+        self.outputs
+            .add(logged, Stream::Stderr, (stage, element), registry, output_token)
+            .map_err(|error| format!("the output of scored-pmix: {error}"))
     }
 
     fn on_spawn_error(&mut self, ProcessKey { element, node }: ProcessKey, error: StartError) {

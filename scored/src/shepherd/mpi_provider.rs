@@ -1,7 +1,8 @@
 //! How MPI programs come to use PM: their library uses libfabric, and that loads `libpm-fi.so`, a
-//! provider that is installed with scored. `libscore-yield.so` is preloaded, and for MPICH
-//! `libscore-mpi.so`.
+//! provider that is installed with scored. `libscore-preload.so` is preloaded, also where programs
+//! do not use PM, and for MPICH `libscore-mpi.so`.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use score_proto::env;
@@ -12,7 +13,7 @@ use super::spawn_queue::environment_value;
 /// The provider's file, in a folder that has nothing else, because libfabric loads all that is
 /// there.
 const PROVIDER_FILE: &str = "libfabric/libpm-fi.so";
-const YIELD_FILE: &str = "libscore-yield.so";
+const PRELOAD_FILE: &str = "libscore-preload.so";
 /// It has all calls of MPI 4.0. Where an MPI library has not, a program that looks for a call would
 /// find the one of this file, and would take it for the library's: mpi4py does so. Open MPI lacks
 /// calls.
@@ -21,12 +22,36 @@ const CALLS_FILE: &str = "libscore-mpi.so";
 /// `cargo xtask install` installs.
 const BASE_FOLDERS: [&str; 2] = ["", "../lib"];
 
+/// The folder of scored.
+fn own_folder() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    Ok(program.parent().unwrap_or(Path::new("/")).to_path_buf())
+}
+
+fn find_file(base: &Path, name: &str) -> Option<PathBuf> {
+    BASE_FOLDERS.iter().map(|folder| base.join(folder).join(name)).find(|file| file.exists())
+}
+
+/// A variable that has a list of paths. What the user has in it comes behind ours.
+fn list(name: &str, own: &[&Path], given: &[OsBytes]) -> Vec<u8> {
+    let own = own.iter().map(|path| path.as_os_str().as_bytes());
+    let lists = own.chain(environment_value(given, name)).collect::<Vec<_>>().join(&b':');
+    [name.as_bytes(), b"=", &lists].concat()
+}
+
+/// The variable of a process of an MPI program that does not use PM. None: there is no library to
+/// preload on this host.
+pub fn preload_without_pm(given: &[OsBytes]) -> Option<Vec<u8>> {
+    let file = find_file(&own_folder().ok()?, PRELOAD_FILE)?;
+    Some(list(env::PRELOAD_ENV, &[&file], given))
+}
+
 /// The libraries of ours that MPI programs load on this host.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MpiProvider {
     /// The folder of the provider.
     folder: PathBuf,
-    yield_file: PathBuf,
+    preload_file: PathBuf,
     calls_file: PathBuf,
     /// Whether each process has a processor to itself.
     may_spin: bool,
@@ -38,51 +63,41 @@ impl MpiProvider {
     /// # Errors
     /// One line: it is not on this host.
     pub fn find(process_count: u64, processor_count: usize) -> Result<Self, String> {
-        let program =
-            std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
-        let base = program.parent().unwrap_or(Path::new("/"));
+        let base = own_folder().map_err(|error| format!("/proc/self/exe: {error}"))?;
         let may_spin = process_count <= processor_count as u64;
-        Self::find_from(base, may_spin).ok_or_else(|| {
+        Self::find_from(&base, may_spin).ok_or_else(|| {
             format!(
-                "{PROVIDER_FILE}, {YIELD_FILE} or {CALLS_FILE} is neither in {0} nor in {0}/../lib \
-                 on this host: install them there, or set MPIR_CVAR_CH4_NETMOD=ucx to run without \
-                 PM",
+                "{PROVIDER_FILE}, {PRELOAD_FILE} or {CALLS_FILE} is neither in {0} nor in \
+                 {0}/../lib on this host: install them there, or set MPIR_CVAR_CH4_NETMOD=ucx to \
+                 run without PM",
                 base.display()
             )
         })
     }
 
     fn find_from(base: &Path, may_spin: bool) -> Option<Self> {
-        let files = |name| BASE_FOLDERS.map(|folder| base.join(folder).join(name));
-        let find = |name| files(name).into_iter().find(|file| file.exists());
+        let find = |name| find_file(base, name);
         let folder = find(PROVIDER_FILE)?.parent()?.to_path_buf();
-        let (yield_file, calls_file) = (find(YIELD_FILE)?, find(CALLS_FILE)?);
-        Some(Self { folder, yield_file, calls_file, may_spin })
+        let (preload_file, calls_file) = (find(PRELOAD_FILE)?, find(CALLS_FILE)?);
+        Some(Self { folder, preload_file, calls_file, may_spin })
     }
 
     /// The variables of a process of an MPI library that starts in this way, whose user has set
     /// `given`.
     pub fn environment(&self, start: MpiStart, given: &[OsBytes]) -> Vec<Vec<u8>> {
-        use std::os::unix::ffi::OsStrExt;
         let values = env::pm_provider_env(start)
             .iter()
             .map(|(name, value)| format!("{name}={value}").into_bytes());
-        // What the user has in such a list comes behind ours.
-        let list = |name: &str, own: &[&Path]| {
-            let own = own.iter().map(|path| path.as_os_str().as_bytes());
-            let lists = own.chain(environment_value(given, name)).collect::<Vec<_>>().join(&b':');
-            [name.as_bytes(), b"=", &lists].concat()
-        };
         let spin = self.may_spin.then(|| format!("{}=1", env::MPI_SPIN_ENV).into_bytes());
         let takes_no_signal = environment_value(given, env::UCX_DEBUG_SIGNAL_ENV)
             .is_none()
             .then(|| format!("{}=0", env::UCX_DEBUG_SIGNAL_ENV).into_bytes());
-        let provider_path = list(env::PROVIDER_PATH_ENV, &[&self.folder]);
+        let provider_path = list(env::PROVIDER_PATH_ENV, &[&self.folder], given);
         let preloaded: &[&Path] = match start {
-            MpiStart::Pmi => &[&self.yield_file, &self.calls_file],
-            MpiStart::Pmix => &[&self.yield_file],
+            MpiStart::Pmi => &[&self.preload_file, &self.calls_file],
+            MpiStart::Pmix => &[&self.preload_file],
         };
-        let preload = list(env::PRELOAD_ENV, preloaded);
+        let preload = list(env::PRELOAD_ENV, preloaded, given);
         values.chain([provider_path, preload]).chain(takes_no_signal).chain(spin).collect()
     }
 }
@@ -101,8 +116,9 @@ mod tests {
             let folder = base.join(folder);
             std::fs::create_dir_all(folder.join("libfabric")).unwrap();
             std::fs::write(folder.join("libfabric/libpm-fi.so"), "").unwrap();
-            std::fs::write(folder.join("libscore-mpi.so"), "").unwrap();
-            std::fs::write(folder.join("libscore-yield.so"), "").unwrap();
+            for file in ["libscore-mpi.so", "libscore-preload.so"] {
+                std::fs::write(folder.join(file), "").unwrap();
+            }
             let provider = MpiProvider::find_from(&bin, true).unwrap();
             assert_eq!(provider.folder.canonicalize().unwrap(), folder.join("libfabric"));
             assert_eq!(provider.calls_file.parent().unwrap().canonicalize().unwrap(), folder);
@@ -113,9 +129,9 @@ mod tests {
     #[test]
     fn lists_of_the_user_come_behind_ours() {
         let variables = |start: MpiStart, may_spin: bool, given: &[&str]| {
-            let (folder, yield_file, calls_file) = ("/p".into(), "/l/x.so".into(), "/l/z".into());
+            let (folder, preload_file, calls_file) = ("/p".into(), "/l/x.so".into(), "/l/z".into());
             let given: Vec<OsBytes> = given.iter().map(|text| OsBytes((*text).into())).collect();
-            let provider = MpiProvider { folder, yield_file, calls_file, may_spin };
+            let provider = MpiProvider { folder, preload_file, calls_file, may_spin };
             String::from_utf8(provider.environment(start, &given).join(&b' ')).unwrap()
         };
         let values = "FI_PROVIDER=pm MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1";
@@ -127,7 +143,8 @@ mod tests {
         assert_eq!(
             variables(MpiStart::Pmi, true, &[]),
             format!(
-                "{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so:/l/z UCX_DEBUG_SIGNO=0 SCORE_MPI_SPIN=1"
+                "{values} FI_PROVIDER_PATH=/p LD_PRELOAD=/l/x.so:/l/z UCX_DEBUG_SIGNO=0 \
+                 SCORE_MPI_SPIN=1"
             )
         );
         let of_open_mpi = variables(MpiStart::Pmix, false, &given);

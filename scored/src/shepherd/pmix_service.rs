@@ -236,13 +236,18 @@ impl PmixService {
     }
 
     /// Starts the helper, if it is due. Called while the job runs, since the helper is one of its
-    /// processes.
+    /// processes. Returns a pipe with what the processes log, and the parallel process that it is
+    /// counted for.
     ///
     /// # Errors
     /// One line.
-    pub fn start_helper(&mut self, registry: &Registry, token: Token) -> Result<(), String> {
+    pub fn start_helper(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+    ) -> Result<Option<(OwnedFd, u32)>, String> {
         let Helper::Due(start) = std::mem::replace(&mut self.helper, Helper::Ended) else {
-            return Ok(());
+            return Ok(None);
         };
         let program = helper_program()?;
         let failed = |error: io::Error| format!("{}: {error}", program.display());
@@ -250,7 +255,8 @@ impl PmixService {
             .map_err(|error| format!("{}: {error}", self.directory.display()))?;
         let (own, its) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(&program);
-        command.env_clear().stdin(OwnedFd::from(its)).stdout(Stdio::null()).stderr(Stdio::null());
+        let (logged, log) = io::pipe().map_err(failed)?;
+        command.env_clear().stdin(OwnedFd::from(its)).stdout(log).stderr(Stdio::null());
         for variable in &start.environment {
             let mut parts = variable.0.splitn(2, |byte| *byte == b'=');
             if let (Some(name), Some(value)) = (parts.next(), parts.next())
@@ -277,7 +283,8 @@ impl PmixService {
         socket.flush();
         let watch = HelperWatch::new(Instant::now());
         self.helper = Helper::Running(Box::new(RunningHelper { socket, watch }));
-        Ok(())
+        let element = self.elements.keys().next().copied().unwrap_or_default();
+        Ok(Some((logged.into(), element)))
     }
 
     /// mio has reported on the socket of the helper.

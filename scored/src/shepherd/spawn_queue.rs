@@ -17,7 +17,7 @@ use score_proto::message::{ElementSpec, Input, JobSpec, MpiStart, OsBytes, Outpu
 use super::cpu_binding;
 use super::job_info::{JobInfo, LocalNodes, ProcessKey, ShepherdContext};
 use super::mpi_library;
-use super::mpi_provider::MpiProvider;
+use super::mpi_provider::{MpiProvider, preload_without_pm};
 use super::pmi_service::NewPmiSocket;
 use super::pmix_service::is_foreign_variable;
 use super::redirection::{self, RedirectContext};
@@ -396,10 +396,13 @@ impl SpawnPlan {
             format!("{}={}", env::NUM_HOST_ENV, job.placement.hosts.len()).into_bytes(),
             format!("{}={}", env::NUM_NODE_ENV, spec.nodes()).into_bytes(),
         ];
-        if let (true, ProgramKind::Mpi(start), Some(provider)) =
-            (element.uses_pm_provider, element.kind, mpi.provider)
-        {
-            job_environment.extend(provider.environment(start, &spec.environment));
+        if let ProgramKind::Mpi(start) = element.kind {
+            match mpi.provider.filter(|_| element.uses_pm_provider) {
+                Some(provider) => {
+                    job_environment.extend(provider.environment(start, &spec.environment));
+                }
+                None => job_environment.extend(preload_without_pm(&spec.environment)),
+            }
         }
         if let (ProgramKind::Mpi(MpiStart::Pmi), Some(folder)) = (element.kind, mpi.folder) {
             let inherited = environment_value(&spec.environment, env::LIBRARY_PATH_ENV);

@@ -1,13 +1,6 @@
-//! `libscore-yield.so`: preloaded into the processes of MPI programs. It needs no other library of
-//! ours, and costs nothing in a process that is no MPI program, such as a shell between scrun and
-//! the program.
-//!
 //! MPI libraries call sched_yield(2) at each empty poll (MPICH always, Open MPI if it is told to),
 //! which takes several times as long as a message. A process that has its processor to itself gains
 //! nothing by it.
-
-// UNSAFETY: takes the place of a function of the C library.
-#![expect(unsafe_code)]
 
 use std::cell::Cell;
 use std::ffi::c_int;

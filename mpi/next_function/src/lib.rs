@@ -1,24 +1,29 @@
-//! The functions that would have been called without this library.
+//! The functions that would have been called without a preloaded library, for such libraries.
+
+// UNSAFETY: calls the dynamic loader.
+#![expect(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A function of the MPI library, or of a tool between it and the program (MPI 4.1, 15.2). It is
 /// looked up at its first call: a library that comes later must not be needed by a shell.
-pub(crate) struct NextFunction {
+#[derive(Debug)]
+pub struct NextFunction {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
 impl NextFunction {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
+    /// The one of this name.
+    pub const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// Its address. `own`: the function that takes its place. If there is none, the process ends,
     /// as it would have without this library.
     #[inline(always)]
-    pub(crate) fn address(&self, own: *const c_void) -> *mut c_void {
+    pub fn address(&self, own: *const c_void) -> *mut c_void {
         let address = self.address.load(Ordering::Relaxed);
         if address.is_null() { self.look_up(own) } else { address }
     }
@@ -27,7 +32,7 @@ impl NextFunction {
     fn look_up(&self, own: *const c_void) -> *mut c_void {
         let Some(address) = find(self.name, own) else {
             let name = self.name.to_string_lossy();
-            eprintln!("libscore-mpi: no MPI library of this process has {name}");
+            eprintln!("SCore: no MPI library of this process has {name}");
             std::process::exit(127);
         };
         self.address.store(address, Ordering::Relaxed);
@@ -37,7 +42,7 @@ impl NextFunction {
 
 /// The next function of this name, in the order of symbol lookup; else that of any library. A
 /// library that was opened for one module only is not in that order: mpi4py opens MPI so.
-pub(crate) fn find(name: &CStr, own: *const c_void) -> Option<*mut c_void> {
+pub fn find(name: &CStr, own: *const c_void) -> Option<*mut c_void> {
     let is_other = |address: &*mut c_void| !address.is_null() && address.cast_const() != own;
     // SAFETY: a C string.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };

@@ -1,0 +1,115 @@
+//! The functions of the MPI library that are needed for an error. They are those that no tool
+//! stands in front of (MPI 4.1, 15.2).
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null;
+
+use score_next_function::NextFunction;
+
+/// Room for the description of an MPI library: MPI_MAX_LIBRARY_VERSION_STRING of MPICH.
+const MAX_VERSION_LEN: usize = 8192;
+
+/// MPI_ERR_SPAWN of Open MPI.
+const OPEN_MPI_CLASS: c_int = 50;
+/// MPI_ERR_SPAWN of MPICH and the libraries with its binary interface.
+const MPICH_CLASS: c_int = 42;
+/// MPI_ERR_SPAWN of the binary interface of MPI 5.0.
+const MPI_5_0_CLASS: c_int = 53;
+
+/// Defines a function of the library. A process that has none ends, with a line.
+macro_rules! library_function {
+    ($name:ident $symbol:literal: fn($($argument:ident: $kind:ty),*)) => {
+        fn $name($($argument: $kind),*) -> c_int {
+            static NEXT: NextFunction = NextFunction::new($symbol);
+            let address = NEXT.address(null());
+            type Function = unsafe extern "C-unwind" fn($($kind),*) -> c_int;
+            // SAFETY: MPI declares the function of this name in this way.
+            let function = unsafe { transmute::<*mut c_void, Function>(address) };
+            // SAFETY: arguments are values, or point to what lives during the call; a handle is
+            // what the program has passed, and MPI checks it as it does in any call.
+            unsafe { function($($argument),*) }
+        }
+    };
+}
+
+library_function!(comm_call_errhandler c"PMPI_Comm_call_errhandler": fn(comm: usize, code: c_int));
+library_function!(comm_rank c"PMPI_Comm_rank": fn(comm: usize, rank: &mut c_int));
+library_function!(add_error_code c"PMPI_Add_error_code": fn(class: c_int, code: &mut c_int));
+library_function!(
+    add_error_string c"PMPI_Add_error_string": fn(code: c_int, text: *const c_char)
+);
+library_function!(
+    get_library_version c"PMPI_Get_library_version": fn(text: *mut c_char, len: &mut c_int)
+);
+
+/// Calls the error handler of a communicator for an error of class MPI_ERR_SPAWN, and returns the
+/// class, which is a code, too, if the handler returns.
+pub(crate) fn call_error_handler(comm: usize, text: &CStr) -> c_int {
+    let class = spawn_class();
+    let (mut code, success) = (class, 0);
+    // A code of its own has a text of its own.
+    if add_error_code(class, &mut code) != success
+        || add_error_string(code, text.as_ptr()) != success
+    {
+        code = class;
+    }
+    comm_call_errhandler(comm, code);
+    class
+}
+
+/// The rank of this process in a communicator.
+pub(crate) fn rank(comm: usize) -> Option<c_int> {
+    let mut rank = -1;
+    (comm_rank(comm, &mut rank) == 0).then_some(rank)
+}
+
+/// MPI_ERR_SPAWN of the library of this process.
+fn spawn_class() -> c_int {
+    static VERSION: NextFunction = NextFunction::new(c"PMPI_Get_library_version");
+    let mut text = [0u8; MAX_VERSION_LEN + 1];
+    get_library_version(text.as_mut_ptr().cast(), &mut 0);
+    class_of(&library_path(VERSION.address(null())), &text)
+}
+
+/// The file that has a function. Empty: unknown.
+fn library_path(function: *mut c_void) -> Vec<u8> {
+    // SAFETY: all zeros are an empty record.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for.
+    let is_found = unsafe { libc::dladdr(function, &mut info) != 0 };
+    if !is_found || info.dli_fname.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the file's name is a C string.
+    unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes().to_vec()
+}
+
+/// MPI_ERR_SPAWN of a library in this file, which describes itself so.
+fn class_of(path: &[u8], description: &[u8]) -> c_int {
+    let name = path.rsplit(|byte| *byte == b'/').next();
+    if name.is_some_and(|name| name.starts_with(b"libmpi_abi.so")) {
+        MPI_5_0_CLASS
+    } else if description.starts_with(b"Open MPI") {
+        OPEN_MPI_CLASS
+    } else {
+        MPICH_CLASS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_follows_from_the_file_and_the_description_of_the_library() {
+        for (path, description, class) in [
+            ("/usr/lib/libmpi_abi.so.1", "Open MPI v6.0.0", MPI_5_0_CLASS),
+            ("/usr/lib/libmpi.so.40", "Open MPI v4.1.4, package: Debian", OPEN_MPI_CLASS),
+            ("/opt/libmpi_abi.so/libmpi.so.12", "MPICH Version:      5.0.2", MPICH_CLASS),
+            ("libmpi.so.12", "Intel(R) MPI Library", MPICH_CLASS),
+        ] {
+            assert_eq!(class_of(path.as_bytes(), description.as_bytes()), class, "{path}");
+        }
+    }
+}
