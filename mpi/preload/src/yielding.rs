@@ -2,9 +2,8 @@
 //! which takes several times as long as a message. A process that has its processor to itself gains
 //! nothing by it.
 
-use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// Set for processes that have their processors to themselves, as far as their job is concerned.
 const SPIN_ENV: &std::ffi::CStr = c"SCORE_MPI_SPIN";
@@ -19,9 +18,9 @@ const SPINS: u8 = 2;
 /// What this process does.
 static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-thread_local! {
-    static CALLS: Cell<u32> = const { Cell::new(0) };
-}
+/// Calls of all threads. If some are lost, when two threads call at once, that does no harm; a
+/// number for each thread would cost as much as all the rest of a call.
+static CALLS: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
 fn find_mode() -> u8 {
@@ -40,8 +39,8 @@ pub extern "C" fn sched_yield() -> c_int {
         UNKNOWN => find_mode(),
         known => known,
     };
-    let calls = CALLS.get().wrapping_add(1);
-    CALLS.set(calls);
+    let calls = CALLS.load(Ordering::Relaxed).wrapping_add(1);
+    CALLS.store(calls, Ordering::Relaxed);
     if mode == SPINS && !calls.is_multiple_of(CALLS_PER_YIELD) {
         return 0;
     }
