@@ -228,9 +228,9 @@ impl<N: Network> Engine<N> {
             Channel::Untagged => &mut state.untagged,
         };
         let multiples = &state.multiples;
-        let slot = queues.posted.position(|posted| match posted {
-            Posted::Single { request, .. } => request.context == context,
-            Posted::Multiple(id) => multiples[*id].request.context == context,
+        let slot = queues.posted.find_by_context(context, |posted| match posted {
+            Posted::Single { request, .. } => request.context,
+            Posted::Multiple(id) => multiples[*id].request.context,
         });
         let Some(posted) = slot.and_then(|slot| queues.posted.remove(slot)) else { return false };
         let failure = Some(Failure::Cancelled);
