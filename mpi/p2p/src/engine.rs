@@ -3,6 +3,7 @@
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 
+use crate::copies::{Copies, CopyBudget};
 use crate::counts::{Count, Counted, Counts};
 use crate::credit::{self, Credit};
 use crate::memory::UserBuffer;
@@ -36,7 +37,14 @@ pub struct Engine<N> {
 
 impl<N: Network> Engine<N> {
     /// Node `self_node` of `nodes`, whose regions are these.
-    pub fn new(network: N, self_node: u32, nodes: u32, limits: Limits, regions: Regions) -> Self {
+    pub fn new(
+        network: N,
+        self_node: u32,
+        nodes: u32,
+        limits: Limits,
+        regions: Regions,
+        copies: CopyBudget,
+    ) -> Self {
         let state = State {
             self_node,
             nodes,
@@ -50,6 +58,7 @@ impl<N: Network> Engine<N> {
             receives: Slab::new(),
             accesses: AccessQueue::new(),
             regions,
+            copies: Copies::new(copies),
             counts: Counts::default(),
             streams: NodeQueues::new(),
             outbox: NodeQueues::new(),
@@ -127,7 +136,8 @@ impl<N: Network> Engine<N> {
             state.complete_send(request, envelope, None);
             UnexpectedBody::Whole { bytes: buffer.to_vec().into(), cost: 0 }
         } else {
-            let send_id = state.sends.insert(OutgoingTransfer::announced(send, false)) as u32;
+            let outgoing = OutgoingTransfer::announced(send, false, &state.copies);
+            let send_id = state.sends.insert(outgoing) as u32;
             let wants_finished = is_match_awaited;
             let (len, handle) = (len as u64, 0);
             UnexpectedBody::Announced(Announcement { len, handle, send_id, wants_finished })

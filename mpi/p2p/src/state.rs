@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use slab::Slab;
 
+use crate::copies::Copies;
 use crate::counts::{Counted, Counts};
 use crate::credit::Credit;
 use crate::matching::{Origin, PostedReceives, UnexpectedMessages};
@@ -103,6 +104,7 @@ pub(crate) struct State {
     pub(crate) receives: Slab<IncomingTransfer>,
     pub(crate) accesses: AccessQueue,
     pub(crate) regions: Regions,
+    pub(crate) copies: Copies,
     pub(crate) counts: Counts,
     /// Sends whose receivers have asked for fragments.
     pub(crate) streams: NodeQueues<u32>,
