@@ -78,7 +78,7 @@ const LIBFABRIC_MODULES: [&str; 3] = [
 /// # Errors
 /// There is no MPI library of MPICH's interface in it.
 pub fn check_library_folder(folder: &str) -> Result<(), String> {
-    match MPICH_LIBRARY_NAMES.iter().any(|name| Path::new(folder).join(name).exists()) {
+    match MPICH_LIBRARY_NAMES.iter().any(|name| Path::new(folder).join(name).is_file()) {
         true => Ok(()),
         false => {
             let names = MPICH_LIBRARY_NAMES.join(", ");
@@ -179,7 +179,7 @@ pub fn effective_library(
     match (&library, folder) {
         (Some(MpiLibrary::Mpich(_)), Some(folder)) => {
             let path = MPICH_LIBRARY_NAMES.iter().map(|name| folder.join(name));
-            let path = path.into_iter().find(|path| path.exists())?;
+            let path = path.into_iter().find(|path| path.is_file())?;
             Some(with_transport_of(MpiLibrary::Mpich(Transport::Other), &path, loader))
         }
         _ => library,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { UNEXPECTED = 100000, UNEXPECTED_LEN = 64 << 10, EXCHANGED_LEN = 1 << 20 };
+enum { INJECTED = 250000, INJECTED_LEN = 64, MAX_COPIED_KIB = 32 << 10 };
 
 static int rank, size;
 
@@ -82,6 +83,43 @@ static void unexpected(void)
         }
         MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, &status);
         if (flag) fail("one message too many, with tag", status.MPI_TAG);
+    }
+}
+
+/* Rank 0 sends short messages as fast as it can, and MPI has finished with each at once: the
+ * provider keeps those for which rank 1 has no room. Rank 1 makes progress, and receives nothing
+ * until half of what may be kept is, and for another second. A file says so. */
+static void injected(void)
+{
+    unsigned char bytes[INJECTED_LEN];
+    static const char is_half[] = "injected-half";
+    MPI_Status status;
+    int flag;
+
+    if (rank == 0) unlink(is_half);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        long before = peak_memory(), grown;
+
+        for (int each = 0; each < INJECTED; each++) {
+            memset(bytes, each, sizeof bytes);
+            MPI_Send(bytes, sizeof bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
+            if (each % 1000 == 0 && peak_memory() - before >= MAX_COPIED_KIB / 2)
+                fclose(fopen(is_half, "w"));
+        }
+        grown = peak_memory() - before;
+        if (grown > MAX_COPIED_KIB + (16 << 10)) fail("KiB of memory for copies", grown);
+        if (grown < MAX_COPIED_KIB / 2) fail("KiB of copies are too few to prove a bound", grown);
+    } else if (rank == 1) {
+        for (double end = MPI_Wtime() + 1; MPI_Wtime() < end;) {
+            MPI_Iprobe(0, 1, MPI_COMM_WORLD, &flag, &status);
+            if (access(is_half, F_OK) != 0) end = MPI_Wtime() + 1;
+        }
+        for (int each = 0; each < INJECTED; each++) {
+            MPI_Recv(bytes, sizeof bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            for (int at = 0; at < INJECTED_LEN; at++)
+                if (bytes[at] != (unsigned char)each) fail("a wrong byte in message", each);
+        }
     }
 }
 
@@ -241,6 +279,8 @@ int main(int argc, char **argv)
                        MPI_ERRCODES_IGNORE);
     } else if (is_case(test, "unexpected")) {
         unexpected();
+    } else if (is_case(test, "injected")) {
+        injected();
     } else if (is_case(test, "fork")) {
         exchange(200, run_program);
     } else if (is_case(test, "child_that_sends")) {

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 enum { LONGEST = 1 << 20, UNEXPECTED = 3000, UNEXPECTED_LEN = 4000 };
+/* All MPI libraries have tags up to this one. */
+enum { TAG_UB = 32767 };
 
 static int rank, size;
 
@@ -45,16 +47,18 @@ static void all_lengths(unsigned char *out, unsigned char *in, int is_expected)
     MPI_Status status;
 
     for (int len = 0; len <= LONGEST; len = len < 3 ? len + 1 : len * 3 / 2 + 1) {
+        int tag = len % (TAG_UB + 1);
+
         fill(out, len, rank + len);
         memset(in, 0, len);
         if (is_expected) {
-            MPI_Irecv(in, LONGEST, MPI_BYTE, previous, len, MPI_COMM_WORLD, &receive);
+            MPI_Irecv(in, LONGEST, MPI_BYTE, previous, tag, MPI_COMM_WORLD, &receive);
             MPI_Barrier(MPI_COMM_WORLD);
         }
-        MPI_Isend(out, len, MPI_BYTE, next, len, MPI_COMM_WORLD, &send);
+        MPI_Isend(out, len, MPI_BYTE, next, tag, MPI_COMM_WORLD, &send);
         if (!is_expected) {
             MPI_Barrier(MPI_COMM_WORLD);
-            MPI_Irecv(in, LONGEST, MPI_BYTE, previous, len, MPI_COMM_WORLD, &receive);
+            MPI_Irecv(in, LONGEST, MPI_BYTE, previous, tag, MPI_COMM_WORLD, &receive);
         }
         MPI_Wait(&send, MPI_STATUS_IGNORE);
         MPI_Wait(&receive, &status);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static pmix_proc_t self;
@@ -41,20 +42,30 @@ static void put(const char *key, size_t len)
     check(PMIx_Commit(), "PMIx_Commit");
 }
 
-static const char *get(uint32_t rank, const char *key, size_t len)
+/* `seconds`: how long it may take. 0: no bound. */
+static const char *get_within(uint32_t rank, const char *key, size_t len, int seconds)
 {
     pmix_proc_t process = self;
     pmix_value_t *value;
+    pmix_info_t info;
     process.rank = rank;
-    pmix_status_t status = PMIx_Get(&process, key, NULL, 0, &value);
+    PMIX_INFO_LOAD(&info, PMIX_TIMEOUT, &seconds, PMIX_INT);
+    pmix_status_t status = PMIx_Get(&process, key, seconds ? &info : NULL, seconds != 0, &value);
     if (status == PMIX_ERR_NOT_FOUND)
         return "not found";
+    if (status == PMIX_ERR_TIMEOUT)
+        return "too late";
     if (status != PMIX_SUCCESS)
         return PMIx_Error_string(status);
     if (value->type != PMIX_BYTE_OBJECT || value->data.bo.size != len
         || memcmp(value->data.bo.bytes, bytes_of(rank, len), len) != 0)
         return "other bytes";
     return "found";
+}
+
+static const char *get(uint32_t rank, const char *key, size_t len)
+{
+    return get_within(rank, key, len, 0);
 }
 
 static void fence(int collects)
@@ -120,6 +131,22 @@ int main(int argc, char **argv)
         /* Rank 1, which is on another host, puts nothing. */
         if (self.rank == 0)
             printf("0: 1 %s\n", get(1, "key", 1));
+    } else if (strcmp(what, "late") == 0) {
+        /* The last rank, which is on another host than rank 0, puts something after five seconds.
+         * `number`: how many of them rank 0 waits, first. */
+        if (self.rank == last)
+            sleep(5);
+        if (self.rank == last)
+            put("key", 1000);
+        if (self.rank == 0) {
+            struct timespec before, after;
+            clock_gettime(CLOCK_MONOTONIC, &before);
+            const char *first = get_within(last, "key", 1000, (int)number);
+            clock_gettime(CLOCK_MONOTONIC, &after);
+            double took = after.tv_sec - before.tv_sec + (after.tv_nsec - before.tv_nsec) / 1e9;
+            printf("%s after %s\n", first, took < number ? "less" : took < 4.5 ? "that" : "more");
+            printf("then %s\n", get(last, "key", 1000));
+        }
     } else if (strcmp(what, "large") == 0) {
         if (self.rank == 1)
             put("key", number);

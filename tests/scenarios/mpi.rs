@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use score_tests::service::Cluster;
 use score_tests::{Outcome, TestEnv, binaries, skip};
 
@@ -361,6 +363,51 @@ fn a_program_of_debian_s_mpich_runs_on_the_library_of_a_folder() {
     let _ = env.sh(&line).run().expect_code(0);
     let outcome = env.sh(&format!("scrun -mpi=/nowhere {}", program.display())).run();
     let _ = outcome.expect_code(2).assert_stderr(&["'/nowhere' has neither of libmpi.so.12"]);
+    // A FIFO of that name would have the dynamic loader wait for ever.
+    std::fs::create_dir(env.dir().join("fifo")).unwrap();
+    mkfifo(&env.dir().join("fifo/libmpi.so.12"), Mode::S_IRWXU).unwrap();
+    let line = format!("scrun -mpi={}/fifo {}", env.dir().display(), program.display());
+    let _ = env.sh(&line).run().expect_code(2).assert_stderr(&["has neither of libmpi.so.12"]);
+    // More entries than the shepherd reads.
+    for number in 0..=65_536 {
+        std::fs::File::create(folder.join(number.to_string())).unwrap();
+    }
+    let line = format!("scrun -mpi={} {}", folder.display(), program.display());
+    let reason = format!("{} has more than 65536 entries", folder.display());
+    let _ = env.sh(&line).run().expect_code(1).assert_stderr(&[&reason, "on this host"]);
+}
+
+#[test]
+fn a_program_that_needs_libmpich_sends_over_pm_by_the_library_of_a_folder() {
+    let Some(mpich) = mpich("mpich_by_folder") else { return };
+    let env = TestEnv::new();
+    env.write_file("ring.c", RING);
+    // The library that the program was linked to, as Debian names it. It can do nothing.
+    let calls = ["Init", "Comm_rank", "Comm_size", "Sendrecv", "Allreduce", "Abort", "Finalize"];
+    let stubs = calls.map(|call| format!("int MPI_{call}(void) {{ return 1; }}\n")).concat();
+    env.write_file("stubs.c", stubs);
+    let gcc = |arguments: &[&str]| {
+        let mut gcc = Command::new("gcc");
+        gcc.args(arguments).current_dir(env.dir());
+        assert!(gcc.status().unwrap().success());
+    };
+    let library = "libmpich.so.12";
+    gcc(&["-shared", "-fPIC", "stubs.c", "-Wl,-soname,libmpich.so.12", "-o", library]);
+    let include = format!("-I{}/include", mpich.display());
+    gcc(&["ring.c", &include, library, "-Wl,-rpath,$ORIGIN", "-o", "ring"]);
+    let expected = ["0 of 2: 1 1", "1 of 2: 0 1"];
+    for options in ["-nodes=2", "-group=local:2 -nodes=2x1"] {
+        let line = format!(
+            "MPIR_CVAR_DEBUG_SUMMARY=1 scrun {options} -mpi={}/lib {}/ring",
+            mpich.display(),
+            env.dir().display()
+        );
+        let outcome = env.sh(&line).run().expect_code(0);
+        let lines = outcome.sorted_lines();
+        assert!(lines.iter().any(|line| line == "libfabric provider: pm - pm"), "{outcome}");
+        let of_program = lines.iter().filter(|line| line.contains(" of 2: "));
+        assert_eq!(of_program.collect::<Vec<_>>(), expected, "{outcome}");
+    }
 }
 
 const PMI_2: &str = "\

@@ -59,6 +59,17 @@ fn messages_that_nobody_waits_for_need_little_memory_and_are_not_lost() {
 }
 
 #[test]
+fn short_messages_that_nobody_receives_yet_need_bounded_memory_at_their_sender() {
+    let env = TestEnv::new();
+    let Some(program) = compile(&env, "mpi_faults_injected") else { return };
+    for hosts in HOSTS {
+        let line = format!("scrun {hosts} {} injected", program.display());
+        let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(0);
+        assert_eq!(outcome.text(), "ok\n".repeat(2), "{hosts}: {outcome}");
+    }
+}
+
+#[test]
 fn a_fork_in_the_middle_of_a_transfer_loses_nothing_and_its_child_cannot_send() {
     let env = TestEnv::new();
     let Some(program) = compile(&env, "mpi_faults_fork") else { return };

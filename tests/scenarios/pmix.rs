@@ -73,6 +73,19 @@ fn a_rank_that_ends_without_having_put_anything_keeps_no_other_waiting() {
 }
 
 #[test]
+fn a_get_of_what_another_host_has_not_yet_ends_at_its_time() {
+    with_each_libpmix("pmix_timeout", |env, program| {
+        for options in [LAYOUTS[1], "-group=local:3 -nodes=3x1"] {
+            for (seconds, first) in [(1, "too late after that"), (60, "found after less")] {
+                let outcome = run(env, program, options, &format!("late {seconds}"));
+                let outcome = outcome.expect_code(0);
+                assert_eq!(outcome.text(), format!("{first}\nthen found\n"), "{options}");
+            }
+        }
+    });
+}
+
+#[test]
 fn fences_of_some_ranks_of_several_hosts_are_under_way_at_once() {
     with_each_libpmix("pmix_subsets", |env, program| {
         for (options, size) in [

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 use score_p2p::wire::ENGINE_BYTE;
-use score_p2p::{Completion, CompletionKind, Engine, Limits, Message, Regions, Violation};
+use score_p2p::{
+    Completion, CompletionKind, CopyBudget, Engine, Limits, Message, Regions, Violation,
+};
 
 use crate::abi::FI_FENCE;
 use crate::address_vector::Addresses;
@@ -29,6 +31,9 @@ const MESSAGES_PER_PASS: usize = 16;
 const CREDIT_TRIES: u32 = 512;
 /// A message of this length or more is read from its sender's memory: it is not copied twice.
 const MIN_READ_LEN: usize = 16 << 10;
+/// Bytes of copies of messages that were sent with `FI_INJECT` and that their receivers do not want
+/// yet. Beyond, such sends are answered by `FI_EAGAIN`.
+const MAX_COPIED: usize = 32 << 20;
 
 /// The queues of an endpoint, by their numbers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,6 +66,7 @@ pub(crate) struct CoreState {
     pub(crate) nodes: u32,
     pub(crate) network: SharedNetwork,
     regions: Regions,
+    copies: CopyBudget,
     /// None: nobody has waited yet.
     pub(crate) wait_descriptors: Option<WaitDescriptors>,
     /// Whether PM wakes this process when a message arrives.
@@ -93,6 +99,7 @@ impl CoreState {
             nodes,
             network: SharedNetwork::new(network),
             regions: Regions::new(),
+            copies: CopyBudget::new(MAX_COPIED),
             wait_descriptors: None,
             is_woken_by_messages: false,
             endpoints: Vec::new(),
@@ -111,8 +118,8 @@ impl CoreState {
         let window = (TOTAL_WINDOW / self.nodes.max(1)).clamp(min, max);
         let limits = Limits { window, min_read_len: MIN_READ_LEN, credit_tries: CREDIT_TRIES };
         let network = self.network.of_endpoint(self.endpoints.len());
-        let regions = self.regions.clone();
-        let engine = Engine::new(network, self.self_node, self.nodes, limits, regions);
+        let (regions, copies) = (self.regions.clone(), self.copies.clone());
+        let engine = Engine::new(network, self.self_node, self.nodes, limits, regions, copies);
         let (queues, vector) = (None, None);
         let earlier_looks = EarlierLooks::of_process();
         self.endpoints.push(EndpointState { engine, queues, vector, earlier_looks });

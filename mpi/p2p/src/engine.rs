@@ -4,6 +4,7 @@ use slab::Slab;
 use std::collections::HashMap;
 
 use crate::completions::Completions;
+use crate::copies::{Copies, CopyBudget};
 use crate::counts::{Count, Counted, Counts};
 use crate::credit::{self, Credit};
 use crate::memory::{Message, UserBuffer};
@@ -32,7 +33,14 @@ pub struct Engine<N> {
 
 impl<N: Network> Engine<N> {
     /// Node `self_node` of `nodes`, whose regions are these.
-    pub fn new(network: N, self_node: u32, nodes: u32, limits: Limits, regions: Regions) -> Self {
+    pub fn new(
+        network: N,
+        self_node: u32,
+        nodes: u32,
+        limits: Limits,
+        regions: Regions,
+        copies: CopyBudget,
+    ) -> Self {
         let state = State {
             self_node,
             nodes,
@@ -46,6 +54,7 @@ impl<N: Network> Engine<N> {
             receives: Slab::new(),
             accesses: AccessQueue::new(),
             regions,
+            copies: Copies::new(copies),
             counts: Counts::default(),
             streams: NodeQueues::new(),
             outbox: NodeQueues::new(),
@@ -151,7 +160,8 @@ impl<N: Network> Engine<N> {
             state.complete_send(request, envelope, None);
             UnexpectedBody::Whole { bytes: buffer.to_vec().into(), cost: 0 }
         } else {
-            let send_id = state.sends.insert(OutgoingTransfer::announced(send, false)) as u32;
+            let outgoing = OutgoingTransfer::announced(send, false, &state.copies);
+            let send_id = state.sends.insert(outgoing) as u32;
             let wants_finished = is_match_awaited;
             let (len, handle) = (len as u64, 0);
             UnexpectedBody::Announced(Announcement { len, handle, send_id, wants_finished })
@@ -270,9 +280,9 @@ impl<N: Network> Engine<N> {
             Channel::Untagged => &mut state.untagged,
         };
         let multiples = &state.multiples;
-        let slot = queues.posted.position(|posted| match posted.multiple {
-            None => posted.request.context == context,
-            Some(number) => multiples[number as usize].request.context == context,
+        let slot = queues.posted.find_by_context(context, |posted| match posted.multiple {
+            None => posted.request.context,
+            Some(number) => multiples[number as usize].request.context,
         });
         let posted = slot.and_then(|slot| queues.posted.remove(slot, Destination::take));
         let Some(destination) = posted else { return false };

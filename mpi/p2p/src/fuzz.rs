@@ -2,6 +2,7 @@
 //! regions that are open to others.
 
 use crate::atomic::{Datatype, Operator};
+use crate::copies::CopyBudget;
 use crate::engine::Engine;
 use crate::memory::{Message, UserBuffer, buffer_of};
 use crate::network::{
@@ -142,7 +143,8 @@ fn use_remote_memory(
 fn receive_all(input: &[u8]) -> Result<(), Violation> {
     let mut memory: Vec<Vec<u8>> = (0..BUFFERS).map(|_| vec![GUARD; LEN + 2 * GUARD_LEN]).collect();
     let limits = Limits { window: 2000, min_read_len: LEN, credit_tries: 0 };
-    let mut engine = Engine::new(HostileNetwork::new(input), 0, NODES, limits, Regions::new());
+    let (regions, copies) = (Regions::new(), CopyBudget::new(LEN));
+    let mut engine = Engine::new(HostileNetwork::new(input), 0, NODES, limits, regions, copies);
     for (index, bytes) in memory.iter_mut().enumerate() {
         let buffer = buffer_of(&[(bytes[GUARD_LEN..].as_mut_ptr(), LEN)]);
         let request = Request { context: index, is_reported: true };

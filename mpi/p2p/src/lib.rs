@@ -15,6 +15,7 @@
 //! | `regions.rs` | memory that is open to other nodes |
 //! | `remote_memory.rs` | reads and writes of it |
 //! | `atomic.rs`, `remote_atomics.rs` | atomic operations on it |
+//! | `copies.rs` | how much is kept of messages whose memory the program uses again |
 //! | `counts.rs` | how many operations have ended |
 //! | `credit.rs` | how much a sender may send that nobody waits for |
 //! | `memory.rs` | the program's memory |
@@ -38,6 +39,7 @@
 mod arrivals;
 mod atomic;
 mod completions;
+mod copies;
 mod counts;
 mod credit;
 mod engine;
@@ -60,6 +62,7 @@ pub mod wire;
 mod simulation;
 
 pub use atomic::{Datatype, MAX_ATOMIC_LEN, Operator};
+pub use copies::CopyBudget;
 pub use counts::{Count, Counted};
 pub use engine::Engine;
 #[doc(hidden)]

@@ -276,6 +276,28 @@ impl Classes {
 pub(crate) struct PostedReceives<T> {
     entries: Slots<PostedEntry<T>>,
     classes: Classes,
+    cancels: CancelIndex,
+}
+
+/// Which receive has a context, for a run of cancels: posting and matching know nothing of it. It
+/// is made when a cancel comes and nothing was posted since the one before, so that a program that
+/// posts and cancels in turn does not have it made each time.
+#[derive(Debug, Default)]
+struct CancelIndex {
+    /// What [`Classes::next_sequence`] was at the last cancel.
+    next_sequence: u64,
+    contexts: Contexts,
+}
+
+#[derive(Debug, Default)]
+enum Contexts {
+    /// The index is not made.
+    #[default]
+    Unknown,
+    /// Several receives have the same one.
+    Shared,
+    /// Slot and number of each. Receives that have matched meanwhile are still here.
+    Own(HashMap<usize, (u32, u64), BuildHasherDefault<KeyHasher>>),
 }
 
 #[derive(Debug)]
@@ -289,7 +311,7 @@ struct PostedEntry<T> {
 
 impl<T> PostedReceives<T> {
     pub(crate) fn new() -> Self {
-        Self { entries: Slots::new(), classes: Classes::new() }
+        Self { entries: Slots::new(), classes: Classes::new(), cancels: CancelIndex::default() }
     }
 
     #[inline(always)]
@@ -344,10 +366,33 @@ impl<T> PostedReceives<T> {
         Some(taken)
     }
 
-    /// The first receive that was posted and for which `is_sought` holds.
-    pub(crate) fn position(&self, is_sought: impl Fn(&T) -> bool) -> Option<u32> {
-        let entries = self.entries.iter().filter(|(_, entry)| is_sought(&entry.value));
-        entries.min_by_key(|(_, entry)| entry.sequence).map(|(slot, _)| slot)
+    /// The first receive with this context, to be cancelled.
+    #[cold]
+    pub(crate) fn find_by_context(
+        &mut self,
+        context: usize,
+        context_of: impl Fn(&T) -> usize,
+    ) -> Option<u32> {
+        let Self { entries, classes: Classes { next_sequence, .. }, cancels: index } = self;
+        if index.next_sequence != *next_sequence {
+            let contexts = Contexts::Unknown;
+            *index = CancelIndex { next_sequence: *next_sequence, contexts };
+        } else if matches!(index.contexts, Contexts::Unknown) {
+            let place = |(slot, entry): (u32, &PostedEntry<T>)| {
+                (context_of(&entry.value), (slot, entry.sequence))
+            };
+            let slots: HashMap<_, _, _> = entries.iter().map(place).collect();
+            let is_own = slots.len() == entries.len();
+            index.contexts = if is_own { Contexts::Own(slots) } else { Contexts::Shared };
+        }
+        if let Contexts::Own(slots) = &index.contexts {
+            let (slot, sequence) = *slots.get(&context)?;
+            let entry = entries.get(slot)?;
+            return (entry.sequence == sequence).then_some(slot);
+        }
+        let has_context = |entry: &PostedEntry<T>| context_of(&entry.value) == context;
+        let found = entries.iter().filter(|(_, entry)| has_context(entry));
+        found.min_by_key(|(_, entry)| entry.sequence).map(|(slot, _)| slot)
     }
 
     #[cfg(test)]
@@ -472,15 +517,18 @@ mod tests {
         prop_oneof![
             4 => selector.prop_map(Step::Post),
             4 => origin.prop_map(Step::Arrive),
-            1 => (0..20usize).prop_map(Step::Cancel),
+            3 => (0..120usize).prop_map(Step::Cancel),
         ]
     }
 
     proptest! {
         #[test]
         fn messages_and_receives_meet_as_in_a_plain_list(
-            steps in prop::collection::vec(step(), 0..120)
+            steps in prop::collection::vec(step(), 0..120),
+            context_count in 1..150usize
         ) {
+            // Receives have contexts of their own, or share them.
+            let context_of = |number: &usize| *number % context_count;
             let mut model = PlainModel::default();
             let (mut posted, mut unexpected) = (PostedReceives::new(), UnexpectedMessages::new());
             for (number, step) in steps.into_iter().enumerate() {
@@ -509,11 +557,12 @@ mod tests {
                             unexpected.add(origin, number);
                         }
                     }
-                    Step::Cancel(index) => {
-                        let expected = (index < model.posted.len())
-                            .then(|| model.posted.remove(index).1);
-                        let slot = expected
-                            .and_then(|number| posted.position(|value| *value == number));
+                    Step::Cancel(context) => {
+                        let has_context =
+                            |(_, number): &(Selector, usize)| context_of(number) == context;
+                        let expected = model.posted.iter().position(has_context);
+                        let expected = expected.map(|index| model.posted.remove(index).1);
+                        let slot = posted.find_by_context(context, context_of);
                         let removed = slot.and_then(|slot| posted.remove(slot, |it| *it));
                         prop_assert_eq!(removed, expected);
                     }
@@ -522,6 +571,30 @@ mod tests {
                 prop_assert_eq!(unexpected.len(), model.unexpected.len());
             }
         }
+    }
+
+    #[test]
+    fn a_run_of_cancels_looks_at_all_receives_twice_and_no_more() {
+        const COUNT: usize = 1000;
+        let looks = Cell::new(0);
+        let context_of = |context: &usize| {
+            looks.set(looks.get() + 1);
+            *context
+        };
+        let mut posted = PostedReceives::new();
+        for context in 0..COUNT {
+            posted.post(Selector { source: None, tag: context as u64, ignore: 0 }, context);
+        }
+        for context in (0..COUNT).rev() {
+            let slot = posted.find_by_context(context, context_of).unwrap();
+            assert_eq!(posted.remove(slot, |it| *it), Some(context));
+            assert_eq!(posted.find_by_context(context, context_of), None, "it is cancelled");
+        }
+        assert!(looks.get() <= 2 * COUNT, "{}", looks.get());
+        // A slot that was used again is no receive of before.
+        posted.post(Selector { source: None, tag: 0, ignore: 0 }, COUNT);
+        assert_eq!(posted.find_by_context(0, context_of), None);
+        assert!(posted.find_by_context(COUNT, context_of).is_some());
     }
 
     #[test]

@@ -34,6 +34,9 @@ impl<N: Network> Engine<N> {
     #[cold]
     pub(crate) fn announce(&mut self, send: &SendOperation) -> Result<(), SendError> {
         let SendOperation { node, envelope, ref buffer, .. } = *send;
+        if !self.state.has_room_for(buffer, send.retention) {
+            return Err(SendError::Full);
+        }
         let handle = self.expose_if_read(node, buffer, send.retention);
         let entry = self.state.sends.vacant_entry();
         let announcement = Announcement {
@@ -49,7 +52,7 @@ impl<N: Network> Engine<N> {
             }
             return Err(error);
         }
-        entry.insert(OutgoingTransfer::announced(send, handle.is_some()));
+        entry.insert(OutgoingTransfer::announced(send, handle.is_some(), &self.state.copies));
         Ok(())
     }
 
@@ -69,8 +72,7 @@ impl<N: Network> Engine<N> {
     /// Whether nothing is left that the program believes to be done: copies of its messages,
     /// answers that others wait for, reads into its memory.
     pub fn is_flushed(&self) -> bool {
-        let is_copy = |send: &OutgoingTransfer| matches!(send.data, OutgoingData::Copy(_));
-        !self.state.has_work() && !self.state.sends.iter().any(|(_, send)| is_copy(send))
+        !self.state.has_work() && self.state.copies.is_empty()
     }
 
     /// Forgets all operations of the program, which may use its memory for something else, but for
@@ -102,7 +104,7 @@ impl<N: Network> Engine<N> {
             {
                 self.network.conceal(send.node, buffer);
             }
-            send.data.keep_copy();
+            send.data.keep_copy(&state.copies);
         }
     }
 

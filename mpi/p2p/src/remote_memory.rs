@@ -57,7 +57,7 @@ impl<N: Network> Engine<N> {
     pub fn forget_region(&mut self, key: u64) {
         for (_, send) in &mut self.state.sends {
             if send.purpose == (OutgoingPurpose::Answer { key }) {
-                send.data.keep_copy();
+                send.data.keep_copy(&self.state.copies);
             }
         }
         let accesses = &self.state.accesses;
@@ -99,8 +99,11 @@ impl<N: Network> Engine<N> {
         if !is_written_by_network {
             return self.write_by_message(write);
         }
+        if !self.state.has_room_for(buffer, retention) {
+            return Err(SendError::Full);
+        }
         let send_id = self.state.sends.insert(OutgoingTransfer {
-            data: OutgoingData::new(buffer, retention),
+            data: OutgoingData::new(buffer, retention, &self.state.copies),
             ..OutgoingTransfer::awaited(node, request, OutgoingPurpose::Write { target, data })
         });
         self.state.accesses.waiting.push(node, Access::Write(send_id as u32));
@@ -121,6 +124,9 @@ impl<N: Network> Engine<N> {
             self.state.sends.insert(outgoing);
             return Ok(());
         }
+        if !self.state.has_room_for(buffer, retention) {
+            return Err(SendError::Full);
+        }
         let exposed = self.expose_if_read(node, buffer, retention);
         let (len, handle) = (buffer.len() as u64, exposed.unwrap_or(0));
         let bytes = WriteBytes::Announced { len, handle };
@@ -132,7 +138,7 @@ impl<N: Network> Engine<N> {
             return Err(error);
         }
         self.state.sends.insert(OutgoingTransfer {
-            data: OutgoingData::new(buffer, retention),
+            data: OutgoingData::new(buffer, retention, &self.state.copies),
             is_exposed: exposed.is_some(),
             ..outgoing
         });
@@ -316,7 +322,10 @@ impl State {
         retention: Retention,
         receive_id: u32,
     ) {
-        let data = OutgoingData::new(part, retention);
+        let data = match retention {
+            Retention::Stays => OutgoingData::Memory(part.clone()),
+            Retention::Volatile => OutgoingData::Copy(self.copies.copy_beside_budget(part)),
+        };
         let send_id = self.sends.insert(OutgoingTransfer::answer(node, key, data, receive_id));
         self.streams.push(node, send_id as u32);
     }

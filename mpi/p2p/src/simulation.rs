@@ -2,6 +2,7 @@
 //! the network delays, is full and fails to read at random. A plain list per node says which
 //! receive gets which message.
 
+mod copies;
 mod network;
 mod random;
 mod remote_memory;
@@ -11,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use crate::atomic::{Datatype, Operator};
+use crate::copies::CopyBudget;
 use crate::engine::Engine;
 use crate::matching::Origin;
 use crate::memory::{Message, UserBuffer};
@@ -109,6 +111,7 @@ impl World {
         let mtu = 72 + random.below(600) as usize;
         let capacity = 1 + random.below(20) as usize;
         let max_accesses = 1 + random.below(6) as usize;
+        let max_copied = random.below(4 * MAX_LEN) as usize;
         let program = |node| {
             let events = Rc::new(RefCell::new(Vec::new()));
             let network = SimulatedNetwork {
@@ -122,7 +125,8 @@ impl World {
                 max_accesses,
                 events: events.clone(),
             };
-            let mut engine = Engine::new(network, node, nodes, limits, Regions::new());
+            let (regions, copies) = (Regions::new(), CopyBudget::new(max_copied));
+            let mut engine = Engine::new(network, node, nodes, limits, regions, copies);
             let remote = RemoteMemory::open(&mut engine);
             Program {
                 engine,
@@ -432,6 +436,7 @@ impl World {
     fn check(&self) {
         for program in &self.programs {
             assert!(program.engine.state.sends.is_empty());
+            assert_eq!(program.engine.state.copies.used(), 0);
             let mut expected = model(&program.events.borrow());
             let mut received = program.received.clone();
             let events = program.events.borrow();

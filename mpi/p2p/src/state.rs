@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use slab::Slab;
 
 use crate::completions::Completions;
+use crate::copies::Copies;
 use crate::counts::{Counted, Counts};
 use crate::credit::Credit;
 use crate::matching::{Origin, PostedReceives, UnexpectedMessages};
@@ -115,6 +116,7 @@ pub(crate) struct State {
     pub(crate) receives: Slab<IncomingTransfer>,
     pub(crate) accesses: AccessQueue,
     pub(crate) regions: Regions,
+    pub(crate) copies: Copies,
     pub(crate) counts: Counts,
     /// Sends whose receivers have asked for fragments.
     pub(crate) streams: NodeQueues<u32>,

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::copies::{CopiedBytes, Copies};
 use crate::matching::Origin;
 use crate::memory::{Payload, UserBuffer};
 use crate::network::AccessNumber;
@@ -48,7 +49,7 @@ pub(crate) enum OutgoingPurpose {
 #[derive(Debug)]
 pub(crate) enum OutgoingData {
     Memory(UserBuffer),
-    Copy(Box<[u8]>),
+    Copy(CopiedBytes),
     /// They have left.
     Sent,
 }
@@ -111,10 +112,10 @@ pub(crate) struct AccessQueue {
 }
 
 impl OutgoingData {
-    pub(crate) fn new(buffer: &UserBuffer, retention: Retention) -> Self {
+    pub(crate) fn new(buffer: &UserBuffer, retention: Retention, copies: &Copies) -> Self {
         match retention {
             Retention::Stays => OutgoingData::Memory(buffer.clone()),
-            Retention::Volatile => OutgoingData::Copy(buffer.to_vec().into()),
+            Retention::Volatile => OutgoingData::Copy(copies.copy(buffer)),
         }
     }
 
@@ -127,21 +128,21 @@ impl OutgoingData {
     }
 
     /// Keeps a copy, because the program may change its memory from now on.
-    pub(crate) fn keep_copy(&mut self) {
+    pub(crate) fn keep_copy(&mut self, copies: &Copies) {
         if let OutgoingData::Memory(buffer) = self {
-            *self = OutgoingData::Copy(buffer.to_vec().into());
+            *self = OutgoingData::Copy(copies.copy_beside_budget(buffer));
         }
     }
 }
 
 impl OutgoingTransfer {
     /// A message whose bytes stay here.
-    pub(crate) fn announced(send: &SendOperation, is_exposed: bool) -> Self {
+    pub(crate) fn announced(send: &SendOperation, is_exposed: bool, copies: &Copies) -> Self {
         Self {
             node: send.node,
             request: send.request,
             purpose: OutgoingPurpose::Message(send.envelope),
-            data: OutgoingData::new(&send.buffer, send.retention),
+            data: OutgoingData::new(&send.buffer, send.retention, copies),
             is_exposed,
             is_finished_awaited: send.completes != SendCompletes::AtOnce,
             pull: None,
@@ -189,6 +190,11 @@ impl OutgoingTransfer {
 }
 
 impl State {
+    /// Whether this may be kept until its receiver wants it.
+    pub(crate) fn has_room_for(&self, buffer: &UserBuffer, retention: Retention) -> bool {
+        retention == Retention::Stays || self.copies.has_room(buffer.len())
+    }
+
     /// Whether something waits that needs the network.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {

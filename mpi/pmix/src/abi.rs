@@ -13,6 +13,8 @@ pub const MAX_NAMESPACE_LEN: usize = 255;
 
 /// PMIX_SUCCESS.
 pub const SUCCESS: Status = 0;
+/// PMIX_ERR_TIMEOUT.
+pub const ERR_TIMEOUT: Status = -24;
 /// PMIX_ERR_NOT_FOUND.
 pub const ERR_NOT_FOUND: Status = -46;
 /// PMIX_ERR_NOT_SUPPORTED.
@@ -31,6 +33,12 @@ pub const TYPE_BOOL: DataType = 1;
 pub const TYPE_STRING: DataType = 3;
 /// PMIX_SIZE.
 pub const TYPE_SIZE: DataType = 4;
+/// PMIX_INT.
+pub const TYPE_INT: DataType = 6;
+/// PMIX_INT32.
+pub const TYPE_INT32: DataType = 9;
+/// PMIX_UINT.
+pub const TYPE_UINT: DataType = 11;
 /// PMIX_UINT16.
 pub const TYPE_UINT16: DataType = 13;
 /// PMIX_UINT32.
@@ -86,10 +94,20 @@ pub const MAX_KEY_LEN: usize = 511;
 pub struct InfoValue {
     /// Type of the value.
     pub kind: DataType,
-    /// The value, if it is a byte object. The union has room for three words.
+    /// The value.
+    pub data: InfoData,
+}
+
+/// The union in pmix_value_t, as far as it is read here.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union InfoData {
+    /// PMIX_INT, PMIX_INT32, PMIX_UINT and PMIX_UINT32.
+    pub integer: u32,
+    /// PMIX_BYTE_OBJECT.
     pub bytes: ByteObject,
-    /// The rest of the union.
-    pub rest: usize,
+    /// There is room for three words.
+    pub room: [usize; 3],
 }
 
 /// pmix_info_t.
@@ -156,7 +174,7 @@ pub type Fence = extern "C" fn(
 ) -> Status;
 /// pmix_server_dmodex_req_fn_t.
 pub type DirectModex =
-    extern "C" fn(*const Proc, *const c_void, usize, Option<ModexCallback>, *mut c_void) -> Status;
+    extern "C" fn(*const Proc, *const Info, usize, Option<ModexCallback>, *mut c_void) -> Status;
 
 /// pmix_info_cbfunc_t.
 pub type InfoCallback = unsafe extern "C" fn(

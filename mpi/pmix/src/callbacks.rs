@@ -2,12 +2,14 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::slice_from_raw_parts;
+use std::time::Duration;
 
 use score_proto::pmix::PmixReport;
 
 use crate::abi::{
     ERR_BAD_PARAM, ERR_NOT_SUPPORTED, GROUP_CONSTRUCT, Info, InfoCallback, ModexCallback,
     OPERATION_SUCCEEDED, OpCallback, Proc, SUCCESS, ServerModule, Status, TYPE_BYTE_OBJECT,
+    TYPE_INT, TYPE_INT32, TYPE_UINT, TYPE_UINT32,
 };
 use crate::callers::{Callback, Caller, GroupFacts};
 use crate::keys;
@@ -141,7 +143,8 @@ extern "C" fn group(
         return OPERATION_SUCCEEDED;
     }
     let context_id = server.context_id(&id, processes);
-    let entries = group_data(directives, directive_count);
+    // SAFETY: as the header says.
+    let entries = group_data(unsafe { self::directives(directives, directive_count) });
     let facts = GroupFacts { context_id, members: processes.to_vec() };
     let caller = Caller { callback: Callback::Group(callback, facts), argument };
     // Also a refusal goes through the callback: if this call fails, libpmix 5 answers only one of
@@ -150,25 +153,51 @@ extern "C" fn group(
     SUCCESS
 }
 
-/// What the ranks of this host have put for a group.
-fn group_data(directives: *const Info, count: usize) -> Vec<u8> {
-    if directives.is_null() {
-        return Vec::new();
+/// The directives of a call.
+///
+/// # Safety
+/// Null, or an array of so many elements that libpmix keeps during the call.
+unsafe fn directives<'a>(directives: *const Info, count: usize) -> &'a [Info] {
+    match directives.is_null() {
+        true => &[],
+        // SAFETY: as the caller has promised.
+        false => unsafe { &*slice_from_raw_parts(directives, count) },
     }
-    // SAFETY: an array of so many elements.
-    let directives = unsafe { &*slice_from_raw_parts(directives, count) };
-    let is_data = |info: &&Info| {
-        let key = CStr::from_bytes_until_nul(&info.key);
-        key.is_ok_and(|key| key.to_bytes() == keys::GROUP_ENDPT_DATA.as_bytes())
-            && info.value.kind == TYPE_BYTE_OBJECT
-            && !info.value.bytes.bytes.is_null()
+}
+
+/// What the ranks of this host have put for a group.
+fn group_data(directives: &[Info]) -> Vec<u8> {
+    let mut data = Vec::new();
+    for info in directives {
+        if info.has_key(keys::GROUP_ENDPT_DATA) && info.value.kind == TYPE_BYTE_OBJECT {
+            // SAFETY: of this type.
+            let object = unsafe { info.value.data.bytes };
+            if !object.bytes.is_null() {
+                // SAFETY: a byte object of libpmix.
+                data.extend(unsafe { &*slice_from_raw_parts(object.bytes, object.size) });
+            }
+        }
+    }
+    data
+}
+
+/// How long a call may take: PMIX_TIMEOUT, in seconds. 0, and a negative number, are no bound.
+fn time_limit(directives: &[Info]) -> Option<Duration> {
+    let info = directives.iter().find(|info| info.has_key(keys::TIMEOUT))?;
+    let seconds = match info.value.kind {
+        // SAFETY: of one of these types.
+        TYPE_INT | TYPE_INT32 | TYPE_UINT | TYPE_UINT32 => unsafe { info.value.data.integer },
+        _ => return None,
     };
-    let objects = directives.iter().filter(is_data).map(|info| info.value.bytes);
-    // SAFETY: a byte object of libpmix.
-    objects
-        .flat_map(|object| unsafe { &*slice_from_raw_parts(object.bytes, object.size) })
-        .copied()
-        .collect()
+    i32::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
+    Some(Duration::from_secs(seconds.into()))
+}
+
+impl Info {
+    fn has_key(&self, name: &str) -> bool {
+        let key = CStr::from_bytes_until_nul(&self.key);
+        key.is_ok_and(|key| key.to_bytes() == name.as_bytes())
+    }
 }
 
 /// Copies what libpmix hands over, and frees it.
@@ -185,8 +214,8 @@ fn take_bytes(data: *mut c_char, len: usize) -> Vec<u8> {
 
 extern "C" fn direct_modex(
     process: *const Proc,
-    _: *const c_void,
-    _: usize,
+    directives: *const Info,
+    directive_count: usize,
     callback: Option<ModexCallback>,
     argument: *mut c_void,
 ) -> Status {
@@ -194,7 +223,9 @@ extern "C" fn direct_modex(
     // SAFETY: libpmix passes a process, or a null pointer.
     let Some(process) = (unsafe { process.as_ref() }) else { return ERR_BAD_PARAM };
     let caller = Caller { callback: Callback::Entries(callback), argument };
-    match server.request_entries(process, caller) {
+    // SAFETY: as the header says.
+    let time_limit = time_limit(unsafe { self::directives(directives, directive_count) });
+    match server.request_entries(process, caller, time_limit) {
         Ok(()) => SUCCESS,
         Err(status) => status,
     }

@@ -5,49 +5,87 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_void};
 use std::ptr::slice_from_raw_parts;
+use std::time::{Duration, Instant};
 
 use score_proto::pmix::PmixReport;
 
-use crate::abi::{ERR_NOT_FOUND, Proc, SUCCESS, Status};
+use crate::abi::{ERR_NOT_FOUND, ERR_TIMEOUT, Proc, SUCCESS, Status};
 use crate::callers::Caller;
+use crate::deadlines::Deadline;
 use crate::server::{SERVER, Server, lock};
 
 /// A parallel process and a rank of it.
-type Key = (u32, u32);
+pub type Key = (u32, u32);
+
+/// A call that waits for what a rank has put.
+#[derive(Debug)]
+struct Question {
+    /// Tells questions about one rank apart.
+    number: u64,
+    caller: Caller,
+}
 
 /// The questions that are not answered yet.
 #[derive(Debug, Default)]
 pub struct ModexQuestions {
     /// Ranks of other hosts, and the calls that wait for what they have put.
-    awaited: HashMap<Key, Vec<Caller>>,
+    awaited: HashMap<Key, Vec<Question>>,
+    /// The number of the last question.
+    last_number: u64,
     /// Ranks of this host for which other hosts have asked.
     searched: HashSet<Key>,
 }
 
 impl Server {
-    /// A process of this host wants what `process` of another host has put.
+    /// A process of this host wants what `process` of another host has put, within this time if
+    /// there is one. libpmix leaves the time to its host.
     ///
     /// # Errors
     /// PMIX_ERR_NOT_FOUND: no other host has this process.
-    pub fn request_entries(&self, process: &Proc, caller: Caller) -> Result<(), Status> {
+    pub fn request_entries(
+        &self,
+        process: &Proc,
+        caller: Caller,
+        time_limit: Option<Duration>,
+    ) -> Result<(), Status> {
         let (element, rank) = (self.element_of_remote(process).ok_or(ERR_NOT_FOUND)?, process.rank);
-        let is_first = {
+        let (is_first, number) = {
             let mut direct_modex = lock(&self.direct_modex);
-            let callers = direct_modex.awaited.entry((element, rank)).or_default();
-            callers.push(caller);
-            callers.len() == 1
+            direct_modex.last_number += 1;
+            let number = direct_modex.last_number;
+            let questions = direct_modex.awaited.entry((element, rank)).or_default();
+            questions.push(Question { number, caller });
+            (questions.len() == 1, number)
         };
         if is_first {
             self.report(&PmixReport::ModexRequest { element, rank });
         }
+        if let Some(time_limit) = time_limit {
+            let at = Instant::now() + time_limit;
+            self.deadlines.add(Deadline { at, key: (element, rank), number });
+        }
         Ok(())
+    }
+
+    /// The time of a question is over. An answer that comes later goes to those that wait then.
+    pub fn end_question(&self, key: Key, number: u64) {
+        let question = {
+            let mut direct_modex = lock(&self.direct_modex);
+            direct_modex.awaited.get_mut(&key).and_then(|questions| {
+                let at = questions.iter().position(|question| question.number == number)?;
+                Some(questions.remove(at))
+            })
+        };
+        if let Some(question) = question {
+            question.caller.answer(self.functions, Err(ERR_TIMEOUT));
+        }
     }
 
     /// The host of a rank has answered: with what the rank has put, or that there is nothing.
     pub fn answer_request(&self, element: u32, rank: u32, entries: Option<Vec<u8>>) {
-        let callers = lock(&self.direct_modex).awaited.remove(&(element, rank));
-        for caller in callers.unwrap_or_default() {
-            caller.answer(self.functions, entries.clone().ok_or(ERR_NOT_FOUND));
+        let questions = lock(&self.direct_modex).awaited.remove(&(element, rank));
+        for question in questions.unwrap_or_default() {
+            question.caller.answer(self.functions, entries.clone().ok_or(ERR_NOT_FOUND));
         }
     }
 

@@ -52,6 +52,7 @@ keys! {
     SERVER_TOOL_SUPPORT: "pmix.srvr.tool";
     SYSTEM_TMPDIR: "pmix.sys.tmpdir";
     TDIR_RMCLEAN: "pmix.tdir.rmclean";
+    TIMEOUT: "pmix.timeout";
     TMPDIR: "pmix.tmpdir";
     UNIV_SIZE: "pmix.univ.size";
 }

@@ -8,6 +8,7 @@
 //! | `server.rs` | calls of libpmix |
 //! | `callbacks.rs` | its calls back |
 //! | `callers.rs` | how calls that wait for other hosts are answered |
+//! | `deadlines.rs` | how long calls may wait |
 //! | `direct_modex.rs` | what one rank has put, for a rank of another host |
 //! | `log.rs` | what processes log |
 //! | `namespace.rs` | the fences of a namespace, without libpmix |
@@ -23,6 +24,7 @@
 mod abi;
 mod callbacks;
 mod callers;
+mod deadlines;
 mod direct_modex;
 mod facts;
 mod info_list;

@@ -23,6 +23,7 @@ use crate::abi::{
 };
 use crate::callbacks;
 use crate::callers::Caller;
+use crate::deadlines::Deadlines;
 use crate::direct_modex::ModexQuestions;
 use crate::facts;
 use crate::info_list::info_array;
@@ -37,6 +38,7 @@ pub struct Server {
     namespaces: Mutex<HashMap<String, Namespace<Caller>>>,
     groups: Mutex<GroupIds>,
     pub(crate) direct_modex: Mutex<ModexQuestions>,
+    pub(crate) deadlines: Deadlines,
 }
 
 /// The tag of fences.
@@ -66,8 +68,8 @@ impl Server {
         });
         let namespaces = Mutex::new(namespaces.collect());
         let (shepherd, groups) = (Mutex::new(shepherd), Mutex::default());
-        let direct_modex = Mutex::default();
-        let server = Self { functions, shepherd, namespaces, groups, direct_modex };
+        let (direct_modex, deadlines) = (Mutex::default(), Deadlines::default());
+        let server = Self { functions, shepherd, namespaces, groups, direct_modex, deadlines };
         let server = SERVER.get_or_init(|| server);
         server.initialize(setup)?;
         setup.namespaces.iter().try_for_each(|namespace| server.register(setup, namespace))?;

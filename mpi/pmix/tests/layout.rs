@@ -52,9 +52,16 @@ fn expected() -> Vec<(String, i64)> {
     ));
     values.extend(members!("pmix_byte_object_t", ByteObject, bytes, size));
     values.extend(members!("pmix_info_t", Info, key, flags, value));
-    values.extend(members!("pmix_value_t", InfoValue, kind "type", bytes "data.bo"));
+    values.extend(members!("pmix_value_t", InfoValue, kind "type", data));
     let mut value = |name: &str, value: i64| values.push((name.to_owned(), value));
     value("sizeof(pmix_proc_t)", size_of::<Proc>() as i64);
+    value("sizeof(pmix_value_t)", size_of::<InfoValue>() as i64);
+    for member in ["bo", "integer", "int32", "uint", "uint32"] {
+        value(
+            &format!("offsetof(pmix_value_t, data.{member})"),
+            offset_of!(InfoValue, data) as i64,
+        );
+    }
     value("sizeof(pmix_info_t)", size_of::<Info>() as i64);
     value("PMIX_MAX_KEYLEN", MAX_KEY_LEN as i64);
     value("PMIX_GROUP_CONSTRUCT", GROUP_CONSTRUCT.into());
@@ -66,6 +73,7 @@ fn expected() -> Vec<(String, i64)> {
     value("sizeof(pmix_data_type_t)", size_of::<DataType>() as i64);
     value("PMIX_MAX_NSLEN", MAX_NAMESPACE_LEN as i64);
     value("PMIX_SUCCESS", SUCCESS.into());
+    value("PMIX_ERR_TIMEOUT", ERR_TIMEOUT.into());
     value("PMIX_ERR_NOT_FOUND", ERR_NOT_FOUND.into());
     value("PMIX_ERR_NOT_SUPPORTED", ERR_NOT_SUPPORTED.into());
     value("PMIX_ERR_BAD_PARAM", ERR_BAD_PARAM.into());
@@ -73,6 +81,9 @@ fn expected() -> Vec<(String, i64)> {
     value("(PMIX_RANK_WILDCARD)", RANK_WILDCARD.into());
     value("PMIX_BOOL", TYPE_BOOL.into());
     value("PMIX_STRING", TYPE_STRING.into());
+    value("PMIX_INT", TYPE_INT.into());
+    value("PMIX_INT32", TYPE_INT32.into());
+    value("PMIX_UINT", TYPE_UINT.into());
     value("PMIX_UINT16", TYPE_UINT16.into());
     value("PMIX_UINT32", TYPE_UINT32.into());
     value("PMIX_DATA_ARRAY", TYPE_DATA_ARRAY.into());

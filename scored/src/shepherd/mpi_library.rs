@@ -3,16 +3,37 @@
 //! library path of the processes. To the dynamic loader the library is in that folder, and the
 //! library may look for others in folders beside itself (`$ORIGIN/mpich` of the wheel on PyPI,
 //! ld.so(8)), so these folders are linked, too.
+//!
+//! The shepherd has the user's rights here. The folder is the user's choice, so what is read of it
+//! and how long that may take have bounds: it may be on a file server that does not answer.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use score_proto::message::{JobSpec, MPICH_LIBRARY_NAMES};
 
 /// The folder of links in the job's directory.
 const LINKS_FOLDER: &str = "mpi-library";
+
+/// Bounds.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Entries of the library's folder that are read.
+    entries: usize,
+    /// Folders in it that are linked.
+    folders: usize,
+    /// How long all of it takes. The shepherd does nothing else meanwhile.
+    time: Duration,
+}
+
+/// A folder with all libraries of a distribution, such as /usr/lib64, has some thousand entries and
+/// some hundred folders. They are read in milliseconds, and in a second from a slow file server.
+const LIMITS: Limits = Limits { entries: 65_536, folders: 4096, time: Duration::from_secs(5) };
 
 /// The folder that the option `mpi` names, if it names one.
 fn library_folder(spec: &JobSpec) -> Option<&Path> {
@@ -26,29 +47,81 @@ fn library_folder(spec: &JobSpec) -> Option<&Path> {
 /// One line: there is no such library on this host, or the links cannot be made.
 pub fn link_libraries(spec: &JobSpec, job_directory: &Path) -> Result<Option<PathBuf>, String> {
     let Some(folder) = library_folder(spec) else { return Ok(None) };
-    let libraries = MPICH_LIBRARY_NAMES.map(|name| folder.join(name));
-    let Some(library) = libraries.iter().find(|path| path.exists()) else {
-        let names = MPICH_LIBRARY_NAMES.join(" and no ");
-        return Err(format!("mpi={}: no {names} on this host", folder.display()));
-    };
     let links_folder = job_directory.join(LINKS_FOLDER);
-    let make_links = || -> io::Result<()> {
-        // Made by an earlier stage.
-        ignore_existing(fs::create_dir(&links_folder))?;
-        MPICH_LIBRARY_NAMES
-            .iter()
-            .try_for_each(|name| ignore_existing(symlink(library, links_folder.join(name))))?;
-        let entries = library.canonicalize()?.parent().map(fs::read_dir).transpose()?;
-        for entry in entries.into_iter().flatten() {
-            let entry = entry?;
-            if entry.path().is_dir() {
-                ignore_existing(symlink(entry.path(), links_folder.join(entry.file_name())))?;
-            }
-        }
-        Ok(())
-    };
-    make_links().map_err(|error| format!("{}: {error}", links_folder.display()))?;
+    make_links_in_time(folder, &links_folder, LIMITS)
+        .map_err(|reason| format!("mpi={}: {reason} on this host", folder.display()))?;
     Ok(Some(links_folder))
+}
+
+/// [`make_links`] in a thread of its own. A thread that a file server keeps for longer is left: it
+/// ends with the shepherd.
+fn make_links_in_time(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), String> {
+    let (sender, receiver) = channel();
+    let (folder, links_folder) = (folder.to_owned(), links_folder.to_owned());
+    let make = move || {
+        // Nobody waits any more if this fails.
+        let _ = sender.send(make_links(&folder, &links_folder, limits));
+    };
+    let thread = thread::Builder::new().name("mpi-library".to_owned());
+    thread.spawn(make).map_err(|error| format!("no thread to read the folder: {error}"))?;
+    receiver.recv_timeout(limits.time).unwrap_or_else(|error| match error {
+        RecvTimeoutError::Timeout => {
+            let seconds = limits.time.as_secs_f32();
+            Err(format!("the folder was not read within {seconds} s (its file server is slow?)"))
+        }
+        RecvTimeoutError::Disconnected => Err("the folder cannot be read".to_owned()),
+    })
+}
+
+fn make_links(folder: &Path, links_folder: &Path, limits: Limits) -> Result<(), String> {
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: io::Error| format!("{path}: {error}")
+    };
+    let libraries = MPICH_LIBRARY_NAMES.map(|name| folder.join(name));
+    // The dynamic loader would wait for ever for a writer of a FIFO.
+    let Some(library) = libraries.iter().find(|path| path.is_file()) else {
+        return Err(format!("no {}", MPICH_LIBRARY_NAMES.join(" and no ")));
+    };
+    // Made by an earlier stage.
+    ignore_existing(fs::create_dir(links_folder)).map_err(failed(links_folder))?;
+    let link = |target: &Path, name: &Path| {
+        let path = links_folder.join(name);
+        ignore_existing(symlink(target, &path)).map_err(failed(&path))
+    };
+    MPICH_LIBRARY_NAMES.iter().try_for_each(|name| link(library, Path::new(name)))?;
+    let file = library.canonicalize().map_err(failed(library))?;
+    let Some(folder) = file.parent() else { return Ok(()) };
+    let mut folder_count = 0;
+    for (count, entry) in fs::read_dir(folder).map_err(failed(folder))?.enumerate() {
+        let entry = entry.map_err(failed(folder))?;
+        if count == limits.entries {
+            let (folder, limit) = (folder.display(), limits.entries);
+            return Err(format!("{folder} has more than {limit} entries, the most that are read"));
+        }
+        if !is_folder(&entry) {
+            continue;
+        }
+        if folder_count == limits.folders {
+            let (folder, limit) = (folder.display(), limits.folders);
+            return Err(format!(
+                "{folder} has more than {limit} folders, the most that are linked"
+            ));
+        }
+        folder_count += 1;
+        link(&entry.path(), Path::new(&entry.file_name()))?;
+    }
+    Ok(())
+}
+
+/// Whether an entry is a folder or leads to one. Most entries say so without another system call.
+fn is_folder(entry: &fs::DirEntry) -> bool {
+    match entry.file_type() {
+        Ok(kind) if kind.is_symlink() => entry.path().is_dir(),
+        Ok(kind) => kind.is_dir(),
+        // It has vanished.
+        Err(_) => false,
+    }
 }
 
 fn ignore_existing(result: io::Result<()>) -> io::Result<()> {
@@ -60,34 +133,147 @@ fn ignore_existing(result: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Instant;
+
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+    use nix::sys::stat::Mode;
+    use nix::unistd::{geteuid, mkfifo};
+
     use super::*;
+
+    /// Folders of a test, removed at its end.
+    struct Folders {
+        base: PathBuf,
+        library: PathBuf,
+        job: PathBuf,
+    }
+
+    impl Folders {
+        fn new() -> Self {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("score-mpi-library-{}-{number}", std::process::id());
+            let base = std::env::temp_dir().join(name);
+            let (library, job) = (base.join("lib"), base.join("job"));
+            fs::create_dir_all(&library).unwrap();
+            fs::create_dir(&job).unwrap();
+            Self { base, library, job }
+        }
+
+        fn spec(value: &str) -> JobSpec {
+            JobSpec {
+                options: vec![("mpi".to_owned(), Some(value.to_owned()))],
+                ..JobSpec::default()
+            }
+        }
+
+        fn link(&self) -> Result<Option<PathBuf>, String> {
+            link_libraries(&Self::spec(self.library.to_str().unwrap()), &self.job)
+        }
+
+        fn links(&self) -> PathBuf {
+            self.job.join(LINKS_FOLDER)
+        }
+    }
+
+    impl Drop for Folders {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.base);
+        }
+    }
 
     #[test]
     fn both_names_lead_to_the_library_of_the_folder_and_it_finds_its_own() {
-        let base = std::env::temp_dir().join(format!("score-mpi-library-{}", std::process::id()));
-        let (folder, job) = (base.join("lib"), base.join("job"));
-        fs::create_dir_all(&folder).unwrap();
-        fs::create_dir(&job).unwrap();
-        let spec = |value: &str| JobSpec {
-            options: vec![("mpi".to_owned(), Some(value.to_owned()))],
-            ..JobSpec::default()
-        };
-        let of_folder = spec(folder.to_str().unwrap());
-        assert!(link_libraries(&of_folder, &job).unwrap_err().contains("no libmpi.so.12"));
-        fs::write(folder.join("libmpich.so.12"), "").unwrap();
-        fs::create_dir(folder.join("mpich")).unwrap();
-        fs::write(folder.join("mpich/libfabric.so.1"), "").unwrap();
+        let folders = Folders::new();
+        let library = folders.library.join("libmpich.so.12");
+        assert!(folders.link().unwrap_err().contains("no libmpi.so.12"));
+        fs::write(&library, "").unwrap();
+        fs::create_dir(folders.library.join("mpich")).unwrap();
+        fs::write(folders.library.join("mpich/libfabric.so.1"), "").unwrap();
         for _ in 0..2 {
-            let links = link_libraries(&of_folder, &job).unwrap().unwrap();
+            let links = folders.link().unwrap().unwrap();
             for name in MPICH_LIBRARY_NAMES {
-                let target = fs::read_link(links.join(name)).unwrap();
-                assert_eq!(target, folder.join("libmpich.so.12"));
+                assert_eq!(fs::read_link(links.join(name)).unwrap(), library);
             }
             assert!(links.join("mpich/libfabric.so.1").exists());
         }
-        for other in [spec("auto"), spec("lib"), JobSpec::default()] {
-            assert_eq!(link_libraries(&other, &job), Ok(None));
+        for other in [Folders::spec("auto"), Folders::spec("lib"), JobSpec::default()] {
+            assert_eq!(link_libraries(&other, &folders.job), Ok(None));
         }
-        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn nothing_but_folders_is_linked_and_nothing_is_opened() {
+        let folders = Folders::new();
+        let path = |name: &str| folders.library.join(name);
+        mkfifo(&path("libmpi.so.12"), Mode::S_IRWXU).unwrap();
+        assert!(folders.link().unwrap_err().contains("no libmpi.so.12"), "a FIFO is no library");
+        symlink("libmpich.so.12", path("libmpich.so.12")).unwrap();
+        assert!(folders.link().unwrap_err().contains("no libmpi.so.12"), "nor is a loop");
+        fs::remove_file(path("libmpich.so.12")).unwrap();
+        fs::write(path("libmpich.so.12"), "").unwrap();
+        symlink("loop", path("loop")).unwrap();
+        symlink("nowhere", path("dangling")).unwrap();
+        fs::write(path("file"), "").unwrap();
+        fs::create_dir(path("folder")).unwrap();
+        symlink("folder", path("other")).unwrap();
+        let long = "x".repeat(255);
+        fs::create_dir(path(&long)).unwrap();
+        let links = folders.link().unwrap().unwrap();
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<_> = fs::read_dir(links).unwrap().map(name).collect();
+        names.sort();
+        assert_eq!(names, ["folder", "libmpi.so.12", "libmpich.so.12", "other", &long]);
+    }
+
+    #[test]
+    fn a_folder_with_more_than_the_bounds_is_named() {
+        let folders = Folders::new();
+        fs::write(folders.library.join("libmpi.so.12"), "").unwrap();
+        for name in ["a", "b", "c"] {
+            fs::create_dir(folders.library.join(name)).unwrap();
+        }
+        let link = |entries, folder_limit| {
+            let limits = Limits { entries, folders: folder_limit, ..LIMITS };
+            make_links_in_time(&folders.library, &folders.links(), limits)
+        };
+        assert_eq!(link(4, 3), Ok(()));
+        let name = folders.library.display();
+        let entries = format!("{name} has more than 3 entries, the most that are read");
+        assert_eq!(link(3, 3), Err(entries));
+        let linked = format!("{name} has more than 2 folders, the most that are linked");
+        assert_eq!(link(4, 2), Err(linked));
+    }
+
+    #[test]
+    fn a_file_server_that_does_not_answer_ends_the_wait_with_the_folder_named() {
+        let folders = Folders::new();
+        let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+        let (Ok(fuse), true) = (fuse, geteuid().is_root()) else {
+            eprintln!("skipped: mpi_library: FUSE needs root and /dev/fuse");
+            return;
+        };
+        let limits = Limits { time: Duration::from_millis(300), ..LIMITS };
+        let (library, links) = (folders.library.clone(), folders.links());
+        // A thread of its own, because the mounts of a thread can be its own.
+        let wait = move || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            // Nobody reads the requests to this file system.
+            let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
+            let fuse_type = Some("fuse");
+            mount(fuse_type, &library, fuse_type, MsFlags::empty(), Some(data.as_str())).unwrap();
+            let before = Instant::now();
+            let error = make_links_in_time(&library, &links, limits).unwrap_err();
+            assert!(error.contains("not read within 0.3 s"), "{error}");
+            assert!(before.elapsed() >= limits.time);
+            // The requests fail, so that the thread that was left ends.
+            drop(fuse);
+        };
+        thread::spawn(wait).join().unwrap();
     }
 }

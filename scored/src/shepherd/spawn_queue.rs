@@ -96,6 +96,13 @@ impl SpawnQueue {
     pub fn begin(&mut self, context: &ShepherdContext, job: &JobInfo) -> Result<(), String> {
         let elements = &job.spec().stages[job.stage].elements;
         let local_host = &job.local_host;
+        // First, so that a stage that cannot be begun has processes to be skipped: the job ends
+        // when each of them is accounted for.
+        self.pending = (0..elements.len() as u32)
+            .flat_map(|element| {
+                local_host.node_range().map(move |node| ProcessKey { element, node })
+            })
+            .collect();
         let mpi_library = mpi_library::link_libraries(job.spec(), &context.directory)?;
         let provider = match elements.iter().any(|element| element.uses_pm_provider) {
             true => {
@@ -107,11 +114,6 @@ impl SpawnQueue {
         let mpi = MpiLibraries { folder: mpi_library.as_deref(), provider: provider.as_ref() };
         let plan = |element| SpawnPlan::new(context, job, element, mpi);
         self.plans = elements.iter().map(plan).collect();
-        self.pending = (0..elements.len() as u32)
-            .flat_map(|element| {
-                local_host.node_range().map(move |node| ProcessKey { element, node })
-            })
-            .collect();
         self.left_pipes = local_host.node_range().map(|_| None).collect();
         self.nodes = job.local_nodes();
         self.cpu_sets = match context.multi_user {

@@ -73,6 +73,11 @@ impl MpiImplementation {
         if !run::is_installed(launcher) || !run::is_installed(self.compiler) {
             return Err(not_installed());
         }
+        if !builds_programs(self.compiler, folder) {
+            let Self { name, compiler, packages, .. } = self;
+            let remedy = format!("apt-get install {packages}");
+            return Err(format!("{name}: skipped: no working {compiler}; {remedy}"));
+        }
         let source = folder.join("pingpong.c");
         std::fs::write(&source, SOURCE)
             .map_err(|error| format!("{}: {error}", source.display()))?;
@@ -90,6 +95,17 @@ impl MpiImplementation {
         let version_line = format!("{}: {}", self.name, version.join(" "));
         Ok((self, version_line))
     }
+}
+
+/// Whether a compiler of an MPI builds a program of one line. The wrapper of MPICH may be there
+/// without libmpich-dev, which has the headers. What the compiler says is not shown.
+pub fn builds_programs(compiler: &str, folder: &Path) -> bool {
+    let source = folder.join("one_line.c");
+    let text = "#include <mpi.h>\nint main(void) { return MPI_Finalize(); }\n";
+    let mut command = Command::new(compiler);
+    command.arg("-o").arg(folder.join("one_line")).arg(&source).stdin(Stdio::null());
+    std::fs::write(&source, text).is_ok()
+        && command.output().is_ok_and(|output| output.status.success())
 }
 
 impl Competitors {
@@ -195,4 +211,29 @@ fn run_ucx_client(server: &mut Child, client: &[String]) -> Result<String, Strin
         }
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_wrapper_without_its_headers_is_no_working_compiler() {
+        let folder = std::env::temp_dir().join(format!("xtask-competitors-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("include")).unwrap();
+        let wrapper = folder.join("mpicc.some");
+        let text = format!("#!/bin/sh\nexec gcc -I{}/include \"$@\"\n", folder.display());
+        std::fs::write(&wrapper, text).unwrap();
+        std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let builds = || builds_programs(wrapper.to_str().unwrap(), &folder);
+        assert!(!builds());
+        let header = "static int MPI_Finalize(void) { return 0; }\n";
+        std::fs::write(folder.join("include/mpi.h"), header).unwrap();
+        let has_gcc = run::is_installed("gcc");
+        assert_eq!(builds(), has_gcc);
+        assert!(!builds_programs("no-such-compiler", &folder));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::bench::command::{command_stdout, run_time_ms, split_words};
-use crate::bench::competitors::SOURCE;
+use crate::bench::competitors::{SOURCE, builds_programs};
 use crate::bench::latency::{Collected, number_field, run_pmtest};
 use crate::bench::report::{BenchResult, Comparison, Direction};
 use crate::bench::{Bench, BenchOutcome, WORK_DIR};
@@ -241,8 +241,11 @@ fn find_contenders(bench: &Bench) -> Result<Vec<Contender>, String> {
         Ok(contender) => contenders.push(contender),
         Err(reason) => println!("  Open MPI 5 is not measured: {reason}"),
     }
-    if run::is_installed("mpicc.openmpi") && run::is_installed("mpiexec.openmpi") {
-        let program = compile(bench, Path::new("mpicc.openmpi"), "pingpong.mpicc.openmpi")?;
+    let compiler = "mpicc.openmpi";
+    if !builds_programs(compiler, &bench.work_dir) || !run::is_installed("mpiexec.openmpi") {
+        println!("  Open MPI 4: skipped: no working {compiler}, or no mpiexec.openmpi");
+    } else {
+        let program = compile(bench, Path::new(compiler), "pingpong.mpicc.openmpi")?;
         let launcher = "mpiexec.openmpi --bind-to none --oversubscribe -n".to_owned();
         let tcp_launcher = format!("env {open_mpi_tcp} {launcher}");
         contenders.push(Contender {

@@ -1,6 +1,7 @@
 //! Random patterns of communication (tests/programs/patterns.c). Patterns that end are never
 //! reported as deadlocked; patterns in which one message is never sent always are. The daemon
-//! samples the idle flags as often as if another job were waiting.
+//! samples the idle flags as often as if another job were waiting. Some runs are two programs of
+//! MPI in slices (mpi_deadlock.rs).
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 use score_tests::TestEnv;
 
 use crate::SoakOptions;
+use crate::mpi_deadlock::{MpiPatterns, MpiVerdicts};
 use crate::random::Random;
 
 /// The exit code of a deadlock.
-const EXIT_DEADLOCK: i32 = 35;
+pub const EXIT_DEADLOCK: i32 = 35;
 /// For a job that shares its processors with other work.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// Environment variable of scored: the interval between samples of the idle flags, in microseconds.
@@ -28,12 +30,29 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
         return Ok(());
     };
     let program = program.display().to_string();
+    let mpi_patterns = MpiPatterns::compile(env.dir());
+    if let Err(reason) = &mpi_patterns {
+        println!("deadlock: programs of MPI are skipped: {reason}");
+    }
     let (mut completed, mut deadlocked, mut slowest) = (0_u64, 0_u64, Duration::ZERO);
+    let mut of_mpi = MpiVerdicts { completed: 0, deadlocked: 0 };
     for (_, seed) in soak_options.seeds() {
         let replay_error = |text: String| {
             format!("{text}\nagain: cargo xtask soak deadlock -count 1 -seed {seed}")
         };
         let random = &mut Random(seed);
+        if random.below(4) == 0
+            && let Ok(mpi_patterns) = &mpi_patterns
+        {
+            let verdicts = mpi_patterns.run(random).map_err(|text| {
+                // What the job has left is a result of the same error.
+                env.ignore_leftovers();
+                replay_error(text)
+            })?;
+            of_mpi.completed += verdicts.completed;
+            of_mpi.deadlocked += verdicts.deadlocked;
+            continue;
+        }
         let shape_option = match random.below(3) {
             0 => format!("-nodes={}", 2 + random.below(4)),
             1 => "-group=local:2,nodes=2x1".to_owned(),
@@ -61,8 +80,10 @@ pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
     }
     println!(
         "\rdeadlock: {completed} jobs ended without a false report, {deadlocked} deadlocks were \
-         found, the slowest of them {:.1} s after the job's start",
-        slowest.as_secs_f64()
+         found, the slowest of them {:.1} s after the job's start; of MPI in slices {} and {}",
+        slowest.as_secs_f64(),
+        of_mpi.completed,
+        of_mpi.deadlocked
     );
     Ok(())
 }

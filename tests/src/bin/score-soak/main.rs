@@ -8,6 +8,7 @@ mod kill;
 mod memory;
 mod messages;
 mod mpi;
+mod mpi_deadlock;
 mod random;
 
 use std::path::PathBuf;
@@ -25,8 +26,8 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
   messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
   memory    regions that change under remote writes and reads, in short slices; memory around
             them, or no longer locked, stays unchanged (3 minutes; needs root)
-  deadlock  random patterns of communication: each deadlock is reported, and no other pattern
-            (3 minutes)
+  deadlock  random patterns of communication: each deadlock is reported, and no other pattern;
+            some are programs of MPI in time slices (3 minutes)
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
   mutants PACKAGE  only by itself: changes of a package that its tests do not notice

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 
 use score_tests::TestEnv;
 
-use library::MpiLibrary;
+pub use library::MpiLibrary;
+pub use place::closed_folder;
 use place::{Launch, Place, RunReport};
 use programs::{PROGRAMS, RealProgram};
 use results::ResultLines;

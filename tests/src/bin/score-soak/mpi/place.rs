@@ -134,7 +134,7 @@ fn host_count(ranks: u32) -> u32 {
 }
 
 /// The folder on the way to a file that not all users may enter.
-fn closed_folder(path: &Path) -> Option<String> {
+pub fn closed_folder(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mut folders = path.ancestors();
     let is_closed = |path: &&Path| path.metadata().is_ok_and(|it| it.permissions().mode() & 1 == 0);
