@@ -106,6 +106,8 @@ pub union InfoData {
     pub integer: u32,
     /// PMIX_BYTE_OBJECT.
     pub bytes: ByteObject,
+    /// PMIX_STRING.
+    pub text: *const c_char,
     /// There is room for three words.
     pub room: [usize; 3],
 }

@@ -2,7 +2,7 @@
 //! They go to the standard error of the job, by the standard output of this process. A thread of
 //! its own writes them, since whoever reads the job's output may be slow.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::io::Write;
 use std::ptr::slice_from_raw_parts;
 use std::sync::OnceLock;
@@ -57,8 +57,8 @@ fn text_of(info: &Info) -> Option<String> {
     if ![keys::LOG_STDERR, keys::LOG_STDOUT].contains(&key) || info.value.kind != TYPE_STRING {
         return None;
     }
-    // SAFETY: a value of this type begins with a pointer to a string, or null.
-    let mut text = unsafe { c_text(info.value.bytes.bytes.cast::<c_char>()) };
+    // SAFETY: a value of this type has a pointer to a string, or null.
+    let mut text = unsafe { c_text(info.value.data.text) };
     if !text.ends_with('\n') {
         text.push('\n');
     }
