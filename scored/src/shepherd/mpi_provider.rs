@@ -89,16 +89,22 @@ impl MpiProvider {
             .iter()
             .map(|(name, value)| format!("{name}={value}").into_bytes());
         let spin = self.may_spin.then(|| format!("{}=1", env::MPI_SPIN_ENV).into_bytes());
-        let takes_no_signal = environment_value(given, env::UCX_DEBUG_SIGNAL_ENV)
-            .is_none()
-            .then(|| format!("{}=0", env::UCX_DEBUG_SIGNAL_ENV).into_bytes());
+        let unless_given = |name: &str, value: &str| {
+            let is_given = environment_value(given, name).is_some();
+            (!is_given).then(|| format!("{name}={value}").into_bytes())
+        };
+        let takes_no_signal = unless_given(env::UCX_DEBUG_SIGNAL_ENV, "0");
+        let yields = (start == MpiStart::Pmix && !self.may_spin)
+            .then(|| unless_given(env::OPEN_MPI_YIELD_ENV, "1"))
+            .flatten();
         let provider_path = list(env::PROVIDER_PATH_ENV, &[&self.folder], given);
         let preloaded: &[&Path] = match start {
             MpiStart::Pmi => &[&self.preload_file, &self.calls_file],
             MpiStart::Pmix => &[&self.preload_file],
         };
         let preload = list(env::PRELOAD_ENV, preloaded, given);
-        values.chain([provider_path, preload]).chain(takes_no_signal).chain(spin).collect()
+        let optional = [takes_no_signal, spin, yields];
+        values.chain([provider_path, preload]).chain(optional.into_iter().flatten()).collect()
     }
 }
 
@@ -148,6 +154,12 @@ mod tests {
             )
         );
         let of_open_mpi = variables(MpiStart::Pmix, false, &given);
-        assert!(of_open_mpi.ends_with(" LD_PRELOAD=/l/x.so:y.so"), "{of_open_mpi}");
+        let yields = " LD_PRELOAD=/l/x.so:y.so OMPI_MCA_mpi_yield_when_idle=1";
+        assert!(of_open_mpi.ends_with(yields), "{of_open_mpi}");
+        let given = ["UCX_DEBUG_SIGNO=1", "OMPI_MCA_mpi_yield_when_idle=0"];
+        for (may_spin, end) in [(true, " SCORE_MPI_SPIN=1"), (false, " LD_PRELOAD=/l/x.so")] {
+            let of_open_mpi = variables(MpiStart::Pmix, may_spin, &given);
+            assert!(of_open_mpi.ends_with(end), "{of_open_mpi}");
+        }
     }
 }

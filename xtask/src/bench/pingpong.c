@@ -129,9 +129,12 @@ static void behind(int are_posted, int count)
 static void collective(int is_alltoall, int size)
 {
     static double sample[BATCHES];
-    int i, j;
+    int i, j, ranks, batches;
 
-    for (i = -10; i < BATCHES; i++) {
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    /* Ranks that share processors take up to a time slice of the kernel for each step. */
+    batches = ranks > 2 ? BATCHES / 20 : BATCHES;
+    for (i = -10; i < batches; i++) {
         double start = MPI_Wtime();
         for (j = 0; j < BATCH / 4; j++) {
             if (is_alltoall) {
@@ -142,8 +145,8 @@ static void collective(int is_alltoall, int size)
         }
         if (i >= 0) sample[i] = (MPI_Wtime() - start) * 1e9 / (BATCH / 4);
     }
-    qsort(sample, BATCHES, sizeof sample[0], by_value);
-    if (rank == 0) printf("%d %.1f %.1f\n", size, sample[0], sample[BATCHES / 2]);
+    qsort(sample, batches, sizeof sample[0], by_value);
+    if (rank == 0) printf("%d %.1f %.1f\n", size, sample[0], sample[batches / 2]);
 }
 
 /* If the origin does not carry out puts by itself, the target must make MPI calls meanwhile. */
