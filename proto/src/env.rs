@@ -87,8 +87,8 @@ pub fn pm_provider_env(start: MpiStart) -> &'static [(&'static str, &'static str
 /// for a debugger: SIGHUP, by which scored tells of a deadlock (manual, table 3.1), unless this is
 /// 0.
 pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
-/// Whether processes of Open MPI give up the processor when there is nothing to do. Its own launcher
-/// sets it where a host has more processes than processors.
+/// Whether processes of Open MPI give up the processor when there is nothing to do. Its own
+/// launcher sets it where a host has more processes than processors.
 pub const OPEN_MPI_YIELD_ENV: &str = "OMPI_MCA_mpi_yield_when_idle";
 /// Where libpmix keeps what processes put, and the place that scored-pmix chooses: in each process.
 pub const PMIX_STORE_ENV: &str = "PMIX_MCA_gds";
