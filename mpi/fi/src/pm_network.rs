@@ -1,6 +1,5 @@
 //! PM as the network of the protocol.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_ulong};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull, null_mut};
@@ -34,8 +33,8 @@ pub(crate) struct PmNetwork {
     options: c_ulong,
     /// Reads and writes of other nodes' memory that have not ended.
     pub(crate) accesses: PmAccesses,
-    /// Whether a node is on this host, as far as it is known.
-    is_on_this_host: HashMap<u32, bool>,
+    /// By node: whether it is on this host. None: not known yet.
+    is_on_this_host: Vec<Option<bool>>,
 }
 
 /// Makes this process a node of its job. Returns when all nodes have called it. If that fails,
@@ -63,7 +62,7 @@ pub(crate) fn join() -> PmNetwork {
         mtus: vec![0; nodes as usize],
         options: options(context),
         accesses: PmAccesses::default(),
-        is_on_this_host: HashMap::new(),
+        is_on_this_host: vec![None; nodes as usize],
     }
 }
 
@@ -176,16 +175,22 @@ impl PmNetwork {
 
     /// Whether messages to a node go through shared memory.
     pub(crate) fn is_on_this_host(&mut self, node: u32) -> bool {
-        let context = self.context;
-        *self.is_on_this_host.entry(node).or_insert_with(|| {
-            let (mut member, mut member_node) = (null_mut(), 0);
-            // SAFETY: a context of libscore. One that is no composite is its own only member.
-            let result =
-                unsafe { pmExtractNode(context, node as i32, &mut member, &mut member_node) };
-            let kind = config(if result == 0 { member } else { context });
-            // SAFETY: PM's string.
-            kind.is_some_and(|config| unsafe { CStr::from_ptr(config.kind) } == c"shmem")
-        })
+        let known = self.is_on_this_host.get(node as usize).copied().flatten();
+        known.unwrap_or_else(|| self.look_up_host(node))
+    }
+
+    #[cold]
+    fn look_up_host(&mut self, node: u32) -> bool {
+        let (context, mut member, mut member_node) = (self.context, null_mut(), 0);
+        // SAFETY: a context of libscore. One that is no composite is its own only member.
+        let result = unsafe { pmExtractNode(context, node as i32, &mut member, &mut member_node) };
+        let kind = config(if result == 0 { member } else { context });
+        // SAFETY: PM's string.
+        let is_on_it = kind.is_some_and(|kind| unsafe { CStr::from_ptr(kind.kind) } == c"shmem");
+        if let Some(known) = self.is_on_this_host.get_mut(node as usize) {
+            *known = Some(is_on_it);
+        }
+        is_on_it
     }
 }
 

@@ -42,9 +42,10 @@ impl Selector {
 /// The key of a list in a class.
 type Key = (u32, u64);
 
-/// Multiplies and folds: the keys are the program's own.
+/// Multiplies and folds. The keys are numbers of nodes, and tags and addresses that processes of the
+/// same job choose: they have no reason to make them collide.
 #[derive(Default)]
-struct KeyHasher(u64);
+pub(crate) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {

@@ -1,18 +1,21 @@
 //! What waits to be sent or started, by node: a node without room does not stop what is for others.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use crate::matching::KeyHasher;
 
 /// A queue for each node.
 #[derive(Debug)]
 pub(crate) struct NodeQueues<T> {
-    by_node: HashMap<u32, VecDeque<T>>,
+    by_node: HashMap<u32, VecDeque<T>, BuildHasherDefault<KeyHasher>>,
     /// Nodes with something in their queue, each once.
     nodes: VecDeque<u32>,
 }
 
 impl<T> NodeQueues<T> {
     pub(crate) fn new() -> Self {
-        Self { by_node: HashMap::new(), nodes: VecDeque::new() }
+        Self { by_node: HashMap::default(), nodes: VecDeque::new() }
     }
 
     #[inline(always)]
