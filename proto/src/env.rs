@@ -90,6 +90,9 @@ pub const UCX_DEBUG_SIGNAL_ENV: &str = "UCX_DEBUG_SIGNO";
 /// Whether processes of Open MPI give up the processor when there is nothing to do. Its own
 /// launcher sets it where a host has more processes than processors.
 pub const OPEN_MPI_YIELD_ENV: &str = "OMPI_MCA_mpi_yield_when_idle";
+/// How windows of Open MPI work. Debian excludes those of version 4 that need messages alone, so
+/// that there are none between hosts. Only UCX, which is beside PM, is excluded here.
+pub const OPEN_MPI_WINDOWS_ENV: (&str, &str) = ("OMPI_MCA_osc", "^ucx");
 /// Where libpmix keeps what processes put, and the place that scored-pmix chooses: in each process.
 pub const PMIX_STORE_ENV: &str = "PMIX_MCA_gds";
 /// See [`PMIX_STORE_ENV`].

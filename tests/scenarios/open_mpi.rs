@@ -98,6 +98,21 @@ fn sent_over_pm(outcome: &Outcome) -> u64 {
 }
 
 #[test]
+fn windows_of_all_kinds_go_over_pm_within_a_host_and_between_hosts() {
+    for open_mpi in OpenMpi::all("open_mpi_windows") {
+        let env = TestEnv::new();
+        let source = binaries::root().join("tests/programs/mpi_windows.c");
+        let program = open_mpi.compile(&env, &source);
+        for options in ["-nodes=2", "-group=local:2 -nodes=2x1"] {
+            let line = format!("scrun -statistics {options} {}", program.display());
+            let outcome = env.sh(&line).run().expect_code(0);
+            assert_eq!(outcome.text(), "ok\n".repeat(2), "{options}");
+            assert!(sent_over_pm(&outcome) > 1000, "{options}: {outcome}");
+        }
+    }
+}
+
+#[test]
 fn messages_of_all_kinds_go_over_pm() {
     for open_mpi in OpenMpi::all("open_mpi_messages") {
         let env = TestEnv::new();

@@ -42,8 +42,8 @@ impl Selector {
 /// The key of a list in a class.
 type Key = (u32, u64);
 
-/// Multiplies and folds. The keys are numbers of nodes, and tags and addresses that processes of the
-/// same job choose: they have no reason to make them collide.
+/// Multiplies and folds. The keys are numbers of nodes, and tags and addresses that processes of
+/// the same job choose: they have no reason to make them collide.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 

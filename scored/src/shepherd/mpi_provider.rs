@@ -94,16 +94,19 @@ impl MpiProvider {
             (!is_given).then(|| format!("{name}={value}").into_bytes())
         };
         let takes_no_signal = unless_given(env::UCX_DEBUG_SIGNAL_ENV, "0");
-        let yields = (start == MpiStart::Pmix && !self.may_spin)
+        let is_open_mpi = start == MpiStart::Pmix;
+        let yields = (is_open_mpi && !self.may_spin)
             .then(|| unless_given(env::OPEN_MPI_YIELD_ENV, "1"))
             .flatten();
+        let (name, value) = env::OPEN_MPI_WINDOWS_ENV;
+        let windows = is_open_mpi.then(|| unless_given(name, value)).flatten();
         let provider_path = list(env::PROVIDER_PATH_ENV, &[&self.folder], given);
         let preloaded: &[&Path] = match start {
             MpiStart::Pmi => &[&self.preload_file, &self.calls_file],
             MpiStart::Pmix => &[&self.preload_file],
         };
         let preload = list(env::PRELOAD_ENV, preloaded, given);
-        let optional = [takes_no_signal, spin, yields];
+        let optional = [takes_no_signal, spin, yields, windows];
         values.chain([provider_path, preload]).chain(optional.into_iter().flatten()).collect()
     }
 }
@@ -154,9 +157,9 @@ mod tests {
             )
         );
         let of_open_mpi = variables(MpiStart::Pmix, false, &given);
-        let yields = " LD_PRELOAD=/l/x.so:y.so OMPI_MCA_mpi_yield_when_idle=1";
-        assert!(of_open_mpi.ends_with(yields), "{of_open_mpi}");
-        let given = ["UCX_DEBUG_SIGNO=1", "OMPI_MCA_mpi_yield_when_idle=0"];
+        let end = " LD_PRELOAD=/l/x.so:y.so OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_osc=^ucx";
+        assert!(of_open_mpi.ends_with(end), "{of_open_mpi}");
+        let given = ["UCX_DEBUG_SIGNO=1", "OMPI_MCA_mpi_yield_when_idle=0", "OMPI_MCA_osc=rdma"];
         for (may_spin, end) in [(true, " SCORE_MPI_SPIN=1"), (false, " LD_PRELOAD=/l/x.so")] {
             let of_open_mpi = variables(MpiStart::Pmix, may_spin, &given);
             assert!(of_open_mpi.ends_with(end), "{of_open_mpi}");
