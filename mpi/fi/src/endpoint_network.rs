@@ -18,7 +18,7 @@ use crate::pm_network::{self, PmNetwork};
 /// Endpoints that a process may have open at a time.
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 
-/// PM.
+/// The PM context of the process, which is joined when it is used first.
 struct Shared {
     /// None: this process is not a node of its job yet.
     network: Option<PmNetwork>,

@@ -1,5 +1,6 @@
-//! libfabric starts its own providers after this one, and that of verbs reads the list of the
-//! kernel's symbols, in vain where only this provider is used. `libscore-preload.so` hides the list
+//! Hides /proc/kallsyms from libfabric while it starts. libfabric starts its own providers after
+//! this one, and its verbs provider reads that list of the kernel's symbols. That takes long, and
+//! serves nothing where `FI_PROVIDER` excludes verbs. `libscore-preload.so` hides the list
 //! (`mpi/preload/src/kernel_symbols.rs`).
 
 use std::env;

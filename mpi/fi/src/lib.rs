@@ -16,7 +16,7 @@
 //! | `memory_region.rs`, `remote_memory.rs` | remote memory: fi_mr(3), fi_rma(3) |
 //! | `atomics.rs` | atomic operations on it: fi_atomic(3) |
 //! | `earlier_looks.rs` | why the first look for a message finds nothing |
-//! | `kernel_symbols.rs` | a list that libfabric reads in vain |
+//! | `kernel_symbols.rs` | hides /proc/kallsyms from libfabric while it starts |
 //! | `idle_mark.rs` | idle flags of threads that wait |
 //! | `fault_signals.rs` | signals that ask for a debugger |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |

@@ -120,6 +120,7 @@ impl<N: Network> Engine<N> {
         if send.completes == SendCompletes::OnMatch || !fits {
             return self.announce(send);
         }
+        // With credit, a send that completes at once was sent above: this one is acknowledged.
         if self.state.credit.covers(node, credit::cost(buffer.len())) {
             return self.send_acknowledged(send);
         }

@@ -48,79 +48,32 @@ struct Targets {
 /// As fast as others.
 const LEVEL: Targets = Targets { own: 1.0, mpich: 1.0 };
 
+/// A measurement on one host, by so many processes with these arguments.
+const fn on_host(
+    name: &'static str,
+    (processes, args): (u32, &'static str),
+    unit: (&'static str, Direction),
+    sizes: &'static [u32],
+    targets: Targets,
+) -> Case {
+    Case { name, args, processes, unit, sizes, route: Route::Host, targets }
+}
+
 const CASES: [Case; 10] = [
-    Case {
-        name: "MPI one way",
-        args: "latency 8 1024 65536 1048576",
-        processes: 2,
-        unit: NS,
-        sizes: &[8, 1024, 65536, 1_048_576],
-        route: Route::Host,
-        targets: Targets { own: 1.0, mpich: 0.3 },
-    },
-    Case {
-        name: "MPI rate",
-        args: "rate 8 65536 4194304",
-        processes: 2,
-        unit: MESSAGES_PER_S,
-        sizes: &[8, 65536, 4_194_304],
-        route: Route::Host,
-        targets: LEVEL,
-    },
-    Case {
-        name: "MPI 8 B behind posted receives",
-        args: "posted 1000",
-        processes: 2,
-        unit: NS,
-        sizes: &[1000],
-        route: Route::Host,
-        targets: BEHIND,
-    },
-    Case {
-        name: "MPI 8 B behind unexpected messages",
-        args: "unexpected 1000",
-        processes: 2,
-        unit: NS,
-        sizes: &[1000],
-        route: Route::Host,
-        targets: BEHIND,
-    },
-    Case {
-        name: "MPI allreduce",
-        args: "allreduce 8 65536",
-        processes: 2,
-        unit: NS,
-        sizes: &[8, 65536],
-        route: Route::Host,
-        targets: LEVEL,
-    },
-    Case {
-        name: "MPI alltoall",
-        args: "alltoall 8 65536",
-        processes: 2,
-        unit: NS,
-        sizes: &[8, 65536],
-        route: Route::Host,
-        targets: LEVEL,
-    },
-    Case {
-        name: "MPI allreduce of 4",
-        args: "allreduce 8 65536",
-        processes: 4,
-        unit: NS,
-        sizes: &[8, 65536],
-        route: Route::Host,
-        targets: LEVEL,
-    },
-    Case {
-        name: "MPI alltoall of 4",
-        args: "alltoall 8 65536",
-        processes: 4,
-        unit: NS,
-        sizes: &[8, 65536],
-        route: Route::Host,
-        targets: LEVEL,
-    },
+    on_host(
+        "MPI one way",
+        (2, "latency 8 1024 65536 1048576"),
+        NS,
+        &[8, 1024, 65536, 1_048_576],
+        Targets { own: 1.0, mpich: 0.3 },
+    ),
+    on_host("MPI rate", (2, "rate 8 65536 4194304"), MESSAGES_PER_S, &[8, 65536, 4_194_304], LEVEL),
+    on_host("MPI 8 B behind posted receives", (2, "posted 1000"), NS, &[1000], BEHIND),
+    on_host("MPI 8 B behind unexpected messages", (2, "unexpected 1000"), NS, &[1000], BEHIND),
+    on_host("MPI allreduce", (2, "allreduce 8 65536"), NS, &[8, 65536], LEVEL),
+    on_host("MPI alltoall", (2, "alltoall 8 65536"), NS, &[8, 65536], LEVEL),
+    on_host("MPI allreduce of 4", (4, "allreduce 8 65536"), NS, &[8, 65536], LEVEL),
+    on_host("MPI alltoall of 4", (4, "alltoall 8 65536"), NS, &[8, 65536], LEVEL),
     Case {
         name: "MPI between hosts",
         args: "latency 8",
