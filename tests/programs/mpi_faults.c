@@ -226,6 +226,22 @@ static void spawn(void)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* Each rank gets an error, and none waits for another. */
+static void connect_by_port(void)
+{
+    MPI_Comm intercomm;
+    int class = MPI_SUCCESS;
+
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Error_class(MPI_Comm_accept("no port", MPI_INFO_NULL, 0, MPI_COMM_WORLD, &intercomm),
+                    &class);
+    if (class != MPI_ERR_PORT) fail("the class of MPI_Comm_accept's error", class);
+    MPI_Error_class(MPI_Comm_connect("no port", MPI_INFO_NULL, size - 1, MPI_COMM_WORLD,
+                                     &intercomm), &class);
+    if (class != MPI_ERR_PORT) fail("the class of MPI_Comm_connect's error", class);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
 static void *function(const char *library, const char *name)
 {
     void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
@@ -274,6 +290,8 @@ int main(int argc, char **argv)
             fail("the child's status", status);
     } else if (is_case(test, "spawn")) {
         spawn();
+    } else if (is_case(test, "connect_by_port")) {
+        connect_by_port();
     } else if (is_case(test, "spawn_unhandled")) {
         MPI_Comm_spawn("/bin/true", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &spawned,
                        MPI_ERRCODES_IGNORE);

@@ -146,3 +146,19 @@ fn starting_more_processes_is_an_error_after_which_the_program_goes_on() {
         check(&open_mpi.compile(&env, &source), &open_mpi.environment());
     }
 }
+
+/// Open MPI itself gives the error to the root alone, and the other ranks wait.
+#[test]
+fn connecting_by_a_port_is_an_error_at_each_rank_of_open_mpi() {
+    let env = TestEnv::new();
+    for open_mpi in OpenMpi::all("mpi_faults_ports") {
+        let source = binaries::root().join("tests/programs/mpi_faults.c");
+        let program = open_mpi.compile(&env, &source);
+        let variables = open_mpi.environment();
+        for hosts in HOSTS {
+            let line = format!("{variables} scrun {hosts} {} connect_by_port", program.display());
+            let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run();
+            assert_eq!(outcome.expect_code(0).text(), "ok\n".repeat(2), "{hosts}");
+        }
+    }
+}

@@ -7,6 +7,7 @@
 //! | `yielding.rs` | sched_yield(2), which some processes need not call |
 //! | `kernel_symbols.rs` | fopen(3), by which libfabric reads more than it needs |
 //! | `spawn.rs` | calls of MPI that start processes, which a job cannot |
+//! | `ports.rs` | calls of MPI that connect programs by a port, which Open MPI cannot here |
 //! | `mpi_library.rs` | the functions of the MPI library that they need |
 
 // UNSAFETY: takes the place of functions of C libraries.
@@ -14,5 +15,6 @@
 
 mod kernel_symbols;
 mod mpi_library;
+mod ports;
 mod spawn;
 mod yielding;

@@ -10,12 +10,46 @@ use score_next_function::NextFunction;
 /// Room for the description of an MPI library: MPI_MAX_LIBRARY_VERSION_STRING of MPICH.
 const MAX_VERSION_LEN: usize = 8192;
 
-/// MPI_ERR_SPAWN of Open MPI.
-const OPEN_MPI_CLASS: c_int = 50;
-/// MPI_ERR_SPAWN of MPICH and the libraries with its binary interface.
-const MPICH_CLASS: c_int = 42;
-/// MPI_ERR_SPAWN of the binary interface of MPI 5.0.
-const MPI_5_0_CLASS: c_int = 53;
+/// The binary interface of an MPI library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interface {
+    OpenMpi,
+    /// MPICH and the libraries with its binary interface.
+    Mpich,
+    /// That of MPI 5.0.
+    Mpi50,
+}
+
+impl Interface {
+    /// That of the library of this process.
+    pub(crate) fn of_process() -> Self {
+        static VERSION: NextFunction = NextFunction::new(c"PMPI_Get_library_version");
+        let mut text = [0u8; MAX_VERSION_LEN + 1];
+        get_library_version(text.as_mut_ptr().cast(), &mut 0);
+        Self::new(&library_path(VERSION.address(null())), &text)
+    }
+
+    /// That of a library in this file, which describes itself so.
+    fn new(path: &[u8], description: &[u8]) -> Self {
+        let name = path.rsplit(|byte| *byte == b'/').next();
+        if name.is_some_and(|name| name.starts_with(b"libmpi_abi.so")) {
+            Self::Mpi50
+        } else if description.starts_with(b"Open MPI") {
+            Self::OpenMpi
+        } else {
+            Self::Mpich
+        }
+    }
+
+    /// MPI_ERR_SPAWN.
+    pub(crate) fn spawn_class(self) -> c_int {
+        match self {
+            Self::OpenMpi => 50,
+            Self::Mpich => 42,
+            Self::Mpi50 => 53,
+        }
+    }
+}
 
 /// Defines a function of the library. A process that has none ends, with a line.
 macro_rules! library_function {
@@ -43,10 +77,9 @@ library_function!(
     get_library_version c"PMPI_Get_library_version": fn(text: *mut c_char, len: &mut c_int)
 );
 
-/// Calls the error handler of a communicator for an error of class MPI_ERR_SPAWN, and returns the
-/// class, which is a code, too, if the handler returns.
-pub(crate) fn call_error_handler(comm: usize, text: &CStr) -> c_int {
-    let class = spawn_class();
+/// Calls the error handler of a communicator for an error of this class. If the handler returns,
+/// the class, which is a code, too, is the result of the call.
+pub(crate) fn call_error_handler(comm: usize, class: c_int, text: &CStr) {
     let (mut code, success) = (class, 0);
     // A code of its own has a text of its own.
     if add_error_code(class, &mut code) != success
@@ -55,21 +88,12 @@ pub(crate) fn call_error_handler(comm: usize, text: &CStr) -> c_int {
         code = class;
     }
     comm_call_errhandler(comm, code);
-    class
 }
 
 /// The rank of this process in a communicator.
 pub(crate) fn rank(comm: usize) -> Option<c_int> {
     let mut rank = -1;
     (comm_rank(comm, &mut rank) == 0).then_some(rank)
-}
-
-/// MPI_ERR_SPAWN of the library of this process.
-fn spawn_class() -> c_int {
-    static VERSION: NextFunction = NextFunction::new(c"PMPI_Get_library_version");
-    let mut text = [0u8; MAX_VERSION_LEN + 1];
-    get_library_version(text.as_mut_ptr().cast(), &mut 0);
-    class_of(&library_path(VERSION.address(null())), &text)
 }
 
 /// The file that has a function. Empty: unknown.
@@ -85,31 +109,20 @@ fn library_path(function: *mut c_void) -> Vec<u8> {
     unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes().to_vec()
 }
 
-/// MPI_ERR_SPAWN of a library in this file, which describes itself so.
-fn class_of(path: &[u8], description: &[u8]) -> c_int {
-    let name = path.rsplit(|byte| *byte == b'/').next();
-    if name.is_some_and(|name| name.starts_with(b"libmpi_abi.so")) {
-        MPI_5_0_CLASS
-    } else if description.starts_with(b"Open MPI") {
-        OPEN_MPI_CLASS
-    } else {
-        MPICH_CLASS
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_class_follows_from_the_file_and_the_description_of_the_library() {
-        for (path, description, class) in [
-            ("/usr/lib/libmpi_abi.so.1", "Open MPI v6.0.0", MPI_5_0_CLASS),
-            ("/usr/lib/libmpi.so.40", "Open MPI v4.1.4, package: Debian", OPEN_MPI_CLASS),
-            ("/opt/libmpi_abi.so/libmpi.so.12", "MPICH Version:      5.0.2", MPICH_CLASS),
-            ("libmpi.so.12", "Intel(R) MPI Library", MPICH_CLASS),
+    fn the_interface_follows_from_the_file_and_the_description_of_the_library() {
+        for (path, description, interface) in [
+            ("/usr/lib/libmpi_abi.so.1", "Open MPI v6.0.0", Interface::Mpi50),
+            ("/usr/lib/libmpi.so.40", "Open MPI v4.1.4, package: Debian", Interface::OpenMpi),
+            ("/opt/libmpi_abi.so/libmpi.so.12", "MPICH Version:      5.0.2", Interface::Mpich),
+            ("libmpi.so.12", "Intel(R) MPI Library", Interface::Mpich),
         ] {
-            assert_eq!(class_of(path.as_bytes(), description.as_bytes()), class, "{path}");
+            let found = Interface::new(path.as_bytes(), description.as_bytes());
+            assert_eq!(found, interface, "{path}");
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use crate::mpi_library;
+use crate::mpi_library::{self, Interface};
 
 /// What MPI says about the error where it ends the program.
 const REASON: &CStr = c"MPI_Comm_spawn: a job under scrun gets no more processes than it was \
@@ -32,7 +32,8 @@ impl Request {
     /// # Safety
     /// The pointers are what the fields say.
     unsafe fn refuse(self) -> c_int {
-        let class = mpi_library::call_error_handler(self.comm, REASON);
+        let class = Interface::of_process().spawn_class();
+        mpi_library::call_error_handler(self.comm, class, REASON);
         if !self.codes.is_null() && mpi_library::rank(self.comm) == Some(self.root) {
             // SAFETY: by the caller's promise.
             let count = unsafe { total(self.counts, self.program_count) };

@@ -35,48 +35,6 @@ const KNOWN_DIFFERENCES: &[KnownDifference] = &[
         program: "mpi4py",
         library: Some(MpiLibrary::OpenMpi),
         place: None,
-        text: "testAcceptConnect",
-        reason: NO_CONNECT,
-    },
-    KnownDifference {
-        program: "mpi4py",
-        library: Some(MpiLibrary::OpenMpi),
-        place: None,
-        text: "testConnectAccept",
-        reason: NO_CONNECT,
-    },
-    KnownDifference {
-        program: "mpi4py",
-        library: Some(MpiLibrary::OpenMpi),
-        place: None,
-        text: "testJoin",
-        reason: NO_CONNECT,
-    },
-    KnownDifference {
-        program: "mpi4py",
-        library: Some(MpiLibrary::OpenMpiDebian),
-        place: None,
-        text: "testAcceptConnect",
-        reason: NO_CONNECT,
-    },
-    KnownDifference {
-        program: "mpi4py",
-        library: Some(MpiLibrary::OpenMpiDebian),
-        place: None,
-        text: "testConnectAccept",
-        reason: NO_CONNECT,
-    },
-    KnownDifference {
-        program: "mpi4py",
-        library: Some(MpiLibrary::OpenMpiDebian),
-        place: None,
-        text: "testJoin",
-        reason: NO_CONNECT,
-    },
-    KnownDifference {
-        program: "mpi4py",
-        library: Some(MpiLibrary::OpenMpi),
-        place: None,
         text: "test_ulfm.",
         reason: "its recovery from failures (ULFM) works with its own transports (pml ob1) only",
     },
@@ -102,7 +60,6 @@ const KNOWN_DIFFERENCES: &[KnownDifference] = &[
         reason: TRUNCATION_OF_OPEN_MPI,
     },
 ];
-const NO_CONNECT: &str = "Open MPI connects programs by names that a launcher publishes (PMIx)";
 /// The program ends with an error there, and prints "ok" under scrun.
 const TRUNCATION_OF_OPEN_MPI: &str =
     "Open MPI's own transports write behind the end of a buffer that is too short for a message";

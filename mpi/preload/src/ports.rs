@@ -1,0 +1,57 @@
+//! Calls of MPI that connect programs by a port. Open MPI needs for them a launcher that publishes
+//! names (PMIx), which scrun does not. There the root of the call alone gets that answer, and the
+//! other ranks of its communicator wait for a broadcast by it for ever. So the calls of Open MPI
+//! fail here, on each rank and at once, as the standard has it for a port that does not exist
+//! (MPI 4.1, 11.9.2). Those of MPICH need no launcher.
+
+#![allow(non_snake_case)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+
+use score_next_function::NextFunction;
+
+use crate::mpi_library::{self, Interface};
+
+/// MPI_ERR_PORT of Open MPI.
+const OPEN_MPI_ERR_PORT: c_int = 43;
+
+/// What MPI says about the error where it ends the program.
+const REASON: &CStr = c"MPI_Comm_accept, MPI_Comm_connect: Open MPI connects programs by names \
+    that a launcher publishes, and scrun does not; use MPICH, or start one job with all processes";
+
+type Call = unsafe extern "C-unwind" fn(*const c_char, usize, c_int, usize, usize) -> c_int;
+
+/// Defines a call. Fortran functions of Open MPI use the names with P.
+macro_rules! define_call {
+    ($name:ident $symbol:literal) => {
+        #[doc = concat!(stringify!($name), ". Handles are machine words.")]
+        ///
+        /// # Safety
+        /// As of that call.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            port_name: *const c_char,
+            info: usize,
+            root: c_int,
+            comm: usize,
+            newcomm: usize,
+        ) -> c_int {
+            static NEXT: NextFunction = NextFunction::new($symbol);
+            if Interface::of_process() == Interface::OpenMpi {
+                mpi_library::call_error_handler(comm, OPEN_MPI_ERR_PORT, REASON);
+                return OPEN_MPI_ERR_PORT;
+            }
+            let address = NEXT.address($name as *const c_void);
+            // SAFETY: MPI declares the function of this name in this way.
+            let next = unsafe { transmute::<*mut c_void, Call>(address) };
+            // SAFETY: by the caller's promise.
+            unsafe { next(port_name, info, root, comm, newcomm) }
+        }
+    };
+}
+
+define_call!(MPI_Comm_accept c"MPI_Comm_accept");
+define_call!(PMPI_Comm_accept c"PMPI_Comm_accept");
+define_call!(MPI_Comm_connect c"MPI_Comm_connect");
+define_call!(PMPI_Comm_connect c"PMPI_Comm_connect");
