@@ -25,6 +25,8 @@ pub mod peer_message;
 pub mod pmix;
 pub mod rma_frame;
 pub mod server_message;
+pub mod tool_command;
+pub mod toolctl;
 
 /// Version of everything in this crate. Peers of different versions refuse each other with a
 /// message that names both versions.

@@ -85,7 +85,8 @@ impl NodeSet {
         }
         let mut all = std::mem::take(&mut self.ranges);
         all.extend_from_slice(&other.ranges);
-        all.sort_unstable_by_key(|range| range.start);
+        // A stable sort merges two sorted runs in one pass.
+        all.sort_by_key(|range| range.start);
         for range in all {
             match self.ranges.last_mut() {
                 Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
@@ -119,6 +120,48 @@ impl NodeSet {
             }
         }
         false
+    }
+
+    /// The nodes that are in both sets.
+    pub fn intersection(&self, other: &NodeSet) -> NodeSet {
+        let (mut ours, mut theirs) =
+            (self.ranges.iter().peekable(), other.ranges.iter().peekable());
+        let mut ranges = Vec::new();
+        while let (Some(one), Some(two)) = (ours.peek(), theirs.peek()) {
+            let (start, end) = (one.start.max(two.start), one.end.min(two.end));
+            if start < end {
+                ranges.push(start..end);
+            }
+            if one.end <= two.end {
+                ours.next();
+            } else {
+                theirs.next();
+            }
+        }
+        Self { ranges }
+    }
+
+    /// The nodes of the set that are not in `other`.
+    pub fn difference(&self, other: &NodeSet) -> NodeSet {
+        let mut ranges = Vec::with_capacity(self.ranges.len());
+        let mut holes = other.ranges.iter().peekable();
+        for own in &self.ranges {
+            let mut start = own.start;
+            while let Some(hole) = holes.peek().filter(|hole| hole.start < own.end) {
+                if start < hole.start {
+                    ranges.push(start..hole.start);
+                }
+                start = start.max(hole.end);
+                if hole.end > own.end {
+                    break;
+                }
+                holes.next();
+            }
+            if start < own.end {
+                ranges.push(start..own.end);
+            }
+        }
+        Self { ranges }
     }
 
     /// The nodes of the set that are in `range`.
@@ -349,6 +392,14 @@ mod tests {
             }
             let other_set: NodeSet = other.iter().copied().collect();
             prop_assert_eq!(nodes.intersects(&other_set), !model.is_disjoint(&other));
+            prop_assert_eq!(
+                nodes.intersection(&other_set),
+                model.intersection(&other).copied().collect::<NodeSet>()
+            );
+            prop_assert_eq!(
+                nodes.difference(&other_set),
+                model.difference(&other).copied().collect::<NodeSet>()
+            );
             prop_assert_eq!(
                 nodes.within(3..85),
                 model.range(3..85).copied().collect::<NodeSet>()

@@ -16,6 +16,7 @@ mod mpi;
 mod processes;
 mod remote;
 mod report;
+mod stacks;
 mod svg_chart;
 mod verbs;
 
@@ -49,6 +50,7 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
                   own transports
   verbs           RDMA and perftest, and hits and misses of the pin-down cache, in the virtual
                   machine (emulated)
+  stacks          stacks of 64 processes of 1 and 8 threads; also eu-stack and gdb
   proof           system calls and instructions of a message (strace, callgrind)
 
 Without a NAME: all. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
@@ -63,7 +65,7 @@ const WORK_DIR: &str = "bench-results/work";
 type BenchOutcome = Result<Vec<BenchResult>, String>;
 type Measurement = fn(&Bench) -> BenchOutcome;
 
-const BENCHMARKS: [(&str, Measurement); 16] = [
+const BENCHMARKS: [(&str, Measurement); 17] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
@@ -79,6 +81,7 @@ const BENCHMARKS: [(&str, Measurement); 16] = [
     ("remote", remote::remote),
     ("mpi", mpi::mpi),
     ("verbs", verbs::verbs),
+    ("stacks", stacks::stacks),
     ("proof", message_cost::proof),
 ];
 

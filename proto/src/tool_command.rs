@@ -1,0 +1,148 @@
+//! Commands of tools to the processes of a job, and the events with which these answer
+//! (docs/tools.md). A command goes down the job's tree to the hosts of its ranks. Events come up,
+//! and equal ones merge on the way. The daemons do not read the bodies: [`ToolRequest`] and
+//! [`ToolResult`] are for the tool and for the tool control service of each host.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::nodeset::NodeSet;
+
+/// The longest body of a command or an answer, in bytes.
+pub const MAX_TOOL_BODY: usize = 64 << 10;
+
+/// Bytes that the answers to one command may take at a hop of the tree, and at the master.
+pub const MAX_TOOL_ANSWER_BYTES: usize = 3 << 20;
+
+/// Commands of one job that may be without their last event at the same time.
+pub const MAX_TOOL_COMMANDS: usize = 16;
+
+/// The longest time that a command may name for its answers.
+pub const MAX_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A command, by the number that its sender gave it. It is not used again.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct CommandId(pub u64);
+
+impl std::fmt::Display for CommandId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A command to some processes of a parallel process. Each of them gives one event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCommand {
+    /// Its number.
+    pub id: CommandId,
+    /// The nodes that it is for.
+    pub nodes: NodeSet,
+    /// How long a hop of the tree waits before it passes on what it has, in milliseconds.
+    pub wait_ms: u32,
+    /// An encoded [`ToolRequest`].
+    #[serde(with = "serde_bytes")]
+    pub body: Vec<u8>,
+}
+
+/// What some ranks answer to a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergedEvent {
+    /// The command that it belongs to.
+    pub command: CommandId,
+    /// The ranks that it comes from, or is about. In the tree of a job: the nodes of the parallel
+    /// process.
+    pub ranks: NodeSet,
+    /// What it says.
+    pub body: EventBody,
+}
+
+/// What an event says.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum EventBody {
+    /// The answer of the ranks, an encoded [`ToolResult`]; only the sender of the command
+    /// understands it.
+    Answer(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The branch of these ranks cannot be reached any more.
+    Lost,
+    /// A hop gave up waiting for these ranks, as newer commands needed the room.
+    Abandoned,
+    /// The ranks answered, but their bodies were beyond the bytes of a command.
+    Dropped {
+        /// Events of which the body is missing.
+        events: u64,
+    },
+}
+
+/// What a tool wants of each process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolRequest {
+    /// The stacks of all threads: [`ToolResult::Stacks`].
+    Stacks {
+        /// With source lines, which keep stacks apart that differ in a line only.
+        lines: bool,
+    },
+}
+
+/// What the service of a host answers about one process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolResult {
+    /// The stacks of the threads, in order; equal ones once.
+    Stacks {
+        /// The stacks.
+        stacks: Vec<ThreadStacks>,
+        /// Threads that are not among them, because there were too many.
+        omitted: u32,
+    },
+    /// The command failed for this process, for this reason.
+    Failed(String),
+}
+
+impl ToolRequest {
+    /// The body of a command.
+    pub fn encode(&self) -> Vec<u8> {
+        // Writing into memory does not fail.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    /// Reads the body of a command; `None` if it is not one.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        postcard::from_bytes(body).ok()
+    }
+}
+
+impl ToolResult {
+    /// The body of an answer.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    /// Reads the body of an answer; `None` if it is not one.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        postcard::from_bytes(body).ok()
+    }
+}
+
+/// Threads of a process that are of one kind and have the same stack.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ThreadStacks {
+    /// What the threads are.
+    pub kind: ThreadKind,
+    /// The stack, encoded by `score_stacks::frame::Stack::encode`: equal stacks of different
+    /// processes have equal bytes.
+    #[serde(with = "serde_bytes")]
+    pub stack: Vec<u8>,
+    /// The number of threads.
+    pub threads: u32,
+}
+
+/// What a thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ThreadKind {
+    /// A thread of the program.
+    Program,
+    /// A communication thread of libpm.
+    Communication,
+}

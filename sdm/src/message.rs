@@ -1,0 +1,317 @@
+//! What goes down and up the tree.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use score_proto::frame;
+use score_proto::nodeset::NodeSet;
+use score_tools::merge::output::OutputLine;
+use score_tools::merge::{CommandId, EventBody, MergedEvent};
+use serde::{Deserialize, Serialize};
+
+use crate::routing::TreeShape;
+
+/// The initialisation is the first command; its events are [`DebugEvent::Ready`].
+pub const INIT_COMMAND: CommandId = CommandId(0);
+
+/// Longest text of an event; what is longer is cut.
+pub const MAX_TEXT_LEN: usize = 64 << 10;
+
+/// To the children.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DownMessage {
+    /// The first message.
+    Init(TreeInit),
+    /// A command for some servers.
+    Command(DebugCommand),
+    /// The sender of a command waits no longer for its events.
+    Close(CommandId),
+    /// All servers end, and their processes with them unless these were attached to.
+    Quit,
+}
+
+/// The initialisation (SDM "Initialization", step 1).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeInit {
+    /// Number of servers.
+    pub servers: u32,
+    /// Shape of the tree.
+    pub shape: TreeShape,
+    /// Where the servers of the branch are.
+    pub table: RoutingTable,
+    /// How long to wait until a merged event says who is ready.
+    pub timeout: Duration,
+}
+
+/// The address of each server's host, by id, and the port where the search for it begins.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoutingTable {
+    /// The id of the first server of the table.
+    pub first: u32,
+    /// The hosts in order of the ids of their servers.
+    pub hosts: Vec<HostServers>,
+    /// The port that the servers got.
+    pub port: u16,
+}
+
+/// Servers with neighbouring ids on one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostServers {
+    /// Address of the host.
+    pub address: IpAddr,
+    /// Number of servers.
+    pub servers: u32,
+}
+
+impl RoutingTable {
+    /// The address of a server's host.
+    pub fn address_of(&self, id: u32) -> Option<IpAddr> {
+        let mut index = u64::from(id.checked_sub(self.first)?);
+        for host in &self.hosts {
+            match index.checked_sub(host.servers.into()) {
+                Some(rest) => index = rest,
+                None => return Some(host.address),
+            }
+        }
+        None
+    }
+
+    /// The part that a branch needs.
+    pub fn part(&self, branch: Range<u32>) -> Self {
+        let mut hosts = Vec::new();
+        let mut start = u64::from(self.first);
+        let (from, to) = (u64::from(branch.start), u64::from(branch.end));
+        for host in &self.hosts {
+            let end = start + u64::from(host.servers);
+            let servers = end.min(to).saturating_sub(start.max(from)) as u32;
+            if servers > 0 {
+                hosts.push(HostServers { servers, ..*host });
+            }
+            start = end;
+        }
+        Self { first: branch.start, hosts, port: self.port }
+    }
+}
+
+/// A command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DebugCommand {
+    /// Its number; [`INIT_COMMAND`] is taken.
+    pub id: CommandId,
+    /// The servers that it is for.
+    pub ranks: NodeSet,
+    /// How long a hop waits until it passes on the events that it has.
+    pub timeout: Duration,
+    /// What to do.
+    pub operation: Operation,
+}
+
+/// What a server does with its process. Each gives one event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operation {
+    /// Starts a program; the event is its first stop, or its end.
+    Start {
+        /// The program.
+        executable: String,
+        /// Its arguments.
+        arguments: Vec<String>,
+        /// Whether it stops in main.
+        stop_in_main: bool,
+    },
+    /// Attaches to processes that exist.
+    Attach {
+        /// The rank of the first process.
+        first: u32,
+        /// Process identifiers, by rank.
+        pids: Vec<u32>,
+    },
+    /// Sets a breakpoint.
+    Break {
+        /// Function, `file:line` or `*address`.
+        location: String,
+    },
+    /// Continues; the event is the next stop, or the end of the process.
+    Continue,
+    /// Runs to the next line, into functions.
+    Step,
+    /// Runs to the next line, over functions.
+    Next,
+    /// Runs until the function returns.
+    Finish,
+    /// Stops a process that runs.
+    Interrupt,
+    /// Lists the frames of the current thread.
+    Where,
+    /// Evaluates an expression.
+    Print {
+        /// In the language of the program.
+        expression: String,
+    },
+    /// Gives bytes to the standard input of a program that was started.
+    Input {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Lets the process run without a debugger.
+    Detach,
+    /// Ends the process.
+    Kill,
+}
+
+impl Operation {
+    /// The part that a branch needs.
+    pub fn part(&self, branch: Range<u32>) -> Self {
+        match self {
+            Self::Attach { first, pids } => {
+                let from = branch.start.saturating_sub(*first) as usize;
+                let pids = pids.iter().skip(from).take(branch.len()).copied().collect();
+                Self::Attach { first: branch.start.max(*first), pids }
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// To the parent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UpMessage {
+    /// What some servers answer to a command.
+    Event(MergedEvent),
+    /// A line that some processes have written.
+    Output(OutputLine),
+}
+
+/// What one server answers. It has nothing that differs between equal processes, as pids or
+/// addresses of frames do, so that equal answers merge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DebugEvent {
+    /// The server has its place in the tree.
+    Ready,
+    /// The process has stopped.
+    Stopped {
+        /// Why.
+        reason: StopReason,
+        /// Where.
+        frame: StackFrame,
+    },
+    /// The process has ended.
+    Exited {
+        /// Its exit code.
+        code: u32,
+    },
+    /// A signal has ended the process.
+    Killed {
+        /// Name of the signal.
+        signal: String,
+    },
+    /// The breakpoint is set.
+    BreakpointSet {
+        /// Its number.
+        number: u32,
+        /// Where it is, as far as the debugger says.
+        frame: StackFrame,
+    },
+    /// The frames, the innermost first.
+    Frames(Vec<StackFrame>),
+    /// The value of an expression.
+    Value(String),
+    /// Done, without a result.
+    Done,
+    /// It could not be done.
+    Failed(String),
+    /// The server could not be reached; the reason comes from its parent.
+    Unreachable(String),
+}
+
+/// Why a process has stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopReason {
+    /// It reached a breakpoint.
+    Breakpoint,
+    /// A step is at its end.
+    StepDone,
+    /// A signal arrived.
+    Signal(String),
+    /// The debugger has attached.
+    Attached,
+    /// What the debugger calls it.
+    Other(String),
+}
+
+/// A frame of a stack.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackFrame {
+    /// Name of the function; empty if it has none.
+    pub function: String,
+    /// Source file, or the module that the address is in.
+    pub file: String,
+    /// Line, 0 if it is not known.
+    pub line: u32,
+}
+
+impl DebugEvent {
+    /// The body of an event. An event that is too long says only that.
+    pub fn to_body(&self) -> EventBody {
+        let bytes = frame::encode_datagram(self).unwrap_or_default();
+        if !bytes.is_empty() && bytes.len() <= score_tools::merge::MAX_EVENT_BODY_LEN {
+            return EventBody::Answer(bytes);
+        }
+        let failed = Self::Failed("the answer is too long to be sent".to_owned());
+        EventBody::Answer(frame::encode_datagram(&failed).unwrap_or_default())
+    }
+
+    /// What a body says; none if no server has sent it.
+    pub fn from_body(body: &EventBody) -> Option<Self> {
+        match body {
+            EventBody::Answer(bytes) => frame::decode_datagram(bytes).ok(),
+            EventBody::Lost | EventBody::Abandoned | EventBody::Dropped { .. } => None,
+        }
+    }
+}
+
+/// Cuts a text at a boundary of characters.
+pub fn cut_text(text: &str, max_len: usize) -> String {
+    let mut end = text.len().min(max_len);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_gets_its_part_of_the_table_and_of_the_pids() {
+        let host = |last, servers| HostServers { address: IpAddr::from([10, 0, 0, last]), servers };
+        let hosts = vec![host(1, 4), host(2, 4), host(3, 2)];
+        let table = RoutingTable { first: 0, hosts, port: 7000 };
+        assert_eq!(table.address_of(7), Some(IpAddr::from([10, 0, 0, 2])));
+        assert_eq!(table.address_of(10), None);
+        let part = table.part(3..9);
+        assert_eq!(part.hosts, [host(1, 1), host(2, 4), host(3, 1)]);
+        assert!((3..9).all(|id| part.address_of(id) == table.address_of(id)));
+        assert_eq!((part.address_of(2), part.address_of(9)), (None, None));
+        assert_eq!(part.part(4..8).hosts, [host(2, 4)]);
+
+        let attach = Operation::Attach { first: 0, pids: (100..110).collect() };
+        let part = Operation::Attach { first: 3, pids: (103..109).collect() };
+        assert_eq!(attach.part(3..9), part);
+        assert_eq!(part.part(5..6), Operation::Attach { first: 5, pids: vec![105] });
+    }
+
+    #[test]
+    fn the_table_of_a_hundred_thousand_servers_fits_in_a_message() {
+        let address = |host: u32| IpAddr::from((0x0a00_0000 + host).to_be_bytes());
+        let hosts = (0..25_000).map(|host| HostServers { address: address(host), servers: 4 });
+        let table = RoutingTable { first: 0, hosts: hosts.collect(), port: 7000 };
+        let (shape, timeout) = (TreeShape::Kary(16), Duration::from_secs(10));
+        let init = DownMessage::Init(TreeInit { servers: 100_000, shape, table, timeout });
+        frame::encode_datagram(&init).unwrap();
+        let pids = (0..100_000).map(|rank| 4_000_000 + rank).collect();
+        frame::encode_datagram(&Operation::Attach { first: 0, pids }).unwrap();
+    }
+}

@@ -1,0 +1,203 @@
+//! A hop with its connections and its back end: a server, or the master.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use score_proto::env::SELF_NODE_ENV;
+use score_tree::key::Key;
+use thiserror::Error;
+
+use crate::backend::{Backend, NoBackend};
+use crate::gdb::Gdb;
+use crate::hop::{Hop, HopAction, HopInput, HopRole};
+use crate::transport::tcp::TcpTransport;
+use crate::transport::{Transport, TransportEvent};
+
+/// Most lines of refused messages that are kept for the log.
+const MAX_REFUSALS: usize = 64;
+
+/// Whether a server goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerState {
+    /// Call [`Server::progress`] again.
+    Running,
+    /// The front end has ended the debugging, or the parent is lost.
+    Ended,
+}
+
+/// Why a server or the master cannot begin.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The connection string of the master.
+    #[error("{0:?} is no address of a front end; give ADDRESS:PORT")]
+    FrontEndAddress(String),
+    /// The connection string of a server.
+    #[error("{0:?} is no port of a server; give a number from 1024 to 65535")]
+    ServerPort(String),
+    /// No id, or none that can be one.
+    #[error("{SELF_NODE_ENV} is not the number of a server; start servers with it set")]
+    ServerId,
+    /// The front end did not accept, after all attempts.
+    #[error("cannot connect to the front end at {0} in {1} attempts: {2}")]
+    FrontEnd(SocketAddr, u32, io::Error),
+    /// All ports are in use.
+    #[error("no free port from {0} on, after {1} attempts: {2}")]
+    NoPort(u16, u32, io::Error),
+    /// The handshake cannot begin.
+    #[error("cannot begin a link: {0}")]
+    Link(#[from] score_tree::link::LinkError),
+    /// A system call failed.
+    #[error("cannot prepare the connections: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A server, or the master.
+#[derive(Debug)]
+pub struct Server<T, B> {
+    hop: Hop,
+    transport: T,
+    backend: B,
+    state: ServerState,
+    refusals: Vec<String>,
+}
+
+/// The master of servers that are connected by TCP: connects to the front end, whose address and
+/// port `connection` gives, by a fixed number of attempts.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn sdm_master_init(
+    connection: &str,
+    key: &Key,
+) -> Result<Server<TcpTransport, NoBackend>, StartError> {
+    let address =
+        connection.parse().map_err(|_| StartError::FrontEndAddress(connection.to_owned()))?;
+    let transport = TcpTransport::master(address, key)?;
+    Ok(Server::new(HopRole::Master, transport, NoBackend::default()))
+}
+
+/// A server with gdb as back end: waits for its parent at the port that `connection` gives, or the
+/// next free one. The id comes from the environment.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn sdm_server_init(
+    connection: &str,
+    key: &Key,
+) -> Result<(Server<TcpTransport, Gdb>, u32), StartError> {
+    let id = std::env::var(SELF_NODE_ENV).ok().and_then(|id| id.parse().ok());
+    let id = id.ok_or(StartError::ServerId)?;
+    Ok((server_with_id(connection, id, key)?, id))
+}
+
+/// The same with an id that the caller has got in another way.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn server_with_id(
+    connection: &str,
+    id: u32,
+    key: &Key,
+) -> Result<Server<TcpTransport, Gdb>, StartError> {
+    let port = connection.parse().ok().filter(|port| *port >= 1024);
+    let port = port.ok_or_else(|| StartError::ServerPort(connection.to_owned()))?;
+    let transport = TcpTransport::server(id, port, key)?;
+    Ok(Server::new(HopRole::Server(id), transport, Gdb::new(id)))
+}
+
+impl<T: Transport, B: Backend> Server<T, B> {
+    /// A hop with its connections and its back end.
+    pub fn new(role: HopRole, transport: T, backend: B) -> Self {
+        let (hop, state, refusals) = (Hop::new(role), ServerState::Running, Vec::new());
+        Self { hop, transport, backend, state, refusals }
+    }
+
+    /// The connections.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// The back end.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// Lines about refused messages, for a log.
+    pub fn take_refusals(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.refusals)
+    }
+
+    /// When [`Server::progress`] has something to do without a message.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.hop.deadline().into_iter().chain(self.backend.deadline()).min()
+    }
+
+    /// Handles what has arrived; waits for it up to `timeout`.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn progress(&mut self, timeout: Duration) -> io::Result<ServerState> {
+        let until = self.transport.now() + timeout;
+        let until = self.deadline().map_or(until, |deadline| deadline.min(until));
+        let is_congested = self.transport.is_congested();
+        let descriptors = if is_congested { Vec::new() } else { self.backend.descriptors() };
+        self.transport.wait(until, &descriptors)?;
+        drop(descriptors);
+        while let Some(event) = self.transport.receive() {
+            self.step(match event {
+                TransportEvent::FromParent(message) => HopInput::FromParent(message),
+                TransportEvent::FromChild(child, message) => HopInput::FromChild(child, message),
+                TransportEvent::ChildConnected(child) => HopInput::ChildConnected(child),
+                TransportEvent::ChildLost(child, reason) => HopInput::ChildLost(child, reason),
+                TransportEvent::ParentLost(_) => HopInput::ParentLost,
+            });
+        }
+        if !is_congested {
+            for (command, event) in self.backend.progress(self.transport.now()) {
+                self.take_output();
+                self.step(HopInput::Answer(command, event));
+            }
+            self.take_output();
+        }
+        self.step(HopInput::Tick);
+        if self.state == ServerState::Ended {
+            self.transport.finish();
+        }
+        Ok(self.state)
+    }
+
+    /// What the process wrote before an answer goes up before it.
+    fn take_output(&mut self) {
+        let output = self.backend.take_output();
+        if !output.is_empty() {
+            self.step(HopInput::Output(output));
+        }
+    }
+
+    fn step(&mut self, input: HopInput) {
+        if self.state == ServerState::Ended {
+            return;
+        }
+        let mut actions = Vec::new();
+        let now = self.transport.now();
+        self.hop.step(input, now, &mut actions);
+        for action in actions {
+            match action {
+                HopAction::Connect(children, table) => {
+                    self.transport.connect_children(&children, &table);
+                }
+                HopAction::ToChild(child, message) => self.transport.send_to_child(child, message),
+                HopAction::ToParent(message) => self.transport.send_to_parent(message),
+                HopAction::Perform(command, operation) => {
+                    self.backend.begin(command, operation, now);
+                }
+                HopAction::Refuse(text) if self.refusals.len() < MAX_REFUSALS => {
+                    self.refusals.push(text);
+                }
+                HopAction::Refuse(_) => (),
+                HopAction::Quit => self.state = ServerState::Ended,
+            }
+        }
+    }
+}

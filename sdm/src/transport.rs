@@ -1,0 +1,63 @@
+//! How messages get from hop to hop: the network is pluggable (SDM "Overview").
+//!
+//! [`memory`] simulates a network, [`tcp`] connects by a routing table. The tree of the daemons of
+//! a job carries the same messages by another implementation of [`Transport`].
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use score_tools::merge::MonotonicTime;
+
+use crate::message::{DownMessage, RoutingTable, UpMessage};
+
+pub mod memory;
+pub mod tcp;
+
+/// What has arrived.
+#[derive(Debug, Clone)]
+pub enum TransportEvent {
+    /// A message of the parent; of the front end for the master.
+    FromParent(DownMessage),
+    /// A message of a child.
+    FromChild(u32, UpMessage),
+    /// A child is connected and has proved who it is.
+    ChildConnected(u32),
+    /// A child cannot be reached, or not any more, for this reason.
+    ChildLost(u32, String),
+    /// The parent cannot be reached any more.
+    ParentLost(String),
+}
+
+/// Connections of one hop to its parent and its children. Messages of one connection stay in
+/// order. A message that cannot be delivered ends its connection: none is missing in between.
+pub trait Transport {
+    /// Begins to connect to children. Each gives a [`TransportEvent::ChildConnected`] or a
+    /// [`TransportEvent::ChildLost`].
+    fn connect_children(&mut self, children: &[u32], table: &RoutingTable);
+
+    /// Sends to a child that is connected.
+    fn send_to_child(&mut self, child: u32, message: DownMessage);
+
+    /// Sends to the parent.
+    fn send_to_parent(&mut self, message: UpMessage);
+
+    /// The next event that has arrived; does not wait.
+    fn receive(&mut self) -> Option<TransportEvent>;
+
+    /// The time that the hop goes by.
+    fn now(&self) -> MonotonicTime;
+
+    /// Waits until something arrives, one of `others` is readable, or it is `until`.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    fn wait(&mut self, until: MonotonicTime, others: &[BorrowedFd<'_>]) -> io::Result<()>;
+
+    /// Whether the parent reads too slowly: no output of the process is read meanwhile.
+    fn is_congested(&self) -> bool {
+        false
+    }
+
+    /// Sends what still waits, if the peers take it at once.
+    fn finish(&mut self) {}
+}

@@ -1,0 +1,258 @@
+//! A child: first it is looked for at one port after the other, then it is connected.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use score_tools::merge::MonotonicTime;
+use score_tree::key::Key;
+
+use super::connection::Connection;
+use super::{PORT_ATTEMPTS, WireUp};
+use crate::message::DownMessage;
+use crate::transport::TransportEvent;
+
+/// How often all ports are tried: a server may not be there yet.
+const ROUNDS: u32 = 10;
+
+/// Time between two rounds.
+const ROUND_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Longest time until a host accepts or refuses a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a program at a port may take to say which server it is.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A child of a hop.
+#[derive(Debug)]
+pub struct ChildSearch {
+    id: u32,
+    address: Option<IpAddr>,
+    first_port: u16,
+    attempt: u32,
+    last_error: String,
+    state: SearchState,
+}
+
+#[derive(Debug)]
+enum SearchState {
+    /// The next attempt is due then.
+    Waiting(MonotonicTime),
+    /// The system connects.
+    Connecting(TcpStream, MonotonicTime),
+    /// Both ends prove that they hold the key, and the other one says who it is.
+    Identifying(Box<Connection<DownMessage>>, MonotonicTime),
+    Connected(Box<Connection<DownMessage>>),
+    Ended,
+}
+
+impl ChildSearch {
+    /// Looks for a server on the host with this address.
+    pub fn new(id: u32, address: Option<IpAddr>, first_port: u16, now: MonotonicTime) -> Self {
+        let (attempt, last_error) = (0, "no program listens".to_owned());
+        Self { id, address, first_port, attempt, last_error, state: SearchState::Waiting(now) }
+    }
+
+    /// The id of the child.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What to wait for.
+    pub fn interest(&self, is_congested: bool) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        match &self.state {
+            SearchState::Connecting(stream, _) => Some((stream.as_fd(), PollFlags::POLLOUT)),
+            SearchState::Identifying(connection, _) => {
+                Some((connection.as_fd(), connection.interest()))
+            }
+            // Without anything to send there is nothing to wait for: a closed connection would
+            // wake this hop again and again.
+            SearchState::Connected(connection) if is_congested => {
+                let interest = connection.interest() - PollFlags::POLLIN;
+                (!interest.is_empty()).then(|| (connection.as_fd(), interest))
+            }
+            SearchState::Connected(connection) => Some((connection.as_fd(), connection.interest())),
+            SearchState::Waiting(_) | SearchState::Ended => None,
+        }
+    }
+
+    /// When [`ChildSearch::progress`] is due.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        match &self.state {
+            SearchState::Waiting(at) | SearchState::Connecting(_, at) => Some(*at),
+            SearchState::Identifying(connection, at) => Some(connection.deadline().min(*at)),
+            SearchState::Connected(connection) => Some(connection.deadline()),
+            SearchState::Ended => None,
+        }
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, message: DownMessage, now: MonotonicTime) {
+        if let SearchState::Connected(connection) = &mut self.state {
+            connection.send(message, now);
+        }
+    }
+
+    /// Sends what waits; true if nothing is left.
+    pub fn flush(&mut self, now: MonotonicTime) -> bool {
+        match &mut self.state {
+            SearchState::Connected(connection) => connection.flush(now),
+            _ => true,
+        }
+    }
+
+    /// Goes on as far as it can without waiting.
+    pub fn progress(
+        &mut self,
+        key: &Key,
+        now: MonotonicTime,
+        is_congested: bool,
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        self.state = match std::mem::replace(&mut self.state, SearchState::Ended) {
+            SearchState::Waiting(at) if at <= now => self.try_port(now, events),
+            SearchState::Connecting(stream, at) => self.on_connecting(stream, at, key, now),
+            SearchState::Identifying(connection, at) => {
+                self.on_identifying(connection, at, now, events)
+            }
+            // A parent that does not read is waited for: what the children send stays with them.
+            SearchState::Connected(mut connection) if is_congested => {
+                connection.flush(now);
+                SearchState::Connected(connection)
+            }
+            SearchState::Connected(connection) => self.on_connected(connection, now, events),
+            other => other,
+        };
+    }
+
+    /// Begins to connect to the next port.
+    fn try_port(
+        &mut self,
+        now: MonotonicTime,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> SearchState {
+        let Some(address) = self.address else {
+            return self.give_up("the routing table has no host for it", events);
+        };
+        if self.attempt >= PORT_ATTEMPTS * ROUNDS {
+            let (first, last) = (self.first_port, u32::from(self.first_port) + PORT_ATTEMPTS - 1);
+            let text = format!(
+                "it is at none of the ports {first} to {last} of {address}: {}",
+                self.last_error
+            );
+            return self.give_up(&text, events);
+        }
+        let port = u32::from(self.first_port) + self.attempt % PORT_ATTEMPTS;
+        self.attempt += 1;
+        let Ok(port) = u16::try_from(port) else { return self.next_attempt(now) };
+        match begin_to_connect(SocketAddr::new(address, port)) {
+            Ok(stream) => SearchState::Connecting(stream, now + CONNECT_TIMEOUT),
+            Err(error) => {
+                self.last_error = error.to_string();
+                self.next_attempt(now)
+            }
+        }
+    }
+
+    /// The next port at once; the next round after a while.
+    fn next_attempt(&self, now: MonotonicTime) -> SearchState {
+        match self.attempt % PORT_ATTEMPTS {
+            0 => SearchState::Waiting(now + ROUND_INTERVAL),
+            _ => SearchState::Waiting(now),
+        }
+    }
+
+    fn give_up(&self, reason: &str, events: &mut VecDeque<TransportEvent>) -> SearchState {
+        events.push_back(TransportEvent::ChildLost(self.id, reason.to_owned()));
+        SearchState::Ended
+    }
+
+    fn on_connecting(
+        &mut self,
+        stream: TcpStream,
+        deadline: MonotonicTime,
+        key: &Key,
+        now: MonotonicTime,
+    ) -> SearchState {
+        let error = match (stream.take_error(), stream.peer_addr()) {
+            (Ok(None), Ok(_)) => match Connection::dial(stream, key, now) {
+                Ok(connection) => {
+                    return SearchState::Identifying(Box::new(connection), now + IDENTITY_TIMEOUT);
+                }
+                Err(error) => error.to_string(),
+            },
+            (Ok(None), Err(_)) if now < deadline => {
+                return SearchState::Connecting(stream, deadline);
+            }
+            (Ok(Some(error)) | Err(error), _) => error.to_string(),
+            (Ok(None), Err(_)) => "the host does not answer".to_owned(),
+        };
+        self.last_error = error;
+        self.next_attempt(now)
+    }
+
+    fn on_identifying(
+        &mut self,
+        mut connection: Box<Connection<DownMessage>>,
+        deadline: MonotonicTime,
+        now: MonotonicTime,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> SearchState {
+        let progress = connection.progress(now);
+        let error = match (connection.receive(), progress) {
+            (Ok(Some(WireUp::Identity(id))), _) if id == self.id => {
+                events.push_back(TransportEvent::ChildConnected(id));
+                return SearchState::Connected(connection);
+            }
+            (Ok(Some(WireUp::Identity(id))), _) => format!("server {id} listens"),
+            (Ok(Some(WireUp::Message(_))), _) => "a server did not say who it is".to_owned(),
+            (Ok(None), Ok(())) if now < deadline => {
+                return SearchState::Identifying(connection, deadline);
+            }
+            (Ok(None), Ok(())) => "a program listens that says nothing".to_owned(),
+            (Err(error), _) | (_, Err(error)) => error,
+        };
+        self.last_error = error;
+        self.next_attempt(now)
+    }
+
+    fn on_connected(
+        &mut self,
+        mut connection: Box<Connection<DownMessage>>,
+        now: MonotonicTime,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> SearchState {
+        let ended = connection.progress(now).err();
+        let ended = loop {
+            match connection.receive() {
+                Ok(Some(WireUp::Message(message))) => {
+                    events.push_back(TransportEvent::FromChild(self.id, message));
+                }
+                Ok(Some(WireUp::Identity(_))) => break Some("it names itself twice".to_owned()),
+                Ok(None) => break ended,
+                Err(reason) => break ended.or(Some(reason)),
+            }
+        };
+        match ended {
+            Some(reason) => self.give_up(&reason, events),
+            None => SearchState::Connected(connection),
+        }
+    }
+}
+
+/// A socket that connects while this process goes on.
+fn begin_to_connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket: OwnedFd = socket(family, SockType::Stream, flags, None)?;
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error.into()),
+    }
+}

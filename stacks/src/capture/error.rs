@@ -1,0 +1,101 @@
+//! Why a process could not be captured, with what the user can do.
+
+use std::io;
+
+/// Why a process could not be captured.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// There is no such process.
+    #[error("process {pid}: there is none; look for its id with ps")]
+    NoSuchProcess {
+        /// The process.
+        pid: i32,
+    },
+    /// The process has ended; its parent has not yet waited for it.
+    #[error("process {pid} has exited: it has no stack any more")]
+    Exited {
+        /// The process.
+        pid: i32,
+    },
+    /// Another tracer has it.
+    #[error(
+        "process {pid} is traced by process {tracer} ({name}): end that tool, or let it detach"
+    )]
+    TracedBy {
+        /// The process.
+        pid: i32,
+        /// Its tracer.
+        tracer: i32,
+        /// Name of the tracer.
+        name: String,
+    },
+    /// The process belongs to another user.
+    #[error("process {pid} belongs to user {owner}, not to user {ours}: ask as its owner")]
+    OtherUser {
+        /// The process.
+        pid: i32,
+        /// User id of the process.
+        owner: u32,
+        /// User id of the caller.
+        ours: u32,
+    },
+    /// The Yama security module forbids it.
+    #[error(
+        "process {pid}: kernel.yama.ptrace_scope is {scope}, and this process is not its ancestor; \
+         let the administrator set it to 0"
+    )]
+    Yama {
+        /// The process.
+        pid: i32,
+        /// The value of the setting.
+        scope: u8,
+    },
+    /// The process does not let itself be dumped or traced.
+    #[error(
+        "process {pid} forbids to be traced: it has made itself undumpable, or has changed its \
+         user, or its program file cannot be read; ask as root"
+    )]
+    NotDumpable {
+        /// The process.
+        pid: i32,
+    },
+    /// The kernel refuses, and none of the reasons above holds.
+    #[error(
+        "process {pid}: the kernel refuses to trace it ({source}); allow ptrace in the filter of \
+         system calls (seccomp) or in the security module of this process or its container"
+    )]
+    Refused {
+        /// The process.
+        pid: i32,
+        /// The answer of the kernel.
+        source: io::Error,
+    },
+    /// A process of another architecture.
+    #[error("process {pid} runs 32-bit code: only 64-bit programs can be shown")]
+    NotX86_64 {
+        /// The process.
+        pid: i32,
+    },
+    /// The list of mappings could not be read.
+    #[error("process {pid}: /proc/{pid}/maps cannot be read: {source}")]
+    Mappings {
+        /// The process.
+        pid: i32,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No thread for the tracer.
+    #[error("process {pid}: no thread can be started to trace it: {source}; raise `ulimit -u`")]
+    Thread {
+        /// The process.
+        pid: i32,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The tracer ended before its work was done.
+    #[error("process {pid}: its tracer ended early; the process goes on; try again")]
+    Interrupted {
+        /// The process.
+        pid: i32,
+    },
+}

@@ -1,0 +1,94 @@
+//! Registers of a thread, by the numbers that DWARF has for them.
+
+use libc::user_regs_struct;
+
+/// Registers that unwinding knows: the 16 general ones and the return address, which is `rip`.
+pub const REGISTER_COUNT: usize = 17;
+
+/// Number of `rdi` in DWARF for x86-64.
+pub const RDI: u16 = 5;
+/// Number of `rbp` in DWARF for x86-64.
+pub const RBP: u16 = 6;
+/// Number of `rsp` in DWARF for x86-64.
+pub const RSP: u16 = 7;
+/// Number of `rip`, the column of the return address, in DWARF for x86-64.
+pub const RIP: u16 = 16;
+
+/// What is known of the registers of one frame. `rip` and `rsp` are always known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registers {
+    values: [u64; REGISTER_COUNT],
+    /// A bit for each register that is known.
+    known: u32,
+}
+
+impl Registers {
+    /// A frame of which only the instruction and the stack pointer are known.
+    pub fn new(rip: u64, rsp: u64) -> Self {
+        let mut registers = Self { values: [0; REGISTER_COUNT], known: 0 };
+        registers.set(RIP, rip);
+        registers.set(RSP, rsp);
+        registers
+    }
+
+    /// The instruction pointer.
+    pub fn rip(&self) -> u64 {
+        self.values[usize::from(RIP)]
+    }
+
+    /// The stack pointer.
+    pub fn rsp(&self) -> u64 {
+        self.values[usize::from(RSP)]
+    }
+
+    /// The value of a register by its number in DWARF, if it is known.
+    pub fn get(&self, number: u16) -> Option<u64> {
+        let value = self.values.get(usize::from(number))?;
+        (self.known >> number & 1 == 1).then_some(*value)
+    }
+
+    /// Sets a register; numbers that unwinding does not know are ignored.
+    pub fn set(&mut self, number: u16, value: u64) {
+        if let Some(slot) = self.values.get_mut(usize::from(number)) {
+            *slot = value;
+            self.known |= 1 << number;
+        }
+    }
+
+    /// Forgets a register, which the caller of this frame did not save.
+    pub fn forget(&mut self, number: u16) {
+        if usize::from(number) < REGISTER_COUNT && number != RIP && number != RSP {
+            self.known &= !(1 << number);
+        }
+    }
+}
+
+impl From<&user_regs_struct> for Registers {
+    fn from(regs: &user_regs_struct) -> Self {
+        let in_order = [
+            regs.rax, regs.rdx, regs.rcx, regs.rbx, regs.rsi, regs.rdi, regs.rbp, regs.rsp,
+            regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15, regs.rip,
+        ];
+        Self { values: in_order, known: (1 << REGISTER_COUNT) - 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_register_is_known_once_it_is_set_until_it_is_forgotten() {
+        let mut registers = Registers::new(1, 2);
+        assert_eq!((registers.rip(), registers.rsp()), (1, 2));
+        assert_eq!(registers.get(RBP), None);
+        registers.set(RBP, 3);
+        assert_eq!(registers.get(RBP), Some(3));
+        registers.forget(RBP);
+        assert_eq!(registers.get(RBP), None);
+        registers.forget(RSP);
+        assert_eq!(registers.get(RSP), Some(2));
+        registers.set(40, 1);
+        assert_eq!(registers.get(40), None);
+    }
+}

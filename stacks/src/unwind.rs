@@ -1,0 +1,313 @@
+//! From copies of registers and stacks to addresses in modules.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gimli::UnwindContext;
+
+use crate::capture::{Snapshot, ThreadCopy};
+use crate::cfi::{CallerFrame, CfiStep};
+use crate::maps::{self, Mapping};
+use crate::memory::StackCopy;
+use crate::module::{Module, ModuleCache};
+use crate::registers::{RBP, Registers};
+
+/// Most frames that are followed of one thread.
+const MAX_STEPS: usize = 1 << 14;
+/// Most frames that are kept of one thread. Of a longer stack the middle is left out.
+pub const MAX_FRAMES: usize = 256;
+/// Frames that are kept from the outer end of a stack that is too long: there the stacks of many
+/// processes are alike.
+const KEPT_OUTER_FRAMES: usize = 64;
+/// Most entries of a trace-back in addresses, by the layout of Get Thread Data.
+pub const MAX_TRACE_BACK: usize = 400;
+/// Most signals whose handlers are on one stack.
+const MAX_SIGNAL_FRAMES: usize = 32;
+/// So long the stacks of one process are unwound; tables may be made to be slow.
+const UNWIND_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where an address lies.
+#[derive(Debug, Clone)]
+pub enum CodePlace {
+    /// In a file, or the vdso; the address is in the file's own numbering.
+    Module(Arc<Module>, u64),
+    /// In memory that comes from no file that could be read; the offset is that in the file or in
+    /// the region.
+    Region(Arc<str>, u64),
+    /// In no mapping.
+    Nowhere(u64),
+    /// In the code to which a signal handler returns; the next frame was interrupted.
+    SignalReturn,
+}
+
+/// One entry of an unwound stack.
+#[derive(Debug, Clone)]
+pub enum UnwoundFrame {
+    /// A frame.
+    Code(CodeFrame),
+    /// So many frames were left out here.
+    Omitted(usize),
+}
+
+/// A frame with its addresses in the process.
+#[derive(Debug, Clone)]
+pub struct CodeFrame {
+    /// Where its code is. A return address is taken to be in the call before it.
+    pub place: CodePlace,
+    /// The next instruction of this frame.
+    pub instruction: u64,
+    /// The stack pointer of this frame.
+    pub stack_pointer: u64,
+}
+
+/// One entry of a trace-back in addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceBackEntry {
+    /// The stack pointer of the frame.
+    pub frame_address: u64,
+    /// Where the frame returns to; 0 in the outermost one.
+    pub return_address: u64,
+}
+
+/// Why a stack has no more frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StackEnd {
+    /// The first function of the thread was reached.
+    Complete,
+    /// Stack or tables lead nowhere.
+    Broken,
+    /// The stack is longer than what is copied or followed of one.
+    Truncated,
+    /// The thread could not be stopped.
+    NotStopped,
+}
+
+/// An unwound thread.
+#[derive(Debug, Clone)]
+pub struct UnwoundThread {
+    /// The thread.
+    pub tid: i32,
+    /// Its name.
+    pub name: String,
+    /// Whether it waited in the kernel and could not be stopped (state D).
+    pub is_uninterruptible: bool,
+    /// Its frames, the innermost first.
+    pub frames: Vec<UnwoundFrame>,
+    /// Why there are no more.
+    pub end: StackEnd,
+}
+
+impl UnwoundThread {
+    /// The frames by their addresses, the innermost first, up to [`MAX_TRACE_BACK`].
+    pub fn trace_back(&self) -> Vec<TraceBackEntry> {
+        let frames = self.frames.iter().map_while(|frame| match frame {
+            UnwoundFrame::Code(frame) => Some(frame),
+            UnwoundFrame::Omitted(_) => None,
+        });
+        let frames: Vec<_> = frames.take(MAX_TRACE_BACK).collect();
+        let callers = frames.iter().skip(1).map(|caller| caller.instruction).chain([0]);
+        let entries = frames.iter().zip(callers).map(|(frame, return_address)| TraceBackEntry {
+            frame_address: frame.stack_pointer,
+            return_address,
+        });
+        entries.collect()
+    }
+}
+
+/// Unwinds all threads of a snapshot.
+pub fn unwind(snapshot: &Snapshot, modules: &mut ModuleCache) -> Vec<UnwoundThread> {
+    let mut space = AddressSpace { snapshot, modules, places: HashMap::new() };
+    let mut context = UnwindContext::new();
+    let deadline = Instant::now() + UNWIND_TIMEOUT;
+    let threads = snapshot.threads.iter().map(|thread| {
+        let (frames, end) = match &thread.copy {
+            ThreadCopy::Stopped { registers, stack }
+            | ThreadCopy::Uninterruptible { registers, stack } => {
+                let mut walk = Walk { space: &mut space, context: &mut context, stack, deadline };
+                walk.frames(*registers)
+            }
+            ThreadCopy::NotStopped => (Vec::new(), StackEnd::NotStopped),
+        };
+        UnwoundThread {
+            tid: thread.tid,
+            name: thread.name.clone(),
+            is_uninterruptible: matches!(thread.copy, ThreadCopy::Uninterruptible { .. }),
+            frames: shorten(frames),
+            end,
+        }
+    });
+    threads.collect()
+}
+
+fn shorten(all: Vec<CodeFrame>) -> Vec<UnwoundFrame> {
+    let omitted = all.len().saturating_sub(MAX_FRAMES);
+    let inner = MAX_FRAMES - KEPT_OUTER_FRAMES;
+    let mut frames = Vec::with_capacity(all.len().min(MAX_FRAMES + 1));
+    for (index, frame) in all.into_iter().enumerate() {
+        if omitted > 0 && index == inner {
+            frames.push(UnwoundFrame::Omitted(omitted));
+        }
+        if omitted == 0 || index < inner || index >= inner + omitted {
+            frames.push(UnwoundFrame::Code(frame));
+        }
+    }
+    frames
+}
+
+/// Mappings of one process, with the modules that were needed so far.
+struct AddressSpace<'a> {
+    snapshot: &'a Snapshot,
+    modules: &'a mut ModuleCache,
+    /// By the start of the mapping.
+    places: HashMap<u64, MappedCode>,
+}
+
+#[derive(Clone)]
+enum MappedCode {
+    Module(Arc<Module>),
+    Region(Arc<str>),
+}
+
+impl AddressSpace<'_> {
+    fn is_code(&self, address: u64) -> bool {
+        maps::find(&self.snapshot.mappings, address).is_some_and(|it| it.is_executable)
+    }
+
+    fn locate(&mut self, address: u64) -> CodePlace {
+        let Some(mapping) = maps::find(&self.snapshot.mappings, address) else {
+            return CodePlace::Nowhere(address);
+        };
+        let within = address - mapping.range.start;
+        let offset = mapping.file_offset.saturating_add(within);
+        let code = match self.places.get(&mapping.range.start) {
+            Some(code) => code.clone(),
+            None => {
+                let code = self.mapped_code(mapping);
+                self.places.insert(mapping.range.start, code.clone());
+                code
+            }
+        };
+        match code {
+            MappedCode::Module(module) => match module.elf.address_of_offset(offset) {
+                Some(own) => CodePlace::Module(module, own),
+                None => CodePlace::Region(Arc::clone(&module.name), offset),
+            },
+            MappedCode::Region(name) => {
+                CodePlace::Region(name, if mapping.is_file() { offset } else { within })
+            }
+        }
+    }
+
+    fn mapped_code(&mut self, mapping: &Mapping) -> MappedCode {
+        if mapping.range.start == self.snapshot.vdso.start && !self.snapshot.vdso.bytes.is_empty() {
+            return MappedCode::Module(self.modules.vdso(&self.snapshot.vdso));
+        }
+        match self.modules.module(self.snapshot.live_tid, mapping) {
+            Some(module) => MappedCode::Module(module),
+            None => MappedCode::Region(region_name(mapping)),
+        }
+    }
+}
+
+fn region_name(mapping: &Mapping) -> Arc<str> {
+    let name = mapping.path().rsplit('/').next().unwrap_or_default();
+    let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
+    if name.is_empty() { "[anon]".into() } else { name.into() }
+}
+
+/// The way along one stack.
+struct Walk<'w, 'a> {
+    space: &'w mut AddressSpace<'a>,
+    context: &'w mut UnwindContext<usize>,
+    stack: &'w StackCopy,
+    deadline: Instant,
+}
+
+impl Walk<'_, '_> {
+    fn frames(&mut self, mut registers: Registers) -> (Vec<CodeFrame>, StackEnd) {
+        let mut frames = Vec::new();
+        let mut signal_frames = 0;
+        // The first frame, and one that a signal interrupted, stand at their next instruction. All
+        // others stand behind a call, which may be the last instruction of its function.
+        let mut is_exact = true;
+        loop {
+            let address = registers.rip().wrapping_sub(u64::from(!is_exact));
+            let place = self.space.locate(address);
+            let is_first = frames.is_empty();
+            let step = match &place {
+                CodePlace::Module(module, own) => {
+                    module.unwind.step(self.context, *own, &registers, self.stack)
+                }
+                _ => CfiStep::NotCovered,
+            };
+            let place = match &step {
+                CfiStep::Caller(caller) if caller.was_interrupted => CodePlace::SignalReturn,
+                _ => place,
+            };
+            let (instruction, stack_pointer) = (registers.rip(), registers.rsp());
+            frames.push(CodeFrame { place, instruction, stack_pointer });
+            let caller = match step {
+                CfiStep::Outermost => return (frames, StackEnd::Complete),
+                CfiStep::Caller(caller) => Some(caller),
+                CfiStep::NotCovered => self.by_frame_pointer(&registers, is_exact),
+                CfiStep::Broken => None,
+            };
+            let Some(caller) = caller else { return (frames, self.early_end()) };
+            let next = &caller.registers;
+            // A signal may have interrupted a call of address 0.
+            if next.rip() == 0 && !caller.was_interrupted {
+                return (frames, StackEnd::Complete);
+            }
+            signal_frames += usize::from(caller.was_interrupted);
+            // Stacks grow down, so that callers are further up; only a signal may change the stack.
+            let is_further = match is_first {
+                true => next.rsp() >= registers.rsp() && *next != registers,
+                false => next.rsp() > registers.rsp(),
+            };
+            if !(is_further || caller.was_interrupted && signal_frames <= MAX_SIGNAL_FRAMES)
+                || !caller.was_interrupted && !self.space.is_code(next.rip().wrapping_sub(1))
+            {
+                return (frames, self.early_end());
+            }
+            if frames.len() >= MAX_STEPS || Instant::now() >= self.deadline {
+                return (frames, StackEnd::Truncated);
+            }
+            is_exact = caller.was_interrupted;
+            registers = caller.registers;
+        }
+    }
+
+    fn early_end(&self) -> StackEnd {
+        if self.stack.is_truncated { StackEnd::Truncated } else { StackEnd::Broken }
+    }
+
+    /// The caller of a function without tables: of compiled code that keeps frame pointers, of a
+    /// jump to where no code is, or of a function that has not yet used the stack.
+    fn by_frame_pointer(&self, registers: &Registers, is_exact: bool) -> Option<CallerFrame> {
+        let chain =
+            registers.get(RBP).filter(|frame| *frame >= registers.rsp()).and_then(|frame| {
+                let mut caller =
+                    Registers::new(self.stack.word(frame.checked_add(8)?)?, frame.checked_add(16)?);
+                caller.set(RBP, self.stack.word(frame)?);
+                Some(caller)
+            });
+        let just_called = || {
+            let rsp = registers.rsp();
+            let mut caller = Registers::new(self.stack.word(rsp)?, rsp.checked_add(8)?);
+            if let Some(frame) = registers.get(RBP) {
+                caller.set(RBP, frame);
+            }
+            Some(caller)
+        };
+        let is_usable = |caller: &Registers| self.space.is_code(caller.rip().wrapping_sub(1));
+        let is_at_start = is_exact && !self.space.is_code(registers.rip());
+        let caller = match is_at_start {
+            true => just_called().filter(is_usable).or(chain),
+            false => chain
+                .filter(|it| it.rip() == 0 || is_usable(it))
+                .or_else(|| just_called().filter(|caller| is_exact && is_usable(caller))),
+        };
+        caller.map(|registers| CallerFrame { registers, was_interrupted: false })
+    }
+}

@@ -1,0 +1,95 @@
+//! `scored-toolctl`: the tool control service of a job on one host. Its shepherd starts it for the
+//! first command of a tool, as the job's user and in the job's PID namespace, and ends it when
+//! there has been none for a while.
+//!
+//! | file | what |
+//! |---|---|
+//! | `main.rs` | orders of the shepherd, one after the other |
+//! | `stacks.rs` | the command that reads stacks |
+#![forbid(unsafe_code)]
+
+mod stacks;
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use score_proto::frame::{self, Decoder};
+use score_proto::tool_command::{ToolRequest, ToolResult};
+use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
+use stacks::StackCommand;
+
+/// The service, and its connection to the shepherd.
+struct Service {
+    socket: UnixStream,
+    decoder: Decoder,
+    stack_command: StackCommand,
+}
+
+impl Service {
+    /// The next order. None when the shepherd has closed its end.
+    fn next_order(&mut self) -> io::Result<Option<ToolctlOrder>> {
+        let mut bytes = [0; 16 * 1024];
+        loop {
+            if let Some(order) = self.decoder.next().map_err(io::Error::other)? {
+                return Ok(Some(order));
+            }
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.decoder.push(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The result of each process.
+    fn carry_out(&mut self, processes: &[ToolProcess], body: &[u8]) -> Vec<ToolResult> {
+        match ToolRequest::decode(body) {
+            Some(ToolRequest::Stacks { lines }) => self.stack_command.run(processes, lines),
+            None => {
+                let failed = "scored-toolctl does not know this command: use tools of its release";
+                vec![ToolResult::Failed(failed.to_owned()); processes.len()]
+            }
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        while let Some(order) = self.next_order()? {
+            let ToolctlOrder::Command { element, id, processes, body, wait_ms: _ } = order;
+            let results = self.carry_out(&processes, &body);
+            let mut bytes = Vec::new();
+            for (ToolProcess { node, .. }, result) in processes.into_iter().zip(results) {
+                let answer = ToolctlReport::Answer { element, id, node, body: result.encode() };
+                frame::encode(&answer, &mut bytes).map_err(io::Error::other)?;
+            }
+            self.socket.write_all(&bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a user who starts it reads.
+const USAGE: &str = "\
+scored-toolctl reads and controls the processes of a job for tools. scored starts it; see
+scored-toolctl(8).
+";
+
+fn main() {
+    if let Some(argument) = std::env::args_os().nth(1) {
+        match argument == "-help" {
+            true => print!("{USAGE}"),
+            false => eprint!("{USAGE}"),
+        }
+        std::process::exit(if argument == "-help" { 0 } else { 2 });
+    }
+    // The shepherd passes its socket as standard input.
+    let result = io::stdin().as_fd().try_clone_to_owned().and_then(|socket| {
+        let (decoder, stack_command) = (Decoder::default(), StackCommand::default());
+        Service { socket: socket.into(), decoder, stack_command }.serve()
+    });
+    if let Err(error) = result {
+        eprintln!("scored-toolctl: {error}");
+        std::process::exit(1);
+    }
+}

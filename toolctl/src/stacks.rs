@@ -1,0 +1,64 @@
+//! The command that reads the stacks of all threads.
+
+use std::collections::BTreeMap;
+
+use score_proto::tool_command::{MAX_TOOL_BODY, ThreadKind, ThreadStacks, ToolResult};
+use score_proto::toolctl::ToolProcess;
+use score_stacks::frame::{Detail, Frame, Stack};
+use score_stacks::{ProcessStacks, StackReader, ThreadStack};
+
+/// The communication threads of libpm have this name.
+const COMMUNICATION_THREAD: &str = "score-pm";
+
+/// Bytes of an answer that are not those of its stacks.
+const ANSWER_OVERHEAD: usize = 64;
+/// Bytes of a stack in an answer in addition to its own.
+const STACK_OVERHEAD: usize = 16;
+
+/// See the [module](self). What it has read of programs is kept for the next command.
+#[derive(Debug, Default)]
+pub struct StackCommand(StackReader);
+
+impl StackCommand {
+    /// The result of each process. With `lines`, frames have source lines.
+    pub fn run(&mut self, processes: &[ToolProcess], lines: bool) -> Vec<ToolResult> {
+        let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
+        let detail = if lines { Detail::Lines } else { Detail::Functions };
+        let to_result = |stacks| match stacks {
+            Ok(process) => result_of(&process),
+            Err(error) => ToolResult::Failed(format!("{error}")),
+        };
+        self.0.stacks_of(&pids, detail).into_iter().map(to_result).collect()
+    }
+}
+
+/// Equal stacks once; as many as fit into an answer.
+fn result_of(process: &ProcessStacks) -> ToolResult {
+    let mut counts: BTreeMap<(ThreadKind, Vec<u8>), u32> = BTreeMap::new();
+    for thread in &process.threads {
+        let kind = match thread.name.as_str() {
+            COMMUNICATION_THREAD => ThreadKind::Communication,
+            _ => ThreadKind::Program,
+        };
+        *counts.entry((kind, encoded(thread))).or_default() += 1;
+    }
+    let mut omitted = u32::try_from(process.omitted_threads).unwrap_or(u32::MAX);
+    let (mut stacks, mut len) = (Vec::new(), ANSWER_OVERHEAD);
+    for ((kind, stack), threads) in counts {
+        len += stack.len() + STACK_OVERHEAD;
+        if len <= MAX_TOOL_BODY {
+            stacks.push(ThreadStacks { kind, stack, threads });
+        } else {
+            omitted = omitted.saturating_add(threads);
+        }
+    }
+    ToolResult::Stacks { stacks, omitted }
+}
+
+/// A stack that is too long is sent without its frames.
+fn encoded(thread: &ThreadStack) -> Vec<u8> {
+    thread.stack.encode().unwrap_or_else(|_| {
+        let left_out = thread.stack.frames.len() as u64;
+        Stack { frames: vec![Frame::Omitted(left_out)] }.encode().unwrap_or_default()
+    })
+}

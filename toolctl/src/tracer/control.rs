@@ -1,0 +1,390 @@
+//! What a tool changes in a process at once: breakpoints, threads that run or stand, signals.
+
+#![forbid(unsafe_code)]
+
+use super::Tid;
+use super::breakpoints::{BreakpointKind, INT3, MAX_BREAKPOINTS};
+use super::error::TraceError;
+use super::kernel::Kernel;
+use super::memory::{self, RangeKind};
+use super::process::{Context, Exclusive, Motion, Place, Process};
+use super::procfs::{self, Status, ThreadStat};
+
+/// Bytes of one read or write.
+pub const MAX_MEMORY_LEN: usize = 65_024;
+
+/// What a tool sees of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolState {
+    /// It runs, as far as tools are concerned.
+    Active,
+    /// It is held.
+    Hold,
+    /// It stands for a notice.
+    Suspend,
+    /// Both.
+    HoldSuspend,
+}
+
+/// What a step has become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// The thread makes its step; a notice follows.
+    Started,
+    /// Another notice was pending and is given; the step is not made.
+    NoticePending,
+}
+
+/// The signal numbers of Linux.
+fn check_signal(signal: i32, lowest: i32) -> Result<(), TraceError> {
+    if (lowest..=64).contains(&signal) {
+        return Ok(());
+    }
+    Err(TraceError::Parameter("a signal number is 1 to 64"))
+}
+
+impl Process {
+    /// Reads memory as the program sees it.
+    pub(super) fn read<K: Kernel>(
+        &self,
+        kernel: &K,
+        address: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, TraceError> {
+        let mut bytes = checked_buffer(length)?;
+        if !kernel.read_memory(self.pid, address, &mut bytes) {
+            return Err(TraceError::Address(address));
+        }
+        self.breakpoints.hide(address, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Writes memory as the program sees it. `kind` is what the memory map says of the range.
+    pub(super) fn write<K: Kernel>(
+        &mut self,
+        kernel: &mut K,
+        (address, bytes): (u64, &[u8]),
+        kind: RangeKind,
+        may_write_shared: bool,
+    ) -> Result<(), TraceError> {
+        let mut former = checked_buffer(bytes.len())?;
+        match kind {
+            RangeKind::Unmapped => return Err(TraceError::Address(address)),
+            RangeKind::Shared if !may_write_shared => {
+                return Err(TraceError::SharedMemory(address));
+            }
+            RangeKind::Shared | RangeKind::Private => {}
+        }
+        // What cannot be read could not be put back if the write fails in its middle.
+        if !kernel.read_memory(self.pid, address, &mut former) {
+            return Err(TraceError::Address(address));
+        }
+        let (written, originals) = self.breakpoints.overlay(address, bytes);
+        if !kernel.write_memory(self.pid, address, &written) {
+            // A part of it may have been written.
+            kernel.write_memory(self.pid, address, &former);
+            return Err(TraceError::Address(address));
+        }
+        self.breakpoints.set_originals(&originals);
+        Ok(())
+    }
+
+    /// Sets a breakpoint.
+    pub(super) fn set_breakpoint<K: Kernel>(
+        &mut self,
+        kernel: &mut K,
+        address: u64,
+        kind: BreakpointKind,
+    ) -> Result<(), TraceError> {
+        match self.breakpoints.kind(address) {
+            Some(former) if former == kind => return Ok(()),
+            Some(_) => {
+                let reason = "a breakpoint of the other kind is there; remove it first";
+                return Err(TraceError::Breakpoint(address, reason));
+            }
+            None if self.breakpoints.count() >= MAX_BREAKPOINTS => {
+                let reason = "the process has too many breakpoints; remove some";
+                return Err(TraceError::Breakpoint(address, reason));
+            }
+            None => {}
+        }
+        let mut byte = [0];
+        if !kernel.read_memory(self.pid, address, &mut byte) {
+            return Err(TraceError::Address(address));
+        }
+        self.breakpoints.add(address, byte[0], kind);
+        if self.breakpoints.is_inserted(address) && !kernel.write_memory(self.pid, address, &[INT3])
+        {
+            self.breakpoints.remove(address);
+            let reason = "the memory cannot be written";
+            return Err(TraceError::Breakpoint(address, reason));
+        }
+        Ok(())
+    }
+
+    /// Removes a breakpoint. `original` is the byte that the program has there.
+    pub(super) fn reset_breakpoint<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        address: u64,
+        original: u8,
+    ) -> Result<(), TraceError> {
+        match self.breakpoints.original(address) {
+            None => Err(TraceError::Breakpoint(address, "there is none")),
+            Some(byte) if byte != original => {
+                let reason = "the byte given is not the one that the program has there";
+                Err(TraceError::Breakpoint(address, reason))
+            }
+            Some(_) => {
+                self.remove_breakpoint(context, address, original);
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes a breakpoint that exists.
+    pub(super) fn remove_breakpoint<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        address: u64,
+        original: u8,
+    ) {
+        if self.breakpoints.is_inserted(address) {
+            // The byte stays where the program has changed or unmapped it itself.
+            self.write_breakpoint(context, address, INT3, original);
+        }
+        self.breakpoints.remove(address);
+        for thread in self.threads.values_mut() {
+            // If it is set again, the next hit is another one.
+            thread.hit_before_handler.take_if(|(place, _)| *place == address);
+        }
+    }
+
+    /// Takes the bytes of all breakpoints out of memory, or puts them back.
+    pub(super) fn lift_all<K: Kernel>(&mut self, context: &mut Context<'_, K>, is_lifted: bool) {
+        if self.breakpoints.are_all_lifted() == is_lifted {
+            return;
+        }
+        let places = self.breakpoints.all();
+        self.breakpoints.set_all_lifted(false);
+        for (address, original) in places {
+            if self.breakpoints.is_inserted(address) {
+                let (from, to) = if is_lifted { (INT3, original) } else { (original, INT3) };
+                self.write_breakpoint(context, address, from, to);
+            }
+        }
+        self.breakpoints.set_all_lifted(is_lifted);
+    }
+
+    /// Holds a thread, or releases it.
+    pub(super) fn set_held(&mut self, tid: Tid, is_held: bool) -> Result<(), TraceError> {
+        let thread = self.threads.get_mut(&tid).filter(|it| it.motion != Motion::Dying);
+        thread.ok_or(TraceError::NoThread(tid))?.is_held = is_held;
+        Ok(())
+    }
+
+    /// What a tool sees of a thread.
+    pub(super) fn tool_state(&self, tid: Tid) -> Result<ToolState, TraceError> {
+        let thread = self.threads.get(&tid).ok_or(TraceError::NoThread(tid))?;
+        Ok(match (thread.is_held, self.is_suspended) {
+            (false, false) => ToolState::Active,
+            (true, false) => ToolState::Hold,
+            (false, true) => ToolState::Suspend,
+            (true, true) => ToolState::HoldSuspend,
+        })
+    }
+
+    /// The thread whose notice was given and not satisfied, if it is this one or none is named.
+    fn given_thread(&self, tid: Tid) -> Result<Tid, TraceError> {
+        let reason = "it is not the thread that gave the last notice";
+        match self.given {
+            Some(given) if tid == 0 || tid == given => Ok(given),
+            _ => Err(TraceError::WrongState(tid, reason)),
+        }
+    }
+
+    /// Sets the signal with which a thread goes on from its notice.
+    pub(super) fn set_continuation(&mut self, tid: Tid, signal: i32) -> Result<(), TraceError> {
+        check_signal(signal, 0)?;
+        let tid = self.given_thread(tid)?;
+        let thread = self.threads.get_mut(&tid).ok_or(TraceError::NoThread(tid))?;
+        thread.continuation = Some(signal);
+        Ok(())
+    }
+
+    /// Satisfies the notice that was given.
+    fn satisfy<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
+        let Some(tid) = self.given.take() else { return };
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.has_notice = false;
+        let signal = thread.continuation.take().unwrap_or(0);
+        let Motion::Stopped(stop) = &mut thread.motion else { return };
+        if stop.place == Place::Delivery {
+            stop.signal = signal;
+        } else if signal != 0 {
+            // There is no signal here in whose place it could be delivered.
+            thread.resent.insert(signal);
+            _ = context.kernel.send_signal(self.pid, tid, signal);
+        }
+    }
+
+    /// Continues the process from the notice that was given, or gives the next one.
+    pub(super) fn continue_process<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        tid: Tid,
+    ) -> Result<(), TraceError> {
+        self.given_thread(tid)?;
+        self.satisfy(context);
+        self.is_suspended = !self.notices.is_empty();
+        Ok(())
+    }
+
+    /// As [`Self::continue_process`], when a tool gives up control. A process without a notice goes
+    /// on as it is.
+    pub(super) fn release_control<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+    ) -> Result<(), TraceError> {
+        if !self.notices.is_empty() {
+            return Err(TraceError::PendingNotice(self.pid));
+        }
+        self.satisfy(context);
+        // A step that has not been made is not made any more.
+        if matches!(self.exclusive, Some((Exclusive::Step(_), false))) {
+            self.exclusive = None;
+        }
+        self.is_suspended = false;
+        Ok(())
+    }
+
+    /// Lets one thread of a suspended process execute one instruction.
+    pub(super) fn step<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        tid: Tid,
+    ) -> Result<StepOutcome, TraceError> {
+        let tid = match (tid, self.given) {
+            (0, Some(given)) => given,
+            (tid, _) => tid,
+        };
+        let thread = self.threads.get(&tid).ok_or(TraceError::NoThread(tid))?;
+        let wrong = |reason| Err(TraceError::WrongState(tid, reason));
+        if !self.is_suspended {
+            return wrong("its process is not suspended: no notice has been given");
+        }
+        if self.exclusive.is_some() {
+            return wrong("a step, or a system call for a tool, is in progress");
+        }
+        if thread.is_held {
+            return wrong("it is held; release it first");
+        }
+        if matches!(thread.motion, Motion::Halted | Motion::Dying) {
+            return wrong("it waits in the kernel, and cannot make a step");
+        }
+        let goes_to_handler = self.given == Some(tid) && thread.continuation.unwrap_or(0) != 0;
+        let sleeps = thread.stop().is_some()
+            && context.kernel.registers(tid).is_ok_and(|it| it.is_in_interrupted_call());
+        if sleeps && !goes_to_handler {
+            return wrong("it sleeps in a system call, and cannot make a step");
+        }
+        self.satisfy(context);
+        if !self.notices.is_empty() {
+            return Ok(StepOutcome::NoticePending);
+        }
+        self.exclusive = Some((Exclusive::Step(tid), false));
+        Ok(StepOutcome::Started)
+    }
+
+    /// Sends a signal to a thread. If it cannot be delivered now it stays pending.
+    pub(super) fn send_to_thread<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        tid: Tid,
+        signal: i32,
+    ) -> Result<(), TraceError> {
+        check_signal(signal, 1)?;
+        if !self.threads.contains_key(&tid) {
+            return Err(TraceError::NoThread(tid));
+        }
+        let result = context.kernel.send_signal(self.pid, tid, signal);
+        result.map_err(|errno| match errno {
+            nix::Error::ESRCH => TraceError::NoThread(tid),
+            errno => TraceError::Refused(tid, errno),
+        })
+    }
+
+    /// Sends a signal to the first thread, in order of processor, that can take it. If there is
+    /// none, nothing happens.
+    pub(super) fn send_to_process<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        signal: i32,
+    ) -> Result<(), TraceError> {
+        check_signal(signal, 1)?;
+        let mut candidates: Vec<(u32, Tid)> = Vec::new();
+        for (tid, thread) in &self.threads {
+            let blocked = Status::read(*tid).map_or(u64::MAX, |status| status.signals("SigBlk"));
+            let can_take =
+                (!thread.is_held && blocked >> (signal - 1) & 1 == 0) || signal == libc::SIGKILL;
+            let stat = ThreadStat::read(self.pid, *tid);
+            if let Some(stat) = stat
+                && can_take
+                && !matches!(stat.state, b'Z' | b'X')
+            {
+                candidates.push((stat.processor, *tid));
+            }
+        }
+        candidates.sort_unstable();
+        match candidates.first() {
+            Some((_, tid)) => self.send_to_thread(context, *tid, signal),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes away what a tool has done to the process, except for memory and trap handler: when the
+    /// tool has died and others are still attached.
+    pub(super) fn release_all<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
+        for (address, original) in self.breakpoints.all() {
+            self.remove_breakpoint(context, address, original);
+        }
+        self.notify = super::SignalSet::default();
+        self.notices.clear();
+        self.given = None;
+        self.is_suspended = false;
+        match self.exclusive {
+            Some((Exclusive::Step(_), false)) => self.exclusive = None,
+            // It finishes its step, and nobody learns of it.
+            Some((Exclusive::Step(tid), true)) => {
+                let address = self.breakpoints.lifted().unwrap_or(0);
+                self.exclusive = Some((Exclusive::Pass(tid, address), true));
+            }
+            _ => {}
+        }
+        for thread in self.threads.values_mut() {
+            thread.is_held = false;
+            // A signal whose notice nobody answers is delivered, as it would be without a tool.
+            if let (Motion::Stopped(stop), Some(signal)) =
+                (&mut thread.motion, thread.continuation.take())
+                && stop.place == Place::Delivery
+            {
+                stop.signal = signal;
+            }
+            thread.has_notice = false;
+        }
+    }
+
+    /// The memory map's answer for a range.
+    pub(super) fn range_kind(&self, address: u64, length: usize) -> RangeKind {
+        let map = procfs::memory_map(self.pid).unwrap_or_default();
+        memory::range_kind(&map, address, length as u64)
+    }
+}
+
+/// Room for one read or write.
+pub(super) fn checked_buffer(length: usize) -> Result<Vec<u8>, TraceError> {
+    if length == 0 || length > MAX_MEMORY_LEN {
+        return Err(TraceError::Length(length as u64));
+    }
+    Ok(vec![0; length])
+}

@@ -1,0 +1,143 @@
+//! Why a request for a traced process was refused.
+
+use std::fmt;
+
+use nix::errno::Errno;
+
+use super::{Pid, Tid};
+
+/// Why a process cannot be traced, or its memory not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// There is no such process, or it has exited.
+    NoProcess(Pid),
+    /// Another tracer has it: process, tracer, name of the tracer.
+    OtherTracer(Pid, Pid, String),
+    /// It belongs to another user.
+    OtherUser(Pid, u32),
+    /// It is not dumpable: a set-user-ID program, an unreadable file, or its own prctl(2).
+    NotDumpable(Pid),
+    /// A seccomp filter of the service forbids ptrace(2).
+    Seccomp(Pid),
+    /// The security module Yama forbids it; its `ptrace_scope`.
+    Yama(Pid, u32),
+    /// The kernel refuses it for another reason.
+    Refused(Pid, Errno),
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoProcess(pid) => {
+                write!(out, "process {pid} does not exist or has exited; list the job's processes")
+            }
+            Self::OtherTracer(pid, tracer, name) => write!(
+                out,
+                "process {pid} is traced by process {tracer} ({name}); end that tracer first"
+            ),
+            Self::OtherUser(pid, uid) => write!(
+                out,
+                "process {pid} belongs to uid {uid}; only this user can attach a tool to it"
+            ),
+            Self::NotDumpable(pid) => write!(
+                out,
+                "process {pid} is not dumpable (set-user-ID program, unreadable program file, \
+                 or PR_SET_DUMPABLE 0); start a readable copy of the program"
+            ),
+            Self::Seccomp(pid) => write!(
+                out,
+                "seccomp forbids ptrace of process {pid}; allow ptrace in the filter of the \
+                 container or unit in which the daemon runs"
+            ),
+            Self::Yama(pid, scope) => write!(
+                out,
+                "Yama forbids ptrace of process {pid} (kernel.yama.ptrace_scope is {scope}); \
+                 set it to 1 or 0"
+            ),
+            Self::Refused(pid, errno) => write!(
+                out,
+                "the kernel refuses ptrace of process {pid}: {errno}; ask the administrator which \
+                 security module forbids it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+/// Why a request for a process or thread failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The process is not attached, or has exited.
+    NoProcess(Pid),
+    /// The process has no such thread, or the thread is exiting.
+    NoThread(Tid),
+    /// The thread is not in a state in which the request has a meaning.
+    WrongState(Tid, &'static str),
+    /// The thread did not stop in time.
+    Timeout(Tid),
+    /// Further notices of the process are pending.
+    PendingNotice(Pid),
+    /// Nothing can be read, or written, at this address.
+    Address(u64),
+    /// The memory is shared between processes, and the request does not allow to write it.
+    SharedMemory(u64),
+    /// A length that is 0, too large, or not a power of two.
+    Length(u64),
+    /// A parameter has a value that is not allowed.
+    Parameter(&'static str),
+    /// A breakpoint could not be set or removed.
+    Breakpoint(u64, &'static str),
+    /// No debug register is free for this, or the service uses it itself.
+    NoDebugRegister(Tid),
+    /// The range overlaps a watchpoint of the thread.
+    WatchpointOverlap(u64),
+    /// The process did not get memory.
+    NoMemory(Pid, Errno),
+    /// The kernel refused it.
+    Refused(Tid, Errno),
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoProcess(pid) => write!(out, "process {pid} is not attached or has exited"),
+            Self::NoThread(tid) => write!(out, "no thread {tid} in this process; list its threads"),
+            Self::WrongState(tid, reason) => write!(out, "thread {tid}: {reason}"),
+            Self::Timeout(tid) => write!(
+                out,
+                "thread {tid} did not stop in time: it waits in the kernel; ask again later"
+            ),
+            Self::PendingNotice(pid) => {
+                write!(out, "process {pid} has further notices pending; continue it first")
+            }
+            Self::Address(address) => write!(out, "address {address:#x} cannot be accessed"),
+            Self::SharedMemory(address) => write!(
+                out,
+                "address {address:#x} is shared memory; set the flag that allows to write it"
+            ),
+            Self::Length(length) => write!(out, "length {length} is not allowed"),
+            Self::Parameter(reason) => write!(out, "parameter refused: {reason}"),
+            Self::Breakpoint(address, reason) => {
+                write!(out, "breakpoint at {address:#x}: {reason}")
+            }
+            Self::NoDebugRegister(tid) => write!(
+                out,
+                "thread {tid} has no debug register free; remove one of its watchpoints"
+            ),
+            Self::WatchpointOverlap(address) => {
+                write!(out, "a watchpoint of this thread overlaps {address:#x}; remove it first")
+            }
+            Self::NoMemory(pid, errno) => {
+                write!(out, "process {pid} gets no memory: {errno}; ask for less")
+            }
+            Self::Refused(tid, errno) => {
+                write!(out, "the kernel refuses it for thread {tid}: {errno}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TraceError {}

@@ -1,0 +1,593 @@
+//! The tracer: it alone stops, reads and changes the processes of a job, by ptrace(2).
+//!
+//! ptrace ties a tracee to the thread that has attached it, so that a [`Tracer`] stays in one
+//! thread, and a thread has one tracer: it reaps all children of its thread. It never waits:
+//! [`Tracer::handle_events`] takes what the kernel has to say. It is called when SIGCHLD has come
+//! (signalfd(2)) and when [`Tracer::next_timeout`] has passed. What happens to processes comes back
+//! as [`Event`]s.
+//!
+//! Each thread has a [`process::Motion`]: what it does. Requests and stops change what a thread
+//! *should* do, and `drive` makes the calls that bring the two together. Nothing else resumes or
+//! interrupts a thread. The calls are those of a trait ([`kernel::Kernel`]), so that a simulation
+//! can take the place of Linux.
+//!
+//! Group stops stay group stops. The gang scheduler stops and continues processes by SIGSTOP and
+//! SIGCONT; a thread in such a stop listens (PTRACE_LISTEN), its real parent sees the stop, and no
+//! tool learns of it. A thread that a tool continues meanwhile goes on in the next slice.
+
+pub mod attach;
+pub mod breakpoints;
+mod control;
+mod drive;
+pub mod error;
+pub mod extended;
+mod inject;
+pub mod kernel;
+pub mod memory;
+pub mod process;
+pub mod process_data;
+pub mod procfs;
+pub mod registers;
+mod requests;
+mod siginfo;
+#[cfg(test)]
+mod simulation;
+mod stops;
+mod sys;
+pub mod watchpoints;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+pub use breakpoints::BreakpointKind;
+pub use control::{MAX_MEMORY_LEN, StepOutcome, ToolState};
+pub use error::{AttachError, TraceError};
+pub use extended::ExtendedRegister;
+pub use kernel::{Kernel, Linux};
+pub use process::{NoticeReason, Preferences, SignalNotice, SignalSet};
+pub use registers::{DebugRegisters, Gprs, Registers, SpecialRegister, SpecialRegisters};
+pub use requests::{Answer, Request, ThreadSnapshot, Ticket};
+pub use watchpoints::{WatchKind, WatchRange};
+
+use breakpoints::INT3;
+use process::{Context, Presence, Process};
+use sys::Wait;
+
+/// Number of a process.
+pub type Pid = i32;
+/// Number of a thread.
+pub type Tid = i32;
+
+/// Events of the kernel that one call handles at most: a hostile process can cause them faster than
+/// anybody handles them.
+const MAX_EVENTS: usize = 4096;
+
+/// What the user of a tracer learns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A thread has given a notice, and all threads of its process stand.
+    Notice(SignalNotice),
+    /// The answer to a request.
+    Answer {
+        /// The request.
+        ticket: Ticket,
+        /// What it has given.
+        result: Result<Answer, TraceError>,
+    },
+    /// A process has replaced its program. Breakpoints, watchpoints and memory of tools are lost.
+    Exec {
+        /// The process.
+        pid: Pid,
+    },
+    /// A process has ended.
+    Exited {
+        /// The process.
+        pid: Pid,
+        /// In the form of wait(2).
+        status: i32,
+    },
+    /// A process is no longer traced.
+    Detached {
+        /// The process.
+        pid: Pid,
+    },
+}
+
+/// A task that the kernel has attached to the tracer, and that belongs to no process of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guest {
+    /// It executes the memory of this process, until its exec.
+    Of(Pid),
+    /// It is detached at its next stop.
+    Unwanted,
+}
+
+/// Traces processes. See the module.
+#[derive(Debug, Default)]
+pub struct Tracer<K = Linux> {
+    kernel: K,
+    processes: BTreeMap<Pid, Process>,
+    /// The process of each thread.
+    owners: HashMap<Tid, Pid>,
+    guests: HashMap<Tid, Guest>,
+    events: VecDeque<Event>,
+    last_ticket: u64,
+}
+
+impl<K: Kernel> Tracer<K> {
+    /// One without processes.
+    pub fn new(kernel: K) -> Self {
+        Self {
+            kernel,
+            processes: BTreeMap::new(),
+            owners: HashMap::new(),
+            guests: HashMap::new(),
+            events: VecDeque::new(),
+            last_ticket: 0,
+        }
+    }
+
+    /// Attaches to all threads of a process, without stopping it.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn attach(&mut self, pid: Pid) -> Result<(), AttachError> {
+        if self.processes.contains_key(&pid) {
+            return Ok(());
+        }
+        let process = attach::attach(&mut self.kernel, pid)?;
+        for tid in process.threads.keys() {
+            self.owners.insert(*tid, pid);
+            self.guests.remove(tid);
+        }
+        self.processes.insert(pid, process);
+        Ok(())
+    }
+
+    /// Sets a process back to what it would be without a tracer, and ends tracing it. It ends with
+    /// [`Event::Detached`], or [`Event::Exited`].
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn detach(&mut self, pid: Pid) -> Result<(), TraceError> {
+        self.with(pid, |process, context| {
+            for thread in process.threads.values_mut() {
+                thread.is_held = false;
+            }
+            process.begin_to_leave(context);
+            Ok(())
+        })
+    }
+
+    /// Whether a process is attached and does not leave.
+    pub fn is_attached(&self, pid: Pid) -> bool {
+        self.processes.get(&pid).is_some_and(|it| it.presence == Presence::Attached)
+    }
+
+    /// The threads of an attached process.
+    pub fn threads(&self, pid: Pid) -> Vec<Tid> {
+        self.processes.get(&pid).map_or_else(Vec::new, |it| it.threads.keys().copied().collect())
+    }
+
+    /// The thread that a request without a thread is for: that of the last notice, if it lives,
+    /// else the first thread of the process.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn default_thread(&self, pid: Pid) -> Result<Tid, TraceError> {
+        let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
+        let given = process.last_given.filter(|tid| process.threads.contains_key(tid));
+        Ok(given.unwrap_or(pid))
+    }
+
+    /// Sets the signals that give a notice. SIGSTOP and SIGCONT never do.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn set_notify(&mut self, pid: Pid, signals: SignalSet) -> Result<(), TraceError> {
+        self.with(pid, |process, _| {
+            process.notify = signals;
+            Ok(())
+        })
+    }
+
+    /// What the tool prefers from now on.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn set_preferences(&mut self, pid: Pid, wanted: Preferences) -> Result<(), TraceError> {
+        self.with(pid, |process, _| {
+            process.preferences = wanted;
+            Ok(())
+        })
+    }
+
+    /// Asks something of a thread, or of all threads (None). The answer is an event, perhaps at
+    /// once.
+    ///
+    /// # Errors
+    /// Why it is refused; no event follows then.
+    pub fn request(
+        &mut self,
+        pid: Pid,
+        tid: Option<Tid>,
+        request: Request,
+    ) -> Result<Ticket, TraceError> {
+        let ticket = Ticket(self.last_ticket + 1);
+        let now = self.kernel.now();
+        self.with(pid, |process, _| process.add_request(ticket, tid, request, now))?;
+        self.last_ticket = ticket.0;
+        Ok(ticket)
+    }
+
+    /// Reads memory as the program sees it, whole or not at all. The process does not stop.
+    ///
+    /// # Errors
+    /// NoProcess, Length, Address.
+    pub fn read_memory(
+        &self,
+        pid: Pid,
+        address: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, TraceError> {
+        let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
+        process.read(&self.kernel, address, length)
+    }
+
+    /// Writes memory as the program sees it: breakpoints stay.
+    ///
+    /// # Errors
+    /// NoProcess, Length, Address, SharedMemory.
+    pub fn write_memory(
+        &mut self,
+        pid: Pid,
+        address: u64,
+        bytes: &[u8],
+        may_write_shared: bool,
+    ) -> Result<(), TraceError> {
+        self.with(pid, |process, context| {
+            let kind = process.range_kind(address, bytes.len());
+            process.write(context.kernel, (address, bytes), kind, may_write_shared)
+        })
+    }
+
+    /// Sets a breakpoint.
+    ///
+    /// # Errors
+    /// NoProcess, Address, Breakpoint.
+    pub fn set_breakpoint(
+        &mut self,
+        pid: Pid,
+        address: u64,
+        kind: BreakpointKind,
+    ) -> Result<(), TraceError> {
+        self.with(pid, |process, context| process.set_breakpoint(context.kernel, address, kind))
+    }
+
+    /// Removes a breakpoint. `original` is the byte that the program has there.
+    ///
+    /// # Errors
+    /// NoProcess, Breakpoint.
+    pub fn reset_breakpoint(
+        &mut self,
+        pid: Pid,
+        address: u64,
+        original: u8,
+    ) -> Result<(), TraceError> {
+        self.with(pid, |process, context| process.reset_breakpoint(context, address, original))
+    }
+
+    /// Holds a thread: it executes nothing until it is released. Holds are not counted.
+    ///
+    /// # Errors
+    /// NoProcess, NoThread.
+    pub fn hold(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
+        self.with(pid, |process, _| process.set_held(tid, true))
+    }
+
+    /// Releases a thread that is held.
+    ///
+    /// # Errors
+    /// NoProcess, NoThread.
+    pub fn release(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
+        self.with(pid, |process, _| process.set_held(tid, false))
+    }
+
+    /// What a tool sees of a thread.
+    ///
+    /// # Errors
+    /// NoProcess, NoThread.
+    pub fn tool_state(&self, pid: Pid, tid: Tid) -> Result<ToolState, TraceError> {
+        self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?.tool_state(tid)
+    }
+
+    /// Sets the signal with which a thread goes on from the notice that was given (0: none).
+    ///
+    /// # Errors
+    /// NoProcess, Parameter, WrongState.
+    pub fn set_continuation(&mut self, pid: Pid, tid: Tid, signal: i32) -> Result<(), TraceError> {
+        self.with(pid, |process, _| process.set_continuation(tid, signal))
+    }
+
+    /// Continues a process from the notice that was given. `tid` 0 is its thread.
+    ///
+    /// # Errors
+    /// NoProcess, WrongState.
+    pub fn continue_process(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
+        self.with(pid, |process, context| process.continue_process(context, tid))
+    }
+
+    /// As [`Self::continue_process`], for a tool that gives up control: without a notice the
+    /// process goes on as it is. Held threads stay held.
+    ///
+    /// # Errors
+    /// NoProcess, PendingNotice.
+    pub fn release_control(&mut self, pid: Pid) -> Result<(), TraceError> {
+        self.with(pid, |process, context| process.release_control(context))
+    }
+
+    /// Lets one thread execute one instruction. `tid` 0 is the thread whose notice was given.
+    ///
+    /// # Errors
+    /// NoProcess, NoThread, WrongState.
+    pub fn step(&mut self, pid: Pid, tid: Tid) -> Result<StepOutcome, TraceError> {
+        self.with(pid, |process, context| process.step(context, tid))
+    }
+
+    /// Sends a signal to a thread.
+    ///
+    /// # Errors
+    /// NoProcess, NoThread, Parameter.
+    pub fn send_signal(&mut self, pid: Pid, tid: Tid, signal: i32) -> Result<(), TraceError> {
+        self.with(pid, |process, context| process.send_to_thread(context, tid, signal))
+    }
+
+    /// Sends a signal to the first thread that can take it, in order of processor.
+    ///
+    /// # Errors
+    /// NoProcess, Parameter.
+    pub fn send_signal_to_process(&mut self, pid: Pid, signal: i32) -> Result<(), TraceError> {
+        self.with(pid, |process, context| process.send_to_process(context, signal))
+    }
+
+    /// Takes away breakpoints, watchpoints, holds and notices of a tool that has died while others
+    /// are attached.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn release_all(&mut self, pid: Pid) -> Result<(), TraceError> {
+        let tids = self.threads(pid);
+        for tid in tids {
+            let process = self.processes.get(&pid);
+            let thread = process.and_then(|process| process.threads.get(&tid));
+            if thread.is_some_and(|thread| !thread.watchpoints.is_empty()) {
+                self.reset_debug_registers(pid, tid)?;
+            }
+        }
+        self.with(pid, |process, context| {
+            process.release_all(context);
+            Ok(())
+        })
+    }
+
+    /// Removes what a tracer that was killed has left in a process: breakpoints, by address and
+    /// original byte, and debug registers. A thread that has met one of these breakpoints, and was
+    /// frozen before its SIGTRAP, is set back to it.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn remove_leftovers(
+        &mut self,
+        pid: Pid,
+        breakpoints: &[(u64, u8)],
+    ) -> Result<(), TraceError> {
+        self.with(pid, |process, context| {
+            for (address, original) in breakpoints {
+                process.breakpoints.add(*address, *original, BreakpointKind::Normal);
+                process.remove_breakpoint(context, *address, *original);
+            }
+            Ok(())
+        })?;
+        for tid in self.threads(pid) {
+            // A thread that has ended meanwhile has no registers left.
+            _ = self.request(pid, Some(tid), Request::SetDebug(DebugRegisters::default()));
+        }
+        Ok(())
+    }
+
+    fn reset_debug_registers(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
+        let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
+        let watchpoints = process.threads.get(&tid).map(|it| it.watchpoints.clone());
+        for address in watchpoints.iter().flat_map(|it| it.addresses()) {
+            self.request(pid, Some(tid), Request::ResetWatchpoint(address))?;
+        }
+        let nothing = DebugRegisters::default();
+        self.request(pid, Some(tid), Request::SetDebug(nothing)).map(drop)
+    }
+
+    /// What has happened since the last call.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_events`] has to be called though no SIGCHLD has come.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let deadline = self.processes.values().filter_map(|it| it.deadline()).min()?;
+        Some(deadline.saturating_sub(self.kernel.now()))
+    }
+
+    /// Takes what the kernel has to say. True if there may be more of it.
+    pub fn handle_events(&mut self) -> bool {
+        let mut count = 0;
+        while count < MAX_EVENTS
+            && let Some((tid, wait)) = self.kernel.next_event()
+        {
+            count += 1;
+            self.on_wait(tid, wait);
+        }
+        let pids: Vec<Pid> = self.processes.keys().copied().collect();
+        let now = self.kernel.now();
+        for pid in pids {
+            if self.processes.get(&pid).and_then(|it| it.deadline()).is_some_and(|it| it <= now) {
+                // A process that has left by now needs nothing.
+                _ = self.with(pid, |process, context| {
+                    process.on_timeout(context);
+                    Ok(())
+                });
+            }
+        }
+        count == MAX_EVENTS
+    }
+
+    /// Works on a process, then brings its threads to where they should be.
+    fn with<T>(
+        &mut self,
+        pid: Pid,
+        work: impl FnOnce(&mut Process, &mut Context<'_, K>) -> Result<T, TraceError>,
+    ) -> Result<T, TraceError> {
+        let process = self.processes.get_mut(&pid).ok_or(TraceError::NoProcess(pid))?;
+        let mut context = Context { kernel: &mut self.kernel, events: &mut self.events };
+        let result = work(process, &mut context);
+        process.reconcile(&mut context);
+        if process.has_left() {
+            let process = self.processes.remove(&pid);
+            self.forget_process(pid, process);
+            self.events.push_back(Event::Detached { pid });
+        }
+        result
+    }
+
+    fn forget_process(&mut self, pid: Pid, process: Option<Process>) {
+        self.owners.retain(|_, owner| *owner != pid);
+        let Some(process) = process else { return };
+        for guest in process.guests {
+            self.guests.insert(guest, Guest::Unwanted);
+            // It is detached at this stop; a refusal means that it has ended.
+            _ = self.kernel.interrupt(guest);
+        }
+    }
+
+    fn on_wait(&mut self, tid: Tid, wait: Wait) {
+        match wait {
+            Wait::Ended(status) => self.on_end(tid, status),
+            Wait::Stopped(signal, event) => {
+                if let Some(pid) = self.owner_of(tid) {
+                    _ = self.with(pid, |process, context| {
+                        process.on_stop(context, tid, signal, event);
+                        Ok(())
+                    });
+                    self.follow_exec(pid, event);
+                } else {
+                    self.on_guest_stop(tid, signal, event);
+                }
+            }
+        }
+    }
+
+    /// After exec only the first thread is left, whichever has called it.
+    fn follow_exec(&mut self, pid: Pid, event: i32) {
+        if event == libc::PTRACE_EVENT_EXEC {
+            self.owners.retain(|tid, owner| *owner != pid || *tid == pid);
+        }
+    }
+
+    /// The process of a thread, which may be a new one.
+    fn owner_of(&mut self, tid: Tid) -> Option<Pid> {
+        if let Some(pid) = self.owners.get(&tid) {
+            return Some(*pid);
+        }
+        if self.guests.contains_key(&tid) {
+            return None;
+        }
+        let pid = self.kernel.parentage(tid)?.process;
+        let process = self.processes.get(&pid)?;
+        // A thread that was left out while its process leaves is detached as a guest.
+        if process.presence == Presence::Restored {
+            return None;
+        }
+        self.owners.insert(tid, pid);
+        Some(pid)
+    }
+
+    fn on_end(&mut self, tid: Tid, status: i32) {
+        if let Some(guest) = self.guests.remove(&tid) {
+            self.end_guest(tid, guest);
+        }
+        let Some(pid) = self.owners.remove(&tid) else { return };
+        if tid != pid {
+            _ = self.with(pid, |process, context| {
+                process.on_thread_end(context, tid);
+                Ok(())
+            });
+            // If the first thread had ended before it could be attached, nothing more follows.
+            if self.processes.get(&pid).is_none_or(|process| !process.threads.is_empty()) {
+                return;
+            }
+        }
+        let Some(mut process) = self.processes.remove(&pid) else { return };
+        let mut context = Context { kernel: &mut self.kernel, events: &mut self.events };
+        process.fail_exclusive(&mut context);
+        process.fail_requests(&mut context);
+        self.forget_process(pid, Some(process));
+        self.events.push_back(Event::Exited { pid, status });
+    }
+
+    /// A task that belongs to no process of ours: a child that the kernel has attached.
+    fn on_guest_stop(&mut self, tid: Tid, signal: i32, event: i32) {
+        let guest = match self.guests.get(&tid) {
+            Some(guest) => *guest,
+            None => self.admit_guest(tid),
+        };
+        let is_done = guest == Guest::Unwanted || event == libc::PTRACE_EVENT_EXEC;
+        let passed = if event == 0 { signal } else { 0 };
+        // A refusal in any of these means that the task is being killed; its end follows.
+        _ = if is_done {
+            self.guests.remove(&tid);
+            self.end_guest(tid, guest);
+            self.kernel.detach(tid, passed)
+        } else if event == libc::PTRACE_EVENT_STOP && signal != libc::SIGTRAP {
+            self.kernel.listen(tid)
+        } else {
+            self.kernel.resume(tid, passed)
+        };
+    }
+
+    /// Decides about a new task. If it shares memory with a process of ours, breakpoints are out of
+    /// this memory until its exec or end: it would die of them. If it has a copy, they are removed
+    /// from the copy.
+    fn admit_guest(&mut self, tid: Tid) -> Guest {
+        let Some(parentage) = self.kernel.parentage(tid) else { return Guest::Unwanted };
+        let pids: Vec<Pid> = self.processes.keys().copied().collect();
+        if let Some(pid) = pids.iter().find(|pid| self.kernel.shares_memory(**pid, tid)) {
+            self.guests.insert(tid, Guest::Of(*pid));
+            _ = self.with(*pid, |process, context| {
+                process.guests.push(tid);
+                process.lift_all(context, true);
+                Ok(())
+            });
+            return Guest::Of(*pid);
+        }
+        let parent = self.processes.get(&parentage.parent);
+        let candidates: Vec<&Process> =
+            parent.map_or_else(|| self.processes.values().collect(), |parent| vec![parent]);
+        for process in candidates {
+            for (address, original) in process.breakpoints.all() {
+                let mut context = Context { kernel: &mut self.kernel, events: &mut self.events };
+                let copy = Process::new(parentage.process);
+                copy.write_breakpoint(&mut context, address, INT3, original);
+            }
+        }
+        Guest::Unwanted
+    }
+
+    fn end_guest(&mut self, tid: Tid, guest: Guest) {
+        let Guest::Of(pid) = guest else { return };
+        _ = self.with(pid, |process, context| {
+            process.guests.retain(|guest| *guest != tid);
+            if process.guests.is_empty() {
+                process.lift_all(context, false);
+            }
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,61 @@
+//! The model of the simulation: what a process and its tools are to be, as lists.
+
+use std::collections::BTreeSet;
+
+use super::ConnectionId;
+
+/// A tool at a process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ModelTool {
+    pub connection: ConnectionId,
+    pub tool: u32,
+    pub priority: u8,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ModelProcess {
+    pub has_exited: bool,
+    pub tools: Vec<ModelTool>,
+    pub controller: Option<ConnectionId>,
+    pub notify_set: u64,
+    /// Refused since they were last notified of "available".
+    pub refused: BTreeSet<ConnectionId>,
+    /// Of these the controller has been notified.
+    pub announced: BTreeSet<ConnectionId>,
+    /// They have released and want authority back.
+    pub yielded: BTreeSet<ConnectionId>,
+    /// Notified of "available", and authority is still free.
+    pub offered: Option<ConnectionId>,
+    pub is_suspended: bool,
+    /// Threads that stand at a signal of which the controller is, or will be, notified.
+    pub standing: BTreeSet<u32>,
+    /// The thread whose notice was sent and not satisfied.
+    pub unsatisfied: Option<u32>,
+}
+
+impl ModelProcess {
+    pub fn tool(&self, connection: ConnectionId) -> Option<ModelTool> {
+        self.tools.iter().find(|tool| tool.connection == connection).copied()
+    }
+
+    pub fn favoured(&self) -> Option<ConnectionId> {
+        let waits = |tool: &&ModelTool| {
+            self.refused.contains(&tool.connection) || self.yielded.contains(&tool.connection)
+        };
+        let favoured = self.tools.iter().filter(waits).max_by_key(|tool| tool.priority);
+        favoured.map(|tool| tool.connection)
+    }
+
+    pub fn forget(&mut self, connection: ConnectionId) {
+        self.tools.retain(|tool| tool.connection != connection);
+        self.refused.remove(&connection);
+        self.announced.remove(&connection);
+        self.yielded.remove(&connection);
+    }
+
+    pub fn all_go_on(&mut self) {
+        self.is_suspended = false;
+        self.standing.clear();
+        self.unsatisfied = None;
+    }
+}

@@ -1,0 +1,125 @@
+//! Numbers of messages and return codes (docs/tools.md, H19 and group R).
+
+use super::field::numbered;
+
+numbered! {
+    /// The types of messages.
+    MessageType: u16 {
+        /// The answer to a message that cannot be read.
+        5000 ErrorAck,
+        /// A tool joins one process, or all of the host.
+        5001 Attach,
+        /// The answer to Attach.
+        5002 AttachAck,
+        /// A tool leaves one process, or all of the host.
+        5003 Detach,
+        /// The answer to Detach.
+        5004 DetachAck,
+        /// A tool reads state.
+        5005 Query,
+        /// The answer to Query.
+        5006 QueryAck,
+        /// A tool changes state.
+        5007 Update,
+        /// The answer to Update.
+        5008 UpdateAck,
+        /// The service reports an event.
+        5011 Notify,
+        /// A tool may acknowledge Notify; this has no effect.
+        5012 NotifyAck,
+        /// A tool asks for Control authority.
+        5013 Control,
+        /// The answer to Control.
+        5014 ControlAck,
+    }
+
+    /// Results of messages. Codes that only the daemons of Blue Gene/Q used are not here.
+    ReturnCode: u32 {
+        /// The message could be looked at. Its commands have codes of their own.
+        0 Success,
+        /// The header's service is not tool control.
+        1 WrongService,
+        /// There is no such type, or a tool may not send it.
+        2 UnsupportedType,
+        /// The header's job is not the one of this service.
+        3 JobIdError,
+        /// There is no such rank on this host, or its process has not started.
+        4 ProcessIdError,
+        /// It failed; the error code has an errno value.
+        5 RequestFailed,
+        /// The service does not serve this version.
+        9 VersionMismatch,
+        /// A tool could not be started.
+        27 ToolStartError,
+        /// The user may not do this.
+        28 ToolAuthorityError,
+        /// The header's tool is not the one of this connection, or cannot be a tool's number.
+        29 ToolIdError,
+        /// A tool did not answer in time.
+        30 ToolTimeoutExpired,
+        /// Another tool has this priority.
+        31 ToolPriorityConflict,
+        /// Four tools are attached to the process.
+        32 ToolMaxAttachedExceeded,
+        /// A tool of this number is attached to the process.
+        33 ToolIdConflict,
+        /// The job's table cannot be read.
+        35 JobsObjectError,
+        /// The priority is above 99.
+        36 ToolPriorityError,
+        /// The tool is not attached to the process.
+        37 ToolRankNotFound,
+        /// The message has more than 16 commands.
+        44 ToolNumberOfCmdsExceeded,
+        /// The message ends too early.
+        45 RequestIncomplete,
+        /// Another tool has Control authority.
+        51 ToolControlConflict,
+        /// The message has several action commands.
+        53 ToolConflictingCmds,
+        /// The tool has no Control authority.
+        54 ToolControlRequired,
+        /// The tool must release Control authority first.
+        55 ToolControlReleaseRequired,
+        /// The process exits, or has exited.
+        57 ToolProcessExiting,
+    }
+
+    /// Results of commands.
+    CommandCode: u32 {
+        /// Done.
+        0 Success,
+        /// The thread is no live one of this process, or not in the state that the command needs.
+        1 ThreadInvalid,
+        /// There is no such command in this type of message.
+        2 CommandInvalid,
+        /// The thread did not respond in time.
+        3 Timeout,
+        /// The acknowledgement has no room for the answer.
+        4 AllocationError,
+        /// A parameter is invalid.
+        5 ParameterError,
+        /// A breakpoint could not be set or removed.
+        6 BreakpointFailed,
+        /// The address is invalid.
+        7 AddressError,
+        /// A length is invalid, or the data of the command are too short.
+        8 LengthError,
+        /// A hardware resource is taken.
+        9 HardwareUnavailable,
+        /// Memory could not be allocated.
+        10 MemoryUnavailable,
+        /// There is no such file.
+        11 FileNotFound,
+        /// It conflicts with another command of the message.
+        12 Conflict,
+        /// A notice of a signal is pending.
+        13 PendingNotify,
+        /// An earlier command of the message failed.
+        14 PreviousCommandFailed,
+        /// The process exits.
+        15 ProcessExiting,
+        /// The range overlaps a watchpoint.
+        16 WatchConflict,
+    }
+}

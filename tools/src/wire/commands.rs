@@ -1,0 +1,575 @@
+//! The 12 Query and 26 Update commands (docs/tools.md, groups Q and U). Each has a line in the
+//! table at the end: number, name, message, scope, data of the request, data of the answer.
+//! Offsets count from the begin of the command's data, where the thread id is.
+
+use super::codes::CommandCode;
+use super::field::{ReadError, Record, RecordLayout, numbered, record};
+use super::parameters::{
+    BreakpointKind, DEBUG_REGISTERS, DebugRegister, FloatRegister, GENERAL_REGISTERS,
+    GeneralRegister, JobFilePath, Preference, ReleaseNotify, SPECIAL_REGISTERS, SharedAccess,
+    SpecialRegister, SpeculativeAccess, ThreadState, ToolState, TrapMode, WatchType,
+};
+use super::payload::{Counted, FileNames, Payload, WithBytes, WithList};
+
+/// The most bytes of memory or of a file that a command reads or writes.
+pub const MAX_MEMORY_LEN: u32 = 65_024;
+/// The greatest number of a signal.
+pub const MAX_SIGNAL: u32 = 64;
+/// The longest range of a watchpoint: four debug registers of 8 bytes.
+pub const MAX_WATCH_LEN: u32 = 32;
+
+record! {
+    /// No data but the thread id.
+    NoData[4] {}
+
+    /// The special registers.
+    SpecialRegisters[128] {
+        /// By the number of [`SpecialRegister`].
+        8 values: [u64; SPECIAL_REGISTERS],
+    }
+
+    /// The general purpose registers.
+    GeneralRegisters[136] {
+        /// By the number of [`GeneralRegister`].
+        8 values: [u64; GENERAL_REGISTERS],
+    }
+
+    /// The debug registers.
+    DebugRegisters[72] {
+        /// DR0 to DR7. DR4 and DR5 are 0.
+        8 values: [u64; DEBUG_REGISTERS],
+    }
+
+    /// What the XSAVE area follows: number of its bytes at 16, the area from 24.
+    FloatRegistersHead[24] {
+        /// The state components that the area has (XCR0).
+        8 features: u64,
+    }
+
+    /// A new value of a general purpose register.
+    SetGeneral[24] {
+        /// The register.
+        8 selection: GeneralRegister,
+        /// The value.
+        16 value: u64,
+    }
+
+    /// A new value of a special register.
+    SetSpecial[24] {
+        /// The register.
+        8 selection: SpecialRegister,
+        /// The value.
+        16 value: u64,
+    }
+
+    /// A new value of a debug register.
+    SetDebug[24] {
+        /// The register.
+        8 selection: DebugRegister,
+        /// The value.
+        16 value: u64,
+    }
+
+    /// A new value of a floating point register.
+    SetFloat[80] {
+        /// The register.
+        8 selection: FloatRegister,
+        /// The value; only as many bytes are used as the register has.
+        16 value: [u8; 64],
+    }
+
+    /// The memory that Get Memory reads.
+    MemoryRange[24] {
+        /// The first byte.
+        8 address: u64,
+        /// Bytes, 1 to 65,024.
+        16 length: u32,
+        /// No effect.
+        20 access: SpeculativeAccess,
+    }
+
+    /// What the bytes of memory follow: their number at 16, the bytes from 20.
+    MemoryHead[20] {
+        /// The first byte.
+        8 address: u64,
+    }
+
+    /// What the new bytes of memory follow: their number at 16, the bytes from 28.
+    SetMemoryHead[28] {
+        /// The first byte.
+        8 address: u64,
+        /// No effect.
+        20 access: SpeculativeAccess,
+        /// Whether shared memory may be written.
+        24 shared: SharedAccess,
+    }
+
+    /// The memory that Set Memory has written.
+    WrittenMemory[20] {
+        /// The first byte.
+        8 address: u64,
+        /// Bytes.
+        16 length: u32,
+    }
+
+    /// What the threads follow: their number at 8, entries from 12.
+    ThreadListHead[12] {}
+
+    /// A thread of the process.
+    ThreadEntry[8] {
+        /// Its id in the host's PID namespace.
+        0 tid: u32,
+        /// [`COMMUNICATION_THREAD`], or 0.
+        4 flags: u32,
+    }
+
+    /// What the words of the aux vector follow: their number at 8, words from 16.
+    AuxVectorHead[16] {}
+
+    /// A process.
+    ProcessData[128] {
+        /// Its rank.
+        8 rank: u32,
+        /// Its thread group.
+        12 tgid: u32,
+        /// A: the number of the host in the job; B to E: 0; T: the number on the host.
+        16 coordinates: [u32; 6],
+        /// Begin and end of shared memory.
+        40 shared_memory: [u64; 2],
+        /// Not on Linux: 0.
+        56 persistent_memory: [u64; 2],
+        /// Begin and end of the heap.
+        72 heap: [u64; 2],
+        /// The end of the used heap.
+        88 heap_break: u64,
+        /// The lowest and the highest mapping.
+        96 mappings: [u64; 2],
+        /// Seconds that the job has been running.
+        112 job_seconds: i64,
+        /// Microseconds in addition.
+        120 job_microseconds: i64,
+    }
+
+    /// A thread. Its frames follow: their number at 64, entries from 72.
+    ThreadDataHead[72] {
+        /// The core on which it runs, or did last.
+        8 core: i32,
+        /// The hardware thread in the core.
+        12 core_thread: i32,
+        /// What it does.
+        16 state: ThreadState,
+        /// What tools have done to it.
+        20 tool_state: ToolState,
+        /// Always 0.
+        24 speculative_state: u32,
+        /// Begin and end of the guard page of its stack.
+        32 guard: [u64; 2],
+        /// Where its stack begins.
+        48 stack_start: u64,
+        /// Its stack pointer.
+        56 stack_current: u64,
+    }
+
+    /// A frame of a trace-back.
+    FrameEntry[16] {
+        /// The address of the frame.
+        0 frame: u64,
+        /// The return address.
+        8 return_address: u64,
+    }
+
+    /// What file names follow: their number at 8, the names from 12.
+    FileNamesHead[12] {}
+
+    /// The file that Get File Stat Data is about.
+    FileStatPath[136] {
+        /// Its path in the job's directory.
+        8 path: JobFilePath,
+    }
+
+    /// The struct stat of x86-64.
+    FileStat[152] {
+        /// The file system.
+        8 device: u64,
+        /// The inode.
+        16 inode: u64,
+        /// Number of links.
+        24 links: u64,
+        /// Type and permissions.
+        32 mode: u32,
+        /// Owner.
+        36 uid: u32,
+        /// Group.
+        40 gid: u32,
+        /// The device, if it is one.
+        48 special_device: u64,
+        /// Bytes.
+        56 size: i64,
+        /// Bytes of a block.
+        64 block_size: i64,
+        /// Number of blocks of 512 bytes.
+        72 blocks: i64,
+        /// Last access: seconds, nanoseconds.
+        80 accessed: [i64; 2],
+        /// Last change of the contents.
+        96 modified: [i64; 2],
+        /// Last change of the state.
+        112 changed: [i64; 2],
+    }
+
+    /// The part of a file that Get File Contents reads.
+    FileRange[152] {
+        /// Its path in the job's directory.
+        8 path: JobFilePath,
+        /// The first byte.
+        136 offset: u64,
+        /// Bytes, 1 to 65,024.
+        144 number: u64,
+    }
+
+    /// What the bytes of a file follow: their number at 8, the bytes from 16.
+    FileContentsHead[16] {}
+
+    /// The SIGTRAP handler of the process.
+    TrapHandler[16] {
+        /// The address of its code.
+        8 address: u64,
+    }
+
+    /// Memory that Allocate Memory makes.
+    AllocationSize[16] {
+        /// Bytes.
+        8 size: u64,
+    }
+
+    /// Memory that Allocate Memory has made.
+    AllocatedMemory[16] {
+        /// Its address.
+        8 address: u64,
+    }
+
+    /// Memory that Free Memory frees.
+    FreedMemory[24] {
+        /// Its address.
+        8 address: u64,
+        /// Bytes.
+        16 size: u64,
+    }
+
+    /// A signal.
+    SignalNumber[12] {
+        /// 1 to 64; 0 in Set Continuation Signal is none.
+        8 signal: u32,
+    }
+
+    /// Preferences of a process.
+    Preferences[20] {
+        /// Fast breakpoints.
+        8 fast_breakpoints: Preference,
+        /// Fast watchpoints.
+        12 fast_watchpoints: Preference,
+        /// Where a watchpoint stops the thread.
+        16 trap_mode: TrapMode,
+    }
+
+    /// A new breakpoint.
+    NewBreakpoint[20] {
+        /// The address of the instruction.
+        8 address: u64,
+        /// Its kind.
+        16 kind: BreakpointKind,
+    }
+
+    /// A breakpoint to be removed.
+    OldBreakpoint[20] {
+        /// The address of the instruction.
+        8 address: u64,
+        /// The four bytes that were there before.
+        16 instruction: u32,
+    }
+
+    /// A new watchpoint.
+    NewWatchpoint[24] {
+        /// The first byte, aligned to the length.
+        8 address: u64,
+        /// Bytes: a power of two.
+        16 length: u32,
+        /// The accesses that it shows.
+        20 kind: WatchType,
+    }
+
+    /// A watchpoint to be removed.
+    OldWatchpoint[16] {
+        /// Its first byte.
+        8 address: u64,
+    }
+
+    /// How authority is released.
+    ReleaseOption[12] {
+        /// Whether the tool is notified when the next one releases.
+        8 notify: ReleaseNotify,
+    }
+}
+
+/// Bit of [`ThreadEntry::flags`]: a communication thread of libpm.
+pub const COMMUNICATION_THREAD: u32 = 1;
+
+macro_rules! counted {
+    ($($name:ident: $count:literal, $tail:literal;)*) => {$(
+        impl Counted for $name {
+            const COUNT_OFFSET: usize = $count;
+            const TAIL_OFFSET: usize = $tail;
+        }
+    )*
+        /// Where the number of what follows a record is, and where that begins.
+        pub(super) const TAILS: &[(&str, usize, usize)] =
+            &[$((stringify!($name), $count, $tail),)*];
+    };
+}
+counted! {
+    FloatRegistersHead: 16, 24;
+    MemoryHead: 16, 20;
+    SetMemoryHead: 16, 28;
+    ThreadListHead: 8, 12;
+    AuxVectorHead: 8, 16;
+    ThreadDataHead: 64, 72;
+    FileContentsHead: 8, 16;
+}
+
+/// The XSAVE area of a thread.
+pub type FloatRegisters<'a> = WithBytes<'a, FloatRegistersHead>;
+/// Bytes of memory.
+pub type MemoryContents<'a> = WithBytes<'a, MemoryHead>;
+/// New bytes of memory.
+pub type SetMemory<'a> = WithBytes<'a, SetMemoryHead>;
+/// The threads of a process.
+pub type ThreadList = WithList<ThreadListHead, ThreadEntry>;
+/// The words of the aux vector.
+pub type AuxVector = WithList<AuxVectorHead, u64>;
+/// A thread and its trace-back.
+pub type ThreadData = WithList<ThreadDataHead, FrameEntry>;
+/// Bytes of a file.
+pub type FileContents<'a> = WithBytes<'a, FileContentsHead>;
+
+/// The message that a command belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommandSet {
+    /// Query.
+    Query,
+    /// Update.
+    Update,
+}
+
+/// What a command acts on (CDTI table 4-1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommandScope {
+    /// The thread that it names.
+    Thread,
+    /// The process of that thread.
+    Process,
+    /// The job's directory on the host. It needs no thread.
+    Host,
+}
+
+macro_rules! commands {
+    ($(
+        $(#[$doc:meta])*
+        $number:literal $name:ident ($set:ident, $scope:ident) $request:ty => $answer:ty;
+    )*) => {
+        numbered! {
+            /// The commands, with the numbers of their requests; that of the answer is the next.
+            CommandKind: u16 { $($(#[$doc])* $number $name,)* }
+        }
+
+        impl CommandKind {
+            /// The message that it belongs to.
+            pub const fn set(self) -> CommandSet {
+                match self { $(Self::$name => CommandSet::$set,)* }
+            }
+
+            /// What it acts on.
+            pub const fn scope(self) -> CommandScope {
+                match self { $(Self::$name => CommandScope::$scope,)* }
+            }
+        }
+
+        /// The data of a command's request.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum CommandRequest<'a> { $($(#[$doc])* $name($request),)* }
+
+        /// The data of a command's answer.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum CommandAnswer<'a> { $($(#[$doc])* $name($answer),)* }
+
+        commands!(@data CommandRequest, $($name $request;)*);
+        commands!(@data CommandAnswer, $($name $answer;)*);
+    };
+    (@data $data:ident, $($name:ident $payload:ty;)*) => {
+        impl<'a> $data<'a> {
+            /// The command.
+            pub fn kind(&self) -> CommandKind {
+                match self { $(Self::$name(_) => CommandKind::$name,)* }
+            }
+
+            /// The layout of the fixed part of this command's data.
+            fn layout(kind: CommandKind) -> RecordLayout {
+                match kind { $(CommandKind::$name => <$payload as Payload<'a>>::FIXED,)* }
+            }
+
+            /// Its length in a message, with the thread id.
+            pub(super) fn data_len(&self) -> usize {
+                match self { $(Self::$name(payload) => payload.payload_len(),)* }
+            }
+
+            /// Writes it into that many bytes, which are 0.
+            pub(super) fn write(&self, bytes: &mut [u8]) {
+                match self { $(Self::$name(payload) => payload.write(bytes),)* }
+            }
+
+            /// Reads the data of this command.
+            pub(super) fn read(kind: CommandKind, bytes: &'a [u8]) -> Result<Self, ReadError> {
+                Ok(match kind { $(CommandKind::$name => Self::$name(Payload::read(bytes)?),)* })
+            }
+
+            /// Some data of this command, for tests.
+            #[cfg(test)]
+            pub(super) fn sample(kind: CommandKind, random: &mut dyn FnMut() -> u64) -> Self {
+                match kind {
+                    $(CommandKind::$name => Self::$name(Payload::sample_payload(random)),)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    /// Get Special Purpose Registers.
+    101 GetSpecialRegisters (Query, Thread) NoData => SpecialRegisters;
+    /// Get General Purpose Registers.
+    103 GetGeneralRegisters (Query, Thread) NoData => GeneralRegisters;
+    /// Get Floating Point Registers.
+    105 GetFloatRegisters (Query, Thread) NoData => FloatRegisters<'a>;
+    /// Get Debug Registers.
+    107 GetDebugRegisters (Query, Thread) NoData => DebugRegisters;
+    /// Get Memory.
+    109 GetMemory (Query, Process) MemoryRange => MemoryContents<'a>;
+    /// Get Thread List.
+    111 GetThreadList (Query, Process) NoData => ThreadList;
+    /// Get Aux Vectors.
+    113 GetAuxVectors (Query, Process) NoData => AuxVector;
+    /// Get Process Data.
+    115 GetProcessData (Query, Process) NoData => ProcessData;
+    /// Get Thread Data.
+    117 GetThreadData (Query, Thread) NoData => ThreadData;
+    /// Get File Names.
+    121 GetFileNames (Query, Host) NoData => FileNames;
+    /// Get File Stat Data.
+    123 GetFileStat (Query, Host) FileStatPath => FileStat;
+    /// Get File Contents.
+    125 GetFileContents (Query, Host) FileRange => FileContents<'a>;
+
+    /// Set General Purpose Register.
+    201 SetGeneralRegister (Update, Thread) SetGeneral => NoData;
+    /// Set Floating Point Register.
+    203 SetFloatRegister (Update, Thread) SetFloat => NoData;
+    /// Set Debug Register.
+    205 SetDebugRegister (Update, Thread) SetDebug => NoData;
+    /// Set Memory.
+    207 SetMemory (Update, Process) SetMemory<'a> => WrittenMemory;
+    /// Hold Thread.
+    209 HoldThread (Update, Thread) NoData => NoData;
+    /// Release Thread.
+    211 ReleaseThread (Update, Thread) NoData => NoData;
+    /// Install Trap Handler.
+    213 InstallTrapHandler (Update, Process) TrapHandler => NoData;
+    /// Allocate Memory.
+    215 AllocateMemory (Update, Process) AllocationSize => AllocatedMemory;
+    /// Send Signal.
+    217 SendSignal (Update, Thread) SignalNumber => NoData;
+    /// Continue Process: an action.
+    219 ContinueProcess (Update, Process) NoData => NoData;
+    /// Step Thread: an action.
+    221 StepThread (Update, Thread) NoData => NoData;
+    /// Set Breakpoint.
+    223 SetBreakpoint (Update, Process) NewBreakpoint => NoData;
+    /// Reset Breakpoint.
+    225 ResetBreakpoint (Update, Process) OldBreakpoint => NoData;
+    /// Set Watchpoint.
+    227 SetWatchpoint (Update, Thread) NewWatchpoint => NoData;
+    /// Reset Watchpoint.
+    229 ResetWatchpoint (Update, Thread) OldWatchpoint => NoData;
+    /// Remove Trap Handler.
+    233 RemoveTrapHandler (Update, Process) TrapHandler => NoData;
+    /// Set Preferences.
+    235 SetPreferences (Update, Thread) Preferences => NoData;
+    /// Free Memory.
+    237 FreeMemory (Update, Process) FreedMemory => NoData;
+    /// Set Special Purpose Register.
+    239 SetSpecialRegister (Update, Thread) SetSpecial => NoData;
+    /// Set General Purpose Registers.
+    241 SetGeneralRegisters (Update, Thread) GeneralRegisters => NoData;
+    /// Set Floating Point Registers.
+    243 SetFloatRegisters (Update, Thread) FloatRegisters<'a> => NoData;
+    /// Set Debug Registers.
+    245 SetDebugRegisters (Update, Thread) DebugRegisters => NoData;
+    /// Set Special Purpose Registers.
+    247 SetSpecialRegisters (Update, Thread) SpecialRegisters => NoData;
+    /// Release Control: an action.
+    249 ReleaseControl (Update, Process) ReleaseOption => NoData;
+    /// Set Continuation Signal.
+    251 SetContinuationSignal (Update, Process) SignalNumber => NoData;
+    /// Send Signal To Process.
+    253 SendSignalToProcess (Update, Process) SignalNumber => NoData;
+}
+
+impl CommandKind {
+    /// Whether it is an action: a message has one at most, as its last command.
+    pub const fn is_action(self) -> bool {
+        matches!(self, Self::ContinueProcess | Self::StepThread | Self::ReleaseControl)
+    }
+}
+
+impl CommandRequest<'_> {
+    /// What can be said about its parameters without the process.
+    pub(super) fn check(&self) -> Result<(), CommandCode> {
+        let holds = |condition, code| if condition { Ok(()) } else { Err(code) };
+        let path = |path: &JobFilePath| holds(path.is_inside(), CommandCode::FileNotFound);
+        let memory =
+            |len: u64| holds((1..=MAX_MEMORY_LEN.into()).contains(&len), CommandCode::LengthError);
+        match self {
+            Self::GetMemory(range) => memory(range.length.into()),
+            Self::SetMemory(contents) => memory(contents.bytes.len() as u64),
+            Self::GetFileStat(file) => path(&file.path),
+            Self::GetFileContents(range) => path(&range.path).and(memory(range.number)),
+            Self::SendSignal(number) | Self::SendSignalToProcess(number) => {
+                holds((1..=MAX_SIGNAL).contains(&number.signal), CommandCode::ParameterError)
+            }
+            Self::SetContinuationSignal(number) => {
+                holds(number.signal <= MAX_SIGNAL, CommandCode::ParameterError)
+            }
+            Self::SetPreferences(preferences) => {
+                holds(preferences.trap_mode != TrapMode::OnAccess, CommandCode::ParameterError)
+            }
+            Self::SetWatchpoint(watch) => {
+                holds(watch.length.is_power_of_two(), CommandCode::LengthError)?;
+                let is_aligned = watch.address.is_multiple_of(watch.length.into());
+                holds(is_aligned, CommandCode::AddressError)?;
+                holds(watch.length <= MAX_WATCH_LEN, CommandCode::HardwareUnavailable)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The layouts of all records that commands consist of, each once.
+pub(super) fn command_layouts() -> Vec<RecordLayout> {
+    let mut layouts = vec![ThreadEntry::LAYOUT, FrameEntry::LAYOUT];
+    let of_kind =
+        |kind: &CommandKind| [CommandRequest::layout(*kind), CommandAnswer::layout(*kind)];
+    for layout in CommandKind::ALL.iter().flat_map(of_kind) {
+        if !layouts.contains(&layout) {
+            layouts.push(layout);
+        }
+    }
+    layouts
+}

@@ -1,0 +1,344 @@
+//! Parameters of messages and commands that are one of a few values.
+
+use super::field::{Field, numbered};
+
+numbered! {
+    /// Which processes Attach and Detach are for.
+    ProcessSelect: u32 {
+        /// The one whose rank is in the header.
+        0 RankInHeader,
+        /// All of the host that have not exited. On the socket of a rank: that one.
+        1 RanksInNode,
+    }
+
+    /// Where a dynamic program is first stopped if authority was given before its start.
+    StartNotice: u32 {
+        /// At the first instruction, which is in the dynamic loader.
+        0 DynamicLoader,
+        /// At the entry point of the program.
+        1 EntryPoint,
+    }
+
+    /// Where a watchpoint stops the thread.
+    TrapMode: u32 {
+        /// As before.
+        0 NoChange,
+        /// On the instruction. x86-64 cannot do this.
+        1 OnAccess,
+        /// Behind the instruction. This is the default.
+        2 AfterAccess,
+    }
+
+    /// Whether new threads get the watchpoints of the thread that makes them.
+    WatchPolicy: u32 {
+        /// They do.
+        0 Propagate,
+        /// They do not.
+        1 NoPropagate,
+    }
+
+    /// What a notice is about.
+    NoticeType: u32 {
+        /// A signal, or a trap.
+        0 Signal,
+        /// The process has exited.
+        1 Termination,
+        /// Control authority.
+        2 Control,
+    }
+
+    /// Why a thread stands.
+    SignalReason: u32 {
+        /// A signal of the program, or of another process.
+        0 Generic,
+        /// A breakpoint that a tool has set.
+        1 Breakpoint,
+        /// A watchpoint: the bytes have not changed.
+        2 ReadWatchpoint,
+        /// A watchpoint: the bytes have changed.
+        3 WriteWatchpoint,
+        /// The end of Step Thread.
+        4 StepCompleted,
+    }
+
+    /// What has become of Control authority.
+    ControlReason: u32 {
+        /// Another tool has asked for it.
+        0 Conflict,
+        /// A tool has released it.
+        1 Available,
+    }
+
+    /// Whether speculative memory is shown. x86-64 has one view of memory: no effect.
+    SpeculativeAccess: u32 {
+        /// It may be.
+        0 Permitted,
+        /// It must not be.
+        1 Forbidden,
+    }
+
+    /// Whether Set Memory may write memory that processes share.
+    SharedAccess: u32 {
+        /// It is an error.
+        0 Refused,
+        /// It may.
+        1 Allowed,
+    }
+
+    /// What a thread does.
+    ThreadState: u32 {
+        /// It runs, or could.
+        1 Run,
+        /// It waits in a system call.
+        2 Sleep,
+        /// It waits for a futex.
+        3 FutexWait,
+        /// Not on Linux.
+        4 Idle,
+        /// It waits for a lock of a file.
+        5 FileLock,
+    }
+
+    /// What tools have done to a thread.
+    ToolState: u32 {
+        /// Nothing.
+        1 Active,
+        /// Hold Thread.
+        2 Hold,
+        /// The process is suspended.
+        3 Suspend,
+        /// Both.
+        4 HoldSuspend,
+    }
+
+    /// A preference of a process.
+    Preference: u32 {
+        /// As before.
+        0 NoChange,
+        /// Off.
+        1 Disable,
+        /// On.
+        2 Enable,
+    }
+
+    /// The accesses that a watchpoint shows.
+    WatchType: u32 {
+        /// Reads.
+        1 Read,
+        /// Writes.
+        2 Write,
+        /// Both.
+        3 ReadWrite,
+    }
+
+    /// Whether a tool that releases authority is notified when the next one does.
+    ReleaseNotify: u32 {
+        /// No.
+        0 No,
+        /// Yes.
+        1 Yes,
+    }
+
+    /// The kind of a breakpoint. In memory both are the byte int3 (ruling O14).
+    BreakpointKind: u32 {
+        /// It always gives a notice.
+        0xCC Normal,
+        /// With fast breakpoints enabled, the handler of the process gets SIGTRAP instead.
+        0xCD03 Fast,
+    }
+
+    /// General purpose registers. The number is the place in the array.
+    GeneralRegister: u32 {
+        /// rax
+        0 Rax,
+        /// rbx
+        1 Rbx,
+        /// rcx
+        2 Rcx,
+        /// rdx
+        3 Rdx,
+        /// rsi
+        4 Rsi,
+        /// rdi
+        5 Rdi,
+        /// rbp
+        6 Rbp,
+        /// rsp
+        7 Rsp,
+        /// r8
+        8 R8,
+        /// r9
+        9 R9,
+        /// r10
+        10 R10,
+        /// r11
+        11 R11,
+        /// r12
+        12 R12,
+        /// r13
+        13 R13,
+        /// r14
+        14 R14,
+        /// r15
+        15 R15,
+    }
+
+    /// Special registers. The number is the place in the array.
+    SpecialRegister: u32 {
+        /// The instruction address.
+        0 Rip,
+        /// Conditions and exceptions.
+        1 Eflags,
+        /// Code segment.
+        2 Cs,
+        /// Stack segment.
+        3 Ss,
+        /// Data segment.
+        4 Ds,
+        /// Segment es.
+        5 Es,
+        /// Segment fs.
+        6 Fs,
+        /// Segment gs.
+        7 Gs,
+        /// The base of fs: thread-local storage.
+        8 FsBase,
+        /// The base of gs.
+        9 GsBase,
+        /// The system call that the thread is in, or -1.
+        10 OrigRax,
+        /// Control and status of SSE.
+        11 Mxcsr,
+        /// The x87 control word.
+        12 X87Control,
+        /// The x87 status word.
+        13 X87Status,
+        /// The address of the last fault while the thread stands at it, else 0. Set has no effect.
+        14 FaultAddress,
+    }
+
+    /// Debug registers that can be set. The number is the place in the array; 4 and 5 are 0.
+    DebugRegister: u32 {
+        /// Address 0.
+        0 Dr0,
+        /// Address 1.
+        1 Dr1,
+        /// Address 2.
+        2 Dr2,
+        /// Address 3.
+        3 Dr3,
+        /// Status.
+        6 Dr6,
+        /// Control.
+        7 Dr7,
+    }
+}
+
+/// Number of general purpose registers.
+pub const GENERAL_REGISTERS: usize = 16;
+/// Number of special registers.
+pub const SPECIAL_REGISTERS: usize = 15;
+/// Number of debug registers.
+pub const DEBUG_REGISTERS: usize = 8;
+
+/// One register of the floating point unit. Its number on the wire has the kind in bits 8 to 15
+/// (0 x87, 1 xmm, 2 ymm, 3 zmm, 4 mask), and the number within the kind in bits 0 to 7.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatRegister {
+    /// st(0) to st(7): 10 bytes.
+    X87(u8),
+    /// xmm0 to xmm31: 16 bytes.
+    Xmm(u8),
+    /// ymm0 to ymm31: 32 bytes.
+    Ymm(u8),
+    /// zmm0 to zmm31: 64 bytes.
+    Zmm(u8),
+    /// k0 to k7: 8 bytes.
+    Mask(u8),
+}
+
+impl FloatRegister {
+    /// Its number on the wire.
+    pub const fn number(self) -> u32 {
+        let (kind, number) = match self {
+            Self::X87(number) => (0, number),
+            Self::Xmm(number) => (1, number),
+            Self::Ymm(number) => (2, number),
+            Self::Zmm(number) => (3, number),
+            Self::Mask(number) => (4, number),
+        };
+        kind << 8 | number as u32
+    }
+
+    /// The register of this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        let low = number as u8;
+        match (number >> 8, low) {
+            (0, 0..8) => Some(Self::X87(low)),
+            (1, 0..32) => Some(Self::Xmm(low)),
+            (2, 0..32) => Some(Self::Ymm(low)),
+            (3, 0..32) => Some(Self::Zmm(low)),
+            (4, 0..8) => Some(Self::Mask(low)),
+            _ => None,
+        }
+    }
+}
+
+impl Field for FloatRegister {
+    const LEN: usize = 4;
+    fn put(&self, bytes: &mut [u8]) {
+        self.number().put(bytes);
+    }
+    fn get(bytes: &[u8]) -> Option<Self> {
+        Self::from_number(u32::get(bytes)?)
+    }
+    #[cfg(test)]
+    fn sample(random: &mut dyn FnMut() -> u64) -> Self {
+        Self::from_number((random() % 5) as u32 * 256 + (random() % 8) as u32).expect("in range")
+    }
+}
+
+/// Bytes of a path of a command, with its NUL.
+pub const PATH_LEN: usize = 128;
+
+/// The name of a file in the job's directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobFilePath([u8; PATH_LEN]);
+
+impl JobFilePath {
+    /// The path of these bytes; `None` if it is longer than 127 bytes or has a NUL.
+    pub fn new(path: &[u8]) -> Option<Self> {
+        let mut bytes = [0; PATH_LEN];
+        bytes[..PATH_LEN - 1].get_mut(..path.len())?.copy_from_slice(path);
+        (!path.contains(&0)).then_some(Self(bytes))
+    }
+
+    /// Its bytes, without the NUL.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// Whether the name alone stays in the directory: it is relative and has no `..`. Links that
+    /// lead out of the directory are for the reader of the file to find.
+    pub fn is_inside(&self) -> bool {
+        let path = self.as_bytes();
+        !path.is_empty()
+            && path[0] != b'/'
+            && path.split(|byte| *byte == b'/').all(|part| part != b"..")
+    }
+}
+
+impl Field for JobFilePath {
+    const LEN: usize = PATH_LEN;
+    fn put(&self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.0);
+    }
+    fn get(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|byte| *byte == 0)?;
+        Self::new(&bytes[..end])
+    }
+    #[cfg(test)]
+    fn sample(random: &mut dyn FnMut() -> u64) -> Self {
+        Self::new(format!("f{:x}", random()).as_bytes()).expect("short")
+    }
+}

@@ -1,0 +1,199 @@
+//! The data of a command: a record, alone or followed by bytes or by a list. The number of bytes or
+//! entries is a field of the record, which is filled in from what follows.
+
+use std::borrow::Cow;
+
+use super::field::{Field, ReadError, Record, RecordLayout, part, put_at};
+
+/// Data of a command. Offset 0 is the thread id, which is not part of it.
+pub(super) trait Payload<'a>: Sized {
+    /// The layout of its fixed part.
+    const FIXED: RecordLayout;
+    /// Its length in a message.
+    fn payload_len(&self) -> usize;
+    /// Writes it into that many bytes, which are 0.
+    fn write(&self, bytes: &mut [u8]);
+    /// Reads it.
+    fn read(bytes: &'a [u8]) -> Result<Self, ReadError>;
+    /// Some value of this type, for tests.
+    #[cfg(test)]
+    fn sample_payload(random: &mut dyn FnMut() -> u64) -> Self;
+}
+
+impl<R: Record> Payload<'_> for R {
+    const FIXED: RecordLayout = R::LAYOUT;
+    fn payload_len(&self) -> usize {
+        R::LAYOUT.len
+    }
+    fn write(&self, bytes: &mut [u8]) {
+        self.put_fields(bytes);
+    }
+    fn read(bytes: &[u8]) -> Result<Self, ReadError> {
+        R::get_fields(bytes)
+    }
+    #[cfg(test)]
+    fn sample_payload(random: &mut dyn FnMut() -> u64) -> Self {
+        R::sample_fields(random)
+    }
+}
+
+/// A record that something follows.
+pub(super) trait Counted: Record {
+    /// The offset of the number (u32) of what follows.
+    const COUNT_OFFSET: usize;
+    /// The offset of what follows.
+    const TAIL_OFFSET: usize;
+}
+
+/// Room for the fixed part, and what follows it in a message: `count` entries of `item` bytes.
+fn tail<C: Counted>(bytes: &[u8], item: usize) -> Result<&[u8], ReadError> {
+    let count: u32 = part(bytes, C::COUNT_OFFSET).ok_or(ReadError::Short)?;
+    let len = (count as usize).checked_mul(item).ok_or(ReadError::Short)?;
+    let end = C::TAIL_OFFSET.checked_add(len).ok_or(ReadError::Short)?;
+    bytes.get(C::TAIL_OFFSET..end).ok_or(ReadError::Short)
+}
+
+/// A record followed by bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithBytes<'a, R> {
+    /// The record.
+    pub head: R,
+    /// The bytes.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl<'a, R: Counted> Payload<'a> for WithBytes<'a, R> {
+    const FIXED: RecordLayout = R::LAYOUT;
+    fn payload_len(&self) -> usize {
+        R::TAIL_OFFSET + self.bytes.len()
+    }
+    fn write(&self, bytes: &mut [u8]) {
+        self.head.put_fields(bytes);
+        put_at(bytes, R::COUNT_OFFSET, &(self.bytes.len() as u32));
+        bytes[R::TAIL_OFFSET..].copy_from_slice(&self.bytes);
+    }
+    fn read(bytes: &'a [u8]) -> Result<Self, ReadError> {
+        let head = R::get_fields(bytes)?;
+        Ok(Self { head, bytes: Cow::Borrowed(tail::<R>(bytes, 1)?) })
+    }
+    #[cfg(test)]
+    fn sample_payload(random: &mut dyn FnMut() -> u64) -> Self {
+        let bytes: Vec<u8> = (0..1 + random() % 40).map(|_| random() as u8).collect();
+        Self { head: R::sample_fields(random), bytes: bytes.into() }
+    }
+}
+
+/// A value of a list.
+pub(super) trait Item: Sized {
+    /// Its bytes.
+    const ITEM_LEN: usize;
+    /// Writes it.
+    fn put_item(&self, bytes: &mut [u8]);
+    /// Reads it.
+    fn get_item(bytes: &[u8]) -> Result<Self, ReadError>;
+    /// Some value of this type, for tests.
+    #[cfg(test)]
+    fn sample_item(random: &mut dyn FnMut() -> u64) -> Self;
+}
+
+impl Item for u64 {
+    const ITEM_LEN: usize = 8;
+    fn put_item(&self, bytes: &mut [u8]) {
+        self.put(bytes);
+    }
+    fn get_item(bytes: &[u8]) -> Result<Self, ReadError> {
+        part(bytes, 0).ok_or(ReadError::Short)
+    }
+    #[cfg(test)]
+    fn sample_item(random: &mut dyn FnMut() -> u64) -> Self {
+        random()
+    }
+}
+
+impl<R: Record> Item for R {
+    const ITEM_LEN: usize = R::LAYOUT.len;
+    fn put_item(&self, bytes: &mut [u8]) {
+        self.put_fields(bytes);
+    }
+    fn get_item(bytes: &[u8]) -> Result<Self, ReadError> {
+        R::get_fields(bytes)
+    }
+    #[cfg(test)]
+    fn sample_item(random: &mut dyn FnMut() -> u64) -> Self {
+        R::sample_fields(random)
+    }
+}
+
+/// A record followed by a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithList<R, I> {
+    /// The record.
+    pub head: R,
+    /// The list.
+    pub list: Vec<I>,
+}
+
+impl<R: Counted, I: Item> Payload<'_> for WithList<R, I> {
+    const FIXED: RecordLayout = R::LAYOUT;
+    fn payload_len(&self) -> usize {
+        R::TAIL_OFFSET + self.list.len() * I::ITEM_LEN
+    }
+    fn write(&self, bytes: &mut [u8]) {
+        self.head.put_fields(bytes);
+        put_at(bytes, R::COUNT_OFFSET, &(self.list.len() as u32));
+        let places = bytes[R::TAIL_OFFSET..].chunks_exact_mut(I::ITEM_LEN);
+        self.list.iter().zip(places).for_each(|(item, place)| item.put_item(place));
+    }
+    fn read(bytes: &[u8]) -> Result<Self, ReadError> {
+        let head = R::get_fields(bytes)?;
+        let items = tail::<R>(bytes, I::ITEM_LEN)?.chunks_exact(I::ITEM_LEN);
+        Ok(Self { head, list: items.map(I::get_item).collect::<Result<_, _>>()? })
+    }
+    #[cfg(test)]
+    fn sample_payload(random: &mut dyn FnMut() -> u64) -> Self {
+        let list = (0..random() % 5).map(|_| I::sample_item(random)).collect();
+        Self { head: R::sample_fields(random), list }
+    }
+}
+
+/// The answer of Get File Names: a number at offset 8, and names closed by NUL from offset 12.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileNames {
+    /// The names. None has a NUL.
+    pub names: Vec<Vec<u8>>,
+}
+
+/// Where the names begin.
+pub(super) const NAMES_OFFSET: usize = 12;
+
+impl Payload<'_> for FileNames {
+    const FIXED: RecordLayout = super::commands::FileNamesHead::LAYOUT;
+    fn payload_len(&self) -> usize {
+        NAMES_OFFSET + self.names.iter().map(|name| name.len() + 1).sum::<usize>()
+    }
+    fn write(&self, bytes: &mut [u8]) {
+        put_at(bytes, 8, &(self.names.len() as u32));
+        let mut offset = NAMES_OFFSET;
+        for name in &self.names {
+            bytes[offset..offset + name.len()].copy_from_slice(name);
+            offset += name.len() + 1;
+        }
+    }
+    fn read(bytes: &[u8]) -> Result<Self, ReadError> {
+        let count: u32 = part(bytes, 8).ok_or(ReadError::Short)?;
+        let mut rest = bytes.get(NAMES_OFFSET..).ok_or(ReadError::Short)?;
+        let mut names = Vec::new();
+        // Each name takes a byte at least, so that a false number ends soon.
+        for _ in 0..count {
+            let end = rest.iter().position(|byte| *byte == 0).ok_or(ReadError::Short)?;
+            names.push(rest[..end].to_vec());
+            rest = &rest[end + 1..];
+        }
+        Ok(Self { names })
+    }
+    #[cfg(test)]
+    fn sample_payload(random: &mut dyn FnMut() -> u64) -> Self {
+        let names = (0..random() % 5).map(|_| format!("{:x}", random()).into_bytes());
+        Self { names: names.collect() }
+    }
+}

@@ -1,0 +1,61 @@
+//! 100,000 servers in a tree of 16 children a hop answer with 1,000 different stacks
+//! (docs/tools.md, N47 and E6 to E8). What is counted here does not depend on the machine; times
+//! are those of `cargo bench -p score-tools`.
+
+#[path = "merge_scale/tree.rs"]
+mod tree;
+
+use std::collections::BTreeMap;
+
+use score_proto::nodeset::NodeSet;
+use score_tools::merge::EventBody;
+
+const ARITY: usize = 16;
+const STACKS: u32 = 1000;
+
+/// Most memory of this process so far.
+fn peak_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}
+
+/// Simulates and holds what the root passes on against a plain union.
+fn run(servers: usize) -> Vec<tree::LevelCounts> {
+    let result = tree::simulate(servers, ARITY, STACKS);
+    let mut expected = BTreeMap::<usize, NodeSet>::new();
+    for rank in 0..servers as u32 {
+        expected.entry(tree::stack_index(rank, STACKS as usize)).or_default().insert(rank);
+    }
+    assert_eq!(result.top.len(), expected.len(), "one event a stack");
+    let expected: BTreeMap<Vec<u8>, NodeSet> =
+        expected.into_iter().map(|(index, ranks)| (tree::stack(index as u32), ranks)).collect();
+    for event in result.top {
+        let EventBody::Answer(body) = event.body else { panic!("{:?}", event.body) };
+        assert_eq!(expected.get(&body), Some(&event.ranks));
+    }
+    result.levels
+}
+
+#[test]
+fn a_hundred_thousand_servers_with_a_thousand_stacks_give_the_root_a_bounded_number_of_events() {
+    let small = run(10_000);
+    let large = run(100_000);
+    let peak = peak_memory();
+    for (level, counts) in large.iter().enumerate() {
+        println!("level {level}: {counts:?}");
+    }
+    println!("peak of the whole simulation: {} MiB", peak >> 20);
+
+    // Each child passes each stack on once, and the hop has one of its own: whatever the number of
+    // servers. Of 10,000 servers some branches do not have all stacks.
+    let max_events = ARITY * STACKS as usize + 1;
+    assert_eq!(large[0].max_events, max_events, "the root has no more events than it must");
+    assert!(large.iter().chain(&small).all(|level| level.max_events <= max_events));
+    // The bodies count, and 8 bytes for each rank at most.
+    let body_len = tree::stack(999).len();
+    assert!(large[0].max_bytes <= max_events * body_len + 100_000 * 8);
+    assert!(large[0].max_held_bytes <= STACKS as usize * (body_len + 128) + 100_000 * 8);
+    assert!(peak <= 256 << 20, "{} MiB", peak >> 20);
+}
