@@ -12,6 +12,7 @@ pub mod options;
 pub mod pmtest;
 pub mod runner;
 pub mod scatter;
+pub mod scdb;
 pub mod scmon;
 pub mod scored_client;
 pub mod scorehosts;

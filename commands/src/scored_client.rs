@@ -1,18 +1,20 @@
-//! A client for queries to the scored of this host, in multi-user mode.
+//! A client for queries to the scored of this host, and for commands of tools.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{User, getuid};
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
-use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
-use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
+use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV, tool_socket_name};
+use score_proto::message::{ConsoleRequest, Login, OsBytes, ToolCall, UserRequest};
 use score_proto::server_message::{ConsoleAnswer, ConsoleReply, SessionAnswer, SessionMessage};
 
 /// The time in which a reply must arrive.
@@ -68,7 +70,7 @@ impl QueryStream {
             ),
             _ => format!("the scored of this host ({}): {error}", path.display()),
         };
-        let mut socket = UnixStream::connect(&path).map_err(failed)?;
+        let socket = UnixStream::connect(&path).map_err(failed)?;
         let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name);
         let login = Login {
             uid: getuid().as_raw(),
@@ -81,13 +83,38 @@ impl QueryStream {
             .and_then(|()| client_session::encode(SESSION_JOB, &login, &mut out))
             .and_then(|()| client_session::encode(SESSION_JOB, &request, &mut out))
             .map_err(|error| error.to_string())?;
-        socket.write_all(&out).map_err(failed)?;
-        Ok(Self {
-            socket,
-            decoder: ServerMessageDecoder::default(),
-            path,
-            last_received_at: Instant::now(),
-        })
+        Self::start(socket, path, &out)
+    }
+
+    /// Sends a command of a tool to the scored of single-user mode that has this process id.
+    ///
+    /// # Errors
+    /// One line: there is no such scored of this user.
+    pub fn open_tool(scored_pid: u32, call: &ToolCall) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("scored, process {scored_pid}: {error}");
+        let address = SocketAddr::from_abstract_name(tool_socket_name(scored_pid));
+        let address = address.map_err(failed)?;
+        let socket = UnixStream::connect_addr(&address).map_err(failed)?;
+        // Any process may have taken the name.
+        let peer = getsockopt(&socket, PeerCredentials).map_err(|error| failed(error.into()))?;
+        if i64::from(peer.pid()) != i64::from(scored_pid) || peer.uid() != getuid().as_raw() {
+            return Err(format!(
+                "scored, process {scored_pid}: its socket belongs to process {} of uid {}",
+                peer.pid(),
+                peer.uid()
+            ));
+        }
+        let mut out = Vec::new();
+        client_session::encode_greeting(&mut out)
+            .and_then(|()| client_session::encode(SESSION_JOB, call, &mut out))
+            .map_err(|error| error.to_string())?;
+        Self::start(socket, PathBuf::from(format!("process {scored_pid}")), &out)
+    }
+
+    fn start(mut socket: UnixStream, path: PathBuf, request: &[u8]) -> Result<Self, String> {
+        socket.write_all(request).map_err(|error| format!("{}: {error}", path.display()))?;
+        let (decoder, last_received_at) = (ServerMessageDecoder::default(), Instant::now());
+        Ok(Self { socket, decoder, path, last_received_at })
     }
 
     /// The next part of the reply; `None` if the reply is complete.

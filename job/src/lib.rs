@@ -28,4 +28,5 @@ mod scheduling;
 mod seeded_random;
 pub mod signal;
 mod subset_fences;
+mod tool_commands;
 pub mod validate;

@@ -12,21 +12,23 @@ use score_proto::job_control::{
     Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::{
-    JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, StageSpec,
+    JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, StageSpec, ToolCall,
 };
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
-use score_proto::server_message::JobAnswer;
+use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
 use crate::element::Element;
 use crate::exit_code;
 use crate::gang::HoldReason;
+use crate::jobs::SessionKey;
 use crate::metrics_subscribers::{Subscriber, Subscribers};
 pub use crate::scheduling::GangRequest;
 use crate::scheduling::Scheduling;
 use crate::signal;
+use crate::tool_commands::{StagePrograms, ToolCommands};
 
 /// An event of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub enum MasterEvent {
     Tick,
     /// A subscriber wants metrics with this period in milliseconds; 0 unsubscribes.
     SubscribeMetrics(Subscriber, u32),
+    /// A session sends a command of a tool.
+    Tool(SessionKey, ToolCall),
 }
 
 /// An action for the daemon.
@@ -64,6 +68,10 @@ pub enum MasterAction {
     ToClient(JobAnswer),
     /// Send these metrics to all other subscribers.
     Metrics(Metrics),
+    /// Send this to the session of a tool.
+    ToSession(SessionKey, ConsoleAnswer),
+    /// Send the session of a tool this reason why its command is refused.
+    RefuseTool(SessionKey, String),
     /// Send this to the hosts.
     Order(Order),
     /// Send this to the gang scheduler.
@@ -122,6 +130,7 @@ pub struct JobMaster {
     requested_file_bytes: u64,
     usage: Vec<NodeUsage>,
     subscribers: Subscribers,
+    tool_commands: ToolCommands,
     actions: Vec<MasterAction>,
 }
 
@@ -163,6 +172,7 @@ impl JobMaster {
             requested_file_bytes: 0,
             usage: Vec::new(),
             subscribers: Subscribers::default(),
+            tool_commands: ToolCommands::default(),
             actions: Vec::new(),
         };
         (job, Order::Job(JobOrder::StartJob(Arc::new(begin))))
@@ -181,7 +191,8 @@ impl JobMaster {
     /// When [`MasterEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let running = self.elements.iter().filter(|part| !part.element.is_ended());
-        running.filter_map(|part| part.deadlock_response.deadline()).min()
+        let responses = running.filter_map(|part| part.deadlock_response.deadline());
+        responses.chain(self.tool_commands.deadline()).min()
     }
 
     /// Handles one event and returns the actions.
@@ -208,7 +219,9 @@ impl JobMaster {
             MasterEvent::Tick => {
                 self.element_numbers()
                     .for_each(|number| self.update_response(number, DeadlockResponse::on_tick));
+                self.tool_commands.on_tick(self.now, &mut self.actions);
             }
+            MasterEvent::Tool(session_key, call) => self.on_tool_call(session_key, call),
             MasterEvent::SubscribeMetrics(subscriber, period_ms) => {
                 self.on_subscribe(subscriber, period_ms)
             }
@@ -299,6 +312,20 @@ impl JobMaster {
                 self.send_job_order(JobOrder::Kill);
                 self.end_all(exit_code::of_signal(signal::SIGKILL));
             }
+        }
+    }
+
+    fn on_tool_call(&mut self, session_key: SessionKey, call: ToolCall) {
+        let names = match self.state {
+            State::Running => &self.stage_programs[self.stage][..],
+            _ => &[],
+        };
+        let names = names.iter().map(|(name, _)| name.clone()).collect();
+        let programs = StagePrograms { names, nodes: self.placement.nodes() };
+        let begun =
+            self.tool_commands.begin(session_key, call, programs, self.now, &mut self.actions);
+        if let Err(reason) = begun {
+            self.actions.push(MasterAction::RefuseTool(session_key, reason));
         }
     }
 
@@ -463,6 +490,10 @@ impl JobMaster {
             ElementReport::WaitStates { waits } => {
                 self.update_response(number, |response, now| response.on_explanations(waits, now));
             }
+            ElementReport::ToolEvent(event) => {
+                let first_rank = number.saturating_mul(self.placement.nodes());
+                self.tool_commands.on_event(first_rank, event, out);
+            }
             ElementReport::ProtocolViolation { node, violation } => {
                 let name = self.element_name(number);
                 self.on_lost(1, format!("node {node} of {name}: {violation}; the job is ended"));
@@ -544,6 +575,7 @@ impl JobMaster {
     fn begin_stage(&mut self, stage: usize) {
         self.state = State::StageDue;
         self.stage = stage;
+        self.tool_commands.finish_all(&mut self.actions);
         self.pending_flushes.clear();
         let nodes = self.placement.nodes();
         let last = self.stage_programs[stage].len() - 1;
@@ -631,6 +663,7 @@ impl JobMaster {
 
     fn finish(&mut self, refusal: Option<String>, code: u8) {
         self.state = State::Finishing { refusal, code };
+        self.tool_commands.finish_all(&mut self.actions);
         self.with_gang(Scheduling::leave);
         self.send_job_order(JobOrder::Finish);
     }

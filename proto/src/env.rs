@@ -127,3 +127,9 @@ pub const SCORED_SOCKET_ENV: &str = "SCORED_SOCKET";
 
 /// The socket at which the scored of a host accepts the scruns of that host.
 pub const DEFAULT_SOCKET: &str = "/run/scored/scored.sock";
+
+/// The abstract name of the socket at which tools find the scored of single-user mode that has this
+/// process id.
+pub fn tool_socket_name(pid: u32) -> String {
+    format!("scored-tools-{pid}")
+}

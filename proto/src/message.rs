@@ -18,7 +18,9 @@ use crate::allocation_request::AllocationRequest;
 use crate::ids::JobId;
 use crate::nodeset::NodeSet;
 #[cfg(doc)]
-use crate::server_message::{ConsoleAnswer, JobAnswer, ListAnswer, ScoutAnswer, SessionAnswer};
+use crate::server_message::{
+    ConsoleAnswer, JobAnswer, ListAnswer, ScoutAnswer, SessionAnswer, ToolAnswer,
+};
 pub use job_spec::{
     ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
     MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
@@ -127,7 +129,7 @@ pub struct Login {
 }
 
 /// What a user or an operator requests about jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsoleRequest {
     /// List the jobs: [`ListAnswer`]s until [`ConsoleAnswer::Finished`].
     List,
@@ -142,6 +144,25 @@ pub enum ConsoleRequest {
         /// Milliseconds.
         period_ms: u32,
     },
+    /// A command of a tool to processes of this job: [`ToolAnswer`]s until
+    /// [`ConsoleAnswer::Finished`].
+    Tool(ToolCall),
+}
+
+/// A command of a tool to processes of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// The job's number.
+    pub job: JobId,
+    /// The ranks: rows of the job's process table, which has the elements of the running stage
+    /// from left to right, each with all of its nodes. None: all.
+    pub ranks: Option<NodeSet>,
+    /// How long each hop of the job's tree waits for answers, in milliseconds. At most
+    /// [`crate::tool_command::MAX_ANSWER_TIMEOUT`].
+    pub wait_ms: u32,
+    /// An encoded [`crate::tool_command::ToolRequest`].
+    #[serde(with = "serde_bytes")]
+    pub body: Vec<u8>,
 }
 
 /// One of the two output streams.

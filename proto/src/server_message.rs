@@ -9,7 +9,9 @@ use crate::daemon_statistics::DaemonStatistics;
 use crate::ids::{JobHostId, JobId, SessionJobId};
 use crate::job_list::JobEntry;
 use crate::message::{ContentHash, HostSpec, JobEnd, Level, Stream};
+use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
+use crate::tool_command::EventBody;
 
 /// From scored to a client that has greeted. Before that scored sends only [`SessionAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,12 +126,36 @@ pub enum ConsoleAnswer {
     /// To [`crate::message::ConsoleRequest::SubscribeMetrics`]: one message covers some of the
     /// hosts and processes.
     Metrics(Metrics),
+    /// To [`crate::message::ConsoleRequest::Tool`].
+    Tool(ToolAnswer),
     /// The request has been carried out, or the job of the subscription has ended. The last
     /// message.
     Finished {
         /// 0, or the exit code of the job of the subscription.
         code: u8,
     },
+}
+
+/// Parts of the answer to [`crate::message::ConsoleRequest::Tool`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolAnswer {
+    /// The first part: the programs of the running stage. Rank `r` is node `r % nodes` of program
+    /// `r / nodes`.
+    Programs {
+        /// The name of each program.
+        names: Vec<String>,
+        /// The nodes of each program.
+        nodes: u32,
+    },
+    /// The answer of these ranks, or why there is none.
+    Event {
+        /// The ranks.
+        ranks: NodeSet,
+        /// The answer.
+        body: EventBody,
+    },
+    /// These ranks have not answered in time, or have ended.
+    Missing(NodeSet),
 }
 
 /// Parts of the answer to [`crate::message::ConsoleRequest::List`].
@@ -304,6 +330,17 @@ impl TryFrom<ConsoleAnswer> for PageAddress {
     fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
         match answer {
             ConsoleAnswer::Page(address) => Ok(address),
+            other => Err(other),
+        }
+    }
+}
+
+impl TryFrom<ConsoleAnswer> for ToolAnswer {
+    type Error = ConsoleAnswer;
+
+    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
+        match answer {
+            ConsoleAnswer::Tool(answer) => Ok(answer),
             other => Err(other),
         }
     }

@@ -44,7 +44,7 @@ pub fn run(options: &ConsoleOptions) -> Result<(), String> {
     client_session::encode_greeting(&mut out)
         .and_then(|()| client_session::encode(SESSION_JOB, &login, &mut out))
         .and_then(|()| {
-            let request = UserRequest::Console(options.console);
+            let request = UserRequest::Console(options.console.clone());
             client_session::encode(SESSION_JOB, &request, &mut out)
         })
         .map_err(|error| error.to_string())?;

@@ -54,6 +54,7 @@ mod send_then_exit;
 mod sequences;
 mod service_unit;
 mod signals;
+mod stacks;
 mod standard_input;
 mod system_calls;
 mod terminal_flow_control;

@@ -29,9 +29,14 @@ impl Subtree {
 
     /// The subtrees of the children, in order, none empty.
     pub fn children(&self) -> impl Iterator<Item = Subtree> + use<> {
+        self.split(FAN_OUT)
+    }
+
+    /// The same with another number of children at most. All positions of a tree use the same.
+    pub fn split(&self, fan_out: u32) -> impl Iterator<Item = Subtree> + use<> {
         let rest = self.0.start + 1..self.0.end;
         let descendant_count = rest.end - rest.start;
-        let count = descendant_count.min(FAN_OUT);
+        let count = descendant_count.min(fan_out);
         let boundary = move |i: u32| {
             rest.start
                 + (u64::from(descendant_count) * u64::from(i) / u64::from(count.max(1))) as u32

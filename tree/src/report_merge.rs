@@ -61,6 +61,7 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
         ElementReport::ModexRequest { .. }
         | ElementReport::ModexAnswer { .. }
         | ElementReport::WaitStates { .. }
+        | ElementReport::ToolEvent(_)
         | ElementReport::Sleep { .. }
         | ElementReport::Yield => Scope::Independent,
         ElementReport::Exit { .. }

@@ -21,6 +21,8 @@ pub enum JobAction {
     Kill,
     /// Get its metrics.
     Watch,
+    /// Read its processes, and change them: tools do.
+    Debug,
     /// See its state, its share and its number of nodes. Number, user and hosts are no secret.
     SeeDetails,
 }
@@ -70,11 +72,19 @@ pub fn authorize(
         JobAction::Kill | JobAction::Watch | JobAction::SeeDetails => {
             is_own || requester.is_operator
         }
+        // The processes have the rights of their user, and an operator may have fewer.
+        JobAction::Debug => is_own,
     };
-    match is_permitted {
-        true => Ok(JobPermit { uid: requester.uid, job }),
-        false => Err(format!("job {job} is another user's, and you are no operator")),
+    match (is_permitted, action) {
+        (true, _) => Ok(JobPermit { uid: requester.uid, job }),
+        (false, JobAction::Debug) => Err(no_own_job(job)),
+        (false, _) => Err(format!("job {job} is another user's, and you are no operator")),
     }
+}
+
+/// A tool's user does not learn whether a job of that number exists.
+fn no_own_job(job: JobId) -> String {
+    format!("you have no job {job}; scps lists your jobs")
 }
 
 /// Decides whether a user may see the daemon's own statistics.
@@ -93,7 +103,12 @@ impl ServerState {
     /// # Errors
     /// One line for the user; also if there is no such job.
     pub fn authorize(&self, uid: u32, action: JobAction, job: JobId) -> Result<JobPermit, String> {
-        let owner_uid = self.owner_of(job).ok_or_else(|| format!("there is no job {job}"))?;
+        let owner_uid = self.owner_of(job).ok_or_else(|| match action {
+            JobAction::Debug => no_own_job(job),
+            JobAction::Kill | JobAction::Watch | JobAction::SeeDetails => {
+                format!("there is no job {job}")
+            }
+        })?;
         authorize(self.requester(uid), action, job, owner_uid)
     }
 }

@@ -5,6 +5,7 @@ mod exchange_limits;
 mod gather;
 pub mod host_rotation;
 pub mod rate_limit;
+mod tool_mergers;
 pub mod tree_node;
 pub mod turn_times;
 pub mod usage;

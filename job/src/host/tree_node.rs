@@ -20,6 +20,8 @@ use score_tree::report_queue::CoalescingQueue;
 
 use super::exchange_limits::ExchangeLimits;
 use super::gather::Gather;
+use super::tool_mergers::ToolMergers;
+use crate::cluster::MonotonicTime;
 use crate::validate::MAX_ELEMENTS;
 
 /// The largest number of reports that wait for the end of a turn of the loop.
@@ -136,6 +138,9 @@ pub struct TreeNode {
     placement: Placement,
     children: Vec<Child>,
     exchange_limits: ExchangeLimits,
+    tool_mergers: ToolMergers,
+    /// The time of the last order or tick.
+    now: MonotonicTime,
     /// Bytes of output that may go up.
     credit: u64,
     /// The child whose last output ended in the middle of a line.
@@ -180,6 +185,8 @@ impl TreeNode {
             children,
             placement,
             exchange_limits: ExchangeLimits::default(),
+            tool_mergers: ToolMergers::default(),
+            now: MonotonicTime::ZERO,
             credit: HOP_WINDOW,
             mid_line_child: None,
             last_served: 0,
@@ -258,8 +265,32 @@ impl TreeNode {
         }
     }
 
+    /// Sets the current time, before each order and [`TreeNode::on_tick`].
+    pub fn set_time(&mut self, now: MonotonicTime) {
+        self.now = now;
+    }
+
+    /// When [`TreeNode::on_tick`] has something to do.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        self.tool_mergers.deadline()
+    }
+
+    /// Time has passed.
+    pub fn on_tick(&mut self) {
+        let reports = self.tool_mergers.on_tick(self.now);
+        reports.into_iter().for_each(|report| self.queue_report(report));
+    }
+
     /// An order has come from the parent.
-    pub fn on_order(&mut self, order: Order) {
+    pub fn on_order(&mut self, mut order: Order) {
+        if let Order::Element { element, order: ElementOrder::ToolCommand(command) } = &mut order
+            && (*element as usize) < MAX_ELEMENTS
+        {
+            let children = self.children.iter();
+            let nodes: Vec<_> = children.map(|child| self.node_range(child).into()).collect();
+            let reports = self.tool_mergers.on_command(*element, command, nodes, self.now);
+            reports.into_iter().for_each(|report| self.queue_report(report));
+        }
         match &order {
             Order::OutputAck(bytes) => self.credit = self.credit.saturating_add(*bytes),
             Order::Program(_) => {
@@ -292,13 +323,19 @@ impl TreeNode {
 
     /// Whether an order about an element is for hosts of this child.
     fn is_for(&self, child: &Child, order: &ElementOrder) -> bool {
+        let node_range = self.node_range(child);
+        !child.hosts.is_empty()
+            && order.host().is_none_or(|host| child.hosts.contains(&host.0))
+            && order.nodes().is_none_or(|nodes| !nodes.within(node_range).is_empty())
+    }
+
+    /// The nodes of the hosts of a child.
+    fn node_range(&self, child: &Child) -> std::ops::Range<u32> {
         let hosts = &self.placement.hosts;
         let of_child = hosts.get(child.hosts.start as usize..child.hosts.end as usize);
-        let [first, ..] = of_child.unwrap_or_default() else { return false };
+        let [first, ..] = of_child.unwrap_or_default() else { return 0..0 };
         let last = of_child.and_then(<[_]>::last).unwrap_or(first);
-        let node_range = first.first_node..last.node_range().end;
-        order.host().is_none_or(|host| child.hosts.contains(&host.0))
-            && order.nodes().is_none_or(|nodes| !nodes.within(node_range).is_empty())
+        first.first_node..last.node_range().end
     }
 
     /// Sends an order to these children, unless they are lost.
@@ -316,6 +353,7 @@ impl TreeNode {
                 self.idle_summaries.clear();
                 self.questions.samples.clear();
                 self.exchange_limits.clear();
+                self.tool_mergers.clear();
                 self.children.iter_mut().for_each(|child| child.idle_summaries.clear());
             }
             JobOrder::Finish if !self.is_finished() => self.questions.finished.ask(ONLY_ONCE),
@@ -398,6 +436,10 @@ impl TreeNode {
             Report::Element { element, report: ElementReport::SampleResult { round, sample } } => {
                 self.on_sample(child_index, element, round, sample)
             }
+            Report::Element { element, report: ElementReport::ToolEvent(event) } => {
+                let reports = self.tool_mergers.on_event(child_index, element, event, self.now);
+                reports.into_iter().for_each(|report| self.queue_report(report));
+            }
             Report::Job(_) | Report::Element { .. } | Report::HostsLost { .. } => {
                 self.queue_report(report)
             }
@@ -469,6 +511,8 @@ impl TreeNode {
                 child.queue.push_back(text);
             }
         }
+        let reports = self.tool_mergers.on_child_closed(child_index, self.now);
+        reports.into_iter().for_each(|report| self.queue_report(report));
         self.forward_output();
     }
 

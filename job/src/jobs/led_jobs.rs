@@ -46,9 +46,10 @@ impl Jobs {
         self.led_jobs.get(&job).is_some_and(|led_job| led_job.master.suspects_hang(now))
     }
 
-    /// The next deadline of a job master.
-    pub fn master_deadline(&self) -> Option<MonotonicTime> {
-        self.led_jobs.values().filter_map(|led_job| led_job.master.deadline()).min()
+    /// The next deadline of a job master, or of a node of a job's tree.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        let masters = self.led_jobs.values().filter_map(|led_job| led_job.master.deadline());
+        masters.chain(self.tree_deadline()).min()
     }
 
     pub(super) fn begin(&mut self, new_job: NewJob) {
@@ -113,6 +114,12 @@ impl Jobs {
                     self.effects.push(Effect::ToClient(job, client_job, answer));
                 }
                 MasterAction::Metrics(metrics) => self.publish_metrics(job, metrics),
+                MasterAction::ToSession(session_key, answer) => {
+                    self.effects.push(Effect::ToSession(session_key, answer));
+                }
+                MasterAction::RefuseTool(session_key, reason) => {
+                    self.effects.push(Effect::RefuseSession(session_key, reason));
+                }
                 MasterAction::Order(order) => self.on_master_order(job, order),
                 MasterAction::Gang(request) => self.gang.queue(job, request),
             }
@@ -178,7 +185,7 @@ impl Jobs {
         let answer = ConsoleAnswer::Metrics(metrics.clone());
         let sessions = self.watchers.iter().filter(|(_, watched_job)| **watched_job == job);
         let to_watchers =
-            sessions.map(|(session_key, _)| Effect::ToWatcher(*session_key, answer.clone()));
+            sessions.map(|(session_key, _)| Effect::ToSession(*session_key, answer.clone()));
         self.effects.extend(to_watchers);
         self.effects.push(Effect::PageMetrics(job, metrics));
     }
@@ -189,7 +196,7 @@ impl Jobs {
         self.watchers.retain(|session_key, watched_job| {
             if *watched_job == job {
                 let end = ConsoleAnswer::Finished { code };
-                effects.push(Effect::ToWatcher(*session_key, end));
+                effects.push(Effect::ToSession(*session_key, end));
             }
             *watched_job != job
         });

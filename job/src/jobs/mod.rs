@@ -25,7 +25,7 @@ use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
     ShepherdReport, SwitchOrder, SwitchReport,
 };
-use score_proto::message::JobRequest;
+use score_proto::message::{JobRequest, ToolCall};
 use score_proto::observation::Metrics;
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
@@ -33,6 +33,7 @@ use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
 use crate::host::host_rotation::HostRotation;
+use crate::master::MasterEvent;
 use crate::metrics_subscribers::Subscriber;
 pub use gang_driver::{GangDriver, SINGLE_USER_HOST};
 use led_jobs::LedJob;
@@ -136,6 +137,8 @@ pub enum Input {
         /// The period in milliseconds.
         period_ms: u32,
     },
+    /// A session sends a command of a tool to the processes of a job.
+    Tool(SessionKey, ToolCall),
     /// The cluster ends a job.
     Fail {
         /// The job.
@@ -192,8 +195,10 @@ pub enum Effect {
     /// Send this to the session that has submitted the job, unless the session uses the job's
     /// number for another job by now.
     ToClient(JobId, ClientJob, JobAnswer),
-    /// Send this to a session that watches a job.
-    ToWatcher(SessionKey, ConsoleAnswer),
+    /// Send this to a session that watches a job, or that has sent a command of a tool.
+    ToSession(SessionKey, ConsoleAnswer),
+    /// Refuse the command of a tool that this session has sent, for this reason.
+    RefuseSession(SessionKey, String),
     /// Metrics of a job for the status page.
     PageMetrics(JobId, Metrics),
     /// Find or open a link to this host, and answer with [`Input::Connected`] at once.
@@ -304,6 +309,9 @@ impl Jobs {
             Input::Subscribe { job, subscriber, period_ms } => {
                 self.subscribe(job, subscriber, period_ms)
             }
+            Input::Tool(session_key, call) => {
+                self.step_master(call.job, MasterEvent::Tool(session_key, call))
+            }
             Input::Fail { job, code, reason } => self.fail(job, code, reason),
             Input::Order(link, tag, order) => self.on_order(link, tag, order),
             Input::Report(link, tag, report) => self.on_report(link, tag, report),
@@ -315,6 +323,7 @@ impl Jobs {
             Input::AbortAllHere => self.abort_all_here(),
             Input::Tick => {
                 self.tick_masters();
+                self.tick_tree();
                 self.move_messages();
                 self.tick_gang();
             }

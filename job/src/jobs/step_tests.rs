@@ -403,7 +403,7 @@ fn sessions_that_watch_a_job_get_its_metrics_and_its_end() {
     let is_expected = matches!(
         &measured[..],
         [
-            Effect::ToWatcher(SessionKey(6), ConsoleAnswer::Metrics(_)),
+            Effect::ToSession(SessionKey(6), ConsoleAnswer::Metrics(_)),
             Effect::PageMetrics(FIRST, _),
         ]
     );
@@ -412,7 +412,7 @@ fn sessions_that_watch_a_job_get_its_metrics_and_its_end() {
     let watchers: Vec<_> = ended
         .iter()
         .filter_map(|effect| match effect {
-            Effect::ToWatcher(session, ConsoleAnswer::Finished { code }) => Some((*session, *code)),
+            Effect::ToSession(session, ConsoleAnswer::Finished { code }) => Some((*session, *code)),
             _ => None,
         })
         .collect();

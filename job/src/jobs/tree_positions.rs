@@ -12,6 +12,7 @@ use score_proto::job_control::{
 };
 
 use super::{Connection, Effect, HostIdentity, JobTag, Jobs, Launch, LinkId, LocalReport};
+use crate::cluster::MonotonicTime;
 use crate::host::tree_node::{Outgoing, SHEPHERD_CHILD, TreeNode};
 use crate::master::MasterEvent;
 
@@ -126,6 +127,7 @@ impl Jobs {
             if let Some(links) = self.positions.get_mut(&position)
                 && links.parent == Parent::Master
             {
+                links.node.set_time(self.now);
                 links.node.on_order(order);
                 self.touched.insert(position);
                 return;
@@ -146,6 +148,7 @@ impl Jobs {
             // from the reports that hosts are lost.
             (HopOrder::Abort, Some(_)) => self.abort_position(position),
             (HopOrder::Tree(order), Some(links)) => {
+                links.node.set_time(self.now);
                 links.node.on_order(order);
                 self.touched.insert(position);
             }
@@ -250,6 +253,21 @@ impl Jobs {
             }
         }
         self.touched.clear();
+    }
+
+    /// The next deadline of a node.
+    pub(super) fn tree_deadline(&self) -> Option<MonotonicTime> {
+        self.positions.values().filter_map(|links| links.node.deadline()).min()
+    }
+
+    pub(super) fn tick_tree(&mut self) {
+        for (position, links) in &mut self.positions {
+            if links.node.deadline().is_some_and(|due| due <= self.now) {
+                links.node.set_time(self.now);
+                links.node.on_tick();
+                self.touched.insert(*position);
+            }
+        }
     }
 
     /// Moves orders and reports until there are none left.

@@ -9,6 +9,7 @@ use crate::ids::JobHostId;
 use crate::message::Stream;
 use crate::nodeset::NodeSet;
 use crate::observation::SampleRound;
+use crate::tool_command::ToolCommand;
 
 /// To a node of the job's range tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +154,9 @@ pub enum ElementOrder {
     },
     /// Report by [`super::ElementReport::WaitStates`] what every process of the element waits for.
     QueryWaits,
+    /// A tool's command to some nodes. For their hosts, which answer by
+    /// [`super::ElementReport::ToolEvent`].
+    ToolCommand(ToolCommand),
 }
 
 impl ElementOrder {
@@ -171,6 +175,7 @@ impl ElementOrder {
         match self {
             ElementOrder::SubsetFenceEntries { fence, .. }
             | ElementOrder::SubsetFenceDone(fence) => Some(&fence.members),
+            ElementOrder::ToolCommand(command) => Some(&command.nodes),
             _ => None,
         }
     }

@@ -9,6 +9,7 @@ use crate::ids::JobHostId;
 use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
 use crate::observation::{ActivitySample, Metrics, SampleRound, WaitState};
+use crate::tool_command::MergedEvent;
 
 /// From a node of the job's range tree to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,6 +233,8 @@ pub enum ElementReport {
         /// One entry per process.
         waits: Vec<WaitState>,
     },
+    /// An answer to [`super::ElementOrder::ToolCommand`]: one of each node.
+    ToolEvent(MergedEvent),
     /// A process has written something to its control socket that is not a call.
     ProtocolViolation {
         /// The process.

@@ -14,7 +14,7 @@ use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, HostSpec, JobRequest, JobSpec, Login, OsBytes, SingleUserRequest, StageSpec,
-    Stream, UserRequest,
+    Stream, ToolCall, UserRequest,
 };
 use score_proto::peer_message::Incarnation;
 
@@ -63,8 +63,9 @@ impl TestMessage {
     }
 
     fn console(request: ConsoleRequest) -> Self {
+        let sent = request.clone();
         Self::new(
-            move |_| frame(SESSION_JOB, &UserRequest::Console(request)),
+            move |_| frame(SESSION_JOB, &UserRequest::Console(sent.clone())),
             move |decoded| matches!(decoded, ClientRequest::Console(one) if *one == request),
         )
     }
@@ -161,6 +162,10 @@ fn messages(row: &str) -> Vec<TestMessage> {
             TestMessage::console(ConsoleRequest::Kill(JobId(5))),
             TestMessage::console(ConsoleRequest::SubscribeMetrics { job: JobId(5), period_ms: 1 }),
         ],
+        "`Tool` by the job's number in the cluster" => {
+            let call = ToolCall { job: JobId(5), ranks: None, wait_ms: 1, body: Vec::new() };
+            vec![TestMessage::console(ConsoleRequest::Tool(call))]
+        }
         "all requests to a job of the session" => {
             job_requests().iter().flat_map(TestMessage::to_job).collect()
         }
@@ -216,6 +221,9 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
         Some((_, ClientRequest::Console(ConsoleRequest::SubscribeMetrics { job, .. }))) => {
             authorized(JobAction::Watch, job)
         }
+        Some((_, ClientRequest::Console(ConsoleRequest::Tool(call)))) => {
+            authorized(JobAction::Debug, call.job)
+        }
         Some(_) => true,
     }
 }
@@ -237,5 +245,5 @@ fn every_message_is_permitted_exactly_where_the_table_says_so() {
         }
         row_count += 1;
     }
-    assert_eq!(row_count, 5);
+    assert_eq!(row_count, 6);
 }

@@ -17,7 +17,7 @@ use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
     Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
-use score_proto::message::{HostSpec, JobSpec, Level};
+use score_proto::message::{HostSpec, JobSpec, Level, ToolCall};
 use score_proto::peer_message::{JobIncarnation, PeerMessage};
 use score_proto::server_message::{JobAnswer, ServerMessage};
 
@@ -125,6 +125,25 @@ impl Daemon {
         Ok(())
     }
 
+    /// A session sends a command of a tool to a job that this daemon leads. The job of the permit
+    /// gets it.
+    ///
+    /// # Errors
+    /// One line: the job has no processes yet.
+    pub fn send_tool_call(
+        &mut self,
+        session_key: SessionKey,
+        permit: &JobPermit,
+        call: ToolCall,
+    ) -> Result<(), String> {
+        let job = permit.job();
+        if !self.jobs.leads(job) {
+            return Err(format!("job {job} has no processes now: it is queued, or has ended"));
+        }
+        self.on_job_input(Input::Tool(session_key, ToolCall { job, ..call }));
+        Ok(())
+    }
+
     /// A session has ended, or does not watch a job any more.
     pub fn unwatch(&mut self, session_key: SessionKey) {
         if let Some(job) = self.jobs.watched_job(session_key) {
@@ -204,10 +223,13 @@ impl Daemon {
             Effect::ToClient(job, client_job, answer) => {
                 self.send_to_client(job, client_job, answer)
             }
-            Effect::ToWatcher(session_key, answer) => {
+            Effect::ToSession(session_key, answer) => {
                 if let Some(session) = self.sessions.get_mut(session_key) {
                     session.send(&ServerMessage::Console(answer));
                 }
+            }
+            Effect::RefuseSession(session_key, reason) => {
+                self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
             }
             Effect::PageMetrics(job, metrics) => self.update_page_metrics(job, &metrics),
             Effect::Connect(connection, host) => {
@@ -469,7 +491,7 @@ impl Daemon {
 
     /// The time until the next deadline of a job master.
     pub fn led_jobs_timeout(&self) -> Option<Duration> {
-        let due = self.jobs.master_deadline()?;
+        let due = self.jobs.deadline()?;
         Some(due.saturating_sub(self.job_time()))
     }
 }

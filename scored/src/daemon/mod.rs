@@ -24,6 +24,7 @@ mod sessions;
 pub mod shepherd_handle;
 mod stop_enforcer;
 mod submit;
+mod tool_listener;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -61,6 +62,7 @@ use service::Service;
 use session::ClientSession;
 use sessions::Sessions;
 use shepherd_handle::KnownChildren;
+use tool_listener::ToolListener;
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -78,8 +80,10 @@ const SLICE_TIMER: Token = Token(6);
 const HTTP_LISTENER: Token = Token(7);
 /// The keeper has sent an event.
 const KEEPER: Token = Token(8);
+/// A tool connects to the socket of single-user mode.
+const TOOL_LISTENER: Token = Token(9);
 /// The first token that is given to sessions, shepherds and links.
-const FIRST_DYNAMIC_TOKEN: usize = 9;
+const FIRST_DYNAMIC_TOKEN: usize = 10;
 
 /// How often the daemon decides which links may send rare heartbeats.
 const HEARTBEAT_RATE_INTERVAL: Duration = Duration::from_secs(1);
@@ -134,6 +138,7 @@ pub fn run(options: SingleUserOptions) -> io::Result<()> {
     // the socket open.
     process::die_with_parent(libc::SIGTERM);
     daemon.add_session(options.control)?;
+    daemon.tool_listener = ToolListener::open(daemon.poll.registry(), TOOL_LISTENER);
     daemon.run_loop()
 }
 
@@ -212,6 +217,8 @@ struct Daemon {
     bringup: Option<DaemonBringup>,
     /// The scout session that is served.
     scout: Option<Scout>,
+    /// Where tools connect in single-user mode.
+    tool_listener: Option<ToolListener>,
     /// Decides about the jobs that this daemon leads and about its part in others.
     jobs: Jobs,
     slice_timer: Timer,
@@ -275,6 +282,7 @@ impl Daemon {
             server_link: None,
             bringup: None,
             scout: None,
+            tool_listener: None,
             jobs: Jobs::new(jobs::fixed_poll_interval_us()),
             slice_timer,
             slice_deadline: None,
@@ -324,7 +332,9 @@ impl Daemon {
         let mut events = Events::with_capacity(64);
         let (mut heartbeats_tuned_at, mut others_polled_at) = (Instant::now(), Instant::now());
         while !self.is_ending
-            && (self.server_link.is_some() || self.service.is_some() || !self.sessions.is_empty())
+            && (self.server_link.is_some()
+                || self.service.is_some()
+                || self.sessions.has_front_end())
         {
             // The last time that is known saves the hot path a look at the clock.
             let turn_clock = self.turn_clock.as_ref();
@@ -443,6 +453,7 @@ impl Daemon {
     /// Handles all sources except shepherds, and does what is due.
     fn poll_other_sources(&mut self) {
         self.accept_clients();
+        self.accept_tools();
         self.accept_local_clients();
         self.receive_from_peers();
         self.receive_from_keeper();
@@ -464,6 +475,9 @@ impl Daemon {
                 (SIGNALS, _) => signalled = true,
                 (LISTENER, _) => self.accept(),
                 (SCOUT_LISTENER, _) => self.on_listener_ready(),
+                (TOOL_LISTENER, _) => {
+                    self.tool_listener.iter_mut().for_each(ToolListener::mark_ready)
+                }
                 (PARENT_STDIN, _) => self.is_ending = true,
                 (HTTP_LISTENER, _) => self.mark_page_ready(None),
                 (Token(connection_id), Some(TokenOwner::HttpConnection)) => {

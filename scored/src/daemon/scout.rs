@@ -34,7 +34,10 @@ impl Daemon {
     pub fn open_scout(&mut self, control_session: SessionKey, hosts: Vec<HostSpec>) {
         let has_session_or_job =
             self.scout.is_some() || self.bringup.is_some() || !self.jobs.led_job_ids().is_empty();
-        if has_session_or_job || self.server_link.is_some() || self.sessions.len() != 1 {
+        if has_session_or_job
+            || self.server_link.is_some()
+            || self.sessions.len() - self.sessions.tool_session_count() != 1
+        {
             let reason = "there is a session or job here already".to_owned();
             return self.refuse(ClientJob::session_itself(control_session), reason, EXIT_FAILED);
         }

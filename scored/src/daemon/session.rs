@@ -16,7 +16,8 @@ use score_proto::frame::{self, FrameError};
 use score_proto::ids::{JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
-    Greeting, HostSpec, JobRequest, JobSpec, Level, OUTPUT_WINDOW, SingleUserRequest, UserRequest,
+    ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, OUTPUT_WINDOW,
+    SingleUserRequest, UserRequest,
 };
 use score_proto::server_message::{JobAnswer, ScoutHosts, ServerMessage, SessionAnswer};
 
@@ -106,6 +107,21 @@ impl ClientSession {
         let mut link = FramedSocket::new(socket)?;
         link.register(registry, token)?;
         Ok(Self::with_transport(Transport::Local(link)))
+    }
+
+    /// The session of a tool of the user who has started this daemon.
+    ///
+    /// # Errors
+    /// As fcntl(2), epoll_ctl(2).
+    pub fn of_tool(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Self> {
+        let mut session = Self::new(socket, registry, token)?;
+        session.state = SessionState::Tool;
+        Ok(session)
+    }
+
+    /// Whether it is the session of a tool in single-user mode.
+    pub fn is_tool(&self) -> bool {
+        matches!(self.state, SessionState::Tool)
     }
 
     /// The session of a client that has to log in and whose process has this uid and gid.
@@ -481,6 +497,7 @@ impl ClientSession {
                 ClientRequest::Request(allocation, Box::new(spec))
             }
             ClientMessage::User(UserRequest::Console(request)) => ClientRequest::Console(request),
+            ClientMessage::Tool(call) => ClientRequest::Console(ConsoleRequest::Tool(call)),
             ClientMessage::SingleUser(SingleUserRequest::Job(request))
             | ClientMessage::User(UserRequest::Job(request)) => {
                 self.classify_job_request(job, request)

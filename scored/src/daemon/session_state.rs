@@ -6,7 +6,7 @@ use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::frame::FrameError;
 use score_proto::ids::SessionJobId;
 use score_proto::job_control::Owner;
-use score_proto::message::{Greeting, Login, OsBytes, SingleUserRequest, UserRequest};
+use score_proto::message::{Greeting, Login, OsBytes, SingleUserRequest, ToolCall, UserRequest};
 
 use crate::framed_socket::FramedSocket;
 
@@ -39,6 +39,8 @@ pub struct LoginClaim {
 pub enum SessionState {
     /// The front end of the user who has started this daemon.
     SingleUser,
+    /// A tool of the user who has started this daemon.
+    Tool,
     /// A client of a service that has not logged in. The kernel has reported uid and gid.
     Unauthenticated {
         /// The user id.
@@ -62,6 +64,8 @@ pub enum ClientMessage {
     Greeting(Greeting),
     /// In [`SessionState::SingleUser`].
     SingleUser(SingleUserRequest),
+    /// In [`SessionState::Tool`].
+    Tool(ToolCall),
     /// In [`SessionState::Unauthenticated`].
     Login(Login),
     /// In [`SessionState::User`] and [`SessionState::Forwarded`].
@@ -73,7 +77,7 @@ impl SessionState {
     /// mode.
     pub fn uid(&self) -> Option<u32> {
         match self {
-            SessionState::SingleUser => None,
+            SessionState::SingleUser | SessionState::Tool => None,
             SessionState::Unauthenticated { uid, .. } => Some(*uid),
             SessionState::NameLookup(claim) => Some(claim.uid),
             SessionState::User(user) | SessionState::Forwarded(user) => Some(user.owner.uid),
@@ -85,6 +89,7 @@ impl SessionState {
         match self {
             SessionState::User(user) | SessionState::Forwarded(user) => Some(user),
             SessionState::SingleUser
+            | SessionState::Tool
             | SessionState::Unauthenticated { .. }
             | SessionState::NameLookup(_) => None,
         }
@@ -103,6 +108,9 @@ impl SessionState {
             SessionState::SingleUser => link
                 .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::SingleUser(received.message))),
+            SessionState::Tool => link
+                .receive_within::<JobMessage<_>>(MAX_READS)?
+                .map(|received| (received.job, ClientMessage::Tool(received.message))),
             SessionState::Unauthenticated { .. } => link
                 .receive_within::<JobMessage<_>>(MAX_READS)?
                 .map(|received| (received.job, ClientMessage::Login(received.message))),

@@ -90,9 +90,14 @@ impl Sessions {
         self.by_key.len()
     }
 
-    /// Whether there are no sessions.
-    pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
+    /// The number of sessions of tools in single-user mode.
+    pub fn tool_session_count(&self) -> usize {
+        self.by_key.values().filter(|session| session.is_tool()).count()
+    }
+
+    /// Whether there is a session that is not one of these.
+    pub fn has_front_end(&self) -> bool {
+        self.by_key.values().any(|session| !session.is_tool())
     }
 
     /// Makes parked sessions active whose users have time, so many of each user at most.

@@ -29,7 +29,8 @@ use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
-use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
+use super::tool_service::ToolService;
+use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, TOOLCTL, reaper};
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
 
@@ -72,6 +73,8 @@ pub struct JobRunner {
     pub(super) pmi: PmiService,
     /// The helper for MPI programs that use PMIx.
     pub pmix: PmixService,
+    /// The service for tools.
+    pub tool_service: ToolService,
     pub(super) program_store: ProgramStore,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
@@ -120,6 +123,7 @@ impl JobRunner {
             processes: ProcessTable::default(),
             pmi: PmiService::default(),
             pmix: PmixService::default(),
+            tool_service: ToolService::default(),
             program_store: ProgramStore::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
@@ -175,6 +179,7 @@ impl JobRunner {
             self.user_kill.as_ref().and_then(|kill| kill.drain_deadline),
             self.limit_enforcer.deadline(),
             self.metrics.deadline(),
+            self.tool_service.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -197,6 +202,7 @@ impl JobRunner {
         self.receive_calls();
         self.serve_pmi(registry);
         self.check_pmix_helper(registry, now);
+        self.serve_tools(registry);
         self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
@@ -289,6 +295,7 @@ impl JobRunner {
         self.program_store.close();
         self.spawn_queue.cancel(None);
         self.pmix.close();
+        self.tool_service.close(&self.run_gate);
         self.phase.begin_killing(Instant::now() + KILL_TIMEOUT);
         reaper::kill_all();
     }
@@ -311,6 +318,7 @@ impl JobRunner {
             self.input.close();
         }
         self.shared_memory.clear();
+        self.tool_service.close(&self.run_gate);
         self.pending_flushes.clear();
         let new_calls = |element: &ElementSpec| {
             let name = element.path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -459,6 +467,13 @@ impl JobRunner {
         self.serve_pmi(registry);
         let events = self.pmix.check_helper(now);
         self.handle_pmi_events(events);
+    }
+
+    /// Serves tools: passes their commands on, and the answers.
+    fn serve_tools(&mut self, registry: &Registry) {
+        for (element, report) in self.tool_service.serve(registry, TOOLCTL, &self.run_gate) {
+            self.reports.add_about(element, report);
+        }
     }
 
     pub(super) fn handle_pmi_events(&mut self, events: impl IntoIterator<Item = (u32, PmiEvent)>) {

@@ -30,6 +30,7 @@ mod redirection;
 mod reports;
 mod shared_memory;
 mod spawn_queue;
+mod tool_service;
 
 use std::fs::File;
 use std::io;
@@ -65,6 +66,8 @@ const RESUMED: Token = Token(4);
 const SWITCH_ORDERS: Token = Token(5);
 /// The helper that serves PMIx.
 const PMIX: Token = Token(6);
+/// The tool control service.
+const TOOLCTL: Token = Token(7);
 const FIRST_DYNAMIC_TOKEN: usize = 8;
 
 /// Name of the process.
@@ -189,6 +192,7 @@ impl Shepherd {
                     SWITCH_ORDERS => self.switch_handle.receive_orders(self.poll.registry())?,
                     NETWORKS => self.job_runner.serve_networks(),
                     PMIX => self.job_runner.pmix.mark_readable(),
+                    TOOLCTL => self.job_runner.tool_service.mark_readable(),
                     INPUT => self
                         .job_runner
                         .input

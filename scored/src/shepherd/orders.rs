@@ -16,6 +16,8 @@ use score_proto::job_control::{
 use score_proto::message::{Call, Level, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
 use score_proto::pmix::PmixOrder;
+use score_proto::tool_command::ToolCommand;
+use score_proto::toolctl::ToolProcess;
 
 use super::call_handler::{self, CallAction, CallState};
 use super::inspection::InspectedElement;
@@ -153,12 +155,27 @@ impl JobRunner {
                 let sample = self.inspector.sample_round(element, round, stopped, &pmi_sockets);
                 self.reports.add_about(element, ElementReport::SampleResult { round, sample });
             }
+            ElementOrder::ToolCommand(command) => self.on_tool_command(element, command),
             ElementOrder::QueryWaits => {
                 let job_time_ns =
                     u64::try_from(self.run_gate.job_time().as_nanos()).unwrap_or(u64::MAX);
                 let waits = self.inspector.wait_states(element, job_time_ns);
                 self.reports.add_about(element, ElementReport::WaitStates { waits });
             }
+        }
+    }
+
+    /// A tool sends a command to some nodes, perhaps also of other hosts.
+    fn on_tool_command(&mut self, element: u32, command: ToolCommand) {
+        let Some(job_info) = self.phase.job_info() else { return };
+        let nodes = command.nodes.within(job_info.local_host.node_range());
+        let pid_of = |node| self.processes.pid_of(ProcessKey { element, node });
+        let process = |node| Some(ToolProcess { node, pid: pid_of(node)? });
+        let processes = nodes.iter().filter_map(process).collect();
+        if let Some((element, report)) =
+            self.tool_service.on_command(element, command, nodes, processes)
+        {
+            self.reports.add_about(element, report);
         }
     }
 

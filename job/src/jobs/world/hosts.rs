@@ -77,7 +77,7 @@ impl World {
             effects.into_iter().for_each(|effect| self.carry_out(host, effect));
         }
         let Host { jobs, tick_at, incarnation, .. } = &mut self.hosts[host];
-        let deadlines = [jobs.gang().deadline(), jobs.master_deadline()];
+        let deadlines = [jobs.gang().deadline(), jobs.deadline()];
         let Some(due) = deadlines.into_iter().flatten().min() else { return };
         let due = due.max(self.now + MIN_TICK_DELAY);
         if tick_at.is_none_or(|tick_at| due < tick_at) {
@@ -127,7 +127,8 @@ impl World {
                 assert!(user_job.is_some_and(|one| one.code.is_some()), "nobody knows of {job}");
             }
             Effect::RowStarted => self.counts.switches += 1,
-            Effect::ToWatcher(..)
+            Effect::ToSession(..)
+            | Effect::RefuseSession(..)
             | Effect::PageMetrics(..)
             | Effect::HostsLost(_)
             | Effect::RemoveDirectories(_)

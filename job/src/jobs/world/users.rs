@@ -207,7 +207,7 @@ impl World {
         }
         for (index, host) in self.hosts.iter().enumerate() {
             assert!(host.shepherds.is_empty(), "left on host {index}: {:?}", host.shepherds);
-            let deadlines = [host.jobs.gang().deadline(), host.jobs.master_deadline()];
+            let deadlines = [host.jobs.gang().deadline(), host.jobs.deadline()];
             let is_idle = host.jobs.is_empty() && deadlines == [None, None];
             assert!(is_idle, "left on host {index}: {:?}", host.jobs);
         }

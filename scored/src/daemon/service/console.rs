@@ -18,6 +18,14 @@ use score_job::jobs::{ClientJob, Jobs, SessionKey};
 impl Daemon {
     /// Handles a request about jobs.
     pub fn console(&mut self, session_key: SessionKey, console: ConsoleRequest) {
+        if self.sessions.get(session_key).is_some_and(ClientSession::is_tool) {
+            if let ConsoleRequest::Tool(call) = console
+                && let Err(reason) = self.send_tool_call_in_single_user_mode(session_key, call)
+            {
+                self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+            }
+            return;
+        }
         let Some(uid) = self.sessions.get(session_key).and_then(ClientSession::uid) else {
             return;
         };
@@ -62,6 +70,16 @@ impl Daemon {
                     self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
                 }
                 // The subscription lasts until the job or the session ends.
+                return;
+            }
+            ConsoleRequest::Tool(call) => {
+                let permit = cluster.authorize(uid, JobAction::Debug, call.job);
+                let sent =
+                    permit.and_then(|permit| self.send_tool_call(session_key, &permit, call));
+                if let Err(reason) = sent {
+                    self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+                }
+                // The job's master answers.
                 return;
             }
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {

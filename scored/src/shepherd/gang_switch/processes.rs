@@ -54,6 +54,8 @@ pub struct JobProcesses {
     finds_external_stops: bool,
     /// All known processes have stopped, and there are no others.
     is_complete: bool,
+    /// A process of the job that goes on: the tool control service. It starts no processes.
+    exempt_pid: Option<i32>,
 }
 
 impl JobProcesses {
@@ -71,13 +73,17 @@ impl JobProcesses {
             not_yet_stopped: Vec::new(),
             finds_external_stops: false,
             is_complete: false,
+            exempt_pid: None,
         }
     }
 
     /// Stops all processes; [`JobProcesses::wait_stopped`] returns when they have stopped.
-    /// `is_first_stop`: the job has been running until now.
-    pub fn stop(&mut self, is_first_stop: bool) {
+    /// `is_first_stop`: the job has been running until now. `exempt_pid`: a process that goes on.
+    pub fn stop(&mut self, is_first_stop: bool, exempt_pid: Option<i32>) {
         (self.finds_external_stops, self.is_complete) = (is_first_stop, false);
+        self.exempt_pid = exempt_pid;
+        // A process that was started after the last scan is not known yet.
+        self.children.retain(|pid| Some(*pid) != exempt_pid);
         if is_first_stop {
             self.find_stopped_children();
         }
@@ -101,6 +107,9 @@ impl JobProcesses {
     /// Stops all processes of the namespace; `already_stopped` were stopped before.
     fn stop_namespace(&mut self, already_stopped: &HashSet<i32>) {
         process::kill_namespace(libc::SIGSTOP);
+        if let Some(exempt_pid) = self.exempt_pid {
+            process::kill(exempt_pid, libc::SIGCONT);
+        }
         self.rescan();
         self.track_stops(already_stopped);
         self.finds_external_stops = false;
@@ -156,7 +165,7 @@ impl JobProcesses {
                 return StopProgress::Pending;
             }
             if !self.scan_is_exact && self.all_threads_stopped() {
-                if !namespace_pids().iter().all(|pid| known.contains(pid)) {
+                if !self.namespace_pids().iter().all(|pid| known.contains(pid)) {
                     self.stop_namespace(&known);
                     return StopProgress::Pending;
                 }
@@ -183,7 +192,9 @@ impl JobProcesses {
         self.externally_stopped
             .retain(|pid| process_stop::read_stat(*pid).is_some_and(|stat| stat.is_stopped()));
         while let Some(child) = process_stop::next_stopped_child() {
-            self.externally_stopped.insert(child);
+            if Some(child) != self.exempt_pid {
+                self.externally_stopped.insert(child);
+            }
         }
     }
 
@@ -205,7 +216,14 @@ impl JobProcesses {
     fn rescan(&mut self) {
         self.last_pid_at_scan = self.read_last_pid();
         self.scan_is_exact = false;
-        self.sort_by_parent(namespace_pids());
+        self.sort_by_parent(self.namespace_pids());
+    }
+
+    /// All processes of this PID namespace except its init and the one that goes on.
+    fn namespace_pids(&self) -> Vec<i32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten();
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| *pid != 1 && Some(*pid) != self.exempt_pid).collect()
     }
 
     fn sort_by_parent(&mut self, pids: Vec<i32>) {
@@ -232,8 +250,8 @@ impl JobProcesses {
     fn stop_descendants(&mut self) {
         let mut stopped = HashSet::new();
         loop {
-            let pids = process::descendants();
-            let new_pids: Vec<i32> = pids.into_iter().filter(|pid| stopped.insert(*pid)).collect();
+            let is_new = |pid: &i32| Some(*pid) != self.exempt_pid && stopped.insert(*pid);
+            let new_pids: Vec<i32> = process::descendants().into_iter().filter(is_new).collect();
             if new_pids.is_empty() {
                 break;
             }
@@ -241,11 +259,4 @@ impl JobProcesses {
         }
         self.sort_by_parent(stopped.into_iter().collect());
     }
-}
-
-/// All processes of this PID namespace except its init.
-fn namespace_pids() -> Vec<i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten();
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| *pid != 1).collect()
 }

@@ -1,7 +1,7 @@
 //! Whether the job is stopped: the switch thread sets it, and the loop asks before it starts a
 //! process.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ pub struct RunGate {
     idle_check_interval_us: AtomicU32,
     /// The loop wants to be woken when the job runs again.
     wake_requested: AtomicBool,
+    /// The tool control service, which answers while the job is stopped. 0: there is none.
+    tool_service_pid: AtomicI32,
     waker: Waker,
 }
 
@@ -41,6 +43,7 @@ impl RunGate {
             stopped_ns: AtomicU64::new(0),
             idle_check_interval_us: AtomicU32::new(0),
             wake_requested: AtomicBool::new(false),
+            tool_service_pid: AtomicI32::new(0),
             waker,
         }
     }
@@ -84,6 +87,16 @@ impl RunGate {
     /// never.
     pub fn poll_interval(&self) -> Duration {
         Duration::from_micros(self.idle_check_interval_us.load(Ordering::SeqCst).into())
+    }
+
+    /// The tool control service has been started: it goes on while the job is stopped.
+    pub fn exempt_tool_service(&self, pid: i32) {
+        self.tool_service_pid.store(pid, Ordering::SeqCst);
+    }
+
+    /// The process that is not stopped with the job.
+    pub(super) fn exempt_pid(&self) -> Option<i32> {
+        Some(self.tool_service_pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
     }
 
     /// Publishes the stopped time on this board, where the processes read it.

@@ -1,0 +1,202 @@
+//! The answers to commands of tools, as they merge at one host's node of a job's range tree.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use score_proto::job_control::{ElementReport, Report};
+use score_proto::nodeset::NodeSet;
+use score_proto::tool_command::{
+    MAX_TOOL_ANSWER_BYTES, MAX_TOOL_BODY, MAX_TOOL_COMMANDS, MergedEvent, ToolCommand,
+};
+use score_tools::merge::{MergeAction, MergeBounds, MergeInput, Merger, timeout_of_children};
+
+use crate::cluster::MonotonicTime;
+
+const BOUNDS: MergeBounds = MergeBounds {
+    open_commands: MAX_TOOL_COMMANDS,
+    command_bytes: MAX_TOOL_ANSWER_BYTES,
+    body_len: MAX_TOOL_BODY,
+};
+
+/// A merger for each parallel process of the running stage that a tool has sent a command to. The
+/// sources are the children of the node.
+#[derive(Debug, Default)]
+pub struct ToolMergers(BTreeMap<u32, Merger>);
+
+impl ToolMergers {
+    /// A further stage begins.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// A command passes this node on its way down. `nodes_of_children`: the nodes of each child.
+    /// The command gets the time that the children have. Returns reports for the parent.
+    pub fn on_command(
+        &mut self,
+        element: u32,
+        command: &mut ToolCommand,
+        nodes_of_children: Vec<NodeSet>,
+        now: MonotonicTime,
+    ) -> Vec<Report> {
+        let new_merger = || Merger::with_bounds(nodes_of_children, BOUNDS);
+        self.0.entry(element).or_insert_with(new_merger);
+        let timeout = Duration::from_millis(command.wait_ms.into());
+        let for_children = timeout_of_children(timeout).as_millis();
+        command.wait_ms = u32::try_from(for_children).unwrap_or(u32::MAX);
+        let ranks = command.nodes.clone();
+        self.step(element, MergeInput::Command { command: command.id, ranks, timeout }, now)
+    }
+
+    /// A child has sent an event. Returns reports for the parent.
+    pub fn on_event(
+        &mut self,
+        source: usize,
+        element: u32,
+        event: MergedEvent,
+        now: MonotonicTime,
+    ) -> Vec<Report> {
+        self.step(element, MergeInput::Event { source, event }, now)
+    }
+
+    /// Nothing more comes from a child. Returns reports for the parent.
+    pub fn on_child_closed(&mut self, source: usize, now: MonotonicTime) -> Vec<Report> {
+        self.step_all(&MergeInput::SourceLost { source }, now)
+    }
+
+    /// Time has passed. Returns reports for the parent.
+    pub fn on_tick(&mut self, now: MonotonicTime) -> Vec<Report> {
+        self.step_all(&MergeInput::Tick, now)
+    }
+
+    /// When [`ToolMergers::on_tick`] has something to do.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        self.0.values().filter_map(Merger::deadline).min()
+    }
+
+    fn step_all(&mut self, input: &MergeInput, now: MonotonicTime) -> Vec<Report> {
+        let elements: Vec<u32> = self.0.keys().copied().collect();
+        elements.into_iter().flat_map(|element| self.step(element, input.clone(), now)).collect()
+    }
+
+    fn step(&mut self, element: u32, input: MergeInput, now: MonotonicTime) -> Vec<Report> {
+        let mut actions = Vec::new();
+        if let Some(merger) = self.0.get_mut(&element) {
+            merger.step(input, now, &mut actions);
+        }
+        let to_report = |action| match action {
+            MergeAction::Pass(event) => Some(ElementReport::ToolEvent(event).of(element)),
+            // What a faulty or hostile child has sent goes no further.
+            MergeAction::Complete(_)
+            | MergeAction::Refuse { .. }
+            | MergeAction::RefuseCommand { .. } => None,
+        };
+        actions.into_iter().filter_map(to_report).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::tree_node::{Outgoing, TreeNode};
+    use score_proto::job_control::{
+        ElementOrder, HopOrder, Order, Placement, ShepherdOrder, ShepherdReport,
+    };
+    use score_proto::peer_message::JobIncarnation;
+    use score_proto::tool_command::{CommandId, EventBody};
+
+    /// Host 0 of three hosts with two nodes each; the other two are its children.
+    fn root_node() -> TreeNode {
+        let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
+        TreeNode::new(Placement::new(JobIncarnation(0), hosts))
+    }
+
+    fn send(node: &mut TreeNode, id: u64, nodes: NodeSet) {
+        let (id, wait_ms, body) = (CommandId(id), 8000, Vec::new());
+        let command = ToolCommand { id, nodes, wait_ms, body };
+        node.on_order(ElementOrder::ToolCommand(command).to(0));
+    }
+
+    fn event(id: u64, nodes: impl Into<NodeSet>, body: EventBody) -> ElementReport {
+        let command = CommandId(id);
+        ElementReport::ToolEvent(MergedEvent { command, ranks: nodes.into(), body })
+    }
+
+    fn said(text: &str) -> EventBody {
+        EventBody::Answer(text.into())
+    }
+
+    fn from_shepherd(node: &mut TreeNode, report: ElementReport) {
+        node.on_shepherd_report(ShepherdReport::Element { element: 0, report });
+    }
+
+    /// What goes up, and the child index and time of each command that goes down.
+    fn outgoing(node: &mut TreeNode) -> (Vec<Report>, Vec<(usize, u32)>) {
+        let (mut reports, mut commands) = (Vec::new(), Vec::new());
+        for message in node.take_outgoing() {
+            let (child_index, order) = match message {
+                Outgoing::Parent(report) => {
+                    reports.push(report);
+                    continue;
+                }
+                Outgoing::Child(index, HopOrder::Tree(Order::Element { order, .. })) => {
+                    (index, order)
+                }
+                Outgoing::Shepherd(ShepherdOrder::Element { order, .. }) => (0, order),
+                other => panic!("{other:?}"),
+            };
+            let ElementOrder::ToolCommand(command) = order else { panic!("{order:?}") };
+            commands.push((child_index, command.wait_ms));
+        }
+        (reports, commands)
+    }
+
+    #[test]
+    fn a_command_goes_to_the_hosts_of_its_nodes_and_equal_answers_go_up_as_one() {
+        let mut node = root_node();
+        send(&mut node, 1, NodeSet::from(1..4));
+        // Hosts below have less time, so that their answers are there in time.
+        assert_eq!(outgoing(&mut node), (Vec::new(), vec![(0, 7000), (1, 7000)]));
+        from_shepherd(&mut node, event(1, 1..2, said("main")));
+        node.on_report(1, event(1, 3..4, said("main")).of(0));
+        assert_eq!(outgoing(&mut node).0, []);
+        node.on_report(1, event(1, 2..3, said("solve")).of(0));
+        let main = event(1, [1, 3].into_iter().collect::<NodeSet>(), said("main")).of(0);
+        let solve = event(1, 2..3, said("solve")).of(0);
+        assert_eq!(outgoing(&mut node).0, [main, solve]);
+        assert_eq!(node.deadline(), None);
+    }
+
+    #[test]
+    fn what_is_there_goes_up_at_the_time_of_the_command_and_the_rest_by_itself() {
+        let mut node = root_node();
+        node.set_time(Duration::from_secs(10));
+        send(&mut node, 1, NodeSet::from(0..6));
+        from_shepherd(&mut node, event(1, 0..2, said("main")));
+        outgoing(&mut node);
+        assert_eq!(node.deadline(), Some(Duration::from_secs(18)));
+        node.set_time(Duration::from_secs(18));
+        node.on_tick();
+        assert_eq!(outgoing(&mut node).0, [event(1, 0..2, said("main")).of(0)]);
+        node.on_report(1, event(1, 2..4, said("main")).of(0));
+        assert_eq!(outgoing(&mut node).0, [event(1, 2..4, said("main")).of(0)]);
+        node.close_child(2);
+        assert_eq!(outgoing(&mut node).0, [event(1, 4..6, EventBody::Lost).of(0)]);
+    }
+
+    #[test]
+    fn a_hostile_shepherd_speaks_for_its_own_nodes_and_once_only() {
+        let mut node = root_node();
+        send(&mut node, 1, NodeSet::from(0..6));
+        outgoing(&mut node);
+        // Of other hosts, of a command that nobody has sent, again, of an element without command.
+        from_shepherd(&mut node, event(1, 2..6, said("forged")));
+        from_shepherd(&mut node, event(2, 0..2, said("forged")));
+        from_shepherd(&mut node, event(1, 0..2, said("main")));
+        from_shepherd(&mut node, event(1, 0..2, said("forged")));
+        let report = event(1, 0..2, said("forged"));
+        node.on_shepherd_report(ShepherdReport::Element { element: 1, report });
+        node.on_report(1, event(1, 2..4, said("main")).of(0));
+        node.on_report(2, event(1, 4..6, said("main")).of(0));
+        assert_eq!(outgoing(&mut node).0, [event(1, 0..6, said("main")).of(0)]);
+    }
+}

@@ -1,0 +1,306 @@
+//! The commands of tools to the processes of a job, as its master sees them: who gets the events,
+//! and which ranks still owe some.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use score_proto::job_control::{ElementOrder, Order};
+use score_proto::message::ToolCall;
+use score_proto::nodeset::NodeSet;
+use score_proto::server_message::{ConsoleAnswer, ToolAnswer};
+use score_proto::tool_command::{
+    CommandId, EventBody, MAX_ANSWER_TIMEOUT, MAX_TOOL_ANSWER_BYTES, MAX_TOOL_BODY,
+    MAX_TOOL_COMMANDS, MergedEvent, ToolCommand,
+};
+
+use crate::cluster::MonotonicTime;
+use crate::jobs::SessionKey;
+use crate::master::MasterAction;
+
+/// How long the master waits for the last events after the time that the command names: each hop
+/// waits for that time from the moment at which the command has come there.
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
+
+/// A command without its last event.
+#[derive(Debug)]
+struct RunningCommand {
+    session_key: SessionKey,
+    /// Ranks that owe events.
+    unanswered: NodeSet,
+    /// Bytes of answers that have come.
+    answer_bytes: usize,
+    deadline: MonotonicTime,
+}
+
+/// The programs of the running stage.
+#[derive(Debug)]
+pub struct StagePrograms {
+    /// The name of each element.
+    pub names: Vec<String>,
+    /// The nodes of each element.
+    pub nodes: u32,
+}
+
+impl StagePrograms {
+    /// The ranks of an element: rows of the process table.
+    fn ranks(&self, element: u32) -> Range<u32> {
+        let first = element.saturating_mul(self.nodes);
+        first..first.saturating_add(self.nodes)
+    }
+
+    fn all_ranks(&self) -> Range<u32> {
+        0..(self.names.len() as u32).saturating_mul(self.nodes)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct ToolCommands {
+    running: BTreeMap<CommandId, RunningCommand>,
+    last_id: u64,
+}
+
+/// The same nodes, with numbers that are higher by `offset`.
+fn shifted(nodes: &NodeSet, offset: u32) -> NodeSet {
+    let mut ranks = NodeSet::new();
+    for range in nodes.ranges() {
+        ranks.insert_range(range.start.saturating_add(offset)..range.end.saturating_add(offset));
+    }
+    ranks
+}
+
+fn to_session(session_key: SessionKey, answer: ToolAnswer) -> MasterAction {
+    MasterAction::ToSession(session_key, ConsoleAnswer::Tool(answer))
+}
+
+impl ToolCommands {
+    /// A tool sends a command. Its orders and first answer are added to `out`.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn begin(
+        &mut self,
+        session_key: SessionKey,
+        call: ToolCall,
+        programs: StagePrograms,
+        now: MonotonicTime,
+        out: &mut Vec<MasterAction>,
+    ) -> Result<(), String> {
+        let wait = Duration::from_millis(call.wait_ms.into());
+        if call.body.len() > MAX_TOOL_BODY || wait > MAX_ANSWER_TIMEOUT {
+            return Err(format!(
+                "a command of a tool has at most {MAX_TOOL_BODY} bytes and {MAX_ANSWER_TIMEOUT:?}"
+            ));
+        }
+        if self.running.len() >= MAX_TOOL_COMMANDS {
+            return Err(format!(
+                "{MAX_TOOL_COMMANDS} commands of tools wait for answers of job {} already",
+                call.job
+            ));
+        }
+        let all = programs.all_ranks();
+        let ranks = match call.ranks {
+            None => NodeSet::from(all.clone()),
+            Some(ranks) => match ranks.last().filter(|last| *last >= all.end) {
+                Some(last) => {
+                    return Err(format!("rank {last}: job {} has ranks 0 to {}", call.job, {
+                        all.end.saturating_sub(1)
+                    }));
+                }
+                None => ranks,
+            },
+        };
+        if ranks.is_empty() {
+            return Err(format!("job {} has no processes now", call.job));
+        }
+        self.last_id += 1;
+        let id = CommandId(self.last_id);
+        let (wait_ms, body) = (call.wait_ms, call.body);
+        for element in 0..programs.names.len() as u32 {
+            let range = programs.ranks(element);
+            let mut nodes = NodeSet::new();
+            for part in ranks.within(range.clone()).ranges() {
+                nodes.insert_range(part.start - range.start..part.end - range.start);
+            }
+            if !nodes.is_empty() {
+                let command = ToolCommand { id, nodes, wait_ms, body: body.clone() };
+                let order: Order = ElementOrder::ToolCommand(command).to(element);
+                out.push(MasterAction::Order(order));
+            }
+        }
+        let StagePrograms { names, nodes } = programs;
+        out.push(to_session(session_key, ToolAnswer::Programs { names, nodes }));
+        let deadline = now + wait + ANSWER_GRACE;
+        let command = RunningCommand { session_key, unanswered: ranks, answer_bytes: 0, deadline };
+        self.running.insert(id, command);
+        Ok(())
+    }
+
+    /// An event of nodes of an element has come up the tree. `first_rank`: that of its node 0.
+    pub fn on_event(&mut self, first_rank: u32, event: MergedEvent, out: &mut Vec<MasterAction>) {
+        let Some(command) = self.running.get_mut(&event.command) else { return };
+        let ranks = shifted(&event.ranks, first_rank);
+        command.unanswered = command.unanswered.difference(&ranks);
+        let body = match event.body {
+            EventBody::Answer(bytes) => {
+                command.answer_bytes = command.answer_bytes.saturating_add(bytes.len());
+                match command.answer_bytes <= MAX_TOOL_ANSWER_BYTES {
+                    true => EventBody::Answer(bytes),
+                    false => EventBody::Dropped { events: 1 },
+                }
+            }
+            other => other,
+        };
+        out.push(to_session(command.session_key, ToolAnswer::Event { ranks, body }));
+        if command.unanswered.is_empty() {
+            self.finish(event.command, out);
+        }
+    }
+
+    fn finish(&mut self, id: CommandId, out: &mut Vec<MasterAction>) {
+        let Some(command) = self.running.remove(&id) else { return };
+        if !command.unanswered.is_empty() {
+            out.push(to_session(command.session_key, ToolAnswer::Missing(command.unanswered)));
+        }
+        let end = ConsoleAnswer::Finished { code: 0 };
+        out.push(MasterAction::ToSession(command.session_key, end));
+    }
+
+    /// Nobody answers any more: the stage or the job has ended.
+    pub fn finish_all(&mut self, out: &mut Vec<MasterAction>) {
+        let ids: Vec<CommandId> = self.running.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.finish(id, out));
+    }
+
+    /// When [`ToolCommands::on_tick`] has something to do.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        self.running.values().map(|command| command.deadline).min()
+    }
+
+    /// Ends the commands whose time is over.
+    pub fn on_tick(&mut self, now: MonotonicTime, out: &mut Vec<MasterAction>) {
+        let is_over = |command: &RunningCommand| command.deadline <= now;
+        let over = self.running.iter().filter(|(_, command)| is_over(command));
+        let ids: Vec<CommandId> = over.map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.finish(id, out));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::ids::JobId;
+
+    const SESSION: SessionKey = SessionKey(7);
+
+    fn programs() -> StagePrograms {
+        StagePrograms { names: vec!["scatter".to_owned(), "a.out".to_owned()], nodes: 4 }
+    }
+
+    fn call(ranks: Option<NodeSet>) -> ToolCall {
+        ToolCall { job: JobId(3), ranks, wait_ms: 1000, body: vec![9] }
+    }
+
+    fn begin(
+        commands: &mut ToolCommands,
+        call: ToolCall,
+        programs: StagePrograms,
+    ) -> Result<Vec<MasterAction>, String> {
+        let mut out = Vec::new();
+        commands.begin(SESSION, call, programs, Duration::ZERO, &mut out).map(|()| out)
+    }
+
+    fn answer(nodes: impl Into<NodeSet>, body: EventBody) -> MergedEvent {
+        MergedEvent { command: CommandId(1), ranks: nodes.into(), body }
+    }
+
+    /// What the session gets: answers with their ranks, ranks that are missing, the end.
+    fn shown(actions: &[MasterAction]) -> Vec<String> {
+        let show = |action: &MasterAction| match action {
+            MasterAction::ToSession(SESSION, ConsoleAnswer::Finished { code }) => {
+                format!("end {code}")
+            }
+            MasterAction::ToSession(SESSION, ConsoleAnswer::Tool(answer)) => match answer {
+                ToolAnswer::Programs { names, nodes } => format!("{} x {nodes}", names.join(" ")),
+                ToolAnswer::Event { ranks, body: EventBody::Answer(_) } => format!("{ranks}"),
+                ToolAnswer::Event { ranks, body } => format!("{ranks}: {body:?}"),
+                ToolAnswer::Missing(ranks) => format!("missing {ranks}"),
+            },
+            MasterAction::Order(Order::Element { element, order }) => match order {
+                ElementOrder::ToolCommand(command) => format!("to {element}: {}", command.nodes),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        actions.iter().map(show).collect()
+    }
+
+    #[test]
+    fn ranks_are_numbered_through_the_elements_and_each_answers_as_its_node() {
+        let mut commands = ToolCommands::default();
+        let ranks = NodeSet::from(2..7);
+        let begun = begin(&mut commands, call(Some(ranks)), programs()).unwrap();
+        assert_eq!(shown(&begun), ["to 0: 2-3", "to 1: 0-2", "scatter a.out x 4"]);
+        let mut out = Vec::new();
+        commands.on_event(4, answer(0..3, EventBody::Answer(vec![1])), &mut out);
+        assert_eq!(shown(&std::mem::take(&mut out)), ["4-6"]);
+        commands.on_event(0, answer(2..4, EventBody::Lost), &mut out);
+        assert_eq!(shown(&out), ["2-3: Lost", "end 0"]);
+        assert_eq!(commands.deadline(), None);
+    }
+
+    #[test]
+    fn a_command_ends_at_its_time_or_with_its_stage_and_names_who_has_not_answered() {
+        let mut commands = ToolCommands::default();
+        begin(&mut commands, call(None), programs()).unwrap();
+        let mut out = Vec::new();
+        commands.on_event(0, answer(1..4, EventBody::Answer(Vec::new())), &mut out);
+        out.clear();
+        let deadline = commands.deadline().unwrap();
+        commands.on_tick(deadline - Duration::from_millis(1), &mut out);
+        assert!(out.is_empty());
+        commands.on_tick(deadline, &mut out);
+        assert_eq!(shown(&std::mem::take(&mut out)), ["missing 0, 4-7", "end 0"]);
+        begin(&mut commands, call(None), programs()).unwrap();
+        commands.finish_all(&mut out);
+        assert_eq!(shown(&std::mem::take(&mut out)), ["missing 0-7", "end 0"]);
+        // What comes late belongs to nobody.
+        commands.on_event(0, answer(0..4, EventBody::Lost), &mut out);
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_carried_out_is_refused_with_its_reason() {
+        let mut commands = ToolCommands::default();
+        let none = StagePrograms { names: Vec::new(), nodes: 4 };
+        let long = ToolCall { body: vec![0; MAX_TOOL_BODY + 1], ..call(None) };
+        let slow = ToolCall { wait_ms: 600_001, ..call(None) };
+        let beyond = call(Some(NodeSet::one(8)));
+        for (call, programs, reason) in [
+            (long, programs(), "65536 bytes"),
+            (slow, programs(), "600s"),
+            (beyond, programs(), "rank 8: job 3 has ranks 0 to 7"),
+            (call(None), none, "no processes now"),
+            (call(Some(NodeSet::new())), programs(), "no processes now"),
+        ] {
+            let error = begin(&mut commands, call, programs).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        for _ in 0..MAX_TOOL_COMMANDS {
+            begin(&mut commands, call(None), programs()).unwrap();
+        }
+        let error = begin(&mut commands, call(None), programs()).unwrap_err();
+        assert!(error.contains("wait for answers"), "{error}");
+    }
+
+    #[test]
+    fn answers_beyond_the_bytes_of_a_command_are_counted_only() {
+        let mut commands = ToolCommands::default();
+        begin(&mut commands, call(None), programs()).unwrap();
+        let (body, mut out) = (EventBody::Answer(vec![0; MAX_TOOL_ANSWER_BYTES]), Vec::new());
+        commands.on_event(0, answer(0..1, body.clone()), &mut out);
+        commands.on_event(0, answer(1..2, body), &mut out);
+        assert_eq!(shown(&out), ["0", "1: Dropped { events: 1 }"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The socket at which tools find the daemon of single-user mode: an abstract one, whose name
+//! follows from the daemon's process id and goes with the daemon. Only the user who has started
+//! the daemon may connect; a tool checks in turn that the daemon is the process of that number.
+
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
+
+use mio::net::UnixListener;
+use mio::{Interest, Registry, Token};
+use nix::unistd::geteuid;
+use score_proto::env::tool_socket_name;
+use score_proto::ids::JobId;
+use score_proto::message::ToolCall;
+
+use super::session::ClientSession;
+use super::{Daemon, TokenOwner};
+use crate::sys::credentials;
+use score_job::cluster::authorization::{JobAction, Requester, authorize};
+use score_job::jobs::SessionKey;
+
+/// In single-user mode: the only job.
+const ONLY_JOB: JobId = JobId(0);
+/// Connections of tools at the same time.
+const MAX_TOOL_SESSIONS: usize = 64;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct ToolListener {
+    listener: UnixListener,
+    /// mio reports each connection once only.
+    may_accept: bool,
+}
+
+impl ToolListener {
+    /// Listens. None: another process has taken the name, and tools do not find this daemon.
+    pub fn open(registry: &Registry, token: Token) -> Option<Self> {
+        let address = SocketAddr::from_abstract_name(tool_socket_name(std::process::id())).ok()?;
+        let mut listener = UnixListener::bind_addr(&address).ok()?;
+        registry.register(&mut listener, token, Interest::READABLE).ok()?;
+        Some(Self { listener, may_accept: true })
+    }
+
+    /// The next connection of a process of this user.
+    fn accept(&mut self) -> Option<OwnedFd> {
+        while self.may_accept {
+            let Ok((stream, _)) = self.listener.accept() else {
+                self.may_accept = false;
+                return None;
+            };
+            let socket = OwnedFd::from(stream);
+            let own_uid = geteuid().as_raw();
+            if credentials::peer_ids(&socket).is_ok_and(|(uid, _)| uid == own_uid) {
+                return Some(socket);
+            }
+        }
+        None
+    }
+
+    /// mio has reported a connection.
+    pub fn mark_ready(&mut self) {
+        self.may_accept = true;
+    }
+}
+
+impl Daemon {
+    /// A tool in single-user mode sends a command to a job of this daemon; job 0 is the only one.
+    ///
+    /// # Errors
+    /// One line: there is no such job.
+    pub(super) fn send_tool_call_in_single_user_mode(
+        &mut self,
+        session_key: SessionKey,
+        call: ToolCall,
+    ) -> Result<(), String> {
+        let job = match (call.job, self.jobs.led_job_ids().as_slice()) {
+            (ONLY_JOB, [job]) => *job,
+            (ONLY_JOB, []) => return Err("the job has not started yet".to_owned()),
+            (ONLY_JOB, _) => {
+                return Err("there are several jobs; name one by its number".to_owned());
+            }
+            (job, _) => job,
+        };
+        // The kernel has reported the user of the connection, who has started this daemon.
+        let uid = geteuid().as_raw();
+        let requester = Requester { uid, is_operator: false };
+        let permit = authorize(requester, JobAction::Debug, job, uid)?;
+        self.send_tool_call(session_key, &permit, call)
+    }
+
+    /// Accepts the tools that wait at the socket of single-user mode.
+    pub(super) fn accept_tools(&mut self) {
+        while let Some(socket) = self.tool_listener.as_mut().and_then(ToolListener::accept) {
+            if self.sessions.tool_session_count() >= MAX_TOOL_SESSIONS {
+                continue;
+            }
+            let session_key = SessionKey(self.next_token);
+            let token = self.allocate_token(TokenOwner::Session(session_key));
+            if let Ok(session) = ClientSession::of_tool(socket, self.poll.registry(), token) {
+                self.sessions.insert(session_key, session);
+            }
+        }
+    }
+}

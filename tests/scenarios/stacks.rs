@@ -1,0 +1,231 @@
+//! `scdb JOB stacks`: what the processes of a running job are doing, as one tree.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use score_tests::process::Process;
+use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::test_env::is_installed;
+use score_tests::{Outcome, Running, TestEnv, skip};
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Seconds that the program runs, if it is not killed.
+const LONG: &str = "300";
+const SERVICE: &str = "scored-toolctl";
+
+/// A copy of the program that every user may run.
+fn copy_program(env: &TestEnv) -> Option<PathBuf> {
+    let built = env.test_program("stacks")?;
+    let path = env.dir().join("stacks");
+    std::fs::copy(built, &path).unwrap();
+    Some(path)
+}
+
+/// The job of a scrun of single-user mode, as scdb wants it.
+fn job_of(job: &Running) -> String {
+    format!("{}@{}", job.pid(), nix::unistd::gethostname().unwrap().to_string_lossy())
+}
+
+/// scdb on the job of a scrun of single-user mode.
+fn scdb(env: &TestEnv, job: &Running, args: &[&str]) -> Outcome {
+    env.command("scdb").args(&[&job_of(job), "stacks"]).args(args).timeout(ANSWER_TIMEOUT).run()
+}
+
+/// Starts the program, and waits until all of its processes run.
+fn start(env: &TestEnv, options: &[&str], program: &Path, processes: usize) -> Running {
+    let mut job = env.scrun(options).args(&[program.to_str().unwrap(), LONG]).start();
+    job.wait_for("up", processes);
+    job
+}
+
+/// The user ends the job.
+fn end(job: Running) {
+    job.signal(Signal::SIGTERM);
+    assert_ne!(job.wait().code, 0);
+}
+
+/// The line of a frame, with its ranks.
+fn line_of(text: &str, frame: &str) -> String {
+    let line = text.lines().find(|line| line.contains(frame));
+    let line = line.unwrap_or_else(|| panic!("no {frame} in\n{text}"));
+    line.trim_start_matches(['|', ' ', '`', '-']).to_owned()
+}
+
+fn assert_tree(outcome: &Outcome, computing: &str, waiting: &str) {
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let text = outcome.text();
+    let computing = format!("compute_something in stacks  {computing}");
+    assert_eq!(line_of(&text, "compute_something"), computing);
+    let waiting = format!("wait_for_the_end in stacks  {waiting}");
+    assert_eq!(line_of(&text, "wait_for_the_end"), waiting);
+    assert!(text.contains("count_down in stacks"), "{text}");
+}
+
+#[test]
+fn stacks_of_all_ranks_are_one_tree_on_one_host_and_on_several() {
+    let env = TestEnv::new();
+    let Some(program) = copy_program(&env) else { return };
+    let shapes = [
+        (&["-nodes=6"][..], 6, "[0-2,4-5]", "[3]"),
+        (&["-group=local:4", "-nodes=4x2"], 8, "[0-2,4-6]", "[3,7]"),
+    ];
+    for (options, processes, computing, waiting) in shapes {
+        let job = start(&env, options, &program, processes);
+        assert_tree(&scdb(&env, &job, &[]), computing, waiting);
+        assert_tree(&scdb(&env, &job, &["-ranks", "2-3"]), "[2]", "[3]");
+        let dot = scdb(&env, &job, &["-dot"]).expect_code(0).text();
+        assert!(dot.starts_with("digraph") && dot.contains("compute_something"), "{dot}");
+        let json = scdb(&env, &job, &["-json", "-lines"]).expect_code(0).text();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["programs"], serde_json::json!(["stacks"]));
+        assert!(json["stacks"].to_string().contains("compute_something"), "{json}");
+        end(job);
+    }
+}
+
+#[test]
+fn programs_of_a_pipeline_have_ranks_one_after_the_other() {
+    let env = TestEnv::new();
+    let Some(program) = copy_program(&env) else { return };
+    let program = program.to_str().unwrap();
+    let line = format!("exec scrun -nodes=2 {program} {LONG} == {program} {LONG}");
+    let mut job = env.sh(&line).start();
+    job.wait_for("up", 2);
+    let text = scdb(&env, &job, &[]).expect_code(0).text();
+    assert!(text.starts_with("stacks: ranks 0-1\nstacks: ranks 2-3\n"), "{text}");
+    assert!(line_of(&text, "_start").ends_with("[0-3]"), "{text}");
+    let only_right = scdb(&env, &job, &["-ranks", "3"]).expect_code(0).text();
+    assert!(line_of(&only_right, "_start").ends_with("[3]"), "{only_right}");
+    end(job);
+}
+
+#[test]
+fn the_service_may_be_killed_at_any_time_and_leaves_the_job_as_it_was() {
+    let env = TestEnv::new();
+    let Some(program) = copy_program(&env) else { return };
+    let mut job = env.scrun(&["-nodes=4", program.to_str().unwrap(), "8"]).start();
+    job.wait_for("up", 4);
+    for _ in 0..10 {
+        let question = env.command("scdb").args(&[&job_of(&job), "stacks"]).start();
+        let service = env.wait_for_process(SERVICE, |process| process.program() == SERVICE);
+        service.signal(Signal::SIGKILL);
+        // It was killed before, during or after its work.
+        let outcome = question.wait();
+        let is_named = outcome.stderr.contains("scored-toolctl has ended");
+        assert!(outcome.code == 0 || (outcome.code == 1 && is_named), "{outcome}");
+    }
+    assert_tree(&scdb(&env, &job, &[]), "[0-2]", "[3]");
+    let outcome = job.wait().expect_code(0);
+    assert_eq!(outcome.text().matches("ok").count(), 4, "{outcome}");
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_named() {
+    let env = TestEnv::new();
+    let Some(program) = copy_program(&env) else { return };
+    let script = "if [ $SCORE_SELF_NODE = 1 ]; then exit 0; fi; echo up; exec sleep 300";
+    let mut job = env.scrun(&["-nodes=3", "/bin/sh", "-c", script]).start();
+    job.wait_for("up", 2);
+    let asked_since = Instant::now();
+    let is_ended = || {
+        let outcome = scdb(&env, &job, &["-ranks", "1"]);
+        outcome.code == 1 && outcome.stderr.contains("rank 1: it has ended, or has not started")
+    };
+    while !is_ended() {
+        assert!(asked_since.elapsed() < ANSWER_TIMEOUT);
+    }
+    let outcome = scdb(&env, &job, &["-ranks", "2-3"]).expect_code(1);
+    let _ = outcome.assert_stderr(&["rank 3: job 1 has ranks 0 to 2"]);
+    end(job);
+    if !is_installed("strace") {
+        return skip("what_cannot_be_looked_at_is_named", "strace is not installed");
+    }
+    let job = start(&env, &["-nodes=2"], &program, 2);
+    let is_rank = |process: &Process| process.command.ends_with(&format!("stacks {LONG}"));
+    let ranks: Vec<Process> = env.processes().into_iter().filter(is_rank).collect();
+    let rank = ranks.iter().find(|process| process.program() == "stacks").unwrap();
+    let mut tracer = Command::new("strace")
+        .args(["-f", "-q", "-p", &rank.pid.to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_traced = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", rank.pid)).unwrap();
+        !status.contains("TracerPid:\t0\n")
+    };
+    while !is_traced() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let outcome = scdb(&env, &job, &[]).expect_code(1);
+    assert!(outcome.text().contains("compute_something in stacks"), "{outcome}");
+    let _ = outcome.assert_stderr(&["trace"]);
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+    let _ = scdb(&env, &job, &[]).expect_code(0);
+    end(job);
+}
+
+#[test]
+fn a_suspended_job_answers_and_stays_suspended() {
+    let env = TestEnv::new();
+    let Some(program) = copy_program(&env) else { return };
+    let job = start(&env, &["-nodes=4"], &program, 4);
+    job.signal(Signal::SIGTSTP);
+    let is_stopped = |process: &Process| process.program() == "stacks" && process.state == 'T';
+    let stopped = || env.processes().into_iter().filter(is_stopped).count();
+    while stopped() < 4 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for _ in 0..5 {
+        assert_tree(&scdb(&env, &job, &[]), "[0-2]", "[3]");
+    }
+    assert_eq!(stopped(), 4, "{:#?}", env.processes());
+    job.signal(Signal::SIGCONT);
+    end(job);
+}
+
+/// Two jobs take turns of 10 ms. Each is asked while it runs and while it does
+/// not, and is nobody else's to ask.
+#[test]
+fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
+    let env = TestEnv::new();
+    let Some(program) = copy_program(&env) else { return };
+    let database = "a address=127.0.0.1 cores=4 group=all\n";
+    let Some(cluster) = Cluster::start_with_options(&env, &["a"], database, &["-ts", "10"]) else {
+        return;
+    };
+    // Beside the copy of scored that serves the cluster.
+    let _ = cluster.program(SERVICE);
+    let program = program.to_str().unwrap();
+    let start = |uid| {
+        let job = cluster.command(uid, "scrun", "a");
+        let mut job = job.args(&["-scored=all,nodes=4", program, "15"]).start();
+        job.wait_for("up", 4);
+        // "scrun: job 7: 4 nodes on 1 host"
+        let number = job.stderr().split([' ', ':']).nth(3).unwrap().to_owned();
+        (job, number)
+    };
+    let [(alices, alices_number), (bobs, bobs_number)] = [start(ALICE), start(BOB)];
+    let ask = |uid, job: &str| {
+        let job = cluster.command(uid, "scdb", "a").args(&[job, "stacks"]);
+        job.timeout(ANSWER_TIMEOUT).run()
+    };
+    let asked_since = Instant::now();
+    while asked_since.elapsed() < Duration::from_secs(5) {
+        assert_tree(&ask(ALICE, &alices_number), "[0-2]", "[3]");
+        assert_tree(&ask(BOB, &bobs_number), "[0-2]", "[3]");
+    }
+    // Another's job and none are the same; so it is for root, who is an operator.
+    let numbers = [&alices_number, &bobs_number];
+    for (uid, job) in [(ALICE, numbers[1]), (BOB, numbers[0]), (0, numbers[0])] {
+        let outcome = ask(uid, job).expect_code(1);
+        let _ = outcome.assert_stderr(&[&format!("scdb: you have no job {job}; scps lists")]);
+    }
+    let _ = ask(ALICE, "1").expect_code(1).assert_stderr(&["scdb: you have no job 1; scps"]);
+    for job in [alices, bobs] {
+        let outcome = job.wait().expect_code(0);
+        assert_eq!(outcome.text().matches("ok").count(), 4, "{outcome}");
+    }
+}
