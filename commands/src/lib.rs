@@ -6,6 +6,7 @@ extern crate pm as _;
 
 mod args;
 pub mod compilers;
+pub mod end_tool;
 pub mod gather;
 pub mod node_protocol;
 pub mod options;
@@ -17,7 +18,9 @@ pub mod scmon;
 pub mod scored_client;
 pub mod scorehosts;
 pub mod scps;
+pub mod start_tool;
 pub mod tee;
+pub mod tool_client;
 pub mod transport;
 
 #[cfg(test)]

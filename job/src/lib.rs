@@ -17,6 +17,7 @@ pub mod element;
 pub mod exit_code;
 pub mod gang;
 pub mod host;
+pub mod job_tools;
 pub mod jobs;
 pub mod limits;
 pub mod line_splitter;

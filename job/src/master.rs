@@ -1,6 +1,8 @@
 //! The lifecycle of a job: stages that run one after the other, each a pipeline of parallel
 //! processes. A job has one master, whatever the number of its hosts.
 
+mod tools;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,18 +19,20 @@ use score_proto::message::{
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
+use score_proto::tool_start::{ToolAction, ToolProgram};
 
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
 use crate::element::Element;
 use crate::exit_code;
 use crate::gang::HoldReason;
+use crate::job_tools::{JobTools, ToolRequester};
 use crate::jobs::SessionKey;
 use crate::metrics_subscribers::{Subscriber, Subscribers};
 pub use crate::scheduling::GangRequest;
 use crate::scheduling::Scheduling;
 use crate::signal;
-use crate::tool_commands::{StagePrograms, ToolCommands};
+use crate::tool_commands::ToolCommands;
 
 /// An event of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub enum MasterEvent {
     SubscribeMetrics(Subscriber, u32),
     /// A session sends a command of a tool.
     Tool(SessionKey, ToolCall),
+    /// A session starts a tool beside the job, or sends one a signal.
+    ToolAction(SessionKey, ToolAction),
 }
 
 /// An action for the daemon.
@@ -83,6 +89,8 @@ pub enum MasterAction {
 enum State {
     /// The hosts prepare.
     Starting,
+    /// The job's own tool is started on all hosts.
+    ToolDue,
     /// A stage is due: it starts in the job's next slice.
     StageDue,
     /// A stage runs.
@@ -131,6 +139,9 @@ pub struct JobMaster {
     usage: Vec<NodeUsage>,
     subscribers: Subscribers,
     tool_commands: ToolCommands,
+    tools: JobTools<SessionKey>,
+    /// The tool that is started before the first stage.
+    own_tool: Option<ToolProgram>,
     actions: Vec<MasterAction>,
 }
 
@@ -173,6 +184,8 @@ impl JobMaster {
             usage: Vec::new(),
             subscribers: Subscribers::default(),
             tool_commands: ToolCommands::default(),
+            tools: JobTools::default(),
+            own_tool: begin.spec.tool.clone(),
             actions: Vec::new(),
         };
         (job, Order::Job(JobOrder::StartJob(Arc::new(begin))))
@@ -192,7 +205,7 @@ impl JobMaster {
     pub fn deadline(&self) -> Option<MonotonicTime> {
         let running = self.elements.iter().filter(|part| !part.element.is_ended());
         let responses = running.filter_map(|part| part.deadlock_response.deadline());
-        responses.chain(self.tool_commands.deadline()).min()
+        responses.chain(self.tool_commands.deadline()).chain(self.tools.deadline()).min()
     }
 
     /// Handles one event and returns the actions.
@@ -220,8 +233,10 @@ impl JobMaster {
                 self.element_numbers()
                     .for_each(|number| self.update_response(number, DeadlockResponse::on_tick));
                 self.tool_commands.on_tick(self.now, &mut self.actions);
+                self.tick_tools();
             }
             MasterEvent::Tool(session_key, call) => self.on_tool_call(session_key, call),
+            MasterEvent::ToolAction(key, action) => self.on_session_tool_action(key, action),
             MasterEvent::SubscribeMetrics(subscriber, period_ms) => {
                 self.on_subscribe(subscriber, period_ms)
             }
@@ -308,24 +323,13 @@ impl JobMaster {
             JobRequest::SubscribeMetrics(period_ms) => {
                 self.on_subscribe(Subscriber::Scrun, period_ms)
             }
+            JobRequest::ToolAction { serial, action } => {
+                self.on_tool_action(ToolRequester::Scrun(serial), action)
+            }
             JobRequest::Kill => {
                 self.send_job_order(JobOrder::Kill);
                 self.end_all(exit_code::of_signal(signal::SIGKILL));
             }
-        }
-    }
-
-    fn on_tool_call(&mut self, session_key: SessionKey, call: ToolCall) {
-        let names = match self.state {
-            State::Running => &self.stage_programs[self.stage][..],
-            _ => &[],
-        };
-        let names = names.iter().map(|(name, _)| name.clone()).collect();
-        let programs = StagePrograms { names, nodes: self.placement.nodes() };
-        let begun =
-            self.tool_commands.begin(session_key, call, programs, self.now, &mut self.actions);
-        if let Err(reason) = begun {
-            self.actions.push(MasterAction::RefuseTool(session_key, reason));
         }
     }
 
@@ -418,6 +422,7 @@ impl JobMaster {
             JobReport::StdinWindow(bytes) => self.send_to_client(JobAnswer::StdinWindow(bytes)),
             JobReport::StdinClosed => self.send_to_client(JobAnswer::StdinClosed),
             JobReport::Metrics(metrics) => self.publish_metrics(metrics),
+            JobReport::Tool(report) => self.on_tool_report(report),
             JobReport::Usage(usage) => self.usage.extend(usage),
             JobReport::Finished { elapsed_ns } => self.on_finished(elapsed_ns),
         }
@@ -432,7 +437,7 @@ impl JobMaster {
         if period_ms > 0 {
             self.send_job_order(JobOrder::SubscribeMetrics { period_ms });
         }
-        self.begin_stage(0);
+        self.start_own_tool();
     }
 
     fn on_element_report(&mut self, number: u32, report: ElementReport) {
@@ -606,6 +611,7 @@ impl JobMaster {
         let host_placements = self.placement.hosts.get(hosts.start as usize..hosts.end as usize);
         let lost_ranges: Vec<_> =
             host_placements.unwrap_or_default().iter().map(|host| host.node_range()).collect();
+        self.on_tools_lost(hosts.clone());
         if self.separate && self.is_in_stage() {
             // The commands on other hosts are independent of it.
             self.kill_code.get_or_insert(code);
@@ -622,7 +628,7 @@ impl JobMaster {
         self.kill_code.get_or_insert(code);
         match &mut self.state {
             // No process of the stage has been started, and none will be.
-            State::Starting | State::StageDue => self.finish(None, code),
+            State::Starting | State::ToolDue | State::StageDue => self.finish(None, code),
             State::Running => {
                 for StageElement { element, .. } in &mut self.elements {
                     element.end(code, &mut self.actions);
@@ -664,6 +670,7 @@ impl JobMaster {
     fn finish(&mut self, refusal: Option<String>, code: u8) {
         self.state = State::Finishing { refusal, code };
         self.tool_commands.finish_all(&mut self.actions);
+        self.with_tools(|tools, _, out| tools.end(out));
         self.with_gang(Scheduling::leave);
         self.send_job_order(JobOrder::Finish);
     }

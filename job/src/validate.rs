@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use score_proto::MAX_NODES;
 use score_proto::message::{Input, JobSpec, MpiStart, Output, ProgramKind, StageSpec};
 use score_proto::network::MAX_SETS;
+use score_proto::tool_start::ToolProgram;
 
 use super::limits::JobLimits;
 use super::program_paths;
@@ -63,6 +64,7 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
         return Err(format!("{} network sets: {MAX_SETS} are the most", spec.networks.len()));
     }
     JobLimits::from_options(&spec.options, true)?;
+    spec.tool.as_ref().map_or(Ok(()), ToolProgram::check)?;
     check_counts(spec)?;
     check_shape(spec)?;
     check_strings(spec)
@@ -146,7 +148,7 @@ fn check_strings(spec: &JobSpec) -> Result<(), String> {
     if has_nul(&spec.directory.0) || spec.directory.0.first() != Some(&b'/') {
         return Err("the working directory is not an absolute path".to_owned());
     }
-    if spec.environment.iter().any(|variable| has_nul(&variable.0)) {
+    if spec.environment.iter().chain(&spec.rank_environment).any(|variable| has_nul(&variable.0)) {
         return Err("an environment variable holds a NUL byte".to_owned());
     }
     for element in spec.stages.iter().flat_map(|stage| &stage.elements) {

@@ -40,6 +40,12 @@ pub enum Call {
     /// Start a shepherd. Its control socket and the socket of its switch thread come as
     /// descriptors. Answer: [`Reply::Started`].
     Start(StartRequest),
+    /// Start the process that starts and watches a tool of a job, as the job's user. Its control
+    /// socket comes as a descriptor. Answer: [`Reply::Done`].
+    StartTool {
+        /// The job.
+        job: JobHandle,
+    },
     /// Do this with a job. Answer: [`Reply::Done`].
     Act {
         /// The job.
@@ -216,7 +222,7 @@ impl Call {
     /// The number of descriptors that come with it.
     pub fn descriptor_count(&self) -> usize {
         match self {
-            Self::Vouch { .. } | Self::Renew { .. } => 1,
+            Self::Vouch { .. } | Self::Renew { .. } | Self::StartTool { .. } => 1,
             Self::Start(_) => 2,
             Self::Verify { .. } | Self::Act { .. } => 0,
         }
@@ -234,6 +240,7 @@ impl Call {
                 let index = ACTIONS.iter().position(|known| known == action);
                 writer.u8(5).u64(job.0).u8(index.unwrap_or(ACTIONS.len()) as u8)
             }
+            Self::StartTool { job } => writer.u8(6).u64(job.0),
         };
         writer.into_bytes()
     }
@@ -253,6 +260,7 @@ impl Call {
                 job: JobHandle(reader.u64()?),
                 action: *ACTIONS.get(usize::from(reader.u8()?)).ok_or(FieldError)?,
             },
+            6 => Self::StartTool { job: JobHandle(reader.u64()?) },
             _ => return Err(FieldError),
         };
         reader.end()?;
@@ -387,7 +395,8 @@ mod tests {
             Call::Start(StartRequest::default()),
         ];
         let acts = ACTIONS.map(|action| Call::Act { job: JobHandle(u64::MAX), action });
-        for call in calls.into_iter().chain(acts) {
+        let tool = Call::StartTool { job: JobHandle(7) };
+        for call in calls.into_iter().chain(acts).chain([tool]) {
             assert_eq!(Call::read(&call.to_bytes()), Ok(call));
         }
         for reply in [
@@ -429,6 +438,7 @@ mod tests {
             (Call::Verify { voucher: Vec::new() }, 0),
             (Call::Start(StartRequest::default()), 2),
             (Call::Act { job: JobHandle(1), action: Action::Freeze }, 0),
+            (Call::StartTool { job: JobHandle(1) }, 1),
         ] {
             assert_eq!(call.descriptor_count(), count, "{call:?}");
         }

@@ -26,6 +26,7 @@ pub mod pmix;
 pub mod rma_frame;
 pub mod server_message;
 pub mod tool_command;
+pub mod tool_start;
 pub mod toolctl;
 
 /// Version of everything in this crate. Peers of different versions refuse each other with a

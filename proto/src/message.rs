@@ -21,6 +21,7 @@ use crate::nodeset::NodeSet;
 use crate::server_message::{
     ConsoleAnswer, JobAnswer, ListAnswer, ScoutAnswer, SessionAnswer, ToolAnswer,
 };
+use crate::tool_start::ToolAction;
 pub use job_spec::{
     ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
     MPICH_LIBRARY_NAMES, MpiStart, NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
@@ -101,6 +102,14 @@ pub enum JobRequest {
     /// Send [`JobAnswer::Metrics`] of the job every so many milliseconds from now on; 0 ends
     /// it.
     SubscribeMetrics(u32),
+    /// What a start_tool or end_tool wants that has connected to scrun. Answered by
+    /// [`JobAnswer::ToolAction`] with the same number.
+    ToolAction {
+        /// The number.
+        serial: u64,
+        /// What it wants.
+        action: ToolAction,
+    },
     /// End the job at once: every process is killed.
     Kill,
     /// A piece of a program that [`JobAnswer::FileRequest`] has asked for, in order: at most
@@ -147,6 +156,14 @@ pub enum ConsoleRequest {
     /// A command of a tool to processes of this job: [`ToolAnswer`]s until
     /// [`ConsoleAnswer::Finished`].
     Tool(ToolCall),
+    /// Start a tool beside this job, or send one a signal: [`ToolAnswer::Action`], then
+    /// [`ConsoleAnswer::Finished`].
+    ToolAction {
+        /// The job's number.
+        job: JobId,
+        /// What is wanted.
+        action: ToolAction,
+    },
 }
 
 /// A command of a tool to processes of a job.

@@ -12,6 +12,7 @@ use crate::message::{ContentHash, HostSpec, JobEnd, Level, Stream};
 use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
 use crate::tool_command::EventBody;
+use crate::tool_start::ToolActionAnswer;
 
 /// From scored to a client that has greeted. Before that scored sends only [`SessionAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,6 +157,8 @@ pub enum ToolAnswer {
     },
     /// These ranks have not answered in time, or have ended.
     Missing(NodeSet),
+    /// The answer to [`crate::message::ConsoleRequest::ToolAction`].
+    Action(ToolActionAnswer),
 }
 
 /// Parts of the answer to [`crate::message::ConsoleRequest::List`].
@@ -240,6 +243,15 @@ pub enum JobAnswer {
     /// Answer to [`crate::message::JobRequest::SubscribeMetrics`]: one message covers some of the
     /// hosts and processes.
     Metrics(Metrics),
+    /// Answer to [`crate::message::JobRequest::ToolAction`].
+    ToolAction {
+        /// The number of the request.
+        serial: u64,
+        /// The answer.
+        answer: ToolActionAnswer,
+    },
+    /// A line that a tool has written, without newline; names tool and host.
+    ToolOutput(String),
     /// Answer to a message about a job that the session does not have, or no longer has.
     /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] are
     /// not answered in this way.

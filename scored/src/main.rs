@@ -11,6 +11,7 @@ mod owner_arg;
 mod raw_socket;
 mod shepherd;
 mod sys;
+mod tool_supervisor;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
             sys::process::default_and_block_signals().and_then(|()| shepherd::run(options))
         }
         Ok(Command::Keeper(options)) => keeper::run(options),
+        Ok(Command::ToolSupervisor(options)) => tool_supervisor::run(options),
         Ok(Command::Opener(options)) => raw_socket::run(options),
         Ok(Command::Preflight(options)) => {
             launch::preflight::run(&options).map_err(std::io::Error::other)

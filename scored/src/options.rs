@@ -13,7 +13,7 @@ use crate::daemon::service::config as service;
 use crate::daemon::{self, CommonOptions};
 use crate::launch::{LaunchOptions, preflight};
 use crate::sys::descriptor;
-use crate::{console, keeper, owner_arg, raw_socket, shepherd};
+use crate::{console, keeper, owner_arg, raw_socket, shepherd, tool_supervisor};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
@@ -39,6 +39,7 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
   -syslog A     also send the log to a syslog receiver, by UDP; default port 514
   -ts MS        the length of a time slice, 5 to 60000; default 500
   -rows N       jobs that may share a processor, 1 to 64; default 8; 1: none do
+  -cleanup SEC  how long tools may clean up after the end of their job; default 600
   -v            log logins and jobs
   -page P       the server's page is at this port of 127.0.0.1, at ADDRESS:PORT, or nowhere (off);
                 default: a free port of 127.0.0.1, which scps -page prints
@@ -74,6 +75,10 @@ const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
 /// Options that request the default behaviour: no state of an earlier scored is kept.
 const NOOP_OPTIONS: [&str; 2] = ["-reset", "-resetall"];
 
+/// Options that choose a mode and have no value.
+const MODES: [&str; 8] =
+    ["-probe", "-single", "-shepherd", "-keeper", "-opener", "-tool", "-greet", "-daemon"];
+
 /// The mode of the process.
 #[derive(Debug)]
 pub enum Command {
@@ -89,6 +94,8 @@ pub enum Command {
     Shepherd(shepherd::ShepherdOptions),
     /// `-keeper`: does what needs root for a service.
     Keeper(keeper::KeeperOptions),
+    /// `-tool`: starts a tool, and watches it.
+    ToolSupervisor(tool_supervisor::SupervisorOptions),
     /// `-opener`: opens raw sockets for a shepherd.
     Opener(raw_socket::HelperOptions),
     /// `-probe`
@@ -175,6 +182,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
         Some("-opener") => {
             Ok(Command::Opener(raw_socket::HelperOptions { control: control(args.control)? }))
         }
+        Some("-tool") => Ok(Command::ToolSupervisor(tool_supervisor::SupervisorOptions {
+            control: control(args.control)?,
+            owner: args.owner.as_deref().map(owner_arg::read).transpose()?,
+            membership_files: args.membership_files,
+        })),
         Some("-keeper") => keeper_options(args).map(Command::Keeper),
         Some(_) => Ok(Command::Shepherd(shepherd::ShepherdOptions {
             control: control(args.control)?,
@@ -209,13 +221,9 @@ impl Args {
         let mut value = || remaining.next().ok_or(format!("{shown} needs a value"));
         match shown.as_ref() {
             "-help" | "--help" | "-h" => self.mode = Some("-help"),
-            "-probe" => self.mode = Some("-probe"),
-            "-single" => self.mode = Some("-single"),
-            "-shepherd" => self.mode = Some("-shepherd"),
-            "-keeper" => self.mode = Some("-keeper"),
-            "-opener" => self.mode = Some("-opener"),
-            "-greet" => self.mode = Some("-greet"),
-            "-daemon" => self.mode = Some("-daemon"),
+            name if MODES.contains(&name) => {
+                self.mode = MODES.into_iter().find(|mode| *mode == name);
+            }
             "-try" => {
                 self.mode = Some("-try");
                 self.hosts = Some(text(value()?));
@@ -274,6 +282,10 @@ impl Args {
             "-page" => self.service.page = service::PageListen::parse(&text(value()?))?,
             "-rows" => {
                 self.service.rows = Some(within("-rows", value()?, 1..=64, "jobs a processor")?);
+            }
+            "-cleanup" => {
+                let seconds = within("-cleanup", value()?, 1..=86_400, "seconds")?;
+                self.service.tool_cleanup = Some(Duration::from_secs(seconds.into()));
             }
             "-v" => self.service.verbose = true,
             "-list" => (self.mode, self.console) = (Some("-console"), Some(ConsoleRequest::List)),

@@ -7,6 +7,7 @@ use crate::options::{ScrunOptions, Statistics};
 use crate::pipeline::{Element, Stages};
 use crate::program::{Program, ProgramSearchPath, resolve};
 use crate::request::{self, ProgramRequest};
+use crate::tool;
 use crate::usage::{StartError, printable};
 use nix::sys::stat::{Mode, umask};
 use score_proto::env::{CONTROL_FD_ENV, RESOURCE_FD_ENV, SCOUT_ENV};
@@ -119,6 +120,7 @@ pub fn build(
         hosts: assignment.hosts,
         stages,
         environment: environment(),
+        rank_environment: options.rank_environment(),
         directory: OsBytes(search_path.directory.as_os_str().as_bytes().to_vec()),
         umask: current_umask(),
         options: options.pairs(),
@@ -127,6 +129,7 @@ pub fn build(
         independent_nodes: false,
         networks: Vec::new(),
         network_sets: 0,
+        tool: tool::from_options(options)?,
     })
 }
 

@@ -24,6 +24,7 @@ pub mod scout;
 pub mod scout_login;
 pub mod session;
 pub mod statistics;
+mod tool;
 mod trial_run;
 pub mod usage;
 

@@ -62,6 +62,11 @@ impl Process {
         let _ = kill(Pid::from_raw(self.pid), signal);
     }
 
+    /// Whether this is a process of scored that calls itself so.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.program() == "scored" && self.name() == name
+    }
+
     /// Whether this is scored's shepherd.
     pub fn is_shepherd(&self) -> bool {
         self.program() == "scored" && self.name() == "scored-shepherd"

@@ -39,7 +39,8 @@ fn job_scope(report: &JobReport) -> Scope<'_> {
         JobReport::Usage(_)
         | JobReport::StdinWindow(_)
         | JobReport::StdinClosed
-        | JobReport::Metrics(_) => Scope::Independent,
+        | JobReport::Metrics(_)
+        | JobReport::Tool(_) => Scope::Independent,
         JobReport::Ready
         | JobReport::Refused { .. }
         | JobReport::JobFailed { .. }
@@ -192,6 +193,7 @@ fn scope_of_shepherds(report: &ShepherdReport) -> Scope<'_> {
         ShepherdReport::Job(report) => job_scope(report),
         ShepherdReport::Element { element, report } => element_scope(*element, report),
         ShepherdReport::FileRequest(_)
+        | ShepherdReport::ToolsPrepared(_)
         | ShepherdReport::Program { .. }
         | ShepherdReport::Output(_) => Scope::Whole,
     }

@@ -300,8 +300,12 @@ impl TreeNode {
             Order::Job(job_order) => {
                 self.on_job_order(job_order);
                 let target_host = job_order.host();
+                let target_hosts = job_order.hosts().cloned();
                 self.pass_on(order, |_, child| {
                     target_host.is_none_or(|host| child.hosts.contains(&host.0))
+                        && target_hosts
+                            .as_ref()
+                            .is_none_or(|hosts| !hosts.within(child.hosts.clone()).is_empty())
                 });
             }
             Order::Switch(switch_order) => {
@@ -364,7 +368,8 @@ impl TreeNode {
             | JobOrder::StdinEof
             | JobOrder::OutputClosed(_)
             | JobOrder::Signal(_)
-            | JobOrder::SubscribeMetrics { .. } => {}
+            | JobOrder::SubscribeMetrics { .. }
+            | JobOrder::Tool(_) => {}
         }
     }
 
@@ -389,6 +394,8 @@ impl TreeNode {
     pub fn on_shepherd_report(&mut self, report: ShepherdReport) {
         let report = match report {
             ShepherdReport::Program { child, answer } => return self.on_file_answer(child, answer),
+            // The daemon has kept it.
+            ShepherdReport::ToolsPrepared(_) => return,
             ShepherdReport::FileRequest(request) => Report::FileRequest(request),
             ShepherdReport::Output(report) => Report::Output(report),
             ShepherdReport::Job(report) => Report::Job(report),

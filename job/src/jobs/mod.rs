@@ -29,6 +29,7 @@ use score_proto::message::{JobRequest, ToolCall};
 use score_proto::observation::Metrics;
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
+use score_proto::tool_start::ToolAction;
 
 use crate::cluster::{HostShare, MonotonicTime};
 use crate::gang::GangConfig;
@@ -139,6 +140,8 @@ pub enum Input {
     },
     /// A session sends a command of a tool to the processes of a job.
     Tool(SessionKey, ToolCall),
+    /// A session starts a tool beside this job, or sends one a signal.
+    ToolAction(SessionKey, JobId, ToolAction),
     /// The cluster ends a job.
     Fail {
         /// The job.
@@ -311,6 +314,9 @@ impl Jobs {
             }
             Input::Tool(session_key, call) => {
                 self.step_master(call.job, MasterEvent::Tool(session_key, call))
+            }
+            Input::ToolAction(session_key, job, action) => {
+                self.step_master(job, MasterEvent::ToolAction(session_key, action))
             }
             Input::Fail { job, code, reason } => self.fail(job, code, reason),
             Input::Order(link, tag, order) => self.on_order(link, tag, order),

@@ -10,6 +10,7 @@ use crate::message::Stream;
 use crate::nodeset::NodeSet;
 use crate::observation::SampleRound;
 use crate::tool_command::ToolCommand;
+use crate::tool_start::ToolOrder;
 
 /// To a node of the job's range tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +65,8 @@ pub enum JobOrder {
     },
     /// The user ends the job: kill every process at once.
     Kill,
+    /// About a tool that runs beside the job.
+    Tool(ToolOrder),
     /// Reclaim everything; then send [`super::JobReport::Finished`].
     Finish,
 }
@@ -74,6 +77,15 @@ impl JobOrder {
         match self {
             JobOrder::Flushed { host, .. } => Some(*host),
             JobOrder::Stdin(_) | JobOrder::StdinEof => Some(JobHostId(0)),
+            _ => None,
+        }
+    }
+
+    /// The hosts that this order is for, or None if it is for all, or for the one in
+    /// [`JobOrder::host`].
+    pub fn hosts(&self) -> Option<&NodeSet> {
+        match self {
+            JobOrder::Tool(order) => Some(&order.hosts),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
 use crate::observation::{ActivitySample, Metrics, SampleRound, WaitState};
 use crate::tool_command::MergedEvent;
+use crate::tool_start::ToolReport;
 
 /// From a node of the job's range tree to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +102,8 @@ pub enum JobReport {
         /// The line.
         text: String,
     },
+    /// About a tool that runs beside the job. Only daemons send it.
+    Tool(ToolReport),
     /// The resources that processes have used, if statistics were requested.
     Usage(Vec<NodeUsage>),
     /// This host and all hosts below it have reclaimed everything of the job. The last report.

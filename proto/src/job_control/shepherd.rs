@@ -6,6 +6,7 @@ use super::{
     ElementOrder, ElementReport, FileRequest, JobOrder, JobReport, OutputReport, Placement,
     ProgramAnswer,
 };
+use crate::message::OsBytes;
 
 /// From a daemon to its shepherd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,9 @@ pub enum ShepherdOrder {
         /// Its request.
         request: FileRequest,
     },
+    /// Make the directory in which tools find what they need. Answered by
+    /// [`ShepherdReport::ToolsPrepared`].
+    PrepareTools,
     /// An order of the master.
     Job(JobOrder),
     /// An order of the master about one parallel process.
@@ -51,6 +55,9 @@ pub enum ShepherdReport {
         /// The answer.
         answer: ProgramAnswer,
     },
+    /// Answer to [`ShepherdOrder::PrepareTools`]: the path of the job's directory, or why there is
+    /// no directory for tools. For the daemon itself.
+    ToolsPrepared(Result<OsBytes, String>),
     /// Output, and what keeps its position after output.
     Output(OutputReport),
     /// A report to the master.

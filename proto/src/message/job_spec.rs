@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::JobHostId;
 use crate::network::HostNetwork;
+use crate::tool_start::ToolProgram;
 
 /// A parallel job: stages run one after the other (`::`), each a pipeline (`==`). The default has
 /// no hosts, no stages and no options.
@@ -15,6 +16,9 @@ pub struct JobSpec {
     pub stages: Vec<StageSpec>,
     /// scrun's environment as NAME=VALUE bytes.
     pub environment: Vec<EnvVar>,
+    /// NAME=VALUE bytes for the processes of the job alone (`-x`). The leftmost of equal names
+    /// counts, and counts more than [`JobSpec::environment`].
+    pub rank_environment: Vec<EnvVar>,
     /// scrun's working directory.
     pub directory: OsBytes,
     /// scrun's umask.
@@ -33,12 +37,38 @@ pub struct JobSpec {
     pub networks: Vec<String>,
     /// Number of network sets that the programs request (SCORE_RSRC_NUM_NETS).
     pub network_sets: u32,
+    /// A tool that is started on every host before the first process (`-tool`).
+    pub tool: Option<ToolProgram>,
 }
 
 impl JobSpec {
     /// Nodes of every parallel process.
     pub fn nodes(&self) -> u32 {
         self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
+    }
+
+    /// The environment of the processes of the job, but for what their host adds.
+    pub fn environment_of_ranks(&self) -> Vec<EnvVar> {
+        let name = |variable: &EnvVar| {
+            variable.0.iter().position(|byte| *byte == b'=').unwrap_or(variable.0.len())
+        };
+        let mut variables: Vec<EnvVar> = Vec::new();
+        for given in &self.rank_environment {
+            let is_new = |known: &EnvVar| known.0[..name(known)] != given.0[..name(given)];
+            if variables.iter().all(is_new) {
+                variables.push(given.clone());
+            }
+        }
+        let own_count = variables.len();
+        let is_set = |inherited: &EnvVar, own: &[EnvVar]| {
+            own.iter().any(|known| known.0[..name(known)] == inherited.0[..name(inherited)])
+        };
+        for inherited in &self.environment {
+            if !is_set(inherited, &variables[..own_count]) {
+                variables.push(inherited.clone());
+            }
+        }
+        variables
     }
 
     /// Where a node runs. A node that the job does not have gets a location outside all hosts.

@@ -17,6 +17,7 @@ use score_proto::message::{
     Stream, ToolCall, UserRequest,
 };
 use score_proto::peer_message::Incarnation;
+use score_proto::tool_start::{ToolAction, ToolId};
 
 use super::client_request::{ClientRequest, Readiness};
 use super::session::ClientSession;
@@ -119,6 +120,10 @@ fn job_requests() -> Vec<JobRequest> {
         JobRequest::Resume,
         JobRequest::SubscribeMetrics(1),
         JobRequest::Kill,
+        JobRequest::ToolAction {
+            serial: 1,
+            action: ToolAction::Signal { tool: ToolId(1), signal: 15 },
+        },
         JobRequest::FileChunk { hash: [1; 32], offset: 0, bytes: vec![1] },
     ]
 }
@@ -162,9 +167,15 @@ fn messages(row: &str) -> Vec<TestMessage> {
             TestMessage::console(ConsoleRequest::Kill(JobId(5))),
             TestMessage::console(ConsoleRequest::SubscribeMetrics { job: JobId(5), period_ms: 1 }),
         ],
-        "`Tool` by the job's number in the cluster" => {
+        "`Tool`, `ToolAction` by the job's number in the cluster" => {
             let call = ToolCall { job: JobId(5), ranks: None, wait_ms: 1, body: Vec::new() };
-            vec![TestMessage::console(ConsoleRequest::Tool(call))]
+            vec![
+                TestMessage::console(ConsoleRequest::Tool(call)),
+                TestMessage::console(ConsoleRequest::ToolAction {
+                    job: JobId(5),
+                    action: ToolAction::Signal { tool: ToolId(1), signal: 15 },
+                }),
+            ]
         }
         "all requests to a job of the session" => {
             job_requests().iter().flat_map(TestMessage::to_job).collect()
@@ -223,6 +234,9 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
         }
         Some((_, ClientRequest::Console(ConsoleRequest::Tool(call)))) => {
             authorized(JobAction::Debug, call.job)
+        }
+        Some((_, ClientRequest::Console(ConsoleRequest::ToolAction { job, .. }))) => {
+            authorized(JobAction::Debug, job)
         }
         Some(_) => true,
     }

@@ -45,6 +45,7 @@ impl ClientRequest {
                 | JobRequest::Resume
                 | JobRequest::OutputClosed(_)
                 | JobRequest::SubscribeMetrics(_)
+                | JobRequest::ToolAction { .. }
                 | JobRequest::Kill
         )
     }

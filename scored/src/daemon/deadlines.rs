@@ -48,6 +48,7 @@ impl Daemon {
             self.program_folders.deadline(),
             self.reset_deadline,
             frame_deadlines.min(),
+            self.host_jobs.values().filter_map(HostJob::tool_deadline).min(),
             self.next_renewal_at,
         ];
         let deadline = deadlines.into_iter().flatten().min();

@@ -1,5 +1,7 @@
 //! The part of a job on this host: its directory, its cgroup and its shepherd.
 
+mod tools;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ use score_keeper::record::{Action, StartRequest};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED, EXIT_SETUID_FAILED};
 use score_proto::frame::FrameError;
-use score_proto::ids::JobHostId;
+use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{
     JobOrder, JobReport, JobStart, Placement, ShepherdOrder, ShepherdReport, Status, SwitchOrder,
     SwitchReport, SwitchSeq,
@@ -22,6 +24,7 @@ use score_proto::job_control::{
 use score_proto::message::{HostKind, Level};
 
 use super::host_limits;
+use super::host_tools::{HostTools, ToolTimes};
 use super::job_directory::JobDirectory;
 use super::keeper_client::{self, KeeperError, KeptJob, SharedKeeper};
 use super::program_folders::ProgramFolders;
@@ -63,6 +66,9 @@ pub struct HostJob {
     /// Enforces the stops of a job in multi-user mode.
     stop_enforcer: StopEnforcer,
     limits: JobLimits,
+    tools: HostTools,
+    /// The last report, which waits for the end of the tools.
+    last_report: Option<LocalReport>,
 }
 
 /// What a job has on this host.
@@ -111,8 +117,12 @@ pub struct StartContext<'a> {
 
 impl HostJob {
     /// The host's part of a job that begins soon.
-    pub fn new(launch: Box<Launch>) -> Self {
+    pub fn new(launch: Box<Launch>, times: ToolTimes, known_children: KnownChildren) -> Self {
+        let host = launch.placement.self_host;
+        let job_start = Arc::clone(&launch.start);
         Self {
+            tools: HostTools::new(job_start, host, times, known_children),
+            last_report: None,
             placement: launch.placement.clone(),
             owner_uid: launch.start.owner.as_ref().map(|owner| owner.uid),
             pending_launch: Some(launch),
@@ -124,6 +134,11 @@ impl HostJob {
         }
     }
 
+    /// The job's number.
+    pub fn job(&self) -> JobId {
+        self.tools.job()
+    }
+
     /// The job's user, in multi-user mode.
     pub fn owner_uid(&self) -> Option<u32> {
         self.owner_uid
@@ -131,6 +146,7 @@ impl HostJob {
 
     /// The reports since the last call.
     pub fn take_reports(&mut self) -> Vec<LocalReport> {
+        self.take_tool_reports();
         std::mem::take(&mut self.reports)
     }
 
@@ -303,7 +319,9 @@ impl HostJob {
             let effect = self.stop_enforcer.on_order(order, Instant::now());
             self.apply(effect);
         }
+        self.on_order_for_tools(order);
         match (&mut self.shepherd, order) {
+            (Some(_), ShepherdOrder::Job(JobOrder::Tool(_))) => {}
             (Some(shepherd), order) => {
                 if matches!(order, ShepherdOrder::Job(JobOrder::Kill)) {
                     // The user may have stopped the shepherd from outside.
@@ -463,10 +481,11 @@ impl HostJob {
 
     /// Whether [`HostJob::receive_reports`] may find a report without a further report of mio.
     pub fn may_have_more(&self, is_parent_slow: bool) -> bool {
-        self.shepherd.as_ref().is_some_and(|shepherd| match is_parent_slow {
+        let of_shepherd = |shepherd: &ShepherdHandle| match is_parent_slow {
             true => shepherd.switch_link.may_have_more(),
             false => shepherd.may_have_more(),
-        })
+        };
+        self.tools.may_have_more() || self.shepherd.as_ref().is_some_and(of_shepherd)
     }
 
     /// Takes reports of the shepherd, a bounded number. If the link to the parent is slow, the
@@ -506,6 +525,9 @@ impl HostJob {
             Some(ShepherdReport::Job(JobReport::Finished { elapsed_ns })) => {
                 shepherd.elapsed_ns = Some(elapsed_ns);
             }
+            Some(ShepherdReport::ToolsPrepared(result)) => self.tools.on_prepared(result),
+            // Only daemons send it.
+            Some(ShepherdReport::Job(JobReport::Tool(_))) => return Err(FrameError::Malformed),
             Some(report) => self.reports.push(LocalReport::Shepherd(report)),
         }
         Ok(Taken::Report)
@@ -531,25 +553,30 @@ impl HostJob {
         };
         let finished_ns = shepherd.elapsed_ns;
         let ShepherdOutcome { status, killed_for_memory } = shepherd.reap();
-        self.remove_resources();
-        match finished_ns {
-            Some(elapsed_ns) => self.report_job(JobReport::Finished { elapsed_ns }),
+        let last_report = match finished_ns {
+            Some(elapsed_ns) => LocalReport::Job(JobReport::Finished { elapsed_ns }),
             None if status == Some(Status::Exited(EXIT_SETUID_FAILED)) => {
                 let reason = self.with_host_name("nothing of the job has been started");
-                self.reports.push(LocalReport::Lost { code: EXIT_FAILED, reason });
+                LocalReport::Lost { code: EXIT_FAILED, reason }
             }
             None if killed_for_memory && status == Some(Status::Signaled(libc::SIGKILL)) => {
                 let host =
                     self.placement.self_placement().map_or("?", |local_host| &local_host.name);
                 let (code, reason) = self.limits.exceeded_message(LimitKind::Memory, host);
-                self.reports.push(LocalReport::Lost { code, reason });
+                LocalReport::Lost { code, reason }
             }
             None => {
                 let (code, reason) = describe_exit(status, self.stop_enforcer.kill_reason());
                 let reason = self.with_host_name(&reason);
-                self.reports.push(LocalReport::Lost { code, reason });
+                LocalReport::Lost { code, reason }
             }
+        };
+        if !matches!(last_report, LocalReport::Job(_)) {
+            // Nothing is left in which the tools could clean up.
+            self.tools.kill(Instant::now());
         }
+        self.last_report = Some(last_report);
+        self.finish_if_tools_ended();
     }
 
     /// Ends the job here without a report. False: the shepherd is killed but has not ended yet;
@@ -559,6 +586,12 @@ impl HostJob {
         ended_shepherd.map(ShepherdHandle::reap);
         if self.shepherd.is_some() {
             self.kill_shepherd();
+        }
+        if !self.tools.is_ending() || !self.tools.is_empty() {
+            self.tools.kill(Instant::now());
+            self.tools.receive();
+        }
+        if self.shepherd.is_some() || !self.tools.is_empty() {
             return false;
         }
         self.remove_resources();
@@ -569,6 +602,7 @@ impl HostJob {
     /// have been killed.
     pub fn abandon(&mut self) {
         self.shepherd.take().into_iter().for_each(ShepherdHandle::forget);
+        self.tools.abandon();
         self.remove_resources();
     }
 

@@ -20,9 +20,11 @@ use score_proto::job_control::{
 use score_proto::message::{HostSpec, JobSpec, Level, ToolCall};
 use score_proto::peer_message::{JobIncarnation, PeerMessage};
 use score_proto::server_message::{JobAnswer, ServerMessage};
+use score_proto::tool_start::ToolAction;
 
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
+use super::host_tools::ToolTimes;
 use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, service, system_host_name};
 use crate::sys::random::random_u64;
 
@@ -144,6 +146,24 @@ impl Daemon {
         Ok(())
     }
 
+    /// A session starts a tool beside a job that this daemon leads, or sends one a signal.
+    ///
+    /// # Errors
+    /// One line: the job has not started yet.
+    pub fn send_tool_action(
+        &mut self,
+        session_key: SessionKey,
+        permit: &JobPermit,
+        action: ToolAction,
+    ) -> Result<(), String> {
+        let job = permit.job();
+        if !self.jobs.leads(job) {
+            return Err(format!("job {job} is still queued; it has no tools yet"));
+        }
+        self.on_job_input(Input::ToolAction(session_key, job, action));
+        Ok(())
+    }
+
     /// A session has ended, or does not watch a job any more.
     pub fn unwatch(&mut self, session_key: SessionKey) {
         if let Some(job) = self.jobs.watched_job(session_key) {
@@ -239,7 +259,9 @@ impl Daemon {
             Effect::SendOrder(link_id, tag, order) => self.send_order(link_id, tag, &order),
             Effect::SendReport(link_id, tag, report) => self.send_report(link_id, tag, &report),
             Effect::Launch(launch) => {
-                self.host_jobs.insert(launch.start.job, HostJob::new(launch));
+                let times = ToolTimes::new(self.options.tool_cleanup);
+                let host_job = HostJob::new(launch, times, self.known_children.clone());
+                self.host_jobs.insert(host_job.job(), host_job);
             }
             Effect::ToShepherd(job, order) => self.on_shepherd_order(job, &order),
             Effect::ToSwitchThread(job, order) => self.on_switch_order(job, order),
@@ -418,9 +440,33 @@ impl Daemon {
         host_job.begin(&launch.start, context);
     }
 
+    /// Takes what tools report.
+    pub fn advance_tools(&mut self) {
+        let now = Instant::now();
+        self.host_jobs.values_mut().for_each(|host_job| host_job.advance_tools(now));
+    }
+
+    /// Starts the tools whose turn it is.
+    pub fn start_tools(&mut self) {
+        let with_tools =
+            |(job, host_job): (&JobId, &HostJob)| host_job.has_startable_tools().then_some(*job);
+        let jobs: Vec<JobId> = self.host_jobs.iter().filter_map(with_tools).collect();
+        for job in jobs {
+            let token = self.allocate_token(TokenOwner::Tool(job));
+            let Some(host_job) = self.host_jobs.get_mut(&job) else { continue };
+            let started_at = Instant::now();
+            host_job.start_tools(self.poll.registry(), token);
+            if let Some(uid) = host_job.owner_uid() {
+                self.usage.charge_time(uid, started_at.elapsed());
+            }
+        }
+    }
+
     fn release_shepherd_tokens(&mut self, job: JobId) {
         let is_of_job = |owner: &TokenOwner| match owner {
-            TokenOwner::Shepherd(owner) | TokenOwner::SwitchThread(owner) => *owner == job,
+            TokenOwner::Shepherd(owner)
+            | TokenOwner::SwitchThread(owner)
+            | TokenOwner::Tool(owner) => *owner == job,
             _ => false,
         };
         self.token_owners.retain(|_, owner| !is_of_job(owner));

@@ -277,6 +277,16 @@ impl KeptJob {
         client.expect_done(reply)
     }
 
+    /// Has the keeper start the process that starts and watches a tool, which gets this socket.
+    ///
+    /// # Errors
+    /// It has not been started.
+    pub fn start_tool(&self, control: &OwnedFd) -> Result<(), KeeperError> {
+        let mut client = self.keeper.borrow_mut();
+        let reply = client.call(&Call::StartTool { job: self.handle }, &[control.as_fd()])?;
+        client.expect_done(reply)
+    }
+
     /// Whether the shepherd has ended, as far as events have been taken. Without a keeper no
     /// shepherd runs.
     pub fn has_ended(&self) -> bool {

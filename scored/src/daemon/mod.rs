@@ -9,6 +9,7 @@ mod daemon_bringup;
 mod deadlines;
 mod host_job;
 mod host_limits;
+mod host_tools;
 pub mod job_directory;
 mod jobs;
 mod keeper_client;
@@ -44,6 +45,7 @@ use score_job::host::usage::Usage;
 use score_job::jobs::{Input, JobTag, Jobs, LinkId, SessionKey};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
+use score_proto::job_control::Status;
 use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
@@ -61,7 +63,7 @@ use scout::Scout;
 use service::Service;
 use session::ClientSession;
 use sessions::Sessions;
-use shepherd_handle::KnownChildren;
+use shepherd_handle::{KnownChildren, kill_orphans};
 use tool_listener::ToolListener;
 
 const SIGNALS: Token = Token(0);
@@ -112,6 +114,8 @@ pub struct CommonOptions {
     pub launch_options: LaunchOptions,
     /// How jobs take turns on their processors.
     pub gang: gang::GangConfig,
+    /// `-cleanup`: how long tools may clean up after the end of their job.
+    pub tool_cleanup: Option<Duration>,
 }
 
 /// The options that a server gives the daemon of another host on its command line.
@@ -196,6 +200,8 @@ enum TokenOwner {
     Shepherd(JobId),
     /// The switch thread of that shepherd.
     SwitchThread(JobId),
+    /// Those who watch the tools of this job.
+    Tool(JobId),
     /// Another daemon.
     Peer,
     /// A client of the status page.
@@ -370,6 +376,7 @@ impl Daemon {
                 self.end_phase(TurnPhase::Signals);
             }
             self.enforce_stops();
+            self.advance_tools();
             self.dispatch_pending();
             self.on_job_input(Input::Tick);
             self.dispatch_pending();
@@ -385,6 +392,7 @@ impl Daemon {
             self.end_phase(TurnPhase::Jobs);
             loop {
                 self.send_outboxes();
+                self.start_tools();
                 let has_closed_sessions = self.flush();
                 if !self.begin_pending_jobs() && !has_closed_sessions {
                     break;
@@ -506,6 +514,10 @@ impl Daemon {
                     let shepherd = host_job.and_then(|host_job| host_job.shepherd.as_mut());
                     shepherd.into_iter().for_each(|one| one.switch_link.mark_readable());
                 }
+                (_, Some(TokenOwner::Tool(job))) => {
+                    let host_job = self.host_jobs.get_mut(job).into_iter();
+                    host_job.for_each(|host_job| host_job.tools_mut().mark_readable());
+                }
                 (Token(number), Some(TokenOwner::Peer)) => {
                     self.peers.iter_mut().for_each(|peers| peers.mark_ready(LinkId(number)));
                 }
@@ -602,7 +614,11 @@ impl Daemon {
             else {
                 return;
             };
-            self.known_children.borrow_mut().remove(&pid);
+            let was_known = self.known_children.borrow_mut().remove(&pid);
+            if was_known && matches!(reaped.status, Status::Signaled(_)) {
+                // A process that has watched a tool may leave those of the tool.
+                kill_orphans(&self.known_children.borrow());
+            }
             let progress =
                 self.bringup.as_mut().and_then(|bringup| bringup.on_child_exit(pid, reaped.status));
             self.report_bringup_progress(progress.unwrap_or_default());
@@ -612,6 +628,7 @@ impl Daemon {
     /// Writes as much as the sockets accept. True if a session has ended.
     fn flush(&mut self) -> bool {
         for host_job in self.host_jobs.values_mut() {
+            host_job.tools_mut().flush(self.poll.registry());
             if let Some(shepherd) = &mut host_job.shepherd {
                 shepherd.flush(self.poll.registry());
             }

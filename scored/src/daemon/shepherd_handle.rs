@@ -350,7 +350,7 @@ fn run_forked(
 
 /// Ends the processes that a dead shepherd has left. A namespace has ended with its shepherd.
 /// Without a namespace the orphans have become children of this process.
-fn kill_orphans(known_children: &HashSet<i32>) {
+pub fn kill_orphans(known_children: &HashSet<i32>) {
     let deadline = Instant::now() + KILL_TIMEOUT;
     while process::kill_descendants_except(known_children) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));

@@ -9,6 +9,7 @@ use score_keeper::record::{Action, Event, JobHandle, ShepherdEnd, StartRequest};
 use score_keeper::voucher::Voucher;
 use score_proto::job_control::{Limit, Owner, Status};
 use score_proto::message::OsBytes;
+use score_proto::tool_start::MAX_TOOLS;
 
 use super::leftovers::Leftovers;
 use crate::daemon::job_directory::{self, JobDirectory};
@@ -17,9 +18,12 @@ use crate::daemon::shepherd_handle::{ChildShepherd, KnownChildren, ShepherdArgs}
 use crate::raw_socket::RawSocketGrant;
 use crate::sys::cgroup::{Cgroups, Group};
 use crate::sys::process;
+use crate::tool_supervisor;
 
 /// The largest number of jobs at the same time. Each has a directory and a descriptor.
 const MAX_JOBS: usize = 16_384;
+/// Tools of a job on this host, and those that are just ending.
+const MAX_SUPERVISORS: usize = 4 * MAX_TOOLS;
 /// How soon killed processes are looked at again, at first. The time doubles.
 const KILL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// The longest of these times.
@@ -28,11 +32,13 @@ const MAX_KILL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// A job on this host.
 #[derive(Debug)]
 struct HostedJob {
-    owner: (u32, u32),
+    owner: Owner,
     directory: JobDirectory,
     group: Group,
     /// None: it has ended.
     shepherd: Option<ChildShepherd>,
+    /// The processes that watch its tools.
+    tool_supervisors: Vec<i32>,
 }
 
 /// When killed processes that do not end at once are killed again.
@@ -116,7 +122,6 @@ impl KeptJobs {
             return Err("this host has too many jobs".to_owned());
         }
         let owner = owner_of(voucher);
-        let ids = (owner.uid, owner.gid);
         let directory = JobDirectory::create_for_user(&mut |_| {})?;
         let group = match self.cgroups.make(directory.name(), request.memory) {
             Ok(group) => group,
@@ -125,8 +130,9 @@ impl KeptJobs {
                 return Err(format!("cgroup of the job: {error}"));
             }
         };
-        let mut job = HostedJob { owner: ids, directory, group, shepherd: None };
-        match self.start_shepherd(&mut job, request, &owner, sockets) {
+        let mut job =
+            HostedJob { owner, directory, group, shepherd: None, tool_supervisors: Vec::new() };
+        match self.start_shepherd(&mut job, request, sockets) {
             Ok(()) => {
                 self.last_handle.0 += 1;
                 self.jobs.insert(self.last_handle, job);
@@ -144,12 +150,13 @@ impl KeptJobs {
         &mut self,
         job: &mut HostedJob,
         request: &StartRequest,
-        owner: &Owner,
         sockets: [&OwnedFd; 2],
     ) -> Result<(), String> {
-        job.directory.chown_to(job.owner)?;
+        let owner = &job.owner;
+        let ids = (owner.uid, owner.gid);
+        job.directory.chown_to(ids)?;
         let program_folder = match request.has_programs {
-            true => self.program_folders.folder_of(Some(job.owner), &self.known_children),
+            true => self.program_folders.folder_of(Some(ids), &self.known_children),
             false => None,
         };
         let raw_socket_grant = RawSocketGrant::from_records(
@@ -168,6 +175,22 @@ impl KeptJobs {
             ChildShepherd::start(&args, sockets, self.no_namespace, &self.known_children)
                 .map_err(|error| format!("the job's shepherd cannot be started: {error}"))?;
         job.shepherd = Some(shepherd);
+        Ok(())
+    }
+
+    /// Starts the process that starts and watches a tool of a job.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn start_tool(&mut self, handle: JobHandle, control: &OwnedFd) -> Result<(), String> {
+        let job = self.jobs.get_mut(&handle).ok_or("the keeper has no such job")?;
+        if job.tool_supervisors.len() >= MAX_SUPERVISORS {
+            return Err("the job has too many tools".to_owned());
+        }
+        let pid = tool_supervisor::start(Some((&job.owner, &job.group)), control)
+            .map_err(|error| format!("a tool cannot be started: {error}"))?;
+        self.known_children.borrow_mut().insert(pid);
+        job.tool_supervisors.push(pid);
         Ok(())
     }
 
@@ -195,7 +218,10 @@ impl KeptJobs {
 
     /// Kills what is left of a job, and removes what it has.
     fn discard(&mut self, job: HostedJob) -> io::Result<()> {
-        let HostedJob { owner, directory, group, shepherd } = job;
+        let HostedJob { owner, directory, group, shepherd, tool_supervisors } = job;
+        for pid in tool_supervisors {
+            process::kill(pid, libc::SIGKILL);
+        }
         if let Some(shepherd) = shepherd {
             shepherd.kill();
             self.ending_shepherds.push(shepherd);
@@ -204,7 +230,7 @@ impl KeptJobs {
         let now = Instant::now();
         self.ending_groups.push((group, KillRetry::new(now)));
         self.remove_groups(now);
-        self.leftovers.remove(directory, owner)
+        self.leftovers.remove(directory, (owner.uid, owner.gid))
     }
 
     fn remove_groups(&mut self, now: Instant) {
@@ -265,6 +291,13 @@ impl KeptJobs {
 
     /// Another child has been reaped. Returns a line for the log.
     pub fn on_child_reaped(&mut self, reaped: process::Reaped) -> Option<String> {
+        for job in self.jobs.values_mut() {
+            job.tool_supervisors.retain(|pid| *pid != reaped.pid);
+        }
+        if matches!(reaped.status, Status::Signaled(_)) {
+            // If it has watched a tool, processes of the tool may be left.
+            self.orphans = Some(KillRetry::new(Instant::now()));
+        }
         self.leftovers.on_child_exit(reaped.pid, Some(reaped.status))
     }
 

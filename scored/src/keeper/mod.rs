@@ -253,14 +253,19 @@ impl Keeper {
                 self.done_or_refused("a login of another host", result)
             }
             (Call::Start(request), [control, switch]) => self.start(&request, [control, switch]),
+            (Call::StartTool { job }, [control]) => match self.jobs.start_tool(job, control) {
+                Ok(()) => Reply::Done,
+                Err(reason) => Reply::Failed { reason },
+            },
             (Call::Act { job, action }, _) => match self.jobs.act(job, action) {
                 Ok(()) => Reply::Done,
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
             // The number of descriptors has been checked.
-            (Call::Vouch { .. } | Call::Renew { .. } | Call::Start(_), _) => {
-                Reply::Failed { reason: "a descriptor is missing".to_owned() }
-            }
+            (
+                Call::Vouch { .. } | Call::Renew { .. } | Call::Start(_) | Call::StartTool { .. },
+                _,
+            ) => Reply::Failed { reason: "a descriptor is missing".to_owned() },
         }
     }
 

@@ -29,6 +29,7 @@ use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
+use super::tool_directory::ToolDirectory;
 use super::tool_service::ToolService;
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, TOOLCTL, reaper};
 use crate::sys::process::{self, Reaped, WaitResult};
@@ -75,6 +76,8 @@ pub struct JobRunner {
     pub pmix: PmixService,
     /// The service for tools.
     pub tool_service: ToolService,
+    /// What tools find of the job.
+    pub(super) tool_directory: ToolDirectory,
     pub(super) program_store: ProgramStore,
     pub(super) spawn_queue: SpawnQueue,
     pub(super) shared_memory: SharedMemory,
@@ -124,6 +127,7 @@ impl JobRunner {
             pmi: PmiService::default(),
             pmix: PmixService::default(),
             tool_service: ToolService::default(),
+            tool_directory: ToolDirectory::default(),
             program_store: ProgramStore::default(),
             spawn_queue: SpawnQueue::default(),
             shared_memory: SharedMemory::default(),
@@ -180,6 +184,7 @@ impl JobRunner {
             self.limit_enforcer.deadline(),
             self.metrics.deadline(),
             self.tool_service.next_deadline(),
+            self.tool_directory.deadline(),
         ]
         .into_iter()
         .flatten()
@@ -204,6 +209,10 @@ impl JobRunner {
         self.check_pmix_helper(registry, now);
         self.serve_tools(registry);
         self.measure(now);
+        if self.tool_directory.is_due(now) {
+            // Without it only tools fail, which are told why.
+            let _ = self.write_tool_directory();
+        }
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
         }
@@ -218,6 +227,16 @@ impl JobRunner {
                 None => break,
             }
         }
+    }
+
+    /// Writes what tools find of the job.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn write_tool_directory(&mut self) -> Result<(), String> {
+        let job_info = self.phase.job_info().ok_or("the job has not started, or has ended")?;
+        let programs = self.spawn_queue.programs(&self.context, job_info)?;
+        self.tool_directory.write(&self.context.directory, job_info, &programs)
     }
 
     /// Samples the processes and sends metrics, if these are due.
@@ -296,6 +315,7 @@ impl JobRunner {
         self.spawn_queue.cancel(None);
         self.pmix.close();
         self.tool_service.close(&self.run_gate);
+        self.tool_directory.close();
         self.phase.begin_killing(Instant::now() + KILL_TIMEOUT);
         reaper::kill_all();
     }
@@ -319,6 +339,7 @@ impl JobRunner {
         }
         self.shared_memory.clear();
         self.tool_service.close(&self.run_gate);
+        self.tool_directory.begin_stage(Instant::now());
         self.pending_flushes.clear();
         let new_calls = |element: &ElementSpec| {
             let name = element.path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -642,6 +663,7 @@ impl JobRunner {
         let Some(elapsed) = self.phase.finish() else { return };
         self.pmi.remove_shared_memory();
         if self.context.multi_user
+            && !self.tool_directory.has_tools()
             && let Ok(directory) = File::open(&self.context.directory)
         {
             // This process has the user's rights, so that less is left to remove as root. scored

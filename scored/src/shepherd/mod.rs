@@ -30,6 +30,7 @@ mod redirection;
 mod reports;
 mod shared_memory;
 mod spawn_queue;
+mod tool_directory;
 mod tool_service;
 
 use std::fs::File;

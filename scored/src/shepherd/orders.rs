@@ -2,6 +2,7 @@
 //! answer without the job master.
 
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,8 +13,9 @@ use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
     ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport, JobStart, ShepherdOrder,
+    ShepherdReport,
 };
-use score_proto::message::{Call, Level, Reply, Welcome};
+use score_proto::message::{Call, Level, OsBytes, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
 use score_proto::pmix::PmixOrder;
 use score_proto::tool_command::ToolCommand;
@@ -54,6 +56,12 @@ impl JobRunner {
             ShepherdOrder::SendFile { child, request } => {
                 self.program_store.on_child_request(child, request)
             }
+            ShepherdOrder::PrepareTools => {
+                let written = self.write_tool_directory();
+                let path = self.context.directory.as_os_str().as_bytes().to_vec();
+                let report = ShepherdReport::ToolsPrepared(written.map(|()| OsBytes(path)));
+                self.reports.send(&report);
+            }
             ShepherdOrder::Job(order) => self.on_job_order(order),
             ShepherdOrder::Element { element, order } => self.on_element_order(element, order),
         }
@@ -86,6 +94,8 @@ impl JobRunner {
             JobOrder::SubscribeMetrics { period_ms } => {
                 self.metrics.set_period(period_ms, Instant::now(), &mut self.processes)
             }
+            // The daemon starts tools.
+            JobOrder::Tool(_) => {}
             JobOrder::Kill => self.kill(),
             JobOrder::Finish => self.begin_shutdown(),
         }

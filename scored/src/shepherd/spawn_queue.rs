@@ -21,6 +21,7 @@ use super::mpi_provider::{MpiProvider, preload_without_pm};
 use super::pmi_service::NewPmiSocket;
 use super::pmix_service::is_foreign_variable;
 use super::redirection::{self, RedirectContext};
+use super::tool_directory::StageProgram;
 use crate::sys::spawn::{
     CONTROL_FD, ChildFile, FdSource, PMI_FD, Program, SpawnArgs, SpawnError, Spawner,
 };
@@ -103,17 +104,7 @@ impl SpawnQueue {
                 local_host.node_range().map(move |node| ProcessKey { element, node })
             })
             .collect();
-        let mpi_library = mpi_library::link_libraries(job.spec(), &context.directory)?;
-        let provider = match elements.iter().any(|element| element.uses_pm_provider) {
-            true => {
-                let process_count = elements.len() as u64 * u64::from(local_host.nodes);
-                Some(MpiProvider::find(process_count, super::cpu_count())?)
-            }
-            false => None,
-        };
-        let mpi = MpiLibraries { folder: mpi_library.as_deref(), provider: provider.as_ref() };
-        let plan = |element| SpawnPlan::new(context, job, element, mpi);
-        self.plans = elements.iter().map(plan).collect();
+        self.plan_stage(context, job)?;
         self.left_pipes = local_host.node_range().map(|_| None).collect();
         self.nodes = job.local_nodes();
         self.cpu_sets = match context.multi_user {
@@ -122,6 +113,38 @@ impl SpawnQueue {
         };
         self.spawner.reset();
         Ok(())
+    }
+
+    fn plan_stage(&mut self, context: &ShepherdContext, job: &JobInfo) -> Result<(), String> {
+        let elements = &job.spec().stages[job.stage].elements;
+        let mpi_library = mpi_library::link_libraries(job.spec(), &context.directory)?;
+        let provider = match elements.iter().any(|element| element.uses_pm_provider) {
+            true => {
+                let process_count = elements.len() as u64 * u64::from(job.local_host.nodes);
+                Some(MpiProvider::find(process_count, super::cpu_count())?)
+            }
+            false => None,
+        };
+        let mpi = MpiLibraries { folder: mpi_library.as_deref(), provider: provider.as_ref() };
+        let plan = |element| SpawnPlan::new(context, job, element, mpi);
+        self.plans = elements.iter().map(plan).collect();
+        Ok(())
+    }
+
+    /// The programs of the stage, for tools.
+    ///
+    /// # Errors
+    /// As [`SpawnQueue::begin`].
+    pub fn programs(
+        &mut self,
+        context: &ShepherdContext,
+        job: &JobInfo,
+    ) -> Result<Vec<StageProgram<'_>>, String> {
+        if self.plans.is_empty() {
+            // The first stage has not begun.
+            self.plan_stage(context, job)?;
+        }
+        Ok(self.plans.iter().map(SpawnPlan::for_tools).collect())
     }
 
     /// Index of a process among this host's nodes.
@@ -383,6 +406,7 @@ impl SpawnPlan {
     ) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let spec = job.spec();
+        let given = spec.environment_of_ranks();
         let job_dir = context.directory.as_os_str().as_bytes();
         let (in_job_dir, is_per_host) = match element.kind {
             ProgramKind::Score | ProgramKind::Mpi(_) => (false, false),
@@ -401,18 +425,18 @@ impl SpawnPlan {
         if let ProgramKind::Mpi(start) = element.kind {
             match mpi.provider.filter(|_| element.uses_pm_provider) {
                 Some(provider) => {
-                    job_environment.extend(provider.environment(start, &spec.environment));
+                    job_environment.extend(provider.environment(start, &given));
                 }
-                None => job_environment.extend(preload_without_pm(&spec.environment)),
+                None => job_environment.extend(preload_without_pm(&given)),
             }
         }
         if let (ProgramKind::Mpi(MpiStart::Pmi), Some(folder)) = (element.kind, mpi.folder) {
-            let inherited = environment_value(&spec.environment, env::LIBRARY_PATH_ENV);
+            let inherited = environment_value(&given, env::LIBRARY_PATH_ENV);
             let paths = [Some(folder.as_os_str().as_bytes()), inherited];
             let paths = paths.into_iter().flatten().collect::<Vec<_>>().join(&b':');
             job_environment.push([env::LIBRARY_PATH_ENV.as_bytes(), b"=", &paths].concat());
         }
-        let has_thread_count = environment_value(&spec.environment, env::OMP_THREADS_ENV).is_some();
+        let has_thread_count = environment_value(&given, env::OMP_THREADS_ENV).is_some();
         if element.uses_openmp && !has_thread_count {
             let count = cpu_binding::threads_per_process(spec, job.stage, job.local_host.nodes);
             job_environment.push(format!("{}={count}", env::OMP_THREADS_ENV).into_bytes());
@@ -431,7 +455,7 @@ impl SpawnPlan {
                     .iter()
                     .any(|assignment| assignment.strip_prefix(name).is_some_and(|v| v[0] == b'='))
         };
-        let inherited = spec.environment.iter().filter(|variable| !is_overridden(&variable.0));
+        let inherited = given.iter().filter(|variable| !is_overridden(&variable.0));
         let environment =
             inherited.map(|v| c_string(&v.0)).chain(job_environment.iter().map(|v| c_string(v)));
         let arguments = element.args.iter().map(|argument| c_string(&argument.0)).collect();
@@ -441,6 +465,16 @@ impl SpawnPlan {
             environment: environment.collect(),
             directory: c_string(directory),
             is_per_host,
+        }
+    }
+
+    fn for_tools(&self) -> StageProgram<'_> {
+        let (candidates, arguments) = self.program.parts();
+        StageProgram {
+            candidates: candidates.iter().map(CString::as_c_str).collect(),
+            arguments: arguments.iter().skip(1).map(CString::as_c_str).collect(),
+            environment: self.environment.iter().map(CString::as_c_str).collect(),
+            directory: &self.directory,
         }
     }
 

@@ -17,6 +17,11 @@ use super::{namespace, process};
 const JOB_CGROUP_PREFIX: &str = "scored-";
 /// Group of this process, because version 2 allows no processes in a group that has subgroups.
 const DAEMON_CGROUP: &str = "scored.daemon";
+/// In the part of version 2, the processes of the job are in this group below the job's: it alone
+/// is frozen.
+const RANKS_CGROUP: &str = "ranks";
+/// The group beside it of tools that run beside the job, if there are any.
+const TOOLS_CGROUP: &str = "tools";
 /// How long killed processes may take to leave their group.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -54,6 +59,8 @@ pub struct Group {
     dirs: Vec<PathBuf>,
     kill_dir: Option<PathBuf>,
     start_dir: Option<PathBuf>,
+    /// The one of `dirs` that is of version 2.
+    v2_dir: Option<PathBuf>,
     freezer: Option<Freezer>,
     /// `cpu.stat` or `cpuacct.usage`: see [`cpu_ns`].
     pub cpu_file: Option<PathBuf>,
@@ -217,9 +224,12 @@ impl Cgroups {
                 _ => group.dirs.push(dir),
             }
         }
+        if let Some(v2_dir) = group.find_v2_dir(self.v2_base(), &name) {
+            let _ = fs::create_dir(v2_dir.join(RANKS_CGROUP));
+        }
         // Where nothing else of version 2 is used, the group has no part there.
-        let start_dir = self.start_base.as_ref().map(|base| base.join(&name));
-        group.start_dir = start_dir.filter(|dir| group.dirs.contains(dir));
+        let v2_dir = group.v2_dir.as_ref().filter(|_| self.start_base.is_some());
+        group.start_dir = v2_dir.map(|dir| dir.join(RANKS_CGROUP));
         group.cpu_file = self.cpu.as_ref().map(|controller| {
             let file =
                 if controller.version == Version::Two { "cpu.stat" } else { "cpuacct.usage" };
@@ -241,15 +251,35 @@ impl Cgroups {
 
     /// The group with this name, if it exists in these directories.
     fn group(&self, name: &str, dirs: Vec<PathBuf>) -> Group {
-        let freezer = self.freezer.as_ref();
-        Group {
+        let freezer = self.freezer.as_ref().map(|freezer| {
+            let dir = freezer.base.join(name);
+            match freezer.version {
+                Version::One => Freezer::new(Version::One, &dir),
+                Version::Two => Freezer::new(Version::Two, &dir.join(RANKS_CGROUP)),
+            }
+        });
+        let mut group = Group {
             dirs,
             kill_dir: self.kill_base.as_ref().map(|base| base.join(name)),
             start_dir: None,
-            freezer: freezer.map(|freezer| Freezer::new(freezer.version, &freezer.base.join(name))),
+            v2_dir: None,
+            freezer,
             cpu_file: None,
             oom_file: None,
-        }
+        };
+        group.find_v2_dir(self.v2_base(), name);
+        group
+    }
+
+    /// The base of version 2, if this hierarchy is used.
+    fn v2_base(&self) -> Option<&Path> {
+        let controllers = [&self.memory, &self.cpu, &self.freezer].into_iter().flatten();
+        let mut of_v2 = controllers.filter(|controller| controller.version == Version::Two);
+        of_v2
+            .next()
+            .map(|controller| &controller.base)
+            .or(self.kill_base.as_ref())
+            .map(PathBuf::as_path)
     }
 
     /// Kills the remaining processes in the groups of dead jobs, and removes these groups.
@@ -372,8 +402,45 @@ impl Group {
     /// The files by which a process [`join`]s the group, if it was started in
     /// [`Group::start_dir`].
     pub fn membership_files(&self) -> impl Iterator<Item = PathBuf> {
-        let dirs = self.dirs.iter().filter(|dir| Some(*dir) != self.start_dir.as_ref());
-        dirs.map(|dir| dir.join("cgroup.procs"))
+        let has_started = self.start_dir.is_some();
+        self.member_dirs(RANKS_CGROUP, has_started).map(|dir| dir.join("cgroup.procs"))
+    }
+
+    /// The directories whose members the job's processes are, or its tools; perhaps without the one
+    /// of version 2.
+    fn member_dirs(&self, part: &str, without_v2: bool) -> impl Iterator<Item = PathBuf> {
+        self.dirs.iter().filter_map(move |dir| match Some(dir) == self.v2_dir.as_ref() {
+            true if without_v2 => None,
+            true => Some(dir.join(part)),
+            false => Some(dir.clone()),
+        })
+    }
+
+    /// Makes the part of the group for tools, which is not frozen with the job. Returns the
+    /// directory in which a tool is to be started, if there is one, and the files by which it joins
+    /// the rest.
+    pub fn for_tools(&self) -> (Option<PathBuf>, Vec<PathBuf>) {
+        let v2_dir = self.v2_dir.as_ref().map(|dir| dir.join(TOOLS_CGROUP));
+        v2_dir.iter().for_each(|dir| _ = fs::create_dir(dir));
+        let start_dir = v2_dir.filter(|dir| dir.exists() && self.start_dir.is_some());
+        // A tool would be frozen with the job in a freezer of version 1.
+        let frozen = self.freezer.as_ref().and_then(|freezer| freezer.file.parent());
+        let dirs = self.member_dirs(TOOLS_CGROUP, start_dir.is_some());
+        let files = dirs.filter(|dir| Some(dir.as_path()) != frozen && dir.exists());
+        (start_dir, files.map(|dir| dir.join("cgroup.procs")).collect())
+    }
+
+    fn find_v2_dir(&mut self, base: Option<&Path>, name: &str) -> Option<&Path> {
+        let dir = base.map(|base| base.join(name));
+        self.v2_dir = dir.filter(|dir| self.dirs.contains(dir));
+        self.v2_dir.as_deref()
+    }
+
+    /// Every directory of the group, those below others first.
+    fn all_dirs(&self) -> impl Iterator<Item = PathBuf> {
+        let parts = self.v2_dir.iter();
+        let parts = parts.flat_map(|dir| [RANKS_CGROUP, TOOLS_CGROUP].map(|part| dir.join(part)));
+        parts.chain(self.dirs.iter().cloned())
     }
 
     /// The part of the group in which the job's first process is to be started: it need not join
@@ -438,7 +505,7 @@ impl Group {
     }
 
     fn processes(&self) -> HashSet<i32> {
-        let lists = self.dirs.iter().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
+        let lists = self.all_dirs().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
         lists
             .flatten()
             .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
@@ -450,7 +517,7 @@ impl Group {
     /// # Errors
     /// As rmdir(2).
     pub fn remove_if_empty(&self) -> io::Result<()> {
-        self.dirs.iter().try_for_each(|dir| match fs::remove_dir(dir) {
+        self.all_dirs().try_for_each(|dir| match fs::remove_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         })
@@ -462,8 +529,8 @@ impl Group {
     /// As rmdir(2): the group still has processes.
     pub fn remove(&self) -> io::Result<()> {
         let deadline = Instant::now() + KILL_TIMEOUT;
-        for dir in &self.dirs {
-            while let Err(error) = fs::remove_dir(dir) {
+        for dir in self.all_dirs() {
+            while let Err(error) = fs::remove_dir(&dir) {
                 match error.kind() {
                     io::ErrorKind::NotFound => break,
                     _ if Instant::now() >= deadline => return Err(error),

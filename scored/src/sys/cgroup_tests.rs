@@ -45,7 +45,8 @@ fn a_group_counts_limits_and_kills_its_processes() {
 
 /// Moves a process into the group.
 fn add(group: &Group, pid: u32) {
-    let files = group.dirs.iter().map(|dir| dir.join("cgroup.procs"));
+    let dirs = group.member_dirs(RANKS_CGROUP, false);
+    let files = dirs.map(|dir| dir.join("cgroup.procs"));
     files.for_each(|file| fs::write(file, pid.to_string()).unwrap());
 }
 
@@ -143,6 +144,25 @@ fn a_group_is_frozen_thawed_and_killed_while_it_is_frozen() {
 }
 
 #[test]
+fn tools_are_not_frozen_with_the_job_and_killed_with_it() {
+    let freezers = freezers();
+    let Some((cgroups, _base)) = freezers.first() else { return };
+    let group = cgroups.make("job-tools", None).unwrap();
+    let (_, files) = group.for_tools();
+    if files.is_empty() {
+        return eprintln!("skipped: no version 2");
+    }
+    let other = Group { freezer: None, ..cgroups.make("job-tools", None).unwrap() };
+    let mut tool = busy_child(&other);
+    files.iter().for_each(|file| fs::write(file, tool.id().to_string()).unwrap());
+    group.freeze().unwrap();
+    wait_until_computing(&tool);
+    group.kill();
+    wait_until("the tool survives", || tool.try_wait().unwrap().is_some());
+    group.remove().unwrap();
+}
+
+#[test]
 fn a_frozen_group_of_a_dead_job_is_swept() {
     for (cgroups, _base) in freezers() {
         // A hierarchy that comes earlier has the same group.
@@ -176,8 +196,10 @@ fn a_process_starts_in_the_group_of_version_2_and_joins_others() {
         ..Cgroups::default()
     };
     let group = cgroups.make("job-start", None).unwrap();
-    assert_eq!(group.start_dir(), Some(base.0.join("scored-job-start").as_path()));
+    assert_eq!(group.start_dir(), Some(base.0.join("scored-job-start/ranks").as_path()));
     assert_eq!(group.membership_files().count(), 0);
+    let tools = base.0.join("scored-job-start/tools");
+    assert_eq!(group.for_tools(), (Some(tools), Vec::new()));
     group.remove().unwrap();
     // Nothing of version 2 is used: the group has no part there in which a process could start.
     let without_v2 = Cgroups { start_base: Some(base.0.clone()), ..Cgroups::default() };

@@ -1,4 +1,5 @@
-//! Ends a program that is about to be started together with this process.
+//! What is set for a program between fork and exec: it ends together with this process, and gets
+//! its signals.
 
 // UNSAFETY: code that runs between fork and exec.
 #![expect(unsafe_code)]
@@ -20,4 +21,16 @@ pub fn set_pdeathsig(command: &mut Command, signal: i32) {
     };
     // SAFETY: the closure allocates nothing and takes no lock.
     unsafe { command.pre_exec(set_death_signal) };
+}
+
+/// Has the program begin without a blocked signal: this process blocks those that it reads from a
+/// descriptor.
+pub fn unblock_signals(command: &mut Command) {
+    let unblock = || {
+        let none = nix::sys::signal::SigSet::empty();
+        let how = nix::sys::signal::SigmaskHow::SIG_SETMASK;
+        nix::sys::signal::sigprocmask(how, Some(&none), None).map_err(io::Error::from)
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(unblock) };
 }

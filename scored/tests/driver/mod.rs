@@ -320,6 +320,7 @@ impl Driver {
             JobAnswer::Metrics(_) | JobAnswer::UnknownJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
+            JobAnswer::ToolAction { .. } | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }
     }

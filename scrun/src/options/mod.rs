@@ -8,7 +8,7 @@ pub mod table;
 pub mod value;
 
 use crate::usage::{ErrorPosition, StartError};
-use score_proto::message::Level;
+use score_proto::message::{Level, OsBytes};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use table::{Support, ValueArity};
@@ -67,14 +67,49 @@ impl ScrunOptions {
     pub fn parse(words: &[OsString], environment: &OsStr) -> Result<(Self, usize), StartError> {
         let mut options = Self::default();
         let mut word_count = 0;
-        for word in words {
+        while let Some(word) = words.get(word_count) {
             let Some(list) = word.as_bytes().strip_prefix(b"-") else { break };
             let index = word_count;
+            if let Some(name) = word_option(list) {
+                word_count += options.add_word_option(name, &words[index..], index)?;
+                continue;
+            }
             options.add(list, "-", |at| ErrorPosition::Argument(index, at + 1))?;
             word_count += 1;
         }
         options.add_environment(environment)?;
         Ok((options, word_count))
+    }
+
+    /// Adds an option that has a word of its own, and its value. Returns the number of words.
+    fn add_word_option(
+        &mut self,
+        name: &'static str,
+        words: &[OsString],
+        index: usize,
+    ) -> Result<usize, StartError> {
+        let word = words[0].as_bytes();
+        let (value, word_count, value_at) = match word.iter().position(|byte| *byte == b'=') {
+            Some(at) => (Some(&word[at + 1..]), 1, (index, at + 1)),
+            None => (words.get(1).map(|next| next.as_bytes()), 2, (index + 1, 0)),
+        };
+        let name_at = ErrorPosition::Argument(index, 0);
+        let refuse = |at, line: String| Err(StartError::usage(at, format!("-{line}")));
+        let value = match value.map(std::str::from_utf8) {
+            Some(Ok(value)) => Some(value),
+            Some(Err(_)) => return refuse(name_at, format!("{name}: the value is not UTF-8 text")),
+            None => None,
+        };
+        if let Err((_, line)) = check(name, value) {
+            let at = match value {
+                Some(_) => ErrorPosition::Argument(value_at.0, value_at.1),
+                None => name_at,
+            };
+            return refuse(at, line);
+        }
+        let value = value.map(str::to_owned);
+        self.given.push(OptionArg { key: name.to_owned(), value, position: name_at });
+        Ok(word_count)
     }
 
     fn add_environment(&mut self, environment: &OsStr) -> Result<(), StartError> {
@@ -123,6 +158,12 @@ impl ScrunOptions {
             item_start += item.len() + 1;
         }
         Ok(())
+    }
+
+    /// The variables of the processes of the job (`-x`), leftmost first.
+    pub fn rank_environment(&self) -> Vec<OsBytes> {
+        let given = self.given.iter().filter(|given| given.key == "x");
+        given.filter_map(|given| Some(OsBytes(given.value.clone()?.into_bytes()))).collect()
     }
 
     /// The leftmost option of that name.
@@ -206,6 +247,13 @@ impl ScrunOptions {
     pub fn pairs(&self) -> Vec<(String, Option<String>)> {
         self.given.iter().map(|given| (given.key.clone(), given.value.clone())).collect()
     }
+}
+
+/// The option of [`table::WORD_OPTIONS`] that a word begins, without its first minus.
+fn word_option(list: &[u8]) -> Option<&'static str> {
+    let list = list.strip_prefix(b"-").unwrap_or(list);
+    let key = list.split(|byte| *byte == b'=').next()?;
+    table::WORD_OPTIONS.iter().find(|name| name.as_bytes() == key).copied()
 }
 
 /// Checks one option. An error has the offset of the faulty byte, and the line.

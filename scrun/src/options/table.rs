@@ -141,9 +141,28 @@ pub const OPTIONS: &[OptionSpec] = &[
     row("links", (Required, "=L"), value::amount, Full, "links of a virtual host (for tests)"),
     row("mtu", (Required, "=BYTES"), value::amount, Full, "MTU of virtual hosts (for tests)"),
     row("rate", (Required, "=200mbit"), value::anything, Full, "rate of virtual links (for tests)"),
+    row(
+        "x",
+        (Required, " NAME=VALUE"),
+        value::variable,
+        Full,
+        "set a variable of the job's processes only",
+    ),
+    row("tool", (Required, " PATH"), value::anything, Full, "start a tool on every host first"),
+    row(
+        "tool-arguments",
+        (Required, " \"WORD WORD...\""),
+        value::tool_arguments,
+        Full,
+        "its arguments, as for a shell",
+    ),
     row("help", (NoValue, ""), value::anything, Full, "this text"),
     row("version", (NoValue, ""), value::anything, Full, "the version"),
 ];
+
+/// Options with a word of their own: the value is the rest of the word after `=`, or the next word,
+/// with all commas. They may begin with two minus signs, as debuggers write them.
+pub const WORD_OPTIONS: &[&str] = &["x", "tool", "tool-arguments"];
 
 /// Options that scrun forwards to scored, with a minus in front.
 pub const FORWARDED_TO_SCORED: &[&str] = &["start", "links", "mtu", "rate"];

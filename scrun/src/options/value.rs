@@ -81,6 +81,19 @@ pub fn mpi(text: &str) -> Result<(), String> {
     }
 }
 
+/// `NAME=VALUE`
+pub fn variable(text: &str) -> Result<(), String> {
+    match text.split_once('=') {
+        Some((name, _)) if !name.is_empty() => Ok(()),
+        _ => Err("no name and '=' (NAME=VALUE is expected)".to_owned()),
+    }
+}
+
+/// Arguments of a tool (not in the manual).
+pub fn tool_arguments(text: &str) -> Result<(), String> {
+    score_proto::tool_start::split_words(text).map(drop)
+}
+
 /// The launcher for daemons on other hosts (not in the manual; scored(8)).
 pub fn start(text: &str) -> Result<(), String> {
     one_of(text, &["ssh", "slurm", "pbs", "lsf", "sge"])

@@ -82,6 +82,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         hosts: hosts.iter().map(|host| HostSpec { procs: 1, ..host.clone() }).collect(),
         stages: vec![StageSpec { elements }],
         environment: job::environment(),
+        rank_environment: Vec::new(),
         directory,
         umask: job::current_umask(),
         options: Vec::new(),
@@ -91,6 +92,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         independent_nodes: true,
         networks: Vec::new(),
         network_sets: 0,
+        tool: None,
     })
 }
 

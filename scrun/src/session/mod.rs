@@ -6,6 +6,7 @@ mod input;
 mod output;
 mod signals;
 pub mod state;
+mod tool_socket;
 
 use crate::diagnostics::Reporter;
 use crate::monitor::{Monitor, MonitorRequest, REPORT_INTERVAL_MS};
@@ -17,7 +18,7 @@ use crate::usage::StartError;
 use daemon::DaemonHandle;
 use input::{StdinChunk, StdinReader};
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
@@ -41,6 +42,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tool_socket::ToolSocket;
 
 /// The number that scrun gives its job on the session.
 const JOB: SessionJobId = SessionJobId(1);
@@ -48,6 +50,7 @@ const JOB: SessionJobId = SessionJobId(1);
 const SOCKET: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const WAKE: Token = Token(2);
+const TOOLS: Token = Token(3);
 
 /// Time to write the output that was received before the daemon was lost.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
@@ -104,6 +107,8 @@ struct EventLoop {
     /// Bytes of the job that [`OutputMerger`] has buffered or scmon shows, by stream. They count as
     /// written.
     buffered_by_merger: [u64; 2],
+    /// Requests of start_tool and end_tool.
+    tool_socket: Option<ToolSocket>,
     daemon: DaemonHandle,
     connected: bool,
     readable: bool,
@@ -188,6 +193,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
         let outputs =
             [Stream::Stdout, Stream::Stderr].map(|stream| OutputWriter::new(stream, waker.clone()));
         let input = StdinReader::new(waker);
+        let tool_socket = ToolSocket::open(poll.registry(), TOOLS);
         Ok((
             poll,
             EventLoop {
@@ -206,6 +212,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
                 monitor_request: config.monitor,
                 monitor: None,
                 buffered_by_merger: [0; 2],
+                tool_socket,
                 daemon,
                 connected: true,
                 readable: false,
@@ -243,6 +250,9 @@ impl EventLoop {
                 other => other?,
             }
             self.readable |= events.iter().any(|event| event.token() == SOCKET);
+            if events.iter().any(|event| event.token() == TOOLS) {
+                self.receive_tool_actions(poll.registry());
+            }
             self.read_signals();
             self.check_outputs();
             self.forward_input();
@@ -391,6 +401,14 @@ impl EventLoop {
         }
     }
 
+    /// Passes on what start_tool and end_tool want.
+    fn receive_tool_actions(&mut self, registry: &Registry) {
+        let actions = self.tool_socket.iter_mut().flat_map(|one| one.receive(registry, TOOLS));
+        for (serial, action) in actions.collect::<Vec<_>>() {
+            self.apply(Action::Send(JobRequest::ToolAction { serial, action }));
+        }
+    }
+
     fn read_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             self.on_event(Event::Signal(info.ssi_signo as i32));
@@ -470,6 +488,11 @@ impl EventLoop {
 
     fn on_job_answer(&mut self, mut answer: JobAnswer) {
         self.update_monitor(&answer);
+        if let (JobAnswer::ToolAction { serial, answer }, Some(tool_socket)) =
+            (&answer, &mut self.tool_socket)
+        {
+            tool_socket.answer(*serial, answer);
+        }
         if let JobAnswer::Finished(end) = &mut answer {
             self.flush_merged_output(Some(end));
         }

@@ -178,8 +178,9 @@ impl SessionState {
             JobAnswer::FileRequest { hash, offset, length } => {
                 out.push(Action::SendFileChunks(hash, offset, length));
             }
-            // The event loop has passed them to the monitor.
-            JobAnswer::Metrics(_) => {}
+            JobAnswer::ToolOutput(text) => out.push(Action::Print(format!("{text}\n"))),
+            // The event loop has passed them on.
+            JobAnswer::Metrics(_) | JobAnswer::ToolAction { .. } => {}
             // A request has crossed the end of the job.
             JobAnswer::UnknownJob => {}
         }

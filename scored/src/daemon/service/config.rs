@@ -53,6 +53,8 @@ pub struct ServiceOptions {
     pub no_namespace: bool,
     /// `-ts MS`: a time slice.
     pub slice: Option<Duration>,
+    /// `-cleanup SECONDS`: how long tools may clean up after the end of their job.
+    pub tool_cleanup: Option<Duration>,
     /// `-rows N`: jobs that may share a processor.
     pub rows: Option<u32>,
     /// `-v`

@@ -82,6 +82,16 @@ impl Daemon {
                 // The job's master answers.
                 return;
             }
+            ConsoleRequest::ToolAction { job, action } => {
+                let permit = cluster.authorize(uid, JobAction::Debug, job);
+                let sent =
+                    permit.and_then(|permit| self.send_tool_action(session_key, &permit, action));
+                if let Err(reason) = sent {
+                    self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+                }
+                // The job's master answers.
+                return;
+            }
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");

@@ -160,6 +160,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let mut daemon = Daemon::new(CommonOptions {
         no_namespace: options.no_namespace,
         gang: gang_settings::choose(options.slice, probe::may_use_realtime()),
+        tool_cleanup: options.tool_cleanup,
         ..CommonOptions::default()
     })?;
     // The groups of jobs are siblings of the one into which this moves the process.

@@ -1,0 +1,136 @@
+//! `end_tool`: sends a signal to a tool that runs beside a job.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use nix::sys::signal::Signal;
+use score_proto::tool_start::{ToolAction, ToolId};
+
+use crate::args::Args;
+use crate::tool_client::{self, JobAddress, ToolError};
+
+/// The text of `-help`.
+pub const USAGE: &str = "\
+usage: end_tool --id JOB | --pid SCRUN --tool N [--signal S] [--socket PATH]
+  Sends SIGTERM to the processes of a tool that start_tool or scrun -tool has started, on all hosts,
+  and returns when they have it. The tool may take its time to end.
+  --id JOB      the job, by its number (scps), from any host of the cluster; or PID@HOST
+  --pid SCRUN   the job of the scrun with this process id on this host
+  --tool N      the number of the tool
+  --signal S    another signal: a number or a name, such as SIGKILL
+  --socket PATH socket of the scored of this host; default: SCORED_SOCKET, else
+                /run/scored/scored.sock
+  -help         this text
+";
+
+const OPTION_NAMES: &[&str] = &["id", "pid", "tool", "signal", "socket", "help"];
+
+/// The parsed command line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum EndTool {
+    /// `-help`
+    Help,
+    /// Send a signal.
+    Signal {
+        /// The job.
+        address: JobAddress,
+        /// The tool.
+        tool: ToolId,
+        /// The signal.
+        signal: i32,
+        /// `--socket PATH`
+        socket: Option<PathBuf>,
+    },
+}
+
+impl EndTool {
+    /// Parses the words after the command's name.
+    ///
+    /// # Errors
+    /// The faulty word, with the valid ones.
+    pub fn parse(args: &[OsString]) -> Result<Self, String> {
+        let (mut address, mut tool, mut signal, mut socket) = (None, None, libc::SIGTERM, None);
+        let mut args = Args::new(args);
+        while let Some(arg) = args.next() {
+            match arg.option() {
+                Some("help" | "h") => return Ok(Self::Help),
+                Some(name @ ("id" | "pid")) => {
+                    let is_id = name == "id";
+                    let value = args.value(&arg)?;
+                    let parse = if is_id { tool_client::parse_id } else { tool_client::parse_pid };
+                    if address.replace(parse(value)?).is_some() {
+                        return Err("--id or --pid is given more than once".to_owned());
+                    }
+                }
+                Some("tool") => {
+                    let text = args.value(&arg)?.to_string_lossy();
+                    let number = text.parse().ok().filter(|number| *number > 0);
+                    let number = number
+                        .ok_or_else(|| format!("{} {text}: not a tool's number", arg.text()))?;
+                    tool = Some(ToolId(number));
+                }
+                Some("signal") => {
+                    let text = args.value(&arg)?.to_string_lossy();
+                    signal = parse_signal(&text)
+                        .ok_or_else(|| format!("{} {text}: no signal", arg.text()))?;
+                }
+                Some("socket") => socket = Some(args.value(&arg)?.into()),
+                Some(_) => return Err(arg.unknown(OPTION_NAMES)),
+                None => return Err(format!("{}: unknown word", arg.text())),
+            }
+        }
+        let address = address.ok_or("--id JOB or --pid SCRUN is missing")?;
+        let tool = tool.ok_or("--tool N is missing")?;
+        Ok(Self::Signal { address, tool, signal, socket })
+    }
+
+    /// Carries it out. Returns the text to print.
+    ///
+    /// # Errors
+    /// Why the signal was not sent.
+    pub fn execute(self) -> Result<String, ToolError> {
+        let Self::Signal { address, tool, signal, socket } = self else {
+            return Ok(USAGE.to_owned());
+        };
+        let tool = tool_client::request(address, ToolAction::Signal { tool, signal }, socket)?;
+        Ok(format!("tool {tool} has been stopped\n"))
+    }
+}
+
+/// A number, or a name with or without its first three letters.
+fn parse_signal(text: &str) -> Option<i32> {
+    let by_name = |name: &str| Signal::from_str(name).ok().map(|signal| signal as i32);
+    let number = text.parse().ok().filter(|number| (1..=64).contains(number));
+    let upper = text.to_uppercase();
+    number.or_else(|| by_name(&upper)).or_else(|| by_name(&format!("SIG{upper}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<EndTool, String> {
+        EndTool::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_error_names_the_faulty_word() {
+        for (words, expected) in [
+            (&["--tool", "1"][..], "--id JOB or --pid SCRUN is missing"),
+            (&["--id", "7"], "--tool N is missing"),
+            (&["--id", "7", "--tool", "0"], "--tool 0: not a tool's number"),
+            (&["--id", "7", "--tool", "1", "--signal", "65"], "--signal 65: no signal"),
+            (&["--id", "7", "--tool", "1", "--sinal", "9"], "did you mean -signal?"),
+        ] {
+            let error = parse(words).unwrap_err();
+            assert!(error.contains(expected), "{words:?}: {error}");
+        }
+        for (text, number) in [("SIGKILL", 9), ("kill", 9), ("15", 15), ("64", 64)] {
+            assert_eq!(parse_signal(text), Some(number), "{text}");
+        }
+        let default = parse(&["--pid", "7", "--tool", "2"]).unwrap();
+        let (address, tool) = (JobAddress::Scrun(7), ToolId(2));
+        assert_eq!(default, EndTool::Signal { address, tool, signal: 15, socket: None });
+    }
+}

@@ -1,0 +1,162 @@
+//! `start_tool`: starts a tool beside a running job.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use score_proto::message::OsBytes;
+use score_proto::tool_start::{ToolAction, ToolProgram, split_words};
+
+use crate::args::Args;
+use crate::tool_client::{self, JobAddress, ToolError};
+
+/// The text of `-help`.
+pub const USAGE: &str = "\
+usage: start_tool --id JOB | --pid SCRUN --tool PATH [--args \"WORD WORD...\"] [--hosts H,H...]
+                  [--socket PATH]
+  Starts a tool beside a running job of yours, one process on each host, and returns when it runs
+  on all of them.
+  --id JOB      the job, by its number (scps), from any host of the cluster; or PID@HOST
+  --pid SCRUN   the job of the scrun with this process id on this host
+  --tool PATH   the tool, the same path on each host; without a slash it is searched in PATH
+  --args WORDS  its arguments: blanks, quotes and backslashes as for a shell
+  --hosts H,H   only on these hosts of the job
+  --socket PATH socket of the scored of this host; default: SCORED_SOCKET, else
+                /run/scored/scored.sock
+  -help         this text
+";
+
+const OPTION_NAMES: &[&str] = &["id", "pid", "tool", "args", "hosts", "socket", "help"];
+
+/// The parsed command line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StartTool {
+    /// `-help`
+    Help,
+    /// Start a tool.
+    Start {
+        /// The job.
+        address: JobAddress,
+        /// The tool.
+        program: ToolProgram,
+        /// The hosts; all for none.
+        hosts: Vec<String>,
+        /// `--socket PATH`
+        socket: Option<PathBuf>,
+    },
+}
+
+impl StartTool {
+    /// Parses the words after the command's name.
+    ///
+    /// # Errors
+    /// The faulty word, with the valid ones.
+    pub fn parse(args: &[OsString]) -> Result<Self, String> {
+        let (mut address, mut tool, mut arguments) = (None, None, Vec::new());
+        let (mut hosts, mut socket) = (Vec::new(), None);
+        let mut args = Args::new(args);
+        while let Some(arg) = args.next() {
+            match arg.option() {
+                Some("help" | "h") => return Ok(Self::Help),
+                Some("id") => set(&mut address, tool_client::parse_id(args.value(&arg)?)?)?,
+                Some("pid") => set(&mut address, tool_client::parse_pid(args.value(&arg)?)?)?,
+                Some("tool") => tool = Some(args.value(&arg)?.clone()),
+                Some("args") => {
+                    let text = args.value(&arg)?.to_str();
+                    let text = text.ok_or_else(|| format!("{}: not UTF-8 text", arg.text()))?;
+                    arguments = split_words(text)
+                        .map_err(|line| format!("{} {text}: {line}", arg.text()))?;
+                }
+                Some("hosts") => {
+                    let text = args.value(&arg)?.to_string_lossy();
+                    hosts = text.split(',').map(str::to_owned).collect();
+                    if hosts.iter().any(String::is_empty) {
+                        return Err(format!("{} {text}: an empty name", arg.text()));
+                    }
+                }
+                Some("socket") => socket = Some(args.value(&arg)?.into()),
+                Some(_) => return Err(arg.unknown(OPTION_NAMES)),
+                None => return Err(format!("{}: unknown word", arg.text())),
+            }
+        }
+        let address = address.ok_or("--id JOB or --pid SCRUN is missing")?;
+        let tool = tool.ok_or("--tool PATH is missing")?;
+        let path = OsBytes(absolute(tool)?.into_vec());
+        let arguments = arguments.into_iter().map(|word| OsBytes(word.into_bytes())).collect();
+        let program = ToolProgram { path, arguments };
+        program.check()?;
+        Ok(Self::Start { address, program, hosts, socket })
+    }
+
+    /// Carries it out. Returns the text to print.
+    ///
+    /// # Errors
+    /// Why the tool was not started.
+    pub fn execute(self) -> Result<String, ToolError> {
+        let Self::Start { address, program, hosts, socket } = self else {
+            return Ok(USAGE.to_owned());
+        };
+        let path = String::from_utf8_lossy(&program.path.0).into_owned();
+        let tool = tool_client::request(address, ToolAction::Start { program, hosts }, socket)?;
+        Ok(format!("tool {path} has been started with ID {tool}.\n"))
+    }
+}
+
+fn set(slot: &mut Option<JobAddress>, address: JobAddress) -> Result<(), String> {
+    match slot.replace(address) {
+        None => Ok(()),
+        Some(_) => Err("--id or --pid is given more than once".to_owned()),
+    }
+}
+
+/// A path with a slash, from the root: the tool does not start in the directory of this command.
+fn absolute(tool: OsString) -> Result<OsString, String> {
+    if !tool.as_bytes().contains(&b'/') {
+        return Ok(tool);
+    }
+    let path = std::path::absolute(&tool);
+    path.map(PathBuf::into_os_string).map_err(|error| format!("the working directory: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::ids::JobId;
+
+    fn parse(words: &[&str]) -> Result<StartTool, String> {
+        StartTool::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_error_names_the_faulty_word() {
+        for (words, expected) in [
+            (&["--tol", "x"][..], "did you mean -tool?"),
+            (&["--tool", "x"], "--id JOB or --pid SCRUN is missing"),
+            (&["--id", "7"], "--tool PATH is missing"),
+            (&["--id", "x", "--tool", "t"], "--id x: neither a job's number"),
+            (&["--pid", "0", "--tool", "t"], "--pid 0: not a process id"),
+            (&["--id", "1@no such host", "--tool", "t"], "run it on host no such host"),
+            (&["--id", "7", "--pid", "8", "--tool", "t"], "more than once"),
+            (&["--id", "7", "--tool", "t", "--args", "'a"], "the quote ' is not closed"),
+            (&["--id", "7", "--tool", "t", "--hosts", "a,"], "an empty name"),
+            (&["--id", "7", "--tool", ""], "the tool has no name"),
+        ] {
+            let error = parse(words).unwrap_err();
+            assert!(error.contains(expected), "{words:?}: {error}");
+        }
+        let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+        let id = format!("12@{host}");
+        for (id, address) in [("7", JobAddress::Cluster(JobId(7))), (&id, JobAddress::Scrun(12))] {
+            let words = ["-id", id, "-tool", "/t", "-args", "a 'b c'", "-hosts", "h,i"];
+            let StartTool::Start { address: found, program, hosts, socket } =
+                parse(&words).unwrap()
+            else {
+                panic!("{id}")
+            };
+            assert_eq!((found, socket), (address, None));
+            assert_eq!(program.path.0, b"/t");
+            assert_eq!(program.arguments, ["a", "b c"].map(|word| OsBytes(word.into())));
+            assert_eq!(hosts, ["h", "i"]);
+        }
+    }
+}

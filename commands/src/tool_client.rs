@@ -1,0 +1,172 @@
+//! What start_tool and end_tool have in common: which job they mean, and how their request gets
+//! there. A job of the cluster is reached by the scored of this host, and every job of this host by
+//! its scrun.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::{geteuid, gethostname};
+use score_proto::exit_code::{EXIT_IO_ERROR, EXIT_USAGE};
+use score_proto::frame::{self, Decoder};
+use score_proto::ids::JobId;
+use score_proto::message::ConsoleRequest;
+use score_proto::server_message::ToolAnswer;
+use score_proto::tool_start::{
+    ScrunToolRequest, ToolAction, ToolActionAnswer, ToolId, scrun_tool_socket,
+};
+
+use crate::scored_client::QueryStream;
+
+/// The hosts answer within a shorter time, or are given up.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The job that is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobAddress {
+    /// A job of the cluster, by its number.
+    Cluster(JobId),
+    /// The job of a scrun on this host, by its process id.
+    Scrun(u32),
+}
+
+/// Why nothing was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolError {
+    /// The exit code of the command.
+    pub code: u8,
+    /// One line.
+    pub reason: String,
+}
+
+impl From<String> for ToolError {
+    fn from(reason: String) -> Self {
+        Self { code: 1, reason }
+    }
+}
+
+/// Reads the value of `--id`: the number of a job, or `PID@HOST` of a scrun on this host.
+///
+/// # Errors
+/// One line.
+pub fn parse_id(value: &OsString) -> Result<JobAddress, String> {
+    let text = value.to_string_lossy();
+    let Some((pid, host)) = text.split_once('@') else {
+        let number = text.parse().map_err(|_| {
+            format!("--id {text}: neither a job's number (scps) nor PID@HOST of a scrun")
+        })?;
+        return Ok(JobAddress::Cluster(JobId(number)));
+    };
+    let own_host = gethostname().map_err(|errno| format!("the name of this host: {errno}"))?;
+    if own_host.as_bytes() != host.as_bytes() {
+        return Err(format!(
+            "--id {text}: this is host {}; run it on host {host}",
+            own_host.to_string_lossy()
+        ));
+    }
+    parse_pid(&pid.into()).map_err(|_| format!("--id {text}: {pid} is not a process id"))
+}
+
+/// Reads the value of `--pid`.
+///
+/// # Errors
+/// One line.
+pub fn parse_pid(value: &OsString) -> Result<JobAddress, String> {
+    let text = value.to_string_lossy();
+    let pid = text.parse().ok().filter(|pid| *pid > 0);
+    pid.map(JobAddress::Scrun).ok_or_else(|| format!("--pid {text}: not a process id"))
+}
+
+/// Has the job do this. Returns the tool.
+///
+/// # Errors
+/// Why it was not done.
+pub fn request(
+    address: JobAddress,
+    action: ToolAction,
+    socket: Option<PathBuf>,
+) -> Result<ToolId, ToolError> {
+    let answer = match address {
+        JobAddress::Cluster(job) => {
+            let request = ConsoleRequest::ToolAction { job, action };
+            let mut query = QueryStream::open(request, socket)?;
+            let mut answer = None;
+            while let Some(part) = query.next_reply()? {
+                if let ToolAnswer::Action(given) = part {
+                    answer = Some(given);
+                }
+            }
+            answer.ok_or_else(|| "scored has given no answer".to_owned())?
+        }
+        JobAddress::Scrun(pid) => request_of_scrun(pid, action)?,
+    };
+    match answer {
+        ToolActionAnswer::Done(tool) => Ok(tool),
+        ToolActionAnswer::Refused { code, reason } => Err(ToolError { code, reason }),
+    }
+}
+
+fn request_of_scrun(pid: u32, action: ToolAction) -> Result<ToolActionAnswer, String> {
+    let none = || format!("you have no scrun with process id {pid} on this host");
+    let failed = |error: io::Error| format!("scrun {pid}: {error}");
+    let address = SocketAddr::from_abstract_name(scrun_tool_socket(pid)).map_err(failed)?;
+    let mut stream = UnixStream::connect_addr(&address).map_err(|_| none())?;
+    // Anybody may have taken the name.
+    let peer = getsockopt(&stream, PeerCredentials).map_err(|errno| failed(errno.into()))?;
+    if peer.uid() != geteuid().as_raw() {
+        return Err(none());
+    }
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+    let version = score_proto::PROTOCOL_VERSION;
+    let mut bytes = Vec::new();
+    frame::encode(&ScrunToolRequest { version, action }, &mut bytes)
+        .map_err(|error| error.to_string())?;
+    stream.write_all(&bytes).map_err(failed)?;
+    let mut decoder = Decoder::default();
+    let mut chunk = [0; 4096];
+    loop {
+        if let Some(answer) = decoder.next().map_err(|error| format!("scrun {pid}: {error}"))? {
+            return Ok(answer);
+        }
+        match stream.read(&mut chunk).map_err(failed)? {
+            0 => return Err(format!("scrun {pid} has ended, or is of another version")),
+            count => decoder.push(&chunk[..count]),
+        }
+    }
+}
+
+/// Executes a command, and prints its text or its error. Returns its exit code.
+pub fn finish<C>(
+    name: &str,
+    parsed: Result<C, String>,
+    execute: impl FnOnce(C) -> Result<String, ToolError>,
+) -> ExitCode {
+    let command = match parsed {
+        Ok(command) => command,
+        Err(line) => {
+            eprintln!("{name}: {line} ({name} -help)");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let text = match execute(command) {
+        Ok(text) => text,
+        Err(ToolError { code, reason }) => {
+            eprintln!("{name}: {reason}");
+            return ExitCode::from(code);
+        }
+    };
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("{name}: standard output: {error}");
+            ExitCode::from(EXIT_IO_ERROR)
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}

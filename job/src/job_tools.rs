@@ -1,0 +1,311 @@
+//! The tools that run beside a job, as its master sees them (docs/tools.md, "start_tool and
+//! end_tool"): their numbers, and on which hosts they run. A tool starts on all of its hosts or on
+//! none. What happens to it later on one host does not concern the others.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
+use score_proto::job_control::{JobOrder, Order, Placement, Status};
+use score_proto::message::Level;
+use score_proto::nodeset::NodeSet;
+use score_proto::tool_start::{
+    MAX_TOOL_HOSTS, MAX_TOOLS, ToolAction, ToolActionAnswer, ToolEventKind, ToolId, ToolOrder,
+    ToolOrderKind, ToolProgram, ToolReport,
+};
+
+use crate::cluster::MonotonicTime;
+use crate::signal;
+
+/// How long the hosts may take to start a tool, or to send it a signal.
+const HOST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Who has requested something of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolRequester<S> {
+    /// A session of start_tool or end_tool.
+    Session(S),
+    /// scrun passes on what start_tool or end_tool has sent to it, by this number.
+    Scrun(u64),
+    /// The job itself, which waits for its first tool.
+    Job,
+}
+
+/// What the master has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolStep<S> {
+    /// Send this to the hosts.
+    Order(Order),
+    /// Answer a request.
+    Answer(ToolRequester<S>, ToolActionAnswer),
+    /// Send the user a line.
+    Notice(Level, String),
+    /// Send the user a line that a tool has written.
+    Output(String),
+}
+
+/// What a tool's requester waits for.
+#[derive(Debug)]
+struct Waiting<S> {
+    requester: ToolRequester<S>,
+    is_start: bool,
+    /// The hosts that have not answered.
+    hosts: NodeSet,
+    deadline: MonotonicTime,
+}
+
+#[derive(Debug)]
+struct Tool<S> {
+    path: String,
+    /// The hosts on which it has not ended.
+    hosts: NodeSet,
+    waiting: Option<Waiting<S>>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct JobTools<S> {
+    tools: BTreeMap<ToolId, Tool<S>>,
+    last_id: ToolId,
+}
+
+impl<S> Default for JobTools<S> {
+    fn default() -> Self {
+        Self { tools: BTreeMap::new(), last_id: ToolId(0) }
+    }
+}
+
+fn order(tool: ToolId, hosts: NodeSet, kind: ToolOrderKind) -> Order {
+    Order::Job(JobOrder::Tool(ToolOrder { tool, hosts, kind }))
+}
+
+fn host_name(placement: &Placement, host: u32) -> &str {
+    placement.hosts.get(host as usize).map_or("?", |host| host.name.as_str())
+}
+
+/// The hosts of these names; all hosts of the job for none.
+fn hosts_of_names(placement: &Placement, names: &[String]) -> Result<NodeSet, String> {
+    let all = 0..placement.hosts.len() as u32;
+    if names.is_empty() {
+        return Ok(NodeSet::from(all));
+    }
+    if names.len() > MAX_TOOL_HOSTS {
+        return Err(format!("more than {MAX_TOOL_HOSTS} names of hosts"));
+    }
+    let by_name: BTreeMap<&str, u32> =
+        placement.hosts.iter().map(|host| host.name.as_str()).zip(all).collect();
+    let number = |name: &String| {
+        let unknown = || format!("host {name} is none of the job's hosts");
+        by_name.get(name.as_str()).copied().ok_or_else(unknown)
+    };
+    names.iter().map(number).collect()
+}
+
+impl<S: Copy> JobTools<S> {
+    /// A request of the job's user. `placement`: the hosts of the job, if they are ready.
+    pub fn on_action(
+        &mut self,
+        requester: ToolRequester<S>,
+        action: ToolAction,
+        placement: Option<&Placement>,
+        now: MonotonicTime,
+        out: &mut Vec<ToolStep<S>>,
+    ) {
+        let begun = match (placement, action) {
+            (None, _) => Err("the job has not started, or is ending".to_owned()),
+            (Some(placement), ToolAction::Start { program, hosts }) => {
+                self.begin_start(requester, program, &hosts, placement, now, out)
+            }
+            (Some(_), ToolAction::Signal { tool, signal }) => {
+                self.begin_signal(requester, tool, signal, now, out)
+            }
+        };
+        if let Err(reason) = begun {
+            let answer = ToolActionAnswer::Refused { code: EXIT_REFUSED, reason };
+            out.push(ToolStep::Answer(requester, answer));
+        }
+    }
+
+    fn begin_start(
+        &mut self,
+        requester: ToolRequester<S>,
+        program: ToolProgram,
+        names: &[String],
+        placement: &Placement,
+        now: MonotonicTime,
+        out: &mut Vec<ToolStep<S>>,
+    ) -> Result<(), String> {
+        program.check()?;
+        let hosts = hosts_of_names(placement, names)?;
+        if self.tools.len() >= MAX_TOOLS {
+            let numbers: Vec<String> = self.tools.keys().map(ToString::to_string).collect();
+            return Err(format!(
+                "the job has {MAX_TOOLS} tools already ({}); end_tool ends one",
+                numbers.join(", ")
+            ));
+        }
+        self.last_id.0 += 1;
+        let (id, deadline) = (self.last_id, now + HOST_TIMEOUT);
+        let path = String::from_utf8_lossy(&program.path.0).into_owned();
+        let waiting = Waiting { requester, is_start: true, hosts: hosts.clone(), deadline };
+        let tool = Tool { path, hosts: hosts.clone(), waiting: Some(waiting) };
+        self.tools.insert(id, tool);
+        out.push(ToolStep::Order(order(id, hosts, ToolOrderKind::Start(program))));
+        Ok(())
+    }
+
+    fn begin_signal(
+        &mut self,
+        requester: ToolRequester<S>,
+        id: ToolId,
+        signal: i32,
+        now: MonotonicTime,
+        out: &mut Vec<ToolStep<S>>,
+    ) -> Result<(), String> {
+        if !(1..=64).contains(&signal) {
+            return Err(format!("there is no signal {signal}"));
+        }
+        let tool = self.tools.get_mut(&id).ok_or_else(|| {
+            format!("the job has no tool {id}: it was not started, or has ended on all hosts")
+        })?;
+        if tool.waiting.is_some() {
+            return Err(format!("tool {id}: another request for it is not done yet"));
+        }
+        let (hosts, deadline) = (tool.hosts.clone(), now + HOST_TIMEOUT);
+        let waiting = Waiting { requester, is_start: false, hosts: hosts.clone(), deadline };
+        tool.waiting = Some(waiting);
+        out.push(ToolStep::Order(order(id, hosts, ToolOrderKind::Signal(signal))));
+        Ok(())
+    }
+
+    /// A host reports on a tool.
+    pub fn on_report(
+        &mut self,
+        report: ToolReport,
+        placement: &Placement,
+        out: &mut Vec<ToolStep<S>>,
+    ) {
+        let ToolReport { host, tool: id, kind } = report;
+        let Some(tool) = self.tools.get_mut(&id) else { return };
+        if !tool.hosts.contains(host.0) {
+            return;
+        }
+        let name = host_name(placement, host.0);
+        match kind {
+            ToolEventKind::Started | ToolEventKind::Signaled => {}
+            ToolEventKind::NotStarted { code, reason } => {
+                tool.hosts.remove(host.0);
+                self.refuse_start(id, code, format!("host {name}: {reason}"), out);
+            }
+            ToolEventKind::Output(line) => {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                return out.push(ToolStep::Output(format!("tool {id} on {name}: {line}")));
+            }
+            ToolEventKind::Ended(status) => {
+                tool.hosts.remove(host.0);
+                if let Status::Signaled(signal) = status
+                    && tool.waiting.as_ref().is_none_or(|waiting| !waiting.is_start)
+                {
+                    let path = &tool.path;
+                    let signal = signal::name(signal);
+                    let line = format!("tool {id} ({path}) on {name} was ended by {signal}");
+                    out.push(ToolStep::Notice(Level::Warning, line));
+                }
+            }
+        }
+        self.on_answer(id, host.0, out);
+    }
+
+    /// A host has answered to what a requester waits for, or will not.
+    fn on_answer(&mut self, id: ToolId, host: u32, out: &mut Vec<ToolStep<S>>) {
+        let Some(tool) = self.tools.get_mut(&id) else { return };
+        if let Some(waiting) = &mut tool.waiting {
+            waiting.hosts.remove(host);
+        }
+        if let Some(done) = tool.waiting.take_if(|waiting| waiting.hosts.is_empty()) {
+            out.push(ToolStep::Answer(done.requester, ToolActionAnswer::Done(id)));
+        }
+        if tool.hosts.is_empty() {
+            self.tools.remove(&id);
+        }
+    }
+
+    /// A tool has not started on one host: it is ended on the others.
+    fn refuse_start(&mut self, id: ToolId, code: u8, reason: String, out: &mut Vec<ToolStep<S>>) {
+        let Some(tool) = self.tools.get_mut(&id) else { return };
+        if let Some(waiting) = tool.waiting.take() {
+            let answer = ToolActionAnswer::Refused { code, reason };
+            out.push(ToolStep::Answer(waiting.requester, answer));
+        }
+        if !tool.hosts.is_empty() {
+            let kill = ToolOrderKind::Signal(signal::SIGKILL);
+            out.push(ToolStep::Order(order(id, tool.hosts.clone(), kill)));
+        }
+    }
+
+    /// These hosts are lost: their tools have ended.
+    pub fn on_hosts_lost(
+        &mut self,
+        hosts: std::ops::Range<u32>,
+        placement: &Placement,
+        out: &mut Vec<ToolStep<S>>,
+    ) {
+        let ids: Vec<ToolId> = self.tools.keys().copied().collect();
+        for (id, host) in ids.iter().flat_map(|id| hosts.clone().map(|host| (*id, host))) {
+            let Some(tool) = self.tools.get_mut(&id) else { continue };
+            if !tool.hosts.remove(host) {
+                continue;
+            }
+            if tool.waiting.as_ref().is_some_and(|waiting| waiting.is_start) {
+                let reason = format!("host {} is lost", host_name(placement, host));
+                self.refuse_start(id, EXIT_FAILED, reason, out);
+            }
+            self.on_answer(id, host, out);
+        }
+    }
+
+    /// The job ends: who still waits gets an answer.
+    pub fn end(&mut self, out: &mut Vec<ToolStep<S>>) {
+        for tool in self.tools.values_mut() {
+            if let Some(waiting) = tool.waiting.take() {
+                let reason = "the job has ended".to_owned();
+                let answer = ToolActionAnswer::Refused { code: EXIT_FAILED, reason };
+                out.push(ToolStep::Answer(waiting.requester, answer));
+            }
+        }
+    }
+
+    /// When [`JobTools::on_tick`] has something to do.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        self.tools.values().filter_map(|tool| Some(tool.waiting.as_ref()?.deadline)).min()
+    }
+
+    /// Gives up hosts that do not answer.
+    pub fn on_tick(
+        &mut self,
+        placement: &Placement,
+        now: MonotonicTime,
+        out: &mut Vec<ToolStep<S>>,
+    ) {
+        let ids: Vec<ToolId> = self.tools.keys().copied().collect();
+        for id in ids {
+            let Some(tool) = self.tools.get_mut(&id) else { continue };
+            let Some(late) = tool.waiting.take_if(|waiting| waiting.deadline <= now) else {
+                continue;
+            };
+            let name = late.hosts.first().map_or("?", |host| host_name(placement, host));
+            let reason = format!("host {name} has not answered in {} s", HOST_TIMEOUT.as_secs());
+            if late.is_start {
+                tool.waiting = Some(late);
+                self.refuse_start(id, EXIT_FAILED, reason, out);
+            } else {
+                let answer = ToolActionAnswer::Refused { code: EXIT_FAILED, reason };
+                out.push(ToolStep::Answer(late.requester, answer));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "job_tools_tests.rs"]
+mod tests;

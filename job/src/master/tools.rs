@@ -1,0 +1,124 @@
+//! Tools, as the master of a job has them: commands to processes, and tools beside the job.
+
+use score_proto::job_control::Placement;
+use score_proto::message::ToolCall;
+use score_proto::server_message::{ConsoleAnswer, JobAnswer, ToolAnswer};
+use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
+
+use super::{JobMaster, MasterAction, State, notice};
+use crate::job_tools::{ToolRequester, ToolStep};
+use crate::jobs::SessionKey;
+use crate::tool_commands::StagePrograms;
+
+impl JobMaster {
+    /// A session sends a command of a tool.
+    pub(super) fn on_tool_call(&mut self, session_key: SessionKey, call: ToolCall) {
+        let names = match self.state {
+            State::Running => &self.stage_programs[self.stage][..],
+            _ => &[],
+        };
+        let names = names.iter().map(|(name, _)| name.clone()).collect();
+        let programs = StagePrograms { names, nodes: self.placement.nodes() };
+        let begun =
+            self.tool_commands.begin(session_key, call, programs, self.now, &mut self.actions);
+        if let Err(reason) = begun {
+            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+        }
+    }
+
+    /// All hosts can start processes: the job's own tool comes first, if it has one.
+    pub(super) fn start_own_tool(&mut self) {
+        match self.own_tool.take() {
+            None => self.begin_stage(0),
+            Some(program) => {
+                self.state = State::ToolDue;
+                let action = ToolAction::Start { program, hosts: Vec::new() };
+                self.on_tool_action(ToolRequester::Job, action);
+            }
+        }
+    }
+
+    /// Somebody wants to start a tool, or to send it a signal.
+    pub(super) fn on_tool_action(
+        &mut self,
+        requester: ToolRequester<SessionKey>,
+        action: ToolAction,
+    ) {
+        let takes_tools = matches!(
+            self.state,
+            State::ToolDue | State::StageDue | State::Running | State::Draining
+        );
+        let now = self.now;
+        self.with_tools(|tools, placement, out| {
+            tools.on_action(requester, action, takes_tools.then_some(placement), now, out);
+        });
+    }
+
+    pub(super) fn on_session_tool_action(&mut self, key: SessionKey, action: ToolAction) {
+        self.on_tool_action(ToolRequester::Session(key), action);
+    }
+
+    pub(super) fn tick_tools(&mut self) {
+        let now = self.now;
+        self.with_tools(|tools, placement, out| tools.on_tick(placement, now, out));
+    }
+
+    pub(super) fn on_tools_lost(&mut self, hosts: std::ops::Range<u32>) {
+        self.with_tools(|tools, placement, out| tools.on_hosts_lost(hosts, placement, out));
+    }
+
+    pub(super) fn on_tool_report(&mut self, report: ToolReport) {
+        self.with_tools(|tools, placement, out| tools.on_report(report, placement, out));
+    }
+
+    pub(super) fn with_tools(
+        &mut self,
+        update: impl FnOnce(
+            &mut crate::job_tools::JobTools<SessionKey>,
+            &Placement,
+            &mut Vec<ToolStep<SessionKey>>,
+        ),
+    ) {
+        let mut steps = Vec::new();
+        update(&mut self.tools, &self.placement, &mut steps);
+        for step in steps {
+            match step {
+                ToolStep::Order(order) => self.send_order(order),
+                ToolStep::Notice(level, text) => self.actions.push(notice(level, text)),
+                ToolStep::Output(text) => self.send_to_client(JobAnswer::ToolOutput(text)),
+                ToolStep::Answer(requester, answer) => self.answer_tool_action(requester, answer),
+            }
+        }
+    }
+
+    fn answer_tool_action(
+        &mut self,
+        requester: ToolRequester<SessionKey>,
+        answer: ToolActionAnswer,
+    ) {
+        match (requester, answer) {
+            (ToolRequester::Session(session_key), answer) => {
+                let code = match &answer {
+                    ToolActionAnswer::Done(_) => 0,
+                    ToolActionAnswer::Refused { code, .. } => *code,
+                };
+                let answer = ConsoleAnswer::Tool(ToolAnswer::Action(answer));
+                let end = ConsoleAnswer::Finished { code };
+                let answers = [answer, end].map(|one| MasterAction::ToSession(session_key, one));
+                self.actions.extend(answers);
+            }
+            (ToolRequester::Scrun(serial), answer) => {
+                self.send_to_client(JobAnswer::ToolAction { serial, answer });
+            }
+            (ToolRequester::Job, ToolActionAnswer::Done(_)) if self.state == State::ToolDue => {
+                self.begin_stage(0);
+            }
+            (ToolRequester::Job, ToolActionAnswer::Refused { code, reason })
+                if self.state == State::ToolDue =>
+            {
+                self.finish(Some(reason), code);
+            }
+            (ToolRequester::Job, _) => {}
+        }
+    }
+}

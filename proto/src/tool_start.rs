@@ -1,0 +1,291 @@
+//! Tools that run beside a job (docs/tools.md): one process on each host, started by start_tool or
+//! by scrun's option `tool`. The daemon of a host starts it, outside of the job's PID namespace.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{JobHostId, JobId};
+use crate::job_control::Status;
+use crate::message::OsBytes;
+use crate::nodeset::NodeSet;
+
+/// Tools of a job that may run at the same time.
+pub const MAX_TOOLS: usize = 4;
+/// Bytes of path and arguments of a tool together.
+pub const MAX_TOOL_ARGUMENT_BYTES: usize = 64 << 10;
+/// The number of arguments of a tool.
+pub const MAX_TOOL_ARGUMENTS: usize = 4096;
+/// Names of hosts in a request.
+pub const MAX_TOOL_HOSTS: usize = 16 << 10;
+/// The longest piece of a tool's output in one message.
+pub const MAX_TOOL_LINE: usize = 4096;
+
+/// The version of the messages on the tool control sockets, which `tools/protocol` shows.
+pub const TOOL_CONTROL_VERSION: u8 = 7;
+/// The tool control socket of a host, in the job's directory.
+pub const TOOL_SOCKET: &str = ".toolctl";
+/// The variable with the job's number, of a tool only.
+pub const JOB_ID_ENV: &str = "BG_JOBID";
+/// The variable with the tool's number, of a tool only.
+pub const TOOL_ID_ENV: &str = "BG_TOOLID";
+/// The variable with the path of the directory of the job for tools, of a tool only.
+pub const TOOL_DIR_ENV: &str = "SCORE_TOOL_DIR";
+
+/// The directory for tools, relative to the job's directory.
+pub fn directory_of(job: JobId) -> PathBuf {
+    PathBuf::from(format!(".jobs/{job}"))
+}
+
+/// The abstract local socket at which a scrun takes requests of start_tool and end_tool.
+pub fn scrun_tool_socket(pid: u32) -> String {
+    format!("score-scrun-{pid}")
+}
+
+/// From start_tool or end_tool to a scrun. Answered by [`ToolActionAnswer`]; a scrun of another
+/// version closes the connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrunToolRequest {
+    /// [`crate::PROTOCOL_VERSION`].
+    pub version: u32,
+    /// What is wanted.
+    pub action: ToolAction,
+}
+
+/// The number of a tool of a job, from 1. A job never uses one twice.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct ToolId(pub u32);
+
+impl std::fmt::Display for ToolId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A tool's program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolProgram {
+    /// Its path, the same on each host. Without a slash it is searched in the job's `PATH`.
+    pub path: OsBytes,
+    /// Its arguments, without its own name.
+    pub arguments: Vec<OsBytes>,
+}
+
+impl ToolProgram {
+    /// Checks a program that came from elsewhere.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn check(&self) -> Result<(), String> {
+        let strings = || std::iter::once(&self.path).chain(&self.arguments);
+        let bytes: usize = strings().map(|string| string.0.len() + 1).sum();
+        match () {
+            () if self.path.0.is_empty() => Err("the tool has no name".to_owned()),
+            () if strings().any(|string| string.0.contains(&0)) => {
+                Err("a word of the tool's command line holds a NUL byte".to_owned())
+            }
+            () if self.arguments.len() > MAX_TOOL_ARGUMENTS || bytes > MAX_TOOL_ARGUMENT_BYTES => {
+                Err(format!(
+                    "a tool has at most {MAX_TOOL_ARGUMENTS} arguments and \
+                     {MAX_TOOL_ARGUMENT_BYTES} bytes of them"
+                ))
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+/// What a user wants of the tools of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolAction {
+    /// Start a tool.
+    Start {
+        /// The program.
+        program: ToolProgram,
+        /// The names of the hosts. None: all hosts of the job.
+        hosts: Vec<String>,
+    },
+    /// Send a signal to the processes of a tool.
+    Signal {
+        /// The tool.
+        tool: ToolId,
+        /// The signal.
+        signal: i32,
+    },
+}
+
+/// The answer to a [`ToolAction`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolActionAnswer {
+    /// The tool runs on all hosts, or the signal was delivered.
+    Done(ToolId),
+    /// Nothing was done, or nothing is left of it.
+    Refused {
+        /// The exit code of the command.
+        code: u8,
+        /// One line.
+        reason: String,
+    },
+}
+
+/// To the hosts of a job, about a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolOrder {
+    /// The tool.
+    pub tool: ToolId,
+    /// The hosts: numbers in the job.
+    pub hosts: NodeSet,
+    /// What they have to do.
+    pub kind: ToolOrderKind,
+}
+
+/// What the hosts have to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolOrderKind {
+    /// Start it. Each host answers [`ToolEventKind::Started`] or [`ToolEventKind::NotStarted`].
+    Start(ToolProgram),
+    /// Send this signal. Each host answers [`ToolEventKind::Signaled`] if the tool runs there.
+    Signal(i32),
+}
+
+/// From a host of a job, about a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolReport {
+    /// The host.
+    pub host: JobHostId,
+    /// The tool.
+    pub tool: ToolId,
+    /// What happened.
+    pub kind: ToolEventKind,
+}
+
+/// What happened to a tool on a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolEventKind {
+    /// Its program runs.
+    Started,
+    /// It could not be started.
+    NotStarted {
+        /// 126, 127 or 1.
+        code: u8,
+        /// One line.
+        reason: String,
+    },
+    /// A signal was sent to it.
+    Signaled,
+    /// It has written this line, without newline.
+    Output(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// It has ended.
+    Ended(Status),
+}
+
+/// From a daemon to the process that starts a tool and watches it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SupervisorOrder {
+    /// The first order: start it.
+    Start(SupervisedTool),
+    /// Send this signal.
+    Signal(i32),
+    /// The job has ended: send SIGTERM, and kill the tool when its time is over.
+    EndJob,
+    /// Kill it at once.
+    Kill,
+}
+
+/// A tool on a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupervisedTool {
+    /// The job.
+    pub job: JobId,
+    /// Its number.
+    pub tool: ToolId,
+    /// Its program.
+    pub program: ToolProgram,
+    /// NAME=VALUE strings.
+    pub environment: Vec<OsBytes>,
+    /// Its working directory.
+    pub directory: OsBytes,
+    /// The job's directory.
+    pub job_directory: OsBytes,
+    /// The file mode creation mask.
+    pub umask: u32,
+    /// After the end of the job a tool has so long from one touch of its status file to the next,
+    /// in milliseconds.
+    pub silence_ms: u32,
+    /// It is killed so long after the end of the job, in milliseconds.
+    pub cleanup_ms: u32,
+}
+
+/// Splits a text into words as a shell does: at blanks, with single quotes, double quotes and
+/// backslashes. Nothing is expanded.
+///
+/// # Errors
+/// One line: a quote or a backslash is not closed, or there are too many words.
+pub fn split_words(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            ' ' | '\t' | '\n' => words.extend(word.take()),
+            '\\' => {
+                let escaped = characters.next().ok_or("nothing follows the last backslash")?;
+                word.get_or_insert_default().push(escaped);
+            }
+            '\'' | '"' => quoted(character, &mut characters, word.get_or_insert_default())?,
+            other => word.get_or_insert_default().push(other),
+        }
+        if words.len() > MAX_TOOL_ARGUMENTS {
+            return Err(format!("more than {MAX_TOOL_ARGUMENTS} words"));
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// Appends what is in quotes, up to the closing one.
+fn quoted(
+    quote: char,
+    characters: &mut std::str::Chars<'_>,
+    word: &mut String,
+) -> Result<(), String> {
+    let unclosed = || format!("the quote {quote} is not closed");
+    loop {
+        match characters.next().ok_or_else(unclosed)? {
+            character if character == quote => return Ok(()),
+            '\\' if quote == '"' => match characters.next().ok_or_else(unclosed)? {
+                escaped @ ('"' | '\\' | '$' | '`') => word.push(escaped),
+                other => word.extend(['\\', other]),
+            },
+            character => word.push(character),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_as_a_shell_splits_them() {
+        for (text, expected) in [
+            ("", &[][..]),
+            ("  a\tb  ", &["a", "b"]),
+            ("a'b c'd", &["ab cd"]),
+            ("'' \"\"", &["", ""]),
+            (r#"'a\b' "a\b" a\b"#, &[r"a\b", r"a\b", "ab"]),
+            (r#""say \"x\" \\ \$HOME" $HOME *"#, &[r#"say "x" \ $HOME"#, "$HOME", "*"]),
+            (r"a\ b", &["a b"]),
+            ("'\"' \"'\"", &["\"", "'"]),
+        ] {
+            assert_eq!(split_words(text).unwrap(), expected, "{text}");
+        }
+        for text in ["'a", "\"a", "\"a\\", "\"a\\\"", "a\\"] {
+            assert!(split_words(text).is_err(), "{text}");
+        }
+        assert!(split_words(&"a ".repeat(MAX_TOOL_ARGUMENTS)).is_ok());
+        assert!(split_words(&"a ".repeat(MAX_TOOL_ARGUMENTS + 1)).is_err());
+    }
+}

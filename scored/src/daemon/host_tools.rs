@@ -1,0 +1,356 @@
+//! The tools of a job on this host, as its daemon sees them (docs/tools.md). Each has a process
+//! that starts and watches it ([`crate::tool_supervisor`]), and this daemon has a socket to that
+//! process. It runs as the job's user, but the user cannot have it do anything: it may only end, or
+//! be stopped, and nothing here waits for it without a bound.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::{Registry, Token};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use score_proto::exit_code::EXIT_FAILED;
+use score_proto::ids::{JobHostId, JobId};
+use score_proto::job_control::{JobStart, Status};
+use score_proto::message::OsBytes;
+use score_proto::tool_start::{
+    MAX_TOOL_LINE, SupervisedTool, SupervisorOrder, ToolEventKind, ToolId, ToolOrder,
+    ToolOrderKind, ToolProgram, ToolReport,
+};
+
+use super::shepherd_handle::KnownChildren;
+use crate::framed_socket::FramedSocket;
+use crate::sys::process;
+
+/// After the end of the job a tool has so long from one touch of its status file to the next.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a tool may clean up, unless the operator names another time.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(600);
+/// Environment variables of scored, for tests: other times in milliseconds.
+const SILENCE_ENV: &str = "SCORE_TEST_TOOL_SILENCE_MS";
+const CLEANUP_ENV: &str = "SCORE_TEST_TOOL_CLEANUP_MS";
+/// A supervisor has this time in addition to that of its tool.
+const SUPERVISOR_GRACE: Duration = Duration::from_secs(3);
+/// Reports of one tool that are taken in one turn of the loop.
+const REPORTS_PER_TURN: usize = 64;
+
+/// How long tools may clean up after the end of their job.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolTimes {
+    silence: Duration,
+    cleanup: Duration,
+}
+
+impl ToolTimes {
+    /// `cleanup`: the operator's setting.
+    pub fn new(cleanup: Option<Duration>) -> Self {
+        let from_test = |name: &str| {
+            let text = std::env::var(name).ok()?;
+            Some(Duration::from_millis(text.parse().ok()?))
+        };
+        Self {
+            silence: from_test(SILENCE_ENV).unwrap_or(SILENCE_TIMEOUT),
+            cleanup: cleanup.or_else(|| from_test(CLEANUP_ENV)).unwrap_or(CLEANUP_TIMEOUT),
+        }
+    }
+}
+
+/// The directory in which tools find the job: the job's shepherd makes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum DirectoryState {
+    Unknown,
+    Requested,
+    /// In the job's directory, which has this path.
+    Made(OsBytes),
+    Failed(String),
+}
+
+/// A tool that was started.
+#[derive(Debug)]
+struct HostTool {
+    id: ToolId,
+    link: FramedSocket,
+    /// In single-user mode the supervisor is a child of this daemon.
+    child: Option<i32>,
+    has_started: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct HostTools {
+    job_start: Arc<JobStart>,
+    host: JobHostId,
+    times: ToolTimes,
+    known_children: KnownChildren,
+    directory: DirectoryState,
+    /// Tools that wait for the directory.
+    waiting: Vec<(ToolId, ToolProgram)>,
+    tools: Vec<HostTool>,
+    /// The job has ended: when supervisors are not waited for any longer.
+    deadline: Option<Instant>,
+    reports: Vec<ToolReport>,
+}
+
+impl HostTools {
+    /// No tools yet.
+    pub fn new(
+        job_start: Arc<JobStart>,
+        host: JobHostId,
+        times: ToolTimes,
+        known_children: KnownChildren,
+    ) -> Self {
+        Self {
+            job_start,
+            host,
+            times,
+            known_children,
+            directory: DirectoryState::Unknown,
+            waiting: Vec::new(),
+            tools: Vec::new(),
+            deadline: None,
+            reports: Vec::new(),
+        }
+    }
+
+    /// The job's number.
+    pub fn job(&self) -> JobId {
+        self.job_start.job
+    }
+
+    fn report(&mut self, tool: ToolId, kind: ToolEventKind) {
+        self.reports.push(ToolReport { host: self.host, tool, kind });
+    }
+
+    /// What has happened since the last call.
+    pub fn take_reports(&mut self) -> Vec<ToolReport> {
+        std::mem::take(&mut self.reports)
+    }
+
+    /// Whether no tool is left.
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty() && self.waiting.is_empty()
+    }
+
+    /// An order of the master. Returns whether the shepherd has to make the directory.
+    pub fn on_order(&mut self, order: &ToolOrder) -> bool {
+        if !order.hosts.contains(self.host.0) {
+            return false;
+        }
+        match &order.kind {
+            ToolOrderKind::Start(program) => {
+                self.waiting.push((order.tool, program.clone()));
+                if self.directory == DirectoryState::Unknown {
+                    self.directory = DirectoryState::Requested;
+                    return true;
+                }
+            }
+            ToolOrderKind::Signal(signal) => {
+                let tool = self.tools.iter_mut().find(|tool| tool.id == order.tool);
+                if let Some(tool) = tool {
+                    tool.link.queue(&SupervisorOrder::Signal(*signal));
+                    tool.link.flush();
+                }
+                self.refuse_waiting(Some(order.tool), "it was ended before it had started");
+            }
+        }
+        false
+    }
+
+    fn refuse_waiting(&mut self, only: Option<ToolId>, reason: &str) {
+        let is_meant = |id: ToolId| only.is_none_or(|only| only == id);
+        let refused: Vec<_> = self.waiting.extract_if(.., |(id, _)| is_meant(*id)).collect();
+        for (id, _) in refused {
+            let reason = reason.to_owned();
+            self.report(id, ToolEventKind::NotStarted { code: EXIT_FAILED, reason });
+        }
+    }
+
+    /// The shepherd has made the directory, or says why not.
+    pub fn on_prepared(&mut self, result: Result<OsBytes, String>) {
+        if self.directory == DirectoryState::Requested {
+            self.directory = match result {
+                Ok(path) => DirectoryState::Made(path),
+                Err(reason) => DirectoryState::Failed(reason),
+            };
+        }
+    }
+
+    /// Whether [`HostTools::start_waiting`] has something to do.
+    pub fn has_startable(&self) -> bool {
+        let is_known =
+            matches!(self.directory, DirectoryState::Made(_) | DirectoryState::Failed(_));
+        is_known && !self.waiting.is_empty()
+    }
+
+    /// Starts the tools whose turn it is. `start` starts a supervisor, and returns its process id
+    /// if it is a child of this daemon.
+    pub fn start_waiting(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        mut start: impl FnMut(&OwnedFd) -> Result<Option<i32>, String>,
+    ) {
+        let path = match self.directory.clone() {
+            DirectoryState::Made(path) => path,
+            DirectoryState::Failed(reason) => return self.refuse_waiting(None, &reason),
+            DirectoryState::Unknown | DirectoryState::Requested => return,
+        };
+        for (id, program) in std::mem::take(&mut self.waiting) {
+            match self.start(id, program, &path, (registry, token), &mut start) {
+                Ok(tool) => self.tools.push(tool),
+                Err(reason) => {
+                    self.report(id, ToolEventKind::NotStarted { code: EXIT_FAILED, reason });
+                }
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        id: ToolId,
+        program: ToolProgram,
+        job_directory: &OsBytes,
+        (registry, token): (&Registry, Token),
+        start: &mut impl FnMut(&OwnedFd) -> Result<Option<i32>, String>,
+    ) -> Result<HostTool, String> {
+        let to_text = |error: io::Error| format!("a tool cannot be started: {error}");
+        let (local, its) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+                .map_err(|errno| to_text(errno.into()))?;
+        let mut link = FramedSocket::new(local).map_err(to_text)?;
+        link.register(registry, token).map_err(to_text)?;
+        let spec = &self.job_start.spec;
+        let milliseconds = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        link.queue(&SupervisorOrder::Start(SupervisedTool {
+            job: self.job_start.job,
+            tool: id,
+            program,
+            environment: spec.environment.clone(),
+            directory: spec.directory.clone(),
+            job_directory: job_directory.clone(),
+            umask: spec.umask,
+            silence_ms: milliseconds(self.times.silence),
+            cleanup_ms: milliseconds(self.times.cleanup),
+        }));
+        let child = start(&its)?;
+        self.known_children.borrow_mut().extend(child);
+        link.flush();
+        Ok(HostTool { id, link, child, has_started: false })
+    }
+
+    /// mio has reported on one of the sockets.
+    pub fn mark_readable(&mut self) {
+        self.tools.iter_mut().for_each(|tool| tool.link.mark_readable());
+    }
+
+    /// Whether there may be reports without a further report of mio.
+    pub fn may_have_more(&self) -> bool {
+        self.tools.iter().any(|tool| tool.link.may_have_more())
+    }
+
+    /// Writes as much as the sockets accept.
+    pub fn flush(&mut self, registry: &Registry) {
+        for tool in &mut self.tools {
+            tool.link.flush();
+            tool.link.update_interest(registry);
+        }
+    }
+
+    /// Takes reports of the supervisors, a bounded number.
+    pub fn receive(&mut self) {
+        let host = self.host;
+        let reports = &mut self.reports;
+        self.tools.retain_mut(|tool| {
+            for _ in 0..REPORTS_PER_TURN {
+                let kind = match tool.link.receive::<ToolEventKind>() {
+                    Ok(Some(kind)) => kind,
+                    Ok(None) if tool.link.is_closed() => tool.unreported_end(),
+                    Ok(None) => return true,
+                    // It is no supervisor: it ends when its socket is closed.
+                    Err(_) => tool.unreported_end(),
+                };
+                let is_last =
+                    matches!(kind, ToolEventKind::NotStarted { .. } | ToolEventKind::Ended(_));
+                tool.has_started |= kind == ToolEventKind::Started;
+                let kind = match kind {
+                    ToolEventKind::Output(mut line) => {
+                        line.truncate(MAX_TOOL_LINE);
+                        ToolEventKind::Output(line)
+                    }
+                    kind => kind,
+                };
+                reports.push(ToolReport { host, tool: tool.id, kind });
+                if is_last {
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    fn send_all(&mut self, order: &SupervisorOrder) {
+        for tool in &mut self.tools {
+            tool.link.queue(order);
+            tool.link.flush();
+        }
+    }
+
+    /// The job has ended: its tools may clean up.
+    pub fn end_job(&mut self, now: Instant) {
+        self.refuse_waiting(None, "the job has ended");
+        self.send_all(&SupervisorOrder::EndJob);
+        self.deadline.get_or_insert(now + self.times.cleanup + SUPERVISOR_GRACE);
+    }
+
+    /// Whether the job has ended here.
+    pub fn is_ending(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Kills all tools at once.
+    pub fn kill(&mut self, now: Instant) {
+        self.refuse_waiting(None, "the job has ended");
+        self.send_all(&SupervisorOrder::Kill);
+        let soon = now + SUPERVISOR_GRACE;
+        self.deadline = Some(self.deadline.map_or(soon, |deadline| deadline.min(soon)));
+    }
+
+    /// When supervisors are not waited for any longer.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline.filter(|_| !self.tools.is_empty())
+    }
+
+    /// Gives up supervisors that do not end in time.
+    pub fn expire(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.abandon();
+        }
+    }
+
+    /// Gives up all tools. Each supervisor ends its tool when its socket is closed; a child is
+    /// killed.
+    pub fn abandon(&mut self) {
+        self.refuse_waiting(None, "the job has ended");
+        for tool in std::mem::take(&mut self.tools) {
+            let is_running = |pid: &i32| self.known_children.borrow().contains(pid);
+            if let Some(pid) = tool.child.filter(is_running) {
+                process::kill(pid, libc::SIGKILL);
+            }
+            self.report(tool.id, ToolEventKind::Ended(Status::Signaled(libc::SIGKILL)));
+        }
+    }
+}
+
+impl HostTool {
+    /// The supervisor has ended without a last report.
+    fn unreported_end(&self) -> ToolEventKind {
+        match self.has_started {
+            true => ToolEventKind::Ended(Status::Signaled(libc::SIGKILL)),
+            false => {
+                let reason = "the process that starts it was killed".to_owned();
+                ToolEventKind::NotStarted { code: EXIT_FAILED, reason }
+            }
+        }
+    }
+}
