@@ -138,7 +138,7 @@ fn a_signal_goes_to_the_hosts_on_which_the_tool_runs() {
 }
 
 #[test]
-fn a_death_of_a_signal_is_told_with_number_and_host() {
+fn a_death_of_a_signal_is_reported_with_number_and_host() {
     let mut tools = three_hosts();
     tools.start_everywhere();
     let steps = tools.report(1, 1, ToolEventKind::Ended(Status::Signaled(9)));

@@ -404,3 +404,34 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
         let _ = job.wait();
     }
 }
+
+#[test]
+fn other_jobs_run_while_a_tool_cleans_up_for_as_long_as_the_operator_allows() {
+    let env = TestEnv::new();
+    let database = Cluster::database(&["a"]);
+    let options = ["-cleanup", "2"];
+    let Some(cluster) = Cluster::start_with_options(&env, &["a"], &database, &options) else {
+        return;
+    };
+    let script = "pwd; until [ -e go ]; do sleep .01; done; exit 3";
+    let mut job = cluster.scrun(ALICE, "a", "nodes=2", script).start();
+    job.wait_for("/job-", 2);
+    let pid = job.pid().to_string();
+    // It has longer than that to touch its file.
+    let tool = "-c 'trap \"\" TERM; echo ready; exec sleep 400'";
+    let args = ["--pid", &pid, "--tool", "sh", "--args", tool];
+    let outcome = cluster.command(ALICE, "start_tool", "a").args(&args).run();
+    assert_eq!(outcome.code, 0, "{outcome}");
+    job.wait_for_stderr("ready");
+    let directory = job.stdout().lines().next().unwrap().to_owned();
+    std::fs::write(format!("{directory}/go"), "").unwrap();
+    let ended_at = Instant::now();
+    let other = cluster.scrun(BOB, "a", "nodes=2", "echo other").run();
+    assert_eq!((other.code, other.text().as_str()), (0, "other\nother\n"), "{other}");
+    assert!(env.processes().iter().any(|process| process.command == "sleep 400"));
+    let outcome = job.wait();
+    assert_eq!(outcome.code, 3, "{outcome}");
+    assert!(ended_at.elapsed() >= Duration::from_secs(2), "{outcome}");
+    assert!(outcome.stderr.contains("was ended by SIGKILL"), "{outcome}");
+    wait_until_ended(&env, "sleep 400");
+}
