@@ -284,9 +284,12 @@ fn an_interrupt_ends_tools_that_clean_up() {
 #[test]
 fn a_tool_of_scrun_starts_before_the_first_process() {
     let env = TestEnv::new();
-    let line = "exec scrun --tool sh --tool-arguments \"-c 'ls \\$SCORE_TOOL_DIR > $TMPDIR/seen; \
-                echo up; exec sleep 400'\" -x A=b -nodes=2 system sh -c 'cat $TMPDIR/seen; echo $A'";
-    let outcome = env.sh(line).run().expect_code(0);
+    let wait = "until grep -s toolctl_rank $TMPDIR/seen; do sleep .01; done";
+    let line = format!(
+        "exec scrun --tool sh --tool-arguments \"-c 'ls \\$SCORE_TOOL_DIR > $TMPDIR/seen; \
+         echo up; exec sleep 400'\" -x A=b -nodes=2 system sh -c '{wait}; echo $A'"
+    );
+    let outcome = env.sh(&line).run().expect_code(0);
     assert_eq!(outcome.text().matches("toolctl_rank\n").count(), 2, "{outcome}");
     assert_eq!(outcome.text().matches("b\n").count(), 2, "{outcome}");
     assert!(outcome.stderr.contains(": up\n"), "{outcome}");

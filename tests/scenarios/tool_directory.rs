@@ -108,8 +108,9 @@ fn variables_of_ranks_reach_all_programs_and_no_daemon() {
     let script = "grep -c libm.so.6 /proc/$$/maps; echo $A $B $LD_LIBRARY_PATH";
     let preload = "LD_PRELOAD=libm.so.6";
     let line = format!(
-        "exec scrun -x {preload} -x A=1,2 -x A=3 -x LD_LIBRARY_PATH=/none -nodes=1 system sh -c \
-         '{script}; true' == system sh -c '{script}; cat' :: system sh -c '{script}; exec sleep 300'"
+        "exec scrun -x {preload} -x A=1,2 -x A=3 -x LD_LIBRARY_PATH=/none -nodes=1 system sh \
+         -c '{script}; true' == system sh -c '{script}; cat' :: \
+         system sh -c '{script}; exec sleep 300'"
     );
     let mut job = env.sh(&line).env("B", "inherited").start();
     job.wait_for("1,2 inherited /none", 3);

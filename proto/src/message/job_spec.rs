@@ -325,4 +325,18 @@ mod tests {
         );
         assert!(self::spec(&[2]).nodes_of_host(7).is_empty());
     }
+
+    #[test]
+    fn variables_of_ranks_count_more_than_inherited_ones_and_the_leftmost_most() {
+        let variables = |texts: &[&str]| -> Vec<EnvVar> {
+            texts.iter().map(|text| OsBytes(text.as_bytes().to_vec())).collect()
+        };
+        let spec = JobSpec {
+            environment: variables(&["A=1", "B=2", "AB=3", "A=4", "odd"]),
+            rank_environment: variables(&["A=5", "C=x=y", "A=6", "LD_PRELOAD=/l"]),
+            ..JobSpec::default()
+        };
+        let expected = variables(&["A=5", "C=x=y", "LD_PRELOAD=/l", "B=2", "AB=3", "odd"]);
+        assert_eq!(spec.environment_of_ranks(), expected);
+    }
 }

@@ -587,10 +587,7 @@ impl HostJob {
         if self.shepherd.is_some() {
             self.kill_shepherd();
         }
-        if !self.tools.is_ending() || !self.tools.is_empty() {
-            self.tools.kill(Instant::now());
-            self.tools.receive();
-        }
+        self.abort_tools();
         if self.shepherd.is_some() || !self.tools.is_empty() {
             return false;
         }

@@ -5,9 +5,10 @@ use score_proto::job_control::{
     ElementReport, FileRequest, JobReport, OutputReport, ProgramAnswer, ShepherdReport, Status,
     SubsetFence, SwitchReport, SwitchSeq,
 };
-use score_proto::message::{JobRequest, Level, Stream};
+use score_proto::message::{JobRequest, Level, OsBytes, Stream};
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::{ActivitySample, IdleSummary, Metrics, SampleRound};
+use score_proto::tool_start::{ToolAction, ToolEventKind, ToolId, ToolProgram, ToolReport};
 
 use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
 use crate::jobs::{Input, LocalReport};
@@ -53,7 +54,7 @@ impl World {
     }
 
     fn any_request(&mut self) -> JobRequest {
-        match self.random.below(11) {
+        match self.random.below(12) {
             0 => JobRequest::Stdin(self.any_bytes()),
             1 => JobRequest::StdinEof,
             2 => JobRequest::OutputAck(self.any_number()),
@@ -68,8 +69,32 @@ impl World {
                 bytes: self.any_bytes(),
             },
             9 if self.random.chance(5) => JobRequest::Kill,
+            10 => {
+                JobRequest::ToolAction { serial: self.any_number(), action: self.any_tool_action() }
+            }
             _ => JobRequest::Resume,
         }
+    }
+
+    fn any_tool_action(&mut self) -> ToolAction {
+        let signal = self.any_number() as i32;
+        let program = ToolProgram { path: OsBytes(self.any_bytes()), arguments: Vec::new() };
+        match self.random.below(2) {
+            0 => ToolAction::Signal { tool: ToolId(self.random.below(6) as u32), signal },
+            _ => ToolAction::Start { program, hosts: Vec::new() },
+        }
+    }
+
+    fn any_tool_report(&mut self) -> ToolReport {
+        let kind = match self.random.below(5) {
+            0 => ToolEventKind::Started,
+            1 => ToolEventKind::NotStarted { code: 127, reason: String::new() },
+            2 => ToolEventKind::Signaled,
+            3 => ToolEventKind::Output(self.any_bytes()),
+            _ => ToolEventKind::Ended(Status::Signaled(self.any_number() as i32)),
+        };
+        let tool = ToolId(self.random.below(6) as u32);
+        ToolReport { host: JobHostId(self.any_number() as u32), tool, kind }
     }
 
     fn any_report(&mut self) -> LocalReport {
@@ -126,13 +151,14 @@ impl World {
     }
 
     fn any_job_report(&mut self) -> JobReport {
-        match self.random.below(7) {
+        match self.random.below(8) {
             0 => JobReport::Ready,
             1 if self.random.chance(10) => JobReport::Refused { code: 0, reason: String::new() },
             2 => JobReport::Metrics(Metrics::default()),
             3 if self.random.chance(10) => JobReport::JobFailed { code: 0, reason: String::new() },
             4 => JobReport::StdinWindow(self.any_number()),
             5 => JobReport::StdinClosed,
+            6 => JobReport::Tool(self.any_tool_report()),
             _ => JobReport::Notice { level: Level::Error, text: "lie".to_owned() },
         }
     }

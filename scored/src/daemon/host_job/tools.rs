@@ -65,6 +65,18 @@ impl HostJob {
         &mut self.tools
     }
 
+    /// The job ends here without a report.
+    pub(super) fn abort_tools(&mut self) {
+        match self.kept() {
+            // The keeper ends them with the job's cgroup, and no event would say when.
+            Some(_) => self.tools.abandon(),
+            None => {
+                self.tools.kill(Instant::now());
+                self.tools.receive();
+            }
+        }
+    }
+
     /// When [`HostJob::advance_tools`] has to be called.
     pub fn tool_deadline(&self) -> Option<Instant> {
         self.tools.deadline()

@@ -200,8 +200,11 @@ impl Daemon {
 
 /// The memory that the server needs for a queued job.
 fn spec_size(spec: &JobSpec) -> u64 {
-    let environment_len = spec.environment.iter().map(|one| one.0.len() + 24).sum::<usize>();
+    let variables = spec.environment.iter().chain(&spec.rank_environment);
+    let environment_len = variables.map(|one| one.0.len() + 24).sum::<usize>();
+    let tool = spec.tool.iter().flat_map(|tool| tool.arguments.iter().chain([&tool.path]));
+    let tool_len = tool.map(|one| one.0.len() + 24).sum::<usize>();
     let elements = spec.stages.iter().flat_map(|stage| &stage.elements);
     let args_len: usize = elements.flat_map(|one| &one.args).map(|arg| arg.0.len() + 24).sum();
-    (environment_len + args_len + 4096) as u64
+    (environment_len + args_len + tool_len + 4096) as u64
 }
