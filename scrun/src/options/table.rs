@@ -151,7 +151,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     row("tool", (Required, " PATH"), value::anything, Full, "start a tool on every host first"),
     row(
         "tool-arguments",
-        (Required, " \"WORD WORD...\""),
+        (Required, " \"WORD...\""),
         value::tool_arguments,
         Full,
         "its arguments, as for a shell",
