@@ -17,7 +17,6 @@ use score_proto::exit_code::{EXIT_IO_ERROR, EXIT_USAGE};
 use score_proto::frame::{self, Decoder};
 use score_proto::ids::JobId;
 use score_proto::message::ConsoleRequest;
-use score_proto::server_message::ToolAnswer;
 use score_proto::tool_start::{
     ScrunToolRequest, ToolAction, ToolActionAnswer, ToolId, scrun_tool_socket,
 };
@@ -97,10 +96,8 @@ pub fn request(
             let request = ConsoleRequest::ToolAction { job, action };
             let mut query = QueryStream::open(request, socket)?;
             let mut answer = None;
-            while let Some(part) = query.next_reply()? {
-                if let ToolAnswer::Action(given) = part {
-                    answer = Some(given);
-                }
+            while let Some(given) = query.next_reply()? {
+                answer = Some(given);
             }
             answer.ok_or_else(|| "scored has given no answer".to_owned())?
         }

@@ -156,7 +156,7 @@ pub enum ConsoleRequest {
     /// A command of a tool to processes of this job: [`ToolAnswer`]s until
     /// [`ConsoleAnswer::Finished`].
     Tool(ToolCall),
-    /// Start a tool beside this job, or send one a signal: [`ToolAnswer::Action`], then
+    /// Start a tool beside this job, or send one a signal: [`ConsoleAnswer::ToolAction`], then
     /// [`ConsoleAnswer::Finished`].
     ToolAction {
         /// The job's number.

@@ -129,6 +129,8 @@ pub enum ConsoleAnswer {
     Metrics(Metrics),
     /// To [`crate::message::ConsoleRequest::Tool`].
     Tool(ToolAnswer),
+    /// To [`crate::message::ConsoleRequest::ToolAction`].
+    ToolAction(ToolActionAnswer),
     /// The request has been carried out, or the job of the subscription has ended. The last
     /// message.
     Finished {
@@ -157,8 +159,6 @@ pub enum ToolAnswer {
     },
     /// These ranks have not answered in time, or have ended.
     Missing(NodeSet),
-    /// The answer to [`crate::message::ConsoleRequest::ToolAction`].
-    Action(ToolActionAnswer),
 }
 
 /// Parts of the answer to [`crate::message::ConsoleRequest::List`].
@@ -353,6 +353,17 @@ impl TryFrom<ConsoleAnswer> for ToolAnswer {
     fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
         match answer {
             ConsoleAnswer::Tool(answer) => Ok(answer),
+            other => Err(other),
+        }
+    }
+}
+
+impl TryFrom<ConsoleAnswer> for ToolActionAnswer {
+    type Error = ConsoleAnswer;
+
+    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
+        match answer {
+            ConsoleAnswer::ToolAction(answer) => Ok(answer),
             other => Err(other),
         }
     }

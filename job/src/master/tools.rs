@@ -2,7 +2,7 @@
 
 use score_proto::job_control::Placement;
 use score_proto::message::ToolCall;
-use score_proto::server_message::{ConsoleAnswer, JobAnswer, ToolAnswer};
+use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 
 use super::{JobMaster, MasterAction, State, notice};
@@ -102,7 +102,7 @@ impl JobMaster {
                     ToolActionAnswer::Done(_) => 0,
                     ToolActionAnswer::Refused { code, .. } => *code,
                 };
-                let answer = ConsoleAnswer::Tool(ToolAnswer::Action(answer));
+                let answer = ConsoleAnswer::ToolAction(answer);
                 let end = ConsoleAnswer::Finished { code };
                 let answers = [answer, end].map(|one| MasterAction::ToSession(session_key, one));
                 self.actions.extend(answers);
