@@ -71,7 +71,9 @@ impl DaemonBringup {
         let notice = targets.notice().map(str::to_owned);
         let (key, secret) = new_key().map_err(|error| format!("cannot create a key: {error}"))?;
         let local_name = local_index
-            .map_or_else(super::system_host_name, |local_index| names[local_index].clone());
+            .map_or_else(crate::sys::host_name::system_host_name, |local_index| {
+                names[local_index].clone()
+            });
         let peers = Peers::new(key, local_name, registry, listener)
             .and_then(|peers| Ok((peers.port()?, peers)))
             .map_err(|error| format!("no port for the daemons of other hosts: {error}"));

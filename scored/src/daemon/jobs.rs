@@ -25,7 +25,8 @@ use score_proto::tool_start::ToolAction;
 use super::daemon_bringup::{self, DaemonBringup};
 use super::host_job::{HostJob, IsOnlyReport, NO_OWNER, StartContext};
 use super::host_tools::ToolTimes;
-use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, service, system_host_name};
+use super::{Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, service};
+use crate::sys::host_name::system_host_name;
 use crate::sys::random::random_u64;
 
 /// Environment variable of scored, for tests: a fixed interval of the idle check in microseconds.

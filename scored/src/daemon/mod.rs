@@ -46,11 +46,11 @@ use score_job::jobs::{Input, JobTag, Jobs, LinkId, SessionKey};
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobId;
 use score_proto::job_control::Status;
-use score_proto::message::JobRequest;
 use score_proto::peer_message::{JoinRequest, PeerMessage};
 
 use crate::launch::LaunchOptions;
 use crate::sys::cpu_latency::CpuLatencyHold;
+use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, WaitResult};
 use crate::sys::timer::Timer;
 use crate::sys::{descriptor, realtime};
@@ -689,21 +689,5 @@ impl Daemon {
         if let Some(uid) = session.uid() {
             self.usage.on_forwarded_handled(uid, session.take_forwarded_cost(u64::MAX));
         }
-    }
-
-    /// Ends a job whose session has ended. A service waits for the job's end: only then are its
-    /// hosts free for other jobs.
-    fn drop_job(&mut self, job: JobId) {
-        match self.service {
-            Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
-            None => self.on_job_input(Input::Abort(job)),
-        }
-    }
-}
-
-fn system_host_name() -> String {
-    match nix::sys::utsname::uname() {
-        Ok(name) => name.nodename().to_string_lossy().into_owned(),
-        Err(_) => "localhost".to_owned(),
     }
 }

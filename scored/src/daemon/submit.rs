@@ -136,6 +136,15 @@ impl Daemon {
         Received::Request
     }
 
+    /// Ends a job whose session has ended. A service waits for the job's end: only then are its
+    /// hosts free for other jobs.
+    pub(super) fn drop_job(&mut self, job: JobId) {
+        match self.service {
+            Some(_) => self.on_job_input(Input::FromSession(job, JobRequest::Kill)),
+            None => self.on_job_input(Input::Abort(job)),
+        }
+    }
+
     fn on_job_request(&mut self, job_id: Option<JobId>, request: JobRequest) {
         let Some(job) = job_id else { return };
         self.on_job_input(Input::FromSession(job, request));

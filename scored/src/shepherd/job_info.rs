@@ -8,7 +8,6 @@ use score_proto::job_control::{HostPlacement, JobStart, Placement};
 use score_proto::message::JobSpec;
 
 use super::limit_enforcer::CgroupCounters;
-use super::redirection;
 use crate::raw_socket::RawSocketClient;
 
 /// One process of the running stage.
@@ -96,7 +95,7 @@ impl JobInfo {
     /// The name of this host in the job, or its own host name if the job has none for it.
     pub fn host_name(&self) -> String {
         match self.local_host.name.as_str() {
-            "" => redirection::host_name(),
+            "" => crate::sys::host_name::system_host_name(),
             name => name.to_owned(),
         }
     }

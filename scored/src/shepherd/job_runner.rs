@@ -453,8 +453,10 @@ impl JobRunner {
 
     /// The job has exceeded a limit: kills all of its processes on this host.
     fn on_limit_exceeded(&mut self, kind: LimitKind) {
-        let host =
-            self.phase.job_info().map_or_else(super::redirection::host_name, JobInfo::host_name);
+        let host = self
+            .phase
+            .job_info()
+            .map_or_else(crate::sys::host_name::system_host_name, JobInfo::host_name);
         let (code, reason) = self.limit_enforcer.limits().exceeded_message(kind, &host);
         self.reports.add(JobReport::JobFailed { code, reason });
         self.skip_unstarted(None);

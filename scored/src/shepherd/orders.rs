@@ -28,7 +28,6 @@ use super::job_runner::JobRunner;
 use super::limit_enforcer::LimitEnforcer;
 use super::output::DrainReason;
 use super::program_store::{ProgramStore, StorePaths};
-use super::redirection;
 use super::spawn_queue;
 use crate::sys::process;
 
@@ -385,7 +384,7 @@ impl JobRunner {
             Some(job_info) if job_info.placement.hosts.len() > 1 => {
                 job_info.local_host.name.clone()
             }
-            _ => redirection::host_name(),
+            _ => crate::sys::host_name::system_host_name(),
         };
         let inner_pid = self.processes.pid_of(key).unwrap_or(0);
         let pid = match &self.context.outer_proc {

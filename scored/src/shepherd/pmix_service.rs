@@ -573,7 +573,7 @@ impl PmixService {
 /// The name of a host for libpmix, which has no empty ones.
 fn host_name(name: &str) -> String {
     match name {
-        "" => super::redirection::host_name(),
+        "" => crate::sys::host_name::system_host_name(),
         name => name.to_owned(),
     }
 }

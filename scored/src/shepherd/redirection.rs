@@ -70,13 +70,9 @@ fn child_file(paths: Vec<PathBuf>, flags: i32) -> ChildFile {
 /// One line that names the file and the host.
 pub fn open_error(path: &CStr, errno: i32) -> String {
     let reason = nix::errno::Errno::from_raw(errno).desc();
-    format!("host {}: {}: {reason}", host_name(), path.to_string_lossy())
-}
-
-/// The name of this host, for messages.
-pub fn host_name() -> String {
-    match nix::sys::utsname::uname() {
-        Ok(name) => name.nodename().to_string_lossy().into_owned(),
-        Err(_) => "localhost".to_owned(),
-    }
+    format!(
+        "host {}: {}: {reason}",
+        crate::sys::host_name::system_host_name(),
+        path.to_string_lossy()
+    )
 }

@@ -19,6 +19,7 @@ use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
 
 use super::gang_switch::RunGate;
 use crate::framed_socket::FramedSocket;
+use crate::sys::pdeathsig::unblock_signals;
 use crate::sys::process;
 
 /// The service's program, beside scored.
@@ -219,6 +220,7 @@ fn start(registry: &Registry, token: Token, run_gate: &RunGate) -> Result<Runnin
     let mut command = Command::new(&program);
     command.stdin(std::os::fd::OwnedFd::from(its));
     command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    unblock_signals(&mut command);
     // This process reaps all of its children.
     let child = command.spawn().map_err(failed)?;
     let pid = i32::try_from(child.id()).unwrap_or(0);

@@ -8,6 +8,7 @@ pub mod credentials;
 pub mod descriptor;
 pub mod event_mask;
 pub mod fd_passing;
+pub mod host_name;
 pub mod memfd;
 pub mod name_lookup;
 pub mod namespace;
