@@ -385,7 +385,7 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
     ];
     for (name, is_victim) in victims {
         let env = TestEnv::new();
-        let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
+        let Some(mut cluster) = Cluster::start(&env, &["a"]) else { return };
         let mut job = cluster.scrun(ALICE, "a", "nodes=1", "pwd; exec sleep 300").start();
         job.wait_for("/job-", 1);
         let pid = job.pid().to_string();
@@ -405,6 +405,11 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
             job.signal(Signal::SIGTERM);
         }
         let _ = job.wait();
+        if matches!(name, "keeper" | "scored") {
+            // The next scored removes what is left on the disk.
+            cluster.signal_daemon("a", Signal::SIGKILL);
+            cluster.start_host("a");
+        }
     }
 }
 
