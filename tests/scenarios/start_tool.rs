@@ -406,8 +406,15 @@ fn no_tool_outlives_the_keeper_the_daemon_or_its_supervisor() {
         }
         let _ = job.wait();
         if matches!(name, "keeper" | "scored") {
-            // The next scored removes what is left on the disk.
+            // The next scored removes what is left on the disk. The socket is free when all
+            // processes of this one have ended.
             cluster.signal_daemon("a", Signal::SIGKILL);
+            let killed_at = Instant::now();
+            let is_left = |process: &Process| process.is_scored() || is_keeper(process);
+            while env.processes().iter().any(is_left) {
+                assert!(killed_at.elapsed() < Duration::from_secs(20), "{:#?}", env.processes());
+                std::thread::sleep(Duration::from_millis(5));
+            }
             cluster.start_host("a");
         }
     }
