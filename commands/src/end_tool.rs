@@ -8,7 +8,8 @@ use nix::sys::signal::Signal;
 use score_proto::tool_start::{ToolAction, ToolId};
 
 use crate::args::Args;
-use crate::tool_client::{self, JobAddress, ToolError};
+use crate::job_address::JobAddress;
+use crate::tool_client::{self, ToolError};
 
 /// The text of `-help`.
 pub const USAGE: &str = "\

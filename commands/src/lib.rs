@@ -8,6 +8,7 @@ mod args;
 pub mod compilers;
 pub mod end_tool;
 pub mod gather;
+pub mod job_address;
 pub mod node_protocol;
 pub mod options;
 pub mod pmtest;

@@ -3,37 +3,27 @@
 //! its scrun.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use nix::unistd::{geteuid, gethostname};
+use nix::unistd::geteuid;
 use score_proto::exit_code::{EXIT_IO_ERROR, EXIT_USAGE};
 use score_proto::frame::{self, Decoder};
-use score_proto::ids::JobId;
 use score_proto::message::ConsoleRequest;
 use score_proto::tool_start::{
     ScrunToolRequest, ToolAction, ToolActionAnswer, ToolId, scrun_tool_socket,
 };
 
+use crate::job_address::JobAddress;
 use crate::scored_client::QueryStream;
 
 /// The hosts answer within a shorter time, or are given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The job that is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobAddress {
-    /// A job of the cluster, by its number.
-    Cluster(JobId),
-    /// The job of a scrun on this host, by its process id.
-    Scrun(u32),
-}
 
 /// Why nothing was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,21 +45,7 @@ impl From<String> for ToolError {
 /// # Errors
 /// One line.
 pub fn parse_id(value: &OsString) -> Result<JobAddress, String> {
-    let text = value.to_string_lossy();
-    let Some((pid, host)) = text.split_once('@') else {
-        let number = text.parse().map_err(|_| {
-            format!("--id {text}: neither a job's number (scps) nor PID@HOST of a scrun")
-        })?;
-        return Ok(JobAddress::Cluster(JobId(number)));
-    };
-    let own_host = gethostname().map_err(|errno| format!("the name of this host: {errno}"))?;
-    if own_host.as_bytes() != host.as_bytes() {
-        return Err(format!(
-            "--id {text}: this is host {}; run it on host {host}",
-            own_host.to_string_lossy()
-        ));
-    }
-    parse_pid(&pid.into()).map_err(|_| format!("--id {text}: {pid} is not a process id"))
+    JobAddress::parse(&value.to_string_lossy()).map_err(|line| format!("--id {line}"))
 }
 
 /// Reads the value of `--pid`.
@@ -77,9 +53,7 @@ pub fn parse_id(value: &OsString) -> Result<JobAddress, String> {
 /// # Errors
 /// One line.
 pub fn parse_pid(value: &OsString) -> Result<JobAddress, String> {
-    let text = value.to_string_lossy();
-    let pid = text.parse().ok().filter(|pid| *pid > 0);
-    pid.map(JobAddress::Scrun).ok_or_else(|| format!("--pid {text}: not a process id"))
+    JobAddress::of_pid(&value.to_string_lossy()).map_err(|line| format!("--pid {line}"))
 }
 
 /// Has the job do this. Returns the tool.
@@ -125,17 +99,8 @@ fn request_of_scrun(pid: u32, action: ToolAction) -> Result<ToolActionAnswer, St
     frame::encode(&ScrunToolRequest { version, action }, &mut bytes)
         .map_err(|error| error.to_string())?;
     stream.write_all(&bytes).map_err(failed)?;
-    let mut decoder = Decoder::default();
-    let mut chunk = [0; 4096];
-    loop {
-        if let Some(answer) = decoder.next().map_err(|error| format!("scrun {pid}: {error}"))? {
-            return Ok(answer);
-        }
-        match stream.read(&mut chunk).map_err(failed)? {
-            0 => return Err(format!("scrun {pid} has ended, or is of another version")),
-            count => decoder.push(&chunk[..count]),
-        }
-    }
+    let answer = Decoder::default().read_next(&mut stream).map_err(failed)?;
+    answer.ok_or_else(|| format!("scrun {pid} has ended, or is of another version"))
 }
 
 /// Executes a command, and prints its text or its error. Returns its exit code.

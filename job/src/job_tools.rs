@@ -15,6 +15,7 @@ use score_proto::tool_start::{
 };
 
 use crate::cluster::MonotonicTime;
+use crate::jobs::SessionKey;
 use crate::signal;
 
 /// How long the hosts may take to start a tool, or to send it a signal.
@@ -22,9 +23,9 @@ const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Who has requested something of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolRequester<S> {
+pub enum ToolRequester {
     /// A session of start_tool or end_tool.
-    Session(S),
+    Session(SessionKey),
     /// scrun passes on what start_tool or end_tool has sent to it, by this number.
     Scrun(u64),
     /// The job itself, which waits for its first tool.
@@ -33,11 +34,11 @@ pub enum ToolRequester<S> {
 
 /// What the master has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToolStep<S> {
+pub enum ToolStep {
     /// Send this to the hosts.
     Order(Order),
     /// Answer a request.
-    Answer(ToolRequester<S>, ToolActionAnswer),
+    Answer(ToolRequester, ToolActionAnswer),
     /// Send the user a line.
     Notice(Level, String),
     /// Send the user a line that a tool has written.
@@ -46,8 +47,8 @@ pub enum ToolStep<S> {
 
 /// What a tool's requester waits for.
 #[derive(Debug)]
-struct Waiting<S> {
-    requester: ToolRequester<S>,
+struct Waiting {
+    requester: ToolRequester,
     is_start: bool,
     /// The hosts that have not answered.
     hosts: NodeSet,
@@ -55,24 +56,18 @@ struct Waiting<S> {
 }
 
 #[derive(Debug)]
-struct Tool<S> {
+struct Tool {
     path: String,
     /// The hosts on which it has not ended.
     hosts: NodeSet,
-    waiting: Option<Waiting<S>>,
+    waiting: Option<Waiting>,
 }
 
 /// See the [module](self).
-#[derive(Debug)]
-pub struct JobTools<S> {
-    tools: BTreeMap<ToolId, Tool<S>>,
+#[derive(Debug, Default)]
+pub struct JobTools {
+    tools: BTreeMap<ToolId, Tool>,
     last_id: ToolId,
-}
-
-impl<S> Default for JobTools<S> {
-    fn default() -> Self {
-        Self { tools: BTreeMap::new(), last_id: ToolId(0) }
-    }
 }
 
 fn order(tool: ToolId, hosts: NodeSet, kind: ToolOrderKind) -> Order {
@@ -101,15 +96,15 @@ fn hosts_of_names(placement: &Placement, names: &[String]) -> Result<NodeSet, St
     names.iter().map(number).collect()
 }
 
-impl<S: Copy> JobTools<S> {
+impl JobTools {
     /// A request of the job's user. `placement`: the hosts of the job, if they are ready.
     pub fn on_action(
         &mut self,
-        requester: ToolRequester<S>,
+        requester: ToolRequester,
         action: ToolAction,
         placement: Option<&Placement>,
         now: MonotonicTime,
-        out: &mut Vec<ToolStep<S>>,
+        out: &mut Vec<ToolStep>,
     ) {
         let begun = match (placement, action) {
             (None, _) => Err("the job has not started, or is ending".to_owned()),
@@ -128,12 +123,12 @@ impl<S: Copy> JobTools<S> {
 
     fn begin_start(
         &mut self,
-        requester: ToolRequester<S>,
+        requester: ToolRequester,
         program: ToolProgram,
         names: &[String],
         placement: &Placement,
         now: MonotonicTime,
-        out: &mut Vec<ToolStep<S>>,
+        out: &mut Vec<ToolStep>,
     ) -> Result<(), String> {
         program.check()?;
         let hosts = hosts_of_names(placement, names)?;
@@ -156,11 +151,11 @@ impl<S: Copy> JobTools<S> {
 
     fn begin_signal(
         &mut self,
-        requester: ToolRequester<S>,
+        requester: ToolRequester,
         id: ToolId,
         signal: i32,
         now: MonotonicTime,
-        out: &mut Vec<ToolStep<S>>,
+        out: &mut Vec<ToolStep>,
     ) -> Result<(), String> {
         if !(1..=64).contains(&signal) {
             return Err(format!("there is no signal {signal}"));
@@ -183,7 +178,7 @@ impl<S: Copy> JobTools<S> {
         &mut self,
         report: ToolReport,
         placement: &Placement,
-        out: &mut Vec<ToolStep<S>>,
+        out: &mut Vec<ToolStep>,
     ) {
         let ToolReport { host, tool: id, kind } = report;
         let Some(tool) = self.tools.get_mut(&id) else { return };
@@ -217,7 +212,7 @@ impl<S: Copy> JobTools<S> {
     }
 
     /// A host has answered to what a requester waits for, or will not.
-    fn on_answer(&mut self, id: ToolId, host: u32, out: &mut Vec<ToolStep<S>>) {
+    fn on_answer(&mut self, id: ToolId, host: u32, out: &mut Vec<ToolStep>) {
         let Some(tool) = self.tools.get_mut(&id) else { return };
         if let Some(waiting) = &mut tool.waiting {
             waiting.hosts.remove(host);
@@ -231,7 +226,7 @@ impl<S: Copy> JobTools<S> {
     }
 
     /// A tool has not started on one host: it is ended on the others.
-    fn refuse_start(&mut self, id: ToolId, code: u8, reason: String, out: &mut Vec<ToolStep<S>>) {
+    fn refuse_start(&mut self, id: ToolId, code: u8, reason: String, out: &mut Vec<ToolStep>) {
         let Some(tool) = self.tools.get_mut(&id) else { return };
         if let Some(waiting) = tool.waiting.take() {
             let answer = ToolActionAnswer::Refused { code, reason };
@@ -248,7 +243,7 @@ impl<S: Copy> JobTools<S> {
         &mut self,
         hosts: std::ops::Range<u32>,
         placement: &Placement,
-        out: &mut Vec<ToolStep<S>>,
+        out: &mut Vec<ToolStep>,
     ) {
         let ids: Vec<ToolId> = self.tools.keys().copied().collect();
         for (id, host) in ids.iter().flat_map(|id| hosts.clone().map(|host| (*id, host))) {
@@ -265,7 +260,7 @@ impl<S: Copy> JobTools<S> {
     }
 
     /// The job ends: who still waits gets an answer.
-    pub fn end(&mut self, out: &mut Vec<ToolStep<S>>) {
+    pub fn end(&mut self, out: &mut Vec<ToolStep>) {
         for tool in self.tools.values_mut() {
             if let Some(waiting) = tool.waiting.take() {
                 let reason = "the job has ended".to_owned();
@@ -281,12 +276,7 @@ impl<S: Copy> JobTools<S> {
     }
 
     /// Gives up hosts that do not answer.
-    pub fn on_tick(
-        &mut self,
-        placement: &Placement,
-        now: MonotonicTime,
-        out: &mut Vec<ToolStep<S>>,
-    ) {
+    pub fn on_tick(&mut self, placement: &Placement, now: MonotonicTime, out: &mut Vec<ToolStep>) {
         let ids: Vec<ToolId> = self.tools.keys().copied().collect();
         for id in ids {
             let Some(tool) = self.tools.get_mut(&id) else { continue };

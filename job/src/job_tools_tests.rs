@@ -6,10 +6,10 @@ use score_proto::peer_message::JobIncarnation;
 
 use super::*;
 
-type Steps = Vec<ToolStep<u8>>;
+type Steps = Vec<ToolStep>;
 
 struct Tools {
-    tools: JobTools<u8>,
+    tools: JobTools,
     placement: Placement,
     now: MonotonicTime,
 }
@@ -26,9 +26,9 @@ fn start(hosts: &[&str]) -> ToolAction {
 }
 
 impl Tools {
-    fn act(&mut self, session: u8, action: ToolAction) -> Steps {
+    fn act(&mut self, session: usize, action: ToolAction) -> Steps {
         let mut out = Vec::new();
-        let requester = ToolRequester::Session(session);
+        let requester = ToolRequester::Session(SessionKey(session));
         self.tools.on_action(requester, action, Some(&self.placement), self.now, &mut out);
         out
     }
@@ -51,8 +51,8 @@ impl Tools {
     }
 }
 
-fn answer(session: u8, answer: ToolActionAnswer) -> ToolStep<u8> {
-    ToolStep::Answer(ToolRequester::Session(session), answer)
+fn answer(session: usize, answer: ToolActionAnswer) -> ToolStep {
+    ToolStep::Answer(ToolRequester::Session(SessionKey(session)), answer)
 }
 
 fn refusal(steps: &Steps) -> (u8, &str) {

@@ -139,7 +139,7 @@ pub struct JobMaster {
     usage: Vec<NodeUsage>,
     subscribers: Subscribers,
     tool_commands: ToolCommands,
-    tools: JobTools<SessionKey>,
+    tools: JobTools,
     /// The tool that is started before the first stage.
     own_tool: Option<ToolProgram>,
     actions: Vec<MasterAction>,

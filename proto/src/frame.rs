@@ -1,6 +1,8 @@
 //! Length-prefixed frames on a byte stream: four bytes of length, little-endian, then a
 //! [postcard] body. Sans I/O: bytes in, messages out.
 
+use std::io;
+
 use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
@@ -108,6 +110,29 @@ impl Decoder {
         let message = decode_datagram(body)?;
         self.start += PREFIX_LEN + len;
         Ok(Some(message))
+    }
+
+    /// Reads until there is a whole message. `None`: the stream has ended; the rest of a message
+    /// that has been begun is lost.
+    ///
+    /// # Errors
+    /// As read(2); the stream is not one of messages, see [`FrameError`].
+    pub fn read_next<M: DeserializeOwned>(
+        &mut self,
+        stream: &mut impl io::Read,
+    ) -> io::Result<Option<M>> {
+        let mut bytes = [0; 16 << 10];
+        loop {
+            if let Some(message) = self.next().map_err(io::Error::other)? {
+                return Ok(Some(message));
+            }
+            match stream.read(&mut bytes) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.push(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// A peer that is idle after a large message must not keep the memory of that message.

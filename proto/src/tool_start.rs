@@ -104,7 +104,7 @@ pub enum ToolAction {
     Start {
         /// The program.
         program: ToolProgram,
-        /// The names of the hosts. None: all hosts of the job.
+        /// The names of the hosts. Empty: all hosts of the job.
         hosts: Vec<String>,
     },
     /// Send a signal to the processes of a tool.

@@ -10,7 +10,7 @@
 
 mod stacks;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
@@ -27,22 +27,6 @@ struct Service {
 }
 
 impl Service {
-    /// The next order. None when the shepherd has closed its end.
-    fn next_order(&mut self) -> io::Result<Option<ToolctlOrder>> {
-        let mut bytes = [0; 16 * 1024];
-        loop {
-            if let Some(order) = self.decoder.next().map_err(io::Error::other)? {
-                return Ok(Some(order));
-            }
-            match self.socket.read(&mut bytes) {
-                Ok(0) => return Ok(None),
-                Ok(count) => self.decoder.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
     /// The result of each process.
     fn carry_out(&mut self, processes: &[ToolProcess], body: &[u8]) -> Vec<ToolResult> {
         match ToolRequest::decode(body) {
@@ -55,7 +39,7 @@ impl Service {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while let Some(order) = self.next_order()? {
+        while let Some(order) = self.decoder.read_next(&mut self.socket)? {
             let ToolctlOrder::Command { element, id, processes, body, wait_ms: _ } = order;
             let results = self.carry_out(&processes, &body);
             let mut bytes = Vec::new();
@@ -83,8 +67,11 @@ fn main() {
         }
         std::process::exit(if argument == "-help" { 0 } else { 2 });
     }
+    // It goes on while the job is stopped: the user must not have it do something else then.
+    let undumpable = nix::sys::prctl::set_dumpable(false).map_err(io::Error::from);
     // The shepherd passes its socket as standard input.
-    let result = io::stdin().as_fd().try_clone_to_owned().and_then(|socket| {
+    let socket = undumpable.and_then(|()| io::stdin().as_fd().try_clone_to_owned());
+    let result = socket.and_then(|socket| {
         let (decoder, stack_command) = (Decoder::default(), StackCommand::default());
         Service { socket: socket.into(), decoder, stack_command }.serve()
     });

@@ -10,8 +10,7 @@ use score_proto::exit_code::{EXIT_IO_ERROR, EXIT_USAGE};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let own_host = nix::unistd::gethostname().unwrap_or_default();
-    let options = match ScdbOptions::parse(&args, &own_host.to_string_lossy()) {
+    let options = match ScdbOptions::parse(&args) {
         Ok(options) => options,
         Err(message) => {
             eprintln!("scdb: {message} (scdb -help)");

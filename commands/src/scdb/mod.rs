@@ -11,8 +11,8 @@ use score_proto::nodeset::NodeSet;
 use score_proto::tool_command::MAX_ANSWER_TIMEOUT;
 
 use crate::args::Args;
+use crate::job_address::JobAddress;
 pub use stacks::Form;
-use target::Target;
 
 /// The text of `-help`.
 pub const USAGE: &str = "\
@@ -50,7 +50,7 @@ pub enum ScdbOptions {
 /// `scdb JOB stacks`
 #[derive(Debug, PartialEq, Eq)]
 pub struct StacksOptions {
-    target: Target,
+    address: JobAddress,
     ranks: Option<NodeSet>,
     lines: bool,
     form: Form,
@@ -68,11 +68,11 @@ pub struct Outcome {
 }
 
 impl ScdbOptions {
-    /// Parses the words after the command's name. `own_host`: the name of this host.
+    /// Parses the words after the command's name.
     ///
     /// # Errors
     /// The faulty word, with the valid ones.
-    pub fn parse(args: &[OsString], own_host: &str) -> Result<Self, String> {
+    pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut words = Vec::new();
         let (mut ranks, mut lines, mut form) = (None, false, Form::Text);
         let (mut timeout, mut socket) = (DEFAULT_TIMEOUT, None);
@@ -97,14 +97,14 @@ impl ScdbOptions {
             }
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let target = match words[..] {
-            [job, "stacks"] => Target::parse(job, own_host)?,
+        let address = match words[..] {
+            [job, "stacks"] => JobAddress::parse(job)?,
             [_, command] => return Err(format!("{command}: unknown command; there is: stacks")),
             [] => return Err("the job is missing".to_owned()),
             [_] => return Err("the command is missing; there is: stacks".to_owned()),
             [_, _, word, ..] => return Err(format!("{word}: unknown word")),
         };
-        Ok(Self::Stacks(StacksOptions { target, ranks, lines, form, timeout, socket }))
+        Ok(Self::Stacks(StacksOptions { address, ranks, lines, form, timeout, socket }))
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     use score_proto::ids::JobId;
 
     fn parse(words: &[&str]) -> Result<ScdbOptions, String> {
-        ScdbOptions::parse(&words.iter().map(OsString::from).collect::<Vec<_>>(), "here")
+        ScdbOptions::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(
             good,
             ScdbOptions::Stacks(StacksOptions {
-                target: Target::Job(JobId(7)),
+                address: JobAddress::Cluster(JobId(7)),
                 ranks: Some(ranks),
                 lines: true,
                 form: Form::Text,

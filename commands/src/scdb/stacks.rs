@@ -14,7 +14,7 @@ use score_stacks::render::{self, RenderLimits};
 use score_stacks::tree::StackTree;
 use serde_json::json;
 
-use super::{Outcome, StacksOptions};
+use super::{Outcome, StacksOptions, target};
 use crate::scored_client::Reply;
 
 /// How the tree is printed.
@@ -150,11 +150,11 @@ impl Collected {
 
 /// Asks for the stacks, and prints them in the form that was asked for.
 pub fn run(options: StacksOptions) -> Result<Outcome, String> {
-    let StacksOptions { target, ranks, lines, form, timeout, socket } = options;
+    let StacksOptions { address, ranks, lines, form, timeout, socket } = options;
     let body = ToolRequest::Stacks { lines }.encode();
     let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
     let call = ToolCall { job: JobId(0), ranks, wait_ms, body };
-    let mut query = target.send(call, socket)?;
+    let mut query = target::send(address, call, socket)?;
     let deadline = Instant::now() + timeout + ANSWER_GRACE;
     let mut collected = Collected::default();
     loop {

@@ -1,4 +1,4 @@
-//! The job that scdb looks at: its number in the cluster or, in single-user mode, its scrun.
+//! How a command of scdb gets to its job.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,50 +6,26 @@ use std::path::PathBuf;
 use score_proto::ids::JobId;
 use score_proto::message::{ConsoleRequest, ToolCall};
 
+use crate::job_address::JobAddress;
 use crate::scored_client::QueryStream;
 
-/// See the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    /// A job of the cluster.
-    Job(JobId),
-    /// The job of the scrun with this process id, on this host.
-    Scrun(u32),
-}
-
-impl Target {
-    /// Parses a job's number, or PROCESS@HOST. `own_host`: the name of this host.
-    ///
-    /// # Errors
-    /// One line with the word.
-    pub fn parse(word: &str, own_host: &str) -> Result<Self, String> {
-        if let Some((pid, host)) = word.split_once('@') {
-            let pid = pid.parse().map_err(|_| format!("{word}: {pid} is no process id"))?;
-            return match host == own_host {
-                true => Ok(Self::Scrun(pid)),
-                false => Err(format!("{word}: this host is {own_host}; run scdb on {host}")),
-            };
+/// Sends a command to a job. `call.job` is set here.
+///
+/// # Errors
+/// One line.
+pub fn send(
+    address: JobAddress,
+    call: ToolCall,
+    socket: Option<PathBuf>,
+) -> Result<QueryStream, String> {
+    match address {
+        JobAddress::Cluster(job) => {
+            QueryStream::open(ConsoleRequest::Tool(ToolCall { job, ..call }), socket)
         }
-        match word.parse() {
-            Ok(number) if number > 0 => Ok(Self::Job(JobId(number))),
-            _ => Err(format!("{word}: neither a job's number nor PROCESS@HOST")),
-        }
-    }
-
-    /// Sends a command to the job. `call.job` is set here.
-    ///
-    /// # Errors
-    /// One line.
-    pub fn send(self, call: ToolCall, socket: Option<PathBuf>) -> Result<QueryStream, String> {
-        match self {
-            Self::Job(job) => {
-                QueryStream::open(ConsoleRequest::Tool(ToolCall { job, ..call }), socket)
-            }
-            Self::Scrun(pid) => {
-                // The only job.
-                let call = ToolCall { job: JobId(0), ..call };
-                QueryStream::open_tool(scored_of(pid)?, &call)
-            }
+        JobAddress::Scrun(pid) => {
+            // The only job.
+            let call = ToolCall { job: JobId(0), ..call };
+            QueryStream::open_tool(scored_of(pid)?, &call)
         }
     }
 }
@@ -77,20 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_a_number_or_a_process_of_this_host() {
-        let parse = |word| Target::parse(word, "one");
-        assert_eq!(parse("12"), Ok(Target::Job(JobId(12))));
-        assert_eq!(parse("34@one"), Ok(Target::Scrun(34)));
-        for (word, problem) in [
-            ("0", "neither"),
-            ("x", "neither"),
-            ("x@one", "no process id"),
-            ("34@two", "run scdb on two"),
-        ] {
-            let error = parse(word).unwrap_err();
-            assert!(error.starts_with(word) && error.contains(problem), "{error}");
-        }
+    fn a_process_that_has_started_no_scored_is_named() {
         let error = scored_of(std::process::id()).unwrap_err();
         assert!(error.contains("no scrun"), "{error}");
+        let error = scored_of(u32::MAX).unwrap_err();
+        assert!(error.contains("process 4294967295: there is none"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 
 use super::{JobMaster, MasterAction, State, notice};
-use crate::job_tools::{ToolRequester, ToolStep};
+use crate::job_tools::{JobTools, ToolRequester, ToolStep};
 use crate::jobs::SessionKey;
 use crate::tool_commands::StagePrograms;
 
@@ -39,11 +39,7 @@ impl JobMaster {
     }
 
     /// Somebody wants to start a tool, or to send it a signal.
-    pub(super) fn on_tool_action(
-        &mut self,
-        requester: ToolRequester<SessionKey>,
-        action: ToolAction,
-    ) {
+    pub(super) fn on_tool_action(&mut self, requester: ToolRequester, action: ToolAction) {
         let takes_tools = matches!(
             self.state,
             State::ToolDue | State::StageDue | State::Running | State::Draining
@@ -73,11 +69,7 @@ impl JobMaster {
 
     pub(super) fn with_tools(
         &mut self,
-        update: impl FnOnce(
-            &mut crate::job_tools::JobTools<SessionKey>,
-            &Placement,
-            &mut Vec<ToolStep<SessionKey>>,
-        ),
+        update: impl FnOnce(&mut JobTools, &Placement, &mut Vec<ToolStep>),
     ) {
         let mut steps = Vec::new();
         update(&mut self.tools, &self.placement, &mut steps);
@@ -91,11 +83,7 @@ impl JobMaster {
         }
     }
 
-    fn answer_tool_action(
-        &mut self,
-        requester: ToolRequester<SessionKey>,
-        answer: ToolActionAnswer,
-    ) {
+    fn answer_tool_action(&mut self, requester: ToolRequester, answer: ToolActionAnswer) {
         match (requester, answer) {
             (ToolRequester::Session(session_key), answer) => {
                 let code = match &answer {

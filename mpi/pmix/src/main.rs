@@ -34,7 +34,7 @@ mod log;
 mod namespace;
 mod server;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixStream;
 
@@ -52,18 +52,7 @@ struct Orders {
 impl Orders {
     /// The next order. None when the shepherd has closed its end.
     fn next(&mut self) -> io::Result<Option<PmixOrder>> {
-        let mut bytes = [0; 16 * 1024];
-        loop {
-            if let Some(order) = self.decoder.next().map_err(io::Error::other)? {
-                return Ok(Some(order));
-            }
-            match self.socket.read(&mut bytes) {
-                Ok(0) => return Ok(None),
-                Ok(count) => self.decoder.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.decoder.read_next(&mut self.socket)
     }
 }
 

@@ -20,6 +20,7 @@ use super::peers::Peers;
 use crate::launch::{
     Failure, HOST_PLACEHOLDER, LaunchTargets, Launcher, SECRET_PLACEHOLDER, position_of,
 };
+use crate::sys::host_name::system_host_name;
 use score_job::jobs::ClientJob;
 
 /// The address at which a daemon listens, and its incarnation.
@@ -70,10 +71,8 @@ impl DaemonBringup {
         let local_index = (0..names.len()).find(|position| !is_remote(position));
         let notice = targets.notice().map(str::to_owned);
         let (key, secret) = new_key().map_err(|error| format!("cannot create a key: {error}"))?;
-        let local_name = local_index
-            .map_or_else(crate::sys::host_name::system_host_name, |local_index| {
-                names[local_index].clone()
-            });
+        let local_name =
+            local_index.map_or_else(system_host_name, |local_index| names[local_index].clone());
         let peers = Peers::new(key, local_name, registry, listener)
             .and_then(|peers| Ok((peers.port()?, peers)))
             .map_err(|error| format!("no port for the daemons of other hosts: {error}"));

@@ -9,6 +9,7 @@ use score_proto::message::JobSpec;
 
 use super::limit_enforcer::CgroupCounters;
 use crate::raw_socket::RawSocketClient;
+use crate::sys::host_name::system_host_name;
 
 /// One process of the running stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +96,7 @@ impl JobInfo {
     /// The name of this host in the job, or its own host name if the job has none for it.
     pub fn host_name(&self) -> String {
         match self.local_host.name.as_str() {
-            "" => crate::sys::host_name::system_host_name(),
+            "" => system_host_name(),
             name => name.to_owned(),
         }
     }

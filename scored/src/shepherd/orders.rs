@@ -29,6 +29,7 @@ use super::limit_enforcer::LimitEnforcer;
 use super::output::DrainReason;
 use super::program_store::{ProgramStore, StorePaths};
 use super::spawn_queue;
+use crate::sys::host_name::system_host_name;
 use crate::sys::process;
 
 /// The option by which a user disables conclusions from idle flags (manual 3.5.2).
@@ -384,7 +385,7 @@ impl JobRunner {
             Some(job_info) if job_info.placement.hosts.len() > 1 => {
                 job_info.local_host.name.clone()
             }
-            _ => crate::sys::host_name::system_host_name(),
+            _ => system_host_name(),
         };
         let inner_pid = self.processes.pid_of(key).unwrap_or(0);
         let pid = match &self.context.outer_proc {

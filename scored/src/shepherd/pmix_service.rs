@@ -31,6 +31,7 @@ use super::pmi_service::{PmiEvent, abort_event, unfinished_reason};
 use super::pmix_watch::{CheckResult, HelperWatch};
 use super::spawn_queue::environment_value;
 use crate::framed_socket::FramedSocket;
+use crate::sys::host_name::system_host_name;
 
 /// The helper's program, beside scored.
 const HELPER_NAME: &str = "scored-pmix";
@@ -573,7 +574,7 @@ impl PmixService {
 /// The name of a host for libpmix, which has no empty ones.
 fn host_name(name: &str) -> String {
     match name {
-        "" => crate::sys::host_name::system_host_name(),
+        "" => system_host_name(),
         name => name.to_owned(),
     }
 }

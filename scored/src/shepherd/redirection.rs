@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use score_proto::message::FileName;
 
+use crate::sys::host_name::system_host_name;
 use crate::sys::spawn::ChildFile;
 
 /// Directory of the files whose names contain no `/`, and the number of processes that write there.
@@ -70,9 +71,5 @@ fn child_file(paths: Vec<PathBuf>, flags: i32) -> ChildFile {
 /// One line that names the file and the host.
 pub fn open_error(path: &CStr, errno: i32) -> String {
     let reason = nix::errno::Errno::from_raw(errno).desc();
-    format!(
-        "host {}: {}: {reason}",
-        crate::sys::host_name::system_host_name(),
-        path.to_string_lossy()
-    )
+    format!("host {}: {}: {reason}", system_host_name(), path.to_string_lossy())
 }

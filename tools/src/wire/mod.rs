@@ -73,7 +73,7 @@ pub use payload::{FileNames, WithBytes, WithList};
 pub const TOOL_CONTROL_SERVICE: u8 = 5;
 /// The version that is spoken here: the first with the registers of x86-64 and with the whole
 /// number of the tool in ControlAck. The last one of Blue Gene/Q was 6.
-pub const VERSION: u8 = 7;
+pub const VERSION: u8 = score_proto::tool_start::TOOL_CONTROL_VERSION;
 /// The longest message, with its header.
 pub const MAX_MESSAGE_LEN: usize = 65_536;
 /// Where the body of a message begins.
