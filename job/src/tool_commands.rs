@@ -88,9 +88,13 @@ impl ToolCommands {
         out: &mut Vec<MasterAction>,
     ) -> Result<(), String> {
         let wait = Duration::from_millis(call.wait_ms.into());
-        if call.body.len() > MAX_TOOL_BODY || wait > MAX_ANSWER_TIMEOUT {
+        // Each program gets an order with the body.
+        let order_bytes = call.body.len().saturating_mul(programs.names.len().max(1));
+        if order_bytes > MAX_TOOL_BODY || wait > MAX_ANSWER_TIMEOUT {
             return Err(format!(
-                "a command of a tool has at most {MAX_TOOL_BODY} bytes and {MAX_ANSWER_TIMEOUT:?}"
+                "a command of a tool to {} programs has at most {} bytes and {MAX_ANSWER_TIMEOUT:?}",
+                programs.names.len(),
+                MAX_TOOL_BODY / programs.names.len().max(1)
             ));
         }
         if self.running.len() >= MAX_TOOL_COMMANDS {
@@ -274,11 +278,11 @@ mod tests {
     fn a_command_that_cannot_be_carried_out_is_refused_with_its_reason() {
         let mut commands = ToolCommands::default();
         let none = StagePrograms { names: Vec::new(), nodes: 4 };
-        let long = ToolCall { body: vec![0; MAX_TOOL_BODY + 1], ..call(None) };
+        let long = ToolCall { body: vec![0; MAX_TOOL_BODY / 2 + 1], ..call(None) };
         let slow = ToolCall { wait_ms: 600_001, ..call(None) };
         let beyond = call(Some(NodeSet::one(8)));
         for (call, programs, reason) in [
-            (long, programs(), "65536 bytes"),
+            (long, programs(), "to 2 programs has at most 32768 bytes"),
             (slow, programs(), "600s"),
             (beyond, programs(), "rank 8: job 3 has ranks 0 to 7"),
             (call(None), none, "no processes now"),

@@ -33,6 +33,7 @@ use crate::framed_socket::FramedSocket;
 use crate::owner_arg;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::namespace::{self, Containment};
+use crate::sys::new_file::write_new;
 use crate::sys::pdeathsig::{set_pdeathsig, unblock_signals};
 use crate::sys::process::{self, WaitResult};
 use crate::sys::{credentials, descriptor, realtime};
@@ -401,7 +402,7 @@ fn spawn(order: SupervisedTool) -> Result<RunningTool, (u8, String)> {
     let names = ToolNames::new(&order);
     let make_names = || -> io::Result<()> {
         names.remove();
-        fs::write(&names.status, "")?;
+        write_new(&names.status, b"")?;
         std::os::unix::fs::symlink(&program, &names.link)
     };
     make_names().map_err(|error| failed(&format!("{}: {error}", names.status.display())))?;

@@ -296,6 +296,8 @@ fn equal_answers_of_all_ranks_are_one_event_from_the_breakpoint_in_main_to_the_e
     let line = "hello 'it's \"me\" $HOME'\n";
     debugging.await_output(line, &all);
     assert!(debugging.output.iter().all(|(_, text)| text == line), "{:?}", debugging.output);
+    let lines: u32 = debugging.output.iter().map(|(ranks, _)| ranks.len()).sum();
+    assert_eq!(lines, 5, "{:?}", debugging.output);
     debugging.end();
 }
 

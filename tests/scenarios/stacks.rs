@@ -217,6 +217,12 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
         assert_tree(&ask(ALICE, &alices_number), "[0-2]", "[3]");
         assert_tree(&ask(BOB, &bobs_number), "[0-2]", "[3]");
     }
+    // The service goes on in the slices of others: its user must not have it do anything else.
+    let is_service = |process: &Process| process.program() == SERVICE;
+    for service in env.processes().iter().filter(|process| is_service(process)) {
+        let memory = std::fs::metadata(format!("/proc/{}/mem", service.pid)).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&memory), 0);
+    }
     // Another's job and none are the same; so it is for root, who is an operator.
     let numbers = [&alices_number, &bobs_number];
     for (uid, job) in [(ALICE, numbers[1]), (BOB, numbers[0]), (0, numbers[0])] {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use score_proto::tool_command::{MAX_TOOL_BODY, ThreadKind, ThreadStacks, ToolResult};
 use score_proto::toolctl::ToolProcess;
+use score_stacks::capture::CaptureError;
 use score_stacks::frame::{Detail, Frame, Stack};
 use score_stacks::{ProcessStacks, StackReader, ThreadStack};
 
@@ -26,7 +27,11 @@ impl StackCommand {
         let detail = if lines { Detail::Lines } else { Detail::Functions };
         let to_result = |stacks| match stacks {
             Ok(process) => result_of(&process),
-            Err(error) => ToolResult::Failed(format!("{error}")),
+            // It was there when the shepherd passed the command on.
+            Err(CaptureError::NoSuchProcess { .. } | CaptureError::Exited { .. }) => {
+                ToolResult::Failed("it has ended".to_owned())
+            }
+            Err(error) => ToolResult::Failed(error.to_string()),
         };
         self.0.stacks_of(&pids, detail).into_iter().map(to_result).collect()
     }

@@ -6,11 +6,15 @@ use std::time::Duration;
 use score_proto::job_control::{ElementReport, Report};
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_command::{
-    MAX_TOOL_ANSWER_BYTES, MAX_TOOL_BODY, MAX_TOOL_COMMANDS, MergedEvent, ToolCommand,
+    EventBody, MAX_TOOL_ANSWER_BYTES, MAX_TOOL_BODY, MAX_TOOL_COMMANDS, MergedEvent, ToolCommand,
 };
 use score_tools::merge::{MergeAction, MergeBounds, MergeInput, Merger, timeout_of_children};
 
 use crate::cluster::MonotonicTime;
+
+/// Bytes of answers to all commands that wait here. A job has many parallel processes, and the
+/// bounds of a merger are those of one command to one of them.
+const MAX_HELD_BYTES: usize = 2 * MAX_TOOL_ANSWER_BYTES;
 
 const BOUNDS: MergeBounds = MergeBounds {
     open_commands: MAX_TOOL_COMMANDS,
@@ -52,9 +56,14 @@ impl ToolMergers {
         &mut self,
         source: usize,
         element: u32,
-        event: MergedEvent,
+        mut event: MergedEvent,
         now: MonotonicTime,
     ) -> Vec<Report> {
+        if let EventBody::Answer(bytes) = &event.body
+            && bytes.len() > MAX_HELD_BYTES.saturating_sub(self.held_bytes())
+        {
+            event.body = EventBody::Dropped { events: 1 };
+        }
         self.step(element, MergeInput::Event { source, event }, now)
     }
 
@@ -71,6 +80,10 @@ impl ToolMergers {
     /// When [`ToolMergers::on_tick`] has something to do.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         self.0.values().filter_map(Merger::deadline).min()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.0.values().map(Merger::held_bytes).sum()
     }
 
     fn step_all(&mut self, input: &MergeInput, now: MonotonicTime) -> Vec<Report> {
@@ -102,7 +115,7 @@ mod tests {
         ElementOrder, HopOrder, Order, Placement, ShepherdOrder, ShepherdReport,
     };
     use score_proto::peer_message::JobIncarnation;
-    use score_proto::tool_command::{CommandId, EventBody};
+    use score_proto::tool_command::CommandId;
 
     /// Host 0 of three hosts with two nodes each; the other two are its children.
     fn root_node() -> TreeNode {
@@ -198,5 +211,34 @@ mod tests {
         node.on_report(1, event(1, 2..4, said("main")).of(0));
         node.on_report(2, event(1, 4..6, said("main")).of(0));
         assert_eq!(outgoing(&mut node).0, [event(1, 0..6, said("main")).of(0)]);
+    }
+
+    /// Each parallel process has a merger of its own, and a hostile job has a thousand of them.
+    #[test]
+    fn the_answers_to_all_commands_that_wait_are_bounded_together() {
+        let mut mergers = ToolMergers::default();
+        let count = (2 * MAX_HELD_BYTES / MAX_TOOL_BODY) as u32;
+        for element in 0..count {
+            let (id, wait_ms, body) = (CommandId(1), 8000, Vec::new());
+            let mut command = ToolCommand { id, nodes: (0..2).into(), wait_ms, body };
+            let children = vec![NodeSet::from(0..2)];
+            mergers.on_command(element, &mut command, children, Duration::ZERO);
+        }
+        for element in 0..count {
+            let body = EventBody::Answer(vec![0; MAX_TOOL_BODY]);
+            let event = MergedEvent { command: CommandId(1), ranks: NodeSet::one(0), body };
+            assert_eq!(mergers.on_event(0, element, event, Duration::ZERO), []);
+        }
+        // The sets and the table take some more.
+        assert!(mergers.held_bytes() < MAX_HELD_BYTES + MAX_TOOL_BODY);
+        // No rank is lost: those whose answers were too much are named.
+        let reports = mergers.on_tick(Duration::from_secs(8));
+        let is_dropped = |report: &&Report| {
+            let body = EventBody::Dropped { events: 1 };
+            let dropped = event(1, 0..1, body);
+            matches!(report, Report::Element { report, .. } if *report == dropped)
+        };
+        assert_eq!(reports.len(), count as usize);
+        assert!(reports.iter().filter(is_dropped).count() >= count as usize / 2);
     }
 }

@@ -32,6 +32,7 @@ use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_directory::ToolDirectory;
 use super::tool_service::ToolService;
 use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, TOOLCTL, reaper};
+use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
 
@@ -210,7 +211,8 @@ impl JobRunner {
         self.serve_tools(registry);
         self.measure(now);
         if self.tool_directory.is_due(now) {
-            // Without it only tools fail, which are told why.
+            // Without it tools cannot start: the order to start one writes it again, and its answer
+            // has the reason.
             let _ = self.write_tool_directory();
         }
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
@@ -453,10 +455,7 @@ impl JobRunner {
 
     /// The job has exceeded a limit: kills all of its processes on this host.
     fn on_limit_exceeded(&mut self, kind: LimitKind) {
-        let host = self
-            .phase
-            .job_info()
-            .map_or_else(crate::sys::host_name::system_host_name, JobInfo::host_name);
+        let host = self.phase.job_info().map_or_else(system_host_name, JobInfo::host_name);
         let (code, reason) = self.limit_enforcer.limits().exceeded_message(kind, &host);
         self.reports.add(JobReport::JobFailed { code, reason });
         self.skip_unstarted(None);

@@ -1,6 +1,6 @@
 //! The directory in which tools find what they need of a job on this host: `.jobs/ID` in the job's
 //! directory (docs/tools.md, "the directory jobs/ID"). The user may change what is there: only the
-//! user's own tools read it, and this process follows no name in it.
+//! user's own tools read it, and this process opens no file that it finds in it.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CStr, OsStr};
@@ -15,6 +15,7 @@ use nix::unistd::{getegid, geteuid, getgroups};
 use score_proto::tool_start::{self, TOOL_CONTROL_VERSION, TOOL_SOCKET};
 
 use super::job_info::JobInfo;
+use crate::sys::new_file::write_new;
 
 /// The directory is made so long after the start of a stage, unless a tool needs it earlier. The
 /// start of short jobs does not wait for it.
@@ -109,9 +110,9 @@ impl ToolDirectory {
         let others = groups.filter(|group| *group != own_group && *group != UNMAPPED_GROUP);
         let groups: Vec<String> =
             std::iter::once(own_group).chain(others).map(|group| group.to_string()).collect();
-        fs::write(path.join("loginuid"), geteuid().to_string())?;
-        fs::write(path.join("loggingids"), list(groups.iter().map(String::as_bytes)))?;
-        fs::write(path.join("tools/protocol"), TOOL_CONTROL_VERSION.to_string())?;
+        write_new(&path.join("loginuid"), geteuid().to_string().as_bytes())?;
+        write_new(&path.join("loggingids"), &list(groups.iter().map(String::as_bytes)))?;
+        write_new(&path.join("tools/protocol"), TOOL_CONTROL_VERSION.to_string().as_bytes())?;
         let socket = job_directory.join(TOOL_SOCKET);
         let host = path.join("toolctl_node").join(job.placement.self_host.0.to_string());
         self.link(&socket, host)?;
@@ -145,7 +146,7 @@ impl ToolDirectory {
         for (name, strings) in [("cmdline", &program.arguments), ("environ", &program.environment)]
         {
             let file = named(name);
-            fs::write(&file, list(strings.iter().map(|string| string.to_bytes())))?;
+            write_new(&file, &list(strings.iter().map(|string| string.to_bytes())))?;
             self.written.push(file);
         }
         Ok(())

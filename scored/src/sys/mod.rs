@@ -12,6 +12,7 @@ pub mod host_name;
 pub mod memfd;
 pub mod name_lookup;
 pub mod namespace;
+pub mod new_file;
 pub mod pdeathsig;
 pub mod pidfd;
 pub mod probe;
