@@ -28,6 +28,7 @@ mod scheduling;
 #[cfg(test)]
 mod seeded_random;
 pub mod signal;
+mod stage_hold;
 mod subset_fences;
 mod tool_commands;
 pub mod validate;

@@ -1,6 +1,7 @@
 //! The lifecycle of a job: stages that run one after the other, each a pipeline of parallel
 //! processes. A job has one master, whatever the number of its hosts.
 
+mod debugger;
 mod tools;
 
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ use crate::metrics_subscribers::{Subscriber, Subscribers};
 pub use crate::scheduling::GangRequest;
 use crate::scheduling::Scheduling;
 use crate::signal;
+use crate::stage_hold::StageHold;
 use crate::tool_commands::ToolCommands;
 
 /// An event of the job.
@@ -142,6 +144,8 @@ pub struct JobMaster {
     tools: JobTools,
     /// The tool that is started before the first stage.
     own_tool: Option<ToolProgram>,
+    /// What a debugger has requested.
+    hold: StageHold,
     actions: Vec<MasterAction>,
 }
 
@@ -186,6 +190,7 @@ impl JobMaster {
             tool_commands: ToolCommands::default(),
             tools: JobTools::default(),
             own_tool: begin.spec.tool.clone(),
+            hold: StageHold::new(begin.spec.hold),
             actions: Vec::new(),
         };
         (job, Order::Job(JobOrder::StartJob(Arc::new(begin))))
@@ -286,13 +291,6 @@ impl JobMaster {
         0..self.elements.len() as u32
     }
 
-    fn start_if_due(&mut self) {
-        if self.scheduling.has_slice() && self.state == State::StageDue {
-            self.state = State::Running;
-            self.send_job_order(JobOrder::StartStage(self.stage as u32));
-        }
-    }
-
     fn on_client_request(&mut self, request: JobRequest) {
         match request {
             JobRequest::FileChunk { hash, offset, bytes } => {
@@ -318,6 +316,7 @@ impl JobMaster {
                     self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
                 }
             }
+            JobRequest::Debugger(request) => self.on_debugger_request(request),
             JobRequest::Suspend => self.with_gang(Scheduling::suspend),
             JobRequest::Resume => self.with_gang(Scheduling::resume),
             JobRequest::SubscribeMetrics(period_ms) => {
@@ -424,6 +423,7 @@ impl JobMaster {
             JobReport::Metrics(metrics) => self.publish_metrics(metrics),
             JobReport::Tool(report) => self.on_tool_report(report),
             JobReport::Usage(usage) => self.usage.extend(usage),
+            JobReport::Processes { stage, blocks } => self.on_processes(stage, blocks),
             JobReport::Finished { elapsed_ns } => self.on_finished(elapsed_ns),
         }
     }
@@ -648,6 +648,7 @@ impl JobMaster {
         self.report_idle();
         if self.is_in_stage() && self.elements.iter().all(|part| part.element.is_ended()) {
             self.state = State::Draining;
+            self.end_hold();
             self.send_job_order(JobOrder::Drain);
         }
     }

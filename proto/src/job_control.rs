@@ -16,6 +16,7 @@
 //! report can cover many nodes. Node numbers here are always global. Numbers of calls stay inside
 //! the shepherd.
 
+mod debugger;
 mod hop;
 mod order;
 mod placement;
@@ -26,6 +27,7 @@ mod start;
 mod subset_fence;
 mod switch;
 
+pub use debugger::{DebuggerOrder, MAX_BLOCK_PIDS, ProcessBlock};
 pub use hop::{HopOrder, HopReport};
 pub use order::{ElementOrder, JobOrder, Order};
 pub use placement::{HostPlacement, Placement};

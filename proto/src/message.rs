@@ -110,6 +110,8 @@ pub enum JobRequest {
         /// What it wants.
         action: ToolAction,
     },
+    /// What a debugger that uses MPIR makes scrun request.
+    Debugger(DebuggerRequest),
     /// End the job at once: every process is killed.
     Kill,
     /// A piece of a program that [`JobAnswer::FileRequest`] has asked for, in order: at most
@@ -123,6 +125,17 @@ pub enum JobRequest {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
+}
+
+/// What a debugger makes scrun request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DebuggerRequest {
+    /// Whether the processes of stages that start from now on are held ([`JobSpec::hold`]).
+    HoldStages(bool),
+    /// Let the processes of a held stage run.
+    ReleaseStage,
+    /// Send [`JobAnswer::Processes`] of the running stage, or else of the next one.
+    ListProcesses,
 }
 
 /// The user, as scrun claims it. scored compares the uid with the one that the kernel reports for

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::client_session::{JobMessage, SESSION_JOB};
 use crate::daemon_statistics::DaemonStatistics;
 use crate::ids::{JobHostId, JobId, SessionJobId};
+use crate::job_control::ProcessBlock;
 use crate::job_list::JobEntry;
 use crate::message::{ContentHash, HostSpec, JobEnd, Level, Stream};
 use crate::nodeset::NodeSet;
@@ -252,6 +253,16 @@ pub enum JobAnswer {
     },
     /// A line that a tool has written, without newline; names tool and host.
     ToolOutput(String),
+    /// Answer to [`crate::message::DebuggerRequest::ListProcesses`]. Also sent when every process
+    /// of a held stage waits. Each node of each element of the stage is in one of these messages.
+    Processes {
+        /// The stage.
+        stage: u32,
+        /// The name of the host of the block.
+        host_name: String,
+        /// Some of the processes.
+        block: ProcessBlock,
+    },
     /// Answer to a message about a job that the session does not have, or no longer has.
     /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] are
     /// not answered in this way.

@@ -127,6 +127,7 @@ pub fn build(
         statistics: options.statistics() != Statistics::Off,
         reads_stdin: stdin,
         independent_nodes: false,
+        hold: false,
         networks: Vec::new(),
         network_sets: 0,
         tool: tool::from_options(options)?,

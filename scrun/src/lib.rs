@@ -3,7 +3,6 @@
 //! From the command line to the job: [`options`] -> [`pipeline`] -> [`program`] -> [`elf`] and
 //! [`request`] -> [`local_environment`] and [`nodes`] -> [`job`] -> [`session`]. Only [`session`]
 //! starts the job; the other modules decide. This is a library only for tests and fuzzing.
-#![forbid(unsafe_code)]
 
 pub mod diagnostics;
 pub mod elf;
@@ -12,6 +11,7 @@ pub mod job;
 pub mod local_environment;
 mod monitor;
 pub mod mpi;
+pub mod mpir;
 pub mod multi_user;
 pub mod networks;
 pub mod nodes;
@@ -105,8 +105,9 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
         reporter.report(Level::Info, &line);
     }
     let program_names = job::names(&programs.stages);
+    let hold = mpir::begin();
     let mut spec = job::build(&options, programs, assignment, &search_path)?;
-    (spec.networks, spec.network_sets) = (networks, request.network_sets);
+    (spec.networks, spec.network_sets, spec.hold) = (networks, request.network_sets, hold);
     let program_store = ProgramStore::add_content_hashes(&mut spec, cluster_request.is_some())?;
     let daemon_source = match (connection, cluster_request) {
         (Some(connection), _) => DaemonSource::ScoutSession(connection.stream, connection.decoder),
@@ -128,7 +129,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
         let line = "monitor: uses the keyboard: the job has no standard input";
         reporter.report(Level::Info, line);
     }
-    let merger = None;
+    let (merger, debugger) = (None, Some(mpir::Debugger::new(&spec)));
     let config = SessionConfig {
         reporter,
         statistics,
@@ -137,6 +138,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
         daemon_source,
         merger,
         monitor,
+        debugger,
     };
     session::run(spec, config)
 }

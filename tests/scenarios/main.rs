@@ -30,6 +30,7 @@ mod mpi;
 mod mpi_deadlocks;
 mod mpi_faults;
 mod mpi_threads;
+mod mpir;
 mod multi_host_jobs;
 mod multi_user;
 mod network_selection;

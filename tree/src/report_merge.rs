@@ -1,7 +1,9 @@
 //! How the reports of a job merge on their way up: equal reports about different nodes become one
 //! report.
 
-use score_proto::job_control::{ElementReport, JobReport, Report, ShepherdReport, SwitchReport};
+use score_proto::job_control::{
+    ElementReport, JobReport, MAX_BLOCK_PIDS, ProcessBlock, Report, ShepherdReport, SwitchReport,
+};
 use score_proto::nodeset::NodeSet;
 
 use crate::report_queue;
@@ -37,6 +39,7 @@ impl Scope<'_> {
 fn job_scope(report: &JobReport) -> Scope<'_> {
     match report {
         JobReport::Usage(_)
+        | JobReport::Processes { .. }
         | JobReport::StdinWindow(_)
         | JobReport::StdinClosed
         | JobReport::Metrics(_)
@@ -74,7 +77,7 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
     }
 }
 
-/// Appends statistics, if the result is not too long.
+/// Appends entries, if the result is not too long.
 fn extend<T: Clone>(ours: &mut Vec<T>, theirs: &[T]) -> bool {
     let fits = ours.len() + theirs.len() <= MAX_USAGES;
     if fits {
@@ -86,6 +89,16 @@ fn extend<T: Clone>(ours: &mut Vec<T>, theirs: &[T]) -> bool {
 fn merge_job(ours: &mut JobReport, theirs: &JobReport) -> bool {
     match (ours, theirs) {
         (JobReport::Usage(ours), JobReport::Usage(theirs)) => extend(ours, theirs),
+        (
+            JobReport::Processes { stage, blocks },
+            JobReport::Processes { stage: other_stage, blocks: other_blocks },
+        ) if stage == other_stage => {
+            let pid_count = |blocks: &[ProcessBlock]| -> usize {
+                blocks.iter().map(|block| block.pids.len()).sum()
+            };
+            let fits = pid_count(blocks) + pid_count(other_blocks) <= MAX_BLOCK_PIDS;
+            fits && extend(blocks, other_blocks)
+        }
         (JobReport::Metrics(ours), JobReport::Metrics(theirs)) => {
             let fits = extend(&mut ours.nodes, &theirs.nodes);
             if fits {

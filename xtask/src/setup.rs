@@ -21,6 +21,7 @@ const REQUIRED_PACKAGES: &[(&str, &str)] = &[
     ("make", "make"),
     ("man", "man-db"),
     ("strace", "strace"),
+    ("gdb", "gdb"),
     ("ip", "iproute2"),
     ("sysctl", "procps"),
     ("xz", "xz-utils"),

@@ -95,6 +95,8 @@ pub enum HoldReason {
     OutputBlocked,
     /// Its processes are inspected.
     Inspection,
+    /// Its processes wait for a debugger before their first instruction.
+    Debugger,
 }
 
 /// An event of the scheduler.

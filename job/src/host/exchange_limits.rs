@@ -1,15 +1,16 @@
-//! What processes of a host exchange with those of other hosts by PMI and PMIx, as the daemon of
-//! the host lets it pass: the entries of fences, and questions about single nodes and their answers
-//! ("direct modex"). They go over links that belong to all users: a faulty or hostile shepherd must
-//! not have more of them on their way than its share, nor answer what nobody has asked.
+//! What a host of a job sends to other hosts, as the daemon of the host lets it pass: what its
+//! processes exchange by PMI and PMIx (the entries of fences, and questions about single nodes and
+//! their answers, "direct modex"), and the list of its processes for a debugger. They go over links
+//! that belong to all users: a faulty or hostile shepherd must not have more of them on their way
+//! than its share, nor answer what nobody has asked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
-    ElementOrder, ElementReport, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE,
-    MAX_MODEX_BYTES, MAX_SUBSET_RANGES, Placement, SubsetFence, max_modex_requests,
-    max_subset_fences,
+    DebuggerOrder, ElementOrder, ElementReport, JobReport, MAX_FENCE_BYTES_PER_HOST,
+    MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, MAX_SUBSET_RANGES, Placement, ProcessBlock,
+    ShepherdReport, SubsetFence, max_modex_requests, max_subset_fences,
 };
 use score_proto::nodeset::NodeSet;
 
@@ -26,16 +27,58 @@ pub struct ExchangeLimits {
     requested: BTreeSet<(u32, u32)>,
     /// Element and node of this host, and the host that has asked about it.
     questions: BTreeSet<(u32, u32, JobHostId)>,
+    /// Process identifiers that the host may still list.
+    unlisted: usize,
 }
 
 impl ExchangeLimits {
     /// A further stage begins.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        // The order to hold a stage comes before that to start it.
+        *self = Self { unlisted: self.unlisted, ..Self::default() };
+    }
+
+    /// The shepherd gets an order for a debugger, after which it may have to list its processes.
+    pub fn on_debugger(&mut self, order: DebuggerOrder, placement: &Placement) {
+        if matches!(order, DebuggerOrder::HoldStage | DebuggerOrder::ListProcesses) {
+            let nodes = placement.self_placement().map_or(0, |host| host.nodes);
+            self.unlisted = MAX_ELEMENTS * nodes as usize;
+        }
+    }
+
+    /// Whether the shepherd may list these processes now.
+    fn may_list(&mut self, placement: &Placement, blocks: &[ProcessBlock]) -> bool {
+        let Some(host) = placement.self_placement() else { return false };
+        let is_own = |block: &ProcessBlock| {
+            let end = u32::try_from(block.pids.len())
+                .ok()
+                .and_then(|count| block.first_node.checked_add(count));
+            block.host == placement.self_host
+                && !block.pids.is_empty()
+                && host.first_node <= block.first_node
+                && end.is_some_and(|end| end <= host.node_range().end)
+                && (block.element as usize) < MAX_ELEMENTS
+        };
+        let pid_count = blocks.iter().map(|block| block.pids.len()).sum();
+        let left = self.unlisted.checked_sub(pid_count).filter(|_| blocks.iter().all(is_own));
+        self.unlisted = left.unwrap_or(self.unlisted);
+        left.is_some()
     }
 
     /// Whether the shepherd may report this now. `placement` is that of this host.
-    pub fn may_report(
+    pub fn may_report(&mut self, placement: &Placement, report: &ShepherdReport) -> bool {
+        match report {
+            ShepherdReport::Job(JobReport::Processes { blocks, .. }) => {
+                self.may_list(placement, blocks)
+            }
+            ShepherdReport::Element { element, report } => {
+                self.may_report_about(placement, *element, report)
+            }
+            _ => true,
+        }
+    }
+
+    fn may_report_about(
         &mut self,
         placement: &Placement,
         element: u32,

@@ -360,6 +360,7 @@ impl TreeNode {
                 self.tool_mergers.clear();
                 self.children.iter_mut().for_each(|child| child.idle_summaries.clear());
             }
+            JobOrder::Debugger(order) => self.exchange_limits.on_debugger(*order, &self.placement),
             JobOrder::Finish if !self.is_finished() => self.questions.finished.ask(ONLY_ONCE),
             JobOrder::Finish
             | JobOrder::StartJob(_)
@@ -392,6 +393,9 @@ impl TreeNode {
 
     /// A report has come from the host's own shepherd.
     pub fn on_shepherd_report(&mut self, report: ShepherdReport) {
+        if !self.exchange_limits.may_report(&self.placement, &report) {
+            return;
+        }
         let report = match report {
             ShepherdReport::Program { child, answer } => return self.on_file_answer(child, answer),
             // The daemon has kept it.
@@ -399,12 +403,7 @@ impl TreeNode {
             ShepherdReport::FileRequest(request) => Report::FileRequest(request),
             ShepherdReport::Output(report) => Report::Output(report),
             ShepherdReport::Job(report) => Report::Job(report),
-            ShepherdReport::Element { element, report } => {
-                if !self.exchange_limits.may_report(&self.placement, element, &report) {
-                    return;
-                }
-                Report::Element { element, report }
-            }
+            ShepherdReport::Element { element, report } => Report::Element { element, report },
         };
         self.on_report(SHEPHERD_CHILD, report);
     }

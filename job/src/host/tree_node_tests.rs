@@ -1,8 +1,8 @@
 use super::*;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
-    MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES, Status, SubsetFence,
-    max_modex_requests, max_subset_fences,
+    DebuggerOrder, MAX_FENCE_BYTES_PER_HOST, MAX_FENCE_BYTES_PER_NODE, MAX_MODEX_BYTES,
+    ProcessBlock, Status, SubsetFence, max_modex_requests, max_subset_fences,
 };
 use score_proto::message::MAX_IO_CHUNK;
 use score_proto::nodeset::NodeSet;
@@ -632,4 +632,29 @@ fn elements_that_no_job_has_are_not_reported() {
         let is_known = element < MAX_ELEMENTS as u32;
         assert_eq!(reports_to_parent(&mut tree_node).len(), usize::from(is_known), "{element}");
     }
+}
+
+#[test]
+fn a_shepherd_lists_its_own_processes_and_only_when_it_is_asked() {
+    let mut tree_node = root_node();
+    let list = |first_node, pids: &[u32]| {
+        let host = JobHostId(0);
+        let block = ProcessBlock { host, element: 0, first_node, pids: pids.to_vec() };
+        JobReport::Processes { stage: 0, blocks: vec![block] }
+    };
+    let listed = |tree_node: &mut TreeNode, report: &JobReport| {
+        tree_node.on_shepherd_report(ShepherdReport::Job(report.clone()));
+        reports_to_parent(tree_node) == [Report::Job(report.clone())]
+    };
+    let own = list(0, &[5, 6]);
+    assert!(!listed(&mut tree_node, &own), "nobody has asked");
+    tree_node.on_order(Order::Job(JobOrder::Debugger(DebuggerOrder::HoldStage)));
+    tree_node.on_order(Order::Job(JobOrder::StartStage(0)));
+    for wrong in [list(1, &[5, 6]), list(2, &[5]), list(u32::MAX, &[5]), list(0, &[])] {
+        assert!(!listed(&mut tree_node, &wrong), "{wrong:?}");
+    }
+    assert!(listed(&mut tree_node, &own));
+    // As often as it could have parallel processes.
+    let more = (0..2 * MAX_ELEMENTS).filter(|_| listed(&mut tree_node, &own)).count();
+    assert_eq!(more, MAX_ELEMENTS - 1);
 }

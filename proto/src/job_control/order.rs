@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HostNetworkAddress, JobStart, ProgramAnswer, SubsetFence, SwitchOrder};
+use super::{DebuggerOrder, HostNetworkAddress, JobStart, ProgramAnswer, SubsetFence, SwitchOrder};
 use crate::ids::JobHostId;
 use crate::message::Stream;
 use crate::nodeset::NodeSet;
@@ -40,6 +40,8 @@ pub enum JobOrder {
     StartJob(Arc<JobStart>),
     /// Start every process of this stage.
     StartStage(u32),
+    /// What a debugger has requested.
+    Debugger(DebuggerOrder),
     /// scrun has written all output from before [`super::OutputReport::Flush`] with this token.
     Flushed {
         /// The host that asked.

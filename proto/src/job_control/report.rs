@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileRequest, HostNetworkAddress, Status, SubsetFence, SwitchReport};
+use super::{FileRequest, HostNetworkAddress, ProcessBlock, Status, SubsetFence, SwitchReport};
 use crate::ids::JobHostId;
 use crate::message::{Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
@@ -104,6 +104,14 @@ pub enum JobReport {
     },
     /// About a tool that runs beside the job. Only daemons send it.
     Tool(ToolReport),
+    /// Answer to [`super::DebuggerOrder::ListProcesses`] and [`super::DebuggerOrder::HoldStage`];
+    /// merged for several hosts on the way. Each process that a host should run is in one block.
+    Processes {
+        /// The stage.
+        stage: u32,
+        /// The processes.
+        blocks: Vec<ProcessBlock>,
+    },
     /// The resources that processes have used, if statistics were requested.
     Usage(Vec<NodeUsage>),
     /// This host and all hosts below it have reclaimed everything of the job. The last report.

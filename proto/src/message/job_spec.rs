@@ -32,6 +32,10 @@ pub struct JobSpec {
     /// Each node of a program that does not use libscore is a separate command, as with scout. Its
     /// end does not end other nodes, and only [`super::JobEnd::usage`] reports it.
     pub independent_nodes: bool,
+    /// The processes of a stage are held for a debugger: each waits before its first own
+    /// instruction until [`super::DebuggerRequest::ReleaseStage`].
+    /// [`super::DebuggerRequest::HoldStages`] changes it for later stages.
+    pub hold: bool,
     /// Names of the networks, one for each network set ([`crate::network::choose`]). To a scored
     /// that chooses the hosts: the networks that the user has named.
     pub networks: Vec<String>,

@@ -13,8 +13,8 @@ use score_proto::client_session::{self, SESSION_JOB};
 use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
-    ConsoleRequest, HostSpec, JobRequest, JobSpec, Login, OsBytes, SingleUserRequest, StageSpec,
-    Stream, ToolCall, UserRequest,
+    ConsoleRequest, DebuggerRequest, HostSpec, JobRequest, JobSpec, Login, OsBytes,
+    SingleUserRequest, StageSpec, Stream, ToolCall, UserRequest,
 };
 use score_proto::peer_message::Incarnation;
 use score_proto::tool_start::{ToolAction, ToolId};
@@ -119,6 +119,7 @@ fn job_requests() -> Vec<JobRequest> {
         JobRequest::Suspend,
         JobRequest::Resume,
         JobRequest::SubscribeMetrics(1),
+        JobRequest::Debugger(DebuggerRequest::HoldStages(true)),
         JobRequest::Kill,
         JobRequest::ToolAction {
             serial: 1,

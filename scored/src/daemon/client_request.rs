@@ -46,6 +46,7 @@ impl ClientRequest {
                 | JobRequest::OutputClosed(_)
                 | JobRequest::SubscribeMetrics(_)
                 | JobRequest::ToolAction { .. }
+                | JobRequest::Debugger(_)
                 | JobRequest::Kill
         )
     }

@@ -24,6 +24,7 @@ use super::metrics::{MeasuredJob, MetricsCollector};
 use super::output::{DrainReason, OutputMux};
 use super::pmi_service::{PmiEvent, PmiService};
 use super::pmix_service::PmixService;
+use super::process_list::ProcessList;
 use super::processes::{ControlEvent, ProcessTable};
 use super::program_store::ProgramStore;
 use super::reports::ScoredLink;
@@ -93,6 +94,8 @@ pub struct JobRunner {
     /// Signals of the user that arrived before all processes of the stage were started.
     early_signals: Vec<i32>,
     pub(super) pending_flushes: PendingFlushes,
+    /// What a debugger has requested.
+    pub(super) process_list: ProcessList,
 }
 
 /// Kinds of sources of which there are many. Each kind counts its sources itself.
@@ -139,6 +142,7 @@ impl JobRunner {
             metrics: MetricsCollector::default(),
             early_signals: Vec::new(),
             pending_flushes: PendingFlushes::default(),
+            process_list: ProcessList::default(),
         }
     }
 
@@ -163,6 +167,7 @@ impl JobRunner {
         let is_waiting = self.pmix.is_starting() && !self.pmix.is_helper_due();
         let can_spawn = self.spawn_queue.is_pending() && !is_waiting && !self.run_gate.is_stopped();
         can_spawn
+            || self.is_release_possible()
             || self.outputs.is_runnable()
             || self.processes.is_runnable()
             || self.pmi.is_runnable()
@@ -180,6 +185,7 @@ impl JobRunner {
         [
             while_running(self.outputs.next_deadline()),
             while_running(self.pmix.next_check()),
+            self.process_list.next_check(),
             self.phase.kill_deadline(),
             self.user_kill.as_ref().and_then(|kill| kill.drain_deadline),
             self.limit_enforcer.deadline(),
@@ -200,6 +206,7 @@ impl JobRunner {
         self.account_stopped_time();
         self.copy_programs();
         self.spawn_pending(registry);
+        self.update_process_list(now);
         self.outputs.pump(&mut self.reports, now);
         if !self.run_gate.is_stopped() {
             self.outputs.expire(&mut self.reports, now);
@@ -351,14 +358,15 @@ impl JobRunner {
         self.processes.reset(elements, job_info.local_nodes());
         self.pmi.begin_stage(job_info);
         self.pmix.begin_stage(job_info, &self.context.directory);
-        let begun = self.spawn_queue.begin(&self.context, job_info);
+        let hold = self.process_list.on_stage_start();
+        let begun = self.spawn_queue.begin(&self.context, job_info, hold);
         begun.unwrap_or_else(|reason| self.fail_job(reason));
     }
 
     fn spawn_pending(&mut self, registry: &Registry) {
         let run_gate = Arc::clone(&self.run_gate);
         for _ in 0..SPAWNS_PER_TICK {
-            let Some(run_guard) = run_gate.acquire() else { return };
+            let Some(mut run_guard) = run_gate.acquire() else { return };
             if self.pmix.is_helper_due()
                 && let Err(reason) = self.start_pmix_helper(registry)
             {
@@ -372,6 +380,11 @@ impl JobRunner {
             let stage = job_info.stage;
             let result =
                 self.spawn_queue.start(&self.context, job_info, key, self.pmix.environment(key));
+            if let Ok(started) = &result
+                && self.process_list.is_holding()
+            {
+                run_guard.hold(started.pid);
+            }
             drop(run_guard);
             match result {
                 Ok(started) => {
@@ -550,6 +563,7 @@ impl JobRunner {
     }
 
     fn on_process_exit(&mut self, reaped: Reaped, registry: &Registry) {
+        self.run_gate.on_process_exit(reaped.pid);
         // Other children are orphans that this process has inherited.
         let Some(key) = self.processes.key_of(reaped.pid) else { return };
         if let Some(job) = self.phase.job_mut() {
@@ -635,6 +649,7 @@ impl JobRunner {
         for (_, running) in self.processes.running_mut(element) {
             process::kill_group(running.pid, signal);
         }
+        self.end_held_processes(element, signal);
     }
 
     fn continue_shutdown(&mut self, now: Instant) {

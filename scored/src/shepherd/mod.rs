@@ -23,6 +23,7 @@ mod output;
 mod pmi_service;
 mod pmix_service;
 mod pmix_watch;
+mod process_list;
 mod processes;
 mod program_store;
 mod reaper;

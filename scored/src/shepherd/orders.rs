@@ -70,6 +70,7 @@ impl JobRunner {
     fn on_job_order(&mut self, order: JobOrder) {
         match order {
             JobOrder::StartJob(job_start) => self.start_job(Arc::unwrap_or_clone(job_start)),
+            JobOrder::Debugger(order) => self.process_list.on_order(order),
             JobOrder::StartStage(stage) => self.start_stage(stage as usize),
             JobOrder::Flushed { token, host: _ } => {
                 if let Some((key, id)) = self.pending_flushes.take(token) {
@@ -380,6 +381,17 @@ impl JobRunner {
         Ok(())
     }
 
+    /// The process id of a running process in the PID namespace of this host.
+    pub(super) fn outer_pid(&self, key: ProcessKey) -> Option<i32> {
+        let inner_pid = self.processes.pid_of(key)?;
+        match &self.context.outer_proc {
+            Some(proc_dir) => {
+                process::outer_pid(proc_dir.as_fd(), inner_pid, super::self_pid_namespace())
+            }
+            None => Some(inner_pid),
+        }
+    }
+
     fn inspection_text(&self, key: ProcessKey, signal: i32, display: Option<String>) -> String {
         let host = match self.phase.job_info() {
             Some(job_info) if job_info.placement.hosts.len() > 1 => {
@@ -387,13 +399,7 @@ impl JobRunner {
             }
             _ => system_host_name(),
         };
-        let inner_pid = self.processes.pid_of(key).unwrap_or(0);
-        let pid = match &self.context.outer_proc {
-            Some(proc_dir) => {
-                process::outer_pid(proc_dir.as_fd(), inner_pid, super::self_pid_namespace())
-            }
-            None => Some(inner_pid),
-        };
+        let pid = self.outer_pid(key);
         let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
         let signal = signal::name(signal);
         let display_text =

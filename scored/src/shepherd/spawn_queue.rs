@@ -1,6 +1,6 @@
 //! Starts the processes of a stage, with their pipes, files, environment and control sockets.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -47,6 +47,8 @@ pub struct SpawnQueue {
     left_pipes: Vec<Option<OwnedFd>>,
     /// The processor of each process, if processes are bound.
     cpu_sets: Vec<CpuSet>,
+    /// The processes of the stage stop before their first instruction.
+    hold: bool,
     spawner: Spawner,
 }
 
@@ -90,11 +92,17 @@ fn errno_text(error: nix::errno::Errno) -> &'static str {
 }
 
 impl SpawnQueue {
-    /// Prepares a stage.
+    /// Prepares a stage. `hold`: its processes stop before their first instruction.
     ///
     /// # Errors
     /// Why none of its processes can be started, in one line.
-    pub fn begin(&mut self, context: &ShepherdContext, job: &JobInfo) -> Result<(), String> {
+    pub fn begin(
+        &mut self,
+        context: &ShepherdContext,
+        job: &JobInfo,
+        hold: bool,
+    ) -> Result<(), String> {
+        self.hold = hold;
         let elements = &job.spec().stages[job.stage].elements;
         let local_host = &job.local_host;
         // First, so that a stage that cannot be begun has processes to be skipped: the job ends
@@ -183,6 +191,11 @@ impl SpawnQueue {
         !self.pending.is_empty()
     }
 
+    /// The indexes of processes that do not run their program yet, and have not exited.
+    pub fn pre_exec_indexes(&mut self) -> HashSet<usize> {
+        self.spawner.pre_exec_indexes()
+    }
+
     /// Removes the processes of one element, or of all, from the queue and returns them.
     pub fn cancel(&mut self, element: Option<u32>) -> Vec<ProcessKey> {
         let (cancelled, remaining): (Vec<ProcessKey>, Vec<ProcessKey>) =
@@ -243,6 +256,7 @@ impl SpawnQueue {
             descriptor_limit: context.descriptor_limit,
             die_with_parent: context.outer_proc.is_none(),
             cpu_set: self.cpu_sets.get(process),
+            hold: self.hold,
         };
         let index = self.nodes.index(key);
         let pid =

@@ -30,6 +30,9 @@ pub const STEP_EXEC: u64 = 3;
 /// Plus four times the index of the path, plus the descriptor.
 pub const STEP_OPEN_FILE: u64 = 16;
 
+/// Command of fcntl(2): which signal a descriptor sends (asm-generic/fcntl.h).
+const F_SETSIG: c_int = 10;
+
 /// Bytes of the child's stack. System calls need none of it.
 const STACK_SIZE: usize = 32 << 10;
 /// Alignment of a stack that all architectures accept.
@@ -89,6 +92,7 @@ struct ChildSetup {
     /// Our process id, if the child must be killed when we exit.
     parent_pid: Option<u32>,
     cpu_set: Option<CpuSet>,
+    hold: bool,
 }
 
 impl ChildSetup {
@@ -113,6 +117,7 @@ impl ChildSetup {
             descriptor_limit: args.descriptor_limit,
             parent_pid: args.die_with_parent.then(std::process::id),
             cpu_set: args.cpu_set.copied(),
+            hold: args.hold,
         }
     }
 }
@@ -281,12 +286,51 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
             }
             check(call(libc::SYS_dup3, [source_fd.cast_unsigned(), target_fd, 0, 0]), STEP_SETUP)?;
         }
+        if setup.hold {
+            // Before the limit, which may leave no room for further descriptors.
+            check(stop_at_exec(), STEP_SETUP)?;
+        }
         let limit_addr = ptr::from_ref(&setup.descriptor_limit).addr();
         let prlimit_args = [0, libc::RLIMIT_NOFILE as usize, limit_addr, 0];
         check(call(libc::SYS_prlimit64, prlimit_args), STEP_SETUP)?;
         let directory = (*setup.directory.pointers.as_ptr()).addr();
         check(call(libc::SYS_chdir, [directory, 0, 0, 0]), STEP_DIRECTORY)
     }
+}
+
+/// Has the kernel send SIGSTOP to this process when it executes its program. The signal then takes
+/// effect before the first instruction of the program or of its dynamic loader.
+///
+/// The signal comes from a pipe whose two ends are closed on exec. Each end sends it when the other
+/// one is closed first. The kernel closes them before it returns to user mode, in an order that it
+/// does not promise. Returns 0 or a negated errno.
+///
+/// # Safety
+/// As [`prepare`].
+unsafe fn stop_at_exec() -> isize {
+    let mut ends = [0 as c_int; 2];
+    // SAFETY: the kernel writes two descriptors to the array; the other calls pass no addresses.
+    unsafe {
+        let pipe_args = [ends.as_mut_ptr().addr(), libc::O_CLOEXEC as usize, 0, 0];
+        let error = call(libc::SYS_pipe2, pipe_args);
+        if error < 0 {
+            return error;
+        }
+        let self_pid = call(libc::SYS_getpid, [0; 4]).cast_unsigned();
+        for (end, access) in ends.into_iter().zip([libc::O_RDONLY, libc::O_WRONLY]) {
+            for (command, argument) in [
+                (libc::F_SETOWN, self_pid),
+                (F_SETSIG, libc::SIGSTOP as usize),
+                (libc::F_SETFL, (access | libc::O_ASYNC) as usize),
+            ] {
+                let error = call(libc::SYS_fcntl, [end as usize, command as usize, argument, 0]);
+                if error < 0 {
+                    return error;
+                }
+            }
+        }
+    }
+    0
 }
 
 /// Opens the first path that exists. `Err`: index of the path that failed, and errno.

@@ -4,8 +4,9 @@
 // UNSAFETY: pidfd_open(2) and pidfd_send_signal(2) have no safe wrapper.
 #![expect(unsafe_code)]
 
+use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A process, running or exited.
 #[derive(Debug)]
@@ -24,6 +25,16 @@ impl PidFd {
             Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// The id of the process in the PID namespace of this /proc, if it has one there and has not
+    /// been reaped.
+    pub fn pid_in(&self, proc_dir: BorrowedFd<'_>) -> Option<i32> {
+        let [proc_fd, pid_fd] = [proc_dir.as_raw_fd(), self.0.as_raw_fd()];
+        let info = fs::read_to_string(format!("/proc/self/fd/{proc_fd}/self/fdinfo/{pid_fd}"));
+        let info = info.ok()?;
+        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
+        (pid > 0).then_some(pid)
     }
 
     /// Sends a signal to the process.

@@ -15,6 +15,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::unistd::{ForkResult, fork};
 use score_proto::job_control::Status;
 
+use super::pidfd::PidFd;
+
 /// Status and resource usage of a child that has exited.
 #[derive(Debug, Clone, Copy)]
 pub struct Reaped {
@@ -346,8 +348,16 @@ pub fn set_umask(mask: u32) {
 }
 
 /// The process id that process `inner` of PID namespace `namespace` has in the outer namespace,
-/// whose /proc is given. The last number of its NSpid line is the inner id.
+/// whose /proc is given.
 pub fn outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Option<i32> {
+    let by_descriptor = PidFd::open(inner).ok().and_then(|process| process.pid_in(proc_dir));
+    // Before Linux 5.3 there is no such descriptor.
+    by_descriptor.or_else(|| find_outer_pid(proc_dir, inner, namespace))
+}
+
+/// As [`outer_pid`], by a scan of all processes. The last number of the NSpid line of a process is
+/// its inner id.
+fn find_outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Option<i32> {
     let base = format!("/proc/self/fd/{}", proc_dir.as_raw_fd());
     for entry in fs::read_dir(&base).ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {

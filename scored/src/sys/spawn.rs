@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -82,6 +82,8 @@ pub struct SpawnArgs<'a> {
     pub die_with_parent: bool,
     /// Initial affinity of the process, if any.
     pub cpu_set: Option<&'a CpuSet>,
+    /// The process stops by SIGSTOP before the first instruction of its program.
+    pub hold: bool,
 }
 
 /// Why a process could not be started.
@@ -147,6 +149,12 @@ impl Spawner {
         }
     }
 
+    /// The indexes of processes that do not run their program yet, and have not exited.
+    pub fn pre_exec_indexes(&mut self) -> HashSet<usize> {
+        self.collect_exited();
+        self.pre_exec_children.iter().map(|(index, _)| *index).collect()
+    }
+
     /// The error in the start of a process that has exited, if any.
     pub fn error_of(&mut self, index: usize) -> Option<SpawnError> {
         self.collect_exited();
@@ -173,6 +181,7 @@ impl Drop for Spawner {
 mod tests {
     use super::*;
     use crate::sys::process;
+    use crate::sys::process_stop::{self, StopResult};
     use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
     use score_proto::job_control::Status;
     use std::fs::File;
@@ -183,6 +192,43 @@ mod tests {
         let open = || File::options().read(true).write(true).open("/dev/null").unwrap();
         let files: Vec<File> = (0..=PMI_FD + 1).map(|_| open()).collect();
         files.into_iter().max_by_key(AsRawFd::as_raw_fd).unwrap()
+    }
+
+    #[test]
+    fn a_held_process_stops_with_its_program_loaded_and_runs_after_sigcont() {
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).unwrap();
+        let null = high_fd();
+        let source = FdSource::Fd(null.as_fd());
+        let words = |words: &[&CStr]| words.iter().map(|&word| word.into()).collect();
+        // Without descriptors to spare.
+        let limit = libc::rlimit { rlim_cur: 5, rlim_max: 5 };
+        let program = Program::new(words(&[c"/nowhere", c"/bin/sh"]), words(&[c"sh", c"-c", c":"]));
+        let mut spawner = Spawner::default();
+        for _ in 0..20 {
+            let args = SpawnArgs {
+                program: &program,
+                environment: &[],
+                directory: c"/",
+                descriptors: [source; 4],
+                pmi_socket: None,
+                descriptor_limit: limit,
+                die_with_parent: true,
+                cpu_set: None,
+                hold: true,
+            };
+            spawner.reset();
+            let pid = spawner.spawn(&args, 7).unwrap();
+            assert_eq!(process_stop::wait_for_stop(pid), StopResult::Stopped);
+            assert!(spawner.pre_exec_indexes().is_empty());
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+            assert_eq!(program, std::fs::canonicalize("/bin/sh").unwrap());
+            // The first of nine numbers is that of the system call: it is still in execve.
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
+            assert!(call.starts_with(&format!("{} ", libc::SYS_execve)), "{call}");
+            process::kill(pid, libc::SIGCONT);
+            assert_eq!(process::wait_for(pid).unwrap().status, Status::Exited(0));
+            assert_eq!(spawner.error_of(7), None);
+        }
     }
 
     #[test]
@@ -217,6 +263,7 @@ mod tests {
                     descriptor_limit: libc::rlimit { rlim_cur: 100, rlim_max: 100 },
                     die_with_parent: true,
                     cpu_set: None,
+                    hold: false,
                 };
                 pids.push(spawner.spawn(&args, index).unwrap());
             }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::client_session::{self, JobMessage, ServerMessageDecoder};
 use score_proto::ids::SessionJobId;
+use score_proto::job_control::ProcessBlock;
 use score_proto::message::*;
 use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
 
@@ -84,6 +85,8 @@ pub struct Outcome {
     pub end: Option<JobEnd>,
     pub dir: String,
     pub stdin_closed: bool,
+    /// The lists of processes for debuggers.
+    pub processes: Vec<ProcessBlock>,
 }
 
 impl Outcome {
@@ -321,6 +324,7 @@ impl Driver {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
             JobAnswer::ToolAction { .. } | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
+            JobAnswer::Processes { block, .. } => self.outcome.processes.push(block),
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }
     }

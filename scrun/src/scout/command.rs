@@ -38,6 +38,7 @@ pub fn run(options: &ScoutOptions, connection: ScoutConnection) -> Result<u8, St
         program_store,
         daemon_source: DaemonSource::ScoutSession(connection.stream, connection.decoder),
         merger: Some(OutputMerger::new(names, output_format)),
+        debugger: None,
     };
     session::run(spec, config)
 }
@@ -90,6 +91,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         statistics: true,
         reads_stdin: options.stdin,
         independent_nodes: true,
+        hold: false,
         networks: Vec::new(),
         network_sets: 0,
         tool: None,

@@ -10,6 +10,7 @@ mod tool_socket;
 
 use crate::diagnostics::Reporter;
 use crate::monitor::{Monitor, MonitorRequest, REPORT_INTERVAL_MS};
+use crate::mpir::{Debugger, Reaction};
 use crate::multi_user::ClusterRequest;
 use crate::options::Statistics;
 use crate::program_store::ProgramStore;
@@ -74,6 +75,8 @@ pub struct SessionConfig {
     pub merger: Option<OutputMerger>,
     /// The monitor, if one is requested.
     pub monitor: Option<MonitorRequest>,
+    /// Serves debuggers. scout does not.
+    pub debugger: Option<Debugger>,
 }
 
 /// The daemon that runs a job.
@@ -104,6 +107,7 @@ struct EventLoop {
     /// The monitor that starts when the job runs, and the running one.
     monitor_request: Option<MonitorRequest>,
     monitor: Option<Monitor>,
+    debugger: Option<Debugger>,
     /// Bytes of the job that [`OutputMerger`] has buffered or scmon shows, by stream. They count as
     /// written.
     buffered_by_merger: [u64; 2],
@@ -211,6 +215,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
                 merger: config.merger,
                 monitor_request: config.monitor,
                 monitor: None,
+                debugger: config.debugger,
                 buffered_by_merger: [0; 2],
                 tool_socket,
                 daemon,
@@ -242,13 +247,17 @@ impl EventLoop {
                 }
                 return Ok(code);
             }
-            let timeout = self
+            let drain_time = self
                 .output_deadline
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match poll.poll(&mut events, timeout) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => other?,
-            }
+            let look_interval = self.debugger.as_ref().and_then(Debugger::look_interval);
+            let timeout = drain_time.into_iter().chain(look_interval).min();
+            // A stop by a debugger interrupts the wait, too.
+            let is_interrupted = match poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => true,
+                other => other.map(|()| false)?,
+            };
+            self.serve_debugger(|debugger| debugger.look(is_interrupted));
             self.readable |= events.iter().any(|event| event.token() == SOCKET);
             if events.iter().any(|event| event.token() == TOOLS) {
                 self.receive_tool_actions(poll.registry());
@@ -260,6 +269,15 @@ impl EventLoop {
             // Buffered output counts as written at once.
             self.check_outputs();
         }
+    }
+
+    /// Does what follows for a debugger from an event.
+    fn serve_debugger(&mut self, on_event: impl FnOnce(&mut Debugger) -> Reaction) {
+        let Some(Reaction { requests, problem }) = self.debugger.as_mut().map(on_event) else {
+            return;
+        };
+        requests.into_iter().for_each(|request| self.apply(Action::Send(request)));
+        problem.into_iter().for_each(|line| self.apply(Action::Notice(Level::Error, line)));
     }
 
     /// The exit code, if no work is left.
@@ -303,6 +321,7 @@ impl EventLoop {
             Action::GrantInput(bytes) => self.input.grant(bytes),
             Action::StopReading => self.input.stop(),
             Action::StopSelf => self.stop_self(),
+            Action::ReportAbort => self.debugger.iter_mut().for_each(Debugger::on_abort),
             Action::RecheckForeground => self.input.wake_reader(),
             Action::SendFileChunks(hash, offset, length) => {
                 self.send_file_chunks(hash, offset, length)
@@ -488,10 +507,21 @@ impl EventLoop {
 
     fn on_job_answer(&mut self, mut answer: JobAnswer) {
         self.update_monitor(&answer);
-        if let (JobAnswer::ToolAction { serial, answer }, Some(tool_socket)) =
-            (&answer, &mut self.tool_socket)
-        {
-            tool_socket.answer(*serial, answer);
+        let kind = self.session_kind;
+        match &answer {
+            JobAnswer::ToolAction { serial, answer } => {
+                if let Some(tool_socket) = &mut self.tool_socket {
+                    tool_socket.answer(*serial, answer);
+                }
+                self.serve_debugger(|debugger| debugger.on_tool_answer(*serial, answer));
+            }
+            JobAnswer::Accepted { job, nodes, .. } => {
+                self.serve_debugger(|debugger| debugger.on_accepted(*job, *nodes, kind));
+            }
+            JobAnswer::Processes { stage, host_name, block } => {
+                self.serve_debugger(|debugger| debugger.on_processes(*stage, host_name, block));
+            }
+            _ => {}
         }
         if let JobAnswer::Finished(end) = &mut answer {
             self.flush_merged_output(Some(end));

@@ -55,6 +55,8 @@ pub enum Action {
     SendFileChunks(ContentHash, u64, u64),
     /// Stop this process (the job is being stopped), as the shell expects after ^Z.
     StopSelf,
+    /// Show a debugger that a signal ends this process.
+    ReportAbort,
     /// This process was continued: check again whether it is in the foreground.
     RecheckForeground,
     /// Exit with this code when all output has been written.
@@ -180,7 +182,7 @@ impl SessionState {
             }
             JobAnswer::ToolOutput(text) => out.push(Action::Print(format!("{text}\n"))),
             // The event loop has passed them on.
-            JobAnswer::Metrics(_) | JobAnswer::ToolAction { .. } => {}
+            JobAnswer::Metrics(_) | JobAnswer::ToolAction { .. } | JobAnswer::Processes { .. } => {}
             // A request has crossed the end of the job.
             JobAnswer::UnknownJob => {}
         }
@@ -203,6 +205,9 @@ impl SessionState {
     fn finish(&mut self, code: u8, out: &mut Vec<Action>) {
         let code = self.forced_code.unwrap_or(code);
         self.exit_code = Some(code);
+        if self.ended_by_interrupt() {
+            out.push(Action::ReportAbort);
+        }
         out.push(Action::Finish(code));
     }
 
@@ -272,7 +277,7 @@ impl SessionState {
             libc::SIGTERM if self.terminated => out.push(Action::Abandon(128 + signal as u8)),
             libc::SIGTERM => {
                 self.terminated = true;
-                out.push(Action::Send(JobRequest::Kill));
+                out.extend([Action::ReportAbort, Action::Send(JobRequest::Kill)]);
             }
             libc::SIGINT => self.on_interrupt(now, out),
             libc::SIGTSTP => out.extend([Action::Send(JobRequest::Suspend), Action::StopSelf]),
@@ -311,7 +316,7 @@ impl SessionState {
             _ => {
                 self.interrupts.clear();
                 out.push(Action::Notice(Level::Warning, "the job is being killed".into()));
-                out.push(Action::Send(JobRequest::Kill));
+                out.extend([Action::ReportAbort, Action::Send(JobRequest::Kill)]);
             }
         }
     }
@@ -321,7 +326,7 @@ impl SessionState {
     fn on_signal_after_end(&mut self, signal: i32, out: &mut Vec<Action>) {
         match signal {
             libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGABRT => {
-                out.push(Action::Abandon(128 + signal as u8));
+                out.extend([Action::ReportAbort, Action::Abandon(128 + signal as u8)]);
             }
             libc::SIGTSTP => out.push(Action::StopSelf),
             _ => {}

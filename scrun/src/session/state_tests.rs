@@ -42,7 +42,8 @@ fn signals_are_treated_as_table_3_1_says() {
     for signal in [libc::SIGURG, libc::SIGWINCH] {
         assert_eq!(step(&mut session(), Event::Signal(signal)), [send(JobRequest::Signal(signal))]);
     }
-    assert_eq!(step(&mut session(), Event::Signal(libc::SIGTERM)), [send(JobRequest::Kill)]);
+    let kill = [Action::ReportAbort, send(JobRequest::Kill)];
+    assert_eq!(step(&mut session(), Event::Signal(libc::SIGTERM)), kill);
     let stop = [send(JobRequest::Suspend), Action::StopSelf];
     assert_eq!(step(&mut session(), Event::Signal(libc::SIGTSTP)), stop);
     let resume = [Action::RecheckForeground, send(JobRequest::Resume)];
@@ -171,7 +172,8 @@ fn a_refused_job_ends_with_its_code() {
 fn a_signal_after_the_end_abandons_unwritten_output() {
     let mut session = session();
     step(&mut session, finished(0));
-    assert_eq!(step(&mut session, Event::Signal(libc::SIGINT)), [Action::Abandon(130)]);
+    let abandon = [Action::ReportAbort, Action::Abandon(130)];
+    assert_eq!(step(&mut session, Event::Signal(libc::SIGINT)), abandon);
     assert_eq!(step(&mut session, Event::Signal(libc::SIGUSR1)), []);
 }
 

@@ -2,10 +2,10 @@
 
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{
-    ElementReport, FileRequest, JobReport, OutputReport, ProgramAnswer, ShepherdReport, Status,
-    SubsetFence, SwitchReport, SwitchSeq,
+    ElementReport, FileRequest, JobReport, OutputReport, ProcessBlock, ProgramAnswer,
+    ShepherdReport, Status, SubsetFence, SwitchReport, SwitchSeq,
 };
-use score_proto::message::{JobRequest, Level, OsBytes, Stream};
+use score_proto::message::{DebuggerRequest, JobRequest, Level, OsBytes, Stream};
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::{ActivitySample, IdleSummary, Metrics, SampleRound};
 use score_proto::tool_start::{ToolAction, ToolEventKind, ToolId, ToolProgram, ToolReport};
@@ -54,7 +54,7 @@ impl World {
     }
 
     fn any_request(&mut self) -> JobRequest {
-        match self.random.below(12) {
+        match self.random.below(15) {
             0 => JobRequest::Stdin(self.any_bytes()),
             1 => JobRequest::StdinEof,
             2 => JobRequest::OutputAck(self.any_number()),
@@ -72,6 +72,9 @@ impl World {
             10 => {
                 JobRequest::ToolAction { serial: self.any_number(), action: self.any_tool_action() }
             }
+            11 => JobRequest::Debugger(DebuggerRequest::HoldStages(self.random.chance(50))),
+            12 => JobRequest::Debugger(DebuggerRequest::ListProcesses),
+            13 => JobRequest::Debugger(DebuggerRequest::ReleaseStage),
             _ => JobRequest::Resume,
         }
     }
@@ -151,7 +154,7 @@ impl World {
     }
 
     fn any_job_report(&mut self) -> JobReport {
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 => JobReport::Ready,
             1 if self.random.chance(10) => JobReport::Refused { code: 0, reason: String::new() },
             2 => JobReport::Metrics(Metrics::default()),
@@ -159,6 +162,15 @@ impl World {
             4 => JobReport::StdinWindow(self.any_number()),
             5 => JobReport::StdinClosed,
             6 => JobReport::Tool(self.any_tool_report()),
+            7 => {
+                let block = ProcessBlock {
+                    host: JobHostId(self.random.below(3) as u32),
+                    element: self.any_number() as u32,
+                    first_node: self.any_number() as u32,
+                    pids: vec![1; self.random.below(3) as usize],
+                };
+                JobReport::Processes { stage: self.random.below(2) as u32, blocks: vec![block] }
+            }
             _ => JobReport::Notice { level: Level::Error, text: "lie".to_owned() },
         }
     }

@@ -13,6 +13,9 @@
 //! time misses the child. A scan is therefore trusted only after a second one, made while every
 //! thread of the processes that the first one found was stopped, has found the same processes.
 //! Until then, stops and resumes are those of the whole namespace.
+//!
+//! Processes that are held for a debugger have stopped themselves, and a resume must not let them
+//! run. While there are any, all others are found by scans and stopped one by one.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -47,6 +50,8 @@ pub struct JobProcesses {
     non_children: Vec<i32>,
     /// Processes that were not stopped by this thread and must not be resumed.
     externally_stopped: HashSet<i32>,
+    /// Processes that are held for a debugger, since the last stop.
+    held: HashSet<i32>,
     /// Processes that are not known to have stopped.
     not_yet_stopped: Vec<i32>,
     /// Whether a process that has stopped may have been stopped by another one. No more when this
@@ -70,6 +75,7 @@ impl JobProcesses {
             children: Vec::new(),
             non_children: Vec::new(),
             externally_stopped: HashSet::new(),
+            held: HashSet::new(),
             not_yet_stopped: Vec::new(),
             finds_external_stops: false,
             is_complete: false,
@@ -78,8 +84,10 @@ impl JobProcesses {
     }
 
     /// Stops all processes; [`JobProcesses::wait_stopped`] returns when they have stopped.
-    /// `is_first_stop`: the job has been running until now. `exempt_pid`: a process that goes on.
-    pub fn stop(&mut self, is_first_stop: bool, exempt_pid: Option<i32>) {
+    /// `is_first_stop`: the job has been running until now. `held`: processes that stop themselves.
+    /// `exempt_pid`: a process that goes on.
+    pub fn stop(&mut self, is_first_stop: bool, held: HashSet<i32>, exempt_pid: Option<i32>) {
+        self.held = held;
         (self.finds_external_stops, self.is_complete) = (is_first_stop, false);
         self.exempt_pid = exempt_pid;
         // A process that was started after the last scan is not known yet.
@@ -87,14 +95,14 @@ impl JobProcesses {
         if is_first_stop {
             self.find_stopped_children();
         }
-        match (self.has_namespace, self.scan_is_exact) {
+        match (self.has_namespace && self.held.is_empty(), self.scan_is_exact) {
             (true, true) => {
                 self.known_pids().for_each(|pid| process::kill(pid, libc::SIGSTOP));
                 self.track_stops(&HashSet::new());
             }
             (true, false) => self.stop_namespace(&HashSet::new()),
             (false, _) => {
-                self.stop_descendants();
+                self.stop_by_scans();
                 self.track_stops(&HashSet::new());
             }
         }
@@ -127,13 +135,14 @@ impl JobProcesses {
     /// Resumes all processes except those that were stopped externally.
     pub fn resume(&mut self) {
         if self.has_namespace && !self.is_complete {
-            if self.externally_stopped.is_empty() {
+            if self.externally_stopped.is_empty() && self.held.is_empty() {
                 process::kill_namespace(libc::SIGCONT);
                 return;
             }
             self.rescan();
         }
-        for pid in self.known_pids().filter(|pid| !self.externally_stopped.contains(pid)) {
+        let is_kept = |pid: &i32| self.externally_stopped.contains(pid) || self.held.contains(pid);
+        for pid in self.known_pids().filter(|pid| !is_kept(pid)) {
             process::kill(pid, libc::SIGCONT);
         }
     }
@@ -245,13 +254,18 @@ impl JobProcesses {
         std::str::from_utf8(&digits[..count]).ok()?.trim().parse().ok()
     }
 
-    /// Without a namespace: stops all processes that a scan finds, until a scan finds no new ones.
-    /// A child forked between scan and signal is found by the next scan.
-    fn stop_descendants(&mut self) {
+    /// Without a namespace, or while processes are held: stops all others that a scan finds, until
+    /// a scan finds no new ones. A child forked between scan and signal is found by the next scan.
+    fn stop_by_scans(&mut self) {
+        (self.last_pid_at_scan, self.scan_is_exact) = (None, false);
         let mut stopped = HashSet::new();
         loop {
-            let is_new = |pid: &i32| Some(*pid) != self.exempt_pid && stopped.insert(*pid);
-            let new_pids: Vec<i32> = process::descendants().into_iter().filter(is_new).collect();
+            let pids =
+                if self.has_namespace { self.namespace_pids() } else { process::descendants() };
+            let is_new = |pid: &i32| {
+                !self.held.contains(pid) && Some(*pid) != self.exempt_pid && stopped.insert(*pid)
+            };
+            let new_pids: Vec<i32> = pids.into_iter().filter(is_new).collect();
             if new_pids.is_empty() {
                 break;
             }

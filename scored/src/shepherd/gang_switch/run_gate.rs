@@ -1,6 +1,7 @@
 //! Whether the job is stopped: the switch thread sets it, and the loop asks before it starts a
-//! process.
+//! process, or lets a held one run.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,10 +30,25 @@ struct Inner {
     board: Option<Arc<PublishedMap>>,
     stopped_since: Option<Instant>,
     stop_count: u64,
+    /// Processes that wait for a debugger before their first instruction. They have stopped
+    /// themselves, or will do so. The switch thread neither stops nor resumes them.
+    held: HashSet<i32>,
 }
 
 /// The job cannot be stopped during the lifetime of this guard.
-pub struct RunGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, Inner>);
+pub struct RunGuard<'a>(MutexGuard<'a, Inner>);
+
+impl RunGuard<'_> {
+    /// A process that was just started is held.
+    pub fn hold(&mut self, pid: i32) {
+        self.0.held.insert(pid);
+    }
+
+    /// No process is held any more. Returns those that were.
+    pub fn take_held(&mut self) -> HashSet<i32> {
+        std::mem::take(&mut self.0.held)
+    }
+}
 
 impl RunGate {
     /// Gate of a running job; `waker` wakes the loop.
@@ -57,6 +73,16 @@ impl RunGate {
     pub fn acquire(&self) -> Option<RunGuard<'_>> {
         let inner = self.lock();
         inner.stopped_since.is_none().then_some(RunGuard(inner))
+    }
+
+    /// The processes that are held.
+    pub fn held(&self) -> HashSet<i32> {
+        self.lock().held.clone()
+    }
+
+    /// A process has been reaped.
+    pub fn on_process_exit(&self, pid: i32) {
+        self.lock().held.remove(&pid);
     }
 
     /// Whether the job is stopped, or about to be.

@@ -219,7 +219,7 @@ impl SwitchThread {
     /// nothing is reported.
     fn stop(&mut self, switch_seq: SwitchSeq, run_gate: &RunGate) -> io::Result<()> {
         let is_first_stop = run_gate.mark_stopped(Instant::now());
-        self.processes.stop(is_first_stop, run_gate.exempt_pid());
+        self.processes.stop(is_first_stop, run_gate.held(), run_gate.exempt_pid());
         self.interrupt_timer.start(WAIT_INTERRUPT_INTERVALS[0], WAIT_INTERRUPT_INTERVALS[1]);
         let mut poll_delay = PROC_POLL_INTERVALS[0];
         let all_stopped = loop {

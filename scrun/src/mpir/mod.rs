@@ -1,0 +1,190 @@
+//! MPIR: how a debugger that knows nothing of SCore finds the processes of a job (CDTI 2.1 and 2.2,
+//! docs/tools.md). scrun is the starter.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `symbols` | the variables and the function that a debugger looks for |
+//! | `starter` | what scrun does when, without I/O |
+//! | `servers` | the debugger's servers that scrun starts |
+//! | `subset` | the ranks for which it starts them |
+
+mod servers;
+mod starter;
+pub mod subset;
+mod symbols;
+
+use std::ffi::CString;
+use std::fs;
+use std::time::Duration;
+
+use score_proto::client_session::SessionKind;
+use score_proto::ids::JobId;
+use score_proto::job_control::ProcessBlock;
+use score_proto::message::{DebuggerRequest, ElementSpec, JobRequest, JobSpec};
+use score_proto::tool_start::ToolActionAnswer;
+
+use starter::{CompleteTable, Starter};
+use symbols::DebugState;
+
+/// How often the flag is read while this process is traced.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What scrun does for debuggers.
+#[derive(Debug)]
+pub struct Debugger {
+    starter: Starter,
+    /// The programs, by stage and element.
+    programs: Vec<Vec<CString>>,
+    /// The debugger has been asked for its servers. This holds as long as it stays.
+    servers_requested: bool,
+    is_abort_reported: bool,
+}
+
+/// The number of the request to start servers. Those of start_tool begin at 1.
+const SERVERS_SERIAL: u64 = 0;
+
+/// The requests that follow from an event, and a line for the user if something is wrong.
+#[derive(Debug, Default)]
+pub struct Reaction {
+    /// To the job.
+    pub requests: Vec<JobRequest>,
+    /// A line.
+    pub problem: Option<String>,
+}
+
+impl From<Vec<DebuggerRequest>> for Reaction {
+    fn from(requests: Vec<DebuggerRequest>) -> Self {
+        let requests = requests.into_iter().map(JobRequest::Debugger).collect();
+        Self { requests, problem: None }
+    }
+}
+
+/// Shows a debugger that this process has begun, and nothing of the job exists. Returns whether it
+/// wants the processes held.
+pub fn begin() -> bool {
+    symbols::tolerate_stale_breakpoints();
+    symbols::call_breakpoint(DebugState::Begun);
+    symbols::is_being_debugged()
+}
+
+fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    let mut bytes = text.into();
+    bytes.retain(|byte| *byte != 0);
+    CString::new(bytes).unwrap_or_default()
+}
+
+impl Debugger {
+    /// For debuggers of this job.
+    pub fn new(spec: &JobSpec) -> Self {
+        let program = |element: &ElementSpec| c_string(element.path.0.clone());
+        let programs: Vec<Vec<CString>> =
+            spec.stages.iter().map(|stage| stage.elements.iter().map(program).collect()).collect();
+        let elements = programs.iter().map(Vec::len).collect();
+        Self {
+            starter: Starter::new(elements, spec.hold, tracer()),
+            programs,
+            servers_requested: false,
+            is_abort_reported: false,
+        }
+    }
+
+    /// When the flag has to be read again even if nothing happens.
+    pub fn look_interval(&self) -> Option<Duration> {
+        self.starter.is_traced().then_some(LOOK_INTERVAL)
+    }
+
+    /// Reads the flag. `is_interrupted`: a signal or a tracer has interrupted a system call.
+    pub fn look(&mut self, is_interrupted: bool) -> Reaction {
+        let is_flag_set = symbols::is_being_debugged();
+        let may_have_tracer = is_interrupted || is_flag_set || self.starter.is_traced();
+        let result = self.starter.on_look(is_flag_set, if may_have_tracer { tracer() } else { 0 });
+        if result.reset_flag {
+            symbols::reset_being_debugged();
+            // Where that is not possible, the next debugger sees one signal more.
+            let _ = symbols::remove_stale_breakpoints();
+        }
+        if result.reset_flag || !is_flag_set {
+            self.servers_requested = false;
+        }
+        result.requests.into()
+    }
+
+    /// The job has been accepted.
+    pub fn on_accepted(&mut self, job: JobId, nodes: u32, kind: SessionKind) -> Reaction {
+        let id = match kind {
+            SessionKind::MultiUser => job.to_string(),
+            // The number means nothing to others.
+            SessionKind::SingleUser => {
+                let host = nix::unistd::gethostname().unwrap_or_default();
+                format!("{}@{}", std::process::id(), host.to_string_lossy())
+            }
+        };
+        symbols::set_job_id(c_string(id));
+        self.starter.on_accepted(nodes).into()
+    }
+
+    /// The job has listed some of its processes. If these were the last ones, the debugger gets the
+    /// table.
+    pub fn on_processes(&mut self, stage: u32, host_name: &str, block: &ProcessBlock) -> Reaction {
+        let Some(table) = self.starter.on_processes(stage, host_name, block) else {
+            return Reaction::default();
+        };
+        if !symbols::is_being_debugged() {
+            // It has left meanwhile.
+            return self.show(None);
+        }
+        let servers = match std::mem::replace(&mut self.servers_requested, true) {
+            true => Ok(None),
+            false => servers::requested_start(&table),
+        };
+        let CompleteTable { stage, hosts, rows } = table;
+        let programs = self.programs.get(stage).cloned().unwrap_or_default();
+        symbols::publish_table(hosts.into_iter().map(c_string).collect(), programs, &rows);
+        match servers {
+            Ok(Some(action)) => {
+                let start = JobRequest::ToolAction { serial: SERVERS_SERIAL, action };
+                Reaction { requests: vec![start], problem: None }
+            }
+            Ok(None) => self.show(None),
+            Err(problem) => self.show(Some(problem)),
+        }
+    }
+
+    /// The job has answered a request about a tool.
+    pub fn on_tool_answer(&mut self, serial: u64, answer: &ToolActionAnswer) -> Reaction {
+        if serial != SERVERS_SERIAL {
+            return Reaction::default();
+        }
+        self.show(match answer {
+            ToolActionAnswer::Done(_) => None,
+            ToolActionAnswer::Refused { reason, .. } => {
+                Some(format!("MPIR_executable_path: the servers are not started: {reason}"))
+            }
+        })
+    }
+
+    /// Shows the table to the debugger, which may stop this process for as long as it likes. Then
+    /// a held stage can run.
+    fn show(&mut self, problem: Option<String>) -> Reaction {
+        if symbols::is_being_debugged() {
+            symbols::call_breakpoint(DebugState::Spawned);
+        }
+        self.starter.on_shown();
+        let release = JobRequest::Debugger(DebuggerRequest::ReleaseStage);
+        Reaction { requests: vec![release], problem }
+    }
+
+    /// A signal ends this process. The debugger may stop it before that.
+    pub fn on_abort(&mut self) {
+        if !std::mem::replace(&mut self.is_abort_reported, true) {
+            symbols::call_breakpoint(DebugState::Aborting);
+        }
+    }
+}
+
+/// The process that traces this one, or 0.
+fn tracer() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    line.and_then(|pid| pid.trim().parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,269 @@
+//! What scrun does for a debugger that uses MPIR, as a pure state machine. It has no memory that a
+//! debugger sees, and no sockets.
+//!
+//! A debugger that starts scrun sets `MPIR_being_debugged` before the job is submitted. Then the
+//! processes of each stage are held before their first instruction, until the debugger has seen
+//! them in the table. A debugger that attaches sets it later. It finds the processes of the running
+//! stage in the table; those of later stages are held.
+
+use score_proto::job_control::ProcessBlock;
+use score_proto::message::DebuggerRequest;
+
+use super::symbols::Row;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Starter {
+    /// Parallel processes of each stage.
+    elements: Vec<usize>,
+    /// Nodes of each parallel process, once the job has been accepted.
+    nodes: Option<u32>,
+    service: Service,
+    /// The process that traces this one, or 0.
+    tracer: u32,
+    gather: Option<Gather>,
+}
+
+/// What the debugger that has set the flag waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Service {
+    /// The flag is not set.
+    Idle,
+    /// For the table, which is requested when the job has been accepted.
+    AwaitsJob,
+    /// For the table, which is requested, and for its servers.
+    AwaitsTable,
+    /// For nothing: it has seen the table.
+    Shown,
+}
+
+/// What follows from a look at the flag.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LookResult {
+    /// To the job.
+    pub requests: Vec<DebuggerRequest>,
+    /// The debugger has left without a reset of the flag.
+    pub reset_flag: bool,
+}
+
+/// The rows of a table that is complete.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CompleteTable {
+    /// The stage.
+    pub stage: usize,
+    /// Names of hosts.
+    pub hosts: Vec<String>,
+    /// By element, then by rank. [`Row::program`] is the element.
+    pub rows: Vec<Row>,
+}
+
+/// A table that grows.
+#[derive(Debug)]
+struct Gather {
+    stage: u32,
+    hosts: Vec<String>,
+    /// Index of the host and process, by element and node. None: not listed yet.
+    listed: Vec<Vec<Option<(usize, u32)>>>,
+    missing: usize,
+}
+
+impl Starter {
+    /// Of a job whose stages have so many parallel processes. `is_debugged`: the debugger that has
+    /// started this process has set the flag, and the job's stages are held.
+    pub fn new(elements: Vec<usize>, is_debugged: bool, tracer: u32) -> Self {
+        Self {
+            elements,
+            nodes: None,
+            service: if is_debugged { Service::AwaitsTable } else { Service::Idle },
+            tracer,
+            gather: None,
+        }
+    }
+
+    /// Whether this process is traced, so that the flag may change without a further event.
+    pub fn is_traced(&self) -> bool {
+        self.tracer != 0
+    }
+
+    /// The job has been accepted. Returns requests to it.
+    pub fn on_accepted(&mut self, nodes: u32) -> Vec<DebuggerRequest> {
+        self.nodes = Some(nodes);
+        match self.service {
+            Service::AwaitsJob => self.request_table(),
+            Service::Idle | Service::AwaitsTable | Service::Shown => Vec::new(),
+        }
+    }
+
+    /// The flag and the tracer as they are now.
+    pub fn on_look(&mut self, is_flag_set: bool, tracer: u32) -> LookResult {
+        let last_tracer = std::mem::replace(&mut self.tracer, tracer);
+        if !is_flag_set {
+            return LookResult { requests: self.stop_serving(), reset_flag: false };
+        }
+        let has_new_tracer = tracer != last_tracer && tracer != 0 && last_tracer != 0;
+        if self.service != Service::Idle && !has_new_tracer {
+            // A tool that comes later sets the flag again.
+            let reset_flag = tracer == 0 && self.service == Service::Shown;
+            let requests = if reset_flag { self.stop_serving() } else { Vec::new() };
+            return LookResult { requests, reset_flag };
+        }
+        LookResult { requests: self.request_table(), reset_flag: false }
+    }
+
+    fn request_table(&mut self) -> Vec<DebuggerRequest> {
+        if self.nodes.is_none() {
+            self.service = Service::AwaitsJob;
+            return Vec::new();
+        }
+        self.service = Service::AwaitsTable;
+        vec![DebuggerRequest::HoldStages(true), DebuggerRequest::ListProcesses]
+    }
+
+    fn stop_serving(&mut self) -> Vec<DebuggerRequest> {
+        match std::mem::replace(&mut self.service, Service::Idle) {
+            Service::AwaitsTable | Service::Shown if self.nodes.is_some() => {
+                vec![DebuggerRequest::HoldStages(false)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The job has listed some processes. Returns the table if it is complete.
+    pub fn on_processes(
+        &mut self,
+        stage: u32,
+        host_name: &str,
+        block: &ProcessBlock,
+    ) -> Option<CompleteTable> {
+        if self.gather.as_ref().is_none_or(|gather| gather.stage != stage) {
+            let elements = *self.elements.get(stage as usize)?;
+            self.gather = Some(Gather::new(stage, elements, self.nodes? as usize));
+        }
+        let gather = self.gather.as_mut()?;
+        gather.add(host_name, block);
+        if gather.missing > 0 {
+            return None;
+        }
+        self.gather.take().map(Gather::into_table)
+    }
+
+    /// The debugger has seen the table.
+    pub fn on_shown(&mut self) {
+        if self.service == Service::AwaitsTable {
+            self.service = Service::Shown;
+        }
+    }
+}
+
+impl Gather {
+    fn new(stage: u32, elements: usize, nodes: usize) -> Self {
+        let listed = vec![vec![None; nodes]; elements];
+        Self { stage, hosts: Vec::new(), listed, missing: elements * nodes }
+    }
+
+    /// What is listed twice, or lies outside the job, changes nothing.
+    fn add(&mut self, host_name: &str, block: &ProcessBlock) {
+        let host = match self.hosts.iter().rposition(|name| name == host_name) {
+            Some(index) => index,
+            None => {
+                self.hosts.push(host_name.to_owned());
+                self.hosts.len() - 1
+            }
+        };
+        let nodes = self.listed.get_mut(block.element as usize);
+        let entries = nodes.and_then(|nodes| nodes.get_mut(block.first_node as usize..));
+        for (entry, pid) in entries.unwrap_or_default().iter_mut().zip(&block.pids) {
+            if entry.replace((host, *pid)).is_none() {
+                self.missing -= 1;
+            }
+        }
+    }
+
+    fn into_table(self) -> CompleteTable {
+        let mut rows = Vec::new();
+        for (program, nodes) in self.listed.into_iter().enumerate() {
+            for (host, pid) in nodes.into_iter().flatten() {
+                let pid = i32::try_from(pid).unwrap_or(0);
+                // A node that has no process has no row.
+                if pid > 0 {
+                    rows.push(Row { host, program, pid });
+                }
+            }
+        }
+        CompleteTable { stage: self.stage as usize, hosts: self.hosts, rows }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::ids::JobHostId;
+
+    const LIST: [DebuggerRequest; 2] =
+        [DebuggerRequest::HoldStages(true), DebuggerRequest::ListProcesses];
+
+    fn block(element: u32, first_node: u32, pids: &[u32]) -> ProcessBlock {
+        ProcessBlock { host: JobHostId(0), element, first_node, pids: pids.to_vec() }
+    }
+
+    #[test]
+    fn rows_are_by_element_then_by_rank_and_nodes_without_a_process_have_none() {
+        let mut starter = Starter::new(vec![2], true, 7);
+        assert_eq!(starter.on_accepted(3), [], "the stage is held from the start");
+        assert_eq!(starter.on_processes(0, "b", &block(1, 2, &[12])), None);
+        assert_eq!(starter.on_processes(0, "a", &block(1, 0, &[10, 11])), None);
+        assert_eq!(starter.on_processes(0, "a", &block(0, 0, &[20, 0])), None);
+        for outside in [block(2, 0, &[1]), block(0, 3, &[1]), block(9, u32::MAX, &[1])] {
+            assert_eq!(starter.on_processes(0, "a", &outside), None);
+        }
+        let table = starter.on_processes(0, "b", &block(0, 2, &[22, 99])).unwrap();
+        assert_eq!(table.hosts, ["b", "a"]);
+        let rows: Vec<_> = table.rows.iter().map(|row| (row.program, row.host, row.pid)).collect();
+        assert_eq!(rows, [(0, 1, 20), (0, 0, 22), (1, 1, 10), (1, 1, 11), (1, 0, 12)]);
+        assert_eq!(starter.on_processes(5, "a", &block(0, 0, &[1])), None, "there is no stage 5");
+    }
+
+    #[test]
+    fn a_flag_is_served_once_until_it_is_reset() {
+        let mut starter = Starter::new(vec![1], false, 0);
+        starter.on_accepted(1);
+        assert_eq!(starter.on_look(false, 5), LookResult::default());
+        let list = LookResult { requests: LIST.to_vec(), reset_flag: false };
+        assert_eq!(starter.on_look(true, 5), list);
+        assert_eq!(starter.on_look(true, 5), LookResult::default());
+        assert!(starter.on_processes(0, "a", &block(0, 0, &[1])).is_some());
+        starter.on_shown();
+        assert_eq!(starter.on_look(true, 5), LookResult::default());
+        let stopped = vec![DebuggerRequest::HoldStages(false)];
+        assert_eq!(starter.on_look(false, 5).requests, stopped);
+        assert_eq!(starter.on_look(true, 5), list, "set again");
+    }
+
+    #[test]
+    fn a_flag_that_a_dead_debugger_has_left_is_reset_when_the_table_was_there() {
+        let mut starter = Starter::new(vec![1], false, 0);
+        starter.on_accepted(1);
+        starter.on_look(true, 5);
+        assert!(!starter.on_look(true, 0).reset_flag, "it may read the table later");
+        assert!(starter.on_processes(0, "a", &block(0, 0, &[1])).is_some());
+        starter.on_shown();
+        let requests = vec![DebuggerRequest::HoldStages(false)];
+        assert_eq!(starter.on_look(true, 0), LookResult { requests, reset_flag: true });
+        // The next one.
+        assert_eq!(starter.on_look(true, 6).requests, LIST);
+        assert!(starter.on_processes(0, "a", &block(0, 0, &[1])).is_some());
+        starter.on_shown();
+        assert_eq!(starter.on_look(true, 8).requests, LIST, "another one follows at once");
+    }
+
+    #[test]
+    fn a_flag_that_is_set_before_the_job_is_accepted_is_served_after_that() {
+        let mut starter = Starter::new(vec![1], false, 0);
+        assert_eq!(starter.on_look(true, 5), LookResult::default());
+        assert_eq!(starter.on_accepted(1), LIST);
+        let mut starter = Starter::new(vec![1], false, 0);
+        starter.on_look(true, 5);
+        starter.on_look(false, 5);
+        assert_eq!(starter.on_accepted(1), []);
+    }
+}

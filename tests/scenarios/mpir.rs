@@ -1,0 +1,439 @@
+//! A debugger for parallel programs that knows nothing of SCore starts scrun, or attaches to it,
+//! and finds all processes of the job by the symbols of MPIR. At a start they wait before their
+//! first instruction. The debugger here is gdb with `tests/programs/mpir_client.py`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use score_tests::process::Process;
+use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::{Job, Outcome, Running, TestEnv, binaries, skip, test_env};
+
+const CLIENT: &str = include_str!("../programs/mpir_client.py");
+
+/// The part of each client that starts scrun: up to the table.
+const TO_TABLE: &str = "run()\nsay('state', state())\nset_flag(1)\nassert go_on()\n\
+                        say('state', state())\nsay_table()\nsay_held()\n";
+
+/// A client that gdb runs.
+struct Client<'a> {
+    env: &'a TestEnv,
+    script: PathBuf,
+    log: PathBuf,
+}
+
+impl<'a> Client<'a> {
+    /// A client that does what the lines say. Without gdb: returns `None` and prints a skip.
+    fn new(env: &'a TestEnv, name: &str, lines: &str) -> Option<Self> {
+        if !test_env::is_installed("gdb") {
+            skip("mpir", "gdb is not installed");
+            return None;
+        }
+        let script = env.write_file(&format!("{name}.py"), format!("{CLIENT}\n{lines}"));
+        let log = env.write_file(&format!("{name}.log"), "");
+        Some(Self { env, script, log })
+    }
+
+    fn gdb(&self) -> Job {
+        let script = self.script.to_str().unwrap();
+        let gdb = self.env.command("gdb").args(&["-nx", "-q", "-batch", "-x", script]);
+        gdb.env("CLIENT_LOG", self.log.to_str().unwrap())
+    }
+
+    /// gdb starts this command.
+    fn start<S: AsRef<str>>(&self, command: &[S]) -> Job {
+        self.gdb().arg("--args").args(command)
+    }
+
+    /// gdb attaches to this process.
+    fn attach(&self, process: i32) -> Job {
+        self.gdb().args(&["-p", &process.to_string()])
+    }
+
+    /// What the client has said so far, by lines.
+    fn said(&self) -> Vec<String> {
+        fs::read_to_string(&self.log).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// The rows of all tables: host, program, process.
+    fn rows(&self) -> Vec<(String, String, i32)> {
+        let said = self.said();
+        let row = |line: &String| {
+            let words: Vec<&str> = line.strip_prefix("row ")?.split(' ').collect();
+            Some((words[0].to_owned(), words[1].to_owned(), words[2].parse().unwrap()))
+        };
+        said.iter().filter_map(row).collect()
+    }
+
+    fn wait_until_said(&self, line: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.said().iter().any(|said| said == line) {
+            assert!(Instant::now() < deadline, "no {line:?}: {:#?}", self.said());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[track_caller]
+    fn assert_said(&self, line: &str, outcome: &Outcome) {
+        assert!(self.said().iter().any(|said| said == line), "{:#?}\n{outcome}", self.said());
+    }
+}
+
+fn scrun() -> String {
+    binaries::program("scrun").to_str().unwrap().to_owned()
+}
+
+#[track_caller]
+fn assert_clean(env: &TestEnv) {
+    let clean = env.wait_until_clean(Duration::from_secs(3));
+    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+}
+
+/// A shell program that notes in a file that it has run.
+fn marking_program(env: &TestEnv) -> String {
+    let text =
+        format!("#!/bin/sh\necho $SCORE_SELF_NODE >> {}/ran\necho done\n", env.dir().display());
+    let path = env.write_file("marking", text);
+    let status = Command::new("chmod").arg("755").arg(&path).status();
+    assert!(status.unwrap().success());
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_debugger_that_starts_scrun_finds_all_processes_before_their_first_instruction() {
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    for nodes in [3, 1] {
+        let env = TestEnv::new();
+        let lines = format!(
+            "{TO_TABLE}time.sleep(1)\nsay_held()\nsay('early', os.path.exists('ran'))\n\
+             say('job', text(pointer('MPIR_job_id')))\n\
+             say('starter', number('MPIR_i_am_starter'), number('MPIR_partial_attach_ok'))\n\
+             assert not go_on()\n"
+        );
+        let Some(client) = Client::new(&env, "client", &lines) else { return };
+        let program = marking_program(&env);
+        let command = [scrun(), format!("-nodes={nodes}"), program.clone()];
+        let outcome = client.start(&command).run().expect_code(0);
+        let rows = client.rows();
+        assert_eq!(rows.len(), nodes, "{outcome}");
+        assert!(rows.iter().all(|row| (&row.0, &row.1) == (&host, &program)), "{rows:?}");
+        let held = format!("held {nodes} of {nodes}");
+        let said = client.said();
+        assert_eq!(said.iter().filter(|line| **line == held).count(), 2, "{said:#?}");
+        for line in ["state 0", "state 1", "early False", "starter 1 1", "code 0"] {
+            client.assert_said(line, &outcome);
+        }
+        assert!(said.iter().any(|line| line.starts_with("job ") && line.ends_with(&host)));
+        assert_eq!(outcome.text().matches("done\n").count(), nodes, "{outcome}");
+        let ran = fs::read_to_string(env.dir().join("ran")).unwrap();
+        assert_eq!(ran.lines().count(), nodes);
+    }
+}
+
+#[test]
+fn a_rank_that_a_debugger_has_attached_to_stays_with_it_while_the_others_run() {
+    let env = TestEnv::new();
+    let rank_lines = "say('attached')\n\
+                      while not os.path.exists('ran') or open('ran').read().count('\\n') < 2:\n    \
+                          time.sleep(0.01)\n\
+                      time.sleep(0.5)\nsay('ran', *sorted(open('ran').read().split()))\n\
+                      gdb.execute('handle SIGCONT nostop noprint pass')\nassert not go_on()\n";
+    let Some(rank_client) = Client::new(&env, "rank", rank_lines) else { return };
+    let lines = format!(
+        "{TO_TABLE}import subprocess\n\
+         gdb_line = 'gdb -nx -q -batch -x {} -p %d < /dev/null' % table()[1][2]\n\
+         subprocess.Popen(gdb_line, shell=True, env=dict(os.environ, CLIENT_LOG='{log}'))\n\
+         while not open('{log}').read(): time.sleep(0.01)\n\
+         assert not go_on()\n",
+        rank_client.script.display(),
+        log = rank_client.log.display()
+    );
+    let client = Client::new(&env, "client", &lines).unwrap();
+    let command = [scrun(), "-nodes=3".to_owned(), marking_program(&env)];
+    let outcome = client.start(&command).run().expect_code(0);
+    client.assert_said("code 0", &outcome);
+    let said = rank_client.said();
+    assert_eq!(said, ["attached", "ran 0 2", "code 0"], "{outcome}");
+}
+
+#[test]
+fn a_stripped_scrun_shows_the_same_and_score_programs_wait_as_well() {
+    let env = TestEnv::new();
+    let Some(client) = Client::new(&env, "client", &format!("{TO_TABLE}assert not go_on()\n"))
+    else {
+        return;
+    };
+    let Some(program) = env.test_program("calls") else { return };
+    let stripped = env.dir().join("scrun");
+    let strip = Command::new("strip").arg("-o").arg(&stripped).arg(scrun()).status();
+    assert!(strip.unwrap().success());
+    let command = [stripped.to_str().unwrap(), "-nodes=4", program.to_str().unwrap(), "barrier"];
+    let outcome = client.start(&command).run().expect_code(0);
+    client.assert_said("held 4 of 4", &outcome);
+    client.assert_said("code 0", &outcome);
+    assert_eq!(outcome.text().matches("through\n").count(), 4, "{outcome}");
+}
+
+#[test]
+fn the_parts_of_a_pipeline_have_rows_of_their_own_and_so_has_each_stage() {
+    let env = TestEnv::new();
+    let stage = "assert go_on()\nsay('next', state())\nsay_table()\nsay_held()\n";
+    let lines = format!("{TO_TABLE}{stage}{stage}assert not go_on()\n");
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let words =
+        "-nodes=2 system printf one\\n == /bin/cat :: system -host echo two :: /bin/echo three";
+    let mut command = vec![scrun()];
+    command.extend(words.split(' ').map(str::to_owned));
+    let outcome = client.start(&command).run().expect_code(0);
+    let programs: Vec<String> = client.rows().into_iter().map(|row| row.1).collect();
+    // `system -host` starts one process on each host.
+    let expected = ["printf", "printf", "/bin/cat", "/bin/cat", "echo", "/bin/echo", "/bin/echo"];
+    assert_eq!(programs, expected, "{outcome}");
+    for line in ["held 4 of 4", "next 1", "held 1 of 1", "held 2 of 2", "code 0"] {
+        client.assert_said(line, &outcome);
+    }
+    // gdb writes lines of its own.
+    let text = outcome.text();
+    let is_output = |line: &&str| ["one", "two", "three"].contains(line);
+    let output: Vec<&str> = text.lines().filter(is_output).collect();
+    assert_eq!(output, ["one", "one", "two", "three", "three"]);
+}
+
+#[test]
+fn hosts_have_the_names_by_which_the_job_knows_them() {
+    let env = TestEnv::new();
+    let Some(client) = Client::new(&env, "client", &format!("{TO_TABLE}assert not go_on()\n"))
+    else {
+        return;
+    };
+    let command = [&scrun(), "-group=local:3,nodes=3x2", "system", "sh", "-c", "sleep 0; hostname"];
+    let outcome = client.start(&command).run().expect_code(0);
+    let hosts: Vec<String> = client.rows().into_iter().map(|row| row.0).collect();
+    assert_eq!(hosts, ["local0", "local0", "local1", "local1", "local2", "local2"], "{outcome}");
+    client.assert_said("held 6 of 6", &outcome);
+    assert_eq!(outcome.text().matches("local").count(), 6, "{outcome}");
+}
+
+#[test]
+fn in_a_session_of_scout_scrun_is_the_starter_as_well() {
+    let env = TestEnv::new();
+    let Some(client) = Client::new(&env, "client", &format!("{TO_TABLE}assert not go_on()\n"))
+    else {
+        return;
+    };
+    let line = format!(
+        "gdb -nx -q -batch -x {} --args {} -nodes=2x1 /bin/echo done < /dev/null\n",
+        client.script.display(),
+        scrun()
+    );
+    let scout = env.command(binaries::program("scout")).args(&["-g", "local:2"]).input(line);
+    let outcome = scout.env("CLIENT_LOG", client.log.to_str().unwrap()).run().expect_code(0);
+    let hosts: Vec<String> = client.rows().into_iter().map(|row| row.0).collect();
+    assert_eq!(hosts, ["local0", "local1"], "{outcome}");
+    client.assert_said("held 2 of 2", &outcome);
+    client.assert_said("code 0", &outcome);
+    assert_eq!(outcome.text().matches("done\n").count(), 2, "{outcome}");
+}
+
+/// A job that a debugger attaches to. Its processes end when the file `end` exists.
+fn start_job(env: &TestEnv) -> Running {
+    let script = format!(
+        "echo up; while ! test -e {}/end; do sleep 0.05; done; echo done",
+        env.dir().display()
+    );
+    let mut job = env.scrun(&["-nodes=3", "system", "sh", "-c", &script]).start();
+    job.wait_for("up", 3);
+    job
+}
+
+/// The job goes on to its end, as if there had been no debugger.
+fn finish_job(env: &TestEnv, job: Running) {
+    env.write_file("end", "");
+    let outcome = job.wait().expect_code(0);
+    assert_eq!(outcome.text().matches("done\n").count(), 3, "{outcome}");
+    assert_clean(env);
+}
+
+/// The client attaches, sets the flag, and comes to the breakpoint.
+const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
+                      say('before', number('MPIR_being_debugged'), state())\nset_flag(1)\n\
+                      begun = time.time()\nassert go_on()\nsay('took', time.time() - begun)\n\
+                      say('state', state())\nsay_table()\n";
+
+#[test]
+fn a_debugger_attaches_leaves_and_attaches_again_and_the_job_does_not_notice() {
+    let env = TestEnv::new();
+    let lines = format!("{ATTACH}set_flag(0)\ngdb.execute('detach')\n");
+    let Some(client) = Client::new(&env, "first", &lines) else { return };
+    let job = start_job(&env);
+    // The programs that they start are in their sessions.
+    let is_rank = |process: &Process| {
+        process.command.starts_with("sh -c echo up") && process.session == process.pid
+    };
+    let mut ranks: Vec<i32> =
+        env.processes().iter().filter(|&one| is_rank(one)).map(|rank| rank.pid).collect();
+    ranks.sort_unstable();
+    let clients = [client, Client::new(&env, "second", &lines).unwrap()];
+    for client in clients {
+        let outcome = client.attach(job.pid()).run().expect_code(0);
+        let mut found: Vec<i32> = client.rows().iter().map(|row| row.2).collect();
+        found.sort_unstable();
+        assert_eq!(found, ranks, "{:#?}\n{outcome}", client.said());
+        client.assert_said("state 1", &outcome);
+        let took = client.said().iter().find_map(|line| line.strip_prefix("took ")?.parse().ok());
+        let took: f64 = took.unwrap();
+        println!("from the flag to the table: {:.1} ms", took * 1000.0);
+        assert!(took < 5.0, "it took {took} s");
+    }
+    finish_job(&env, job);
+}
+
+#[test]
+fn a_debugger_that_is_killed_while_it_is_attached_leaves_the_job_and_the_next_one_a_clean_scrun() {
+    let env = TestEnv::new();
+    let lines = format!("{ATTACH}say('hangs')\ntime.sleep(1000)\n");
+    let Some(client) = Client::new(&env, "killed", &lines) else { return };
+    let job = start_job(&env);
+    let gdb = client.attach(job.pid()).start();
+    client.wait_until_said("hangs");
+    gdb.signal(Signal::SIGKILL);
+    let _ = gdb.wait();
+    // scrun looks every 20 ms.
+    sleep(Duration::from_millis(500));
+    let lines = format!("{ATTACH}set_flag(0)\ngdb.execute('detach')\n");
+    let client = Client::new(&env, "next", &lines).unwrap();
+    let outcome = client.attach(job.pid()).run().expect_code(0);
+    client.assert_said("before 0 1", &outcome);
+    assert_eq!(client.rows().len(), 3, "{outcome}");
+    assert!(!outcome.text().contains("SIGTRAP"), "{outcome}");
+    finish_job(&env, job);
+}
+
+#[test]
+fn a_debugger_that_is_killed_takes_the_scrun_that_it_has_started_and_the_held_job_with_it() {
+    let env = TestEnv::new();
+    let lines = format!("{TO_TABLE}say('hangs')\ntime.sleep(1000)\n");
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let gdb = client.start(&[&scrun(), "-nodes=3", "system", "sleep", "300"]).start();
+    client.wait_until_said("hangs");
+    client.wait_until_said("held 3 of 3");
+    gdb.signal(Signal::SIGKILL);
+    let _ = gdb.wait();
+    assert_clean(&env);
+}
+
+#[test]
+fn a_signal_that_ends_scrun_is_shown_to_the_debugger_first() {
+    let env = TestEnv::new();
+    let lines = format!(
+        "gdb.execute('handle SIGTERM nostop noprint pass')\n{TO_TABLE}\
+         os.kill(gdb.selected_inferior().pid, 15)\nassert go_on()\nsay('then', state())\n\
+         assert not go_on()\n"
+    );
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let outcome = client.start(&[&scrun(), "-nodes=2", "system", "sleep", "300"]).run();
+    client.assert_said("then 2", &outcome);
+    client.assert_said("code 137", &outcome);
+    assert_clean(&env);
+}
+
+#[test]
+fn the_servers_of_the_debugger_run_when_it_sees_the_table() {
+    let env = TestEnv::new();
+    let servers = "run()\nset_flag(1)\n\
+                   write('MPIR_executable_path', b'/bin/sh\\0')\n\
+                   write('MPIR_server_arguments', ARGUMENTS)\n\
+                   gdb.selected_inferior().write_memory(pointer('MPIR_subset_attach'), SUBSET)\n\
+                   assert go_on()\nsay('state', state())\nsay_held()\n\
+                   say('server', os.popen('pgrep -cx -f \"sleep 432\"').read().strip())\n\
+                   assert not go_on()\n";
+    let good = format!(
+        "ARGUMENTS = b'-c\\0echo server of job $BG_JOBID; exec sleep 432\\0\\0'\n\
+         SUBSET = b'2-$max:2\\0'\n{servers}"
+    );
+    let Some(client) = Client::new(&env, "good", &good) else { return };
+    let command =
+        [&scrun(), "-group=local:2,nodes=2x2", "system", "sh", "-c", "sleep 0.5; echo done"];
+    let outcome = client.start(&command).run().expect_code(0);
+    for line in ["state 1", "held 4 of 4", "server 1", "code 0"] {
+        client.assert_said(line, &outcome);
+    }
+    let output = format!("{}{}", outcome.text(), outcome.stderr);
+    assert!(output.contains("tool 1 on local1: server of job 1"), "{outcome}");
+    assert!(!output.contains("tool 1 on local0"), "{outcome}");
+    for (arguments, subset, expected) in [
+        ("b'x' * 4096", "b'\\0'", "MPIR_server_arguments: no empty string closes the list"),
+        ("b'\\0'", "b'0-4\\0'", "MPIR_subset_attach: '0-4': the job has 4 ranks"),
+        ("b'\\0'", "b'0-3:0\\0'", "MPIR_subset_attach: '0-3:0': a stride of 0"),
+    ] {
+        let bad = format!("ARGUMENTS = {arguments}\nSUBSET = {subset}\n{servers}");
+        let client = Client::new(&env, "bad", &bad).unwrap();
+        let outcome = client.start(&command).run().expect_code(0);
+        client.assert_said("server 0", &outcome);
+        client.assert_said("code 0", &outcome);
+        assert!(format!("{}{}", outcome.text(), outcome.stderr).contains(expected), "{outcome}");
+    }
+}
+
+/// Seconds of processor time that a process and its descendants have used.
+fn processor_seconds(process: &Process) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
+}
+
+#[test]
+fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
+    let env = TestEnv::new();
+    let lines = format!(
+        "{TO_TABLE}say('job', text(pointer('MPIR_job_id')))\n\
+         while not os.path.exists('{}/go'): time.sleep(0.01)\n\
+         say_held()\nassert not go_on()\n",
+        env.dir().display()
+    );
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let database = "a address=127.0.0.1 cores=1 group=all\n";
+    let cluster = Cluster::start_with_options(&env, &["a"], database, &["-ts", "10"]);
+    let Some(cluster) = cluster else { return };
+    let mut other = cluster.scrun(BOB, "a", "nodes=1", "echo up; while :; do :; done").start();
+    other.wait_for("up", 1);
+    let spinner = env.wait_for_process("the spinner", |process| {
+        process.command.starts_with("/bin/sh -c echo up")
+    });
+    let program = cluster.program("scrun");
+    let run = format!(
+        "setpriv --reuid={ALICE} --regid={ALICE} --clear-groups -- gdb -nx -q -batch -x {} --args \
+         {} -scored=all,nodes=1 /bin/sh -c 'echo one; sleep 0.1; echo two'",
+        client.script.display(),
+        program.display()
+    );
+    for path in [&client.script, &client.log] {
+        assert!(Command::new("chmod").args(["666"]).arg(path).status().unwrap().success());
+    }
+    let gdb = env.sh(&format!("cd /; {run}"));
+    let gdb = gdb
+        .env("CLIENT_LOG", client.log.to_str().unwrap())
+        .env("SCORED_SOCKET", cluster.socket("a").to_str().unwrap())
+        .start();
+    client.wait_until_said("held 1 of 1");
+    let (begun, before) = (Instant::now(), processor_seconds(&spinner));
+    sleep(Duration::from_secs(2));
+    let share = (processor_seconds(&spinner) - before) / begun.elapsed().as_secs_f64();
+    println!("share of the other job while one is held: {share:.2}");
+    assert!(share > 0.7, "{share}");
+    fs::write(env.dir().join("go"), "").unwrap();
+    let outcome = gdb.wait().expect_code(0);
+    let held = client.said().iter().filter(|line| *line == "held 1 of 1").count();
+    assert_eq!(held, 2, "{:#?}\n{outcome}", client.said());
+    client.assert_said("code 0", &outcome);
+    let is_number = |id: &str| id.parse::<u32>().is_ok();
+    let said = client.said();
+    assert!(said.iter().any(|line| line.strip_prefix("job ").is_some_and(is_number)), "{said:#?}");
+    assert!(outcome.text().contains("one\ntwo\n"), "{outcome}");
+    other.signal(Signal::SIGTERM);
+    let _ = other.wait();
+}
