@@ -18,6 +18,7 @@ mod remote;
 mod report;
 mod stacks;
 mod svg_chart;
+mod tools;
 mod verbs;
 
 use std::path::PathBuf;
@@ -65,7 +66,7 @@ const WORK_DIR: &str = "bench-results/work";
 type BenchOutcome = Result<Vec<BenchResult>, String>;
 type Measurement = fn(&Bench) -> BenchOutcome;
 
-const BENCHMARKS: [(&str, Measurement); 17] = [
+const BENCHMARKS: [(&str, Measurement); 18] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
@@ -82,6 +83,7 @@ const BENCHMARKS: [(&str, Measurement); 17] = [
     ("mpi", mpi::mpi),
     ("verbs", verbs::verbs),
     ("stacks", stacks::stacks),
+    ("tools", tools::tools),
     ("proof", message_cost::proof),
 ];
 

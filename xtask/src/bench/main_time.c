@@ -1,0 +1,13 @@
+/* Prints when it has come to main. */
+
+#include <stdio.h>
+#include <time.h>
+
+int main(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("MAIN %ld.%09ld\n", (long)now.tv_sec, now.tv_nsec);
+    return 0;
+}
