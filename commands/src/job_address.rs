@@ -1,7 +1,10 @@
 //! How commands name a job: by its number in the cluster, or by its scrun.
 
+use std::fs;
+
 use nix::unistd::gethostname;
 use score_proto::ids::JobId;
+use score_proto::tool_start::ScrunJob;
 
 /// The job that is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +47,29 @@ impl JobAddress {
         let pid = text.parse().ok().filter(|pid| *pid > 0);
         pid.map(Self::Scrun).ok_or_else(|| format!("{text}: not a process id"))
     }
+
+    /// Finds the daemon that has the job, and the job's number there.
+    ///
+    /// # Errors
+    /// One line: there is no such scrun of this user, or it has no job now.
+    pub fn find(self) -> Result<ScrunJob, String> {
+        let scrun = match self {
+            Self::Cluster(job) => return Ok(ScrunJob { daemon: None, job }),
+            Self::Scrun(pid) => pid,
+        };
+        let no_job =
+            || format!("process {scrun}: you have no scrun with a running job there; ps -C scrun");
+        let links = fs::read_dir(format!("/proc/{scrun}/fd")).map_err(|_| no_job())?;
+        let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+        let mut jobs = targets.filter_map(|target| ScrunJob::from_link(target.to_str()?));
+        jobs.next().ok_or_else(no_job)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
 
     #[test]
     fn a_job_is_a_number_or_a_scrun_of_this_host() {
@@ -65,5 +86,22 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with(text) && error.contains(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn a_job_is_found_by_the_memfd_of_its_scrun_only() {
+        let own = JobAddress::Scrun(std::process::id());
+        let _other = memfd_create("score-job-x-3", MFdFlags::MFD_CLOEXEC).unwrap();
+        let error = own.find().unwrap_err();
+        assert!(error.contains("no scrun with a running job"), "{error}");
+        for job in [
+            ScrunJob { daemon: Some(77), job: JobId(3) },
+            ScrunJob { daemon: None, job: JobId(12) },
+        ] {
+            let _published = memfd_create(job.memfd_name().as_str(), MFdFlags::MFD_CLOEXEC);
+            assert_eq!(own.find(), Ok(job));
+        }
+        let error = JobAddress::Scrun(u32::MAX).find().unwrap_err();
+        assert!(error.starts_with("process 4294967295"), "{error}");
     }
 }

@@ -14,8 +14,9 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{User, getuid};
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV, tool_socket_name};
-use score_proto::message::{ConsoleRequest, Login, OsBytes, ToolCall, UserRequest};
+use score_proto::message::{ConsoleRequest, Login, OsBytes, UserRequest};
 use score_proto::server_message::{ConsoleAnswer, ConsoleReply, SessionAnswer, SessionMessage};
+use score_proto::tool_start::ScrunJob;
 
 /// The time in which a reply must arrive.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -86,11 +87,23 @@ impl QueryStream {
         Self::start(socket, path, &out)
     }
 
-    /// Sends a command of a tool to the scored of single-user mode that has this process id.
+    /// Sends a request about a job to the daemon that has the job. `socket` is that of the scored
+    /// of this host, and not needed in single-user mode.
     ///
     /// # Errors
     /// One line: there is no such scored of this user.
-    pub fn open_tool(scored_pid: u32, call: &ToolCall) -> Result<Self, String> {
+    pub fn open_at(
+        job: ScrunJob,
+        request: ConsoleRequest,
+        socket: Option<PathBuf>,
+    ) -> Result<Self, String> {
+        match job.daemon {
+            None => Self::open(request, socket),
+            Some(pid) => Self::open_single_user(pid, &request),
+        }
+    }
+
+    fn open_single_user(scored_pid: u32, request: &ConsoleRequest) -> Result<Self, String> {
         let failed = |error: io::Error| format!("scored, process {scored_pid}: {error}");
         let address = SocketAddr::from_abstract_name(tool_socket_name(scored_pid));
         let address = address.map_err(failed)?;
@@ -106,7 +119,7 @@ impl QueryStream {
         }
         let mut out = Vec::new();
         client_session::encode_greeting(&mut out)
-            .and_then(|()| client_session::encode(SESSION_JOB, call, &mut out))
+            .and_then(|()| client_session::encode(SESSION_JOB, request, &mut out))
             .map_err(|error| error.to_string())?;
         Self::start(socket, PathBuf::from(format!("process {scored_pid}")), &out)
     }

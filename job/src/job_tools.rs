@@ -26,8 +26,8 @@ const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum ToolRequester {
     /// A session of start_tool or end_tool.
     Session(SessionKey),
-    /// scrun passes on what start_tool or end_tool has sent to it, by this number.
-    Scrun(u64),
+    /// scrun, for a debugger.
+    Scrun,
     /// The job itself, which waits for its first tool.
     Job,
 }

@@ -322,9 +322,7 @@ impl JobMaster {
             JobRequest::SubscribeMetrics(period_ms) => {
                 self.on_subscribe(Subscriber::Scrun, period_ms)
             }
-            JobRequest::ToolAction { serial, action } => {
-                self.on_tool_action(ToolRequester::Scrun(serial), action)
-            }
+            JobRequest::ToolAction(action) => self.on_tool_action(ToolRequester::Scrun, action),
             JobRequest::Kill => {
                 self.send_job_order(JobOrder::Kill);
                 self.end_all(exit_code::of_signal(signal::SIGKILL));

@@ -102,14 +102,8 @@ pub enum JobRequest {
     /// Send [`JobAnswer::Metrics`] of the job every so many milliseconds from now on; 0 ends
     /// it.
     SubscribeMetrics(u32),
-    /// What a start_tool or end_tool wants that has connected to scrun. Answered by
-    /// [`JobAnswer::ToolAction`] with the same number.
-    ToolAction {
-        /// The number.
-        serial: u64,
-        /// What it wants.
-        action: ToolAction,
-    },
+    /// Start a tool beside the job, or send one a signal. Answered by [`JobAnswer::ToolAction`].
+    ToolAction(ToolAction),
     /// What a debugger that uses MPIR makes scrun request.
     Debugger(DebuggerRequest),
     /// End the job at once: every process is killed.

@@ -245,12 +245,7 @@ pub enum JobAnswer {
     /// hosts and processes.
     Metrics(Metrics),
     /// Answer to [`crate::message::JobRequest::ToolAction`].
-    ToolAction {
-        /// The number of the request.
-        serial: u64,
-        /// The answer.
-        answer: ToolActionAnswer,
-    },
+    ToolAction(ToolActionAnswer),
     /// A line that a tool has written, without newline; names tool and host.
     ToolOutput(String),
     /// Answer to [`crate::message::DebuggerRequest::ListProcesses`]. Also sent when every process

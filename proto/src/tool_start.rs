@@ -37,19 +37,32 @@ pub fn directory_of(job: JobId) -> PathBuf {
     PathBuf::from(format!(".jobs/{job}"))
 }
 
-/// The abstract local socket at which a scrun takes requests of start_tool and end_tool.
-pub fn scrun_tool_socket(pid: u32) -> String {
-    format!("score-scrun-{pid}")
+/// Where the job of a scrun is. scrun shows it by the name of a memfd that it holds open, which its
+/// user and root find below /proc/PID/fd. So it is found also while scrun is stopped, by ^Z or by a
+/// debugger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScrunJob {
+    /// The process id of the scored of single-user mode. None: the scored of the host.
+    pub daemon: Option<u32>,
+    /// The job's number in that daemon, or in the cluster.
+    pub job: JobId,
 }
 
-/// From start_tool or end_tool to a scrun. Answered by [`ToolActionAnswer`]; a scrun of another
-/// version closes the connection.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScrunToolRequest {
-    /// [`crate::PROTOCOL_VERSION`].
-    pub version: u32,
-    /// What is wanted.
-    pub action: ToolAction,
+impl ScrunJob {
+    const PREFIX: &str = "score-job-";
+
+    /// The name of the memfd.
+    pub fn memfd_name(&self) -> String {
+        format!("{}{}-{}", Self::PREFIX, self.daemon.unwrap_or(0), self.job)
+    }
+
+    /// Reads the target of a link below /proc/PID/fd.
+    pub fn from_link(target: &str) -> Option<Self> {
+        let name = target.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
+        let (daemon, job) = name.strip_prefix(Self::PREFIX)?.split_once('-')?;
+        let daemon: u32 = daemon.parse().ok()?;
+        Some(Self { daemon: (daemon != 0).then_some(daemon), job: JobId(job.parse().ok()?) })
+    }
 }
 
 /// The number of a tool of a job, from 1. A job never uses one twice.

@@ -153,6 +153,31 @@ fn the_scrun_of_another_user_and_none_at_all_are_refused_alike() {
     terminate(&env, job);
 }
 
+#[test]
+fn a_stopped_scrun_and_a_session_of_scout_hinder_no_tool() {
+    let env = TestEnv::new();
+    let job = start_job(&env, &["-nodes=1"]);
+    job.signal(Signal::SIGSTOP);
+    let _ = start_tool(&env, &job, &["--tool", "sleep", "--args", "400"]).expect_code(0);
+    let _ = end_tool(&env, &job, &["--tool", "1"]).expect_code(0);
+    wait_until_ended(&env, "sleep 400");
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let address = format!("{}@{host}", job.pid());
+    let stacks = env.command(binaries::program("scdb")).args(&[&address, "stacks"]).run();
+    assert!(stacks.expect_code(0).text().contains("sleep"));
+    job.signal(Signal::SIGCONT);
+    terminate(&env, job);
+    // The second job of the session is the one that is meant.
+    let line = "scrun -nodes=1 system true < /dev/null\nscrun -nodes=1 system sh -c 'sleep 300' & \
+                until start_tool --pid $! --tool sleep --args 400 2> /dev/null; do\nsleep .05\n\
+                done\n\
+                end_tool --pid $! --tool 1 && echo ended; kill $!\n";
+    let scout = env.command(binaries::program("scout")).args(&["-g", "local:2"]).input(line);
+    let outcome = scout.run();
+    assert!(outcome.text().contains("tool sleep has been started with ID 1.\n"), "{outcome}");
+    assert!(outcome.text().contains("ended\n"), "{outcome}");
+}
+
 /// A job with a tool that has left its session, as daemons do.
 fn job_with_daemonising_tool(env: &TestEnv) -> Running {
     let job = start_job(env, &["-nodes=1"]);

@@ -1,7 +1,6 @@
 //! `scdb`: looks into the processes of a running job.
 
 mod stacks;
-mod target;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use score_proto::ids::JobId;
-use score_proto::message::ToolCall;
+use score_proto::message::{ConsoleRequest, ToolCall};
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::ToolAnswer;
 use score_proto::tool_command::{EventBody, ThreadKind, ToolRequest, ToolResult};
@@ -14,8 +13,8 @@ use score_stacks::render::{self, RenderLimits};
 use score_stacks::tree::StackTree;
 use serde_json::json;
 
-use super::{Outcome, StacksOptions, target};
-use crate::scored_client::Reply;
+use super::{Outcome, StacksOptions};
+use crate::scored_client::{QueryStream, Reply};
 
 /// How the tree is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,8 +152,9 @@ pub fn run(options: StacksOptions) -> Result<Outcome, String> {
     let StacksOptions { address, ranks, lines, form, timeout, socket } = options;
     let body = ToolRequest::Stacks { lines }.encode();
     let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    let call = ToolCall { job: JobId(0), ranks, wait_ms, body };
-    let mut query = target::send(address, call, socket)?;
+    let target = address.find()?;
+    let call = ToolCall { job: target.job, ranks, wait_ms, body };
+    let mut query = QueryStream::open_at(target, ConsoleRequest::Tool(call), socket)?;
     let deadline = Instant::now() + timeout + ANSWER_GRACE;
     let mut collected = Collected::default();
     loop {

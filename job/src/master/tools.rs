@@ -95,8 +95,8 @@ impl JobMaster {
                 let answers = [answer, end].map(|one| MasterAction::ToSession(session_key, one));
                 self.actions.extend(answers);
             }
-            (ToolRequester::Scrun(serial), answer) => {
-                self.send_to_client(JobAnswer::ToolAction { serial, answer });
+            (ToolRequester::Scrun, answer) => {
+                self.send_to_client(JobAnswer::ToolAction(answer));
             }
             (ToolRequester::Job, ToolActionAnswer::Done(_)) if self.state == State::ToolDue => {
                 self.begin_stage(0);

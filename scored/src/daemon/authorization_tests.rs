@@ -121,10 +121,7 @@ fn job_requests() -> Vec<JobRequest> {
         JobRequest::SubscribeMetrics(1),
         JobRequest::Debugger(DebuggerRequest::HoldStages(true)),
         JobRequest::Kill,
-        JobRequest::ToolAction {
-            serial: 1,
-            action: ToolAction::Signal { tool: ToolId(1), signal: 15 },
-        },
+        JobRequest::ToolAction(ToolAction::Signal { tool: ToolId(1), signal: 15 }),
         JobRequest::FileChunk { hash: [1; 32], offset: 0, bytes: vec![1] },
     ]
 }

@@ -45,7 +45,7 @@ impl ClientRequest {
                 | JobRequest::Resume
                 | JobRequest::OutputClosed(_)
                 | JobRequest::SubscribeMetrics(_)
-                | JobRequest::ToolAction { .. }
+                | JobRequest::ToolAction(_)
                 | JobRequest::Debugger(_)
                 | JobRequest::Kill
         )

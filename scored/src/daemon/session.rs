@@ -16,8 +16,7 @@ use score_proto::frame::{self, FrameError};
 use score_proto::ids::{JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
-    ConsoleRequest, Greeting, HostSpec, JobRequest, JobSpec, Level, OUTPUT_WINDOW,
-    SingleUserRequest, UserRequest,
+    Greeting, HostSpec, JobRequest, JobSpec, Level, OUTPUT_WINDOW, SingleUserRequest, UserRequest,
 };
 use score_proto::server_message::{JobAnswer, ScoutHosts, ServerMessage, SessionAnswer};
 
@@ -496,8 +495,9 @@ impl ClientSession {
             ClientMessage::User(UserRequest::SubmitJob { allocation, spec }) => {
                 ClientRequest::Request(allocation, Box::new(spec))
             }
-            ClientMessage::User(UserRequest::Console(request)) => ClientRequest::Console(request),
-            ClientMessage::Tool(call) => ClientRequest::Console(ConsoleRequest::Tool(call)),
+            ClientMessage::User(UserRequest::Console(request)) | ClientMessage::Tool(request) => {
+                ClientRequest::Console(request)
+            }
             ClientMessage::SingleUser(SingleUserRequest::Job(request))
             | ClientMessage::User(UserRequest::Job(request)) => {
                 self.classify_job_request(job, request)

@@ -6,7 +6,9 @@ use score_proto::client_session::{JobMessage, SESSION_JOB};
 use score_proto::frame::FrameError;
 use score_proto::ids::SessionJobId;
 use score_proto::job_control::Owner;
-use score_proto::message::{Greeting, Login, OsBytes, SingleUserRequest, ToolCall, UserRequest};
+use score_proto::message::{
+    ConsoleRequest, Greeting, Login, OsBytes, SingleUserRequest, UserRequest,
+};
 
 use crate::framed_socket::FramedSocket;
 
@@ -65,7 +67,7 @@ pub enum ClientMessage {
     /// In [`SessionState::SingleUser`].
     SingleUser(SingleUserRequest),
     /// In [`SessionState::Tool`].
-    Tool(ToolCall),
+    Tool(ConsoleRequest),
     /// In [`SessionState::Unauthenticated`].
     Login(Login),
     /// In [`SessionState::User`] and [`SessionState::Forwarded`].

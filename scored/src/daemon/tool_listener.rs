@@ -10,17 +10,12 @@ use mio::net::UnixListener;
 use mio::{Interest, Registry, Token};
 use nix::unistd::geteuid;
 use score_proto::env::tool_socket_name;
-use score_proto::ids::JobId;
-use score_proto::message::ToolCall;
 
 use super::session::ClientSession;
 use super::{Daemon, TokenOwner};
 use crate::sys::credentials;
-use score_job::cluster::authorization::{JobAction, Requester, authorize};
 use score_job::jobs::SessionKey;
 
-/// In single-user mode: the only job.
-const ONLY_JOB: JobId = JobId(0);
 /// Connections of tools at the same time.
 const MAX_TOOL_SESSIONS: usize = 64;
 
@@ -64,30 +59,6 @@ impl ToolListener {
 }
 
 impl Daemon {
-    /// A tool in single-user mode sends a command to a job of this daemon; job 0 is the only one.
-    ///
-    /// # Errors
-    /// One line: there is no such job.
-    pub(super) fn send_tool_call_in_single_user_mode(
-        &mut self,
-        session_key: SessionKey,
-        call: ToolCall,
-    ) -> Result<(), String> {
-        let job = match (call.job, self.jobs.led_job_ids().as_slice()) {
-            (ONLY_JOB, [job]) => *job,
-            (ONLY_JOB, []) => return Err("the job has not started yet".to_owned()),
-            (ONLY_JOB, _) => {
-                return Err("there are several jobs; name one by its number".to_owned());
-            }
-            (job, _) => job,
-        };
-        // The kernel has reported the user of the connection, who has started this daemon.
-        let uid = geteuid().as_raw();
-        let requester = Requester { uid, is_operator: false };
-        let permit = authorize(requester, JobAction::Debug, job, uid)?;
-        self.send_tool_call(session_key, &permit, call)
-    }
-
     /// Accepts the tools that wait at the socket of single-user mode.
     pub(super) fn accept_tools(&mut self) {
         while let Some(socket) = self.tool_listener.as_mut().and_then(ToolListener::accept) {

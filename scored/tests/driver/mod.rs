@@ -323,7 +323,7 @@ impl Driver {
             JobAnswer::Metrics(_) | JobAnswer::UnknownJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
-            JobAnswer::ToolAction { .. } | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
+            JobAnswer::ToolAction(_) | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
             JobAnswer::Processes { block, .. } => self.outcome.processes.push(block),
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }

@@ -40,9 +40,6 @@ pub struct Debugger {
     is_abort_reported: bool,
 }
 
-/// The number of the request to start servers. Those of start_tool begin at 1.
-const SERVERS_SERIAL: u64 = 0;
-
 /// The requests that follow from an event, and a line for the user if something is wrong.
 #[derive(Debug, Default)]
 pub struct Reaction {
@@ -142,19 +139,15 @@ impl Debugger {
         symbols::publish_table(hosts.into_iter().map(c_string).collect(), programs, &rows);
         match servers {
             Ok(Some(action)) => {
-                let start = JobRequest::ToolAction { serial: SERVERS_SERIAL, action };
-                Reaction { requests: vec![start], problem: None }
+                Reaction { requests: vec![JobRequest::ToolAction(action)], problem: None }
             }
             Ok(None) => self.show(None),
             Err(problem) => self.show(Some(problem)),
         }
     }
 
-    /// The job has answered a request about a tool.
-    pub fn on_tool_answer(&mut self, serial: u64, answer: &ToolActionAnswer) -> Reaction {
-        if serial != SERVERS_SERIAL {
-            return Reaction::default();
-        }
+    /// The job has answered the request to start servers.
+    pub fn on_tool_answer(&mut self, answer: &ToolActionAnswer) -> Reaction {
         self.show(match answer {
             ToolActionAnswer::Done(_) => None,
             ToolActionAnswer::Refused { reason, .. } => {

@@ -1,7 +1,8 @@
 //! The daemon of a session: starts it, and removes its directory if it dies.
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socketpair};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -32,6 +33,7 @@ pub fn sibling_binary(name: &str) -> PathBuf {
 pub struct DaemonHandle {
     /// The process, if scrun has started it.
     child: Option<Child>,
+    pid: Option<u32>,
     /// The message for a lost connection, if scrun has not started the daemon.
     exit_message: &'static str,
 }
@@ -39,7 +41,19 @@ pub struct DaemonHandle {
 impl DaemonHandle {
     /// A daemon that scrun has not started. `exit_message` is for a lost connection.
     pub fn external(exit_message: &'static str) -> Self {
-        Self { child: None, exit_message }
+        Self { child: None, pid: None, exit_message }
+    }
+
+    /// The daemon of a scout session, which has this socket.
+    pub fn of_scout(socket: &UnixStream) -> Self {
+        let peer = getsockopt(socket, PeerCredentials).ok();
+        let pid = peer.and_then(|peer| u32::try_from(peer.pid()).ok());
+        Self { pid, ..Self::external("the scout session has ended") }
+    }
+
+    /// The process id of the daemon of single-user mode.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// Waits up to `timeout` for the exit of the daemon and describes it.
@@ -76,7 +90,8 @@ pub fn start(
         .process_group(0)
         .spawn()
         .map_err(spawn_error)?;
-    Ok((DaemonHandle { child: Some(child), exit_message: "" }, UnixStream::from(ours)))
+    let pid = Some(child.id());
+    Ok((DaemonHandle { child: Some(child), pid, exit_message: "" }, UnixStream::from(ours)))
 }
 
 /// A socket pair. Child processes inherit the second end.

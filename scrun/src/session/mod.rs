@@ -6,7 +6,6 @@ mod input;
 mod output;
 mod signals;
 pub mod state;
-mod tool_socket;
 
 use crate::diagnostics::Reporter;
 use crate::monitor::{Monitor, MonitorRequest, REPORT_INTERVAL_MS};
@@ -19,8 +18,9 @@ use crate::usage::StartError;
 use daemon::DaemonHandle;
 use input::{StdinChunk, StdinReader};
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use mio::{Events, Interest, Poll, Token, Waker};
 use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::OutputWriter;
@@ -29,21 +29,20 @@ use score_proto::client_session::{
 };
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_USAGE};
 use score_proto::frame::FrameError;
-use score_proto::ids::JobHostId;
-use score_proto::ids::SessionJobId;
+use score_proto::ids::{JobHostId, JobId, SessionJobId};
 use score_proto::message::{
     ContentHash, JobEnd, JobRequest, JobSpec, Level, SingleUserRequest, Stream, UserRequest,
 };
 use score_proto::server_message::{JobAnswer, SessionAnswer, SessionMessage};
+use score_proto::tool_start::ScrunJob;
 use state::{Action, Event, SessionState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tool_socket::ToolSocket;
 
 /// The number that scrun gives its job on the session.
 const JOB: SessionJobId = SessionJobId(1);
@@ -51,7 +50,6 @@ const JOB: SessionJobId = SessionJobId(1);
 const SOCKET: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const WAKE: Token = Token(2);
-const TOOLS: Token = Token(3);
 
 /// Time to write the output that was received before the daemon was lost.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
@@ -111,8 +109,8 @@ struct EventLoop {
     /// Bytes of the job that [`OutputMerger`] has buffered or scmon shows, by stream. They count as
     /// written.
     buffered_by_merger: [u64; 2],
-    /// Requests of start_tool and end_tool.
-    tool_socket: Option<ToolSocket>,
+    /// The memfd whose name says where the job is.
+    published_job: Option<OwnedFd>,
     daemon: DaemonHandle,
     connected: bool,
     readable: bool,
@@ -173,7 +171,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
     let signals = signals::open_signalfd().map_err(|errno| daemon_error(&errno))?;
     let (daemon, socket, decoder) = match config.daemon_source {
         DaemonSource::ScoutSession(stream, decoder) => {
-            (DaemonHandle::external("the scout session has ended"), stream, decoder)
+            (DaemonHandle::of_scout(&stream), stream, decoder)
         }
         DaemonSource::MultiUser(cluster_request) => {
             let daemon =
@@ -197,7 +195,6 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
         let outputs =
             [Stream::Stdout, Stream::Stderr].map(|stream| OutputWriter::new(stream, waker.clone()));
         let input = StdinReader::new(waker);
-        let tool_socket = ToolSocket::open(poll.registry(), TOOLS);
         Ok((
             poll,
             EventLoop {
@@ -217,7 +214,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
                 monitor: None,
                 debugger: config.debugger,
                 buffered_by_merger: [0; 2],
-                tool_socket,
+                published_job: None,
                 daemon,
                 connected: true,
                 readable: false,
@@ -259,9 +256,6 @@ impl EventLoop {
             };
             self.serve_debugger(|debugger| debugger.look(is_interrupted));
             self.readable |= events.iter().any(|event| event.token() == SOCKET);
-            if events.iter().any(|event| event.token() == TOOLS) {
-                self.receive_tool_actions(poll.registry());
-            }
             self.read_signals();
             self.check_outputs();
             self.forward_input();
@@ -420,12 +414,15 @@ impl EventLoop {
         }
     }
 
-    /// Passes on what start_tool and end_tool want.
-    fn receive_tool_actions(&mut self, registry: &Registry) {
-        let actions = self.tool_socket.iter_mut().flat_map(|one| one.receive(registry, TOOLS));
-        for (serial, action) in actions.collect::<Vec<_>>() {
-            self.apply(Action::Send(JobRequest::ToolAction { serial, action }));
-        }
+    /// Lets tools find the job by the process id of this process.
+    fn publish_job(&mut self, job: JobId) {
+        let daemon = match self.session_kind {
+            SessionKind::MultiUser => None,
+            SessionKind::SingleUser => self.daemon.pid(),
+        };
+        let name = ScrunJob { daemon, job }.memfd_name();
+        // Without it no tool finds the job; the job itself does not need it.
+        self.published_job = memfd_create(name.as_str(), MFdFlags::MFD_CLOEXEC).ok();
     }
 
     fn read_signals(&mut self) {
@@ -509,13 +506,11 @@ impl EventLoop {
         self.update_monitor(&answer);
         let kind = self.session_kind;
         match &answer {
-            JobAnswer::ToolAction { serial, answer } => {
-                if let Some(tool_socket) = &mut self.tool_socket {
-                    tool_socket.answer(*serial, answer);
-                }
-                self.serve_debugger(|debugger| debugger.on_tool_answer(*serial, answer));
+            JobAnswer::ToolAction(answer) => {
+                self.serve_debugger(|debugger| debugger.on_tool_answer(answer));
             }
             JobAnswer::Accepted { job, nodes, .. } => {
+                self.publish_job(*job);
                 self.serve_debugger(|debugger| debugger.on_accepted(*job, *nodes, kind));
             }
             JobAnswer::Processes { stage, host_name, block } => {

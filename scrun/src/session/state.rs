@@ -182,7 +182,7 @@ impl SessionState {
             }
             JobAnswer::ToolOutput(text) => out.push(Action::Print(format!("{text}\n"))),
             // The event loop has passed them on.
-            JobAnswer::Metrics(_) | JobAnswer::ToolAction { .. } | JobAnswer::Processes { .. } => {}
+            JobAnswer::Metrics(_) | JobAnswer::ToolAction(_) | JobAnswer::Processes { .. } => {}
             // A request has crossed the end of the job.
             JobAnswer::UnknownJob => {}
         }

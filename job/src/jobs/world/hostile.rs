@@ -69,9 +69,7 @@ impl World {
                 bytes: self.any_bytes(),
             },
             9 if self.random.chance(5) => JobRequest::Kill,
-            10 => {
-                JobRequest::ToolAction { serial: self.any_number(), action: self.any_tool_action() }
-            }
+            10 => JobRequest::ToolAction(self.any_tool_action()),
             11 => JobRequest::Debugger(DebuggerRequest::HoldStages(self.random.chance(50))),
             12 => JobRequest::Debugger(DebuggerRequest::ListProcesses),
             13 => JobRequest::Debugger(DebuggerRequest::ReleaseStage),

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use score_job::cluster::authorization::{authorize, authorize_statistics};
+use nix::unistd::geteuid;
+use score_job::cluster::authorization::{JobPermit, Requester, authorize, authorize_statistics};
 use score_job::cluster::{self, JobAction, MonotonicTime, ServerState};
 use score_proto::exit_code::EXIT_REFUSED;
+use score_proto::ids::JobId;
 use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
 use score_proto::message::ConsoleRequest;
 use score_proto::server_message::{ConsoleAnswer, ListAnswer, ServerMessage};
@@ -18,13 +20,22 @@ use score_job::jobs::{ClientJob, Jobs, SessionKey};
 impl Daemon {
     /// Handles a request about jobs.
     pub fn console(&mut self, session_key: SessionKey, console: ConsoleRequest) {
-        if self.sessions.get(session_key).is_some_and(ClientSession::is_tool) {
-            if let ConsoleRequest::Tool(call) = console
-                && let Err(reason) = self.send_tool_call_in_single_user_mode(session_key, call)
-            {
-                self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+        let console = match console {
+            ConsoleRequest::Tool(call) => {
+                return self.on_tool_request(session_key, call.job, |daemon, permit| {
+                    daemon.send_tool_call(session_key, permit, call)
+                });
             }
-            return;
+            ConsoleRequest::ToolAction { job, action } => {
+                return self.on_tool_request(session_key, job, |daemon, permit| {
+                    daemon.send_tool_action(session_key, permit, action)
+                });
+            }
+            other => other,
+        };
+        if self.sessions.get(session_key).is_some_and(ClientSession::is_tool) {
+            let reason = "single-user mode has no list of jobs".to_owned();
+            return self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
         }
         let Some(uid) = self.sessions.get(session_key).and_then(ClientSession::uid) else {
             return;
@@ -72,26 +83,8 @@ impl Daemon {
                 // The subscription lasts until the job or the session ends.
                 return;
             }
-            ConsoleRequest::Tool(call) => {
-                let permit = cluster.authorize(uid, JobAction::Debug, call.job);
-                let sent =
-                    permit.and_then(|permit| self.send_tool_call(session_key, &permit, call));
-                if let Err(reason) = sent {
-                    self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
-                }
-                // The job's master answers.
-                return;
-            }
-            ConsoleRequest::ToolAction { job, action } => {
-                let permit = cluster.authorize(uid, JobAction::Debug, job);
-                let sent =
-                    permit.and_then(|permit| self.send_tool_action(session_key, &permit, action));
-                if let Err(reason) = sent {
-                    self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
-                }
-                // The job's master answers.
-                return;
-            }
+            // Handled above.
+            ConsoleRequest::Tool(_) | ConsoleRequest::ToolAction { .. } => return,
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");
@@ -109,6 +102,37 @@ impl Daemon {
             },
         }
         self.answer_console(session_key, ConsoleAnswer::Finished { code: 0 });
+    }
+
+    /// Passes a request of a tool on to a job if the user may debug the job. The job's master
+    /// answers.
+    fn on_tool_request(
+        &mut self,
+        session_key: SessionKey,
+        job: JobId,
+        send: impl FnOnce(&mut Self, &JobPermit) -> Result<(), String>,
+    ) {
+        let permit = self.authorize_tool(session_key, job);
+        if let Err(reason) = permit.and_then(|permit| send(self, &permit)) {
+            self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
+        }
+    }
+
+    fn authorize_tool(&self, session_key: SessionKey, job: JobId) -> Result<JobPermit, String> {
+        let session = self.sessions.get(session_key);
+        if session.is_some_and(ClientSession::is_tool) {
+            // The kernel has reported the user of the connection, who has started this daemon.
+            let uid = geteuid().as_raw();
+            let requester = Requester { uid, is_operator: false };
+            return authorize(requester, JobAction::Debug, job, uid);
+        }
+        match (session.and_then(ClientSession::uid), self.service.as_ref().map(|it| &it.role)) {
+            (Some(uid), Some(Role::Server(cluster))) => {
+                cluster.authorize(uid, JobAction::Debug, job)
+            }
+            // Nobody else sends such a request.
+            _ => Err(format!("job {job}: this daemon has no jobs")),
+        }
     }
 
     fn answer_console(&mut self, session_key: SessionKey, answer: ConsoleAnswer) {
