@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use score_proto::ids::JobId;
 use score_proto::job_control::{ElementOrder, Placement, SwitchSeq};
-use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
+use score_proto::observation::{Activity, ActivitySample, IdleSummary, SampleRound, WaitState};
 
 use crate::cluster::MonotonicTime;
 use crate::deadlock::{Detector, DetectorAction, DetectorEvent, SUSPICION_DELAY};
@@ -76,11 +76,12 @@ impl DeadlockResponse {
         }
     }
 
-    /// Whether all of its processes wait and no message is outstanding, as reported since the job
-    /// runs again, if it was stopped. The element then needs no processor, unless it is inspected.
+    /// Whether all of its processes wait and no message is outstanding, or a debugger has stopped
+    /// some and the others wait, as reported since the job runs again, if it was stopped. The
+    /// element then needs no processor, unless it is inspected.
     pub fn needs_no_processor(&self) -> bool {
         let is_inspecting = matches!(self.phase, Phase::Watching) && self.detector.is_suspecting();
-        self.detector.idle_since_stop().is_some() && !is_inspecting
+        self.detector.is_held() || self.detector.idle_since_stop().is_some() && !is_inspecting
     }
 
     /// Whether it seems to hang, which cannot be proved.
@@ -108,9 +109,11 @@ impl DeadlockResponse {
         summary: IdleSummary,
         now: MonotonicTime,
     ) -> Vec<ResponseAction> {
-        let event = match summary.is_quiescent() {
-            true => DetectorEvent::AllIdle { stop_seq: summary.stop_seq },
-            false => DetectorEvent::SomeBusy,
+        let stop_seq = summary.stop_seq;
+        let event = match summary.activity {
+            Activity::Idle if summary.is_quiescent() => DetectorEvent::AllIdle { stop_seq },
+            Activity::Held => DetectorEvent::SomeHeld { stop_seq },
+            Activity::Idle | Activity::Busy => DetectorEvent::SomeBusy,
         };
         self.step_detector(event, now)
     }
@@ -295,7 +298,13 @@ mod tests {
     const T0: MonotonicTime = MonotonicTime::from_secs(100);
 
     fn idle_report() -> IdleSummary {
-        IdleSummary { idle: true, sent: 3, received: 3, outstanding_rma: 0, stop_seq: SwitchSeq(0) }
+        IdleSummary {
+            activity: Activity::Idle,
+            sent: 3,
+            received: 3,
+            outstanding_rma: 0,
+            stop_seq: SwitchSeq(0),
+        }
     }
 
     fn activity() -> ActivitySample {
@@ -355,7 +364,7 @@ mod tests {
         assert_eq!(response.on_tick(T0), []);
         assert_eq!(response.deadline(), Some(T0 + SIGHUP_GRACE));
         assert_eq!(
-            response.on_idle_report(IdleSummary { idle: false, ..idle_report() }, T0),
+            response.on_idle_report(IdleSummary { activity: Activity::Busy, ..idle_report() }, T0),
             [],
             "it is too late"
         );
@@ -382,6 +391,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_debugger_has_stopped_needs_no_processor_and_is_no_deadlock() {
+        let mut response = DeadlockResponse::new(2);
+        let held = |stop_seq| IdleSummary { stop_seq: SwitchSeq(stop_seq), ..IdleSummary::HELD };
+        assert_eq!(response.on_idle_report(held(0), T0), [], "no samples are taken");
+        assert!(response.needs_no_processor());
+        // It may have been let go on while the job was stopped.
+        let _ = response.on_stopped(SwitchSeq(1), T0);
+        assert!(!response.needs_no_processor());
+        let _ = response.on_idle_report(held(1), T0);
+        assert!(response.needs_no_processor());
+        let busy = IdleSummary { activity: Activity::Busy, ..idle_report() };
+        let _ = response.on_idle_report(busy, T0);
+        assert!(!response.needs_no_processor());
+        assert_eq!(response.deadline(), None);
+    }
+
+    #[test]
     fn a_suspicion_is_reported_when_all_processes_are_explained_and_nothing_else_happens() {
         let mut response = DeadlockResponse::new(2);
         let mut now = T0;
@@ -403,7 +429,7 @@ mod tests {
         let steps = response.on_explanations(vec![wait(0)], now);
         assert_eq!(steps, [ResponseAction::ReportSuspicion(vec![wait(0), wait(1)])]);
         assert_eq!(response.on_explanations(vec![wait(0)], now), []);
-        let busy = IdleSummary { idle: false, ..idle_report() };
+        let busy = IdleSummary { activity: Activity::Busy, ..idle_report() };
         let _ = response.on_idle_report(busy, now);
         assert!(!response.suspects_hang(now + SUSPICION_DELAY), "it goes on");
         let placement = Placement::new(JobIncarnation(0), [("h0".to_owned(), None, 2)]);

@@ -7,12 +7,24 @@ use serde::{Deserialize, Serialize};
 use crate::job_control::SwitchSeq;
 use crate::mpi_call::MpiCallRecord;
 
+/// What some processes do. In order: the lowest of several is that of all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Activity {
+    /// One at least is busy.
+    Busy,
+    /// One at least is stopped by a debugger, and the others are idle. They need no processor, but
+    /// the debugger may let them go on at any time.
+    Held,
+    /// All are idle.
+    Idle,
+}
+
 /// Whether all processes below a point of a job's tree are idle, and the sums of their counters.
 /// Enough to give up a slice, but not to detect a deadlock, because there are no rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdleSummary {
-    /// All are idle.
-    pub idle: bool,
+    /// What they do.
+    pub activity: Activity,
     /// Messages sent.
     pub sent: u64,
     /// Messages received and released.
@@ -27,7 +39,7 @@ pub struct IdleSummary {
 impl IdleSummary {
     /// The summary of no process.
     pub const EMPTY: IdleSummary = IdleSummary {
-        idle: true,
+        activity: Activity::Idle,
         sent: 0,
         received: 0,
         outstanding_rma: 0,
@@ -35,18 +47,20 @@ impl IdleSummary {
     };
     /// Some process is busy: then nothing else matters.
     pub const BUSY: IdleSummary = IdleSummary {
-        idle: false,
+        activity: Activity::Busy,
         sent: 0,
         received: 0,
         outstanding_rma: 0,
         stop_seq: SwitchSeq::NONE,
     };
+    /// A debugger has stopped a process, and the others are idle: then the counters do not matter.
+    pub const HELD: IdleSummary = IdleSummary { activity: Activity::Held, ..Self::EMPTY };
 
     /// The summary of both. Counters of hostile processes may wrap around.
     #[must_use]
     pub fn combine(self, other: IdleSummary) -> IdleSummary {
         IdleSummary {
-            idle: self.idle && other.idle,
+            activity: self.activity.min(other.activity),
             sent: self.sent.wrapping_add(other.sent),
             received: self.received.wrapping_add(other.received),
             outstanding_rma: self.outstanding_rma.wrapping_add(other.outstanding_rma),
@@ -54,9 +68,24 @@ impl IdleSummary {
         }
     }
 
+    /// Without the counters if these do not matter, so that equal summaries are equal.
+    #[must_use]
+    pub fn simplified(self) -> Self {
+        match self.activity {
+            Activity::Idle => self,
+            Activity::Held => Self { stop_seq: self.stop_seq, ..Self::HELD },
+            Activity::Busy => Self::BUSY,
+        }
+    }
+
+    /// Whether none of them has anything to do on a processor.
+    pub fn needs_no_processor(&self) -> bool {
+        self.activity != Activity::Busy
+    }
+
     /// Whether all are idle and nothing is outstanding.
     pub fn is_quiescent(&self) -> bool {
-        self.idle && self.sent == self.received && self.outstanding_rma == 0
+        self.activity == Activity::Idle && self.sent == self.received && self.outstanding_rma == 0
     }
 }
 

@@ -14,7 +14,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{Outcome, Running, TestEnv};
+use score_tests::test_env::is_installed;
+use score_tests::{Outcome, Running, TestEnv, skip};
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -511,4 +512,52 @@ fn a_traced_process_takes_turns_as_any_other() {
     let (traced, other) = (traced.wait(), other.wait());
     assert_alternate(&run_intervals(&traced), &run_intervals(&other));
     assert_eq!(tracer.wait().code, 0);
+}
+
+/// gdb stops the only process of a job. In slices of 40 ms the other job would
+/// stand still half of the time; now the first one gives its slices back.
+#[test]
+fn a_job_at_a_breakpoint_leaves_its_slices_to_others_and_goes_on_later() {
+    let env = TestEnv::new();
+    if !is_installed("gdb") {
+        return skip("time_sharing", "gdb is not installed");
+    }
+    let Some(program) = copy_turns_program(&env) else { return };
+    let Some(cluster) = start_cluster(&env, 1, "40") else { return };
+    let mut held = start(&cluster, ALICE, "nodes=1", &[program.to_str().unwrap(), "4"]);
+    held.wait_for("up", 1);
+    let process =
+        env.wait_for_process("run_intervals", |process| process.program() == "run_intervals");
+    let spin = "echo up; while :; do :; done";
+    let mut other = start(&cluster, BOB, "nodes=1", &["system", "sh", "-c", spin]);
+    other.wait_for("up", 1);
+    let command = format!("sh -c {spin}");
+    let spinner = env.wait_for_process("the spinner", |process| process.command == command);
+    let stopped_looks = || {
+        let look = |_: &u32| {
+            sleep(Duration::from_millis(7));
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", spinner.pid)).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        (0..200).filter(look).count()
+    };
+    let wait = format!(
+        "shell touch {0}/held; until test -e {0}/go; do sleep 0.02; done",
+        env.dir().display()
+    );
+    let pid = process.pid.to_string();
+    let gdb = env.command("gdb").args(&["-nx", "-batch", "-p", &pid, "-ex", &wait]).start();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !env.dir().join("held").exists() {
+        assert!(Instant::now() < deadline, "gdb has not attached");
+        sleep(Duration::from_millis(10));
+    }
+    let stopped = stopped_looks();
+    std::fs::write(env.dir().join("go"), "").unwrap();
+    println!("{stopped} of 200 looks found the other job stopped");
+    assert!(stopped < 60, "of 200 looks at the other job {stopped} found it stopped");
+    let _ = gdb.wait();
+    assert_eq!(held.wait().code, 0);
+    other.signal(Signal::SIGTERM);
+    let _ = other.wait();
 }

@@ -29,6 +29,11 @@ pub enum DetectorEvent {
     },
     /// The whole job has stopped as requested.
     GangStopped,
+    /// A debugger has stopped some processes, and the others are idle.
+    SomeHeld {
+        /// The last stop that the reports follow.
+        stop_seq: SwitchSeq,
+    },
     /// The job is being stopped, or has stopped. When it runs again, hosts whose processes are idle
     /// report it again.
     Stopped {
@@ -88,6 +93,8 @@ pub struct Detector {
     state: State,
     /// All are idle, by reports that follow this stop. None: some process is busy.
     idle_since_stop: Option<SwitchSeq>,
+    /// Some are stopped by a debugger and the others idle, by reports that follow this stop.
+    held_since_stop: Option<SwitchSeq>,
     /// The last stop of the job.
     last_stop: SwitchSeq,
     round: SampleRound,
@@ -105,6 +112,7 @@ impl Detector {
             nodes,
             state: State::Busy,
             idle_since_stop: None,
+            held_since_stop: None,
             last_stop: SwitchSeq::NONE,
             round: SampleRound::default(),
             backoff: MIN_BACKOFF_INTERVAL,
@@ -117,6 +125,11 @@ impl Detector {
     /// All are idle, as reported after the last stop: the stop that the reports follow.
     pub fn idle_since_stop(&self) -> Option<SwitchSeq> {
         self.idle_since_stop.filter(|stop_seq| *stop_seq >= self.last_stop)
+    }
+
+    /// A debugger has stopped some and the others are idle, as reported after the last stop.
+    pub fn is_held(&self) -> bool {
+        self.held_since_stop.is_some_and(|stop_seq| stop_seq >= self.last_stop)
     }
 
     fn is_idle(&self) -> bool {
@@ -148,7 +161,7 @@ impl Detector {
     pub fn on(&mut self, event: DetectorEvent, now: MonotonicTime) -> Vec<DetectorAction> {
         match (event, self.state) {
             (DetectorEvent::AllIdle { stop_seq }, state) => {
-                self.idle_since_stop = Some(stop_seq);
+                (self.idle_since_stop, self.held_since_stop) = (Some(stop_seq), None);
                 match state {
                     _ if !self.is_idle() => Vec::new(),
                     State::Busy => {
@@ -169,8 +182,13 @@ impl Detector {
                 }
                 Vec::new()
             }
-            (DetectorEvent::SomeBusy, state) => {
+            // A process that a debugger has stopped may do anything next: it counts as busy here.
+            (DetectorEvent::SomeBusy | DetectorEvent::SomeHeld { .. }, state) => {
                 self.idle_since_stop = None;
+                self.held_since_stop = match event {
+                    DetectorEvent::SomeHeld { stop_seq } => Some(stop_seq),
+                    _ => None,
+                };
                 self.quiet_period = None;
                 match state {
                     State::Deadlocked => Vec::new(),

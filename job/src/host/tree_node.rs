@@ -245,7 +245,7 @@ impl TreeNode {
     pub fn is_idle(&self) -> bool {
         self.children
             .first()
-            .is_some_and(|child| child.idle_summaries.values().any(|summary| summary.idle))
+            .is_some_and(|child| child.idle_summaries.values().any(IdleSummary::needs_no_processor))
     }
 
     /// Whether the last report has gone up.
@@ -555,7 +555,7 @@ impl TreeNode {
             let combined = children_with_hosts
                 .map(|child| child.idle_summaries.get(&element).unwrap_or(&IdleSummary::BUSY))
                 .fold(IdleSummary::EMPTY, |sum, summary| sum.combine(*summary));
-            let summary = if combined.idle { combined } else { IdleSummary::BUSY };
+            let summary = combined.simplified();
             if self.idle_summaries.insert(element, summary) != Some(summary) {
                 self.queue_report(Report::Switch(SwitchReport::IdleSummary { element, summary }));
             }

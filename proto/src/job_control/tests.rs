@@ -9,6 +9,15 @@ fn encoded_len<M: serde::Serialize>(message: &M) -> usize {
 }
 
 #[test]
+fn a_process_that_a_debugger_holds_counts_whatever_the_others_wait_for() {
+    let idle = IdleSummary { stop_seq: SwitchSeq(1), sent: 3, ..IdleSummary::EMPTY };
+    let held = idle.combine(IdleSummary { stop_seq: SwitchSeq(4), ..IdleSummary::HELD });
+    assert_eq!(held.simplified(), IdleSummary { stop_seq: SwitchSeq(1), ..IdleSummary::HELD });
+    assert!(held.needs_no_processor() && !held.is_quiescent());
+    assert_eq!(held.combine(IdleSummary::BUSY).simplified(), IdleSummary::BUSY);
+}
+
+#[test]
 fn frequent_messages_stay_short() {
     let stop = SwitchOrder::Stop { switch_seq: SwitchSeq(1) };
     let stop_condition = StopCondition::After { run_us: 1, switch_seq: SwitchSeq(1) };

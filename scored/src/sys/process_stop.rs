@@ -29,6 +29,11 @@ impl ProcStat {
         self.state == b'T'
     }
 
+    /// A tracer has stopped it.
+    pub fn is_held_by_tracer(self) -> bool {
+        self.state == b't'
+    }
+
     /// None of its code runs before it handles a signal that stops it. A process that waits for a
     /// disk, or for a child of vfork(2), handles the signal later, but before any of its code.
     pub fn is_halted(self) -> bool {

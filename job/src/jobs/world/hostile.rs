@@ -7,7 +7,7 @@ use score_proto::job_control::{
 };
 use score_proto::message::{DebuggerRequest, JobRequest, Level, OsBytes, Stream};
 use score_proto::nodeset::NodeSet;
-use score_proto::observation::{ActivitySample, IdleSummary, Metrics, SampleRound};
+use score_proto::observation::{Activity, ActivitySample, IdleSummary, Metrics, SampleRound};
 use score_proto::tool_start::{ToolAction, ToolEventKind, ToolId, ToolProgram, ToolReport};
 
 use super::{Event, LAST_FAULT_AT, SERVER_HOST, World};
@@ -126,7 +126,11 @@ impl World {
             return SwitchReport::Stopped { switch_seq: SwitchSeq(self.any_number()) };
         }
         let summary = IdleSummary {
-            idle: self.random.chance(70),
+            activity: match self.random.below(10) {
+                0..7 => Activity::Idle,
+                7 => Activity::Held,
+                _ => Activity::Busy,
+            },
             sent: self.any_number(),
             received: self.any_number(),
             outstanding_rma: self.any_number(),

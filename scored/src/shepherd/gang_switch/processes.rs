@@ -52,6 +52,8 @@ pub struct JobProcesses {
     externally_stopped: HashSet<i32>,
     /// Processes that are held for a debugger, since the last stop.
     held: HashSet<i32>,
+    /// Processes that a tracer has stopped, as found by the last stop.
+    held_by_tracer: HashSet<i32>,
     /// Processes that are not known to have stopped.
     not_yet_stopped: Vec<i32>,
     /// Whether a process that has stopped may have been stopped by another one. No more when this
@@ -76,6 +78,7 @@ impl JobProcesses {
             non_children: Vec::new(),
             externally_stopped: HashSet::new(),
             held: HashSet::new(),
+            held_by_tracer: HashSet::new(),
             not_yet_stopped: Vec::new(),
             finds_external_stops: false,
             is_complete: false,
@@ -88,6 +91,7 @@ impl JobProcesses {
     /// `exempt_pid`: a process that goes on.
     pub fn stop(&mut self, is_first_stop: bool, held: HashSet<i32>, exempt_pid: Option<i32>) {
         self.held = held;
+        self.held_by_tracer.clear();
         (self.finds_external_stops, self.is_complete) = (is_first_stop, false);
         self.exempt_pid = exempt_pid;
         // A process that was started after the last scan is not known yet.
@@ -161,7 +165,11 @@ impl JobProcesses {
             }
             let is_halted =
                 |stat: ProcStat| stat.is_halted() || process_stop::is_waiting_for_cpu(*pid, stat);
-            process_stop::read_stat(*pid).is_some_and(|stat| !is_halted(stat))
+            let stat = process_stop::read_stat(*pid);
+            if stat.is_some_and(ProcStat::is_held_by_tracer) {
+                self.held_by_tracer.insert(*pid);
+            }
+            stat.is_some_and(|stat| !is_halted(stat))
         });
         if !self.not_yet_stopped.is_empty() {
             return StopProgress::Pending;
@@ -189,6 +197,11 @@ impl JobProcesses {
     /// its processor may be in the middle of a fork.
     fn all_threads_stopped(&self) -> bool {
         self.known_pids().all(process_stop::has_stopped_completely)
+    }
+
+    /// Processes that a tracer has stopped, as found by the last stop.
+    pub fn held_by_tracer(&self) -> &HashSet<i32> {
+        &self.held_by_tracer
     }
 
     /// Whether some of the remaining processes are not children, so that they must be polled.

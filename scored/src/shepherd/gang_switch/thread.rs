@@ -235,6 +235,11 @@ impl SwitchThread {
         };
         self.interrupt_timer.stop();
         if all_stopped {
+            let held = self.processes.held_by_tracer();
+            self.inspector.set_held(held);
+            if !held.is_empty() {
+                self.idle_poll.on_notify();
+            }
             let mut bytes = Vec::with_capacity(64);
             frame::encode(&SwitchReport::Stopped { switch_seq }, &mut bytes)
                 .map_err(io::Error::other)?;

@@ -14,6 +14,7 @@ use score_proto::observation::IdleSummary;
 
 use super::ObservedElement;
 use super::poll_backoff::{self, NotifySource};
+use crate::sys::process_stop;
 
 /// Attempts to arm processes without a change of state meanwhile. After that the element is polled.
 const MAX_ARM_ATTEMPTS: usize = 4;
@@ -34,6 +35,8 @@ pub enum Armed {
 enum IdleCheck {
     /// All processes are idle: summary, and since when the last one is idle.
     AllIdle(IdleSummary, u64),
+    /// A debugger has stopped some processes, and the others are idle.
+    SomeHeld,
     /// A thread has been busy for a while: process and slot.
     ThreadBusy(u32, usize),
     /// Some process is not idle.
@@ -71,6 +74,10 @@ impl ObservedElement {
                         return (IdleSummary::BUSY, NotifySource::BusyThread);
                     }
                 }
+                IdleCheck::SomeHeld => {
+                    self.arm(Armed::Disarmed, idle_notify::NONE);
+                    return (IdleSummary::HELD, NotifySource::Debugger);
+                }
                 IdleCheck::SomeBusy => break,
             }
         }
@@ -86,7 +93,7 @@ impl ObservedElement {
         stop_seq: SwitchSeq,
     ) -> Option<IdleSummary> {
         let is_due = self.last_reported.is_none_or(|(last_summary, last_stop_seq)| {
-            last_summary != summary || (summary.idle && last_stop_seq != stop_seq)
+            last_summary != summary || (summary.needs_no_processor() && last_stop_seq != stop_seq)
         });
         is_due.then(|| {
             self.last_reported = Some((summary, stop_seq));
@@ -98,7 +105,8 @@ impl ObservedElement {
     /// there was an instant at which all were: no process became busy between its check and the
     /// last check.
     fn check_idle(&self, settled_before_ns: u64) -> IdleCheck {
-        let (mut summary, mut since_ns, mut some_busy) = (IdleSummary::EMPTY, 0, false);
+        let (mut summary, mut since_ns) = (IdleSummary::EMPTY, 0);
+        let (mut some_busy, mut some_held) = (false, false);
         let mut busy_transitions = 0u64;
         for index in 0..self.careas.process_count() {
             let has_exited =
@@ -106,7 +114,10 @@ impl ObservedElement {
             let Some(area) = self.careas.area(index) else { return IdleCheck::SomeBusy };
             let may_be_idle = has_exited || area.may_be_idle();
             let mut sample = if may_be_idle { self.claim(index) } else { Default::default() };
-            if !sample.idle {
+            if !sample.idle && self.is_held(index) {
+                some_held = true;
+                busy_transitions = busy_transitions.wrapping_add(self.claim(index).turns);
+            } else if !sample.idle {
                 match area.busy_slot(settled_before_ns) {
                     Some(slot) => return IdleCheck::ThreadBusy(index, slot),
                     None => some_busy = true,
@@ -114,9 +125,8 @@ impl ObservedElement {
             } else if !some_busy {
                 busy_transitions = busy_transitions.wrapping_add(sample.turns);
                 self.add_counters(index, &mut sample);
-                let (idle, sent, received) = (true, sample.sent, sample.received);
+                let (sent, received) = (sample.sent, sample.received);
                 summary = summary.combine(IdleSummary {
-                    idle,
                     sent,
                     received,
                     outstanding_rma: sample.remote_in_flight,
@@ -127,9 +137,19 @@ impl ObservedElement {
         }
         if some_busy || self.busy_transitions() != busy_transitions {
             IdleCheck::SomeBusy
+        } else if some_held {
+            IdleCheck::SomeHeld
         } else {
             IdleCheck::AllIdle(summary, since_ns)
         }
+    }
+
+    /// Whether a debugger holds a process now, as it did at the last stop of the job.
+    fn is_held(&self, index: u32) -> bool {
+        let pid = self.processes.get(index as usize).map_or(0, |process| process.pid);
+        self.held_pids.contains(&pid)
+            && process_stop::read_stat(pid).is_some_and(|stat| stat.is_held_by_tracer())
+            && process_stop::has_stopped_completely(pid)
     }
 
     /// How often threads of all processes became busy.

@@ -3,6 +3,8 @@ use super::super::{LastRound, ObservedProcess};
 use super::*;
 use crate::shepherd::networks::MessageCounters;
 use score_proto::carea::{IDLE, WaitingFor, area, area::slot};
+use score_proto::observation::Activity;
+use std::collections::HashSet;
 
 const POLL_INTERVAL: Duration = Duration::from_micros(1500);
 /// Time of a clock that has run for a while.
@@ -24,6 +26,7 @@ impl Fixture {
             processes: vec![ObservedProcess::default(); 2],
             round_history: LastRound::default(),
             last_reported: None,
+            held_pids: HashSet::new(),
             armed: Armed::default(),
             backoff: poll_backoff::PollBackoff::default(),
         };
@@ -41,7 +44,7 @@ impl Fixture {
 
     fn poll_idle(&mut self) -> (bool, NotifySource) {
         let (summary, source) = self.element.poll_idle(NOW, POLL_INTERVAL);
-        (summary.idle, source)
+        (summary.activity == Activity::Idle, source)
     }
 
     fn armed(&self) -> [u32; 2] {

@@ -63,6 +63,8 @@ struct Shared {
     inner: Mutex<Inner>,
     /// There are processes to inspect.
     is_active: AtomicBool,
+    /// A debugger held processes at the last stop.
+    has_held: AtomicBool,
     /// Readable after `is_active` was set, or after processes have exited.
     wake_event: EventFd,
     notify_socket: NotifySocket,
@@ -85,6 +87,8 @@ struct ObservedElement {
     round_history: LastRound,
     /// And the last stop before that report.
     last_reported: Option<(IdleSummary, SwitchSeq)>,
+    /// Processes that a debugger has held at the last stop of the job.
+    held_pids: HashSet<i32>,
     armed: Armed,
     backoff: PollBackoff,
 }
@@ -112,7 +116,7 @@ pub struct PmiSocketActivity {
 pub struct PollResult {
     /// When to sample again without a notification.
     pub next_poll_in: Option<Duration>,
-    /// All processes of some element are idle.
+    /// No process of some element needs a processor.
     pub any_idle: bool,
 }
 
@@ -135,9 +139,15 @@ impl ProcessInspector {
     /// As eventfd(2), socket(2).
     pub fn new() -> io::Result<Self> {
         let wake_event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let is_active = AtomicBool::new(false);
+        let (is_active, has_held) = (AtomicBool::new(false), AtomicBool::new(false));
         let notify_socket = NotifySocket::new()?;
-        Ok(Self(Arc::new(Shared { inner: Mutex::default(), is_active, wake_event, notify_socket })))
+        Ok(Self(Arc::new(Shared {
+            inner: Mutex::default(),
+            is_active,
+            has_held,
+            wake_event,
+            notify_socket,
+        })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -176,6 +186,7 @@ impl ProcessInspector {
             processes: subject.pids.into_iter().map(process).collect(),
             round_history: LastRound::default(),
             last_reported: None,
+            held_pids: HashSet::new(),
             armed: Armed::default(),
             backoff: PollBackoff::default(),
         };
@@ -207,6 +218,20 @@ impl ProcessInspector {
             process.has_exited = true;
         }
         self.reset_backoff();
+    }
+
+    /// At a stop of the job a debugger holds these processes. Only they are looked at later, so
+    /// that busy processes without a debugger cost nothing.
+    pub fn set_held(&self, pids: &HashSet<i32>) {
+        let had_held = self.0.has_held.swap(!pids.is_empty(), Ordering::SeqCst);
+        if pids.is_empty() && !had_held {
+            return;
+        }
+        let mut inner = self.lock();
+        for element in inner.elements.values_mut().filter(|one| one.held_pids != *pids) {
+            element.held_pids.clone_from(pids);
+            element.backoff = PollBackoff::default();
+        }
     }
 
     /// Restarts polling at the shortest interval. Called after other processes have exited, because
@@ -279,7 +304,7 @@ impl ProcessInspector {
             }
             let delay = element.backoff.next(source, changed, poll_interval);
             result.next_poll_in = Some(result.next_poll_in.map_or(delay, |next| next.min(delay)));
-            result.any_idle |= summary.idle;
+            result.any_idle |= summary.needs_no_processor();
         }
         Some(result)
     }

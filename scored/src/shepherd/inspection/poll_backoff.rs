@@ -7,6 +7,9 @@ use std::time::Duration;
 /// of the counters by PM's threads, and processes that have lost their socket, cause no
 /// notification.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest interval between two polls while a debugger holds processes: their state is read from
+/// /proc.
+const MAX_HELD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A process that changes often would send notifications all the time. Only a state that has
 /// lasted for this many poll intervals is therefore armed; other elements are polled.
 const SETTLE_INTERVALS: u32 = 4;
@@ -20,6 +23,8 @@ pub enum NotifySource {
     AllProcesses,
     /// No process: the element must be polled.
     NoProcess,
+    /// No process: a debugger holds some, and the others are idle.
+    Debugger,
 }
 
 /// See the [module](self).
@@ -53,6 +58,7 @@ impl PollBackoff {
             NotifySource::BusyThread => (MAX_POLL_INTERVAL, MAX_POLL_INTERVAL),
             NotifySource::AllProcesses => (settle_time(poll_interval), MAX_POLL_INTERVAL),
             NotifySource::NoProcess => (poll_interval, poll_interval),
+            NotifySource::Debugger => (poll_interval, MAX_HELD_POLL_INTERVAL.max(poll_interval)),
         };
         let is_unchanged =
             source == self.last_source && !(changed && source == NotifySource::AllProcesses);
