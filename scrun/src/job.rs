@@ -130,6 +130,7 @@ pub fn build(
         networks: Vec::new(),
         network_sets: 0,
         tool: tool::from_options(options)?,
+        tool_files: None,
     })
 }
 
