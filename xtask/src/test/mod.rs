@@ -26,18 +26,19 @@ const STEPS: &[Step] = &[
     ("release build of everything", release_build),
     ("whole-system scenarios", scenarios),
     ("tests of every package, C programs and corpora", tests),
-    ("sanitizers on the unsafe parts", sanitizers::run),
+    // Its emulated processors leave one of ours to the steps beside.
     ("virtual machine with an RDMA device", vm_tests::run),
+    ("sanitizers on the unsafe parts", sanitizers::run),
     ("soak, a short one", soak),
 ];
 
-/// What only computes: it runs beside those steps, with low priority. Those that wait for a build
-/// folder of cargo take turns by its lock.
+/// What only computes: it runs beside those steps, with low priority. The first two do not use the
+/// build folder that the program of the scenarios needs; then comes what is needed next.
 const STEPS_BESIDE: &[Step] = &[
-    ("loom: every interleaving of ring, doorbell and idle notification", loom),
-    ("clippy", clippy),
     ("packages of the virtual machine", vm_tests::prepare),
+    ("loom: every interleaving of ring, doorbell and idle notification", loom),
     ("build of the tests of every package", build_tests),
+    ("clippy", clippy),
     ("build of the sanitized tests", sanitizers::build),
 ];
 
