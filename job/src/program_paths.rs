@@ -10,6 +10,8 @@ use score_proto::message::{ElementSpec, FileDigest, JobSpec};
 
 /// The directory of programs in a job's directory.
 const PROGRAM_DIR: &str = ".bin";
+/// The files for the job's tools as they come, in a job's directory.
+pub const TOOL_FILES_ARCHIVE: &str = ".tool-files.archive";
 
 fn file_name(element: &ElementSpec) -> &OsStr {
     Path::new(OsStr::from_bytes(&element.path.0)).file_name().unwrap_or(OsStr::new("program"))
@@ -59,6 +61,7 @@ pub fn files(spec: &JobSpec) -> Vec<(FileDigest, PathBuf)> {
             files.push((content, path));
         }
     }
+    files.extend(spec.tool_files.iter().map(|content| (**content, TOOL_FILES_ARCHIVE.into())));
     files
 }
 
@@ -94,6 +97,10 @@ mod tests {
             stages: vec![StageSpec { elements: elements.to_vec() }],
             ..JobSpec::default()
         };
+        let with_tool_files =
+            JobSpec { tool_files: elements[0].digest.map(Box::new), ..spec.clone() };
+        let last = files(&with_tool_files).pop().unwrap();
+        assert_eq!(last, (elements[0].digest.unwrap(), TOOL_FILES_ARCHIVE.into()));
         let paths: Vec<_> = files(&spec).into_iter().map(|(_, path)| path).collect();
         let expected = [".bin/0101010101010101/run", ".bin/0202020202020202/run", ".bin/other"];
         assert_eq!(paths, expected.map(PathBuf::from));

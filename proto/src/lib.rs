@@ -10,6 +10,7 @@ pub mod daemon_statistics;
 pub mod elf_note;
 pub mod env;
 pub mod exit_code;
+pub mod file_tree;
 pub mod frame;
 pub mod idle_notify;
 pub mod ids;

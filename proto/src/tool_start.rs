@@ -32,6 +32,14 @@ pub const TOOL_ID_ENV: &str = "BG_TOOLID";
 /// The variable with the path of the directory of the job for tools, of a tool only.
 pub const TOOL_DIR_ENV: &str = "SCORE_TOOL_DIR";
 
+/// The variable with the path of the files that were given for the job's tools (`-tool-files`), of
+/// a tool only.
+pub const TOOL_FILES_ENV: &str = "SCORE_TOOL_FILES";
+/// What stands for that path in the path and the arguments of a tool.
+pub const TOOL_FILES_PLACEHOLDER: &str = "%{files}";
+/// The directory of these files, in the job's directory.
+pub const TOOL_FILES_DIR: &str = ".tool-files";
+
 /// The directory for tools, relative to the job's directory.
 pub fn directory_of(job: JobId) -> PathBuf {
     PathBuf::from(format!(".jobs/{job}"))
@@ -87,6 +95,14 @@ pub struct ToolProgram {
 }
 
 impl ToolProgram {
+    /// The same program, with this path of files for [`TOOL_FILES_PLACEHOLDER`].
+    #[must_use]
+    pub fn with_files(self, files: &[u8]) -> Self {
+        let replace = |text: OsBytes| OsBytes(replace_placeholder(&text.0, files));
+        let arguments = self.arguments.into_iter().map(replace).collect();
+        Self { path: replace(self.path), arguments }
+    }
+
     /// Checks a program that came from elsewhere.
     ///
     /// # Errors
@@ -222,6 +238,8 @@ pub struct SupervisedTool {
     pub directory: OsBytes,
     /// The job's directory.
     pub job_directory: OsBytes,
+    /// The path of the files for the job's tools, if it has any.
+    pub files: Option<OsBytes>,
     /// The file mode creation mask.
     pub umask: u32,
     /// After the end of the job a tool has so long from one touch of its status file to the next,
@@ -229,6 +247,24 @@ pub struct SupervisedTool {
     pub silence_ms: u32,
     /// It is killed so long after the end of the job, in milliseconds.
     pub cleanup_ms: u32,
+}
+
+fn replace_placeholder(text: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut result = Vec::new();
+    let mut rest = text;
+    while let Some((first, others)) = rest.split_first() {
+        match rest.strip_prefix(TOOL_FILES_PLACEHOLDER.as_bytes()) {
+            Some(behind) => {
+                result.extend_from_slice(value);
+                rest = behind;
+            }
+            None => {
+                result.push(*first);
+                rest = others;
+            }
+        }
+    }
+    result
 }
 
 /// Splits a text into words as a shell does: at blanks, with single quotes, double quotes and
@@ -280,6 +316,17 @@ fn quoted(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_path_of_files_stands_for_each_placeholder() {
+        let words = ["%{files}/bin/t", "-l=%{files}:%{files}", "%{file}", "%%{files", ""];
+        let arguments = words[1..].iter().map(|word| OsBytes(word.as_bytes().to_vec())).collect();
+        let program = ToolProgram { path: OsBytes(words[0].into()), arguments };
+        let program = program.with_files(b"/j/%{files}");
+        assert_eq!(program.path.0, b"/j/%{files}/bin/t");
+        let expected = ["-l=/j/%{files}:/j/%{files}", "%{file}", "%%{files", ""];
+        assert_eq!(program.arguments, expected.map(|word| OsBytes(word.into())));
+    }
 
     #[test]
     fn words_are_split_as_a_shell_splits_them() {

@@ -25,8 +25,8 @@ use score_proto::exit_code::{EXIT_FAILED, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use score_proto::job_control::{Owner, Status};
 use score_proto::message::OsBytes;
 use score_proto::tool_start::{
-    JOB_ID_ENV, MAX_TOOL_LINE, SupervisedTool, SupervisorOrder, TOOL_DIR_ENV, TOOL_ID_ENV,
-    ToolEventKind, directory_of,
+    JOB_ID_ENV, MAX_TOOL_LINE, SupervisedTool, SupervisorOrder, TOOL_DIR_ENV, TOOL_FILES_ENV,
+    TOOL_ID_ENV, ToolEventKind, directory_of,
 };
 
 use crate::framed_socket::FramedSocket;
@@ -389,7 +389,10 @@ fn program_path(tool: &SupervisedTool) -> Option<PathBuf> {
 }
 
 /// Starts a tool. An error has the exit code of the command.
-fn spawn(order: SupervisedTool) -> Result<RunningTool, (u8, String)> {
+fn spawn(mut order: SupervisedTool) -> Result<RunningTool, (u8, String)> {
+    if let Some(files) = &order.files {
+        order.program = order.program.with_files(&files.0);
+    }
     let shown = String::from_utf8_lossy(&order.program.path.0).into_owned();
     let failed = |what: &dyn std::fmt::Display| (EXIT_FAILED, format!("{shown}: {what}"));
     let program = program_path(&order).ok_or((EXIT_NOT_FOUND, format!("{shown}: not found")))?;
@@ -454,6 +457,9 @@ fn spawn_program(
     command.envs(variables.filter(|(name, _)| !name.is_empty()));
     command.env(JOB_ID_ENV, tool.job.to_string()).env(TOOL_ID_ENV, tool.tool.to_string());
     command.env(TOOL_DIR_ENV, job_directory(tool));
+    if let Some(files) = &tool.files {
+        command.env(TOOL_FILES_ENV, to_path(files));
+    }
     command.current_dir(directory).stdin(Stdio::null());
     command.stdout(its_output.try_clone()?).stderr(its_output).process_group(0);
     set_pdeathsig(&mut command, libc::SIGKILL);
@@ -479,6 +485,7 @@ mod tests {
             environment: vec![OsBytes(format!("PATH={path}").into_bytes())],
             directory: OsBytes(b"/".to_vec()),
             job_directory: OsBytes(b"/none".to_vec()),
+            files: None,
             umask: 0o022,
             silence_ms: 60_000,
             cleanup_ms: 600_000,

@@ -131,6 +131,7 @@ pub fn build(
         networks: Vec::new(),
         network_sets: 0,
         tool: tool::from_options(options)?,
+        tool_files: None,
     })
 }
 

@@ -25,6 +25,7 @@ pub mod scout_login;
 pub mod session;
 pub mod statistics;
 mod tool;
+mod tool_files;
 mod trial_run;
 pub mod usage;
 
@@ -108,7 +109,10 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
     let hold = mpir::begin();
     let mut spec = job::build(&options, programs, assignment, &search_path)?;
     (spec.networks, spec.network_sets, spec.hold) = (networks, request.network_sets, hold);
-    let program_store = ProgramStore::add_content_hashes(&mut spec, cluster_request.is_some())?;
+    let mut program_store = ProgramStore::add_content_hashes(&mut spec, cluster_request.is_some())?;
+    if let Some(files) = tool_files::from_options(&options)? {
+        program_store.add_tool_files(&mut spec, files);
+    }
     let daemon_source = match (connection, cluster_request) {
         (Some(connection), _) => DaemonSource::ScoutSession(connection.stream, connection.decoder),
         (None, Some(cluster_request)) => DaemonSource::MultiUser(cluster_request),

@@ -2,6 +2,7 @@
 //! read with the user's permissions when a host requests it.
 
 use crate::mpi;
+use crate::tool_files::FolderArchive;
 use crate::usage::{StartError, printable};
 use score_proto::exit_code::EXIT_USAGE;
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, ProgramKind};
@@ -16,9 +17,16 @@ use std::path::{Path, PathBuf};
 /// Maximum number of chunks of one reply. The host requests the rest again.
 const MAX_CHUNKS_PER_REPLY: u64 = 16;
 
+/// Where the bytes are that a host may request.
+#[derive(Debug)]
+enum Source {
+    File(PathBuf),
+    Folder(FolderArchive),
+}
+
 /// The files that hosts may request.
 #[derive(Debug, Default)]
-pub struct ProgramStore(HashMap<ContentHash, PathBuf>);
+pub struct ProgramStore(HashMap<ContentHash, Source>);
 
 impl ProgramStore {
     /// Adds the content hashes of a job's programs, if the job runs on other hosts or its hosts are
@@ -52,23 +60,34 @@ impl ProgramStore {
                 })?,
             };
             digests.insert(path.clone(), content);
-            store.0.insert(content.hash, path);
+            store.0.insert(content.hash, Source::File(path));
             element.digest = Some(content);
         }
         Ok(store)
+    }
+
+    /// Adds the folder for the job's tools.
+    pub fn add_tool_files(
+        &mut self,
+        spec: &mut JobSpec,
+        (folder, content): (FolderArchive, FileDigest),
+    ) {
+        self.0.insert(content.hash, Source::Folder(folder));
+        spec.tool_files = Some(Box::new(content));
     }
 
     /// A chunk of a program. Empty if the program is not part of the job, if the offset is at the
     /// end of the file, or if the file cannot be read.
     pub fn read(&self, hash: &ContentHash, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length.min(MAX_IO_CHUNK)];
-        let path = self.0.get(hash);
-        let read = path
-            .map(|path| File::open(path).and_then(|file| read_full_at(&file, &mut bytes, offset)));
-        bytes.truncate(match read {
-            Some(Ok(count)) => count,
-            _ => 0,
-        });
+        let read = match self.0.get(hash) {
+            Some(Source::File(path)) => {
+                File::open(path).and_then(|file| read_full_at(&file, &mut bytes, offset))
+            }
+            Some(Source::Folder(folder)) => folder.read_at(&mut bytes, offset),
+            None => Ok(0),
+        };
+        bytes.truncate(read.unwrap_or(0));
         bytes
     }
 
@@ -82,7 +101,11 @@ impl ProgramStore {
     }
 }
 
-fn read_full_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+/// Reads as many bytes as there are.
+///
+/// # Errors
+/// As pread(2).
+pub fn read_full_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut count = 0;
     while count < bytes.len() {
         match file.read_at(&mut bytes[count..], offset + count as u64)? {
@@ -117,7 +140,7 @@ mod tests {
     fn the_chunks_of_a_program_have_its_hash() {
         let executable = std::env::current_exe().unwrap();
         let content = digest(&executable).unwrap();
-        let store = ProgramStore(HashMap::from([(content.hash, executable)]));
+        let store = ProgramStore(HashMap::from([(content.hash, Source::File(executable))]));
         let mut hasher = blake3::Hasher::new();
         let mut offset = 0;
         loop {

@@ -62,6 +62,7 @@ mod system_calls;
 mod terminal_flow_control;
 mod time_sharing;
 mod tool_directory;
+mod tool_files;
 mod traffic;
 mod trusted_networks;
 mod two_machines;

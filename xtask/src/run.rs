@@ -31,6 +31,10 @@ pub fn target_dir() -> Result<PathBuf, String> {
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     command.args(args).current_dir(source_root());
+    if is_ci() {
+        // What helps the next build makes this one longer.
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     for (name, _) in env::vars_os() {
         // Cargo's variables about xtask would make other crates rebuild, or mislead their tests.
         let name_text = name.to_string_lossy();
@@ -39,6 +43,27 @@ pub fn cargo(args: &[&str]) -> Command {
         }
     }
     command
+}
+
+/// Whether a fresh machine runs every check once.
+pub fn is_ci() -> bool {
+    env::var("CI").is_ok_and(|value| value == "true")
+}
+
+/// The same command, for the processor time that others leave. Its streams are not set.
+pub fn with_low_priority(command: &Command) -> Command {
+    let mut result = Command::new("nice");
+    result.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    if let Some(directory) = command.get_current_dir() {
+        result.current_dir(directory);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => result.env(name, value),
+            None => result.env_remove(name),
+        };
+    }
+    result
 }
 
 /// Runs a command to its end, on the same terminal.

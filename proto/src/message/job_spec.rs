@@ -43,6 +43,9 @@ pub struct JobSpec {
     pub network_sets: u32,
     /// A tool that is started on every host before the first process (`-tool`).
     pub tool: Option<ToolProgram>,
+    /// A folder that each host gets for the job's tools, as one file
+    /// ([`crate::file_tree::FileTree`]).
+    pub tool_files: Option<Box<FileDigest>>,
 }
 
 impl JobSpec {

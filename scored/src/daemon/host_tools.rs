@@ -15,8 +15,8 @@ use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{JobStart, Status};
 use score_proto::message::OsBytes;
 use score_proto::tool_start::{
-    MAX_TOOL_LINE, SupervisedTool, SupervisorOrder, ToolEventKind, ToolId, ToolOrder,
-    ToolOrderKind, ToolProgram, ToolReport,
+    MAX_TOOL_LINE, SupervisedTool, SupervisorOrder, TOOL_FILES_DIR, ToolEventKind, ToolId,
+    ToolOrder, ToolOrderKind, ToolProgram, ToolReport,
 };
 
 use super::shepherd_handle::KnownChildren;
@@ -229,6 +229,9 @@ impl HostTools {
             environment: spec.environment.clone(),
             directory: spec.directory.clone(),
             job_directory: job_directory.clone(),
+            files: spec.tool_files.as_ref().map(|_| {
+                OsBytes([&job_directory.0, b"/".as_slice(), TOOL_FILES_DIR.as_bytes()].concat())
+            }),
             umask: spec.umask,
             silence_ms: milliseconds(self.times.silence),
             cleanup_ms: milliseconds(self.times.cleanup),

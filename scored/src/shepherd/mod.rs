@@ -32,6 +32,7 @@ mod reports;
 mod shared_memory;
 mod spawn_queue;
 mod tool_directory;
+mod tool_files;
 mod tool_service;
 
 use std::fs::File;

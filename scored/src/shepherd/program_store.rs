@@ -15,9 +15,12 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
-use score_job::program_paths;
+use score_job::limits::JobLimits;
+use score_job::program_paths::{self, TOOL_FILES_ARCHIVE};
 use score_proto::job_control::{FileRequest, JobReport, Placement, ProgramAnswer, ShepherdReport};
 use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, OsBytes};
+
+use super::tool_files::{self, Unpacker};
 
 /// Bytes of a program that may be on their way without a further request.
 const PREFETCH_WINDOW: u64 = 1 << 20;
@@ -88,6 +91,23 @@ struct JobProgram {
     requests: Vec<ChildRequest>,
 }
 
+/// How far the files for the job's tools have come.
+#[derive(Debug)]
+enum ToolFilesState {
+    Arriving,
+    Unpacking(Unpacker),
+    Unpacked,
+}
+
+/// The files for the job's tools: they arrive as a program does, and are unpacked.
+#[derive(Debug)]
+struct ToolFiles {
+    archive: PathBuf,
+    content: FileDigest,
+    job_directory: PathBuf,
+    state: ToolFilesState,
+}
+
 /// All programs of the job.
 #[derive(Debug, Default)]
 pub struct ProgramStore {
@@ -96,6 +116,7 @@ pub struct ProgramStore {
     shares_disk: bool,
     /// Whether all programs are here, and that has been reported.
     is_ready: bool,
+    tool_files: Option<ToolFiles>,
     reports: Vec<ShepherdReport>,
 }
 
@@ -128,6 +149,17 @@ impl ProgramStore {
                 None => store.programs.push(JobProgram::new(content, path, paths.cache)),
             }
         }
+        if let Some(content) = spec.tool_files.as_deref().copied() {
+            let copies = if shares_disk { spec.hosts.len() as u64 } else { 1 };
+            let limits = JobLimits::from_options(&spec.options, is_multi_user)?;
+            tool_files::check_room(paths.job, content.size, copies, limits.disk)?;
+            store.tool_files = Some(ToolFiles {
+                archive: paths.job.join(TOOL_FILES_ARCHIVE),
+                content,
+                job_directory: paths.job.to_owned(),
+                state: ToolFilesState::Arriving,
+            });
+        }
         if is_submit_host {
             store.add_submitted_files(spec);
         }
@@ -155,7 +187,8 @@ impl ProgramStore {
     pub fn is_runnable(&self) -> bool {
         let is_checking =
             |program: &JobProgram| matches!(program.state, ProgramState::Checking(..));
-        self.programs.iter().any(is_checking)
+        let is_unpacking = |files: &ToolFiles| matches!(files.state, ToolFilesState::Unpacking(_));
+        self.programs.iter().any(is_checking) || self.tool_files.as_ref().is_some_and(is_unpacking)
     }
 
     /// Takes the parent's answer to a request.
@@ -224,8 +257,18 @@ impl ProgramStore {
                 .map_err(|error| program.failure(&error))?;
         }
         let is_complete = |program: &JobProgram| matches!(program.state, ProgramState::Complete(_));
-        let has_programs = !self.programs.is_empty();
-        if has_programs && !self.is_ready && self.programs.iter().all(is_complete) {
+        if let Some(files) = &mut self.tool_files {
+            let archive = self.programs.iter().find_map(|program| match &program.state {
+                ProgramState::Complete(file) if program.content == files.content => Some(file),
+                _ => None,
+            });
+            archive.map_or(Ok(()), |archive| files.unpack(archive))?;
+        }
+        let is_unpacked = |files: &ToolFiles| matches!(files.state, ToolFilesState::Unpacked);
+        let has_all = !self.programs.is_empty()
+            && self.programs.iter().all(is_complete)
+            && self.tool_files.as_ref().is_none_or(is_unpacked);
+        if has_all && !self.is_ready {
             self.is_ready = true;
             self.reports.push(ShepherdReport::Job(JobReport::Ready));
         }
@@ -240,6 +283,30 @@ impl ProgramStore {
     /// The first process is about to start, or the job ends: nobody needs the files any more.
     pub fn close(&mut self) {
         self.programs.clear();
+        if let Some(files) = self.tool_files.take() {
+            let _ = fs::remove_file(files.archive);
+        }
+    }
+}
+
+impl ToolFiles {
+    /// Goes on, when the archive is here.
+    fn unpack(&mut self, archive: &File) -> Result<(), String> {
+        match &mut self.state {
+            ToolFilesState::Arriving => {
+                let archive = archive.try_clone().map_err(|error| error.to_string())?;
+                let size = self.content.size;
+                let unpacker = Unpacker::begin(archive, size, &self.job_directory)?;
+                self.state = ToolFilesState::Unpacking(unpacker);
+            }
+            ToolFilesState::Unpacking(unpacker) => {
+                if unpacker.pump(MAX_READ_PER_TICK)? {
+                    self.state = ToolFilesState::Unpacked;
+                }
+            }
+            ToolFilesState::Unpacked => {}
+        }
+        Ok(())
     }
 }
 
@@ -369,7 +436,11 @@ impl JobProgram {
         self.finish()
     }
 
+    /// Unless it would take the place of all others.
     fn keep_for_later_jobs(&self) {
+        if self.content.size > MAX_CACHED_BYTES {
+            return;
+        }
         self.cache_path.iter().for_each(|path| insert_into_cache(self.path(), path));
     }
 

@@ -156,13 +156,20 @@ pub const OPTIONS: &[OptionSpec] = &[
         Full,
         "its arguments, as for a shell",
     ),
+    row(
+        "tool-files",
+        (Required, " DIR"),
+        value::anything,
+        Full,
+        "copy a folder to every host for tools",
+    ),
     row("help", (NoValue, ""), value::anything, Full, "this text"),
     row("version", (NoValue, ""), value::anything, Full, "the version"),
 ];
 
 /// Options with a word of their own: the value is the rest of the word after `=`, or the next word,
 /// with all commas. They may begin with two minus signs, as debuggers write them.
-pub const WORD_OPTIONS: &[&str] = &["x", "tool", "tool-arguments"];
+pub const WORD_OPTIONS: &[&str] = &["x", "tool", "tool-arguments", "tool-files"];
 
 /// Options that scrun forwards to scored, with a minus in front.
 pub const FORWARDED_TO_SCORED: &[&str] = &["start", "links", "mtu", "rate"];

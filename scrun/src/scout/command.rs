@@ -95,6 +95,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         networks: Vec::new(),
         network_sets: 0,
         tool: None,
+        tool_files: None,
     })
 }
 

@@ -1,11 +1,13 @@
-//! `cargo xtask test`: installs what is missing, then runs every check in order, each with its
-//! time.
+//! `cargo xtask test`: installs what is missing, then runs every check, each with its time. What
+//! only computes runs beside what waits.
 
 mod sanitizers;
 mod summary;
 pub mod vm_tests;
 
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::{run, setup, tidy};
@@ -14,17 +16,30 @@ use summary::TestSummary;
 /// One step: its heading and its function.
 type Step = (&'static str, fn(&mut TestSummary) -> Result<(), String>);
 
+/// What the others need, or what ends at once.
+const FIRST_STEPS: &[Step] =
+    &[("what this machine lacks", set_up), ("format", format), ("tidy", tidy_rules)];
+
+/// What has to have the processors when it wants them. The scenarios wait for most of their time,
+/// and leave them to the steps beside.
 const STEPS: &[Step] = &[
-    ("what this machine lacks", set_up),
-    ("format", format),
-    ("tidy", tidy_rules),
-    ("clippy", clippy),
     ("release build of everything", release_build),
-    ("tests of every package, C programs, corpora and whole-system scenarios", tests),
-    ("loom: every interleaving of ring, doorbell and idle notification", loom),
-    ("sanitizers on the unsafe parts", sanitizers::run),
+    ("whole-system scenarios", scenarios),
+    ("tests of every package, C programs and corpora", tests),
+    // Its emulated processors leave one of ours to the steps beside.
     ("virtual machine with an RDMA device", vm_tests::run),
+    ("sanitizers on the unsafe parts", sanitizers::run),
     ("soak, a short one", soak),
+];
+
+/// What only computes: it runs beside those steps, with low priority. The first two do not use the
+/// build folder that the program of the scenarios needs; then comes what is needed next.
+const STEPS_BESIDE: &[Step] = &[
+    ("packages of the virtual machine", vm_tests::prepare),
+    ("loom: every interleaving of ring, doorbell and idle notification", loom),
+    ("build of the tests of every package", build_tests),
+    ("clippy", clippy),
+    ("build of the sanitized tests", sanitizers::build),
 ];
 
 /// Runs every step, or those whose heading begins with one of `args`.
@@ -37,23 +52,43 @@ pub fn run(args: &[String]) -> Result<(), String> {
     }
     let begin = Instant::now();
     let mut summary = TestSummary::new()?;
+    let mut summary_beside = TestSummary::in_background()?;
+    run_steps(FIRST_STEPS, args, &mut summary)?;
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| run_steps(STEPS_BESIDE, args, &mut summary_beside));
+        let result = run_steps(STEPS, args, &mut summary);
+        result.and(beside.join().expect("a step does not panic"))
+    })?;
+    summary.absorb(summary_beside);
+    summary.print_totals(begin.elapsed())
+}
+
+/// Runs the steps whose heading begins with one of `args`, one after the other.
+fn run_steps(steps: &[Step], args: &[String], summary: &mut TestSummary) -> Result<(), String> {
     let is_selected =
         |heading: &str| args.is_empty() || args.iter().any(|arg| heading.starts_with(arg));
-    for (heading, step) in STEPS.iter().filter(|(heading, _)| is_selected(heading)) {
-        println!("\n=== {heading}");
-        summary.begin_step();
+    for (heading, step) in steps.iter().filter(|(heading, _)| is_selected(heading)) {
+        if !summary.is_background() {
+            println!("\n=== {heading}");
+        }
+        summary.begin_step()?;
         let start = Instant::now();
-        let result = step(&mut summary);
+        let result = step(summary);
         let seconds = start.elapsed().as_secs_f64();
+        let beginning = match summary.is_background() {
+            true => format!("\n=== {heading} (beside other steps)\n"),
+            false => String::new(),
+        };
+        let output = summary.background_output();
         match result {
-            Ok(()) => println!("=== {heading}: done in {seconds:.1} s"),
+            Ok(()) => println!("{beginning}{output}=== {heading}: done in {seconds:.1} s"),
             Err(reason) => {
-                println!("=== {heading}: FAILED after {seconds:.1} s: {reason}");
+                println!("{beginning}{output}=== {heading}: FAILED after {seconds:.1} s: {reason}");
                 summary.add_failure(heading, &reason);
             }
         }
     }
-    summary.print_totals(begin.elapsed())
+    Ok(())
 }
 
 /// `cargo xtask headers`: the header checks of the C ABI alone.
@@ -95,8 +130,8 @@ fn tidy_rules(summary: &mut TestSummary) -> Result<(), String> {
     Ok(())
 }
 
-fn clippy(_: &mut TestSummary) -> Result<(), String> {
-    run::run_checked(&mut run::cargo(&[
+fn clippy(summary: &mut TestSummary) -> Result<(), String> {
+    summary.run(&mut run::cargo(&[
         "clippy",
         "--workspace",
         "--all-targets",
@@ -107,15 +142,41 @@ fn clippy(_: &mut TestSummary) -> Result<(), String> {
 }
 
 fn release_build(_: &mut TestSummary) -> Result<(), String> {
-    run::build_release().map(drop)
+    // First, as long as no step beside has locked the folder of debug builds.
+    let scenarios = scenarios_program();
+    run::build_release()?;
+    scenarios.map(drop)
+}
+
+/// The program of the scenarios, which is built once.
+fn scenarios_program() -> Result<PathBuf, String> {
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    PROGRAM.get_or_init(|| vm_tests::build_test(SCENARIOS_PACKAGE, "scenarios")).clone()
+}
+
+fn scenarios(summary: &mut TestSummary) -> Result<(), String> {
+    let mut command = Command::new(scenarios_program()?);
+    command.current_dir(run::source_root().join("tests"));
+    // They run the programs that users get.
+    command.env("HARNESS_BIN_DIR", run::target_dir()?.join("release"));
+    summary.run_and_count(&mut command)
+}
+
+/// The arguments for cargo that test every package except that of the scenarios.
+const PACKAGE_TESTS: &[&str] =
+    &["test", "--workspace", "--exclude", SCENARIOS_PACKAGE, "--no-fail-fast"];
+const SCENARIOS_PACKAGE: &str = "score-tests";
+
+fn build_tests(summary: &mut TestSummary) -> Result<(), String> {
+    summary.run(run::cargo(PACKAGE_TESTS).arg("--no-run"))
 }
 
 fn tests(summary: &mut TestSummary) -> Result<(), String> {
     let release = run::target_dir()?.join("release");
-    let mut command = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    // The scenarios run the programs that users get; they need not be built again.
-    command.env("HARNESS_BIN_DIR", release);
-    summary.run_and_count(&mut command)
+    let mut run_tests =
+        |args: &[&str]| summary.run_and_count(run::cargo(args).env("HARNESS_BIN_DIR", &release));
+    let harness = run_tests(&["test", "-p", SCENARIOS_PACKAGE, "--lib"]);
+    run_tests(PACKAGE_TESTS).and(harness)
 }
 
 fn loom(summary: &mut TestSummary) -> Result<(), String> {

@@ -8,35 +8,55 @@ use crate::run;
 
 const HOST: &str = "x86_64-unknown-linux-gnu";
 
+/// The names of the sanitizers, and the further flags of the compiler that they need.
+const SANITIZERS: &[(&str, &str)] = &[
+    ("address", ""),
+    // Without an instrumented standard library the compiler requires this flag.
+    ("thread", " -Cunsafe-allow-abi-mismatch=sanitizer"),
+];
+
 /// Runs pm's tests under both sanitizers, or records why not.
 ///
 /// # Errors
 /// If a test failed, or a sanitizer found an error.
 pub fn run(summary: &mut TestSummary) -> Result<(), String> {
-    if !cfg!(target_arch = "x86_64") {
-        summary.add_skip("sanitizers", "only tested on x86_64");
+    if let Some(reason) = missing_need() {
+        summary.add_skip("sanitizers", reason);
         return Ok(());
     }
-    if !has_nightly_toolchain() {
-        summary.add_skip("sanitizers", "no nightly toolchain (rustup toolchain install nightly)");
-        return Ok(());
-    }
-    sanitize(summary, "address", "")?;
-    // Without an instrumented standard library the compiler requires this flag.
-    sanitize(summary, "thread", " -Cunsafe-allow-abi-mismatch=sanitizer")
+    SANITIZERS.iter().try_for_each(|(name, flags)| {
+        println!("--- {name}");
+        summary.run_and_count(&mut test_command(name, flags)?)
+    })
 }
 
-fn has_nightly_toolchain() -> bool {
-    Command::new("rustup")
+/// Builds what [`run`] runs, if it can.
+///
+/// # Errors
+/// If the build failed.
+pub fn build(summary: &mut TestSummary) -> Result<(), String> {
+    if missing_need().is_some() {
+        return Ok(());
+    }
+    SANITIZERS
+        .iter()
+        .try_for_each(|(name, flags)| summary.run(test_command(name, flags)?.arg("--no-run")))
+}
+
+fn missing_need() -> Option<&'static str> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some("only tested on x86_64");
+    }
+    let has_nightly = Command::new("rustup")
         .args(["run", "nightly", "cargo", "--version"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
-        .is_ok_and(|status| status.success())
+        .is_ok_and(|status| status.success());
+    (!has_nightly).then_some("no nightly toolchain (rustup toolchain install nightly)")
 }
 
-fn sanitize(summary: &mut TestSummary, name: &str, extra_flags: &str) -> Result<(), String> {
-    println!("--- {name}");
+fn test_command(name: &str, extra_flags: &str) -> Result<Command, String> {
     let target = run::target_dir()?.join(format!("sanitizer-{name}"));
     let mut command = Command::new("rustup");
     command
@@ -52,5 +72,5 @@ fn sanitize(summary: &mut TestSummary, name: &str, extra_flags: &str) -> Result<
             "TSAN_OPTIONS",
             format!("suppressions={}", run::source_root().join(".ci/tsan").display()),
         );
-    summary.run_and_count(&mut command)
+    Ok(command)
 }

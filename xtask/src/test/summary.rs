@@ -1,7 +1,9 @@
 //! Counts the passed, failed and skipped tests of all steps, and prints the last line.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,8 +13,18 @@ use crate::run;
 /// Skips that CI accepts, one `name  # reason` per line.
 const ACCEPTED_SKIPS_FILE: &str = ".ci/skips";
 
+/// Where the output of commands goes, and with which priority they run.
+enum CommandMode {
+    /// To the terminal, as it is written.
+    Foreground,
+    /// To this file, which is shown when the step ends. The commands take the processor time that
+    /// the foreground leaves.
+    Background(File),
+}
+
 /// The results so far.
 pub struct TestSummary {
+    mode: CommandMode,
     passed: u64,
     failed: u64,
     /// `failed` when the current step began.
@@ -24,17 +36,34 @@ pub struct TestSummary {
 }
 
 impl TestSummary {
-    /// No results yet.
+    /// No results yet, of steps whose output goes to the terminal.
     ///
     /// # Errors
     /// If the target directory cannot be written.
     pub fn new() -> Result<Self, String> {
+        Self::with_mode(CommandMode::Foreground, "skipped-tests")
+    }
+
+    /// No results yet, of steps that run beside those of [`TestSummary::new`].
+    ///
+    /// # Errors
+    /// If the target directory cannot be written.
+    pub fn in_background() -> Result<Self, String> {
+        let path = run::target_dir()?.join("background-output");
+        let mut options = File::options();
+        let file = options.read(true).append(true).create(true).open(&path);
+        let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+        Self::with_mode(CommandMode::Background(file), "skipped-tests-of-background")
+    }
+
+    fn with_mode(mode: CommandMode, skips_name: &str) -> Result<Self, String> {
         let target = run::target_dir()?;
-        let skips_file = target.join("skipped-tests");
+        let skips_file = target.join(skips_name);
         let created =
             std::fs::create_dir_all(&target).and_then(|()| std::fs::write(&skips_file, ""));
         created.map_err(|error| format!("{}: {error}", skips_file.display()))?;
         Ok(Self {
+            mode,
             passed: 0,
             failed: 0,
             failed_before_step: 0,
@@ -50,8 +79,70 @@ impl TestSummary {
     }
 
     /// Starts a step.
-    pub fn begin_step(&mut self) {
+    ///
+    /// # Errors
+    /// If the file for the output cannot be written.
+    pub fn begin_step(&mut self) -> Result<(), String> {
         self.failed_before_step = self.failed;
+        match &self.mode {
+            CommandMode::Foreground => Ok(()),
+            CommandMode::Background(file) => {
+                file.set_len(0).map_err(|error| format!("file for output: {error}"))
+            }
+        }
+    }
+
+    /// Whether the steps run beside others.
+    pub fn is_background(&self) -> bool {
+        matches!(self.mode, CommandMode::Background(_))
+    }
+
+    /// What the commands of the step have written, if the terminal has not got it.
+    pub fn background_output(&self) -> String {
+        let CommandMode::Background(file) = &self.mode else { return String::new() };
+        let mut bytes = vec![0; file.metadata().map_or(0, |metadata| metadata.len() as usize)];
+        let _ = file.read_exact_at(&mut bytes, 0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Adds the results of steps that ran beside these.
+    pub fn absorb(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.failures.extend(other.failures);
+        self.skips.extend(other.skips);
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// If it could not be started, or did not exit with 0.
+    pub fn run(&self, command: &mut Command) -> Result<(), String> {
+        match &self.mode {
+            CommandMode::Foreground => run::run_checked(command),
+            CommandMode::Background(file) => {
+                let output = file.try_clone().map_err(|error| error.to_string())?;
+                let mut command = run::with_low_priority(command);
+                command.stdout(output);
+                self.redirect_errors(&mut command)?;
+                run::run_checked(&mut command)
+            }
+        }
+    }
+
+    fn redirect_errors(&self, command: &mut Command) -> Result<(), String> {
+        if let CommandMode::Background(file) = &self.mode {
+            let errors = file.try_clone().map_err(|error| error.to_string())?;
+            command.stdin(Stdio::null()).stderr(errors);
+        }
+        Ok(())
+    }
+
+    fn print_line(&self, line: &str) {
+        match &self.mode {
+            CommandMode::Foreground => println!("{line}"),
+            CommandMode::Background(file) => _ = writeln!(&mut &*file, "{line}"),
+        }
     }
 
     /// Records a failed step; it counts as one failure unless its tests were counted one by one.
@@ -64,7 +155,7 @@ impl TestSummary {
 
     /// Records a check that is impossible on this machine.
     pub fn add_skip(&mut self, name: &str, reason: &str) {
-        println!("SKIPPED {name}: {reason}");
+        self.print_line(&format!("SKIPPED {name}: {reason}"));
         self.skips.push((name.into(), reason.into()));
     }
 
@@ -73,13 +164,19 @@ impl TestSummary {
     /// # Errors
     /// If it could not be started, or a test failed.
     pub fn run_and_count(&mut self, command: &mut Command) -> Result<(), String> {
-        command.env("HARNESS_SKIPS", &self.skips_file).stdout(Stdio::piped());
+        command.env("HARNESS_SKIPS", &self.skips_file);
         let command_line = run::command_line(command);
+        let command = match self.mode {
+            CommandMode::Foreground => command,
+            CommandMode::Background(_) => &mut run::with_low_priority(command),
+        };
+        self.redirect_errors(command)?;
+        command.stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{command_line}: {error}"))?;
         let output = child.stdout.take().expect("stdout is piped");
         for line in BufReader::new(output).lines() {
             let line = line.map_err(|error| format!("{command_line}: {error}"))?;
-            println!("{line}");
+            self.print_line(&line);
             if let Some((passed, failed, ignored)) = counts(&line) {
                 self.passed += passed;
                 self.failed += failed;
@@ -131,7 +228,7 @@ impl TestSummary {
             return Err("something failed; see above".into());
         }
         let unlisted = self.unlisted_skips();
-        if std::env::var("CI").is_ok_and(|value| value == "true") && !unlisted.is_empty() {
+        if run::is_ci() && !unlisted.is_empty() {
             return Err(format!(
                 "skipped, but not listed in {ACCEPTED_SKIPS_FILE}: {}",
                 unlisted.join(", ")

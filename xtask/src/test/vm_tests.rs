@@ -58,6 +58,15 @@ const VM_MEMORY_MIB: &str = "1536";
 const STEP_NAME: &str = "virtual_machine";
 const SOFT_IWARP: &str = "soft_iwarp";
 
+/// Fetches and builds what the machine consists of. [`run`] reports why that is not possible.
+///
+/// # Errors
+/// None.
+pub fn prepare(_: &mut TestSummary) -> Result<(), String> {
+    let _ = vm::prepare();
+    Ok(())
+}
+
 /// Runs the tests, or records why not.
 ///
 /// # Errors
@@ -176,7 +185,10 @@ fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Builds the program of one test.
-fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
+///
+/// # Errors
+/// If that failed.
+pub fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
     let args = ["test", "-q", "-p", package, "--test", name, "--no-run"];
     let mut command = run::cargo(&args);
     let output = command

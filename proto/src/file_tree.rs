@@ -1,0 +1,292 @@
+//! A folder as one file: a length, a list of what is in the folder, and the contents of its files
+//! one after the other. So it travels to the hosts of a job as a program does, by the hash of its
+//! bytes (`scrun -tool-files`). The list comes from another host: [`FileTree::check`] decides
+//! whether it is a folder at all, and nothing is created before.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::OsBytes;
+
+/// Files, directories and links of a folder together.
+pub const MAX_TREE_ENTRIES: usize = 100_000;
+/// Bytes of a path below the folder, and of the target of a link.
+pub const MAX_TREE_PATH: usize = 1024;
+/// Bytes of a name in a folder, as Linux has it.
+pub const MAX_TREE_NAME: usize = 255;
+/// Bytes of all files of a folder.
+pub const MAX_TREE_BYTES: u64 = 4 << 30;
+/// Bytes of the encoded list.
+pub const MAX_TREE_LIST: usize = 32 << 20;
+/// Bytes in front of the list: its length.
+pub const TREE_PREFIX: usize = 8;
+/// Permission bits that are kept: no set-user-ID and the like.
+pub const TREE_MODE_MASK: u16 = 0o777;
+
+/// Links that are followed in the path of one link, as Linux does.
+const MAX_FOLLOWED_LINKS: usize = 40;
+/// Names that are looked at for all links together.
+const MAX_LINK_NAMES: usize = 4_000_000;
+
+/// What is in a folder: each directory in front of what it contains.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FileTree {
+    /// The files, directories and links.
+    pub entries: Vec<TreeEntry>,
+}
+
+/// A file, a directory or a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeEntry {
+    /// The path below the folder: names, separated by one slash.
+    pub path: OsBytes,
+    /// What is there.
+    pub kind: TreeEntryKind,
+}
+
+/// What is at a path of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TreeEntryKind {
+    /// A directory.
+    Directory {
+        /// Its permission bits.
+        mode: u16,
+    },
+    /// A file.
+    File {
+        /// Its permission bits.
+        mode: u16,
+        /// Its length.
+        size: u64,
+    },
+    /// A symbolic link.
+    Link {
+        /// Where it points: a relative path that stays in the folder.
+        target: OsBytes,
+    },
+}
+
+/// Why something is no folder that may be copied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TreeError {
+    /// The bytes are no list.
+    #[error("its list of files cannot be read")]
+    Malformed,
+    /// The list is longer than its bound.
+    #[error("its list of files has {0} bytes; at most {MAX_TREE_LIST} are possible")]
+    ListLength(u64),
+    /// There are more entries than [`MAX_TREE_ENTRIES`].
+    #[error("it has more than {MAX_TREE_ENTRIES} files, directories and links")]
+    TooManyEntries,
+    /// There are more bytes than [`MAX_TREE_BYTES`].
+    #[error("it has more than {} MB", MAX_TREE_BYTES >> 20)]
+    TooManyBytes,
+    /// The bytes of the files are not those of the whole.
+    #[error("its files have {expected} bytes by its list, and {found} bytes came")]
+    Sum {
+        /// What the list says.
+        expected: u64,
+        /// What there is.
+        found: u64,
+    },
+    /// The links need too much time.
+    #[error("its links lead through too many directories")]
+    TooManyNames,
+    /// An entry is not possible.
+    #[error("{}: {reason}", String::from_utf8_lossy(&path.0).escape_debug())]
+    Entry {
+        /// Its path.
+        path: OsBytes,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+/// What a path of the folder is, for links through it.
+#[derive(Debug, Clone, Copy)]
+enum Place<'a> {
+    Directory,
+    File,
+    Link(&'a [u8]),
+}
+
+impl FileTree {
+    /// The length and the list, as they stand in front of the contents.
+    ///
+    /// # Errors
+    /// The list is too long.
+    pub fn encode(&self) -> Result<Vec<u8>, TreeError> {
+        let list = postcard::to_stdvec(self).map_err(|_| TreeError::Malformed)?;
+        if list.len() > MAX_TREE_LIST {
+            return Err(TreeError::ListLength(list.len() as u64));
+        }
+        let mut bytes = (list.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(list);
+        Ok(bytes)
+    }
+
+    /// The length of the list that follows these bytes.
+    ///
+    /// # Errors
+    /// It is longer than its bound.
+    pub fn list_length(prefix: [u8; TREE_PREFIX]) -> Result<usize, TreeError> {
+        let length = u64::from_le_bytes(prefix);
+        let bounded = usize::try_from(length).ok().filter(|length| *length <= MAX_TREE_LIST);
+        bounded.ok_or(TreeError::ListLength(length))
+    }
+
+    /// Reads and checks a list. `content_length`: the number of bytes that follow it.
+    ///
+    /// # Errors
+    /// The list is no folder.
+    pub fn decode(list: &[u8], content_length: u64) -> Result<Self, TreeError> {
+        let (tree, rest): (Self, _) =
+            postcard::take_from_bytes(list).map_err(|_| TreeError::Malformed)?;
+        if !rest.is_empty() {
+            return Err(TreeError::Malformed);
+        }
+        let expected = tree.check()?;
+        if expected != content_length {
+            return Err(TreeError::Sum { expected, found: content_length });
+        }
+        Ok(tree)
+    }
+
+    /// Whether this is a folder that can be created below any directory without leaving it: each
+    /// path occurs once and lies in a directory of the list, and no link leads out. Returns the sum
+    /// of the lengths of its files.
+    ///
+    /// # Errors
+    /// The first entry that is not possible.
+    pub fn check(&self) -> Result<u64, TreeError> {
+        if self.entries.len() > MAX_TREE_ENTRIES {
+            return Err(TreeError::TooManyEntries);
+        }
+        let mut places: HashMap<&[u8], Place<'_>> = HashMap::new();
+        let mut sum: u64 = 0;
+        for entry in &self.entries {
+            let path = entry.path.0.as_slice();
+            let refused = |reason| TreeError::Entry { path: entry.path.clone(), reason };
+            check_path(path).map_err(refused)?;
+            match parent(path).map(|parent| places.get(parent)) {
+                None | Some(Some(Place::Directory)) => {}
+                Some(_) => return Err(refused("it does not lie in a directory of the folder")),
+            }
+            let place = match &entry.kind {
+                TreeEntryKind::Directory { mode } | TreeEntryKind::File { mode, .. }
+                    if mode & !TREE_MODE_MASK != 0 =>
+                {
+                    return Err(refused("its mode has more than permission bits"));
+                }
+                TreeEntryKind::Directory { .. } => Place::Directory,
+                TreeEntryKind::File { size, .. } => {
+                    sum = sum.saturating_add(*size);
+                    Place::File
+                }
+                TreeEntryKind::Link { target } => Place::Link(&target.0),
+            };
+            if sum > MAX_TREE_BYTES {
+                return Err(TreeError::TooManyBytes);
+            }
+            if places.insert(path, place).is_some() {
+                return Err(refused("it is there twice"));
+            }
+        }
+        let mut names_left = MAX_LINK_NAMES;
+        for entry in &self.entries {
+            if let TreeEntryKind::Link { target } = &entry.kind {
+                let refused = |reason| TreeError::Entry { path: entry.path.clone(), reason };
+                let checked = check_link(&entry.path.0, &target.0, &places, &mut names_left);
+                if names_left == 0 {
+                    return Err(TreeError::TooManyNames);
+                }
+                checked.map_err(refused)?;
+            }
+        }
+        Ok(sum)
+    }
+}
+
+/// The directory of a path; none for a path in the folder itself.
+fn parent(path: &[u8]) -> Option<&[u8]> {
+    let slash = path.iter().rposition(|byte| *byte == b'/')?;
+    Some(&path[..slash])
+}
+
+fn check_path(path: &[u8]) -> Result<(), &'static str> {
+    if path.len() > MAX_TREE_PATH {
+        return Err("its path is longer than 1024 bytes");
+    }
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." | b".." => return Err("its path has a part that is no name"),
+            name if name.contains(&0) => return Err("its path has a NUL byte"),
+            name if name.len() > MAX_TREE_NAME => return Err("its name is longer than 255 bytes"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+const LEADS_OUT: &str = "it is a link that leads out of the folder";
+
+/// Follows a link as Linux does, and each link in its path. What does not exist may be created
+/// later: `..` takes away one name of it.
+fn check_link<'a>(
+    link: &[u8],
+    target: &'a [u8],
+    places: &HashMap<&[u8], Place<'a>>,
+    names_left: &mut usize,
+) -> Result<(), &'static str> {
+    let mut position = parent(link).unwrap_or_default().to_vec();
+    let mut followed = 1;
+    // What is still to be followed, the next name last.
+    let mut names = Vec::new();
+    push_target(&mut names, target)?;
+    while let Some(name) = names.pop() {
+        *names_left = names_left.saturating_sub(1);
+        if position.len() > MAX_TREE_PATH + MAX_TREE_NAME || *names_left == 0 {
+            return Err("it is a link to a path of more than 1024 bytes");
+        }
+        match name {
+            b"" | b"." => continue,
+            b".." if position.is_empty() => return Err(LEADS_OUT),
+            b".." => {
+                position.truncate(parent(&position).unwrap_or_default().len());
+                continue;
+            }
+            name => {
+                if !position.is_empty() {
+                    position.push(b'/');
+                }
+                position.extend_from_slice(name);
+            }
+        }
+        if let Some(Place::Link(next)) = places.get(position.as_slice()) {
+            followed += 1;
+            if followed > MAX_FOLLOWED_LINKS {
+                return Err("it is a link through more than 40 links, or in a circle");
+            }
+            position.truncate(parent(&position).unwrap_or_default().len());
+            push_target(&mut names, next)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts the names of a link's target in front of those that are still to be followed.
+fn push_target<'a>(names: &mut Vec<&'a [u8]>, target: &'a [u8]) -> Result<(), &'static str> {
+    if target.first() == Some(&b'/') {
+        return Err(LEADS_OUT);
+    }
+    if target.is_empty() || target.len() > MAX_TREE_PATH || target.contains(&0) {
+        return Err("it is a link with a target of no or more than 1024 bytes, or with a NUL byte");
+    }
+    names.extend(target.split(|byte| *byte == b'/').rev());
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "file_tree_tests.rs"]
+mod tests;

@@ -1,0 +1,191 @@
+use super::*;
+use proptest::prelude::*;
+
+fn directory(path: &str) -> TreeEntry {
+    entry(path, TreeEntryKind::Directory { mode: 0o755 })
+}
+
+fn file(path: &str, size: u64) -> TreeEntry {
+    entry(path, TreeEntryKind::File { mode: 0o644, size })
+}
+
+fn link(path: &str, target: &str) -> TreeEntry {
+    entry(path, TreeEntryKind::Link { target: OsBytes(target.into()) })
+}
+
+fn entry(path: &str, kind: TreeEntryKind) -> TreeEntry {
+    TreeEntry { path: OsBytes(path.into()), kind }
+}
+
+fn check(entries: &[TreeEntry]) -> Result<u64, TreeError> {
+    FileTree { entries: entries.to_vec() }.check()
+}
+
+#[track_caller]
+fn assert_refused(entries: &[TreeEntry], path: &str, reason: &str) {
+    let text = check(entries).unwrap_err().to_string();
+    assert!(text.starts_with(path) && text.contains(reason), "{text}");
+}
+
+#[test]
+fn a_folder_is_read_back_with_the_sum_of_its_files() {
+    let entries = vec![
+        directory("lib"),
+        file("lib/a.so.1", 5),
+        link("lib/a.so", "a.so.1"),
+        directory("lib/deep"),
+        link("lib/deep/up", "../../data/./x"),
+        directory("data"),
+        file("data/x", 7),
+        link("later", "data/not/there/../yet"),
+    ];
+    let tree = FileTree { entries };
+    let bytes = tree.encode().unwrap();
+    let (prefix, list) = bytes.split_at(TREE_PREFIX);
+    assert_eq!(FileTree::list_length(prefix.try_into().unwrap()), Ok(list.len()));
+    assert_eq!(FileTree::decode(list, 12), Ok(tree));
+    let sum = TreeError::Sum { expected: 12, found: 11 };
+    assert_eq!(FileTree::decode(list, 11), Err(sum));
+    assert_eq!(FileTree::decode(&[list, b"x"].concat(), 12), Err(TreeError::Malformed));
+    assert_eq!(FileTree::list_length([0xff; 8]), Err(TreeError::ListLength(u64::MAX)));
+}
+
+#[test]
+fn paths_that_are_no_paths_of_a_folder_are_refused() {
+    for path in ["", "/", "/etc", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b"] {
+        let entries = [directory("a"), file(path, 1)];
+        assert_refused(&entries, path, "a part that is no name");
+    }
+    assert_refused(&[file("a\0b", 1)], "a\\0b", "NUL");
+    assert_refused(&[file(&"n".repeat(256), 1)], "nnn", "longer than 255");
+    assert_refused(&[file(&"n/".repeat(513), 1)], "n/n", "longer than 1024");
+    assert_refused(&[file("a", 1), file("a", 1)], "a: ", "twice");
+    assert_refused(&[directory("a"), file("a/b", 1), link("a/b", "c")], "a/b: ", "twice");
+    for parent in [vec![], vec![file("a", 1)], vec![link("a", "b"), directory("b")]] {
+        assert_refused(&[parent, vec![file("a/b", 1)]].concat(), "a/b: ", "lie in a directory");
+    }
+    // The directory comes behind what it contains.
+    assert_refused(&[file("a/b", 1), directory("a")], "a/b: ", "lie in a directory");
+    let modes =
+        [TreeEntryKind::Directory { mode: 0o1755 }, TreeEntryKind::File { mode: 0o4755, size: 1 }];
+    for kind in modes {
+        assert_refused(&[entry("s", kind)], "s: ", "permission bits");
+    }
+}
+
+#[test]
+fn links_that_lead_out_of_the_folder_are_refused() {
+    let directories = [directory("a"), directory("a/b"), directory("c")];
+    for target in ["/", "/etc/passwd", "..", "../../x", "b/../../../x", "none/../../../a"] {
+        let entries = [&directories[..], &[link("a/l", target)]].concat();
+        let result = check(&entries);
+        let leads_out = !matches!(target, "..");
+        assert_eq!(result.is_err(), leads_out, "{target}: {result:?}");
+    }
+    // By the names alone the second link stays inside.
+    let through = [&directories[..], &[link("c/l", "../a"), link("a/b/m", "../../c/l/../.")]];
+    assert_eq!(check(&through.concat()), Ok(0));
+    let through = [&directories[..], &[link("a/b/l", "../../c"), link("a/m", "b/l/../../x")]];
+    assert_refused(&through.concat(), "a/m: ", "leads out");
+    assert_refused(&[link("a", "b"), link("b", "a")], "a: ", "circle");
+    assert_refused(&[link("a", "")], "a: ", "target");
+    assert_refused(&[link("a", &"x".repeat(1025))], "a: ", "target");
+}
+
+#[test]
+fn the_numbers_of_entries_and_bytes_have_bounds() {
+    let files = |count: usize| -> Vec<_> { (0..count).map(|n| file(&n.to_string(), 1)).collect() };
+    assert_eq!(check(&files(MAX_TREE_ENTRIES)), Ok(MAX_TREE_ENTRIES as u64));
+    assert_eq!(check(&files(MAX_TREE_ENTRIES + 1)), Err(TreeError::TooManyEntries));
+    assert_eq!(check(&[file("a", MAX_TREE_BYTES)]), Ok(MAX_TREE_BYTES));
+    let too_many = Err(TreeError::TooManyBytes);
+    assert_eq!(check(&[file("a", MAX_TREE_BYTES), file("b", 1)]), too_many);
+    assert_eq!(check(&[file("a", u64::MAX), file("b", u64::MAX)]), too_many);
+    // Each link is followed through all others.
+    let circle: Vec<_> =
+        (0..MAX_TREE_ENTRIES).map(|n| link(&n.to_string(), &"./".repeat(500))).collect();
+    assert_eq!(check(&circle), Err(TreeError::TooManyNames));
+}
+
+/// Few names, so that paths meet.
+fn names() -> impl Strategy<Value = String> {
+    let name = prop::sample::select(vec!["a", "b", "c", "d"]);
+    prop::collection::vec(name, 1..4).prop_map(|names| names.join("/"))
+}
+
+fn targets() -> impl Strategy<Value = String> {
+    let name = prop::sample::select(vec!["a", "b", "c", "..", "..", "."]);
+    prop::collection::vec(name, 1..6).prop_map(|names| names.join("/"))
+}
+
+fn entries() -> impl Strategy<Value = TreeEntry> {
+    prop_oneof![
+        3 => names().prop_map(|path| directory(&path)),
+        1 => (names(), 0..9u64).prop_map(|(path, size)| file(&path, size)),
+        2 => (names(), targets()).prop_map(|(path, target)| link(&path, &target)),
+    ]
+}
+
+/// Creates a tree as it stands, in the order of its list.
+fn create(tree: &FileTree, folder: &std::path::Path) {
+    use std::os::unix::ffi::OsStrExt;
+    let to_path = |bytes: &OsBytes| std::ffi::OsStr::from_bytes(&bytes.0).to_owned();
+    for entry in &tree.entries {
+        let path = folder.join(to_path(&entry.path));
+        match &entry.kind {
+            TreeEntryKind::Directory { .. } => std::fs::create_dir(path),
+            TreeEntryKind::File { size, .. } => std::fs::write(path, vec![b'x'; *size as usize]),
+            TreeEntryKind::Link { target } => std::os::unix::fs::symlink(to_path(target), path),
+        }
+        .unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// What is accepted can be created, and where a link of it leads to something, that is in the
+    /// folder: the file system decides.
+    #[test]
+    fn what_is_accepted_stays_in_its_folder(list in prop::collection::vec(entries(), 1..24)) {
+        let mut tree = FileTree::default();
+        for entry in list {
+            tree.entries.push(entry);
+            if tree.check().is_err() {
+                tree.entries.pop();
+            }
+        }
+        let scratch = std::env::temp_dir().join(format!("score-tree-{}", std::process::id()));
+        let folder = scratch.join("x/y");
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        // What links that lead out would find.
+        for name in ["a", "b", "c", "d", "x/a", "x/b", "x/c"] {
+            std::fs::create_dir_all(scratch.join(name)).unwrap();
+        }
+        create(&tree, &folder);
+        let outside: Vec<_> = tree.entries.iter().filter(|entry| {
+            let path = folder.join(std::str::from_utf8(&entry.path.0).unwrap());
+            std::fs::canonicalize(path).is_ok_and(|real| !real.starts_with(&folder))
+        }).collect();
+        std::fs::remove_dir_all(&scratch).unwrap();
+        prop_assert!(outside.is_empty(), "{outside:?}");
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..64),
+        length in 0..64u64,
+        position in 0..64usize,
+        value: u8,
+    ) {
+        let _ = FileTree::decode(&bytes, length);
+        let tree = FileTree { entries: vec![directory("a"), file("a/b", 3), link("l", "a")] };
+        bytes = tree.encode().unwrap().split_off(TREE_PREFIX);
+        let position = position % bytes.len();
+        bytes[position] = value;
+        if let Ok(changed) = FileTree::decode(&bytes, length) {
+            prop_assert_eq!(changed.check(), Ok(length));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The files for a job's tools (`scrun -tool-files`). They arrive as one file, as a program of the
+//! job does, and are unpacked into a directory of the job's own, with the rights and within the
+//! limits of the job's user. Whatever the file says, nothing is created outside of that directory:
+//! its list is checked before anything is created ([`FileTree::check`]), and the kernel resolves
+//! each path below the directory, through no link.
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::symlinkat;
+use score_proto::file_tree::{FileTree, TREE_PREFIX, TreeEntry, TreeEntryKind};
+use score_proto::tool_start::TOOL_FILES_DIR;
+
+/// Bytes of a file that are copied at once.
+const COPY_LEN: usize = 1 << 20;
+/// Entries that one tick of the loop creates.
+const MAX_ENTRIES_PER_TICK: usize = 256;
+/// A directory must let its user remove what is in it.
+const MIN_DIRECTORY_MODE: u16 = 0o700;
+
+/// How paths are opened: below the directory, through no link, on the same file system.
+const RESOLVE: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
+    .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
+    .union(ResolveFlag::RESOLVE_NO_XDEV);
+
+/// Checks whether the files have room.
+///
+/// # Errors
+/// One line with the amounts.
+pub fn check_room(
+    job_directory: &Path,
+    size: u64,
+    copies: u64,
+    disk_limit: Option<u64>,
+) -> Result<(), String> {
+    // The file as it comes, and what is in it.
+    let needed = size.saturating_mul(copies + 1);
+    let mb = |bytes: u64| bytes.div_ceil(1 << 20);
+    if let Some(limit) = disk_limit.filter(|limit| *limit < size.saturating_mul(2)) {
+        return Err(format!(
+            "tool-files: {} MB are needed for a moment, and the job has a disklimit of {} MB",
+            mb(size.saturating_mul(2)),
+            mb(limit)
+        ));
+    }
+    let path = job_directory.display();
+    let free = statvfs(job_directory).map_err(|errno| format!("tool-files: {path}: {errno}"))?;
+    let free = free.blocks_available().saturating_mul(free.fragment_size());
+    match needed > free {
+        true => Err(format!(
+            "tool-files: {} MB are needed for a moment in {path}, where {} MB are free",
+            mb(needed),
+            mb(free)
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    mode: u16,
+    left: u64,
+}
+
+/// The files for the tools of a job, while they are unpacked.
+#[derive(Debug)]
+pub struct Unpacker {
+    archive: File,
+    /// Where the next bytes of contents are.
+    offset: u64,
+    entries: std::vec::IntoIter<TreeEntry>,
+    directory: OwnedFd,
+    path: PathBuf,
+    open: Option<OpenFile>,
+    /// Directories whose modes are set at the end.
+    modes: Vec<(OsString, u16)>,
+}
+
+impl Unpacker {
+    /// Reads the list of an archive of this size, and makes the directory.
+    ///
+    /// # Errors
+    /// One line: the archive is none, or the directory cannot be made.
+    pub fn begin(archive: File, size: u64, job_directory: &Path) -> Result<Self, String> {
+        let list = read_list(&archive, size);
+        let (tree, offset) = list.map_err(|reason| format!("tool-files: {reason}"))?;
+        let path = job_directory.join(TOOL_FILES_DIR);
+        let made = DirBuilder::new().mode(0o700).create(&path).and_then(|()| File::open(&path));
+        let directory = made.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self {
+            archive,
+            offset,
+            entries: tree.entries.into_iter(),
+            directory: directory.into(),
+            path,
+            open: None,
+            modes: Vec::new(),
+        })
+    }
+
+    /// Goes on, for a bounded number of bytes and entries. Returns whether all is there.
+    ///
+    /// # Errors
+    /// One line with the path at fault.
+    pub fn pump(&mut self, mut budget: usize) -> Result<bool, String> {
+        for _ in 0..MAX_ENTRIES_PER_TICK {
+            let copied = self.copy(&mut budget);
+            copied.map_err(|error| format!("{}: {error}", self.path.display()))?;
+            if self.open.is_some() {
+                return Ok(false);
+            }
+            let Some(entry) = self.entries.next() else {
+                // What is in a directory first.
+                for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
+                    self.set_mode(&path, mode).map_err(|error| self.failure(&path, &error))?;
+                }
+                return Ok(true);
+            };
+            let path = OsStr::from_bytes(&entry.path.0).to_owned();
+            self.create(&path, entry.kind).map_err(|error| self.failure(&path, &error))?;
+        }
+        Ok(false)
+    }
+
+    fn failure(&self, path: &OsStr, error: &io::Error) -> String {
+        format!("{}: {error}", self.path.join(path).display())
+    }
+
+    fn open(&self, path: &OsStr, flags: OFlag, mode: u16) -> io::Result<OwnedFd> {
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
+            .mode(Mode::from_bits_truncate(mode.into()))
+            .resolve(RESOLVE);
+        let path = if path.is_empty() { OsStr::new(".") } else { path };
+        Ok(openat2(&self.directory, path, how)?)
+    }
+
+    fn create(&mut self, path: &OsStr, kind: TreeEntryKind) -> io::Result<()> {
+        let (parent, name) = match path.as_bytes().iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path.as_bytes()[..slash], &path.as_bytes()[slash + 1..]),
+            None => (&[][..], path.as_bytes()),
+        };
+        let name = OsStr::from_bytes(name);
+        let parent = || self.open(OsStr::from_bytes(parent), OFlag::O_PATH | OFlag::O_DIRECTORY, 0);
+        match kind {
+            TreeEntryKind::Directory { mode } => {
+                mkdirat(parent()?, name, Mode::S_IRWXU)?;
+                self.modes.push((path.to_owned(), mode | MIN_DIRECTORY_MODE));
+            }
+            TreeEntryKind::Link { target } => {
+                symlinkat(OsStr::from_bytes(&target.0), parent()?, name)?;
+            }
+            TreeEntryKind::File { mode, size } => {
+                let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY;
+                let file = File::from(self.open(path, flags, 0o600)?);
+                self.open = Some(OpenFile { file, mode, left: size });
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes of the open file, and closes it behind the last one.
+    fn copy(&mut self, budget: &mut usize) -> io::Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let mut bytes = Vec::new();
+        while open.left > 0 && *budget > 0 {
+            let count = open.left.min(COPY_LEN as u64) as usize;
+            bytes.resize(count, 0);
+            self.archive.read_exact_at(&mut bytes, self.offset)?;
+            io::Write::write_all(&mut open.file, &bytes)?;
+            self.offset += count as u64;
+            open.left -= count as u64;
+            *budget = budget.saturating_sub(count);
+        }
+        if open.left == 0 {
+            fchmod(&open.file, Mode::from_bits_truncate(open.mode.into()))?;
+            self.open = None;
+        }
+        Ok(())
+    }
+
+    fn set_mode(&self, path: &OsStr, mode: u16) -> io::Result<()> {
+        let directory = self.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)?;
+        Ok(fchmod(directory, Mode::from_bits_truncate(mode.into()))?)
+    }
+}
+
+/// The list of an archive, and where its contents begin.
+fn read_list(archive: &File, size: u64) -> Result<(FileTree, u64), String> {
+    let mut prefix = [0; TREE_PREFIX];
+    archive.read_exact_at(&mut prefix, 0).map_err(|error| error.to_string())?;
+    let length = FileTree::list_length(prefix).map_err(|error| error.to_string())?;
+    let offset = (TREE_PREFIX + length) as u64;
+    let contents = size.checked_sub(offset).ok_or("its list of files is longer than the whole")?;
+    let mut list = vec![0; length];
+    archive.read_exact_at(&mut list, TREE_PREFIX as u64).map_err(|error| error.to_string())?;
+    let tree = FileTree::decode(&list, contents).map_err(|error| error.to_string())?;
+    Ok((tree, offset))
+}
+
+#[cfg(test)]
+#[path = "tool_files_tests.rs"]
+mod tests;
