@@ -320,6 +320,8 @@ impl Driver {
             JobAnswer::Metrics(_) | JobAnswer::UnknownJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
+            // There are notices as well.
+            JobAnswer::FaultStacks(_) => {}
             JobAnswer::ToolAction { .. } | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }
