@@ -118,6 +118,11 @@ impl DeadlockResponse {
         self.step_detector(event, now)
     }
 
+    /// A process is busy in a way that its idle flags do not show.
+    pub fn on_busy(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        self.step_detector(DetectorEvent::SomeBusy, now)
+    }
+
     /// An order is about to wake a process: the samples so far prove nothing.
     pub fn on_disturbed(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         let idle_since_stop = self.detector.idle_since_stop();

@@ -119,6 +119,16 @@ impl Element {
         self.ended_nodes.len() == self.nodes
     }
 
+    /// The nodes that have not ended.
+    pub fn running_nodes(&self) -> NodeSet {
+        self.ended_nodes.missing(0..self.nodes)
+    }
+
+    /// Whether nodes run, and nothing has ordered their end.
+    pub fn may_go_on(&self) -> bool {
+        !self.is_ended() && !self.is_ending()
+    }
+
     fn is_ending(&self) -> bool {
         self.end == EndProgress::Ordered
     }
@@ -224,8 +234,7 @@ impl Element {
                 }
             }
             Status::Signaled(signal) => {
-                let name = signal::name(signal);
-                let text = format!("node {first} of {} was killed by {name}", self.name);
+                let text = self.killed_by(first, signal);
                 let failure = exit_code::of_signal(signal);
                 match expected_signals.contains(&signal) {
                     // The output of scrun is closed: a shell reports nothing either.
@@ -236,6 +245,16 @@ impl Element {
             }
             Status::Exited(code) => self.on_exited(&newly_ended, code, out),
         }
+    }
+
+    fn killed_by(&self, node: u32, signal: i32) -> String {
+        format!("node {node} of {} was killed by {}", self.name, signal::name(signal))
+    }
+
+    /// This node does not die of a signal by which it should have died.
+    pub fn on_killed(&mut self, node: u32, signal: i32, out: &mut Vec<MasterAction>) {
+        let text = self.killed_by(node, signal);
+        self.fail_with_notice(exit_code::of_signal(signal), Level::Error, text, out);
     }
 
     fn on_exited(&mut self, nodes: &NodeSet, code: u8, out: &mut Vec<MasterAction>) {

@@ -15,6 +15,7 @@ pub mod deadlock;
 pub mod deadlock_response;
 pub mod element;
 pub mod exit_code;
+mod fault_response;
 pub mod gang;
 pub mod host;
 pub mod job_tools;

@@ -1,13 +1,14 @@
 //! The lifecycle of a job: stages that run one after the other, each a pipeline of parallel
 //! processes. A job has one master, whatever the number of its hosts.
 
+mod deadlocks;
 mod debugger;
+mod faults;
 mod tools;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
 use score_proto::job_control::{
@@ -23,9 +24,10 @@ use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_start::{ToolAction, ToolProgram};
 
 use crate::cluster::MonotonicTime;
-use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
+use crate::deadlock_response::DeadlockResponse;
 use crate::element::Element;
 use crate::exit_code;
+use crate::fault_response::FaultResponse;
 use crate::gang::HoldReason;
 use crate::job_tools::{JobTools, ToolRequester};
 use crate::jobs::SessionKey;
@@ -110,6 +112,7 @@ enum State {
 struct StageElement {
     element: Element,
     deadlock_response: DeadlockResponse,
+    faults: FaultResponse,
     /// The job is held for its inspection.
     holds_job: bool,
 }
@@ -208,8 +211,7 @@ impl JobMaster {
 
     /// When [`MasterEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<MonotonicTime> {
-        let running = self.elements.iter().filter(|part| !part.element.is_ended());
-        let responses = running.filter_map(|part| part.deadlock_response.deadline());
+        let responses = self.elements.iter().filter_map(StageElement::deadline);
         responses.chain(self.tool_commands.deadline()).chain(self.tools.deadline()).min()
     }
 
@@ -239,6 +241,7 @@ impl JobMaster {
                     .for_each(|number| self.update_response(number, DeadlockResponse::on_tick));
                 self.tool_commands.on_tick(self.now, &mut self.actions);
                 self.tick_tools();
+                self.tick_faults();
             }
             MasterEvent::Tool(session_key, call) => self.on_tool_call(session_key, call),
             MasterEvent::ToolAction(key, action) => self.on_session_tool_action(key, action),
@@ -481,7 +484,10 @@ impl JobMaster {
             ElementReport::Exit { code } => element.on_exit(code, out),
             ElementReport::Broadcast { node, signal } => element.on_broadcast(node, signal, out),
             ElementReport::Sent { serial, nodes } => element.on_broadcast_sent(serial, &nodes, out),
-            ElementReport::Inspect { signal, text } => element.on_inspect(signal, text, out),
+            ElementReport::Faulted { nodes, signal } => self.on_faulted(number, &nodes, signal),
+            ElementReport::Inspect { node, signal, text } => {
+                self.on_inspect(number, node, signal, text)
+            }
             ElementReport::Failed { code, reason } => element.on_broken(code, &reason, out),
             ElementReport::Sleep { seconds } => self.send_to_gang(GangRequest::Sleep(seconds)),
             ElementReport::Yield => self.send_to_gang(GangRequest::Yield),
@@ -504,72 +510,6 @@ impl JobMaster {
         }
     }
 
-    /// Whether a parallel process of the job seems to hang, which cannot be proved.
-    pub fn suspects_hang(&self, now: MonotonicTime) -> bool {
-        let suspects = |part: &StageElement| part.deadlock_response.suspects_hang(now);
-        self.elements.iter().any(|part| !part.element.is_ended() && suspects(part))
-    }
-
-    /// Passes an event to the deadlock detection of an element.
-    fn update_response(
-        &mut self,
-        number: u32,
-        handler: impl FnOnce(&mut DeadlockResponse, MonotonicTime) -> Vec<ResponseAction>,
-    ) {
-        let part = self.elements.get_mut(number as usize);
-        let Some(part) = part.filter(|part| !part.element.is_ended()) else { return };
-        for step in handler(&mut part.deadlock_response, self.now) {
-            match step {
-                ResponseAction::Order(order) => self.send_order(order.to(number)),
-                ResponseAction::StopGang => {
-                    self.elements[number as usize].holds_job = true;
-                    self.send_to_gang(GangRequest::Hold(HoldReason::Inspection));
-                }
-                ResponseAction::Release => self.release_hold(number),
-                ResponseAction::DeclareDeadlock(waits) => {
-                    let name = self.element_name(number);
-                    let lines = deadlock_response::deadlock_report(
-                        self.number,
-                        &name,
-                        &waits,
-                        &self.placement,
-                    );
-                    self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
-                    self.elements[number as usize].element.mark_failed(EXIT_DEADLOCK);
-                }
-                ResponseAction::ReportSuspicion(waits) => {
-                    let name = self.element_name(number);
-                    let lines = deadlock_response::suspicion_report(
-                        self.number,
-                        &name,
-                        &waits,
-                        &self.placement,
-                    );
-                    self.actions.extend(lines.into_iter().map(|text| notice(Level::Warning, text)));
-                }
-                ResponseAction::Kill => {
-                    self.elements[number as usize].element.end(EXIT_DEADLOCK, &mut self.actions)
-                }
-            }
-        }
-    }
-
-    /// An element does not need the job to be held any longer.
-    fn release_hold(&mut self, number: u32) {
-        let held = std::mem::take(&mut self.elements[number as usize].holds_job);
-        if held && !self.elements.iter().any(|part| part.holds_job) {
-            self.send_to_gang(GangRequest::Release(HoldReason::Inspection));
-        }
-    }
-
-    /// Reports to the gang scheduler when all running elements become idle, and when that ends.
-    fn report_idle(&mut self) {
-        let mut running = self.elements.iter().filter(|part| !part.element.is_ended()).peekable();
-        let all_idle = running.peek().is_some()
-            && running.all(|part| part.deadlock_response.needs_no_processor());
-        self.with_gang(|scheduling| scheduling.report_idle(all_idle));
-    }
-
     fn element_name(&self, element: u32) -> String {
         let program = self.stage_programs[self.stage].get(element as usize);
         program.map_or_else(String::new, |(name, _)| name.clone())
@@ -590,7 +530,8 @@ impl JobMaster {
                 let element =
                     if self.separate { element.with_independent_nodes() } else { element };
                 let deadlock_response = DeadlockResponse::new(nodes);
-                StageElement { element, deadlock_response, holds_job: false }
+                let faults = FaultResponse::default();
+                StageElement { element, deadlock_response, faults, holds_job: false }
             })
             .collect();
         self.with_gang(Scheduling::on_stage_due);
@@ -638,6 +579,7 @@ impl JobMaster {
     }
 
     fn advance_state(&mut self) {
+        self.finish_reading_stacks();
         for number in self.element_numbers() {
             if self.elements[number as usize].element.is_ended() {
                 self.release_hold(number);

@@ -281,7 +281,12 @@ fn any_event() -> impl Strategy<Value = MasterEvent> {
             ElementReport::NotStarted { nodes, code: 126, reason: text() }
         }),
         1 => any::<i32>().prop_map(|code| ElementReport::Exit { code }),
-        1 => any::<i32>().prop_map(move |signal| ElementReport::Inspect { signal, text: text() }),
+        1 => (0..5u32, any::<i32>()).prop_map(move |(node, signal)| {
+            ElementReport::Inspect { node, signal, text: text() }
+        }),
+        2 => (nodes(), 1..32i32).prop_map(|(nodes, signal)| {
+            ElementReport::Faulted { nodes, signal }
+        }),
         1 => (0..5u32).prop_map(move |node| {
             ElementReport::ProtocolViolation { node, violation: text() }
         }),
@@ -515,7 +520,7 @@ fn a_deadlocked_job_is_ended_when_its_time_for_the_signal_is_over() {
     assert!(explained_at > now);
     job.set_time(explained_at);
     assert!(!job.on(MasterEvent::Tick).is_empty(), "no host explains what its processes wait for");
-    let ends_at = explained_at + deadlock_response::SIGHUP_GRACE;
+    let ends_at = explained_at + crate::deadlock_response::SIGHUP_GRACE;
     assert_eq!(job.deadline(), Some(ends_at));
     job.set_time(ends_at);
     let end = MasterAction::Order(ElementOrder::End.to(0));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use score_proto::job_control::{ElementOrder, Order};
 use score_proto::message::ToolCall;
 use score_proto::nodeset::NodeSet;
-use score_proto::server_message::{ConsoleAnswer, ToolAnswer};
+use score_proto::server_message::{ConsoleAnswer, FaultStacks, JobAnswer, ToolAnswer};
 use score_proto::tool_command::{
     CommandId, EventBody, MAX_ANSWER_TIMEOUT, MAX_TOOL_ANSWER_BYTES, MAX_TOOL_BODY,
     MAX_TOOL_COMMANDS, MergedEvent, ToolCommand,
@@ -22,10 +22,22 @@ use crate::master::MasterAction;
 /// waits for that time from the moment at which the command has come there.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
+/// How long the master waits for the last stacks of ranks that have got a fault. They wait, too.
+const FAULT_ANSWER_GRACE: Duration = Duration::from_millis(500);
+
+/// Who gets the answers to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// A tool, in this session.
+    Session(SessionKey),
+    /// scrun: the ranks are of this parallel process and wait after a fault.
+    Fault(u32),
+}
+
 /// A command without its last event.
 #[derive(Debug)]
 struct RunningCommand {
-    session_key: SessionKey,
+    asker: Asker,
     /// Ranks that owe events.
     unanswered: NodeSet,
     /// Bytes of answers that have come.
@@ -59,6 +71,8 @@ impl StagePrograms {
 pub struct ToolCommands {
     running: BTreeMap<CommandId, RunningCommand>,
     last_id: u64,
+    /// Parallel processes of which the stacks after a fault have been read.
+    read_faults: Vec<u32>,
 }
 
 /// The same nodes, with numbers that are higher by `offset`.
@@ -70,18 +84,24 @@ fn shifted(nodes: &NodeSet, offset: u32) -> NodeSet {
     ranks
 }
 
-fn to_session(session_key: SessionKey, answer: ToolAnswer) -> MasterAction {
-    MasterAction::ToSession(session_key, ConsoleAnswer::Tool(answer))
+fn to_asker(asker: Asker, answer: ToolAnswer) -> MasterAction {
+    match asker {
+        Asker::Session(key) => MasterAction::ToSession(key, ConsoleAnswer::Tool(answer)),
+        Asker::Fault(_) => {
+            MasterAction::ToClient(JobAnswer::FaultStacks(FaultStacks::Part(answer)))
+        }
+    }
 }
 
 impl ToolCommands {
-    /// A tool sends a command. Its orders and first answer are added to `out`.
+    /// A tool sends a command, or ranks have got a fault. The orders and the first answer are added
+    /// to `out`.
     ///
     /// # Errors
     /// One line for the user.
     pub fn begin(
         &mut self,
-        session_key: SessionKey,
+        asker: Asker,
         call: ToolCall,
         programs: StagePrograms,
         now: MonotonicTime,
@@ -97,7 +117,8 @@ impl ToolCommands {
                 MAX_TOOL_BODY / programs.names.len().max(1)
             ));
         }
-        if self.running.len() >= MAX_TOOL_COMMANDS {
+        let is_full = self.running.len() >= MAX_TOOL_COMMANDS;
+        if is_full && matches!(asker, Asker::Session(_)) {
             return Err(format!(
                 "{MAX_TOOL_COMMANDS} commands of tools wait for answers of job {} already",
                 call.job
@@ -134,9 +155,13 @@ impl ToolCommands {
             }
         }
         let StagePrograms { names, nodes } = programs;
-        out.push(to_session(session_key, ToolAnswer::Programs { names, nodes }));
-        let deadline = now + wait + ANSWER_GRACE;
-        let command = RunningCommand { session_key, unanswered: ranks, answer_bytes: 0, deadline };
+        out.push(to_asker(asker, ToolAnswer::Programs { names, nodes }));
+        let grace = match asker {
+            Asker::Session(_) => ANSWER_GRACE,
+            Asker::Fault(_) => FAULT_ANSWER_GRACE,
+        };
+        let deadline = now + wait + grace;
+        let command = RunningCommand { asker, unanswered: ranks, answer_bytes: 0, deadline };
         self.running.insert(id, command);
         Ok(())
     }
@@ -156,7 +181,7 @@ impl ToolCommands {
             }
             other => other,
         };
-        out.push(to_session(command.session_key, ToolAnswer::Event { ranks, body }));
+        out.push(to_asker(command.asker, ToolAnswer::Event { ranks, body }));
         if command.unanswered.is_empty() {
             self.finish(event.command, out);
         }
@@ -165,10 +190,20 @@ impl ToolCommands {
     fn finish(&mut self, id: CommandId, out: &mut Vec<MasterAction>) {
         let Some(command) = self.running.remove(&id) else { return };
         if !command.unanswered.is_empty() {
-            out.push(to_session(command.session_key, ToolAnswer::Missing(command.unanswered)));
+            out.push(to_asker(command.asker, ToolAnswer::Missing(command.unanswered)));
         }
-        let end = ConsoleAnswer::Finished { code: 0 };
-        out.push(MasterAction::ToSession(command.session_key, end));
+        match command.asker {
+            Asker::Session(session_key) => {
+                let end = ConsoleAnswer::Finished { code: 0 };
+                out.push(MasterAction::ToSession(session_key, end));
+            }
+            Asker::Fault(element) => self.read_faults.push(element),
+        }
+    }
+
+    /// The parallel processes of which the stacks after a fault have been read, once each.
+    pub fn take_read_faults(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.read_faults)
     }
 
     /// Nobody answers any more: the stage or the job has ended.
@@ -212,7 +247,9 @@ mod tests {
         programs: StagePrograms,
     ) -> Result<Vec<MasterAction>, String> {
         let mut out = Vec::new();
-        commands.begin(SESSION, call, programs, Duration::ZERO, &mut out).map(|()| out)
+        commands
+            .begin(Asker::Session(SESSION), call, programs, Duration::ZERO, &mut out)
+            .map(|()| out)
     }
 
     fn answer(nodes: impl Into<NodeSet>, body: EventBody) -> MergedEvent {

@@ -87,6 +87,7 @@ fn start_session(session: Session) -> Result<(), String> {
         .map_err(|e| format!("cannot set PM's idle word: {e}"))?;
     session.area.publish(PROTOCOL_VERSION);
     exit::register(exit::detach);
+    score_faults::install(session.control.socket().as_raw_fd());
     Ok(())
 }
 

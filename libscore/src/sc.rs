@@ -149,7 +149,8 @@ pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
         let mut buffer = [0; 512];
         // A display name that is too long for a message is dropped.
         let display = display.filter(|display| display.len() <= 256);
-        if let Ok(bytes) = frame::encode_inspect(signal, display, &mut buffer) {
+        let thread = nix::unistd::gettid().as_raw();
+        if let Ok(bytes) = frame::encode_inspect(signal, display, thread, &mut buffer) {
             session.control.send(bytes);
         }
         session.control.wait_until_ended();

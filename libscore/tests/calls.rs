@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use harness::shepherd::Shepherd;
@@ -118,12 +119,32 @@ fn sc_terminate_is_sc_exit_without_a_code() {
 }
 
 #[test]
+fn a_thread_with_a_fault_waits_until_it_may_die_of_its_signal() {
+    for (command, is_answered) in [("fault 0", true), ("fault 100000", true), ("fault 0", false)] {
+        let mut shepherd = Shepherd::welcome(&build::node(), 1);
+        let mut node = shepherd.nodes.remove(0);
+        node.process.send_line(command);
+        let (signal, thread) = (Signal::SIGSEGV as i32, node.process.pid().as_raw());
+        assert_eq!(node.receive_call(), Some(Call::Fault { signal, thread }));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(node.process.try_wait().is_none(), "the process waits for its stack to be read");
+        if is_answered {
+            nix::sys::signal::kill(node.process.pid(), Signal::SIGSEGV).unwrap();
+        } else {
+            drop(node.socket);
+        }
+        assert_eq!(node.process.wait_for_exit().signal(), Some(signal), "{command}");
+    }
+}
+
+#[test]
 fn sc_inspectme_reports_the_reason_and_never_returns() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let mut node = shepherd.nodes.remove(0);
     node.process.send_line("crash");
     let call = node.receive_call();
-    assert_eq!(call, Some(Call::Inspect { signal: 11, display: Some(":7".to_owned()) }));
+    let thread = node.process.pid().as_raw();
+    assert_eq!(call, Some(Call::Inspect { signal: 11, display: Some(":7".to_owned()), thread }));
     assert_eq!(node.process.read_line_within(Duration::from_millis(100)), None);
     assert!(node.process.try_wait().is_none(), "the process waits to be inspected");
     drop(node.socket);

@@ -195,15 +195,26 @@ pub fn encode_exit(code: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
 pub fn encode_inspect<'o>(
     signal: i32,
     display: Option<&str>,
+    thread: i32,
     out: &'o mut [u8],
 ) -> Result<&'o [u8], FrameError> {
-    encode_slice(&(INSPECT_VARIANT, signal, display), out)
+    encode_slice(&(INSPECT_VARIANT, signal, display, thread), out)
+}
+
+/// [`crate::message::Call::Fault`] without heap allocation: a handler of the signal sends it.
+///
+/// # Errors
+/// [`FrameError::TooLong`] when `out` is too short.
+pub fn encode_fault(signal: i32, thread: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
+    encode_slice(&(FAULT_VARIANT, signal, thread), out)
 }
 
 /// Number of the variant `Call::Exit`.
 const EXIT_VARIANT: u32 = 4;
 /// Number of the variant `Call::Inspect`.
 const INSPECT_VARIANT: u32 = 5;
+/// Number of the variant `Call::Fault`.
+const FAULT_VARIANT: u32 = 8;
 
 fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o [u8], FrameError> {
     let too_long = FrameError::TooLong { len: out.len() + 1, max: out.len() };
@@ -352,16 +363,18 @@ mod tests {
     }
 
     #[test]
-    fn exit_and_inspect_encode_the_same_without_the_heap() {
+    fn exit_inspect_and_fault_encode_the_same_without_the_heap() {
         let mut buffer = [0; 64];
         let exit = Call::Exit { code: -7 };
         assert_eq!(encode_exit(-7, &mut buffer).unwrap(), encode_datagram(&exit).unwrap());
         for display in [None, Some(":0".to_owned())] {
-            let bytes = encode_inspect(11, display.as_deref(), &mut buffer).unwrap();
-            let call = Call::Inspect { signal: 11, display };
+            let bytes = encode_inspect(11, display.as_deref(), 7, &mut buffer).unwrap();
+            let call = Call::Inspect { signal: 11, display, thread: 7 };
             assert_eq!(bytes, encode_datagram(&call).unwrap());
         }
-        assert!(encode_inspect(11, Some("far too long"), &mut [0; 4]).is_err());
+        assert!(encode_inspect(11, Some("far too long"), 7, &mut [0; 4]).is_err());
+        let fault = Call::Fault { signal: 6, thread: 70_000 };
+        assert_eq!(encode_fault(6, 70_000, &mut buffer), Ok(&encode_datagram(&fault).unwrap()[..]));
     }
 
     proptest! {

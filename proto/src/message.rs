@@ -287,6 +287,8 @@ pub enum Call {
         signal: i32,
         /// X display, if the caller gave one.
         display: Option<String>,
+        /// The calling thread, as it knows itself.
+        thread: i32,
     },
     /// sc_sleep: do not schedule the whole job for so long. Never answered: the caller measures the
     /// time itself.
@@ -296,6 +298,14 @@ pub enum Call {
     },
     /// sc_yield: the job gives up the rest of its slice. Never answered.
     Yield,
+    /// A thread is about to die of a signal, and waits until its stack has been read. Any process
+    /// may send it, attached or not. The answer is the same signal, sent to the thread.
+    Fault {
+        /// Signal number.
+        signal: i32,
+        /// The thread, as it knows itself.
+        thread: i32,
+    },
 }
 
 /// From a shepherd to its process.

@@ -162,6 +162,18 @@ pub enum ToolAnswer {
     Missing(NodeSet),
 }
 
+/// The stacks of ranks that are about to end after a fault, in parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FaultStacks {
+    /// A part.
+    Part(ToolAnswer),
+    /// All parts have been sent.
+    End {
+        /// What has happened, for the line above the stacks.
+        title: String,
+    },
+}
+
 /// Parts of the answer to [`crate::message::ConsoleRequest::List`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListAnswer {
@@ -258,6 +270,8 @@ pub enum JobAnswer {
         /// Some of the processes.
         block: ProcessBlock,
     },
+    /// Stacks of ranks that are about to end after a fault.
+    FaultStacks(FaultStacks),
     /// Answer to a message about a job that the session does not have, or no longer has.
     /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] are
     /// not answered in this way.

@@ -84,6 +84,10 @@ pub enum ToolRequest {
         /// With source lines, which keep stacks apart that differ in a line only.
         lines: bool,
     },
+    /// The stack, with source lines, of the thread that waits after a fault or in sc_inspectme, as
+    /// it was at the fault: [`ToolResult::Stacks`]. Of a process without such a thread the stacks
+    /// of all.
+    FaultStack,
 }
 
 /// What the service of a host answers about one process.

@@ -17,6 +17,8 @@ pub struct ToolProcess {
     pub node: u32,
     /// Its process id, in the PID namespace of the service.
     pub pid: i32,
+    /// The thread that waits after a fault or in sc_inspectme.
+    pub faulting_thread: Option<i32>,
 }
 
 /// To the service.

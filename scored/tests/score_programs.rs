@@ -191,7 +191,8 @@ fn signals_role() {
 
 fn inspect_role() {
     attach();
-    send_call(&Call::Inspect { signal: libc::SIGBUS, display: None });
+    let thread = nix::unistd::gettid().as_raw();
+    send_call(&Call::Inspect { signal: libc::SIGBUS, display: None, thread });
     std::thread::sleep(Duration::from_secs(60));
 }
 

@@ -5,11 +5,13 @@
 //! 2. [`unwind`](unwind::unwind) follows the copies by the unwind tables of the mapped files.
 //! 3. [`NameCache`](names::NameCache) finds functions and source lines.
 //! 4. [`StackTree`](tree::StackTree) merges them; [`render`] shows it.
+//!    [`CollectedStacks`](collected::CollectedStacks) does so with the answers of a job's ranks.
 //!
 //! [`StackReader`] does the first three, and keeps what processes of a job have in common.
 
 pub mod capture;
 mod cfi;
+pub mod collected;
 mod debug_file;
 pub mod demangle;
 mod dwarf;

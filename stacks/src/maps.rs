@@ -10,6 +10,8 @@ pub const MAX_MAPPINGS: usize = 1 << 16;
 pub struct Mapping {
     /// The addresses.
     pub range: Range<u64>,
+    /// Whether the process may read what is in it.
+    pub is_readable: bool,
     /// Whether the process may execute what is in it.
     pub is_executable: bool,
     /// Where in the file the mapping begins.
@@ -68,6 +70,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     let (major, minor) = split_at(device, b':')?;
     Some(Mapping {
         range: hexadecimal(start)?..hexadecimal(end)?,
+        is_readable: permissions.first() == Some(&b'r'),
         is_executable: permissions.get(2) == Some(&b'x'),
         file_offset: hexadecimal(file_offset)?,
         device: (

@@ -8,6 +8,7 @@ mod browser;
 mod clock_jumps;
 mod compilers;
 mod corrupt_shared_memory;
+mod crashes;
 mod deadlock;
 mod environment;
 mod exit_codes;

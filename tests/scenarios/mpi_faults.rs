@@ -30,19 +30,23 @@ fn a_fault_names_the_node_and_its_signal_unless_the_program_handles_it() {
     };
     for (case, code, signal) in [
         ("fault", 139, "SIGSEGV"),
-        ("signal 1", 129, "SIGHUP"),
         ("signal 4", 132, "SIGILL"),
         ("signal 7", 135, "SIGBUS"),
         ("signal 8", 136, "SIGFPE"),
         ("signal 31", 159, "SIGSYS"),
+        ("signal 6", 134, "SIGABRT"),
     ] {
         let outcome = run("0", case).expect_code(code);
-        let named = format!("called sc_inspectme() for {signal}: its parallel process is ended");
-        let _ = outcome.assert_stderr(&["node 1 on host", &named, "gdb -p"]);
+        let title = format!("node 1 of mpi_faults got {signal}:\nall ranks [1]\n");
+        let end = format!("node 1 of mpi_faults was killed by {signal}");
+        let _ = outcome.assert_stderr(&[&title, "main in mpi_faults", &end]);
     }
-    // A core file says more than a line.
+    let outcome = run("0", "signal 1").expect_code(129);
+    let named = "called sc_inspectme() for SIGHUP: its parallel process is ended";
+    let _ = outcome.assert_stderr(&["node 1 on host", named, "gdb -p"]);
+    // A core file is written after the stack has been read.
     let outcome = run("1", "fault").expect_code(139);
-    let _ = outcome.assert_stderr(&["node 1 of mpi_faults was killed by SIGSEGV"]);
+    let _ = outcome.assert_stderr(&["all ranks [1]", "node 1 of mpi_faults was killed by SIGSEGV"]);
     let outcome = run("0", "own_handler").expect_code(7);
     let _ = outcome.assert_stderr(&["node 1 exited with code 7 before MPI_Finalize()"]);
     let outcome = run("0", "fault_of_child").expect_code(0);

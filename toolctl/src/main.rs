@@ -31,6 +31,7 @@ impl Service {
     fn carry_out(&mut self, processes: &[ToolProcess], body: &[u8]) -> Vec<ToolResult> {
         match ToolRequest::decode(body) {
             Some(ToolRequest::Stacks { lines }) => self.stack_command.run(processes, lines),
+            Some(ToolRequest::FaultStack) => self.stack_command.run_after_fault(processes),
             None => {
                 let failed = "scored-toolctl does not know this command: use tools of its release";
                 vec![ToolResult::Failed(failed.to_owned()); processes.len()]

@@ -11,6 +11,13 @@ use score_stacks::{ProcessStacks, StackReader, ThreadStack};
 /// The communication threads of libpm have this name.
 const COMMUNICATION_THREAD: &str = "score-pm";
 
+/// The call in which a thread waits that has not got a signal.
+const INSPECT_CALL: &str = "sc_inspectme";
+
+/// Frames that are kept of a long stack after a fault: those of a recursion are alike.
+const OUTER_FRAMES: usize = 12;
+const INNER_FRAMES: usize = 20;
+
 /// Bytes of an answer that are not those of its stacks.
 const ANSWER_OVERHEAD: usize = 64;
 /// Bytes of a stack in an answer in addition to its own.
@@ -23,17 +30,63 @@ pub struct StackCommand(StackReader);
 impl StackCommand {
     /// The result of each process. With `lines`, frames have source lines.
     pub fn run(&mut self, processes: &[ToolProcess], lines: bool) -> Vec<ToolResult> {
-        let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
         let detail = if lines { Detail::Lines } else { Detail::Functions };
-        let to_result = |stacks| match stacks {
-            Ok(process) => result_of(&process),
-            // It was there when the shepherd passed the command on.
-            Err(CaptureError::NoSuchProcess { .. } | CaptureError::Exited { .. }) => {
-                ToolResult::Failed("it has ended".to_owned())
-            }
-            Err(error) => ToolResult::Failed(error.to_string()),
+        self.read(processes, detail).into_iter().map(to_result).collect()
+    }
+
+    /// The result of each process: the stack of the thread that waits after a fault.
+    pub fn run_after_fault(&mut self, processes: &[ToolProcess]) -> Vec<ToolResult> {
+        let stacks = self.read(processes, Detail::Lines).into_iter();
+        let to_result = |(stacks, process): (Result<_, _>, &ToolProcess)| {
+            to_result(stacks.map(|stacks| at_fault(stacks, process.faulting_thread)))
         };
-        self.0.stacks_of(&pids, detail).into_iter().map(to_result).collect()
+        stacks.zip(processes).map(to_result).collect()
+    }
+
+    fn read(
+        &mut self,
+        processes: &[ToolProcess],
+        detail: Detail,
+    ) -> Vec<Result<ProcessStacks, CaptureError>> {
+        let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
+        self.0.stacks_of(&pids, detail)
+    }
+}
+
+fn is_inspect_call(frame: &Frame) -> bool {
+    matches!(frame, Frame::Function { name, .. } if name == INSPECT_CALL)
+}
+
+/// The thread that waits after a fault, without the frames of the handler in which it waits.
+fn at_fault(mut process: ProcessStacks, thread: Option<i32>) -> ProcessStacks {
+    // A process in a PID namespace of its own gives numbers that are not ours.
+    if process.threads.iter().any(|one| Some(one.tid) == thread) {
+        process.threads.retain(|one| Some(one.tid) == thread);
+        process.omitted_threads = 0;
+        for one in &mut process.threads {
+            let frames = &mut one.stack.frames;
+            let signal = frames.iter().rposition(|frame| *frame == Frame::Signal);
+            let call = frames.iter().position(is_inspect_call).map(|index| index + 1);
+            frames.truncate(signal.or(call).unwrap_or(frames.len()));
+            if let Some(omitted) = frames.len().checked_sub(OUTER_FRAMES + INNER_FRAMES + 1)
+                && omitted > 0
+            {
+                let middle = OUTER_FRAMES..OUTER_FRAMES + omitted + 1;
+                frames.splice(middle, [Frame::Omitted(omitted as u64 + 1)]);
+            }
+        }
+    }
+    process
+}
+
+fn to_result(stacks: Result<ProcessStacks, CaptureError>) -> ToolResult {
+    match stacks {
+        Ok(process) => result_of(&process),
+        // It was there when the shepherd passed the command on.
+        Err(CaptureError::NoSuchProcess { .. } | CaptureError::Exited { .. }) => {
+            ToolResult::Failed("it has ended".to_owned())
+        }
+        Err(error) => ToolResult::Failed(error.to_string()),
     }
 }
 

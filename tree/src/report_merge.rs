@@ -61,6 +61,7 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
         | ElementReport::Ended { nodes, .. }
         | ElementReport::Skipped { nodes }
         | ElementReport::Sent { nodes, .. }
+        | ElementReport::Faulted { nodes, .. }
         | ElementReport::NotStarted { nodes, .. } => Scope::Nodes(element, nodes),
         ElementReport::ModexRequest { .. }
         | ElementReport::ModexAnswer { .. }
@@ -163,6 +164,10 @@ fn merge_element(ours: &mut ElementReport, theirs: &ElementReport) -> bool {
             ElementReport::Sent { serial, nodes },
             ElementReport::Sent { serial: other_serial, nodes: other_nodes },
         ) if serial == other_serial => (nodes, other_nodes),
+        (
+            ElementReport::Faulted { nodes, signal },
+            ElementReport::Faulted { nodes: other_nodes, signal: other_signal },
+        ) if signal == other_signal => (nodes, other_nodes),
         (
             ElementReport::NotStarted { nodes, code, reason: why },
             ElementReport::NotStarted { nodes: other_nodes, code: other_code, reason },

@@ -8,22 +8,28 @@ use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 use super::{JobMaster, MasterAction, State, notice};
 use crate::job_tools::{JobTools, ToolRequester, ToolStep};
 use crate::jobs::SessionKey;
-use crate::tool_commands::StagePrograms;
+use crate::tool_commands::{Asker, StagePrograms};
 
 impl JobMaster {
     /// A session sends a command of a tool.
     pub(super) fn on_tool_call(&mut self, session_key: SessionKey, call: ToolCall) {
+        if let Err(reason) = self.begin_tool_command(Asker::Session(session_key), call) {
+            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+        }
+    }
+
+    pub(super) fn begin_tool_command(
+        &mut self,
+        asker: Asker,
+        call: ToolCall,
+    ) -> Result<(), String> {
         let names = match self.state {
             State::Running => &self.stage_programs[self.stage][..],
             _ => &[],
         };
         let names = names.iter().map(|(name, _)| name.clone()).collect();
         let programs = StagePrograms { names, nodes: self.placement.nodes() };
-        let begun =
-            self.tool_commands.begin(session_key, call, programs, self.now, &mut self.actions);
-        if let Err(reason) = begun {
-            self.actions.push(MasterAction::RefuseTool(session_key, reason));
-        }
+        self.tool_commands.begin(asker, call, programs, self.now, &mut self.actions)
     }
 
     /// All hosts can start processes: the job's own tool comes first, if it has one.

@@ -85,6 +85,17 @@ static void calls(int count) {
 
 static void on_signal(int number) { (void)number; }
 
+/* Deeper calls overflow the stack, at which no handler can run that has no stack of its own. */
+static volatile char *volatile nowhere;
+
+static int fault(int depth) {
+    volatile char frame[64 << 10];
+    frame[0] = (char)depth;
+    if (depth > 0) return fault(depth - 1) + frame[0];
+    *nowhere = 1;
+    return 0;
+}
+
 static void on_crash(int number) {
     (void)sc_inspectme((char *)":7", number);
 }
@@ -236,6 +247,8 @@ static void obey(char *what, char *first, char *second) {
         catch_signal(number, on_signal), printf("handled\n");
     else if (strcmp(what, "crash") == 0)
         catch_signal(SIGSEGV, on_crash), printf("unflushed"), raise(SIGSEGV);
+    else if (strcmp(what, "fault") == 0)
+        fault(number);
     else if (strcmp(what, "child") == 0)
         in_child();
     else if (strcmp(what, "program") == 0)

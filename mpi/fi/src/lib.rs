@@ -18,7 +18,7 @@
 //! | `earlier_looks.rs` | why the first look for a message finds nothing |
 //! | `kernel_symbols.rs` | hides /proc/kallsyms from libfabric while it starts |
 //! | `idle_mark.rs` | idle flags of threads that wait |
-//! | `fault_signals.rs` | signals that ask for a debugger |
+//! | `deadlock_signal.rs` | the signal of a deadlock, which asks for a debugger |
 //! | `core_state.rs` | the state behind them: the protocol's engine, the queues |
 //! | `endpoint_network.rs` | the one PM context, which endpoints share |
 //! | `pm_network.rs`, `pm_h.rs` | PM, by its C functions |
@@ -40,12 +40,12 @@ mod atomics;
 mod completion_queue;
 mod core_state;
 mod counter;
+mod deadlock_signal;
 mod domain;
 mod earlier_looks;
 mod endpoint;
 mod endpoint_network;
 mod fabric;
-mod fault_signals;
 mod idle_mark;
 mod info;
 mod kernel_symbols;

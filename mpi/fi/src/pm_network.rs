@@ -15,7 +15,7 @@ use crate::pm_h::{
     pmReceive, pmReleaseReceiveBuffer, pmSend, pmSetPollPause, pmSetSerialized,
     score_initialize_args, score_num_node, score_pmnet, score_self_node,
 };
-use crate::{fabric, fault_signals, idle_mark};
+use crate::{deadlock_signal, fabric, idle_mark};
 
 /// Variables that launchers of MPI programs set: PMI (MPICH) and PMIx (Open MPI).
 const MPI_ENV: [&str; 2] = ["PMI_FD", "PMIX_NAMESPACE"];
@@ -43,7 +43,7 @@ pub(crate) struct PmNetwork {
 pub(crate) fn join() -> PmNetwork {
     // SAFETY: the arguments are ignored (score.h).
     unsafe { score_initialize_args(0, ptr::null()) };
-    fault_signals::set_handlers();
+    deadlock_signal::set_handler();
     fabric::note_joined();
     // SAFETY: set by score_initialize and read-only since.
     let nodes = unsafe { score_num_node };

@@ -8,11 +8,13 @@
 //! | `kernel_symbols.rs` | fopen(3), by which libfabric reads more than it needs |
 //! | `spawn.rs` | calls of MPI that start processes, which a job cannot |
 //! | `ports.rs` | calls of MPI that connect programs by a port, which Open MPI cannot here |
+//! | `faults.rs` | handlers of faults, which let the stack of a rank be read |
 //! | `mpi_library.rs` | the functions of the MPI library that they need |
 
 // UNSAFETY: takes the place of functions of C libraries.
 #![expect(unsafe_code)]
 
+mod faults;
 mod kernel_symbols;
 mod mpi_library;
 mod ports;

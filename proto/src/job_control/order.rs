@@ -171,6 +171,12 @@ pub enum ElementOrder {
     /// A tool's command to some nodes. For their hosts, which answer by
     /// [`super::ElementReport::ToolEvent`].
     ToolCommand(ToolCommand),
+    /// The stacks of these nodes have been read, and the threads that wait after a fault may die of
+    /// their signal.
+    ReleaseFaults {
+        /// The nodes.
+        nodes: NodeSet,
+    },
 }
 
 impl ElementOrder {
@@ -190,6 +196,7 @@ impl ElementOrder {
             ElementOrder::SubsetFenceEntries { fence, .. }
             | ElementOrder::SubsetFenceDone(fence) => Some(&fence.members),
             ElementOrder::ToolCommand(command) => Some(&command.nodes),
+            ElementOrder::ReleaseFaults { nodes } => Some(nodes),
             _ => None,
         }
     }

@@ -218,8 +218,18 @@ pub enum ElementReport {
         /// All nodes of the hosts that have sent the signal.
         nodes: NodeSet,
     },
+    /// Threads of processes are about to die of a signal and wait for
+    /// [`super::ElementOrder::ReleaseFaults`].
+    Faulted {
+        /// These nodes.
+        nodes: NodeSet,
+        /// Signal number.
+        signal: i32,
+    },
     /// sc_inspectme was called.
     Inspect {
+        /// The caller, which waits for the end of its parallel process.
+        node: u32,
         /// The caller's hint.
         signal: i32,
         /// The text for the user.

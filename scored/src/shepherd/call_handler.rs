@@ -8,12 +8,17 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::job_control::ElementReport;
 use score_proto::message::{Call, Reply};
+use score_proto::nodeset::NodeSet;
 
 use super::job_info::ProcessKey;
 
 /// Pending calls of sc_flush and of sc_signal_bcast that one process may have: more than enough for
 /// one call per thread.
 const MAX_PENDING_CALLS: usize = 1024;
+
+/// The signals that a process may die of by a fault of its own.
+const FAULT_SIGNALS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS, libc::SIGABRT];
 
 /// The calls of one process that wait for a reply.
 #[derive(Debug, Default)]
@@ -25,6 +30,17 @@ pub struct CallState {
     pending_broadcasts: VecDeque<u32>,
     /// Number of pending calls of sc_flush.
     pending_flushes: usize,
+    /// The thread that waits after a fault or in sc_inspectme.
+    faulting_thread: Option<FaultingThread>,
+}
+
+/// A thread of a process that waits for the end of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultingThread {
+    /// The thread, as the process knows it.
+    pub thread: i32,
+    /// The signal that it is about to die of. None: it is in sc_inspectme.
+    pub signal: Option<i32>,
 }
 
 /// How far a parallel process has come.
@@ -105,7 +121,22 @@ impl ElementCalls {
             Call::Sleep { .. } | Call::Yield if !is_welcomed => return Vec::new(),
             Call::Sleep { seconds } => CallAction::Report(ElementReport::Sleep { seconds }),
             Call::Yield => CallAction::Report(ElementReport::Yield),
-            Call::Inspect { signal, display } => CallAction::Inspect(signal, display),
+            // The first one counts: the process is about to end.
+            Call::Fault { .. } | Call::Inspect { .. } if caller.faulting_thread.is_some() => {
+                return Vec::new();
+            }
+            Call::Fault { signal, .. } if !FAULT_SIGNALS.contains(&signal) => {
+                let violation = format!("it says that signal {signal} is a fault");
+                CallAction::Report(ElementReport::ProtocolViolation { node, violation })
+            }
+            Call::Fault { signal, thread } => {
+                caller.faulting_thread = Some(FaultingThread { thread, signal: Some(signal) });
+                CallAction::Report(ElementReport::Faulted { nodes: NodeSet::one(node), signal })
+            }
+            Call::Inspect { signal, display, thread } => {
+                caller.faulting_thread = Some(FaultingThread { thread, signal: None });
+                CallAction::Inspect(signal, display)
+            }
             Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }
                 if !is_welcomed =>
             {
@@ -184,6 +215,11 @@ impl CallState {
     /// All hosts have sent a broadcast of this process: the id of its call.
     pub fn take_broadcast(&mut self) -> Option<u32> {
         self.pending_broadcasts.pop_front()
+    }
+
+    /// The thread that waits after a fault or in sc_inspectme.
+    pub fn faulting_thread(&self) -> Option<FaultingThread> {
+        self.faulting_thread
     }
 
     /// scrun has written the output that a call of sc_flush waited for.
@@ -334,5 +370,37 @@ mod tests {
         flushes.clear();
         assert_eq!(flushes.take(tokens[0]), None);
         assert!(!tokens.contains(&flushes.add(keys[0], 3)));
+    }
+
+    #[test]
+    fn a_fault_counts_once_with_its_thread_and_only_by_a_signal_of_faults() {
+        let mut fixture = Fixture::new();
+        let fault = |signal| Call::Fault { signal, thread: 77 };
+        let refused = fixture.on_call(4, fault(libc::SIGKILL));
+        assert!(
+            matches!(
+                &refused[..],
+                [CallAction::Report(ElementReport::ProtocolViolation { node: 4, violation })]
+                    if violation.contains("signal 9")
+            ),
+            "{refused:?}"
+        );
+        assert_eq!(fixture.callers[0].faulting_thread(), None);
+        // Before it attaches, too.
+        let signal = libc::SIGBUS;
+        let report = ElementReport::Faulted { nodes: NodeSet::one(4), signal };
+        assert_eq!(fixture.on_call(4, fault(signal)), [CallAction::Report(report)]);
+        assert_eq!(fixture.on_call(4, fault(signal)), []);
+        let inspect = Call::Inspect { signal, display: None, thread: 78 };
+        assert_eq!(fixture.on_call(4, inspect.clone()), []);
+        assert_eq!(
+            fixture.callers[0].faulting_thread(),
+            Some(FaultingThread { thread: 77, signal: Some(signal) })
+        );
+        assert_eq!(fixture.on_call(5, inspect), [CallAction::Inspect(signal, None)]);
+        assert_eq!(
+            fixture.callers[1].faulting_thread(),
+            Some(FaultingThread { thread: 78, signal: None })
+        );
     }
 }

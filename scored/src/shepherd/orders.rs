@@ -21,7 +21,7 @@ use score_proto::pmix::PmixOrder;
 use score_proto::tool_command::ToolCommand;
 use score_proto::toolctl::ToolProcess;
 
-use super::call_handler::{self, CallAction, CallState};
+use super::call_handler::{self, CallAction, CallState, FaultingThread};
 use super::inspection::InspectedElement;
 use super::job_info::{JobInfo, ProcessKey};
 use super::job_runner::JobRunner;
@@ -167,6 +167,7 @@ impl JobRunner {
                 self.reports.add_about(element, ElementReport::SampleResult { round, sample });
             }
             ElementOrder::ToolCommand(command) => self.on_tool_command(element, command),
+            ElementOrder::ReleaseFaults { nodes } => self.release_faults(element, &nodes),
             ElementOrder::QueryWaits => {
                 let job_time_ns =
                     u64::try_from(self.run_gate.job_time().as_nanos()).unwrap_or(u64::MAX);
@@ -180,13 +181,30 @@ impl JobRunner {
     fn on_tool_command(&mut self, element: u32, command: ToolCommand) {
         let Some(job_info) = self.phase.job_info() else { return };
         let nodes = command.nodes.within(job_info.local_host.node_range());
-        let pid_of = |node| self.processes.pid_of(ProcessKey { element, node });
-        let process = |node| Some(ToolProcess { node, pid: pid_of(node)? });
+        let process = |node| {
+            let process = self.processes.get_mut(ProcessKey { element, node })?;
+            let faulting_thread = process.calls.faulting_thread().map(|fault| fault.thread);
+            Some(ToolProcess { node, pid: process.pid, faulting_thread })
+        };
         let processes = nodes.iter().filter_map(process).collect();
         if let Some((element, report)) =
             self.tool_service.on_command(element, command, nodes, processes)
         {
             self.reports.add_about(element, report);
+        }
+    }
+
+    /// The stacks of these nodes have been read: threads that wait after a fault die of it.
+    fn release_faults(&mut self, element: u32, nodes: &NodeSet) {
+        for (key, process) in self.processes.running_mut(Some(element)) {
+            if let Some(FaultingThread { thread, signal: Some(signal) }) =
+                process.calls.faulting_thread()
+                && nodes.contains(key.node)
+                && !process::signal_thread(process.pid, thread, signal)
+            {
+                // It has named a thread that is not its own.
+                process::kill(process.pid, libc::SIGKILL);
+            }
         }
     }
 
@@ -306,7 +324,7 @@ impl JobRunner {
             }
             CallAction::Inspect(signal, display) => {
                 let text = self.inspection_text(key, signal, display);
-                self.reports.add_about(element, ElementReport::Inspect { signal, text });
+                self.reports.add_about(element, ElementReport::Inspect { node, signal, text });
             }
         }
     }

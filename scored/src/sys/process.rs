@@ -152,6 +152,12 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
+/// Sends a signal to a thread of a process. False if the process has no such thread.
+pub fn signal_thread(pid: i32, thread: i32, signal: i32) -> bool {
+    // SAFETY: as above.
+    pid > 1 && unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, signal) } == 0
+}
+
 /// Sends a signal to the process group of `leader`. If `leader` has just been forked and has no
 /// group yet, it alone gets the signal, which stays pending until it is ready.
 pub fn kill_group(leader: i32, signal: i32) {

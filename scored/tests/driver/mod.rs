@@ -325,6 +325,8 @@ impl Driver {
             }
             JobAnswer::ToolAction(_) | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
             JobAnswer::Processes { block, .. } => self.outcome.processes.push(block),
+            // There are notices as well.
+            JobAnswer::FaultStacks(_) => {}
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }
     }

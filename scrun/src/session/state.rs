@@ -8,12 +8,17 @@ use score_proto::client_session::check_server_version;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, Stream};
-use score_proto::server_message::{JobAnswer, SessionAnswer};
+use score_proto::server_message::{FaultStacks, JobAnswer, SessionAnswer};
+use score_stacks::collected::CollectedStacks;
+use score_stacks::render::RenderLimits;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// The third SIGINT within this time kills the job.
 pub const TRIPLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
+
+/// As much as is shown of the stacks after faults.
+const FAULT_STACK_LIMITS: RenderLimits = RenderLimits { max_depth: 64, max_nodes: 300 };
 
 /// An event of a session.
 #[derive(Debug)]
@@ -82,6 +87,8 @@ pub struct SessionState {
     interrupts: VecDeque<Instant>,
     interrupted: bool,
     terminated: bool,
+    /// What has come of the stacks after faults.
+    fault_stacks: CollectedStacks,
     /// Exit code that overrides that of the job.
     forced_code: Option<u8>,
     /// Exit code, once the job has ended.
@@ -110,6 +117,7 @@ impl SessionState {
             interrupts: VecDeque::new(),
             interrupted: false,
             terminated: false,
+            fault_stacks: CollectedStacks::default(),
             forced_code: None,
             exit_code: None,
         }
@@ -181,11 +189,24 @@ impl SessionState {
                 out.push(Action::SendFileChunks(hash, offset, length));
             }
             JobAnswer::ToolOutput(text) => out.push(Action::Print(format!("{text}\n"))),
+            JobAnswer::FaultStacks(FaultStacks::Part(answer)) => self.fault_stacks.add(answer),
+            JobAnswer::FaultStacks(FaultStacks::End { title }) => self.show_stacks(&title, out),
             // The event loop has passed them on.
             JobAnswer::Metrics(_) | JobAnswer::ToolAction(_) | JobAnswer::Processes { .. } => {}
             // A request has crossed the end of the job.
             JobAnswer::UnknownJob => {}
         }
+    }
+
+    /// The stacks after a fault have come.
+    fn show_stacks(&mut self, title: &str, out: &mut Vec<Action>) {
+        let stacks = std::mem::take(&mut self.fault_stacks);
+        let mut text = stacks.text(FAULT_STACK_LIMITS);
+        for problem in stacks.problems() {
+            text += &format!("{problem}\n");
+        }
+        out.push(Action::Notice(Level::Error, format!("{title}:")));
+        out.push(Action::Print(text));
     }
 
     fn on_refused(&mut self, reason: String, code: u8, out: &mut Vec<Action>) {

@@ -20,6 +20,8 @@ use crate::registers::Registers;
 pub const MAX_STACK_BYTES: usize = 256 << 10;
 /// Most threads of a process that are captured; the others are counted.
 pub const MAX_THREADS: usize = 4096;
+/// So far below its stack a stack pointer may be: some frames, and the guard.
+const MAX_OVERFLOW: u64 = 1 << 20;
 /// Bytes below the stack pointer that a leaf function may use without moving it.
 const RED_ZONE_LEN: u64 = 128;
 /// Longest vdso that is copied.
@@ -141,6 +143,15 @@ impl Snapshot {
     }
 }
 
+/// The stack that a stack pointer is of. One that has overflowed points below its stack, or into
+/// the guard there.
+fn stack_above(mappings: &[Mapping], stack_pointer: u64) -> Option<&Mapping> {
+    let above = mappings.partition_point(|mapping| mapping.range.end <= stack_pointer);
+    let last_start = stack_pointer.saturating_add(MAX_OVERFLOW);
+    let readable = mappings[above..].iter().find(|mapping| mapping.is_readable);
+    readable.filter(|mapping| mapping.range.start <= last_start)
+}
+
 /// Copies the used part of the stack of a thread. If a signal was taken on a stack of its own, the
 /// stack before it is copied as well.
 fn copy_stack(mappings: &[Mapping], registers: &Registers, memory: &impl Memory) -> StackCopy {
@@ -148,7 +159,7 @@ fn copy_stack(mappings: &[Mapping], registers: &Registers, memory: &impl Memory)
     let mut next = Some(registers.rsp());
     let mut room = MAX_STACK_BYTES;
     while let Some(stack_pointer) = next.take() {
-        let Some(mapping) = maps::find(mappings, stack_pointer) else { break };
+        let Some(mapping) = stack_above(mappings, stack_pointer) else { break };
         let start = stack_pointer.saturating_sub(RED_ZONE_LEN).max(mapping.range.start) & !7;
         let used = mapping.range.end - start;
         let len = used.min(room as u64) as usize;

@@ -1,5 +1,6 @@
-//! Signals of faults, and the one that tells of a deadlock, ask for a debugger (manual 2.4.4), as
-//! in MPICH-SCore: `sc_inspectme` names the node, the signal and the process, and the job ends.
+//! The signal that tells of a deadlock asks for a debugger (manual 2.4.4), as in MPICH-SCore:
+//! `sc_inspectme` names the node, the signal and the process, and the job ends. Faults have the
+//! handlers of `score_faults`, which all MPI programs get from libscore-preload.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -8,32 +9,14 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::pm_h::sc_inspectme;
 
-/// The signals of the manual.
-const SIGNALS: [c_int; 6] =
-    [libc::SIGHUP, libc::SIGILL, libc::SIGFPE, libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
-
 /// The process that has set the handlers.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// Sets the handler of each signal that the program has left at its default action. Where the user
-/// wants core files, those of faults keep it: a debugger finds more in a core file than in a line.
-pub(crate) fn set_handlers() {
+/// Sets the handler, if the program has left the signal at its default action.
+pub(crate) fn set_handler() {
     OWNER.store(std::process::id().cast_signed(), Ordering::Relaxed);
-    let keeps_cores = wants_core_files();
-    for signal in SIGNALS {
-        let is_left = signal == libc::SIGHUP || !keeps_cores;
-        if is_left && has_default_action(signal) {
-            set_action(signal, inspect as *const () as usize);
-        }
-    }
-}
-
-fn wants_core_files() -> bool {
-    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: there is room for a limit, and it is read only if it was stored.
-    unsafe {
-        libc::getrlimit(libc::RLIMIT_CORE, limit.as_mut_ptr()) == 0
-            && limit.assume_init().rlim_cur != 0
+    if has_default_action(libc::SIGHUP) {
+        set_action(libc::SIGHUP, inspect as *const () as usize);
     }
 }
 

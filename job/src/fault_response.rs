@@ -1,0 +1,279 @@
+//! The job master's response to processes that are about to die of a fault, or that have called
+//! sc_inspectme (manual 2.4.4): they wait until their stacks have been read.
+//!
+//! | phase | event | steps |
+//! |---|---|---|
+//! | none | a fault | |
+//! | gathering | 200 ms, or all running nodes have a fault | `ReadStacks` |
+//! | reading | the stacks are read, or 3 s | `Title`, then `Release`, or `EndInspected` |
+//! | dying | 2 s | `EndKilled` |
+//!
+//! Programs on many nodes often fail on all of them, but not at the same instant. The times bound
+//! how long a fault delays the end of a job.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use score_proto::nodeset::NodeSet;
+
+use crate::cluster::MonotonicTime;
+use crate::signal;
+
+/// Nodes that have a fault so long after the first one are shown with it.
+const GATHER_WINDOW: Duration = Duration::from_millis(200);
+/// How long the reading of the stacks may take.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// A process that has been released dies within this time.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An action for the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FaultAction {
+    /// Read the stacks of these nodes; [`FaultResponse::on_stacks_read`] follows.
+    ReadStacks(NodeSet),
+    /// Show the stacks below this line.
+    Title(String),
+    /// These nodes may die of their signals.
+    Release(NodeSet),
+    /// End the parallel process, because a node has called sc_inspectme.
+    EndInspected {
+        /// The argument of the call.
+        signal: i32,
+        /// A line for the user.
+        text: String,
+    },
+    /// End the parallel process: this node has not died of its signal.
+    EndKilled {
+        /// The node.
+        node: u32,
+        /// Its signal.
+        signal: i32,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    None,
+    Gathering(MonotonicTime),
+    Reading,
+    Dying(MonotonicTime),
+    Over,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct FaultResponse {
+    phase: Phase,
+    /// Nodes that are about to die, by signal.
+    dying: BTreeMap<i32, NodeSet>,
+    /// Nodes that have called sc_inspectme.
+    inspected: NodeSet,
+    /// The first call of sc_inspectme: its argument, and the line for the user.
+    first_call: Option<(i32, String)>,
+}
+
+impl FaultResponse {
+    /// Whether some node waits. The parallel process ends soon; that it hangs is no deadlock.
+    pub fn is_active(&self) -> bool {
+        self.phase != Phase::None
+    }
+
+    /// When [`FaultResponse::on_tick`] has something to do.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        match self.phase {
+            Phase::Gathering(deadline) | Phase::Dying(deadline) => Some(deadline),
+            Phase::None | Phase::Reading | Phase::Over => None,
+        }
+    }
+
+    /// These nodes are about to die of a signal. `running`: those that have not ended.
+    pub fn on_fault(
+        &mut self,
+        nodes: &NodeSet,
+        signal: i32,
+        running: &NodeSet,
+        now: MonotonicTime,
+    ) -> Vec<FaultAction> {
+        self.dying.entry(signal).or_default().union(nodes);
+        match self.phase {
+            Phase::Dying(_) => vec![FaultAction::Release(nodes.clone())],
+            _ => self.gather(running, now),
+        }
+    }
+
+    /// A node has called sc_inspectme.
+    pub fn on_inspect(
+        &mut self,
+        node: u32,
+        signal: i32,
+        text: String,
+        running: &NodeSet,
+        now: MonotonicTime,
+    ) -> Vec<FaultAction> {
+        self.inspected.insert(node);
+        self.first_call.get_or_insert((signal, text));
+        match self.phase {
+            Phase::Dying(_) => self.end_inspected(),
+            _ => self.gather(running, now),
+        }
+    }
+
+    fn gather(&mut self, running: &NodeSet, now: MonotonicTime) -> Vec<FaultAction> {
+        if self.phase == Phase::None {
+            self.phase = Phase::Gathering(now + GATHER_WINDOW);
+        }
+        let is_complete = running.difference(&self.nodes()).is_empty();
+        match self.phase {
+            Phase::Gathering(_) if is_complete => self.read(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn read(&mut self) -> Vec<FaultAction> {
+        self.phase = Phase::Reading;
+        vec![FaultAction::ReadStacks(self.nodes())]
+    }
+
+    /// The nodes that wait.
+    fn nodes(&self) -> NodeSet {
+        let mut nodes = self.inspected.clone();
+        self.dying.values().for_each(|dying| nodes.union(dying));
+        nodes
+    }
+
+    /// The stacks have been read, as far as that was possible. `name`: that of the program.
+    pub fn on_stacks_read(&mut self, name: &str, now: MonotonicTime) -> Vec<FaultAction> {
+        if self.phase != Phase::Reading {
+            return Vec::new();
+        }
+        let mut steps = vec![FaultAction::Title(self.title(name))];
+        self.phase = Phase::Dying(now + DEATH_TIMEOUT);
+        let mut dying = NodeSet::new();
+        self.dying.values().for_each(|nodes| dying.union(nodes));
+        if !dying.is_empty() {
+            steps.push(FaultAction::Release(dying));
+        }
+        steps.extend(self.end_inspected());
+        steps
+    }
+
+    fn end_inspected(&mut self) -> Vec<FaultAction> {
+        match self.first_call.take() {
+            Some((signal, text)) => {
+                self.phase = Phase::Over;
+                vec![FaultAction::EndInspected { signal, text }]
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_tick(&mut self, now: MonotonicTime) -> Vec<FaultAction> {
+        match self.phase {
+            Phase::Gathering(deadline) if deadline <= now => self.read(),
+            Phase::Dying(deadline) if deadline <= now => {
+                self.phase = Phase::Over;
+                let first = self.dying.iter().find_map(|(signal, nodes)| {
+                    Some(FaultAction::EndKilled { node: nodes.first()?, signal: *signal })
+                });
+                first.into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What has happened: `nodes 0-2 of a.out got SIGSEGV, node 3 called sc_inspectme()`.
+    fn title(&self, name: &str) -> String {
+        let noun = |nodes: &NodeSet| if nodes.len() == 1 { "node" } else { "nodes" };
+        let mut parts: Vec<String> = Vec::new();
+        let mut add = |nodes: &NodeSet, what: &str| {
+            let of = if parts.is_empty() { format!(" of {name}") } else { String::new() };
+            parts.push(format!("{} {nodes}{of} {what}", noun(nodes)));
+        };
+        for (signal, nodes) in &self.dying {
+            add(nodes, &format!("got {}", signal::name(*signal)));
+        }
+        if !self.inspected.is_empty() {
+            add(&self.inspected, "called sc_inspectme()");
+        }
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: MonotonicTime = Duration::from_secs(9);
+    const SIGSEGV: i32 = 11;
+    const SIGABRT: i32 = 6;
+
+    fn all() -> NodeSet {
+        NodeSet::from(0..4)
+    }
+
+    fn after(time: Duration) -> MonotonicTime {
+        T0 + time
+    }
+
+    #[test]
+    fn faults_of_a_short_time_are_read_together_and_die_of_their_signals() {
+        let mut response = FaultResponse::default();
+        assert!(!response.is_active());
+        assert_eq!(response.on_fault(&NodeSet::one(1), SIGSEGV, &all(), T0), []);
+        assert!(response.is_active());
+        assert_eq!(response.deadline(), Some(after(GATHER_WINDOW)));
+        assert_eq!(response.on_fault(&NodeSet::one(3), SIGABRT, &all(), T0), []);
+        assert_eq!(response.on_tick(T0), []);
+        let two: NodeSet = [1, 3].into_iter().collect();
+        let steps = response.on_tick(after(GATHER_WINDOW));
+        assert_eq!(steps, [FaultAction::ReadStacks(two.clone())]);
+        // One that comes while the stacks are read dies with the others.
+        assert_eq!(response.on_fault(&NodeSet::one(0), SIGSEGV, &all(), T0), []);
+        let title = "node 3 of a.out got SIGABRT, nodes 0-1 got SIGSEGV".to_owned();
+        let released: NodeSet = [0, 1, 3].into_iter().collect();
+        assert_eq!(
+            response.on_stacks_read("a.out", T0),
+            [FaultAction::Title(title), FaultAction::Release(released)]
+        );
+        assert_eq!(response.on_stacks_read("a.out", T0), []);
+        let late = NodeSet::one(2);
+        let release = FaultAction::Release(late.clone());
+        assert_eq!(response.on_fault(&late, SIGSEGV, &all(), T0), [release]);
+    }
+
+    #[test]
+    fn when_all_running_nodes_have_a_fault_nothing_is_waited_for() {
+        let mut response = FaultResponse::default();
+        let running = NodeSet::from(1..4);
+        let steps = response.on_fault(&running, SIGSEGV, &running, T0);
+        assert_eq!(steps, [FaultAction::ReadStacks(running)]);
+        assert_eq!(response.deadline(), None);
+    }
+
+    #[test]
+    fn a_call_of_sc_inspectme_ends_the_parallel_process_after_its_stack() {
+        let mut response = FaultResponse::default();
+        let text = |node| format!("node {node} called");
+        assert_eq!(response.on_inspect(2, 7, text(2), &all(), T0), []);
+        assert_eq!(response.on_inspect(0, 8, text(0), &all(), T0), []);
+        assert_eq!(response.on_tick(after(GATHER_WINDOW)).len(), 1);
+        let title = FaultAction::Title("nodes 0, 2 of a.out called sc_inspectme()".to_owned());
+        let end = FaultAction::EndInspected { signal: 7, text: text(2) };
+        assert_eq!(response.on_stacks_read("a.out", T0), [title, end]);
+        assert_eq!(response.deadline(), None);
+    }
+
+    #[test]
+    fn a_process_that_does_not_die_is_killed() {
+        let mut response = FaultResponse::default();
+        response.on_fault(&NodeSet::from(2..4), SIGABRT, &all(), T0);
+        response.on_tick(after(GATHER_WINDOW));
+        response.on_stacks_read("a.out", T0);
+        assert_eq!(response.on_tick(T0), []);
+        let end = FaultAction::EndKilled { node: 2, signal: SIGABRT };
+        assert_eq!(response.on_tick(after(DEATH_TIMEOUT)), [end]);
+        assert_eq!(response.on_tick(after(2 * DEATH_TIMEOUT)), []);
+    }
+}

@@ -1,0 +1,98 @@
+//! Processes that are about to die of a fault, or have called sc_inspectme, as the master of a job
+//! has them.
+
+use score_proto::job_control::ElementOrder;
+use score_proto::message::ToolCall;
+use score_proto::nodeset::NodeSet;
+use score_proto::server_message::{FaultStacks, JobAnswer};
+use score_proto::tool_command::ToolRequest;
+
+use super::{JobMaster, StageElement};
+use crate::cluster::MonotonicTime;
+use crate::deadlock_response::DeadlockResponse;
+use crate::fault_response::{FaultAction, FaultResponse, READ_TIMEOUT};
+use crate::tool_commands::Asker;
+
+impl JobMaster {
+    /// These nodes are about to die of a signal.
+    pub(super) fn on_faulted(&mut self, number: u32, nodes: &NodeSet, signal: i32) {
+        let nodes = nodes.within(0..self.placement.nodes());
+        // The user knows where a signal comes from that he has sent.
+        if self.expected_signals.contains(&signal) {
+            return self.send_order(ElementOrder::ReleaseFaults { nodes }.to(number));
+        }
+        self.update_response(number, DeadlockResponse::on_busy);
+        self.update_faults(number, |faults, running, now| {
+            faults.on_fault(&nodes, signal, running, now)
+        });
+    }
+
+    /// A node has called sc_inspectme.
+    pub(super) fn on_inspect(&mut self, number: u32, node: u32, signal: i32, text: String) {
+        self.update_response(number, DeadlockResponse::on_busy);
+        self.update_faults(number, |faults, running, now| {
+            faults.on_inspect(node, signal, text, running, now)
+        });
+    }
+
+    /// Time has passed.
+    pub(super) fn tick_faults(&mut self) {
+        self.element_numbers().for_each(|number| {
+            self.update_faults(number, |faults, _, now| faults.on_tick(now));
+        });
+    }
+
+    /// Goes on with the parallel processes of which the stacks have been read.
+    pub(super) fn finish_reading_stacks(&mut self) {
+        for number in self.tool_commands.take_read_faults() {
+            self.on_stacks_read(number);
+        }
+    }
+
+    fn on_stacks_read(&mut self, number: u32) {
+        let name = self.element_name(number);
+        self.update_faults(number, |faults, _, now| faults.on_stacks_read(&name, now));
+    }
+
+    /// Passes an event to the response to faults of an element, with its running nodes.
+    fn update_faults(
+        &mut self,
+        number: u32,
+        handler: impl FnOnce(&mut FaultResponse, &NodeSet, MonotonicTime) -> Vec<FaultAction>,
+    ) {
+        let part = self.elements.get(number as usize);
+        let Some(part) = part.filter(|part| part.element.may_go_on()) else { return };
+        let running = part.element.running_nodes();
+        let steps = handler(&mut self.elements[number as usize].faults, &running, self.now);
+        steps.into_iter().for_each(|step| self.apply_fault_step(number, step));
+    }
+
+    fn apply_fault_step(&mut self, number: u32, step: FaultAction) {
+        match step {
+            FaultAction::ReadStacks(nodes) => {
+                let first = number.saturating_mul(self.placement.nodes());
+                let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
+                let wait_ms = u32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+                let body = ToolRequest::FaultStack.encode();
+                let call = ToolCall { job: self.number, ranks: Some(ranks), wait_ms, body };
+                if self.begin_tool_command(Asker::Fault(number), call).is_err() {
+                    self.on_stacks_read(number);
+                }
+            }
+            FaultAction::Title(title) => {
+                self.send_to_client(JobAnswer::FaultStacks(FaultStacks::End { title }));
+            }
+            FaultAction::Release(nodes) => {
+                self.send_order(ElementOrder::ReleaseFaults { nodes }.to(number));
+            }
+            FaultAction::EndInspected { signal, text } => {
+                let StageElement { element, .. } = &mut self.elements[number as usize];
+                element.on_inspect(signal, text, &mut self.actions);
+            }
+            FaultAction::EndKilled { node, signal } => {
+                let StageElement { element, .. } = &mut self.elements[number as usize];
+                element.on_killed(node, signal, &mut self.actions);
+            }
+        }
+    }
+}
