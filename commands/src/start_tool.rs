@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use score_proto::message::OsBytes;
-use score_proto::tool_start::{ToolAction, ToolProgram, split_words};
+use score_proto::tool_start::{TOOL_FILES_PLACEHOLDER, ToolAction, ToolProgram, split_words};
 
 use crate::args::Args;
 use crate::job_address::JobAddress;
@@ -111,8 +111,10 @@ fn set(slot: &mut Option<JobAddress>, address: JobAddress) -> Result<(), String>
 }
 
 /// A path with a slash, from the root: the tool does not start in the directory of this command.
+/// Only the hosts know where the job's files are.
 fn absolute(tool: OsString) -> Result<OsString, String> {
-    if !tool.as_bytes().contains(&b'/') {
+    let is_in_files = tool.as_bytes().starts_with(TOOL_FILES_PLACEHOLDER.as_bytes());
+    if is_in_files || !tool.as_bytes().contains(&b'/') {
         return Ok(tool);
     }
     let path = std::path::absolute(&tool);
@@ -158,6 +160,13 @@ mod tests {
             assert_eq!(program.path.0, b"/t");
             assert_eq!(program.arguments, ["a", "b c"].map(|word| OsBytes(word.into())));
             assert_eq!(hosts, ["h", "i"]);
+        }
+        // A relative path is that of this directory, unless the hosts have the file.
+        let here = std::env::current_dir().unwrap().join("b/t");
+        for (tool, path) in [("%{files}/b/t", "%{files}/b/t"), ("b/t", here.to_str().unwrap())] {
+            let parsed = parse(&["-id", "7", "-tool", tool]).unwrap();
+            let StartTool::Start { program, .. } = parsed else { panic!("{tool}") };
+            assert_eq!(program.path, OsBytes(path.into()));
         }
     }
 }

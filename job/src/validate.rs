@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use score_proto::MAX_NODES;
+use score_proto::file_tree::MAX_TREE_FILE;
 use score_proto::message::{Input, JobSpec, MpiStart, Output, ProgramKind, StageSpec};
 use score_proto::network::MAX_SETS;
 use score_proto::tool_start::ToolProgram;
@@ -66,6 +67,9 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     JobLimits::from_options(&spec.options, true)?;
     spec.tool.as_ref().map_or(Ok(()), ToolProgram::check)?;
     check_counts(spec)?;
+    if spec.tool_files.as_ref().is_some_and(|files| files.size > MAX_TREE_FILE) {
+        return Err(format!("tool-files: more than {} MB", MAX_TREE_FILE >> 20));
+    }
     check_shape(spec)?;
     check_strings(spec)
 }
@@ -310,6 +314,11 @@ mod tests {
         let idle = HostSpec { name: "lazy".to_owned(), ..HostSpec::local(0) };
         let spec = JobSpec { hosts: vec![HostSpec::local(1), idle], ..job(1, 1) };
         assert!(error_of(&spec).contains("host lazy would have no node"));
+        let files = |size| Some(Box::new(FileDigest { hash: [1; 32], size }));
+        let spec = JobSpec { tool_files: files(MAX_TREE_FILE), ..job(1, 1) };
+        assert_eq!(check(&spec), Ok(()));
+        let spec = JobSpec { tool_files: files(MAX_TREE_FILE + 1), ..spec };
+        assert!(error_of(&spec).contains("tool-files: more than 4128 MB"));
     }
     #[test]
     fn a_job_has_its_own_priority_or_that_of_the_manual() {

@@ -21,6 +21,8 @@ pub const MAX_TREE_BYTES: u64 = 4 << 30;
 pub const MAX_TREE_LIST: usize = 32 << 20;
 /// Bytes in front of the list: its length.
 pub const TREE_PREFIX: usize = 8;
+/// Bytes of the whole.
+pub const MAX_TREE_FILE: u64 = (TREE_PREFIX + MAX_TREE_LIST) as u64 + MAX_TREE_BYTES;
 /// Permission bits that are kept: no set-user-ID and the like.
 pub const TREE_MODE_MASK: u16 = 0o777;
 

@@ -11,7 +11,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use score_tests::process::Process;
 use score_tests::service::{ALICE, Cluster};
-use score_tests::{Running, TestEnv, skip};
+use score_tests::test_env::CLEANUP_TIMEOUT;
+use score_tests::{Running, TestEnv, binaries, skip};
 
 /// A tool that shows what it has got, and stays.
 const TOOL: &str = "#!/bin/sh\ncd \"$SCORE_TOOL_FILES\" || exit 1\n\
@@ -76,7 +77,7 @@ fn places(job: &mut Running, hosts: usize, uid: u32, shown: &str) -> Vec<PathBuf
     places
 }
 
-/// A job on two hosts, as far as SCore can see. Each has a copy of its own.
+/// A job on two hosts, as far as SCore can see. Each fetches a copy of its own.
 fn start_on_two_hosts(env: &TestEnv, folder: &Path) -> Running {
     let machines = env.write_file("machines", "n1\nn2\n");
     let shell = env.write_file("shell", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n");
@@ -86,23 +87,43 @@ fn start_on_two_hosts(env: &TestEnv, folder: &Path) -> Running {
     env.scrun(&args).env("SCORE_RSH", &format!("sh {}", shell.display())).start()
 }
 
+/// Waits until the job has ended and nothing of it is left.
+fn wait_until_removed(env: &TestEnv, job: Running, places: &[PathBuf], victim: &str) {
+    let _ = job.wait();
+    let clean = env.wait_until_clean(CLEANUP_TIMEOUT);
+    clean.unwrap_or_else(|left| panic!("{victim}: {left:#?}"));
+    assert!(places.iter().all(|place| !place.exists()), "{victim}: {places:?}");
+}
+
 #[test]
-fn every_host_has_the_folder_and_it_goes_with_the_job_whoever_is_killed() {
-    let victims: [Victim; 3] = [
-        ("scrun", Process::is_scrun),
-        ("scored", Process::is_scored),
-        ("the shepherd", Process::is_shepherd),
-    ];
+fn every_host_has_the_folder_and_it_goes_with_the_job() {
+    let env = TestEnv::new();
+    let (folder, shown) = make_folder(&env);
+    let mut job = start_on_two_hosts(&env, &folder);
+    let places = places(&mut job, 2, geteuid().as_raw(), &shown);
+    // A tool that is started later finds them, too.
+    let pid = job.pid().to_string();
+    let started = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
+    let _ = started.args(&["--tool", "%{files}/bin/tool"]).run().expect_code(0);
+    job.wait_for_stderr("tool 2 on n2: files: ");
+    job.signal(Signal::SIGKILL);
+    wait_until_removed(&env, job, &places, "scrun");
+}
+
+#[test]
+fn the_folder_goes_with_the_job_whatever_is_killed_on_a_host() {
+    let victims: [Victim; 2] =
+        [("scored", Process::is_scored), ("the shepherd", Process::is_shepherd)];
     for (name, is_victim) in victims {
         let env = TestEnv::new();
         let (folder, shown) = make_folder(&env);
-        let mut job = start_on_two_hosts(&env, &folder);
+        let mut args = tool_options(&folder).to_vec();
+        // Virtual hosts: whoever is left removes what is on the disk.
+        args.extend(["-group=local:2,nodes=2x1", "system", "sleep", "300"].map(str::to_owned));
+        let mut job = env.scrun(&args).start();
         let places = places(&mut job, 2, geteuid().as_raw(), &shown);
         env.wait_for_process(name, is_victim).signal(Signal::SIGKILL);
-        let _ = job.wait();
-        let clean = env.wait_until_clean(Duration::from_secs(5));
-        clean.unwrap_or_else(|left| panic!("{name}: {left:#?}"));
-        assert!(places.iter().all(|place| !place.exists()), "{name}: {places:?}");
+        wait_until_removed(&env, job, &places, name);
     }
 }
 

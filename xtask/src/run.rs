@@ -95,3 +95,17 @@ pub fn build_release() -> Result<PathBuf, String> {
     run_checked(&mut cargo(&["build", "--release", "--workspace"]))?;
     Ok(target_dir()?.join("release"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_low_priority_keeps_its_words_its_variables_and_its_directory() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $(nice) $0 $GIVEN ${HOME-none}; pwd", "a word"]);
+        command.env("GIVEN", "value").env_remove("HOME").current_dir("/");
+        let output = with_low_priority(&command).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "19 a word value none\n/\n");
+    }
+}

@@ -17,6 +17,7 @@ mod tsc;
 pub use boot::path_in_vm;
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use crate::run;
 
@@ -62,6 +63,9 @@ fn work_dir() -> Result<PathBuf, String> {
 /// # Errors
 /// Why this system cannot run the machine.
 pub fn prepare() -> Result<Option<String>, String> {
+    // Two steps of `cargo xtask test` may want it at the same time.
+    static PREPARING: Mutex<()> = Mutex::new(());
+    let _guard = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
     let vm_dir = work_dir()?;
     let unpacked = packages::unpack(&vm_dir)?;
     let siw = siw::build(&vm_dir, &unpacked.root);
