@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use score_proto::MAX_NODES;
+use score_proto::debugger::DebuggerSpec;
 use score_proto::message::{Input, JobSpec, MpiStart, Output, ProgramKind, StageSpec};
 use score_proto::network::MAX_SETS;
 use score_proto::tool_start::ToolProgram;
@@ -65,6 +66,7 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     }
     JobLimits::from_options(&spec.options, true)?;
     spec.tool.as_ref().map_or(Ok(()), ToolProgram::check)?;
+    spec.debuggers.as_ref().map_or(Ok(()), DebuggerSpec::check)?;
     check_counts(spec)?;
     check_shape(spec)?;
     check_strings(spec)

@@ -1,5 +1,6 @@
 //! Builds the job for scored from the command line.
 
+use crate::debugger;
 use crate::elf::LibrarySearchPath;
 use crate::mpi;
 use crate::nodes::HostAssignment;
@@ -130,6 +131,7 @@ pub fn build(
         networks: Vec::new(),
         network_sets: 0,
         tool: tool::from_options(options)?,
+        debuggers: debugger::from_options(options, &search_path.directory)?,
     })
 }
 

@@ -5,7 +5,8 @@
 //! starts the job; the other modules decide. This is a library only for tests and fuzzing.
 #![forbid(unsafe_code)]
 
-pub mod diagnostics;
+pub mod debugger;
+mod diagnostics;
 pub mod elf;
 mod help;
 pub mod job;

@@ -95,6 +95,8 @@ pub enum HoldReason {
     OutputBlocked,
     /// Its processes are inspected.
     Inspection,
+    /// Its processes have debuggers.
+    Debugger,
 }
 
 /// An event of the scheduler.

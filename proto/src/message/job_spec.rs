@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::debugger::DebuggerSpec;
 use crate::ids::JobHostId;
 use crate::network::HostNetwork;
 use crate::tool_start::ToolProgram;
@@ -39,6 +40,8 @@ pub struct JobSpec {
     pub network_sets: u32,
     /// A tool that is started on every host before the first process (`-tool`).
     pub tool: Option<ToolProgram>,
+    /// Debuggers of processes that get a fault or call sc_inspectme (`-debug`).
+    pub debuggers: Option<DebuggerSpec>,
 }
 
 impl JobSpec {

@@ -321,7 +321,7 @@ impl Driver {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
             // There are notices as well.
-            JobAnswer::FaultStacks(_) => {}
+            JobAnswer::FaultStacks(_) | JobAnswer::OpenDebugger(_) => {}
             JobAnswer::ToolAction { .. } | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }

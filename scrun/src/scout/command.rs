@@ -93,6 +93,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         networks: Vec::new(),
         network_sets: 0,
         tool: None,
+        debuggers: None,
     })
 }
 

@@ -6,6 +6,7 @@ mod input;
 mod output;
 mod signals;
 pub mod state;
+pub mod terminal_debugger;
 mod tool_socket;
 
 use crate::diagnostics::Reporter;
@@ -42,6 +43,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use terminal_debugger::TerminalDebugger;
 use tool_socket::ToolSocket;
 
 /// The number that scrun gives its job on the session.
@@ -109,6 +111,9 @@ struct EventLoop {
     buffered_by_merger: [u64; 2],
     /// Requests of start_tool and end_tool.
     tool_socket: Option<ToolSocket>,
+    waker: Arc<Waker>,
+    /// A debugger that has the terminal.
+    debugger: Option<TerminalDebugger>,
     daemon: DaemonHandle,
     connected: bool,
     readable: bool,
@@ -192,7 +197,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
         poll.registry().register(&mut SourceFd(&signals_fd), SIGNALS, Interest::READABLE)?;
         let outputs =
             [Stream::Stdout, Stream::Stderr].map(|stream| OutputWriter::new(stream, waker.clone()));
-        let input = StdinReader::new(waker);
+        let input = StdinReader::new(waker.clone());
         let tool_socket = ToolSocket::open(poll.registry(), TOOLS);
         Ok((
             poll,
@@ -213,6 +218,8 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
                 monitor: None,
                 buffered_by_merger: [0; 2],
                 tool_socket,
+                waker,
+                debugger: None,
                 daemon,
                 connected: true,
                 readable: false,
@@ -232,6 +239,7 @@ impl EventLoop {
         loop {
             self.send();
             if let Some(code) = self.poll_exit_code() {
+                self.debugger = None;
                 if self.connected {
                     // The daemon has sent its last message, or one that scrun cannot decode.
                     let _ = self.socket.shutdown(Shutdown::Both);
@@ -254,6 +262,7 @@ impl EventLoop {
                 self.receive_tool_actions(poll.registry());
             }
             self.read_signals();
+            self.check_debugger();
             self.check_outputs();
             self.forward_input();
             self.receive();
@@ -364,8 +373,30 @@ impl EventLoop {
                 self.close_monitor();
                 self.apply(Action::Send(JobRequest::SubscribeMetrics(0)));
             }
+            JobAnswer::OpenDebugger(request) => self.open_debugger(request),
             JobAnswer::Finished(_) | JobAnswer::Refused { .. } => self.close_monitor(),
             _ => {}
+        }
+    }
+
+    /// A process wants a debugger on the terminal.
+    fn open_debugger(&mut self, request: &score_proto::server_message::TerminalDebugger) {
+        self.debugger = TerminalDebugger::start(request, self.waker.clone());
+        if self.debugger.is_none() {
+            let (element, node) = (request.element, request.node);
+            let answer = JobRequest::DebuggerEnded { element, node, is_refused: true };
+            self.apply(Action::Send(answer));
+        } else {
+            let line = format!("{} waits in gdb; \"quit\" ends it", request.title);
+            self.apply(Action::Notice(Level::Error, line));
+        }
+    }
+
+    fn check_debugger(&mut self) {
+        if let Some(ended) = self.debugger.take_if(|debugger| debugger.has_ended()) {
+            let (element, node) = ended.node;
+            let answer = JobRequest::DebuggerEnded { element, node, is_refused: false };
+            self.apply(Action::Send(answer));
         }
     }
 
