@@ -152,13 +152,16 @@ fn report(control: RawFd, signal: c_int) -> bool {
     let mut buffer = [0; 32];
     let Ok(call) = frame::encode_fault(signal, thread, &mut buffer) else { return false };
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the bytes of a call. The first system call names no process that may trace this one,
-    // but permits any of the user's: where only ancestors may trace, the shepherd's service and a
-    // debugger could not.
-    unsafe {
-        libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0);
-        libc::send(control, call.as_ptr().cast(), call.len(), flags) > 0
-    }
+    permit_tracers();
+    // SAFETY: the bytes of a call.
+    unsafe { libc::send(control, call.as_ptr().cast(), call.len(), flags) > 0 }
+}
+
+/// Permits each process of the user to trace this one: where only ancestors may, the service that
+/// reads stacks and a debugger could not. A handler may call it.
+pub fn permit_tracers() {
+    // SAFETY: no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }
 
 /// Returns when the shepherd has sent the signal to this thread, or has ended.

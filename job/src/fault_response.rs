@@ -7,6 +7,8 @@
 //! | gathering | 200 ms, or all running nodes have a fault | `ReadStacks` |
 //! | reading | the stacks are read, or 3 s | `Title`, then `Release`, or `EndInspected` |
 //! | dying | 2 s | `EndKilled` |
+//! | debugging, instead of gathering and reading | 200 ms | `Hold` |
+//! | | the last debugger has ended | `Release`, or `EndInspected` |
 //!
 //! Programs on many nodes often fail on all of them, but not at the same instant. The times bound
 //! how long a fault delays the end of a job.
@@ -33,6 +35,8 @@ pub enum FaultAction {
     ReadStacks(NodeSet),
     /// Show the stacks below this line.
     Title(String),
+    /// Stop the job while its processes have debuggers.
+    Hold,
     /// These nodes may die of their signals.
     Release(NodeSet),
     /// End the parallel process, because a node has called sc_inspectme.
@@ -57,6 +61,8 @@ enum Phase {
     None,
     Gathering(MonotonicTime),
     Reading,
+    /// Until then the job runs on, so that other nodes come to their fault as well.
+    Debugging(Option<MonotonicTime>),
     Dying(MonotonicTime),
     Over,
 }
@@ -65,6 +71,10 @@ enum Phase {
 #[derive(Debug, Default)]
 pub struct FaultResponse {
     phase: Phase,
+    /// Processes get a debugger instead of the reading of their stacks.
+    has_debuggers: bool,
+    /// No process has a debugger any more.
+    is_debugged: bool,
     /// Nodes that are about to die, by signal.
     dying: BTreeMap<i32, NodeSet>,
     /// Nodes that have called sc_inspectme.
@@ -74,6 +84,17 @@ pub struct FaultResponse {
 }
 
 impl FaultResponse {
+    /// No node has a fault yet.
+    pub fn new(has_debuggers: bool) -> Self {
+        Self { has_debuggers, ..Self::default() }
+    }
+
+    /// Whether a node waits, and is not released yet.
+    pub fn waits(&self, node: u32) -> bool {
+        let is_released = matches!(self.phase, Phase::Dying(_) | Phase::Over);
+        !is_released && self.nodes().contains(node)
+    }
+
     /// Whether some node waits. The parallel process ends soon; that it hangs is no deadlock.
     pub fn is_active(&self) -> bool {
         self.phase != Phase::None
@@ -83,6 +104,7 @@ impl FaultResponse {
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match self.phase {
             Phase::Gathering(deadline) | Phase::Dying(deadline) => Some(deadline),
+            Phase::Debugging(deadline) => deadline,
             Phase::None | Phase::Reading | Phase::Over => None,
         }
     }
@@ -120,8 +142,13 @@ impl FaultResponse {
     }
 
     fn gather(&mut self, running: &NodeSet, now: MonotonicTime) -> Vec<FaultAction> {
-        if self.phase == Phase::None {
-            self.phase = Phase::Gathering(now + GATHER_WINDOW);
+        self.is_debugged = false;
+        match self.phase {
+            Phase::None if self.has_debuggers => {
+                self.phase = Phase::Debugging(Some(now + GATHER_WINDOW));
+            }
+            Phase::None => self.phase = Phase::Gathering(now + GATHER_WINDOW),
+            _ => {}
         }
         let is_complete = running.difference(&self.nodes()).is_empty();
         match self.phase {
@@ -147,7 +174,21 @@ impl FaultResponse {
         if self.phase != Phase::Reading {
             return Vec::new();
         }
-        let mut steps = vec![FaultAction::Title(self.title(name))];
+        let title = FaultAction::Title(self.title(name));
+        std::iter::once(title).chain(self.release(now)).collect()
+    }
+
+    /// The last debugger has ended.
+    pub fn on_debugged(&mut self, now: MonotonicTime) -> Vec<FaultAction> {
+        self.is_debugged = true;
+        match self.phase {
+            Phase::Debugging(None) => self.release(now),
+            _ => Vec::new(),
+        }
+    }
+
+    fn release(&mut self, now: MonotonicTime) -> Vec<FaultAction> {
+        let mut steps = Vec::new();
         self.phase = Phase::Dying(now + DEATH_TIMEOUT);
         let mut dying = NodeSet::new();
         self.dying.values().for_each(|nodes| dying.union(nodes));
@@ -172,6 +213,10 @@ impl FaultResponse {
     pub fn on_tick(&mut self, now: MonotonicTime) -> Vec<FaultAction> {
         match self.phase {
             Phase::Gathering(deadline) if deadline <= now => self.read(),
+            Phase::Debugging(Some(deadline)) if deadline <= now => {
+                self.phase = Phase::Debugging(None);
+                if self.is_debugged { self.release(now) } else { vec![FaultAction::Hold] }
+            }
             Phase::Dying(deadline) if deadline <= now => {
                 self.phase = Phase::Over;
                 let first = self.dying.iter().find_map(|(signal, nodes)| {
@@ -263,6 +308,30 @@ mod tests {
         let end = FaultAction::EndInspected { signal: 7, text: text(2) };
         assert_eq!(response.on_stacks_read("a.out", T0), [title, end]);
         assert_eq!(response.deadline(), None);
+    }
+
+    #[test]
+    fn with_debuggers_no_stack_is_read_and_all_is_released_when_the_last_has_ended() {
+        let mut response = FaultResponse::new(true);
+        assert_eq!(response.on_fault(&all(), SIGSEGV, &all(), T0), []);
+        assert_eq!(response.deadline(), Some(after(GATHER_WINDOW)));
+        assert!(response.is_active() && response.waits(3) && !response.waits(4));
+        assert_eq!(response.on_tick(after(GATHER_WINDOW)), [FaultAction::Hold]);
+        assert_eq!(response.deadline(), None);
+        assert_eq!(response.on_debugged(T0), [FaultAction::Release(all())]);
+        assert!(!response.waits(3));
+        assert_eq!(response.on_debugged(T0), []);
+    }
+
+    #[test]
+    fn a_debugger_that_ends_at_once_does_not_end_the_job_before_others_have_come_to_their_fault() {
+        let mut response = FaultResponse::new(true);
+        response.on_fault(&NodeSet::one(0), SIGSEGV, &all(), T0);
+        assert_eq!(response.on_debugged(T0), []);
+        response.on_fault(&NodeSet::one(1), SIGSEGV, &all(), T0);
+        assert_eq!(response.on_debugged(T0), []);
+        let released = FaultAction::Release(NodeSet::from(0..2));
+        assert_eq!(response.on_tick(after(GATHER_WINDOW)), [released]);
     }
 
     #[test]

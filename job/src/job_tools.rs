@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use score_proto::exit_code::{EXIT_FAILED, EXIT_REFUSED};
+use score_proto::ids::JobHostId;
 use score_proto::job_control::{JobOrder, Order, Placement, Status};
 use score_proto::message::Level;
 use score_proto::nodeset::NodeSet;
@@ -15,6 +16,7 @@ use score_proto::tool_start::{
 };
 
 use crate::cluster::MonotonicTime;
+use crate::debuggers::DebuggedNode;
 use crate::jobs::SessionKey;
 use crate::signal;
 
@@ -30,6 +32,8 @@ pub enum ToolRequester {
     Scrun,
     /// The job itself, which waits for its first tool.
     Job,
+    /// A process of the job, whose debugger the tool is.
+    Debugger(DebuggedNode),
 }
 
 /// What the master has to do.
@@ -43,6 +47,8 @@ pub enum ToolStep {
     Notice(Level, String),
     /// Send the user a line that a tool has written.
     Output(String),
+    /// A tool has ended on its last host.
+    Ended(ToolId, Option<Status>),
 }
 
 /// What a tool's requester waits for.
@@ -61,6 +67,10 @@ struct Tool {
     /// The hosts on which it has not ended.
     hosts: NodeSet,
     waiting: Option<Waiting>,
+    /// What it debugs. None: it is a tool of the user.
+    debugs: Option<String>,
+    /// How it has ended on the host where it ended last.
+    status: Option<Status>,
 }
 
 /// See the [module](self).
@@ -132,21 +142,48 @@ impl JobTools {
     ) -> Result<(), String> {
         program.check()?;
         let hosts = hosts_of_names(placement, names)?;
-        if self.tools.len() >= MAX_TOOLS {
-            let numbers: Vec<String> = self.tools.keys().map(ToString::to_string).collect();
+        let of_users = self.tools.iter().filter(|(_, tool)| tool.debugs.is_none());
+        let numbers: Vec<String> = of_users.map(|(id, _)| id.to_string()).collect();
+        if numbers.len() >= MAX_TOOLS {
             return Err(format!(
                 "the job has {MAX_TOOLS} tools already ({}); end_tool ends one",
                 numbers.join(", ")
             ));
         }
+        self.start(requester, None, program, hosts, now, out);
+        Ok(())
+    }
+
+    /// A process gets a debugger, on its host. `label`: its name for the user.
+    pub fn start_debugger(
+        &mut self,
+        node: DebuggedNode,
+        label: String,
+        program: ToolProgram,
+        host: JobHostId,
+        now: MonotonicTime,
+        out: &mut Vec<ToolStep>,
+    ) {
+        let (requester, hosts) = (ToolRequester::Debugger(node), NodeSet::one(host.0));
+        self.start(requester, Some(label), program, hosts, now, out);
+    }
+
+    fn start(
+        &mut self,
+        requester: ToolRequester,
+        debugs: Option<String>,
+        program: ToolProgram,
+        hosts: NodeSet,
+        now: MonotonicTime,
+        out: &mut Vec<ToolStep>,
+    ) {
         self.last_id.0 += 1;
         let (id, deadline) = (self.last_id, now + HOST_TIMEOUT);
         let path = String::from_utf8_lossy(&program.path.0).into_owned();
-        let waiting = Waiting { requester, is_start: true, hosts: hosts.clone(), deadline };
-        let tool = Tool { path, hosts: hosts.clone(), waiting: Some(waiting) };
+        let waiting = Some(Waiting { requester, is_start: true, hosts: hosts.clone(), deadline });
+        let tool = Tool { path, hosts: hosts.clone(), waiting, debugs, status: None };
         self.tools.insert(id, tool);
         out.push(ToolStep::Order(order(id, hosts, ToolOrderKind::Start(program))));
-        Ok(())
     }
 
     fn begin_signal(
@@ -194,11 +231,16 @@ impl JobTools {
             }
             ToolEventKind::Output(line) => {
                 let line = String::from_utf8_lossy(&line).into_owned();
-                return out.push(ToolStep::Output(format!("tool {id} on {name}: {line}")));
+                return out.push(ToolStep::Output(match &tool.debugs {
+                    None => format!("tool {id} on {name}: {line}"),
+                    Some(label) => format!("{label}: {line}"),
+                }));
             }
             ToolEventKind::Ended(status) => {
                 tool.hosts.remove(host.0);
+                tool.status = Some(status);
                 if let Status::Signaled(signal) = status
+                    && tool.debugs.is_none()
                     && tool.waiting.as_ref().is_none_or(|waiting| !waiting.is_start)
                 {
                     let path = &tool.path;
@@ -221,6 +263,7 @@ impl JobTools {
             out.push(ToolStep::Answer(done.requester, ToolActionAnswer::Done(id)));
         }
         if tool.hosts.is_empty() {
+            out.push(ToolStep::Ended(id, tool.status));
             self.tools.remove(&id);
         }
     }

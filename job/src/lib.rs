@@ -13,6 +13,7 @@
 pub mod cluster;
 pub mod deadlock;
 pub mod deadlock_response;
+mod debuggers;
 pub mod element;
 pub mod exit_code;
 mod fault_response;

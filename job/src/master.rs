@@ -3,6 +3,7 @@
 
 mod deadlocks;
 mod debugger;
+mod debuggers;
 mod faults;
 mod tools;
 
@@ -25,6 +26,7 @@ use score_proto::tool_start::{ToolAction, ToolProgram};
 
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::DeadlockResponse;
+use crate::debuggers::{DebuggedNode, Debuggers};
 use crate::element::Element;
 use crate::exit_code;
 use crate::fault_response::FaultResponse;
@@ -145,6 +147,10 @@ pub struct JobMaster {
     subscribers: Subscribers,
     tool_commands: ToolCommands,
     tools: JobTools,
+    /// Debuggers of processes with a fault, if the user wants them.
+    debuggers: Option<Debuggers>,
+    /// The job is stopped, because processes have debuggers.
+    is_held_for_debuggers: bool,
     /// The tool that is started before the first stage.
     own_tool: Option<ToolProgram>,
     /// What a debugger has requested.
@@ -192,6 +198,8 @@ impl JobMaster {
             subscribers: Subscribers::default(),
             tool_commands: ToolCommands::default(),
             tools: JobTools::default(),
+            debuggers: begin.spec.debuggers.clone().map(|spec| Debuggers::new(*spec)),
+            is_held_for_debuggers: false,
             own_tool: begin.spec.tool.clone(),
             hold: StageHold::new(begin.spec.hold),
             actions: Vec::new(),
@@ -314,6 +322,7 @@ impl JobMaster {
             JobRequest::Signal(signal) => {
                 self.expected_signals.push(signal);
                 self.send_job_order(JobOrder::Signal(signal));
+                self.resume_for_end();
                 // The job must be able to handle the signal, whether its output is read or not.
                 if self.scheduling.has_entered() {
                     self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
@@ -326,6 +335,9 @@ impl JobMaster {
                 self.on_subscribe(Subscriber::Scrun, period_ms)
             }
             JobRequest::ToolAction(action) => self.on_tool_action(ToolRequester::Scrun, action),
+            JobRequest::DebuggerEnded { element, node, is_refused } => {
+                self.on_debugger_ended(DebuggedNode { element, node }, is_refused)
+            }
             JobRequest::Kill => {
                 self.send_job_order(JobOrder::Kill);
                 self.end_all(exit_code::of_signal(signal::SIGKILL));
@@ -485,6 +497,9 @@ impl JobMaster {
             ElementReport::Broadcast { node, signal } => element.on_broadcast(node, signal, out),
             ElementReport::Sent { serial, nodes } => element.on_broadcast_sent(serial, &nodes, out),
             ElementReport::Faulted { nodes, signal } => self.on_faulted(number, &nodes, signal),
+            ElementReport::DebuggerWanted { node, process } => {
+                self.on_debugger_wanted(number, node, process)
+            }
             ElementReport::Inspect { node, signal, text } => {
                 self.on_inspect(number, node, signal, text)
             }
@@ -530,7 +545,7 @@ impl JobMaster {
                 let element =
                     if self.separate { element.with_independent_nodes() } else { element };
                 let deadlock_response = DeadlockResponse::new(nodes);
-                let faults = FaultResponse::default();
+                let faults = FaultResponse::new(self.debuggers.is_some());
                 StageElement { element, deadlock_response, faults, holds_job: false }
             })
             .collect();
@@ -583,6 +598,7 @@ impl JobMaster {
         for number in self.element_numbers() {
             if self.elements[number as usize].element.is_ended() {
                 self.release_hold(number);
+                self.end_debuggers_of(number);
             }
         }
         self.report_idle();

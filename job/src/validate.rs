@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use score_proto::MAX_NODES;
+use score_proto::debugger::DebuggerSpec;
 use score_proto::file_tree::MAX_TREE_FILE;
 use score_proto::message::{Input, JobSpec, MpiStart, Output, ProgramKind, StageSpec};
 use score_proto::network::MAX_SETS;
@@ -66,6 +67,7 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     }
     JobLimits::from_options(&spec.options, true)?;
     spec.tool.as_ref().map_or(Ok(()), ToolProgram::check)?;
+    spec.debuggers.as_deref().map_or(Ok(()), DebuggerSpec::check)?;
     check_counts(spec)?;
     if spec.tool_files.as_ref().is_some_and(|files| files.size > MAX_TREE_FILE) {
         return Err(format!("tool-files: more than {} MB", MAX_TREE_FILE >> 20));

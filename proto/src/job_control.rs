@@ -32,7 +32,7 @@ pub use hop::{HopOrder, HopReport};
 pub use order::{ElementOrder, JobOrder, Order};
 pub use placement::{HostPlacement, Placement};
 pub use program::{FileRequest, ProgramAnswer};
-pub use report::{ElementReport, JobReport, OutputReport, Report};
+pub use report::{DebuggedProcess, ElementReport, JobReport, OutputReport, Report};
 pub use shepherd::{ShepherdOrder, ShepherdReport};
 pub use start::{HostNetworkAddress, JobStart, Limit, Owner, Status};
 pub use subset_fence::SubsetFence;

@@ -7,6 +7,7 @@ pub mod allocation_request;
 pub mod carea;
 pub mod client_session;
 pub mod daemon_statistics;
+pub mod debugger;
 pub mod elf_note;
 pub mod env;
 pub mod exit_code;

@@ -106,6 +106,15 @@ pub enum JobRequest {
     ToolAction(ToolAction),
     /// What a debugger that uses MPIR makes scrun request.
     Debugger(DebuggerRequest),
+    /// The debugger of [`crate::server_message::JobAnswer::OpenDebugger`] has ended.
+    DebuggerEnded {
+        /// The parallel process.
+        element: u32,
+        /// The node.
+        node: u32,
+        /// It could not be started here.
+        is_refused: bool,
+    },
     /// End the job at once: every process is killed.
     Kill,
     /// A piece of a program that [`JobAnswer::FileRequest`] has asked for, in order: at most

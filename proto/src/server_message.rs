@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::client_session::{JobMessage, SESSION_JOB};
 use crate::daemon_statistics::DaemonStatistics;
 use crate::ids::{JobHostId, JobId, SessionJobId};
-use crate::job_control::ProcessBlock;
+use crate::job_control::{DebuggedProcess, ProcessBlock};
 use crate::job_list::JobEntry;
 use crate::message::{ContentHash, HostSpec, JobEnd, Level, Stream};
 use crate::nodeset::NodeSet;
@@ -162,6 +162,19 @@ pub enum ToolAnswer {
     Missing(NodeSet),
 }
 
+/// A debugger on scrun's terminal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalDebugger {
+    /// The parallel process in the running stage.
+    pub element: u32,
+    /// The node.
+    pub node: u32,
+    /// What has happened, for a line above the debugger.
+    pub title: String,
+    /// The process.
+    pub process: DebuggedProcess,
+}
+
 /// The stacks of ranks that are about to end after a fault, in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultStacks {
@@ -272,6 +285,9 @@ pub enum JobAnswer {
     },
     /// Stacks of ranks that are about to end after a fault.
     FaultStacks(FaultStacks),
+    /// A process wants a debugger on scrun's terminal; answered by
+    /// [`crate::message::JobRequest::DebuggerEnded`].
+    OpenDebugger(TerminalDebugger),
     /// Answer to a message about a job that the session does not have, or no longer has.
     /// [`crate::message::JobRequest::OutputAck`] and [`crate::message::JobRequest::Flushed`] are
     /// not answered in this way.

@@ -1,5 +1,6 @@
 //! Builds the job for scored from the command line.
 
+use crate::debugger;
 use crate::elf::LibrarySearchPath;
 use crate::mpi;
 use crate::nodes::HostAssignment;
@@ -132,6 +133,7 @@ pub fn build(
         network_sets: 0,
         tool: tool::from_options(options)?,
         tool_files: None,
+        debuggers: debugger::from_options(options, &search_path.directory)?.map(Box::new),
     })
 }
 

@@ -4,7 +4,8 @@
 //! [`request`] -> [`local_environment`] and [`nodes`] -> [`job`] -> [`session`]. Only [`session`]
 //! starts the job; the other modules decide. This is a library only for tests and fuzzing.
 
-pub mod diagnostics;
+pub mod debugger;
+mod diagnostics;
 pub mod elf;
 mod help;
 pub mod job;

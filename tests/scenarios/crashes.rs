@@ -1,11 +1,17 @@
 //! Ranks that crash: what the user sees of them before the job ends.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use score_tests::{Outcome, TestEnv};
+use score_tests::process::Process;
+use score_tests::terminal::Terminal;
+use score_tests::test_env::is_installed;
+use score_tests::virtual_display::VirtualDisplay;
+use score_tests::{Outcome, TestEnv, skip};
 
+const DEBUG_TIMEOUT: Duration = Duration::from_secs(60);
 const SERVICE: &str = "scored-toolctl";
 const ONE_HOST: &[&str] = &["-nodes=4"];
 const TWO_HOSTS: &[&str] = &["-group=local:2", "-nodes=2x2"];
@@ -100,4 +106,104 @@ fn a_service_that_does_not_answer_delays_the_end_by_seconds_only() {
     let outcome = job.wait().expect_code(139);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let _ = outcome.assert_stderr(&["nodes 1, 3 of crashes got SIGSEGV:", "no answer in time"]);
+}
+
+/// Whether gdb is there.
+fn has_gdb(test: &str) -> bool {
+    let is_there = is_installed("gdb");
+    if !is_there {
+        skip(test, "gdb is not installed");
+    }
+    is_there
+}
+
+/// scrun without terminal and without X display.
+fn run_debug(env: &TestEnv, options: &str, program: &Path, how: &str) -> Outcome {
+    let line =
+        format!("unset DISPLAY; scrun {options} {} {how} 1 3 < /dev/null", program.display());
+    env.sh(&line).timeout(DEBUG_TIMEOUT).run()
+}
+
+#[test]
+fn with_debug_and_without_display_and_terminal_gdb_shows_the_back_trace_of_each_rank() {
+    let env = TestEnv::new();
+    let Some(program) = program(&env).filter(|_| has_gdb("debug_in_batch")) else { return };
+    for options in ["-nodes=4,debug=1", "-group=local:2 -nodes=2x2 -debug"] {
+        let outcome = run_debug(&env, options, &program, "segv").expect_code(139);
+        for node in [1, 3] {
+            let is_frame = |line: &&str| {
+                line.starts_with(&format!("node {node} of crashes: #"))
+                    && line.contains("write_nowhere")
+            };
+            assert_eq!(outcome.stderr.lines().filter(is_frame).count(), 1, "{outcome}");
+        }
+    }
+    // Commands of the user come first.
+    env.write_file("score.gdb", "info registers rip\n");
+    let outcome = run_debug(&env, "-nodes=4,debug", &program, "inspect").expect_code(135);
+    let outcome = outcome.assert_stderr(&["node 1 of crashes: rip", "node 3 of crashes: rip"]);
+    assert!(!outcome.stderr.contains("crashes: #1 "), "{outcome}");
+}
+
+#[test]
+fn ddt_is_started_if_it_is_there_and_else_no_job_is() {
+    let env = TestEnv::new();
+    let Some(program) = program(&env) else { return };
+    let outcome = run_debug(&env, "-nodes=4,debug=ddt", &program, "segv").expect_code(2);
+    let _ = outcome.assert_stderr(&["there is no program ddt in PATH"]);
+    std::fs::create_dir(env.dir().join("bin")).unwrap();
+    let ddt = env.write_file("bin/ddt", "#!/bin/sh\nreadlink $2\necho ddt $1 $#\n");
+    std::fs::set_permissions(&ddt, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let line = format!(
+        "PATH={}:$PATH scrun -nodes=4,debug=ddt {} segv 1 < /dev/null",
+        ddt.parent().unwrap().display(),
+        program.display()
+    );
+    let outcome = env.sh(&line).timeout(DEBUG_TIMEOUT).run().expect_code(139);
+    let name = format!("node 1 of crashes: {}", program.display());
+    let _ = outcome.assert_stderr(&[&name, "node 1 of crashes: ddt -attach 3"]);
+}
+
+#[test]
+fn on_a_terminal_ranks_that_crash_get_gdb_one_after_the_other() {
+    let env = TestEnv::new();
+    let Some(program) = program(&env).filter(|_| has_gdb("debug_on_a_terminal")) else { return };
+    let program = program.to_str().unwrap();
+    let job = ["-u", "DISPLAY", "scrun", "-nodes=4,debug", program, "segv", "1", "3"];
+    let mut terminal = Terminal::open(&env, "env", &job);
+    let mut offset = 0;
+    for _ in 0..2 {
+        offset = terminal.wait_for_after(offset, "(gdb) ", DEBUG_TIMEOUT);
+        terminal.type_keys("backtrace\n");
+        offset = terminal.wait_for_after(offset, "write_nowhere", DEBUG_TIMEOUT);
+        offset = terminal.wait_for_after(offset, "(gdb) ", DEBUG_TIMEOUT);
+        terminal.type_keys("detach\nquit\n");
+    }
+    assert_eq!(terminal.wait(DEBUG_TIMEOUT), 139);
+}
+
+#[test]
+fn on_a_display_so_many_ranks_at_a_time_get_gdb_in_an_xterm_which_goes_with_the_job() {
+    let Some(display) = VirtualDisplay::open("debug_in_an_xterm") else { return };
+    let env = TestEnv::new();
+    let Some(program) = program(&env).filter(|_| has_gdb("debug_in_an_xterm")) else { return };
+    let program = program.display();
+    let line =
+        format!("DISPLAY={} exec scrun -nodes=4,debug=1 {program} segv 1 3", display.display);
+    let job = env.sh(&line).start();
+    // gdb itself starts another one, which opens files where the process sees them.
+    let is_gdb = |process: &Process| {
+        let has_parent = |one: &Process| one.pid == process.parent && one.program() == "gdb";
+        process.program() == "gdb" && !env.processes().iter().any(has_parent)
+    };
+    let first = env.wait_for_process("gdb", is_gdb);
+    let count = || env.processes().iter().filter(|process| is_gdb(process)).count();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(count(), 1);
+    first.signal(Signal::SIGKILL);
+    // The helper of the first one may be there for a moment; it has the same words.
+    env.wait_for_process("gdb", |process| is_gdb(process) && process.command != first.command);
+    job.signal(Signal::SIGTERM);
+    let outcome = job.wait();
+    assert!(outcome.code != 0 && !outcome.stderr.contains("deadlock"), "{outcome}");
 }

@@ -72,6 +72,7 @@ fn element_scope(element: u32, report: &ElementReport) -> Scope<'_> {
         ElementReport::Exit { .. }
         | ElementReport::Broadcast { .. }
         | ElementReport::Inspect { .. }
+        | ElementReport::DebuggerWanted { .. }
         | ElementReport::SampleResult { .. }
         | ElementReport::ProtocolViolation { .. }
         | ElementReport::Failed { .. } => Scope::Whole,

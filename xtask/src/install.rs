@@ -29,6 +29,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     install_man_pages(&root.join("docs/man"), &prefix.join("share/man"))?;
     install_pkg_config_files(&root.join("ffi-c/pkgconfig"), &prefix)?;
     install_service_unit(&root.join("dist/scored.service"), &prefix)?;
+    copy(&root.join("dist/score.gdb"), &prefix.join("share/score/score.gdb"))?;
     copy(&root.join("dist/scored.sysusers"), &prefix.join("lib/sysusers.d/scored.conf"))?;
     println!("installed below {}", prefix.display());
     println!("Put {}/bin into PATH before any other scrun (Slurm has one, too).", prefix.display());

@@ -96,6 +96,8 @@ pub enum HoldReason {
     /// Its processes are inspected.
     Inspection,
     /// Its processes wait for a debugger before their first instruction.
+    HeldStage,
+    /// Its processes have debuggers.
     Debugger,
 }
 

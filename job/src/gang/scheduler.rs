@@ -243,7 +243,12 @@ impl GangScheduler {
     /// Whether a job is suspended: by its user or a debugger, or because its output is not
     /// accepted.
     pub fn is_suspended(&self, id: JobId) -> bool {
-        let reasons = [HoldReason::User, HoldReason::OutputBlocked, HoldReason::Debugger];
+        let reasons = [
+            HoldReason::User,
+            HoldReason::OutputBlocked,
+            HoldReason::HeldStage,
+            HoldReason::Debugger,
+        ];
         let suspended_bits = reasons.into_iter().map(hold_bit).fold(0, std::ops::BitOr::bitor);
         self.jobs.get(&id).is_some_and(|job| job.hold_bits & suspended_bits != 0)
     }

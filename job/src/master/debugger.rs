@@ -35,7 +35,7 @@ impl JobMaster {
     /// The running stage is held no longer. Returns the order for the hosts if it was.
     pub(super) fn end_hold(&mut self) -> Option<DebuggerOrder> {
         if self.hold.is_held() {
-            self.send_to_gang(GangRequest::Release(HoldReason::Debugger));
+            self.send_to_gang(GangRequest::Release(HoldReason::HeldStage));
         }
         self.hold.release()
     }
@@ -57,7 +57,7 @@ impl JobMaster {
         }
         if self.hold.is_held() && !was_held {
             // All of its processes wait: the processors are for other jobs meanwhile.
-            self.send_to_gang(GangRequest::Hold(HoldReason::Debugger));
+            self.send_to_gang(GangRequest::Hold(HoldReason::HeldStage));
         }
     }
 }
@@ -129,11 +129,11 @@ mod tests {
         assert!(first.len() == 1 && is_list(&first[0], "right"), "{first:?}");
         let last = list(&mut job, 0, 0);
         assert!(last.len() == 2 && is_list(&last[0], "left"), "{last:?}");
-        assert_eq!(last[1], MasterAction::Gang(GangRequest::Hold(HoldReason::Debugger)));
+        assert_eq!(last[1], MasterAction::Gang(GangRequest::Hold(HoldReason::HeldStage)));
         assert_eq!(list(&mut job, 0, 0), [], "nobody has asked");
         let release = JobRequest::Debugger(DebuggerRequest::ReleaseStage);
         let expected = [
-            MasterAction::Gang(GangRequest::Release(HoldReason::Debugger)),
+            MasterAction::Gang(GangRequest::Release(HoldReason::HeldStage)),
             MasterAction::Order(Order::Job(JobOrder::Debugger(DebuggerOrder::ReleaseStage))),
         ];
         assert_eq!(job.on(MasterEvent::FromClient(release.clone())), expected);

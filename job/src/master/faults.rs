@@ -54,6 +54,11 @@ impl JobMaster {
         self.update_faults(number, |faults, _, now| faults.on_stacks_read(&name, now));
     }
 
+    /// The last debugger of an element has ended.
+    pub(super) fn on_debugged(&mut self, number: u32) {
+        self.update_faults(number, |faults, _, now| faults.on_debugged(now));
+    }
+
     /// Passes an event to the response to faults of an element, with its running nodes.
     fn update_faults(
         &mut self,
@@ -82,6 +87,7 @@ impl JobMaster {
             FaultAction::Title(title) => {
                 self.send_to_client(JobAnswer::FaultStacks(FaultStacks::End { title }));
             }
+            FaultAction::Hold => self.hold_for_debuggers(number),
             FaultAction::Release(nodes) => {
                 self.send_order(ElementOrder::ReleaseFaults { nodes }.to(number));
             }

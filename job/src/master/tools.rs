@@ -85,6 +85,7 @@ impl JobMaster {
                 ToolStep::Notice(level, text) => self.actions.push(notice(level, text)),
                 ToolStep::Output(text) => self.send_to_client(JobAnswer::ToolOutput(text)),
                 ToolStep::Answer(requester, answer) => self.answer_tool_action(requester, answer),
+                ToolStep::Ended(tool, status) => self.on_tool_ended(tool, status),
             }
         }
     }
@@ -113,6 +114,7 @@ impl JobMaster {
                 self.finish(Some(reason), code);
             }
             (ToolRequester::Job, _) => {}
+            (ToolRequester::Debugger(node), answer) => self.on_debugger_answer(node, answer),
         }
     }
 }

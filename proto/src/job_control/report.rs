@@ -121,6 +121,17 @@ pub enum JobReport {
     },
 }
 
+/// A process, as a debugger on its host finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DebuggedProcess {
+    /// Its process id, outside of the job's PID namespace.
+    pub pid: i32,
+    /// The X display that it has named.
+    pub display: Option<String>,
+    /// The boot of its host, as in `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+}
+
 /// About one parallel process of the running stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ElementReport {
@@ -225,6 +236,14 @@ pub enum ElementReport {
         nodes: NodeSet,
         /// Signal number.
         signal: i32,
+    },
+    /// A process waits for a debugger; after [`ElementReport::Faulted`] or
+    /// [`ElementReport::Inspect`], if the job has debuggers.
+    DebuggerWanted {
+        /// The process.
+        node: u32,
+        /// How a debugger finds it.
+        process: DebuggedProcess,
     },
     /// sc_inspectme was called.
     Inspect {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::debugger::DebuggerSpec;
 use crate::ids::JobHostId;
 use crate::network::HostNetwork;
 use crate::tool_start::ToolProgram;
@@ -46,6 +47,8 @@ pub struct JobSpec {
     /// A folder that each host gets for the job's tools, as one file
     /// ([`crate::file_tree::FileTree`]).
     pub tool_files: Option<Box<FileDigest>>,
+    /// Debuggers of processes that get a fault or call sc_inspectme (`-debug`).
+    pub debuggers: Option<Box<DebuggerSpec>>,
 }
 
 impl JobSpec {

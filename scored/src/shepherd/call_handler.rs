@@ -73,6 +73,8 @@ pub enum CallAction {
     Flush(u32),
     /// Report how to debug it: signal, and display of the caller.
     Inspect(i32, Option<String>),
+    /// Report that it waits for a debugger on this display, if the job has debuggers.
+    OfferDebugger(Option<String>),
 }
 
 /// What the calls of one parallel process on this host have in common.
@@ -131,11 +133,13 @@ impl ElementCalls {
             }
             Call::Fault { signal, thread } => {
                 caller.faulting_thread = Some(FaultingThread { thread, signal: Some(signal) });
-                CallAction::Report(ElementReport::Faulted { nodes: NodeSet::one(node), signal })
+                let report = ElementReport::Faulted { nodes: NodeSet::one(node), signal };
+                return vec![CallAction::Report(report), CallAction::OfferDebugger(None)];
             }
             Call::Inspect { signal, display, thread } => {
                 caller.faulting_thread = Some(FaultingThread { thread, signal: None });
-                CallAction::Inspect(signal, display)
+                let inspect = CallAction::Inspect(signal, display.clone());
+                return vec![inspect, CallAction::OfferDebugger(display)];
             }
             Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }
                 if !is_welcomed =>
@@ -389,7 +393,9 @@ mod tests {
         // Before it attaches, too.
         let signal = libc::SIGBUS;
         let report = ElementReport::Faulted { nodes: NodeSet::one(4), signal };
-        assert_eq!(fixture.on_call(4, fault(signal)), [CallAction::Report(report)]);
+        let offer = CallAction::OfferDebugger(None);
+        let actions = [CallAction::Report(report), offer.clone()];
+        assert_eq!(fixture.on_call(4, fault(signal)), actions);
         assert_eq!(fixture.on_call(4, fault(signal)), []);
         let inspect = Call::Inspect { signal, display: None, thread: 78 };
         assert_eq!(fixture.on_call(4, inspect.clone()), []);
@@ -397,7 +403,7 @@ mod tests {
             fixture.callers[0].faulting_thread(),
             Some(FaultingThread { thread: 77, signal: Some(signal) })
         );
-        assert_eq!(fixture.on_call(5, inspect), [CallAction::Inspect(signal, None)]);
+        assert_eq!(fixture.on_call(5, inspect), [CallAction::Inspect(signal, None), offer]);
         assert_eq!(
             fixture.callers[1].faulting_thread(),
             Some(FaultingThread { thread: 78, signal: None })

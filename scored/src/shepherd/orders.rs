@@ -12,8 +12,8 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::exit_code::EXIT_FAILED;
 use score_proto::ids::JobHostId;
 use score_proto::job_control::{
-    ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport, JobStart, ShepherdOrder,
-    ShepherdReport,
+    DebuggedProcess, ElementOrder, ElementReport, HostNetworkAddress, JobOrder, JobReport,
+    JobStart, ShepherdOrder, ShepherdReport,
 };
 use score_proto::message::{Call, Level, OsBytes, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
@@ -322,10 +322,24 @@ impl JobRunner {
                 let owner = Some((stage, element));
                 self.outputs.drain(DrainReason::Flush(element, node, id), owner);
             }
+            CallAction::OfferDebugger(display) => self.offer_debugger(key, display),
             CallAction::Inspect(signal, display) => {
                 let text = self.inspection_text(key, signal, display);
                 self.reports.add_about(element, ElementReport::Inspect { node, signal, text });
             }
+        }
+    }
+
+    /// A process waits for a debugger, on this display if it has named one.
+    fn offer_debugger(&mut self, key: ProcessKey, display: Option<String>) {
+        let has_debuggers =
+            self.phase.job_info().is_some_and(|job_info| job_info.spec().debuggers.is_some());
+        if let Some(pid) = self.outer_pid(key).filter(|_| has_debuggers) {
+            let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+            let boot_id = boot_id.unwrap_or_default().trim().to_owned();
+            let process = DebuggedProcess { pid, display, boot_id };
+            let report = ElementReport::DebuggerWanted { node: key.node, process };
+            self.reports.add_about(key.element, report);
         }
     }
 

@@ -78,10 +78,10 @@ pub const OPTIONS: &[OptionSpec] = &[
     row("monitor", (Optional, "[=TYPE]"), value::monitor, Full, MONITOR_VALUES),
     row(
         "debug",
-        (Optional, "[=1..10]"),
+        (Optional, "[=1..10|ddt]"),
         value::debuggers,
-        NotImplemented,
-        "debuggers at most; default 4",
+        Full,
+        "debug crashes; gdbs at most (default 4), or DDT",
     ),
     row("stat", (Optional, "[=all|detail]"), value::statistics, Full, "print usage at the end"),
     row("statistics", (Optional, "[=all|detail]"), value::statistics, Full, "same as -stat"),

@@ -130,10 +130,10 @@ fn every_option_of_the_manual_is_known_with_a_value_it_takes() {
     assert!(options.given.iter().all(|given| table::find(&given.key).is_some()));
     assert_eq!(
         options.without_effect(false).join(" "),
-        "priority debug restart checkpoint memorylimit disklimit wait"
+        "priority restart checkpoint memorylimit disklimit wait"
     );
     let multi_user = options.without_effect(true).join(" ");
-    assert_eq!(multi_user, "debug restart checkpoint");
+    assert_eq!(multi_user, "restart checkpoint");
 }
 
 #[test]

@@ -36,9 +36,12 @@ pub fn priority(text: &str) -> Result<(), String> {
     check_range(text, 0, 15)
 }
 
-/// 1..10.
+/// The value of `debug` for DDT.
+pub const DDT: &str = "ddt";
+
+/// 1..10, or ddt.
 pub fn debuggers(text: &str) -> Result<(), String> {
-    check_range(text, 1, 10)
+    if text == DDT { Ok(()) } else { check_range(text, 1, 10) }
 }
 
 /// Seconds or megabytes.
@@ -118,6 +121,7 @@ mod tests {
         assert!(priority("0").is_ok() && priority("15").is_ok() && priority("16").is_err());
         assert!(priority("+1").is_err() && priority("").is_err());
         assert!(debuggers("10").is_ok() && debuggers("0").is_err() && debuggers("11").is_err());
+        assert!(debuggers("ddt").is_ok() && debuggers("gdb").is_err());
         assert!(interval("10m").is_ok() && interval("3").is_ok() && interval("m").is_err());
         assert!(interval("0h").is_err() && interval("1w").is_err());
         assert!(names("a+b").is_ok() && names("a+").is_err());

@@ -96,6 +96,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         network_sets: 0,
         tool: None,
         tool_files: None,
+        debuggers: None,
     })
 }
 

@@ -101,6 +101,15 @@ fn run_reader(state: &ReaderState, waker: &Waker) {
             std::thread::park();
             continue;
         }
+        // A read that has begun goes on when a debugger takes the foreground, and would take the
+        // first line that is typed for it.
+        if stdin.is_terminal() {
+            wait_readable(&stdin);
+            if in_background(&stdin) {
+                std::thread::park_timeout(FOREGROUND_POLL_INTERVAL);
+                continue;
+            }
+        }
         let mut bytes = vec![0; MAX_IO_CHUNK.min(allowed as usize)];
         let chunk = match nix::unistd::read(&stdin, &mut bytes) {
             Ok(0) => StdinChunk::End(None),
@@ -133,7 +142,8 @@ fn run_reader(state: &ReaderState, waker: &Waker) {
     }
 }
 
-/// Waits for input after another process has made the shared description non-blocking.
+/// Waits for input: of a terminal, or after another process has made the shared description
+/// non-blocking.
 fn wait_readable(stdin: &Stdin) {
     let mut poll_fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     // The result does not matter: the next read gives the error.

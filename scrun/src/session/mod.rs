@@ -6,6 +6,7 @@ mod input;
 mod output;
 mod signals;
 pub mod state;
+pub mod terminal_debugger;
 
 use crate::diagnostics::Reporter;
 use crate::monitor::{Monitor, MonitorRequest, REPORT_INTERVAL_MS};
@@ -43,6 +44,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use terminal_debugger::TerminalDebugger;
 
 /// The number that scrun gives its job on the session.
 const JOB: SessionJobId = SessionJobId(1);
@@ -111,6 +113,9 @@ struct EventLoop {
     buffered_by_merger: [u64; 2],
     /// The memfd whose name says where the job is.
     published_job: Option<OwnedFd>,
+    waker: Arc<Waker>,
+    /// A debugger that has the terminal.
+    terminal_debugger: Option<TerminalDebugger>,
     daemon: DaemonHandle,
     connected: bool,
     readable: bool,
@@ -194,7 +199,7 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
         poll.registry().register(&mut SourceFd(&signals_fd), SIGNALS, Interest::READABLE)?;
         let outputs =
             [Stream::Stdout, Stream::Stderr].map(|stream| OutputWriter::new(stream, waker.clone()));
-        let input = StdinReader::new(waker);
+        let input = StdinReader::new(waker.clone());
         Ok((
             poll,
             EventLoop {
@@ -215,6 +220,8 @@ pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
                 debugger: config.debugger,
                 buffered_by_merger: [0; 2],
                 published_job: None,
+                waker,
+                terminal_debugger: None,
                 daemon,
                 connected: true,
                 readable: false,
@@ -234,6 +241,7 @@ impl EventLoop {
         loop {
             self.send();
             if let Some(code) = self.poll_exit_code() {
+                self.terminal_debugger = None;
                 if self.connected {
                     // The daemon has sent its last message, or one that scrun cannot decode.
                     let _ = self.socket.shutdown(Shutdown::Both);
@@ -257,6 +265,7 @@ impl EventLoop {
             self.serve_debugger(|debugger| debugger.look(is_interrupted));
             self.readable |= events.iter().any(|event| event.token() == SOCKET);
             self.read_signals();
+            self.check_terminal_debugger();
             self.check_outputs();
             self.forward_input();
             self.receive();
@@ -377,8 +386,30 @@ impl EventLoop {
                 self.close_monitor();
                 self.apply(Action::Send(JobRequest::SubscribeMetrics(0)));
             }
+            JobAnswer::OpenDebugger(request) => self.open_debugger(request),
             JobAnswer::Finished(_) | JobAnswer::Refused { .. } => self.close_monitor(),
             _ => {}
+        }
+    }
+
+    /// A process wants a debugger on the terminal.
+    fn open_debugger(&mut self, request: &score_proto::server_message::TerminalDebugger) {
+        self.terminal_debugger = TerminalDebugger::start(request, self.waker.clone());
+        if self.terminal_debugger.is_none() {
+            let (element, node) = (request.element, request.node);
+            let answer = JobRequest::DebuggerEnded { element, node, is_refused: true };
+            self.apply(Action::Send(answer));
+        } else {
+            let line = format!("{} waits in gdb; \"quit\" ends it", request.title);
+            self.apply(Action::Notice(Level::Error, line));
+        }
+    }
+
+    fn check_terminal_debugger(&mut self) {
+        if let Some(ended) = self.terminal_debugger.take_if(|it| it.has_ended()) {
+            let (element, node) = ended.node;
+            let answer = JobRequest::DebuggerEnded { element, node, is_refused: false };
+            self.apply(Action::Send(answer));
         }
     }
 

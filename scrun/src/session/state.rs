@@ -192,7 +192,10 @@ impl SessionState {
             JobAnswer::FaultStacks(FaultStacks::Part(answer)) => self.fault_stacks.add(answer),
             JobAnswer::FaultStacks(FaultStacks::End { title }) => self.show_stacks(&title, out),
             // The event loop has passed them on.
-            JobAnswer::Metrics(_) | JobAnswer::ToolAction(_) | JobAnswer::Processes { .. } => {}
+            JobAnswer::Metrics(_)
+            | JobAnswer::ToolAction(_)
+            | JobAnswer::Processes { .. }
+            | JobAnswer::OpenDebugger(_) => {}
             // A request has crossed the end of the job.
             JobAnswer::UnknownJob => {}
         }

@@ -1,0 +1,259 @@
+//! Which processes of a job have a debugger (manual 2.4.4; scrun(1), `debug`): so many at a time,
+//! and the others wait for their turn. A debugger is a tool beside the job, on the host of its
+//! process, or one that scrun starts on its terminal.
+
+use std::collections::VecDeque;
+
+use score_proto::debugger::{DebuggerKind, DebuggerSpec};
+use score_proto::job_control::DebuggedProcess;
+use score_proto::message::OsBytes;
+use score_proto::nodeset::NodeSet;
+use score_proto::tool_start::{ToolId, ToolProgram};
+
+/// A node of a parallel process of the running stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DebuggedNode {
+    /// The parallel process.
+    pub element: u32,
+    /// The node.
+    pub node: u32,
+}
+
+/// A process that wants a debugger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Its node.
+    pub node: DebuggedNode,
+    /// Its name for the user.
+    pub label: String,
+    /// How a debugger finds it.
+    pub process: DebuggedProcess,
+    /// The debugger that it gets.
+    pub kind: DebuggerKind,
+}
+
+/// How far a debugger has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Its host starts it.
+    Starting,
+    /// It is this tool.
+    Tool(ToolId),
+    /// scrun has it on its terminal.
+    OnTerminal,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Debuggers {
+    spec: DebuggerSpec,
+    waiting: VecDeque<Target>,
+    running: Vec<(Target, Progress)>,
+}
+
+fn word(text: impl Into<String>) -> OsBytes {
+    OsBytes(text.into().into_bytes())
+}
+
+impl Target {
+    /// The tool that debugs it; nothing for the terminal of scrun.
+    pub fn tool(&self) -> Option<ToolProgram> {
+        let pid = self.process.pid.to_string();
+        let (path, arguments) = match &self.kind {
+            DebuggerKind::Terminal => return None,
+            DebuggerKind::Xterm => {
+                let mut words = Vec::new();
+                if let Some(display) = &self.process.display {
+                    words.extend([word("-display"), word(display.clone())]);
+                }
+                let rest = ["-T", &self.label, "-e", "gdb", "-q", "-p", &pid];
+                words.extend(rest.map(word));
+                ("xterm", words)
+            }
+            DebuggerKind::Script(script) => {
+                let mut words = ["-q", "-batch", "-p", &pid].map(word).to_vec();
+                match script {
+                    Some(path) => words.extend([word("-x"), path.clone()]),
+                    None => words.extend(["-ex", "backtrace"].map(word)),
+                }
+                ("gdb", words)
+            }
+            DebuggerKind::Ddt => {
+                let program = format!("/proc/{pid}/exe");
+                ("ddt", ["-attach", &program, &pid].map(word).to_vec())
+            }
+        };
+        Some(ToolProgram { path: word(path), arguments })
+    }
+}
+
+impl Debuggers {
+    /// No process wants one.
+    pub fn new(spec: DebuggerSpec) -> Self {
+        Self { spec, waiting: VecDeque::new(), running: Vec::new() }
+    }
+
+    /// A process wants a debugger. One that has one, or waits for it, gets no other.
+    pub fn add(&mut self, node: DebuggedNode, label: String, process: DebuggedProcess) {
+        if self.nodes().any(|one| one == node) {
+            return;
+        }
+        let kind = match (&self.spec.kind, &process.display) {
+            // It has named a display itself.
+            (DebuggerKind::Script(_) | DebuggerKind::Terminal, Some(_)) => DebuggerKind::Xterm,
+            (kind, _) => kind.clone(),
+        };
+        self.waiting.push_back(Target { node, label, process, kind });
+    }
+
+    /// The next process that gets its debugger now.
+    pub fn start_next(&mut self) -> Option<Target> {
+        let is_terminal = |target: &Target| target.kind == DebuggerKind::Terminal;
+        let is_taken = self.running.iter().any(|(target, _)| is_terminal(target));
+        let has_room = self.running.len() < usize::from(self.spec.max_count);
+        let may_start = |target: &Target| has_room && !(is_taken && is_terminal(target));
+        let index = self.waiting.iter().position(may_start)?;
+        let target = self.waiting.remove(index)?;
+        let progress = match is_terminal(&target) {
+            true => Progress::OnTerminal,
+            false => Progress::Starting,
+        };
+        self.running.push((target.clone(), progress));
+        Some(target)
+    }
+
+    /// The debugger of a node runs as this tool. False: the node does not want one any more.
+    pub fn on_started(&mut self, node: DebuggedNode, tool: ToolId) -> bool {
+        let entry = self.running.iter_mut().find(|(target, _)| target.node == node);
+        entry.is_some_and(|(_, progress)| {
+            let is_starting = *progress == Progress::Starting;
+            *progress = Progress::Tool(tool);
+            is_starting
+        })
+    }
+
+    /// The node of which a tool is the debugger.
+    pub fn node_of(&self, tool: ToolId) -> Option<DebuggedNode> {
+        let is_tool = |(_, progress): &&(Target, Progress)| *progress == Progress::Tool(tool);
+        self.running.iter().find(is_tool).map(|(target, _)| target.node)
+    }
+
+    /// The debugger of a node has ended, or could not be started. With `is_refused` the process
+    /// gets its back-trace instead, unless that is what has failed. Returns whether this was so.
+    pub fn on_ended(&mut self, node: DebuggedNode, is_refused: bool) -> bool {
+        let Some(index) = self.running.iter().position(|(target, _)| target.node == node) else {
+            return false;
+        };
+        let (mut target, _) = self.running.remove(index);
+        let is_replaced = is_refused && !matches!(target.kind, DebuggerKind::Script(_));
+        if is_replaced {
+            target.kind = DebuggerKind::Script(None);
+            self.waiting.push_front(target);
+        }
+        is_replaced
+    }
+
+    /// Whether a node of an element has a debugger, or waits for one.
+    pub fn is_busy(&self, element: u32) -> bool {
+        self.nodes().any(|node| node.element == element)
+    }
+
+    /// Whether any node has a debugger, or waits for one.
+    pub fn is_any_busy(&self) -> bool {
+        self.nodes().next().is_some()
+    }
+
+    /// Forgets the nodes of an element, which has ended. Returns the tools that are to be killed.
+    pub fn on_element_ended(&mut self, element: u32) -> Vec<ToolId> {
+        self.waiting.retain(|target| target.node.element != element);
+        let (ended, running) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|(target, _)| target.node.element == element);
+        self.running = running;
+        let tool = |(_, progress): &(Target, Progress)| match progress {
+            Progress::Tool(tool) => Some(*tool),
+            Progress::Starting | Progress::OnTerminal => None,
+        };
+        let ended: Vec<(Target, Progress)> = ended;
+        ended.iter().filter_map(tool).collect()
+    }
+
+    /// The nodes of an element that have a debugger or wait for one.
+    pub fn nodes_of(&self, element: u32) -> NodeSet {
+        self.nodes().filter(|one| one.element == element).map(|one| one.node).collect()
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = DebuggedNode> + '_ {
+        let running = self.running.iter().map(|(target, _)| target.node);
+        self.waiting.iter().map(|target| target.node).chain(running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(display: Option<&str>) -> DebuggedProcess {
+        DebuggedProcess { pid: 77, display: display.map(str::to_owned), boot_id: "boot".to_owned() }
+    }
+
+    fn node(node: u32) -> DebuggedNode {
+        DebuggedNode { element: 0, node }
+    }
+
+    fn debuggers(max_count: u8, kind: DebuggerKind, nodes: u32) -> Debuggers {
+        let mut debuggers = Debuggers::new(DebuggerSpec { max_count, kind });
+        (0..nodes).for_each(|one| debuggers.add(node(one), "a.out".to_owned(), process(None)));
+        debuggers
+    }
+
+    fn words(target: &Target) -> String {
+        let tool = target.tool().unwrap();
+        let words = std::iter::once(&tool.path).chain(&tool.arguments);
+        let words = words.map(|word| String::from_utf8_lossy(&word.0).into_owned());
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn so_many_have_a_debugger_at_a_time_and_the_others_wait() {
+        let mut debuggers = debuggers(2, DebuggerKind::Xterm, 3);
+        debuggers.add(node(0), String::new(), process(None));
+        let first = debuggers.start_next().unwrap();
+        assert_eq!(words(&first), "xterm -T a.out -e gdb -q -p 77");
+        assert_eq!(debuggers.start_next().unwrap().node, node(1));
+        assert_eq!(debuggers.start_next(), None);
+        assert!(debuggers.on_started(node(0), ToolId(5)));
+        assert!(!debuggers.on_started(node(2), ToolId(6)), "it has none yet");
+        assert_eq!(debuggers.node_of(ToolId(5)), Some(node(0)));
+        assert!(!debuggers.on_ended(node(0), false));
+        assert_eq!(debuggers.start_next().unwrap().node, node(2));
+        assert!(debuggers.on_started(node(2), ToolId(7)));
+        assert!(debuggers.is_busy(0) && !debuggers.is_busy(1));
+        assert_eq!(debuggers.on_element_ended(0), [ToolId(7)]);
+        assert!(!debuggers.is_any_busy());
+    }
+
+    #[test]
+    fn who_cannot_have_its_debugger_gets_the_back_trace_once() {
+        let mut debuggers = debuggers(1, DebuggerKind::Ddt, 1);
+        assert_eq!(words(&debuggers.start_next().unwrap()), "ddt -attach /proc/77/exe 77");
+        assert!(debuggers.on_ended(node(0), true));
+        let target = debuggers.start_next().unwrap();
+        assert_eq!(words(&target), "gdb -q -batch -p 77 -ex backtrace");
+        assert!(!debuggers.on_ended(node(0), true));
+        assert!(!debuggers.is_any_busy());
+    }
+
+    #[test]
+    fn the_terminal_is_for_one_and_a_named_display_is_used_beside_it() {
+        let mut debuggers = debuggers(4, DebuggerKind::Terminal, 2);
+        debuggers.add(node(2), "a.out".to_owned(), process(Some(":3")));
+        assert_eq!(debuggers.start_next().unwrap().tool(), None);
+        let named = debuggers.start_next().unwrap();
+        assert_eq!(words(&named), "xterm -display :3 -T a.out -e gdb -q -p 77");
+        assert_eq!(debuggers.start_next(), None);
+        assert!(!debuggers.on_ended(node(0), false));
+        assert_eq!(debuggers.start_next().unwrap().node, node(1));
+        assert_eq!(debuggers.nodes_of(0), NodeSet::from(1..3));
+    }
+}
