@@ -60,6 +60,7 @@ mod start_tool;
 mod system_calls;
 mod terminal_flow_control;
 mod time_sharing;
+mod tool_control;
 mod tool_directory;
 mod traffic;
 mod trusted_networks;
