@@ -344,8 +344,17 @@ fn two_tools_share_a_process_as_the_13_steps_say() {
     snapshot.proceed(0);
     assert_eq!(snapshot.signal_notice(0).signal, SIGUSR1);
     snapshot.release(0);
-    drop((snapshot, debugger));
-    target_job.end(0);
+    // A process that exits is noticed by all, and nothing more is done in it.
+    assert_eq!(snapshot.control(0, 0).0, ReturnCode::Success);
+    snapshot.set_word(0, target.stop, 1);
+    for tool in [&mut snapshot, &mut debugger] {
+        match tool.next_notice() {
+            Some((0, Notice::Exit(notice))) => assert_eq!(notice.status, 0),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(snapshot.control(0, 0).0, ReturnCode::ToolProcessExiting);
+    let _ = target_job.job.wait().expect_code(0);
 }
 
 #[test]
@@ -380,6 +389,43 @@ fn a_tool_that_dies_leaves_the_job_as_if_it_had_never_been_there() {
     }
     drop(watcher);
     target_job.end(0);
+}
+
+#[test]
+fn the_stacks_of_a_process_that_a_tool_holds_are_shown() {
+    let env = TestEnv::new();
+    let Some(target_job) = TargetJob::start(&env, 2) else { return };
+    let target = target_job.targets[1].clone();
+    let mut tool = target_job.attach(b"it holds", 50);
+    assert_eq!(tool.control(1, bit(SIGTRAP)).0, ReturnCode::Success);
+    tool.set_breakpoint(1, target.tick, BreakpointKind::Normal);
+    let _ = tool.signal_notice(1);
+    let host = nix::unistd::gethostname().unwrap();
+    let job = format!("{}@{}", target_job.job.pid(), host.to_string_lossy());
+    let outcome = env.command("scdb").args(&[&job, "stacks"]).run().expect_code(0);
+    let text = outcome.text();
+    let tick = text.lines().find(|line| line.contains("tick in tool_target"));
+    assert!(tick.is_some_and(|line| line.ends_with("[1]")), "{text}");
+    // It stands as before.
+    assert!(tool.is_still(1, target.counter));
+    drop(tool);
+    target_job.end(0);
+}
+
+#[test]
+fn a_killed_shepherd_closes_the_sockets_and_nothing_is_left() {
+    let env = TestEnv::new();
+    let Some(target_job) = TargetJob::start(&env, 1) else { return };
+    let target = target_job.targets[0].clone();
+    let mut tool = target_job.attach(b"at work ", 50);
+    assert_eq!(tool.control(0, bit(SIGTRAP)).0, ReturnCode::Success);
+    tool.set_breakpoint(0, target.tick, BreakpointKind::Normal);
+    let _ = tool.signal_notice(0);
+    env.wait_for_process("the shepherd", score_tests::process::Process::is_shepherd)
+        .signal(Signal::SIGKILL);
+    while tool.next_notice().is_some() {}
+    let _ = target_job.job.wait();
+    env.wait_until_clean(Duration::from_secs(3)).unwrap_or_else(|left| panic!("{left:#?}"));
 }
 
 #[test]
