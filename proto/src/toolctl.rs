@@ -1,14 +1,32 @@
 //! Messages between a shepherd and the tool control service of its host, `scored-toolctl`, in
-//! frames on a stream socket. The service runs as the job's user, as the shepherd does, and the
-//! user can make it send any report. The daemons check what goes to other hosts, as they check each
-//! report of a shepherd.
+//! frames on a stream socket. The service has three descriptors from its shepherd: this socket, the
+//! listening socket for tools, and /proc of the PID namespace around the job. The service runs as
+//! the job's user, as the shepherd does, and the user can make it send any report. The daemons
+//! check what goes to other hosts, as they check each report of a shepherd.
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::OsBytes;
 use crate::tool_command::CommandId;
 
 /// The descriptor at which the service finds its socket.
 pub const TOOLCTL_SOCKET_FD: i32 = 0;
+/// The descriptor at which it finds the listening socket for tools; /dev/null if there is none.
+pub const TOOLCTL_LISTENER_FD: i32 = 1;
+/// The descriptor at which it finds /proc of the host's PID namespace; /dev/null if the job has no
+/// namespace of its own.
+pub const TOOLCTL_PROC_FD: i32 = 2;
+
+/// What the service learns first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolctlJob {
+    /// The number of the job.
+    pub job: u64,
+    /// The number of this host in the job.
+    pub host: u32,
+    /// The job's directory.
+    pub directory: OsBytes,
+}
 
 /// A process of the job on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +42,33 @@ pub struct ToolProcess {
 /// To the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolctlOrder {
+    /// The first order.
+    Job(ToolctlJob),
+    /// A process runs.
+    Started {
+        /// Its rank: the row of the process in the table.
+        rank: u32,
+        /// Its number among those of its parallel process on this host.
+        number: u32,
+        /// Its process id, in the PID namespace of the service.
+        pid: i32,
+    },
+    /// A process has ended.
+    Exited {
+        /// Its rank.
+        rank: u32,
+        /// In the form of wait(2).
+        status: i32,
+    },
+    /// The answer to [`ToolctlReport::TimeQuestion`].
+    JobTime {
+        /// Nanoseconds that the job has had, without the slices of others.
+        ns: u64,
+    },
+    /// Nothing is to be done: the service ends, unless a tool has connected meanwhile.
+    Leave,
+    /// The job ends: the service ends when it has told tools of the exits of their processes.
+    End,
     /// A command to these processes. The service answers for each of them within `wait_ms`.
     Command {
         /// The parallel process in the running stage.
@@ -43,6 +88,10 @@ pub enum ToolctlOrder {
 /// From the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolctlReport {
+    /// Whether tools are connected: as long as they are, the service stays.
+    HasTools(bool),
+    /// For how long has the job been running?
+    TimeQuestion,
     /// The answer of a process to a command.
     Answer {
         /// The parallel process.

@@ -62,6 +62,7 @@ mod start_tool;
 mod system_calls;
 mod terminal_flow_control;
 mod time_sharing;
+mod tool_control;
 mod tool_directory;
 mod tool_files;
 mod traffic;

@@ -14,6 +14,7 @@ pub mod service;
 pub mod terminal;
 pub mod test_env;
 pub mod testbed;
+pub mod tool;
 pub mod virtual_display;
 
 pub use job::{Job, Outcome, Running};

@@ -1,58 +1,13 @@
 //! `scored-toolctl`: the tool control service of a job on one host. Its shepherd starts it for the
-//! first command of a tool, as the job's user and in the job's PID namespace, and ends it when
-//! there has been none for a while.
-//!
-//! | file | what |
-//! |---|---|
-//! | `main.rs` | orders of the shepherd, one after the other |
-//! | `stacks.rs` | the command that reads stacks |
+//! first tool that connects or sends a command, as the job's user and in the job's PID namespace,
+//! and ends it when there has been none for a while.
 #![forbid(unsafe_code)]
 
-mod stacks;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod service;
 
-use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-
-use score_proto::frame::{self, Decoder};
-use score_proto::tool_command::{ToolRequest, ToolResult};
-use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
-use stacks::StackCommand;
-
-/// The service, and its connection to the shepherd.
-struct Service {
-    socket: UnixStream,
-    decoder: Decoder,
-    stack_command: StackCommand,
-}
-
-impl Service {
-    /// The result of each process.
-    fn carry_out(&mut self, processes: &[ToolProcess], body: &[u8]) -> Vec<ToolResult> {
-        match ToolRequest::decode(body) {
-            Some(ToolRequest::Stacks { lines }) => self.stack_command.run(processes, lines),
-            Some(ToolRequest::FaultStack) => self.stack_command.run_after_fault(processes),
-            None => {
-                let failed = "scored-toolctl does not know this command: use tools of its release";
-                vec![ToolResult::Failed(failed.to_owned()); processes.len()]
-            }
-        }
-    }
-
-    fn serve(&mut self) -> io::Result<()> {
-        while let Some(order) = self.decoder.read_next(&mut self.socket)? {
-            let ToolctlOrder::Command { element, id, processes, body, wait_ms: _ } = order;
-            let results = self.carry_out(&processes, &body);
-            let mut bytes = Vec::new();
-            for (ToolProcess { node, .. }, result) in processes.into_iter().zip(results) {
-                let answer = ToolctlReport::Answer { element, id, node, body: result.encode() };
-                frame::encode(&answer, &mut bytes).map_err(io::Error::other)?;
-            }
-            self.socket.write_all(&bytes)?;
-        }
-        Ok(())
-    }
-}
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// What a user who starts it reads.
 const USAGE: &str = "\
@@ -70,14 +25,15 @@ fn main() {
     }
     // It goes on while the job is stopped: the user must not have it do something else then.
     let undumpable = nix::sys::prctl::set_dumpable(false).map_err(io::Error::from);
-    // The shepherd passes its socket as standard input.
-    let socket = undumpable.and_then(|()| io::stdin().as_fd().try_clone_to_owned());
-    let result = socket.and_then(|socket| {
-        let (decoder, stack_command) = (Decoder::default(), StackCommand::default());
-        Service { socket: socket.into(), decoder, stack_command }.serve()
-    });
-    if let Err(error) = result {
+    if let Err(error) = undumpable.and_then(|()| serve()) {
         eprintln!("scored-toolctl: {error}");
         std::process::exit(1);
     }
+}
+
+/// Serves with the descriptors of the shepherd ([`score_proto::toolctl`]).
+fn serve() -> io::Result<()> {
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let copy = |fd: &dyn AsFd| -> io::Result<OwnedFd> { fd.as_fd().try_clone_to_owned() };
+    service::Service::new([copy(&input)?, copy(&output)?, copy(&errors)?])?.run()
 }

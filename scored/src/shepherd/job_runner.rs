@@ -31,8 +31,8 @@ use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_directory::ToolDirectory;
-use super::tool_service::ToolService;
-use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, TOOLCTL, reaper};
+use super::tool_service::{ServedJob, ToolService};
+use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, TOOL_LISTENER, TOOLCTL, reaper};
 use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
@@ -215,13 +215,14 @@ impl JobRunner {
         self.receive_calls();
         self.serve_pmi(registry);
         self.check_pmix_helper(registry, now);
-        self.serve_tools(registry);
-        self.measure(now);
         if self.tool_directory.is_due(now) {
             // Without it tools cannot start: the order to start one writes it again, and its answer
             // has the reason.
             let _ = self.write_tool_directory();
         }
+        // It watches the socket that was made with the directory.
+        self.serve_tools(registry);
+        self.measure(now);
         if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
             self.on_limit_exceeded(kind);
         }
@@ -245,6 +246,7 @@ impl JobRunner {
     pub(super) fn write_tool_directory(&mut self) -> Result<(), String> {
         let job_info = self.phase.job_info().ok_or("the job has not started, or has ended")?;
         let programs = self.spawn_queue.programs(&self.context, job_info)?;
+        self.tool_service.listen(&self.context.directory)?;
         self.tool_directory.write(&self.context.directory, job_info, &programs)
     }
 
@@ -314,7 +316,16 @@ impl JobRunner {
     pub(super) fn kill(&mut self) {
         self.pmix.close();
         self.user_kill = Some(UserKill::new(Instant::now()));
-        reaper::kill_all();
+        self.tool_service.end_job(&self.run_gate);
+        self.kill_processes();
+    }
+
+    /// Kills what is left of the job. The service for tools first tells them of the exits.
+    fn kill_processes(&mut self) {
+        match self.tool_service.is_ending() {
+            true => self.signal(None, libc::SIGKILL),
+            false => _ = reaper::kill_all(),
+        }
     }
 
     /// Kills all remaining processes. The end of the job is reported after that.
@@ -323,10 +334,10 @@ impl JobRunner {
         self.program_store.close();
         self.spawn_queue.cancel(None);
         self.pmix.close();
-        self.tool_service.close(&self.run_gate);
+        self.tool_service.end_job(&self.run_gate);
         self.tool_directory.close();
         self.phase.begin_killing(Instant::now() + KILL_TIMEOUT);
-        reaper::kill_all();
+        self.kill_processes();
     }
 
     pub(super) fn drain(&mut self, reason: DrainReason) {
@@ -348,6 +359,7 @@ impl JobRunner {
         }
         self.shared_memory.clear();
         self.tool_service.close(&self.run_gate);
+        self.tool_service.begin_job(self.run_gate.job_time());
         self.tool_directory.begin_stage(Instant::now());
         self.pending_flushes.clear();
         let new_calls = |element: &ElementSpec| {
@@ -408,6 +420,9 @@ impl JobRunner {
         registry: &Registry,
     ) -> std::io::Result<()> {
         self.processes.start(key, started.pid, started.child_files);
+        if let Some(job_info) = self.phase.job_info() {
+            self.tool_service.on_process_start(job_info, key, started.pid);
+        }
         for signal in &self.early_signals {
             process::kill_group(started.pid, *signal);
         }
@@ -506,7 +521,10 @@ impl JobRunner {
 
     /// Serves tools: passes their commands on, and the answers.
     fn serve_tools(&mut self, registry: &Registry) {
-        for (element, report) in self.tool_service.serve(registry, TOOLCTL, &self.run_gate) {
+        let tokens = (TOOLCTL, TOOL_LISTENER);
+        let (job_info, processes) = (self.phase.job_info(), &mut self.processes);
+        let view = ServedJob { job_info, context: &self.context, processes };
+        for (element, report) in self.tool_service.serve(registry, tokens, &self.run_gate, view) {
             self.reports.add_about(element, report);
         }
     }
@@ -582,6 +600,7 @@ impl JobRunner {
         };
         let Some(job_info) = self.phase.job_info() else { return };
         let process = node - job_info.local_host.first_node;
+        self.tool_service.on_process_exit(job_info, key, reaped.status);
         let counters = self.shared_memory.counters(element, process).unwrap_or_default();
         self.shared_memory.on_process_exit(element, process);
         self.inspector.on_process_exit(element, node);
@@ -666,7 +685,7 @@ impl JobRunner {
             self.drain(DrainReason::JobEnd);
         } else {
             // A subreaper inherits the orphans of its children.
-            reaper::kill_all();
+            self.kill_processes();
         }
     }
 

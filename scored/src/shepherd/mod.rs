@@ -71,7 +71,9 @@ const SWITCH_ORDERS: Token = Token(5);
 const PMIX: Token = Token(6);
 /// The tool control service.
 const TOOLCTL: Token = Token(7);
-const FIRST_DYNAMIC_TOKEN: usize = 8;
+/// Tools that connect to the tool control service.
+const TOOL_LISTENER: Token = Token(8);
+const FIRST_DYNAMIC_TOKEN: usize = 9;
 
 /// Name of the process.
 const PROCESS_NAME: &std::ffi::CStr = c"scored-shepherd";
@@ -196,6 +198,7 @@ impl Shepherd {
                     NETWORKS => self.job_runner.serve_networks(),
                     PMIX => self.job_runner.pmix.mark_readable(),
                     TOOLCTL => self.job_runner.tool_service.mark_readable(),
+                    TOOL_LISTENER => self.job_runner.tool_service.mark_connection(),
                     INPUT => self
                         .job_runner
                         .input

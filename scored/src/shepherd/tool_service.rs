@@ -1,23 +1,38 @@
 //! The tool control service of this host, `scored-toolctl`: started by the first command of a tool,
-//! and ended when there has been none for a while. This module passes commands on to it, and its
-//! answers to the tools. It waits for the service no longer than the command says.
+//! or by the first tool that connects to its socket, and ended when there has been none for a
+//! while. This module passes commands on to it, and its answers to the tools. It waits for the
+//! service no longer than the command says. The listening socket for tools stays here, so that a
+//! tool may connect at any time.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mio::{Registry, Token};
-use score_proto::job_control::ElementReport;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use score_proto::job_control::{ElementReport, Status};
+use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_command::{
     CommandId, EventBody, MAX_TOOL_BODY, MergedEvent, ToolCommand, ToolResult,
 };
-use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
+use score_proto::tool_start::TOOL_SOCKET;
+use score_proto::toolctl::{ToolProcess, ToolctlJob, ToolctlOrder, ToolctlReport};
 
 use super::gang_switch::RunGate;
+use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
+use super::processes::ProcessTable;
 use crate::framed_socket::FramedSocket;
 use crate::sys::pdeathsig::unblock_signals;
 use crate::sys::process;
@@ -28,6 +43,12 @@ const SERVICE_NAME: &str = "scored-toolctl";
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The service has this time in addition to that of the command.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
+/// An idle service ends within this time, or is killed.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// For so long tools are told of the exits of processes when the job ends.
+const END_TIMEOUT: Duration = Duration::from_millis(300);
+/// Tools that have connected and are not accepted yet.
+const BACKLOG: i32 = 64;
 
 /// A command that the service carries out.
 #[derive(Debug)]
@@ -37,13 +58,44 @@ struct PendingCommand {
     deadline: Instant,
 }
 
+/// What the service is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ServiceUse {
+    /// Tools are connected.
+    Tools,
+    /// Nobody has needed it since then, unless a command waits.
+    Idle(Instant),
+    /// It was asked to end, at this time.
+    Leaving(Instant),
+    /// The job ends since then: it tells tools of the exits.
+    Ending(Instant),
+}
+
 /// The service while it runs.
 #[derive(Debug)]
 struct RunningService {
     socket: FramedSocket,
     pid: i32,
-    /// It ends at this time if no command waits.
-    idle_deadline: Instant,
+    purpose: ServiceUse,
+}
+
+/// The socket to which tools connect.
+#[derive(Debug)]
+struct ToolControlListener {
+    socket: OwnedFd,
+    is_registered: bool,
+    /// mio has reported that a tool connects, and no service runs yet.
+    has_connection: bool,
+}
+
+/// What the service needs to know when it starts.
+pub struct ServedJob<'a> {
+    /// The job.
+    pub job_info: Option<&'a JobInfo>,
+    /// What the shepherd knows of itself.
+    pub context: &'a ShepherdContext,
+    /// The processes of the running stage.
+    pub processes: &'a mut ProcessTable,
 }
 
 /// An answer, and the parallel process that it is about.
@@ -53,6 +105,9 @@ pub type ToolReport = (u32, ElementReport);
 #[derive(Debug, Default)]
 pub struct ToolService {
     service: Option<RunningService>,
+    listener: Option<ToolControlListener>,
+    /// What [`RunGate::job_time`] was at the start of the job.
+    job_time_at_start: Option<Duration>,
     /// By parallel process and number.
     pending: BTreeMap<(u32, CommandId), PendingCommand>,
     /// Orders that have not been queued for the service.
@@ -95,22 +150,75 @@ impl ToolService {
         (!not_running.is_empty()).then(|| (element, failure(id, not_running, reason)))
     }
 
+    /// Makes the socket to which tools connect, once.
+    ///
+    /// # Errors
+    /// One line with the path.
+    pub fn listen(&mut self, job_directory: &Path) -> Result<(), String> {
+        if self.listener.is_some() {
+            return Ok(());
+        }
+        let path = job_directory.join(TOOL_SOCKET);
+        let socket = listen_at(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let listener = ToolControlListener { socket, is_registered: false, has_connection: false };
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// The first stage of the job begins.
+    pub fn begin_job(&mut self, job_time: Duration) {
+        self.job_time_at_start.get_or_insert(job_time);
+    }
+
+    /// A process of the running stage has started.
+    pub fn on_process_start(&mut self, job_info: &JobInfo, key: ProcessKey, pid: i32) {
+        if let Some(service) = &mut self.service {
+            service.socket.queue(&started(job_info, key, pid));
+        }
+    }
+
+    /// A process of the running stage has ended.
+    pub fn on_process_exit(&mut self, job_info: &JobInfo, key: ProcessKey, status: Status) {
+        if let Some(service) = &mut self.service {
+            let status = match status {
+                Status::Exited(code) => i32::from(code) << 8,
+                Status::Signaled(signal) => signal & 0x7f,
+            };
+            service.socket.queue(&ToolctlOrder::Exited { rank: rank_of(job_info, key), status });
+        }
+    }
+
     /// Passes new commands on to the service, which is started if it does not run.
     fn send(
         &mut self,
         registry: &Registry,
         token: Token,
         run_gate: &RunGate,
+        view: ServedJob<'_>,
     ) -> Result<(), String> {
-        if self.unsent.is_empty() {
+        let connects = self.listener.as_ref().is_some_and(|listener| listener.has_connection);
+        if self.unsent.is_empty() && !connects {
             return Ok(());
         }
         let service = match &mut self.service {
+            // The next one carries the commands out.
+            Some(RunningService { purpose: ServiceUse::Leaving(_), .. }) => return Ok(()),
             Some(service) => service,
-            none => none.insert(start(registry, token, run_gate)?),
+            none => {
+                let listener = self.listener.as_ref().map(|listener| listener.socket.as_fd());
+                let service =
+                    none.insert(start(registry, token, run_gate, listener, view.context)?);
+                first_orders(view).iter().for_each(|order| service.socket.queue(order));
+                service
+            }
         };
+        if let Some(listener) = &mut self.listener {
+            listener.has_connection = false;
+        }
         self.unsent.drain(..).for_each(|order| service.socket.queue(&order));
-        service.idle_deadline = Instant::now() + IDLE_TIMEOUT;
+        if service.purpose != ServiceUse::Tools {
+            service.purpose = ServiceUse::Idle(Instant::now());
+        }
         Ok(())
     }
 
@@ -121,24 +229,45 @@ impl ToolService {
         }
     }
 
+    /// mio has reported that a tool connects. A service that runs accepts it.
+    pub fn mark_connection(&mut self) {
+        if let Some(listener) = &mut self.listener {
+            listener.has_connection = self.service.is_none();
+        }
+    }
+
     /// When [`ToolService::serve`] has something to do, whatever the service does.
     pub fn next_deadline(&self) -> Option<Instant> {
         let service = self.service.as_ref()?;
         let pending = self.pending.values().map(|pending| pending.deadline).min();
-        Some(pending.unwrap_or(service.idle_deadline))
+        match service.purpose {
+            ServiceUse::Tools => pending,
+            ServiceUse::Idle(since) => pending.or(Some(since + IDLE_TIMEOUT)),
+            ServiceUse::Leaving(since) => Some(since + LEAVE_TIMEOUT),
+            ServiceUse::Ending(since) => Some(since + END_TIMEOUT),
+        }
     }
 
     /// Passes commands on to the service, and takes its answers. Ends a service that does not
-    /// answer, or that is idle.
+    /// answer, or that is idle. `tokens`: of the service's socket, and of the one for tools.
     pub fn serve(
         &mut self,
         registry: &Registry,
-        token: Token,
+        tokens: (Token, Token),
         run_gate: &RunGate,
+        view: ServedJob<'_>,
     ) -> Vec<ToolReport> {
         let mut reports = Vec::new();
-        if let Err(reason) = self.send(registry, token, run_gate) {
+        if let Some(listener) = &mut self.listener
+            && !std::mem::replace(&mut listener.is_registered, true)
+        {
+            let fd = listener.socket.as_raw_fd();
+            // Without it no tool is served; the commands of scdb still are.
+            let _ = registry.register(&mut SourceFd(&fd), tokens.1, Interest::READABLE);
+        }
+        if let Err(reason) = self.send(registry, tokens.0, run_gate, view) {
             self.end(&reason, run_gate, &mut reports);
+            self.drop_connections();
         }
         let reason = loop {
             let Some(service) = &mut self.service else { return reports };
@@ -148,21 +277,69 @@ impl ToolService {
                 Ok(Some(ToolctlReport::Answer { element, id, node, body })) => {
                     self.on_answer(element, id, node, body, &mut reports);
                 }
+                Ok(Some(ToolctlReport::HasTools(has_tools))) => match service.purpose {
+                    ServiceUse::Ending(_) => {}
+                    _ if has_tools => service.purpose = ServiceUse::Tools,
+                    _ => service.purpose = ServiceUse::Idle(Instant::now()),
+                },
+                Ok(Some(ToolctlReport::TimeQuestion)) => {
+                    let started_at = self.job_time_at_start.unwrap_or_default();
+                    let time = run_gate.job_time().saturating_sub(started_at);
+                    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                    socket.queue(&ToolctlOrder::JobTime { ns });
+                }
                 Ok(None) if socket.is_closed() => break format!("{SERVICE_NAME} has ended"),
                 Ok(None) => {
                     socket.update_interest(registry);
                     let now = Instant::now();
-                    match self.next_deadline().filter(|deadline| *deadline <= now) {
-                        Some(_) if self.pending.is_empty() => break String::new(),
-                        Some(_) => break format!("{SERVICE_NAME} does not answer"),
-                        None => return reports,
+                    if self.next_deadline().is_none_or(|deadline| deadline > now) {
+                        return reports;
+                    }
+                    let Some(service) = &mut self.service else { return reports };
+                    match service.purpose {
+                        ServiceUse::Idle(_) if self.pending.is_empty() => {
+                            service.purpose = ServiceUse::Leaving(now);
+                            service.socket.queue(&ToolctlOrder::Leave);
+                        }
+                        _ => break format!("{SERVICE_NAME} does not answer"),
                     }
                 }
                 Err(error) => break format!("{SERVICE_NAME}: {error}"),
             }
         };
-        self.end(&reason, run_gate, &mut reports);
+        let has_left = self
+            .service
+            .as_ref()
+            .is_some_and(|service| matches!(service.purpose, ServiceUse::Leaving(_)));
+        if has_left {
+            self.after_leave(run_gate);
+        } else {
+            self.end(&reason, run_gate, &mut reports);
+            self.drop_connections();
+        }
         reports
+    }
+
+    /// The service has ended as it was asked to. A tool may have connected since, and commands may
+    /// have come: another service is started for them.
+    fn after_leave(&mut self, run_gate: &RunGate) {
+        if let Some(service) = self.service.take() {
+            run_gate.exempt_tool_service(0);
+            process::kill(service.pid, libc::SIGKILL);
+        }
+        if let Some(listener) = &mut self.listener {
+            let mut fds = [PollFd::new(listener.socket.as_fd(), PollFlags::POLLIN)];
+            listener.has_connection =
+                poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
+        }
+    }
+
+    /// There is no service for tools that have connected.
+    fn drop_connections(&mut self) {
+        let Some(listener) = &mut self.listener else { return };
+        listener.has_connection = false;
+        let Ok(socket) = listener.socket.try_clone().map(UnixListener::from) else { return };
+        while socket.accept().is_ok() {}
     }
 
     fn on_answer(
@@ -207,19 +384,84 @@ impl ToolService {
         }
     }
 
+    /// The job ends. If tools are connected, the service ends when it has told them.
+    pub fn end_job(&mut self, run_gate: &RunGate) {
+        self.listener = None;
+        match &mut self.service {
+            Some(service) if service.purpose == ServiceUse::Tools => {
+                service.socket.queue(&ToolctlOrder::End);
+                service.socket.flush();
+                service.purpose = ServiceUse::Ending(Instant::now());
+            }
+            Some(RunningService { purpose: ServiceUse::Ending(_), .. }) => {}
+            _ => self.close(run_gate),
+        }
+    }
+
+    /// Whether the job ends and the service has not told all tools.
+    pub fn is_ending(&self) -> bool {
+        let service = self.service.as_ref();
+        service.is_some_and(|service| matches!(service.purpose, ServiceUse::Ending(_)))
+    }
+
     /// A further stage begins, or the job ends: the last stage's processes have ended.
     pub fn close(&mut self, run_gate: &RunGate) {
         self.end("", run_gate, &mut Vec::new());
     }
 }
 
-fn start(registry: &Registry, token: Token, run_gate: &RunGate) -> Result<RunningService, String> {
+/// A listening socket that preserves the borders of messages, for its owner alone.
+fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listen(&socket, Backlog::new(BACKLOG)?)?;
+    Ok(socket)
+}
+
+/// The row of a process in the table.
+fn rank_of(job_info: &JobInfo, key: ProcessKey) -> u32 {
+    key.element * job_info.placement.nodes() + key.node
+}
+
+fn started(job_info: &JobInfo, key: ProcessKey, pid: i32) -> ToolctlOrder {
+    let number = key.node - job_info.local_host.first_node;
+    ToolctlOrder::Started { rank: rank_of(job_info, key), number, pid }
+}
+
+/// What a new service learns of the job.
+fn first_orders(view: ServedJob<'_>) -> Vec<ToolctlOrder> {
+    let Some(job_info) = view.job_info else { return Vec::new() };
+    let job = ToolctlJob {
+        job: job_info.job_start.job.0.into(),
+        host: job_info.placement.self_host.0,
+        directory: OsBytes(view.context.directory.as_os_str().as_bytes().to_vec()),
+    };
+    let processes = view.processes.running_mut(None);
+    let processes = processes.map(|(key, process)| started(job_info, key, process.pid));
+    std::iter::once(ToolctlOrder::Job(job)).chain(processes).collect()
+}
+
+fn start(
+    registry: &Registry,
+    token: Token,
+    run_gate: &RunGate,
+    listener: Option<std::os::fd::BorrowedFd<'_>>,
+    context: &ShepherdContext,
+) -> Result<RunningService, String> {
     let program = service_program()?;
     let failed = |error: io::Error| format!("{}: {error}", program.display());
     let (own, its) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(&program);
-    command.stdin(std::os::fd::OwnedFd::from(its));
-    command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    let inherited = |fd: Option<std::os::fd::BorrowedFd<'_>>| match fd {
+        Some(fd) => fd.try_clone_to_owned().map(Stdio::from),
+        None => Ok(Stdio::null()),
+    };
+    let outer_proc = context.outer_proc.as_ref().map(AsFd::as_fd);
+    command.stdin(OwnedFd::from(its)).current_dir("/");
+    command.stdout(inherited(listener).map_err(failed)?);
+    command.stderr(inherited(outer_proc).map_err(failed)?);
     unblock_signals(&mut command);
     // This process reaps all of its children.
     let child = command.spawn().map_err(failed)?;
@@ -229,7 +471,7 @@ fn start(registry: &Registry, token: Token, run_gate: &RunGate) -> Result<Runnin
     process::kill(pid, libc::SIGCONT);
     let mut socket = FramedSocket::new(own.into()).map_err(failed)?;
     socket.register(registry, token).map_err(failed)?;
-    Ok(RunningService { socket, pid, idle_deadline: Instant::now() + IDLE_TIMEOUT })
+    Ok(RunningService { socket, pid, purpose: ServiceUse::Idle(Instant::now()) })
 }
 
 fn service_program() -> Result<PathBuf, String> {

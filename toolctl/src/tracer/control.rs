@@ -213,7 +213,7 @@ impl Process {
     }
 
     /// Satisfies the notice that was given.
-    fn satisfy<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
+    pub(super) fn satisfy<K: Kernel>(&mut self, context: &mut Context<'_, K>) {
         let Some(tid) = self.given.take() else { return };
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.has_notice = false;
@@ -258,16 +258,21 @@ impl Process {
         Ok(())
     }
 
-    /// Lets one thread of a suspended process execute one instruction.
-    pub(super) fn step<K: Kernel>(
-        &mut self,
-        context: &mut Context<'_, K>,
-        tid: Tid,
-    ) -> Result<StepOutcome, TraceError> {
-        let tid = match (tid, self.given) {
+    /// The thread that a step without a thread is for.
+    fn step_thread(&self, tid: Tid) -> Tid {
+        match (tid, self.given) {
             (0, Some(given)) => given,
             (tid, _) => tid,
-        };
+        }
+    }
+
+    /// Whether a thread can execute one instruction alone.
+    pub(super) fn check_step<K: Kernel>(
+        &self,
+        context: &Context<'_, K>,
+        tid: Tid,
+    ) -> Result<(), TraceError> {
+        let tid = self.step_thread(tid);
         let thread = self.threads.get(&tid).ok_or(TraceError::NoThread(tid))?;
         let wrong = |reason| Err(TraceError::WrongState(tid, reason));
         if !self.is_suspended {
@@ -288,6 +293,17 @@ impl Process {
         if sleeps && !goes_to_handler {
             return wrong("it sleeps in a system call, and cannot make a step");
         }
+        Ok(())
+    }
+
+    /// Lets one thread of a suspended process execute one instruction.
+    pub(super) fn step<K: Kernel>(
+        &mut self,
+        context: &mut Context<'_, K>,
+        tid: Tid,
+    ) -> Result<StepOutcome, TraceError> {
+        let tid = self.step_thread(tid);
+        self.check_step(context, tid)?;
         self.satisfy(context);
         if !self.notices.is_empty() {
             return Ok(StepOutcome::NoticePending);

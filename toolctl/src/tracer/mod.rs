@@ -29,6 +29,7 @@ pub mod process_data;
 pub mod procfs;
 pub mod registers;
 mod requests;
+mod several_tools;
 mod siginfo;
 #[cfg(test)]
 mod simulation;
@@ -78,6 +79,13 @@ pub enum Event {
     Exec {
         /// The process.
         pid: Pid,
+    },
+    /// A thread has ended, and its process has not.
+    ThreadEnded {
+        /// The process.
+        pid: Pid,
+        /// The thread.
+        tid: Tid,
     },
     /// A process has ended.
     Exited {
@@ -350,8 +358,8 @@ impl<K: Kernel> Tracer<K> {
         self.with(pid, |process, context| process.send_to_process(context, signal))
     }
 
-    /// Takes away breakpoints, watchpoints, holds and notices of a tool that has died while others
-    /// are attached.
+    /// Takes away breakpoints, watchpoints, holds, notices, memory and trap handler of a tool that
+    /// has died while others are attached.
     ///
     /// # Errors
     /// NoProcess.
@@ -367,7 +375,9 @@ impl<K: Kernel> Tracer<K> {
         self.with(pid, |process, context| {
             process.release_all(context);
             Ok(())
-        })
+        })?;
+        self.release_memory(pid);
+        Ok(())
     }
 
     /// Removes what a tracer that was killed has left in a process: breakpoints, by address and
@@ -517,6 +527,7 @@ impl<K: Kernel> Tracer<K> {
         if tid != pid {
             _ = self.with(pid, |process, context| {
                 process.on_thread_end(context, tid);
+                context.events.push_back(Event::ThreadEnded { pid, tid });
                 Ok(())
             });
             // If the first thread had ended before it could be attached, nothing more follows.

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::breakpoints::Breakpoints;
@@ -254,6 +254,8 @@ pub struct Process {
     pub exclusive: Option<(Exclusive, bool)>,
     /// Requests that wait for a thread to stop.
     pub requests: VecDeque<PendingRequest>,
+    /// Threads that stand where they can be looked at, until a message of a tool is carried out.
+    pub pins: BTreeSet<Tid>,
     /// Breakpoints.
     pub breakpoints: Breakpoints,
     /// Processes that execute its memory, until their exec: children of vfork(2).
@@ -290,6 +292,7 @@ impl Process {
             last_given: None,
             exclusive: None,
             requests: VecDeque::new(),
+            pins: BTreeSet::new(),
             breakpoints: Breakpoints::default(),
             guests: Vec::new(),
             allocations: BTreeMap::new(),

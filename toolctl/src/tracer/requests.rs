@@ -183,7 +183,8 @@ impl Process {
 
     /// Whether a request waits until this thread can be looked at.
     pub(super) fn is_access_requested(&self, tid: Tid) -> bool {
-        self.requests.iter().any(|pending| pending.tid.is_none_or(|wanted| wanted == tid))
+        self.pins.contains(&tid)
+            || self.requests.iter().any(|pending| pending.tid.is_none_or(|wanted| wanted == tid))
     }
 
     /// Carries out the requests that can be carried out now.

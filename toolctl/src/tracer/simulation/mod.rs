@@ -48,7 +48,7 @@ impl Simulation {
                 }
                 Event::Exited { .. } => assert!(self.world.borrow().is_dead),
                 Event::Detached { .. } => self.check_detached(),
-                Event::Answer { .. } | Event::Exec { .. } => {}
+                Event::Answer { .. } | Event::Exec { .. } | Event::ThreadEnded { .. } => {}
             }
         }
     }

@@ -1,0 +1,154 @@
+//! A tool's end of a tool control socket: it connects, sends requests, and receives answers and
+//! notices. Messages are those of [`score_tools::wire`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket,
+};
+use score_tools::wire::{Header, MAX_MESSAGE_LEN, MessageType, ToolRequest};
+
+/// A connection to the tool control service of a host.
+#[derive(Debug)]
+pub struct ToolConnection {
+    socket: OwnedFd,
+    job: u64,
+    /// The number of this tool: 0 until the first Attach is answered.
+    tool: u32,
+    last_sequence: u32,
+    /// Notices that came while an answer was awaited.
+    notices: VecDeque<Vec<u8>>,
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the tool control service does not answer")
+}
+
+impl ToolConnection {
+    /// Connects to a socket of `jobs/ID`. `tool`: the number that start_tool has given, or 0.
+    ///
+    /// # Errors
+    /// As connect(2).
+    pub fn connect(path: &Path, job: u64, tool: u32) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+        Ok(Self { socket, job, tool, last_sequence: 0, notices: VecDeque::new() })
+    }
+
+    /// The number of this tool.
+    pub fn tool(&self) -> u32 {
+        self.tool
+    }
+
+    /// Sends bytes as one record, whatever they are.
+    ///
+    /// # Errors
+    /// As send(2).
+    pub fn send_record(&self, record: &[u8]) -> io::Result<()> {
+        send(self.socket.as_raw_fd(), record, MsgFlags::MSG_NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next record. Empty: the service has closed the connection.
+    ///
+    /// # Errors
+    /// As recv(2); TimedOut.
+    pub fn receive_record(&self, timeout: Duration) -> io::Result<Vec<u8>> {
+        let deadline = Instant::now() + timeout;
+        let mut buffer = vec![0; MAX_MESSAGE_LEN];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            let limit = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            match poll(&mut fds, limit) {
+                Ok(0) => return Err(timed_out()),
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => {
+                    buffer.truncate(len);
+                    return Ok(buffer);
+                }
+                // It was closed with messages of ours that were not read.
+                Err(Errno::ECONNRESET) => return Ok(Vec::new()),
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Sends a request for a rank. Returns the number that its answer repeats.
+    ///
+    /// # Errors
+    /// As send(2); a request that does not fit into a message.
+    pub fn send(&mut self, rank: u32, request: &ToolRequest<'_>) -> io::Result<u32> {
+        self.last_sequence += 1;
+        let header = Header::new(self.job, rank, self.tool, self.last_sequence);
+        let record = request.encode(&header).map_err(io::Error::other)?;
+        self.send_record(&record)?;
+        Ok(self.last_sequence)
+    }
+
+    /// Sends a request for a rank, and waits for its answer. Notices that come before it are kept.
+    ///
+    /// # Errors
+    /// As send(2) and recv(2); TimedOut; UnexpectedEof if the service has closed the connection.
+    pub fn ask(
+        &mut self,
+        rank: u32,
+        request: &ToolRequest<'_>,
+        timeout: Duration,
+    ) -> io::Result<Vec<u8>> {
+        let sequence = self.send(rank, request)?;
+        loop {
+            let record = self.receive_record(timeout)?;
+            let Some(header) = header_of(&record) else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            };
+            if header.kind == MessageType::Notify.number() {
+                self.notices.push_back(record);
+            } else if header.sequence == sequence {
+                if self.tool == 0 {
+                    self.tool = header.tool;
+                }
+                return Ok(record);
+            }
+        }
+    }
+
+    /// The next notice; `None` if the service has closed the connection.
+    ///
+    /// # Errors
+    /// As recv(2); TimedOut.
+    pub fn notice(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
+        if let Some(record) = self.notices.pop_front() {
+            return Ok(Some(record));
+        }
+        loop {
+            let record = self.receive_record(timeout)?;
+            match header_of(&record) {
+                None => return Ok(None),
+                Some(header) if header.kind == MessageType::Notify.number() => {
+                    return Ok(Some(record));
+                }
+                // The answer to a request that nobody waits for any more.
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// The header of a record. `None` if it has none.
+fn header_of(record: &[u8]) -> Option<Header> {
+    let (header, _) = score_tools::wire::ServiceMessage::decode(record).ok()?;
+    Some(header)
+}

@@ -1,0 +1,205 @@
+//! From the messages to the tracer and back: registers, codes, notices.
+
+use nix::errno::Errno;
+use score_toolctl::tracer::error::{AttachError, TraceError};
+use score_toolctl::tracer::{
+    Answer, DebugRegisters, ExtendedRegister, NoticeReason, SignalNotice, SpecialRegister,
+    SpecialRegisters, WatchKind,
+};
+use score_tools::authority;
+use score_tools::wire::{
+    self, CommandAnswer, CommandCode, DEBUG_REGISTERS, FloatRegister, FloatRegistersHead,
+    SPECIAL_REGISTERS, SignalReason,
+};
+
+/// The code of a command that the tracer refuses.
+pub fn code_of(error: TraceError) -> CommandCode {
+    match error {
+        TraceError::NoProcess(_) => CommandCode::ProcessExiting,
+        TraceError::NoThread(_) | TraceError::WrongState(..) => CommandCode::ThreadInvalid,
+        TraceError::Timeout(_) => CommandCode::Timeout,
+        TraceError::PendingNotice(_) => CommandCode::PendingNotify,
+        TraceError::Address(_) | TraceError::SharedMemory(_) => CommandCode::AddressError,
+        TraceError::Length(_) => CommandCode::LengthError,
+        TraceError::Breakpoint(..) => CommandCode::BreakpointFailed,
+        TraceError::NoDebugRegister(_) => CommandCode::HardwareUnavailable,
+        TraceError::WatchpointOverlap(_) => CommandCode::WatchConflict,
+        TraceError::NoMemory(..) => CommandCode::MemoryUnavailable,
+        TraceError::Refused(_, Errno::ESRCH) => CommandCode::ThreadInvalid,
+        _ => CommandCode::ParameterError,
+    }
+}
+
+/// The errno value of an attach that is refused.
+pub fn errno_of(error: &AttachError) -> u32 {
+    let errno = match error {
+        AttachError::NoProcess(_) => Errno::ESRCH,
+        AttachError::Refused(_, errno) => *errno,
+        _ => Errno::EPERM,
+    };
+    (errno as i32).cast_unsigned()
+}
+
+/// A notice of the tracer as authority and tools know it. Its thread is still the id here.
+pub fn notice(notice: &SignalNotice) -> wire::SignalNotice {
+    wire::SignalNotice {
+        signal: notice.signal.cast_unsigned(),
+        thread: notice.tid.cast_unsigned(),
+        instruction: notice.instruction,
+        access: notice.access,
+        reason: match notice.reason {
+            NoticeReason::Signal => SignalReason::Generic,
+            NoticeReason::Breakpoint => SignalReason::Breakpoint,
+            NoticeReason::WatchRead => SignalReason::ReadWatchpoint,
+            NoticeReason::WatchWrite => SignalReason::WriteWatchpoint,
+            NoticeReason::Step => SignalReason::StepCompleted,
+        },
+        execute_mode: 0,
+        restart: [0; 4],
+    }
+}
+
+/// What the watchpoint is for.
+pub fn watch_kind(kind: wire::WatchType) -> WatchKind {
+    match kind {
+        wire::WatchType::Read => WatchKind::Read,
+        wire::WatchType::Write => WatchKind::Write,
+        wire::WatchType::ReadWrite => WatchKind::ReadWrite,
+    }
+}
+
+/// A register of the XSAVE area, and its bytes of a value.
+pub fn float_register(register: FloatRegister) -> (ExtendedRegister, usize) {
+    match register {
+        FloatRegister::X87(number) => (ExtendedRegister::X87(number.into()), 10),
+        FloatRegister::Xmm(number) => (ExtendedRegister::Xmm(number.into()), 16),
+        FloatRegister::Ymm(number) => (ExtendedRegister::Ymm(number.into()), 32),
+        FloatRegister::Zmm(number) => (ExtendedRegister::Zmm(number.into()), 64),
+        FloatRegister::Mask(number) => (ExtendedRegister::Mask(number.into()), 8),
+    }
+}
+
+/// A special register. `None`: the address of the last fault, which cannot be set.
+pub fn special_register(register: wire::SpecialRegister) -> Option<SpecialRegister> {
+    Some(match register {
+        wire::SpecialRegister::Rip => SpecialRegister::Rip,
+        wire::SpecialRegister::Eflags => SpecialRegister::Eflags,
+        wire::SpecialRegister::Cs => SpecialRegister::Cs,
+        wire::SpecialRegister::Ss => SpecialRegister::Ss,
+        wire::SpecialRegister::Ds => SpecialRegister::Ds,
+        wire::SpecialRegister::Es => SpecialRegister::Es,
+        wire::SpecialRegister::Fs => SpecialRegister::Fs,
+        wire::SpecialRegister::Gs => SpecialRegister::Gs,
+        wire::SpecialRegister::FsBase => SpecialRegister::FsBase,
+        wire::SpecialRegister::GsBase => SpecialRegister::GsBase,
+        wire::SpecialRegister::OrigRax => SpecialRegister::OrigRax,
+        wire::SpecialRegister::Mxcsr => SpecialRegister::Mxcsr,
+        wire::SpecialRegister::X87Control => SpecialRegister::X87Control,
+        wire::SpecialRegister::X87Status => SpecialRegister::X87Status,
+        wire::SpecialRegister::FaultAddress => return None,
+    })
+}
+
+fn special_values(special: &SpecialRegisters) -> [u64; SPECIAL_REGISTERS] {
+    let base = &special.base;
+    [
+        base.rip,
+        base.eflags,
+        base.cs,
+        base.ss,
+        base.ds,
+        base.es,
+        base.fs,
+        base.gs,
+        base.fs_base,
+        base.gs_base,
+        base.orig_rax,
+        special.mxcsr.into(),
+        special.x87_control.into(),
+        special.x87_status.into(),
+        special.fault_address,
+    ]
+}
+
+/// All special registers of a message.
+pub fn special_registers(
+    values: &[u64; SPECIAL_REGISTERS],
+) -> Result<SpecialRegisters, CommandCode> {
+    let too_large = CommandCode::ParameterError;
+    let [
+        rip,
+        eflags,
+        cs,
+        ss,
+        ds,
+        es,
+        fs,
+        gs,
+        fs_base,
+        gs_base,
+        orig_rax,
+        mxcsr,
+        x87_control,
+        x87_status,
+        fault_address,
+    ] = *values;
+    let mut special = SpecialRegisters {
+        mxcsr: u32::try_from(mxcsr).map_err(|_| too_large)?,
+        x87_control: u16::try_from(x87_control).map_err(|_| too_large)?,
+        x87_status: u16::try_from(x87_status).map_err(|_| too_large)?,
+        fault_address,
+        ..SpecialRegisters::default()
+    };
+    let base = &mut special.base;
+    (base.rip, base.eflags, base.orig_rax) = (rip, eflags, orig_rax);
+    (base.cs, base.ss, base.ds, base.es, base.fs, base.gs) = (cs, ss, ds, es, fs, gs);
+    (base.fs_base, base.gs_base) = (fs_base, gs_base);
+    Ok(special)
+}
+
+/// All debug registers of a message.
+pub fn debug_registers(values: &[u64; DEBUG_REGISTERS]) -> DebugRegisters {
+    let [d0, d1, d2, d3, _, _, status, control] = *values;
+    DebugRegisters { addresses: [d0, d1, d2, d3], status, control }
+}
+
+/// The answer to a command that the tracer has carried out. `None`: it has no data here.
+pub fn answer(answer: Answer) -> Option<CommandAnswer<'static>> {
+    Some(match answer {
+        Answer::General(values) => {
+            CommandAnswer::GetGeneralRegisters(wire::GeneralRegisters { values })
+        }
+        Answer::Special(special) => {
+            let values = special_values(&special);
+            CommandAnswer::GetSpecialRegisters(wire::SpecialRegisters { values })
+        }
+        Answer::Extended(area, features) => {
+            let head = FloatRegistersHead { features };
+            CommandAnswer::GetFloatRegisters(wire::WithBytes { head, bytes: area.into() })
+        }
+        Answer::Debug(registers) => {
+            let [d0, d1, d2, d3] = registers.addresses;
+            let values = [d0, d1, d2, d3, 0, 0, registers.status, registers.control];
+            CommandAnswer::GetDebugRegisters(wire::DebugRegisters { values })
+        }
+        Answer::Address(address) => {
+            CommandAnswer::AllocateMemory(wire::AllocatedMemory { address })
+        }
+        Answer::Done | Answer::Snapshot(_) => return None,
+    })
+}
+
+/// A command that decides when threads go on.
+pub fn authority_command(request: &wire::CommandRequest) -> Option<authority::AuthorityCommand> {
+    use authority::AuthorityCommand;
+    use wire::CommandRequest;
+    Some(match request {
+        CommandRequest::SetContinuationSignal(it) => {
+            AuthorityCommand::SetContinuationSignal(it.signal)
+        }
+        CommandRequest::ContinueProcess(_) => AuthorityCommand::Continue,
+        CommandRequest::StepThread(_) => AuthorityCommand::Step,
+        CommandRequest::ReleaseControl(it) => AuthorityCommand::Release(it.notify),
+        _ => return None,
+    })
+}

@@ -1,0 +1,131 @@
+//! Process and thread ids: the service is in the PID namespace of the job, and tools are outside of
+//! it (docs/tools.md, R19). Each thread has one id in each of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use score_toolctl::tracer::{Pid, Tid};
+
+/// Translates ids. Without a namespace of the job both are the same.
+#[derive(Debug, Default)]
+pub struct IdTranslator {
+    /// /proc of the namespace outside.
+    outer: Option<OuterProc>,
+}
+
+#[derive(Debug)]
+struct OuterProc {
+    directory: OwnedFd,
+    /// The inode of this process's PID namespace.
+    namespace: u64,
+    /// Ids outside of the processes of the job.
+    processes: BTreeMap<Pid, Pid>,
+}
+
+/// The inode of the PID namespace of a process.
+fn namespace_of(directory: &str) -> Option<u64> {
+    let link = fs::read_link(format!("{directory}/ns/pid")).ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// The id that a task has in its own namespace, by its directory in /proc outside.
+fn inner_id(directory: &str) -> Option<i32> {
+    let status = fs::read(format!("{directory}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let list = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    list.split_whitespace().last()?.parse().ok()
+}
+
+fn numbers_in(directory: &str) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).collect()
+}
+
+impl OuterProc {
+    fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.directory.as_raw_fd())
+    }
+
+    /// The id of a process outside.
+    fn process(&mut self, pid: Pid) -> Option<Pid> {
+        let base = self.path();
+        let is_current = |outer: &Pid| inner_id(&format!("{base}/{outer}")) == Some(pid);
+        if let Some(outer) = self.processes.get(&pid).filter(|outer| is_current(outer)) {
+            return Some(*outer);
+        }
+        self.processes.clear();
+        for outer in numbers_in(&base) {
+            let directory = format!("{base}/{outer}");
+            if namespace_of(&directory) == Some(self.namespace)
+                && let Some(inner) = inner_id(&directory)
+            {
+                self.processes.insert(inner, outer);
+            }
+        }
+        self.processes.get(&pid).copied()
+    }
+}
+
+impl IdTranslator {
+    /// By the descriptor of /proc outside, if it is a directory.
+    pub fn new(descriptor: OwnedFd) -> Self {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+        let is_directory = fs::metadata(&path).is_ok_and(|it| it.is_dir());
+        let namespace = namespace_of("/proc/self").filter(|_| is_directory);
+        let outer = namespace.map(|namespace| OuterProc {
+            directory: descriptor,
+            namespace,
+            processes: BTreeMap::new(),
+        });
+        Self { outer }
+    }
+
+    /// The id of a process for tools.
+    pub fn process_outside(&mut self, pid: Pid) -> Option<Pid> {
+        match &mut self.outer {
+            Some(outer) => outer.process(pid),
+            None => Some(pid),
+        }
+    }
+
+    /// The id of a thread for tools.
+    pub fn thread_outside(&mut self, pid: Pid, tid: Tid) -> Option<Tid> {
+        let Some(outer) = &mut self.outer else { return Some(tid) };
+        let process = outer.process(pid)?;
+        if tid == pid {
+            return Some(process);
+        }
+        let tasks = format!("{}/{process}/task", outer.path());
+        numbers_in(&tasks)
+            .into_iter()
+            .find(|task| inner_id(&format!("{tasks}/{task}")) == Some(tid))
+    }
+
+    /// The ids of all threads of a process for tools: inner id, id outside.
+    pub fn threads_outside(&mut self, pid: Pid, tids: &[Tid]) -> Vec<(Tid, Tid)> {
+        let Some(outer) = &mut self.outer else {
+            return tids.iter().map(|it| (*it, *it)).collect();
+        };
+        let Some(process) = outer.process(pid) else { return Vec::new() };
+        let tasks = format!("{}/{process}/task", outer.path());
+        let tasks = numbers_in(&tasks)
+            .into_iter()
+            .filter_map(|task| Some((inner_id(&format!("{tasks}/{task}"))?, task)));
+        tasks.filter(|(inner, _)| tids.contains(inner)).collect()
+    }
+
+    /// The id here of a thread of a process that a tool names. `None` if the process has no such
+    /// thread.
+    pub fn thread_inside(&mut self, pid: Pid, named: Tid) -> Option<Tid> {
+        match &mut self.outer {
+            None => Some(named),
+            Some(outer) => {
+                let process = outer.process(pid)?;
+                inner_id(&format!("{}/{process}/task/{named}", outer.path()))
+            }
+        }
+    }
+}

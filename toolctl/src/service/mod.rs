@@ -1,0 +1,292 @@
+//! The tool control service: the messages of tools, the authority between tools, and the tracer,
+//! joined in one loop of one thread, as ptrace(2) wants it. Nothing but the loop waits.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | the loop, and the orders of the shepherd |
+//! | `clients.rs` | connections of tools |
+//! | `tools.rs` | messages of tools, actions of the authority, events of the tracer |
+//! | `work.rs`, `commands.rs` | the commands of Query and Update |
+//! | `convert.rs` | from messages to the tracer and back |
+//! | `files.rs` | files of the job's directory |
+//! | `ids.rs` | ids of processes and threads outside of the job's PID namespace |
+//! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
+//!
+//! **Notices.** The tracer has the queue of notices of a process and gives one at a time, when all
+//! threads stand. The authority decides who is notified of it, and when the process goes on.
+//!
+//! **Ids.** Authority and tracer know ids of the PID namespace that the service is in. They are
+//! translated where a message is read and where one is sent.
+
+mod clients;
+mod commands;
+mod convert;
+mod fault_stack;
+mod files;
+mod ids;
+mod stacks;
+mod tools;
+mod work;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{MsgFlags, recv};
+use score_proto::frame::{self, Decoder};
+use score_proto::tool_command::{ToolRequest, ToolResult};
+use score_proto::toolctl::{ToolctlOrder, ToolctlReport};
+use score_stacks::module::ModuleCache;
+use score_toolctl::tracer::{Linux, Pid, Tracer};
+use score_tools::authority::{self, Authority, ConnectionId};
+
+use clients::Clients;
+use ids::IdTranslator;
+use stacks::{StackCommands, StackScope};
+use work::WorkQueues;
+
+/// A process of the job on this host.
+#[derive(Debug, Clone, Copy)]
+struct RankProcess {
+    pid: Pid,
+    /// Its number among those of its parallel process on this host.
+    number: u32,
+}
+
+/// See the [module](self).
+pub struct Service {
+    /// The shepherd.
+    shepherd: UnixStream,
+    decoder: Decoder,
+    signals: SignalFd,
+    clients: Clients,
+    ids: IdTranslator,
+    authority: Authority,
+    tracer: Tracer<Linux>,
+    works: WorkQueues,
+    /// Attach messages that wait until their processes are traced.
+    seizing: VecDeque<(ConnectionId, Vec<u32>)>,
+    /// The processes that run.
+    processes: BTreeMap<u32, RankProcess>,
+    ranks: HashMap<Pid, u32>,
+    host: u32,
+    directory: PathBuf,
+    modules: ModuleCache,
+    stacks: StackCommands,
+    /// What the shepherd was told last.
+    has_tools: bool,
+    /// The shepherd wants this process to end, unless a tool has connected.
+    may_leave: bool,
+    /// The job ends.
+    is_ending: bool,
+}
+
+/// What a descriptor has to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Signals,
+    Shepherd,
+    Listener,
+    Client(ConnectionId),
+}
+
+impl Service {
+    /// `descriptors`: the socket of the shepherd, the listening socket for tools, /proc of the
+    /// namespace outside.
+    ///
+    /// # Errors
+    /// As signalfd(2).
+    pub fn new(descriptors: [OwnedFd; 3]) -> io::Result<Self> {
+        let mask = SigSet::from(Signal::SIGCHLD);
+        mask.thread_block()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let [shepherd, listener, outer_proc] = descriptors;
+        Ok(Self {
+            shepherd: shepherd.into(),
+            decoder: Decoder::default(),
+            signals: SignalFd::with_flags(&mask, flags)?,
+            clients: Clients::new(listener),
+            ids: IdTranslator::new(outer_proc),
+            authority: Authority::new(0, nix::unistd::geteuid().as_raw()),
+            tracer: Tracer::new(Linux),
+            works: WorkQueues::default(),
+            seizing: VecDeque::new(),
+            processes: BTreeMap::new(),
+            ranks: HashMap::new(),
+            host: 0,
+            directory: PathBuf::new(),
+            modules: ModuleCache::default(),
+            stacks: StackCommands::default(),
+            has_tools: false,
+            may_leave: false,
+            is_ending: false,
+        })
+    }
+
+    /// Serves until the shepherd ends it.
+    ///
+    /// # Errors
+    /// The shepherd's socket has failed, or a system call of the loop.
+    pub fn run(mut self) -> io::Result<()> {
+        loop {
+            let ready = self.wait()?;
+            for (source, flags) in ready {
+                match source {
+                    Source::Signals => while matches!(self.signals.read_signal(), Ok(Some(_))) {},
+                    Source::Shepherd if !self.receive_orders()? => return Ok(()),
+                    Source::Shepherd => {}
+                    Source::Listener => self.accept(),
+                    Source::Client(id) => self.serve_client(id, flags),
+                }
+                self.settle();
+            }
+            while self.tracer.handle_events() {
+                self.settle();
+            }
+            self.settle();
+            self.report_tools()?;
+            let is_free = |process: &RankProcess| self.tracer.has_no_trace_of(process.pid);
+            if self.is_ending && self.processes.values().all(is_free) {
+                return Ok(());
+            }
+            if self.may_leave {
+                // Who has connected meanwhile has not been answered, and stays.
+                self.accept();
+                if self.clients.is_empty() {
+                    return Ok(());
+                }
+                self.may_leave = false;
+                self.report_tools()?;
+            }
+        }
+    }
+
+    /// Waits until something has happened.
+    fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
+        let mut sources = vec![Source::Signals, Source::Shepherd];
+        let mut fds = vec![
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.shepherd.as_fd(), PollFlags::POLLIN),
+        ];
+        if let Some(listener) = self.clients.listener() {
+            sources.push(Source::Listener);
+            fds.push(PollFd::new(listener, PollFlags::POLLIN));
+        }
+        for (id, fd, flags) in self.clients.interests() {
+            sources.push(Source::Client(id));
+            fds.push(PollFd::new(fd, flags));
+        }
+        let timeout = match self.tracer.next_timeout() {
+            // Rounded up, as the loop would spin otherwise.
+            Some(timeout) => PollTimeout::try_from(timeout + Duration::from_millis(1)),
+            None => Ok(PollTimeout::NONE),
+        };
+        match poll(&mut fds, timeout.unwrap_or(PollTimeout::MAX)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = sources.into_iter().zip(&fds).filter_map(|(source, fd)| {
+            fd.revents().filter(|flags| !flags.is_empty()).map(|flags| (source, flags))
+        });
+        Ok(ready.collect())
+    }
+
+    /// Takes the orders of the shepherd. False: it has ended.
+    fn receive_orders(&mut self) -> io::Result<bool> {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match recv(self.shepherd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Ok(false),
+                Ok(len) => self.decoder.push(&buffer[..len]),
+                Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        while let Some(order) = self.decoder.next().map_err(io::Error::other)? {
+            self.on_order(order)?;
+        }
+        Ok(true)
+    }
+
+    fn on_order(&mut self, order: ToolctlOrder) -> io::Result<()> {
+        match order {
+            ToolctlOrder::Job(job) => {
+                self.host = job.host;
+                self.directory = OsString::from_vec(job.directory.0).into();
+                self.authority = Authority::new(job.job, nix::unistd::geteuid().as_raw());
+            }
+            ToolctlOrder::Started { rank, number, pid } => {
+                self.processes.insert(rank, RankProcess { pid, number });
+                self.ranks.insert(pid, rank);
+                self.feed(authority::Event::Started { rank });
+            }
+            ToolctlOrder::Exited { rank, status } => {
+                if let Some(process) = self.processes.remove(&rank) {
+                    self.ranks.remove(&process.pid);
+                }
+                self.feed(authority::Event::Exited { rank, status });
+            }
+            ToolctlOrder::JobTime { ns } => self.on_job_time(ns),
+            ToolctlOrder::Leave => self.may_leave = true,
+            ToolctlOrder::End => self.is_ending = true,
+            ToolctlOrder::Command { element, id, processes, body, wait_ms: _ } => {
+                let scope = ToolRequest::decode(&body).map(|request| match request {
+                    ToolRequest::Stacks { lines } => StackScope::AllThreads { lines },
+                    ToolRequest::FaultStack => StackScope::AfterFault,
+                });
+                match scope {
+                    Some(scope) => {
+                        let tracer = &mut self.tracer;
+                        let reports = self.stacks.begin((element, id), &processes, scope, tracer);
+                        self.report(&reports)?;
+                    }
+                    None => {
+                        let text =
+                            "scored-toolctl does not know this command: use tools of its release";
+                        let body = ToolResult::Failed(text.to_owned()).encode();
+                        let answer =
+                            |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
+                        let reports: Vec<_> =
+                            processes.iter().map(|process| answer(process.node)).collect();
+                        self.report(&reports)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports to the shepherd, which reads whatever happens.
+    fn report(&mut self, reports: &[ToolctlReport]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for report in reports {
+            frame::encode(report, &mut bytes).map_err(io::Error::other)?;
+        }
+        self.shepherd.write_all(&bytes)
+    }
+
+    /// Asks the shepherd for how long the job has been running.
+    fn ask_time(&mut self) {
+        // If the shepherd has ended, the loop learns of it.
+        _ = self.report(&[ToolctlReport::TimeQuestion]);
+    }
+
+    /// Tells the shepherd whether tools are connected: as long as they are, this process stays.
+    fn report_tools(&mut self) -> io::Result<()> {
+        let has_tools = !self.clients.is_empty();
+        if std::mem::replace(&mut self.has_tools, has_tools) != has_tools {
+            self.report(&[ToolctlReport::HasTools(has_tools)])?;
+        }
+        Ok(())
+    }
+}

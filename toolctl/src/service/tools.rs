@@ -1,0 +1,293 @@
+//! Messages of tools, actions of the authority, and events of the tracer.
+
+use nix::poll::PollFlags;
+use score_toolctl::tracer::{self, SignalSet, Tid};
+use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach};
+use score_tools::wire::{
+    CommandCode, CommandSet, Notice, ServiceMessage, SignalReason, ToolMessage,
+};
+
+use super::clients::Received;
+use super::commands::Outcome;
+use super::work::{Waiting, Work};
+use super::{Service, convert};
+
+impl Service {
+    /// Takes those that connect.
+    pub(super) fn accept(&mut self) {
+        // An error of accept(2) is that of one connection, or comes again.
+        while let Ok(Some((connection, uid))) = self.clients.accept() {
+            // All processes of the host share this socket.
+            self.feed(Event::Connected { connection, uid, reach: Reach::Host });
+        }
+    }
+
+    /// A connection has something to say.
+    pub(super) fn serve_client(&mut self, id: ConnectionId, flags: PollFlags) {
+        if flags.contains(PollFlags::POLLOUT) {
+            self.clients.flush(id);
+        }
+        let is_ended = flags.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
+        match self.clients.receive(id, is_ended) {
+            Received::Record(record) => self.on_record(id, record),
+            Received::Nothing => {}
+            Received::End => self.disconnect(id),
+        }
+    }
+
+    /// A tool has left: what waits for it is dropped.
+    fn disconnect(&mut self, connection: ConnectionId) {
+        self.clients.close(connection);
+        for pid in self.works.drop_connection(connection) {
+            self.tracer.unpin(pid);
+        }
+        self.feed(Event::Closed { connection });
+    }
+
+    /// A message waits until those of its connection for the same process are answered.
+    fn has_to_wait(&self, connection: ConnectionId, message: &ToolMessage, rank: u32) -> bool {
+        let is_attaching = self.seizing.iter().any(|(other, _)| *other == connection);
+        match message {
+            ToolMessage::Query(_) | ToolMessage::Update(_) => is_attaching,
+            ToolMessage::Control(_) => is_attaching || self.works.has_any(connection, Some(rank)),
+            ToolMessage::Attach(_) | ToolMessage::Detach(_) => {
+                is_attaching || self.works.has_any(connection, None)
+            }
+            ToolMessage::NotifyAck => false,
+        }
+    }
+
+    fn on_record(&mut self, connection: ConnectionId, record: Vec<u8>) {
+        let (header, message) = match ToolMessage::decode(&record) {
+            Ok(read) => read,
+            Err(refusal) => return self.clients.send(connection, refusal.answer()),
+        };
+        if self.has_to_wait(connection, &message, header.rank) {
+            return self.clients.defer(connection, record);
+        }
+        let set = match message {
+            ToolMessage::Query(_) => CommandSet::Query,
+            _ => CommandSet::Update,
+        };
+        let actions =
+            self.authority.handle(Event::Message { connection, header, message: &message });
+        drop(message);
+        let mut record = Some(record);
+        for action in actions {
+            match action {
+                Action::Execute { connection, rank } => {
+                    // A process that has ended is not permitted, and has no work.
+                    let pid = self.processes.get(&rank).map_or(0, |process| process.pid);
+                    let record = record.take().unwrap_or_default();
+                    self.clients.begin(connection);
+                    self.works.push(Work::new(connection, pid, header, set, record));
+                }
+                action => self.carry_out(vec![action]),
+            }
+        }
+    }
+
+    /// Gives the authority an event, and carries out what it says.
+    pub(super) fn feed(&mut self, event: Event) {
+        let actions = self.authority.handle(event);
+        self.carry_out(actions);
+    }
+
+    /// Carries out actions. What the tracer refuses concerns a process that ends.
+    pub(super) fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            let pid_of = |rank: &u32| self.processes.get(rank).map_or(0, |process| process.pid);
+            match action {
+                Action::Send { connection, header, mut message } => {
+                    if let ServiceMessage::Notify(Notice::Signal(notice)) = &mut message {
+                        let (pid, tid) = (pid_of(&header.rank), notice.thread.cast_signed());
+                        let outside = self.ids.thread_outside(pid, tid).unwrap_or(0);
+                        notice.thread = outside.cast_unsigned();
+                    }
+                    self.clients.send(connection, message.encode(&header));
+                }
+                // Only the answer to a message has this one.
+                Action::Execute { .. } => {}
+                Action::Seize { connection, ranks } => {
+                    self.seizing.push_back((connection, ranks));
+                }
+                Action::Unseize { rank } => _ = self.tracer.detach(pid_of(&rank)),
+                Action::Undo { rank, tool: _ } => _ = self.tracer.release_all(pid_of(&rank)),
+                Action::Configure { rank, settings } => {
+                    let signals = SignalSet::from_bits(settings.notify_set);
+                    _ = self.tracer.set_notify(pid_of(&rank), signals);
+                }
+                Action::SignalLeader { rank, signal } => {
+                    let pid = pid_of(&rank);
+                    _ = self.tracer.send_signal(pid, pid, signal.cast_signed());
+                }
+                Action::Suspend { rank } => _ = self.tracer.suspend(pid_of(&rank)),
+                // The tracer has the signals of threads: Set Continuation Signal has set them.
+                Action::Resume { rank, signals: _ } => _ = self.tracer.resume(pid_of(&rank)),
+                Action::Step { rank, thread, signal: _ } => {
+                    _ = self.tracer.step(pid_of(&rank), thread.cast_signed());
+                }
+                Action::Pass { rank, notice } => {
+                    let signal = match notice.reason {
+                        SignalReason::Generic => notice.signal.cast_signed(),
+                        _ => 0,
+                    };
+                    let stays = self.authority.is_suspended(rank);
+                    _ = self.tracer.pass(pid_of(&rank), signal, stays);
+                }
+                Action::Close { connection } => self.clients.close(connection),
+            }
+        }
+    }
+
+    /// A command that decides when threads go on. `named`: what the tool says; `tid`: the thread.
+    pub(super) fn execute_authority(
+        &mut self,
+        work: &mut Work,
+        named: u32,
+        tid: Tid,
+        command: AuthorityCommand,
+    ) -> Outcome {
+        let (pid, rank, connection) = (work.pid, work.rank(), work.connection);
+        let thread = if named == 0 { 0 } else { tid.cast_unsigned() };
+        let has_pending = self.tracer.has_pending_notices(pid);
+        let (code, actions) = match command {
+            AuthorityCommand::Release(_) if has_pending => (CommandCode::PendingNotify, Vec::new()),
+            // The step satisfies the notice, and the next one is given instead.
+            AuthorityCommand::Step if has_pending => {
+                let goes_on = AuthorityCommand::Continue;
+                let (code, actions) = self.authority.command(connection, rank, 0, goes_on);
+                match code {
+                    CommandCode::Success => (CommandCode::PendingNotify, actions),
+                    code => (code, actions),
+                }
+            }
+            AuthorityCommand::Step => match self.tracer.check_step(pid, tid) {
+                Ok(()) => self.authority.command(connection, rank, tid.cast_unsigned(), command),
+                Err(error) => (convert::code_of(error), Vec::new()),
+            },
+            command => self.authority.command(connection, rank, thread, command),
+        };
+        work.actions.extend(actions);
+        let set = match (code, command) {
+            (CommandCode::Success, AuthorityCommand::SetContinuationSignal(signal)) => {
+                self.tracer.set_continuation(pid, thread.cast_signed(), signal.cast_signed())
+            }
+            (CommandCode::Success, AuthorityCommand::Release(_)) => {
+                self.tracer.set_notify(pid, SignalSet::default())
+            }
+            _ => Ok(()),
+        };
+        Outcome::Done(set.map_or_else(convert::code_of, |()| code), None)
+    }
+
+    /// Does all that can be done without waiting.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let mut is_done = true;
+            while let Some(event) = self.tracer.next_event() {
+                is_done = false;
+                self.on_tracer_event(event);
+            }
+            for rank in self.works.runnable() {
+                is_done = false;
+                self.run_work(rank);
+            }
+            is_done &= !self.seize();
+            for (connection, record) in self.clients.take_deferred() {
+                let is_still_waiting = match ToolMessage::decode(&record) {
+                    Ok((header, message)) => self.has_to_wait(connection, &message, header.rank),
+                    Err(_) => false,
+                };
+                if is_still_waiting {
+                    self.clients.defer(connection, record);
+                } else {
+                    is_done = false;
+                    self.on_record(connection, record);
+                }
+            }
+            for connection in self.clients.broken() {
+                is_done = false;
+                self.disconnect(connection);
+            }
+            if is_done {
+                return;
+            }
+        }
+    }
+
+    fn on_tracer_event(&mut self, event: tracer::Event) {
+        match event {
+            tracer::Event::Notice(notice) => {
+                if let Some(rank) = self.ranks.get(&notice.pid) {
+                    let (rank, notice) = (*rank, convert::notice(&notice));
+                    self.feed(Event::Signal { rank, notice });
+                }
+            }
+            tracer::Event::Answer { ticket, result } => {
+                let tracer = &mut self.tracer;
+                if let Some(report) = self.stacks.on_answer(ticket, &result, tracer) {
+                    // If the shepherd has ended, the loop learns of it.
+                    _ = self.report(&[report]);
+                } else if let Some(rank) = self.works.waiting_for(Waiting::Tracer(ticket)) {
+                    self.on_answer(rank, result);
+                }
+            }
+            // A tool that is attached stays so: the process is the same.
+            tracer::Event::Exec { .. } | tracer::Event::Detached { .. } => {}
+            tracer::Event::ThreadEnded { pid, tid } => {
+                if let Some(rank) = self.ranks.get(&pid) {
+                    let (rank, thread) = (*rank, tid.cast_unsigned());
+                    self.feed(Event::ThreadExited { rank, thread });
+                }
+            }
+            tracer::Event::Exited { pid, status } => {
+                if let Some(rank) = self.ranks.remove(&pid) {
+                    self.processes.remove(&rank);
+                    self.feed(Event::Exited { rank, status });
+                }
+            }
+        }
+    }
+
+    /// Traces the processes of Attach messages, all or none of each. A process that is on its way
+    /// out of the tracer is waited for. Whether anything was done.
+    fn seize(&mut self) -> bool {
+        let mut is_anything_done = false;
+        let mut waiting = std::collections::VecDeque::new();
+        while let Some((connection, ranks)) = self.seizing.pop_front() {
+            let pid_of = |rank: &u32| self.processes.get(rank).map(|process| process.pid);
+            let is_leaving = ranks
+                .iter()
+                .filter_map(pid_of)
+                .any(|pid| !self.tracer.has_no_trace_of(pid) && !self.tracer.is_attached(pid));
+            let is_behind = waiting.iter().any(|(other, _)| *other == connection);
+            if is_leaving || is_behind {
+                waiting.push_back((connection, ranks));
+                continue;
+            }
+            is_anything_done = true;
+            let result = self.seize_all(&ranks);
+            self.feed(Event::Seized { connection, ranks, result });
+        }
+        self.seizing = waiting;
+        is_anything_done
+    }
+
+    fn seize_all(&mut self, ranks: &[u32]) -> Result<(), (u32, u32)> {
+        let mut new = Vec::new();
+        for rank in ranks {
+            // One that has ended meanwhile is no rank any more; the authority knows.
+            let Some(process) = self.processes.get(rank) else { continue };
+            let was_there = self.tracer.is_attached(process.pid);
+            if let Err(error) = self.tracer.attach(process.pid) {
+                new.iter().for_each(|pid| _ = self.tracer.detach(*pid));
+                return Err((*rank, convert::errno_of(&error)));
+            }
+            if !was_there {
+                new.push(process.pid);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! What a service of several tools needs beyond the requests of one: it decides itself which tool
+//! is notified, and what goes on.
+
+#![forbid(unsafe_code)]
+
+use super::error::TraceError;
+use super::kernel::Kernel;
+use super::process::{Preferences, Presence, Process};
+use super::requests::Request;
+use super::{Pid, Tid, Tracer};
+
+impl<K: Kernel> Tracer<K> {
+    /// Whether nothing of the process is left here: it is not traced, nor on its way out.
+    pub fn has_no_trace_of(&self, pid: Pid) -> bool {
+        !self.processes.contains_key(&pid)
+    }
+
+    /// Whether the threads of a process stand for a notice, or because a tool wants it.
+    pub fn is_suspended(&self, pid: Pid) -> bool {
+        self.processes.get(&pid).is_some_and(|process| process.is_suspended)
+    }
+
+    /// Whether a process has notices that were not given.
+    pub fn has_pending_notices(&self, pid: Pid) -> bool {
+        self.processes.get(&pid).is_some_and(|process| !process.notices.is_empty())
+    }
+
+    /// What the tool prefers.
+    pub fn preferences(&self, pid: Pid) -> Preferences {
+        self.processes.get(&pid).map(|process| process.preferences).unwrap_or_default()
+    }
+
+    /// As [`Self::read_memory`], into a buffer, whose length the caller has checked.
+    ///
+    /// # Errors
+    /// NoProcess, Address.
+    pub fn read_memory_into(
+        &self,
+        pid: Pid,
+        address: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), TraceError> {
+        let process = self.processes.get(&pid).ok_or(TraceError::NoProcess(pid))?;
+        if !self.kernel.read_memory(pid, address, buffer) {
+            return Err(TraceError::Address(address));
+        }
+        process.breakpoints.hide(address, buffer);
+        Ok(())
+    }
+
+    /// From now on a thread, or all threads, stand where they can be looked at, until
+    /// [`Self::unpin`]: several requests then see one state.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn pin(&mut self, pid: Pid, tid: Option<Tid>) -> Result<(), TraceError> {
+        self.with(pid, |process, _| {
+            match tid {
+                Some(tid) => _ = process.pins.insert(tid),
+                None => process.pins.extend(process.threads.keys()),
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends [`Self::pin`].
+    pub fn unpin(&mut self, pid: Pid) {
+        // A process that has ended has no pins.
+        _ = self.with(pid, |process, _| {
+            process.pins.clear();
+            Ok(())
+        });
+    }
+
+    /// Stops all threads of a process, and new ones, without a notice.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn suspend(&mut self, pid: Pid) -> Result<(), TraceError> {
+        self.with(pid, |process, _| {
+            process.is_suspended = true;
+            Ok(())
+        })
+    }
+
+    /// Satisfies the notice that was given, if there is one, and lets the process go on, or gives
+    /// the next notice.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn resume(&mut self, pid: Pid) -> Result<(), TraceError> {
+        self.with(pid, |process, context| {
+            process.satisfy(context);
+            process.is_suspended = !process.notices.is_empty();
+            Ok(())
+        })
+    }
+
+    /// No tool wants the notice that was given: its thread goes on with this signal, or without
+    /// one (0). With `stays_suspended` it stands until the process goes on.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn pass(&mut self, pid: Pid, signal: i32, stays_suspended: bool) -> Result<(), TraceError> {
+        self.with(pid, |process, context| {
+            if let Some(tid) = process.given
+                && let Some(thread) = process.threads.get_mut(&tid)
+            {
+                thread.continuation = Some(signal);
+            }
+            process.satisfy(context);
+            process.is_suspended = stays_suspended || !process.notices.is_empty();
+            Ok(())
+        })
+    }
+
+    /// Whether [`Tracer::step`] would be refused.
+    ///
+    /// # Errors
+    /// NoProcess, NoThread, WrongState.
+    pub fn check_step(&mut self, pid: Pid, tid: Tid) -> Result<(), TraceError> {
+        self.with(pid, |process, context| process.check_step(context, tid))
+    }
+
+    /// Takes away memory and trap handler of a tool that has died while others are attached.
+    pub(super) fn release_memory(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get(&pid) else { return };
+        if process.presence != Presence::Attached {
+            return;
+        }
+        for request in process.memory_requests() {
+            // If the process cannot do it now, the memory stays until it is detached.
+            _ = self.request(pid, None, request);
+        }
+    }
+}
+
+impl Process {
+    /// The requests that take away what a tool has put into the process.
+    fn memory_requests(&self) -> Vec<Request> {
+        let handler = self.trap_handler.map(|it| Request::RemoveTrapHandler(it.handler));
+        let memory =
+            self.allocations.iter().map(|(address, length)| Request::Free(*address, *length));
+        handler.into_iter().chain(memory).collect()
+    }
+}
