@@ -2,6 +2,7 @@
 //! and exits with them. The job master ([`score_job`]) decides what happens; the shepherd carries
 //! it out.
 
+mod breakpoint_list;
 mod call_handler;
 mod control_socket;
 mod cpu_binding;
