@@ -60,6 +60,14 @@ pub enum ToolctlOrder {
         /// In the form of wait(2).
         status: i32,
     },
+    /// A service before this one has been killed: these breakpoints, by address and byte of the
+    /// program, may still be in the process.
+    RemoveBreakpoints {
+        /// Its rank.
+        rank: u32,
+        /// The breakpoints.
+        breakpoints: Vec<(u64, u8)>,
+    },
     /// The answer to [`ToolctlReport::TimeQuestion`].
     JobTime {
         /// Nanoseconds that the job has had, without the slices of others.
@@ -92,6 +100,27 @@ pub enum ToolctlReport {
     HasTools(bool),
     /// For how long has the job been running?
     TimeQuestion,
+    /// A breakpoint is about to be set, or the program has another byte there.
+    BreakpointSet {
+        /// The rank of the process.
+        rank: u32,
+        /// The address.
+        address: u64,
+        /// The byte of the program.
+        original: u8,
+    },
+    /// A breakpoint has been removed.
+    BreakpointReset {
+        /// The rank of the process.
+        rank: u32,
+        /// The address.
+        address: u64,
+    },
+    /// A process has no breakpoints any more.
+    NoBreakpoints {
+        /// Its rank.
+        rank: u32,
+    },
     /// The answer of a process to a command.
     Answer {
         /// The parallel process.

@@ -413,6 +413,34 @@ fn the_stacks_of_a_process_that_a_tool_holds_are_shown() {
 }
 
 #[test]
+fn breakpoints_of_a_killed_service_are_removed_by_the_next_one() {
+    let env = TestEnv::new();
+    let Some(target_job) = TargetJob::start(&env, 1) else { return };
+    let target = target_job.targets[0].clone();
+    let mut tool = target_job.attach(b"no luck ", 50);
+    assert_eq!(tool.control(0, bit(SIGTRAP)).0, ReturnCode::Success);
+    let leader = tool.threads(0)[0];
+    let memory = std::fs::File::open(format!("/proc/{leader}/mem")).unwrap();
+    let byte = || {
+        let mut byte = [0];
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut byte, target.on_trap).unwrap();
+        byte[0]
+    };
+    let before = byte();
+    tool.set_breakpoint(0, target.on_trap, BreakpointKind::Normal);
+    assert_eq!(byte(), 0xcc);
+    env.wait_for_process("the service", |process| process.program() == "scored-toolctl")
+        .signal(Signal::SIGKILL);
+    assert!(tool.next_notice().is_none());
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    while byte() != before {
+        assert!(Instant::now() < deadline, "the breakpoint is left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    target_job.end(0);
+}
+
+#[test]
 fn a_killed_shepherd_closes_the_sockets_and_nothing_is_left() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 1) else { return };

@@ -31,8 +31,8 @@ use super::reports::ScoredLink;
 use super::shared_memory::SharedMemory;
 use super::spawn_queue::{SpawnQueue, SpawnedProcess, StartError};
 use super::tool_directory::ToolDirectory;
-use super::tool_service::{ServedJob, ToolService};
-use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, TOOL_LISTENER, TOOLCTL, reaper};
+use super::tool_service::ToolService;
+use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, PMIX, reaper};
 use crate::sys::host_name::system_host_name;
 use crate::sys::process::{self, Reaped, WaitResult};
 use crate::sys::remove;
@@ -237,17 +237,6 @@ impl JobRunner {
                 None => break,
             }
         }
-    }
-
-    /// Writes what tools find of the job.
-    ///
-    /// # Errors
-    /// One line.
-    pub(super) fn write_tool_directory(&mut self) -> Result<(), String> {
-        let job_info = self.phase.job_info().ok_or("the job has not started, or has ended")?;
-        let programs = self.spawn_queue.programs(&self.context, job_info)?;
-        self.tool_service.listen(&self.context.directory)?;
-        self.tool_directory.write(&self.context.directory, job_info, &programs)
     }
 
     /// Samples the processes and sends metrics, if these are due.
@@ -517,16 +506,6 @@ impl JobRunner {
         self.serve_pmi(registry);
         let events = self.pmix.check_helper(now);
         self.handle_pmi_events(events);
-    }
-
-    /// Serves tools: passes their commands on, and the answers.
-    fn serve_tools(&mut self, registry: &Registry) {
-        let tokens = (TOOLCTL, TOOL_LISTENER);
-        let (job_info, processes) = (self.phase.job_info(), &mut self.processes);
-        let view = ServedJob { job_info, context: &self.context, processes };
-        for (element, report) in self.tool_service.serve(registry, tokens, &self.run_gate, view) {
-            self.reports.add_about(element, report);
-        }
     }
 
     pub(super) fn handle_pmi_events(&mut self, events: impl IntoIterator<Item = (u32, PmiEvent)>) {

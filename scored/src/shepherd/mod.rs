@@ -2,6 +2,7 @@
 //! and exits with them. The job master ([`score_job`]) decides what happens; the shepherd carries
 //! it out.
 
+mod breakpoint_list;
 mod call_handler;
 mod control_socket;
 mod cpu_binding;
@@ -34,6 +35,7 @@ mod spawn_queue;
 mod tool_directory;
 mod tool_files;
 mod tool_service;
+mod tools;
 
 use std::fs::File;
 use std::io;

@@ -30,6 +30,7 @@ use score_proto::tool_command::{
 use score_proto::tool_start::TOOL_SOCKET;
 use score_proto::toolctl::{ToolProcess, ToolctlJob, ToolctlOrder, ToolctlReport};
 
+use super::breakpoint_list::BreakpointList;
 use super::gang_switch::RunGate;
 use super::job_info::{JobInfo, ProcessKey, ShepherdContext};
 use super::processes::ProcessTable;
@@ -106,6 +107,8 @@ pub type ToolReport = (u32, ElementReport);
 pub struct ToolService {
     service: Option<RunningService>,
     listener: Option<ToolControlListener>,
+    /// What would be left in the processes if the service were killed.
+    breakpoints: BreakpointList,
     /// What [`RunGate::job_time`] was at the start of the job.
     job_time_at_start: Option<Duration>,
     /// By parallel process and number.
@@ -179,6 +182,7 @@ impl ToolService {
 
     /// A process of the running stage has ended.
     pub fn on_process_exit(&mut self, job_info: &JobInfo, key: ProcessKey, status: Status) {
+        self.breakpoints.clear(rank_of(job_info, key));
         if let Some(service) = &mut self.service {
             let status = match status {
                 Status::Exited(code) => i32::from(code) << 8,
@@ -197,7 +201,8 @@ impl ToolService {
         view: ServedJob<'_>,
     ) -> Result<(), String> {
         let connects = self.listener.as_ref().is_some_and(|listener| listener.has_connection);
-        if self.unsent.is_empty() && !connects {
+        let is_left = self.service.is_none() && !self.breakpoints.is_empty();
+        if self.unsent.is_empty() && !connects && !is_left {
             return Ok(());
         }
         let service = match &mut self.service {
@@ -209,6 +214,7 @@ impl ToolService {
                 let service =
                     none.insert(start(registry, token, run_gate, listener, view.context)?);
                 first_orders(view).iter().for_each(|order| service.socket.queue(order));
+                self.breakpoints.orders().iter().for_each(|order| service.socket.queue(order));
                 service
             }
         };
@@ -238,7 +244,10 @@ impl ToolService {
 
     /// When [`ToolService::serve`] has something to do, whatever the service does.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let service = self.service.as_ref()?;
+        let Some(service) = &self.service else {
+            // The next service removes them.
+            return (!self.breakpoints.is_empty()).then(Instant::now);
+        };
         let pending = self.pending.values().map(|pending| pending.deadline).min();
         match service.purpose {
             ServiceUse::Tools => pending,
@@ -268,6 +277,7 @@ impl ToolService {
         if let Err(reason) = self.send(registry, tokens.0, run_gate, view) {
             self.end(&reason, run_gate, &mut reports);
             self.drop_connections();
+            reports.extend(self.breakpoints.give_up(&reason));
         }
         let reason = loop {
             let Some(service) = &mut self.service else { return reports };
@@ -282,6 +292,13 @@ impl ToolService {
                     _ if has_tools => service.purpose = ServiceUse::Tools,
                     _ => service.purpose = ServiceUse::Idle(Instant::now()),
                 },
+                Ok(Some(ToolctlReport::BreakpointSet { rank, address, original })) => {
+                    self.breakpoints.add(rank, address, original);
+                }
+                Ok(Some(ToolctlReport::BreakpointReset { rank, address })) => {
+                    self.breakpoints.remove(rank, address);
+                }
+                Ok(Some(ToolctlReport::NoBreakpoints { rank })) => self.breakpoints.clear(rank),
                 Ok(Some(ToolctlReport::TimeQuestion)) => {
                     let started_at = self.job_time_at_start.unwrap_or_default();
                     let time = run_gate.job_time().saturating_sub(started_at);
@@ -307,15 +324,14 @@ impl ToolService {
                 Err(error) => break format!("{SERVICE_NAME}: {error}"),
             }
         };
-        let has_left = self
-            .service
-            .as_ref()
-            .is_some_and(|service| matches!(service.purpose, ServiceUse::Leaving(_)));
-        if has_left {
-            self.after_leave(run_gate);
-        } else {
-            self.end(&reason, run_gate, &mut reports);
-            self.drop_connections();
+        match self.service.as_ref().map(|service| service.purpose) {
+            Some(ServiceUse::Leaving(_)) => self.after_leave(run_gate),
+            Some(ServiceUse::Ending(_)) => self.close(run_gate),
+            _ => {
+                self.end(&reason, run_gate, &mut reports);
+                self.drop_connections();
+                reports.extend(self.breakpoints.on_service_death(&reason));
+            }
         }
         reports
     }
@@ -407,6 +423,7 @@ impl ToolService {
     /// A further stage begins, or the job ends: the last stage's processes have ended.
     pub fn close(&mut self, run_gate: &RunGate) {
         self.end("", run_gate, &mut Vec::new());
+        self.breakpoints = BreakpointList::default();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The commands of a Query or an Update (docs/tools.md, groups Q and U), one after the other. A
 //! command that needs a thread to stop waits for the tracer; the service goes on meanwhile.
 
+use score_proto::toolctl::ToolctlReport;
 use score_stacks::capture::Snapshot;
 use score_stacks::memory::ProcessMemory;
 use score_stacks::unwind;
@@ -189,11 +190,18 @@ impl Service {
                 let may_write_shared =
                     memory.head.shared == score_tools::wire::SharedAccess::Allowed;
                 let length = memory.bytes.len() as u32;
-                self.tracer
+                let rank = work.rank();
+                let written = self
+                    .tracer
                     .write_memory(pid, address, &memory.bytes, may_write_shared)
                     .map(|()| Some(CommandAnswer::SetMemory(WrittenMemory { address, length })))
-                    .map_err(convert::code_of)
-                    .into()
+                    .map_err(convert::code_of);
+                // The program has other bytes beneath breakpoints now.
+                for (address, original) in self.tracer.breakpoints_in(pid, address, length) {
+                    let report = ToolctlReport::BreakpointSet { rank, address, original };
+                    self.report_breakpoint(report);
+                }
+                written.into()
             }
             CommandRequest::HoldThread(_) => self.tracer.hold(pid, tid).into(),
             CommandRequest::ReleaseThread(_) => self.tracer.release(pid, tid).into(),
@@ -208,9 +216,9 @@ impl Service {
                     BreakpointKind::Normal => tracer::BreakpointKind::Normal,
                     BreakpointKind::Fast => tracer::BreakpointKind::Fast,
                 };
-                self.tracer.set_breakpoint(pid, it.address, kind).into()
+                self.set_breakpoint(work.rank(), pid, it.address, kind)
             }
-            CommandRequest::ResetBreakpoint(it) => self.reset_breakpoint(pid, *it),
+            CommandRequest::ResetBreakpoint(it) => self.reset_breakpoint(work.rank(), pid, *it),
             CommandRequest::SetPreferences(it) => {
                 let Preferences { mut fast_breakpoints, mut fast_watchpoints } =
                     self.tracer.preferences(pid);
@@ -373,14 +381,40 @@ impl Service {
 
     /// The instruction given is the four bytes that the program has there; only as many are
     /// compared as can be read.
-    fn reset_breakpoint(&mut self, pid: Pid, breakpoint: OldBreakpoint) -> Outcome {
+    fn reset_breakpoint(&mut self, rank: u32, pid: Pid, breakpoint: OldBreakpoint) -> Outcome {
         let wanted = breakpoint.instruction.to_ne_bytes();
         let mut there = [0; 4];
         let is_read = self.tracer.read_memory_into(pid, breakpoint.address, &mut there).is_ok();
         if is_read && there != wanted {
             return Outcome::Done(CommandCode::BreakpointFailed, None);
         }
-        self.tracer.reset_breakpoint(pid, breakpoint.address, wanted[0]).into()
+        let address = breakpoint.address;
+        let result = self.tracer.reset_breakpoint(pid, address, wanted[0]);
+        if result.is_ok() {
+            self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });
+        }
+        result.into()
+    }
+
+    /// The shepherd knows of a breakpoint before it is in the text.
+    fn set_breakpoint(
+        &mut self,
+        rank: u32,
+        pid: Pid,
+        address: u64,
+        kind: tracer::BreakpointKind,
+    ) -> Outcome {
+        let mut byte = [0];
+        if let Err(error) = self.tracer.read_memory_into(pid, address, &mut byte) {
+            return Err(error).into();
+        }
+        let [original] = byte;
+        self.report_breakpoint(ToolctlReport::BreakpointSet { rank, address, original });
+        let result = self.tracer.set_breakpoint(pid, address, kind);
+        if result.is_err() && self.tracer.breakpoints_in(pid, address, 1).is_empty() {
+            self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });
+        }
+        result.into()
     }
 }
 

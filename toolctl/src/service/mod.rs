@@ -236,6 +236,9 @@ impl Service {
                 }
                 self.feed(authority::Event::Exited { rank, status });
             }
+            ToolctlOrder::RemoveBreakpoints { rank, breakpoints } => {
+                self.remove_breakpoints(rank, &breakpoints);
+            }
             ToolctlOrder::JobTime { ns } => self.on_job_time(ns),
             ToolctlOrder::Leave => self.may_leave = true,
             ToolctlOrder::End => self.is_ending = true,
@@ -279,6 +282,23 @@ impl Service {
     fn ask_time(&mut self) {
         // If the shepherd has ended, the loop learns of it.
         _ = self.report(&[ToolctlReport::TimeQuestion]);
+    }
+
+    /// Removes what a service that was killed has left. The report follows when the process has
+    /// been let go of.
+    fn remove_breakpoints(&mut self, rank: u32, breakpoints: &[(u64, u8)]) {
+        let Some(RankProcess { pid, .. }) = self.processes.get(&rank).copied() else { return };
+        // A process that refuses it has ended, or has another tracer: it stays in the list.
+        if self.tracer.attach(pid).is_ok() {
+            _ = self.tracer.remove_leftovers(pid, breakpoints);
+            _ = self.tracer.detach(pid);
+        }
+    }
+
+    /// Reports about breakpoints: what the shepherd knows survives this process.
+    fn report_breakpoint(&mut self, report: ToolctlReport) {
+        // If the shepherd has ended, the loop learns of it.
+        _ = self.report(&[report]);
     }
 
     /// Tells the shepherd whether tools are connected: as long as they are, this process stays.

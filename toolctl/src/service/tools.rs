@@ -1,6 +1,7 @@
 //! Messages of tools, actions of the authority, and events of the tracer.
 
 use nix::poll::PollFlags;
+use score_proto::toolctl::ToolctlReport;
 use score_toolctl::tracer::{self, SignalSet, Tid};
 use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach};
 use score_tools::wire::{
@@ -112,7 +113,11 @@ impl Service {
                     self.seizing.push_back((connection, ranks));
                 }
                 Action::Unseize { rank } => _ = self.tracer.detach(pid_of(&rank)),
-                Action::Undo { rank, tool: _ } => _ = self.tracer.release_all(pid_of(&rank)),
+                Action::Undo { rank, tool: _ } => {
+                    if self.tracer.release_all(pid_of(&rank)).is_ok() {
+                        self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
+                    }
+                }
                 Action::Configure { rank, settings } => {
                     let signals = SignalSet::from_bits(settings.notify_set);
                     _ = self.tracer.set_notify(pid_of(&rank), signals);
@@ -234,7 +239,11 @@ impl Service {
                 }
             }
             // A tool that is attached stays so: the process is the same.
-            tracer::Event::Exec { .. } | tracer::Event::Detached { .. } => {}
+            tracer::Event::Exec { pid } | tracer::Event::Detached { pid } => {
+                if let Some(rank) = self.ranks.get(&pid).copied() {
+                    self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
+                }
+            }
             tracer::Event::ThreadEnded { pid, tid } => {
                 if let Some(rank) = self.ranks.get(&pid) {
                     let (rank, thread) = (*rank, tid.cast_unsigned());

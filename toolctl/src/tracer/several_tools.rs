@@ -48,6 +48,15 @@ impl<K: Kernel> Tracer<K> {
         Ok(())
     }
 
+    /// The breakpoints in a range: address, and the byte of the program.
+    pub fn breakpoints_in(&self, pid: Pid, address: u64, length: u32) -> Vec<(u64, u8)> {
+        let Some(process) = self.processes.get(&pid) else { return Vec::new() };
+        let end = address.saturating_add(length.into());
+        let mut all = process.breakpoints.all();
+        all.retain(|(place, _)| (address..end).contains(place));
+        all
+    }
+
     /// From now on a thread, or all threads, stand where they can be looked at, until
     /// [`Self::unpin`]: several requests then see one state.
     ///
