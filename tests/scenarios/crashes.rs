@@ -43,7 +43,7 @@ fn ranks_that_crash_in_the_same_place_are_one_back_trace_before_the_job_ends() {
         ("fpe", 136, "SIGFPE", "divide in crashes", ONE_HOST),
         ("abort", 134, "SIGABRT", "abort", ONE_HOST),
         ("thread", 139, "SIGSEGV", "crash_in_thread in crashes", TWO_HOSTS),
-        ("overflow", 139, "SIGSEGV", "frames left out", ONE_HOST),
+        ("overflow", 139, "SIGSEGV", "the stack is longer", ONE_HOST),
     ] {
         let outcome = run(&env, options, &program, how).expect_code(code);
         let title = format!("nodes 1, 3 of crashes got {signal}:\nall ranks [1,3]\n");

@@ -201,8 +201,9 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
     let program = program.to_str().unwrap();
     let start = |uid| {
         let job = cluster.command(uid, "scrun", "a");
-        let mut job = job.args(&["-scored=all,nodes=4", program, "15"]).start();
+        let mut job = job.args(&["-scored=all,nodes=4", program, "8"]).start();
         job.wait_for("up", 4);
+        job.wait_for_stderr("4 nodes on 1 host");
         // "scrun: job 7: 4 nodes on 1 host"
         let number = job.stderr().split([' ', ':']).nth(3).unwrap().to_owned();
         (job, number)
@@ -213,7 +214,7 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
         job.timeout(ANSWER_TIMEOUT).run()
     };
     let asked_since = Instant::now();
-    while asked_since.elapsed() < Duration::from_secs(5) {
+    while asked_since.elapsed() < Duration::from_secs(3) {
         assert_tree(&ask(ALICE, &alices_number), "[0-2]", "[3]");
         assert_tree(&ask(BOB, &bobs_number), "[0-2]", "[3]");
     }

@@ -25,7 +25,10 @@ pub fn at_fault(mut process: ProcessStacks, thread: Option<i32>) -> ProcessStack
             let signal = frames.iter().rposition(|frame| *frame == Frame::Signal);
             let call = frames.iter().position(is_inspect_call).map(|index| index + 1);
             frames.truncate(signal.or(call).unwrap_or(frames.len()));
-            if let Some(omitted) = frames.len().checked_sub(OUTER_FRAMES + INNER_FRAMES + 1)
+            if frames.first() == Some(&Frame::Truncated) {
+                // How much of a stack was copied is chance, and differs between ranks.
+                frames.drain(1..frames.len().saturating_sub(OUTER_FRAMES + INNER_FRAMES).max(1));
+            } else if let Some(omitted) = frames.len().checked_sub(OUTER_FRAMES + INNER_FRAMES + 1)
                 && omitted > 0
             {
                 let middle = OUTER_FRAMES..OUTER_FRAMES + omitted + 1;
