@@ -1,5 +1,5 @@
 //! `cargo xtask test`: installs what is missing, then runs every check, each with its time. What
-//! only computes runs beside what waits.
+//! only computes runs beside steps that leave a processor idle.
 
 mod sanitizers;
 mod summary;
@@ -20,26 +20,38 @@ type Step = (&'static str, fn(&mut TestSummary) -> Result<(), String>);
 const FIRST_STEPS: &[Step] =
     &[("what this machine lacks", set_up), ("format", format), ("tidy", tidy_rules)];
 
-/// What has to have the processors when it wants them. The scenarios wait for most of their time,
-/// and leave them to the steps beside.
-const STEPS: &[Step] = &[
-    ("release build of everything", release_build),
-    ("whole-system scenarios", scenarios),
-    ("tests of every package, C programs and corpora", tests),
-    // Its emulated processors leave one of ours to the steps beside.
-    ("virtual machine with an RDMA device", vm_tests::run),
-    ("sanitizers on the unsafe parts", sanitizers::run),
-    ("soak, a short one", soak),
-];
+/// Steps, and what only computes and runs beside them with low priority.
+struct Phase {
+    steps: &'static [Step],
+    beside: &'static [Step],
+}
 
-/// What only computes: it runs beside those steps, with low priority. The first two do not use the
-/// build folder that the program of the scenarios needs; then comes what is needed next.
-const STEPS_BESIDE: &[Step] = &[
-    ("packages of the virtual machine", vm_tests::prepare),
-    ("loom: every interleaving of ring, doorbell and idle notification", loom),
-    ("build of the tests of every package", build_tests),
-    ("clippy", clippy),
-    ("build of the sanitized tests", sanitizers::build),
+/// One phase after the other. The scenarios and the tests of the packages have the machine to
+/// themselves: some of them look at what processes do in time, and fail beside a build.
+const PHASES: &[Phase] = &[
+    Phase {
+        steps: &[("release build of everything", release_build)],
+        beside: &[
+            ("packages of the virtual machine", vm_tests::prepare),
+            ("loom: every interleaving of ring, doorbell and idle notification", loom),
+        ],
+    },
+    Phase {
+        steps: &[
+            ("whole-system scenarios", scenarios),
+            ("tests of every package, C programs and corpora", tests),
+        ],
+        beside: &[],
+    },
+    Phase {
+        // Its emulated processors leave one of ours to the steps beside.
+        steps: &[("virtual machine with an RDMA device", vm_tests::run)],
+        beside: &[("clippy", clippy), ("build of the sanitized tests", sanitizers::build)],
+    },
+    Phase {
+        steps: &[("sanitizers on the unsafe parts", sanitizers::run), ("soak, a short one", soak)],
+        beside: &[],
+    },
 ];
 
 /// Runs every step, or those whose heading begins with one of `args`.
@@ -54,11 +66,13 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let mut summary = TestSummary::new()?;
     let mut summary_beside = TestSummary::in_background()?;
     run_steps(FIRST_STEPS, args, &mut summary)?;
-    std::thread::scope(|scope| {
-        let beside = scope.spawn(|| run_steps(STEPS_BESIDE, args, &mut summary_beside));
-        let result = run_steps(STEPS, args, &mut summary);
-        result.and(beside.join().expect("a step does not panic"))
-    })?;
+    for phase in PHASES {
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(|| run_steps(phase.beside, args, &mut summary_beside));
+            let result = run_steps(phase.steps, args, &mut summary);
+            result.and(beside.join().expect("a step does not panic"))
+        })?;
+    }
     summary.absorb(summary_beside);
     summary.print_totals(begin.elapsed())
 }
@@ -166,10 +180,6 @@ fn scenarios(summary: &mut TestSummary) -> Result<(), String> {
 const PACKAGE_TESTS: &[&str] =
     &["test", "--workspace", "--exclude", SCENARIOS_PACKAGE, "--no-fail-fast"];
 const SCENARIOS_PACKAGE: &str = "score-tests";
-
-fn build_tests(summary: &mut TestSummary) -> Result<(), String> {
-    summary.run(run::cargo(PACKAGE_TESTS).arg("--no-run"))
-}
 
 fn tests(summary: &mut TestSummary) -> Result<(), String> {
     let release = run::target_dir()?.join("release");
