@@ -17,6 +17,8 @@ pub struct ProcStat {
     pub state: u8,
     /// Its parent.
     pub parent: i32,
+    /// Pages that it has touched for the first time.
+    pub minor_faults: u64,
     /// Number of threads, including the first one, which may have exited.
     pub threads: u32,
     /// Processor on which its first thread runs, or ran last.
@@ -32,6 +34,12 @@ impl ProcStat {
     /// A tracer has stopped it.
     pub fn is_held_by_tracer(self) -> bool {
         self.state == b't'
+    }
+
+    /// It has not executed any code since its fork. That would have touched its stack, whose pages
+    /// are shared with its parent at first. The kernel itself may write the id of the child.
+    pub fn has_never_run(self) -> bool {
+        self.minor_faults <= 1
     }
 
     /// None of its code runs before it handles a signal that stops it. A process that waits for a
@@ -79,10 +87,11 @@ fn parse_stat(stat: &[u8]) -> Option<ProcStat> {
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
-    // Fields 20 and 39, counted from 1.
-    let threads = fields.nth(15)?.parse().ok()?;
+    // Fields 10, 20 and 39, counted from 1.
+    let minor_faults = fields.nth(5)?.parse().ok()?;
+    let threads = fields.nth(9)?.parse().ok()?;
     let cpu = fields.nth(18)?.parse().ok()?;
-    Some(ProcStat { state, parent, threads, cpu })
+    Some(ProcStat { state, parent, minor_faults, threads, cpu })
 }
 
 /// Whether a process that has been sent a stop signal waits for its processor. It handles the
@@ -221,7 +230,8 @@ mod tests {
 
     #[test]
     fn a_stat_line_is_parsed_whatever_the_process_name() {
-        let stat = |state, parent| Some(ProcStat { state, parent, threads: 3, cpu: 6 });
+        let stat =
+            |state, parent| Some(ProcStat { state, parent, minor_faults: 2, threads: 3, cpu: 6 });
         let rest = "7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 3 0 99 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 17 6 0";
         assert_eq!(parse_stat(format!("7 (sh) S 1 {rest}").as_bytes()), stat(b'S', 1));
         assert_eq!(parse_stat(format!("7 (a) R 9 (b) T 12 {rest}").as_bytes()), stat(b'T', 12));

@@ -222,10 +222,14 @@ impl JobProcesses {
 
     /// Finds non-children that were stopped externally. Called after the signal was sent, because
     /// the signal stays pending in a process that was already stopped. In processes that this
-    /// thread has stopped before, a pending signal proves nothing.
+    /// thread has stopped before, a pending signal proves nothing. The same holds for one that has
+    /// never run: a SIGSTOP to the namespace reaches a process that is being forked at its birth,
+    /// also after a SIGCONT to the namespace, which the kernel drops if the parent ignores it.
     fn find_stopped_non_children(&mut self, already_stopped: &HashSet<i32>) {
-        let stopped =
-            |pid: &&i32| process_stop::read_stat(**pid).is_some_and(|stat| stat.is_stopped());
+        let stopped = |pid: &&i32| {
+            process_stop::read_stat(**pid)
+                .is_some_and(|stat| stat.is_stopped() && !stat.has_never_run())
+        };
         let was_stopped_externally = |pid: &&i32| {
             !already_stopped.contains(pid)
                 && stopped(pid)
