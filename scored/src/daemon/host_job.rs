@@ -417,6 +417,7 @@ impl HostJob {
                     Err(_) => self.stop_enforcer.on_freeze_failed(now),
                 }
             }
+            Enforcement::Thaw => self.thaw(),
             Enforcement::KillRemaining { switch_seq } => {
                 let _ = job.act(Action::KillAll);
                 self.report_stopped(switch_seq);

@@ -26,6 +26,15 @@ const STOP_GRACE: Duration = Duration::from_millis(200);
 const REPEATED_STOP_GRACE: Duration = Duration::from_micros(100);
 /// How long a frozen job continues so that its shepherd can take a sample of its processes.
 const SAMPLE_GRACE: Duration = Duration::from_millis(10);
+/// A job that ends has no further slice. When it is frozen it continues for [`END_TURN`] again and
+/// again, so that its shepherd can report the stop and end the job. The first such turn comes after
+/// this time, and each time is twice as long as the last one: a shepherd that only uses processors
+/// gets less and less.
+const FIRST_END_FREEZE: Duration = Duration::from_millis(20);
+/// The longest of these times.
+const MAX_END_FREEZE: Duration = Duration::from_secs(60);
+/// See [`FIRST_END_FREEZE`].
+const END_TURN: Duration = Duration::from_millis(10);
 /// How long a job that cannot be frozen may hold its processors before it is killed.
 const UNSTOPPED_GRACE: Duration = Duration::from_secs(5);
 /// How long the shepherd may take to end a job that its user has killed.
@@ -48,8 +57,8 @@ enum StopState {
     NotDue,
     /// The shepherd has to report this stop before the deadline.
     Due { switch_seq: SwitchSeq, deadline: Instant },
-    /// The job has been frozen instead of this stop.
-    Frozen { switch_seq: SwitchSeq },
+    /// The job has been frozen instead of this stop. A job that ends continues for a turn then.
+    Frozen { switch_seq: SwitchSeq, next_turn: Option<Instant> },
     /// The job could not be frozen. At the deadline it is killed.
     Overdue { switch_seq: SwitchSeq, deadline: Instant },
 }
@@ -57,9 +66,11 @@ enum StopState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShepherdState {
     Serving,
-    /// The shepherd has the order to kill the job. At the deadline it is killed.
+    /// The shepherd has the order to end the job. For so long the job is frozen next time. If the
+    /// job has been killed, the shepherd is killed at the deadline.
     Ending {
-        deadline: Instant,
+        next_freeze: Duration,
+        kill_deadline: Option<Instant>,
     },
     /// It has been killed, for this reason if it was late.
     Killed(Option<KillReason>),
@@ -124,6 +135,8 @@ pub enum Enforcement {
         /// Whether that is new for the job.
         occurrence: Occurrence,
     },
+    /// Let the frozen job continue for a moment.
+    Thaw,
     /// Kill what may still run of a job that has been killed, and report the stop.
     KillRemaining {
         /// The number of the stop.
@@ -142,7 +155,7 @@ impl Enforcement {
                  cannot be frozen",
                 STOP_GRACE.as_millis()
             )),
-            Self::Freeze { occurrence: Occurrence::Repeated, .. } => None,
+            Self::Freeze { occurrence: Occurrence::Repeated, .. } | Self::Thaw => None,
             Self::KillRemaining { .. } => {
                 Some("its killed shepherd has not ended: others get its processors".to_owned())
             }
@@ -164,9 +177,9 @@ impl StopEnforcer {
 
     /// How late the shepherd may report a stop now.
     fn stop_grace(&self) -> Duration {
-        match self.next_freeze {
-            Occurrence::First => STOP_GRACE,
-            Occurrence::Repeated => REPEATED_STOP_GRACE,
+        match (self.next_freeze, self.shepherd) {
+            (Occurrence::Repeated, ShepherdState::Serving) => REPEATED_STOP_GRACE,
+            _ => STOP_GRACE,
         }
     }
 
@@ -181,8 +194,8 @@ impl StopEnforcer {
             self.last_ordered = self.last_ordered.max(switch_seq);
         }
         match (order, self.stop) {
-            (SwitchOrder::Stop { switch_seq, .. }, StopState::Frozen { .. }) => {
-                self.stop = StopState::Frozen { switch_seq };
+            (SwitchOrder::Stop { switch_seq, .. }, StopState::Frozen { next_turn, .. }) => {
+                self.stop = StopState::Frozen { switch_seq, next_turn };
                 OrderEffect::ReportStopped { switch_seq }
             }
             (SwitchOrder::Stop { switch_seq, .. }, stop) => {
@@ -219,19 +232,31 @@ impl StopEnforcer {
     /// The shepherd is about to get an order.
     pub fn on_order(&mut self, order: &ShepherdOrder, now: Instant) -> OrderEffect {
         match order {
-            // Only the first one: its user can repeat it.
-            ShepherdOrder::Job(JobOrder::Kill) if self.shepherd == ShepherdState::Serving => {
-                self.shepherd = ShepherdState::Ending { deadline: now + KILL_GRACE };
+            ShepherdOrder::Job(JobOrder::Kill) => match self.shepherd {
+                ShepherdState::Serving | ShepherdState::Ending { kill_deadline: None, .. } => {
+                    self.begin_end(Some(now + KILL_GRACE));
+                    self.thaw_for_order(now + STOP_GRACE)
+                }
+                // Only the first one: its user can repeat it.
+                _ => OrderEffect::None,
+            },
+            // The master of the job waits for the shepherd, also while the job is stopped.
+            ShepherdOrder::Job(JobOrder::Finish) => {
+                if self.shepherd == ShepherdState::Serving {
+                    self.begin_end(None);
+                }
                 self.thaw_for_order(now + STOP_GRACE)
             }
-            // The master of the job waits for the shepherd, also while the job is stopped.
-            ShepherdOrder::Job(JobOrder::Finish) => self.thaw_for_order(now + STOP_GRACE),
             // The user can cause many of them.
             ShepherdOrder::Element {
                 order: ElementOrder::Sample { stopped: true, .. }, ..
             } => self.thaw_for_order(now + SAMPLE_GRACE),
             _ => OrderEffect::None,
         }
+    }
+
+    fn begin_end(&mut self, kill_deadline: Option<Instant>) {
+        self.shepherd = ShepherdState::Ending { next_freeze: FIRST_END_FREEZE, kill_deadline };
     }
 
     fn leave_frozen_for(&mut self, next: StopState) -> OrderEffect {
@@ -244,7 +269,7 @@ impl StopEnforcer {
     /// The shepherd of a frozen job gets time for an order, and has to stop the job again.
     fn thaw_for_order(&mut self, deadline: Instant) -> OrderEffect {
         match self.stop {
-            StopState::Frozen { switch_seq } => {
+            StopState::Frozen { switch_seq, .. } => {
                 self.leave_frozen_for(StopState::Due { switch_seq, deadline })
             }
             _ => OrderEffect::None,
@@ -277,7 +302,7 @@ impl StopEnforcer {
 
     /// The job could not be frozen.
     pub fn on_freeze_failed(&mut self, now: Instant) {
-        if let StopState::Frozen { switch_seq } = self.stop {
+        if let StopState::Frozen { switch_seq, .. } = self.stop {
             self.stop = StopState::Overdue { switch_seq, deadline: now + UNSTOPPED_GRACE };
         }
     }
@@ -305,18 +330,27 @@ impl StopEnforcer {
     pub fn deadline(&self) -> Option<Instant> {
         let stop_deadline = match self.stop {
             StopState::Due { deadline, .. } | StopState::Overdue { deadline, .. } => Some(deadline),
-            _ => None,
+            StopState::Frozen { next_turn, .. } => next_turn,
+            StopState::NotDue => None,
         };
         let end_deadline = match self.shepherd {
-            ShepherdState::Ending { deadline } => Some(deadline),
+            ShepherdState::Ending { kill_deadline, .. } => kill_deadline,
             _ => None,
         };
         stop_deadline.into_iter().chain(end_deadline).min()
     }
 
+    /// When a job that is frozen now continues for a turn, if it ends.
+    fn next_turn(&mut self, now: Instant) -> Option<Instant> {
+        let ShepherdState::Ending { next_freeze, .. } = &mut self.shepherd else { return None };
+        let turn = now + *next_freeze;
+        *next_freeze = (*next_freeze * 2).min(MAX_END_FREEZE);
+        Some(turn)
+    }
+
     /// What is due by now.
     pub fn enforce(&mut self, now: Instant) -> Option<Enforcement> {
-        if let ShepherdState::Ending { deadline } = self.shepherd
+        if let ShepherdState::Ending { kill_deadline: Some(deadline), .. } = self.shepherd
             && deadline <= now
         {
             self.shepherd = ShepherdState::Killed(Some(KillReason::NotEnded));
@@ -330,9 +364,14 @@ impl StopEnforcer {
                 Some(Enforcement::KillRemaining { switch_seq })
             }
             (StopState::Due { switch_seq, deadline }, _) if deadline <= now => {
-                self.stop = StopState::Frozen { switch_seq };
+                let next_turn = self.next_turn(now);
+                self.stop = StopState::Frozen { switch_seq, next_turn };
                 let occurrence = std::mem::replace(&mut self.next_freeze, Occurrence::Repeated);
                 Some(Enforcement::Freeze { switch_seq, occurrence })
+            }
+            (StopState::Frozen { switch_seq, next_turn: Some(at) }, _) if at <= now => {
+                self.stop = StopState::Due { switch_seq, deadline: now + END_TURN };
+                Some(Enforcement::Thaw)
             }
             (StopState::Overdue { switch_seq, deadline }, _) if deadline <= now => {
                 self.stop = StopState::Due { switch_seq, deadline: now + STOP_GRACE };
@@ -505,13 +544,14 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_job_is_thawed_once_and_has_to_end() {
+    fn a_killed_job_is_thawed_and_has_to_end() {
         let (mut enforcer, now) = frozen();
         let kill = ShepherdOrder::Job(JobOrder::Kill);
         assert_eq!(enforcer.on_order(&kill, now), OrderEffect::Thaw);
         let due = now + STOP_GRACE;
         assert_eq!(enforcer.enforce(due), freeze(Occurrence::Repeated));
         assert_eq!(enforcer.on_order(&kill, due), OrderEffect::None);
+        assert_eq!(enforcer.deadline(), Some(due + FIRST_END_FREEZE));
         assert_eq!(
             enforcer.enforce(now + KILL_GRACE),
             Some(Enforcement::Kill(KillReason::NotEnded))
@@ -519,6 +559,33 @@ mod tests {
         assert_eq!(enforcer.on_killed(), OrderEffect::Thaw);
         assert_eq!(enforcer.kill_reason(), Some(KillReason::NotEnded));
         assert_eq!((enforcer.on_killed(), enforcer.deadline()), (OrderEffect::None, None));
+    }
+
+    #[test]
+    fn a_job_that_ends_is_stopped_late_and_never_frozen_for_ever() {
+        let finish = ShepherdOrder::Job(JobOrder::Finish);
+        let (mut enforcer, now) = frozen();
+        assert_eq!(enforcer.on_order(&finish, now), OrderEffect::Thaw);
+        // The job leaves its slice after the order to finish.
+        assert_eq!(enforcer.on_switch_order(stop(6), now), OrderEffect::None);
+        let mut at = now + STOP_GRACE;
+        let mut freeze_time = FIRST_END_FREEZE;
+        for _ in 0..20 {
+            assert_eq!((enforcer.deadline(), enforcer.enforce(at - MS)), (Some(at), None));
+            let freeze =
+                Enforcement::Freeze { switch_seq: SwitchSeq(6), occurrence: Occurrence::Repeated };
+            assert_eq!(enforcer.enforce(at), Some(freeze));
+            at += freeze_time;
+            assert_eq!((enforcer.deadline(), enforcer.enforce(at - MS)), (Some(at), None));
+            assert_eq!(enforcer.enforce(at), Some(Enforcement::Thaw));
+            at += END_TURN;
+            freeze_time = (freeze_time * 2).min(MAX_END_FREEZE);
+        }
+        enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(6) });
+        assert_eq!((enforcer.deadline(), enforcer.enforce(at)), (None, None));
+        // Its user kills it all the same.
+        enforcer.on_order(&ShepherdOrder::Job(JobOrder::Kill), at);
+        assert_eq!(enforcer.deadline(), Some(at + KILL_GRACE));
     }
 
     #[test]

@@ -114,3 +114,27 @@ fn a_user_who_stops_the_own_shepherd_keeps_no_processors_in_time_sharing() {
     assert!(service.is_alive());
     service.serves(BOB);
 }
+
+#[test]
+fn a_job_that_was_frozen_once_ends_as_soon_as_its_processes() {
+    const ROUNDS: u32 = 8;
+    let Some(service) = Service::start_with(1, &["-ts", "10"]) else { return };
+    let mut other = Client::connect_as(&service.socket(), BOB);
+    // Numbers that no other process has.
+    let command = format!("yes 5{}", std::process::id());
+    other.request(BOB, 1, spec(&format!("echo up; exec {command} > /dev/null"), &[]));
+    other.until_noticed("up");
+    for round in 0..ROUNDS {
+        let command = format!("yes {round}6{}", std::process::id());
+        let mut client = Client::connect_as(&service.socket(), ALICE);
+        let script = format!("echo up; {command} | head -c 400000000 > /dev/null");
+        client.request(ALICE, 1, spec(&script, &[]));
+        client.until_noticed("up");
+        let shepherd = shepherd_of(wait_for_process(&command));
+        // Longer than the daemon waits for a stop.
+        signal_repeatedly(ALICE, shepherd, Signal::SIGSTOP, Duration::from_millis(500));
+        assert_eq!(client.until_ended(), 0, "{}", client.notices);
+    }
+    other.send(&[JobRequest::Kill]);
+    assert_eq!(other.until_ended(), 137, "{}", other.notices);
+}
