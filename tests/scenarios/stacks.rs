@@ -203,6 +203,7 @@ fn jobs_in_slices_answer_their_owner_alone_at_any_time() {
         let job = cluster.command(uid, "scrun", "a");
         let mut job = job.args(&["-scored=all,nodes=4", program, "15"]).start();
         job.wait_for("up", 4);
+        job.wait_for_stderr("4 nodes on 1 host");
         // "scrun: job 7: 4 nodes on 1 host"
         let number = job.stderr().split([' ', ':']).nth(3).unwrap().to_owned();
         (job, number)
