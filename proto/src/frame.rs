@@ -1,5 +1,6 @@
 //! Length-prefixed frames on a byte stream: four bytes of length, little-endian, then a
-//! [postcard] body. Sans I/O: bytes in, messages out.
+//! [postcard] body. Bytes in, messages out. Only [`Decoder::read_next`] reads: from a stream that
+//! may block.
 
 use std::io;
 
@@ -279,6 +280,19 @@ mod tests {
     use crate::message::{Call, JobRequest};
     use crate::server_message::ServerMessage;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_stream_is_read_up_to_its_end_and_a_message_that_is_cut_off_is_lost() {
+        let mut bytes = Vec::new();
+        for message in [JobRequest::Signal(2), JobRequest::StdinEof] {
+            encode(&message, &mut bytes).unwrap();
+        }
+        let (mut decoder, mut stream) = (Decoder::default(), &bytes[..bytes.len() - 1]);
+        assert_eq!(decoder.read_next(&mut stream).unwrap(), Some(JobRequest::Signal(2)));
+        assert_eq!(decoder.read_next::<JobRequest>(&mut stream).unwrap(), None);
+        let mut wrong = &[0xff; 64][..];
+        assert!(Decoder::default().read_next::<JobRequest>(&mut wrong).is_err());
+    }
 
     #[test]
     fn messages_survive_any_cutting_of_the_stream() {
