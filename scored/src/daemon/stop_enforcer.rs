@@ -26,15 +26,15 @@ const STOP_GRACE: Duration = Duration::from_millis(200);
 const REPEATED_STOP_GRACE: Duration = Duration::from_micros(100);
 /// How long a frozen job continues so that its shepherd can take a sample of its processes.
 const SAMPLE_GRACE: Duration = Duration::from_millis(10);
-/// A job that ends has no further slice. When it is frozen it continues for [`END_TURN`] again and
-/// again, so that its shepherd can report the stop and end the job. The first such turn comes after
+/// A job that ends has no further slice. When it is frozen it continues for [`END_WINDOW`] now and
+/// then, so that its shepherd can report the stop and end the job. The first such turn comes after
 /// this time, and each time is twice as long as the last one: a shepherd that only uses processors
 /// gets less and less.
-const FIRST_END_FREEZE: Duration = Duration::from_millis(20);
+const FIRST_END_DELAY: Duration = Duration::from_millis(20);
 /// The longest of these times.
-const MAX_END_FREEZE: Duration = Duration::from_secs(60);
-/// See [`FIRST_END_FREEZE`].
-const END_TURN: Duration = Duration::from_millis(10);
+const MAX_END_DELAY: Duration = Duration::from_secs(60);
+/// See [`FIRST_END_DELAY`].
+const END_WINDOW: Duration = Duration::from_millis(10);
 /// How long a job that cannot be frozen may hold its processors before it is killed.
 const UNSTOPPED_GRACE: Duration = Duration::from_secs(5);
 /// How long the shepherd may take to end a job that its user has killed.
@@ -256,7 +256,7 @@ impl StopEnforcer {
     }
 
     fn begin_end(&mut self, kill_deadline: Option<Instant>) {
-        self.shepherd = ShepherdState::Ending { next_freeze: FIRST_END_FREEZE, kill_deadline };
+        self.shepherd = ShepherdState::Ending { next_freeze: FIRST_END_DELAY, kill_deadline };
     }
 
     fn leave_frozen_for(&mut self, next: StopState) -> OrderEffect {
@@ -344,7 +344,7 @@ impl StopEnforcer {
     fn next_turn(&mut self, now: Instant) -> Option<Instant> {
         let ShepherdState::Ending { next_freeze, .. } = &mut self.shepherd else { return None };
         let turn = now + *next_freeze;
-        *next_freeze = (*next_freeze * 2).min(MAX_END_FREEZE);
+        *next_freeze = (*next_freeze * 2).min(MAX_END_DELAY);
         Some(turn)
     }
 
@@ -370,7 +370,7 @@ impl StopEnforcer {
                 Some(Enforcement::Freeze { switch_seq, occurrence })
             }
             (StopState::Frozen { switch_seq, next_turn: Some(at) }, _) if at <= now => {
-                self.stop = StopState::Due { switch_seq, deadline: now + END_TURN };
+                self.stop = StopState::Due { switch_seq, deadline: now + END_WINDOW };
                 Some(Enforcement::Thaw)
             }
             (StopState::Overdue { switch_seq, deadline }, _) if deadline <= now => {
@@ -551,7 +551,7 @@ mod tests {
         let due = now + STOP_GRACE;
         assert_eq!(enforcer.enforce(due), freeze(Occurrence::Repeated));
         assert_eq!(enforcer.on_order(&kill, due), OrderEffect::None);
-        assert_eq!(enforcer.deadline(), Some(due + FIRST_END_FREEZE));
+        assert_eq!(enforcer.deadline(), Some(due + FIRST_END_DELAY));
         assert_eq!(
             enforcer.enforce(now + KILL_GRACE),
             Some(Enforcement::Kill(KillReason::NotEnded))
@@ -569,7 +569,7 @@ mod tests {
         // The job leaves its slice after the order to finish.
         assert_eq!(enforcer.on_switch_order(stop(6), now), OrderEffect::None);
         let mut at = now + STOP_GRACE;
-        let mut freeze_time = FIRST_END_FREEZE;
+        let mut freeze_time = FIRST_END_DELAY;
         for _ in 0..20 {
             assert_eq!((enforcer.deadline(), enforcer.enforce(at - MS)), (Some(at), None));
             let freeze =
@@ -578,8 +578,8 @@ mod tests {
             at += freeze_time;
             assert_eq!((enforcer.deadline(), enforcer.enforce(at - MS)), (Some(at), None));
             assert_eq!(enforcer.enforce(at), Some(Enforcement::Thaw));
-            at += END_TURN;
-            freeze_time = (freeze_time * 2).min(MAX_END_FREEZE);
+            at += END_WINDOW;
+            freeze_time = (freeze_time * 2).min(MAX_END_DELAY);
         }
         enforcer.on_switch_report(SwitchReport::Stopped { switch_seq: SwitchSeq(6) });
         assert_eq!((enforcer.deadline(), enforcer.enforce(at)), (None, None));
