@@ -102,12 +102,15 @@ impl JobProcesses {
         match (self.has_namespace && self.held.is_empty(), self.scan_is_exact) {
             (true, true) => {
                 self.known_pids().for_each(|pid| process::kill(pid, libc::SIGSTOP));
-                self.track_stops(&HashSet::new());
+                // The children were looked at some microseconds ago. To read the status of each
+                // one would take longer than all the rest.
+                let candidates = self.non_children.clone();
+                self.track_stops(candidates, &HashSet::new());
             }
             (true, false) => self.stop_namespace(&HashSet::new()),
             (false, _) => {
                 self.stop_by_scans();
-                self.track_stops(&HashSet::new());
+                self.track_stops(self.known_pids().collect(), &HashSet::new());
             }
         }
     }
@@ -123,14 +126,17 @@ impl JobProcesses {
             process::kill(exempt_pid, libc::SIGCONT);
         }
         self.rescan();
-        self.track_stops(already_stopped);
+        // The kernel visits all processes of the machine for that call: a child may have stopped
+        // itself meanwhile.
+        self.track_stops(self.known_pids().collect(), already_stopped);
         self.finds_external_stops = false;
     }
 
     /// Begins to track the stop of all known processes; `already_stopped` were stopped before.
-    fn track_stops(&mut self, already_stopped: &HashSet<i32>) {
+    /// `candidates` may have been stopped externally.
+    fn track_stops(&mut self, candidates: Vec<i32>, already_stopped: &HashSet<i32>) {
         if self.finds_external_stops {
-            self.find_stopped_non_children(already_stopped);
+            self.find_external_stops(candidates, already_stopped);
         }
         self.not_yet_stopped =
             self.known_pids().filter(|pid| !self.externally_stopped.contains(pid)).collect();
@@ -220,22 +226,22 @@ impl JobProcesses {
         }
     }
 
-    /// Finds non-children that were stopped externally. Called after the signal was sent, because
-    /// the signal stays pending in a process that was already stopped. In processes that this
+    /// Finds processes that were stopped externally. Called after the signal was sent, because the
+    /// signal stays pending in a process that was already stopped. In processes that this
     /// thread has stopped before, a pending signal proves nothing. The same holds for one that has
     /// never run: a SIGSTOP to the namespace reaches a process that is being forked at its birth,
     /// also after a SIGCONT to the namespace, which the kernel drops if the parent ignores it.
-    fn find_stopped_non_children(&mut self, already_stopped: &HashSet<i32>) {
-        let stopped = |pid: &&i32| {
-            process_stop::read_stat(**pid)
+    fn find_external_stops(&mut self, candidates: Vec<i32>, already_stopped: &HashSet<i32>) {
+        let stopped = |pid: i32| {
+            process_stop::read_stat(pid)
                 .is_some_and(|stat| stat.is_stopped() && !stat.has_never_run())
         };
-        let was_stopped_externally = |pid: &&i32| {
+        let was_stopped_externally = |pid: &i32| {
             !already_stopped.contains(pid)
-                && stopped(pid)
-                && process_stop::is_signal_pending(**pid, libc::SIGSTOP)
+                && stopped(*pid)
+                && process_stop::is_signal_pending(*pid, libc::SIGSTOP)
         };
-        self.externally_stopped.extend(self.non_children.iter().filter(was_stopped_externally));
+        self.externally_stopped.extend(candidates.into_iter().filter(was_stopped_externally));
     }
 
     /// Scans the namespace for processes.
