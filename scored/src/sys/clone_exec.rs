@@ -259,6 +259,10 @@ unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
                 exit_child();
             }
         }
+        // Where Yama lets only ancestors trace a process, so may now what its parent has started:
+        // the tool control service. Without Yama the call fails, and nothing forbids it.
+        let parent = call(libc::SYS_getppid, [0; 4]).cast_unsigned();
+        call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, parent, 0, 0]);
         check(call(libc::SYS_setsid, [0; 4]), STEP_SETUP)?;
         if let Some(cpu_set) = &setup.cpu_set {
             let cpu_set_addr = ptr::from_ref(cpu_set).addr();

@@ -21,7 +21,8 @@ const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// The whole-system scenarios that run in the machine, and the programs that they need: a user's
 /// programs, and programs of `tests/programs`.
 const SCENARIO_FILTER: &str = "rdma_jobs::";
-const USER_PROGRAMS: &[&str] = &["scored", "scrun", "scatter", "gather", "system", "pmtest"];
+const USER_PROGRAMS: &[&str] =
+    &["scored", "scored-toolctl", "scrun", "scdb", "scatter", "gather", "system", "pmtest"];
 const TEST_PROGRAMS: &[&str] = &[
     "deadlock",
     "monitor_load",
@@ -47,6 +48,8 @@ const SLOW_SCENARIOS: [&str; 2] = ["jobs_take_turns_on_both", "the_machine_that_
 const TWO_MACHINE_PM_TESTS: &str = "verbs_machines";
 /// A service in the machine, and a user's job that exceeds its memorylimit.
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
+/// A user looks at the stacks of a job under Yama, which the kernels of some hosts have.
+const YAMA: &str = include_str!("../vm/yama.sh");
 /// Time limit of a run in seconds, on a busy machine.
 const VM_TIMEOUT_S: &str = "900";
 /// Time limit of a run that ends by itself.
@@ -103,7 +106,7 @@ pub fn run(summary: &mut TestSummary) -> Result<(), String> {
         "--",
     ]);
     command
-        .args(["sh", "-c", MEMORY_LIMIT, "--"])
+        .args(["sh", "-c", MEMORY_LIMIT, "--", "sh", "-c", YAMA, "--"])
         .arg(build_test("score-pm", ADAPTER_REMOVAL_TEST)?);
     command.args(["--", "sh", "-c", WAIT_FOR_REMOVAL, "--"]);
     command.arg(&programs[RERUN_INDEX]).arg(ONE_AT_A_TIME);
