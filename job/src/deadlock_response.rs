@@ -7,7 +7,8 @@
 //! | watching | suspicion | `QueryWaits` |
 //! | watching | all processes are explained | lines for the user |
 //! | watching | verdict | `QueryWaits`; the job continues, because it has to receive the signal |
-//! | explaining | all processes are explained, or 2 s | lines for the user, SIGHUP |
+//! | explaining | all processes are explained, or 2 s | lines for the user, `ReadStacks` |
+//! | reading | the stacks are read | SIGHUP |
 //! | grace | 5 s | the end |
 //!
 //! A process that continues after the signal, because its handler sends a message, is ended too.
@@ -41,6 +42,8 @@ pub enum ResponseAction {
     Release,
     /// The element is deadlocked: these processes wait. From now on their ends are not reported.
     DeclareDeadlock(Vec<WaitState>),
+    /// Show the stacks of all processes; [`DeadlockResponse::on_stacks_read`] follows.
+    ReadStacks,
     /// The element may hang: these processes wait. It goes on.
     ReportSuspicion(Vec<WaitState>),
     /// End the element.
@@ -51,6 +54,7 @@ pub enum ResponseAction {
 enum Phase {
     Watching,
     Explaining { waits: Vec<WaitState>, deadline: MonotonicTime },
+    Reading,
     Grace(MonotonicTime),
     Over,
 }
@@ -99,7 +103,7 @@ impl DeadlockResponse {
         match &self.phase {
             Phase::Watching => self.detector.deadline(),
             Phase::Explaining { deadline, .. } | Phase::Grace(deadline) => Some(*deadline),
-            Phase::Over => None,
+            Phase::Reading | Phase::Over => None,
         }
     }
 
@@ -149,11 +153,7 @@ impl DeadlockResponse {
     }
 
     /// Some hosts report what their processes wait for.
-    pub fn on_explanations(
-        &mut self,
-        more_waits: Vec<WaitState>,
-        now: MonotonicTime,
-    ) -> Vec<ResponseAction> {
+    pub fn on_explanations(&mut self, more_waits: Vec<WaitState>) -> Vec<ResponseAction> {
         // The answers to a suspicion have come before those of any later round.
         let waits = match (&mut self.phase, &mut self.suspected_waits) {
             (Phase::Explaining { waits, .. }, _) | (Phase::Watching, Some(waits)) => waits,
@@ -169,7 +169,7 @@ impl DeadlockResponse {
                 waits.sort_unstable_by_key(|wait| wait.node);
                 vec![ResponseAction::ReportSuspicion(waits)]
             }
-            _ => self.declare_deadlock(now),
+            _ => self.declare_deadlock(),
         }
     }
 
@@ -177,12 +177,12 @@ impl DeadlockResponse {
     pub fn on_tick(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
         match &self.phase {
             Phase::Watching => self.step_detector(DetectorEvent::Tick, now),
-            Phase::Explaining { deadline, .. } if *deadline <= now => self.declare_deadlock(now),
+            Phase::Explaining { deadline, .. } if *deadline <= now => self.declare_deadlock(),
             Phase::Grace(deadline) if *deadline <= now => {
                 self.phase = Phase::Over;
                 vec![ResponseAction::Kill]
             }
-            Phase::Explaining { .. } | Phase::Grace(_) | Phase::Over => Vec::new(),
+            Phase::Explaining { .. } | Phase::Reading | Phase::Grace(_) | Phase::Over => Vec::new(),
         }
     }
 
@@ -213,18 +213,23 @@ impl DeadlockResponse {
         steps
     }
 
-    fn declare_deadlock(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
-        let grace = Phase::Grace(now + SIGHUP_GRACE);
-        let Phase::Explaining { mut waits, .. } = std::mem::replace(&mut self.phase, grace) else {
-            return Vec::new();
-        };
+    fn declare_deadlock(&mut self) -> Vec<ResponseAction> {
+        let Phase::Explaining { waits, .. } = &mut self.phase else { return Vec::new() };
+        let mut waits = std::mem::take(waits);
         waits.sort_unstable_by_key(|wait| wait.node);
+        self.phase = Phase::Reading;
+        vec![ResponseAction::DeclareDeadlock(waits), ResponseAction::ReadStacks]
+    }
+
+    /// The stacks have been read and shown, as far as that was possible.
+    pub fn on_stacks_read(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        if !matches!(self.phase, Phase::Reading) {
+            return Vec::new();
+        }
+        self.phase = Phase::Grace(now + SIGHUP_GRACE);
         // No node has called sc_signal_bcast, so no node gets an answer.
         let (serial, signal) = (u64::MAX, signal::SIGHUP);
-        vec![
-            ResponseAction::DeclareDeadlock(waits),
-            ResponseAction::Order(ElementOrder::Broadcast { serial, signal }),
-        ]
+        vec![ResponseAction::Order(ElementOrder::Broadcast { serial, signal })]
     }
 }
 
@@ -357,15 +362,20 @@ mod tests {
             steps,
             [ResponseAction::Order(ElementOrder::QueryWaits), ResponseAction::Release]
         );
-        assert_eq!(response.on_explanations(vec![wait(1)], T0), []);
-        let [
-            ResponseAction::DeclareDeadlock(waits),
-            ResponseAction::Order(ElementOrder::Broadcast { signal, .. }),
-        ] = &response.on_explanations(vec![wait(0)], T0)[..]
+        assert_eq!(response.on_explanations(vec![wait(1)]), []);
+        let [ResponseAction::DeclareDeadlock(waits), ResponseAction::ReadStacks] =
+            &response.on_explanations(vec![wait(0)])[..]
         else {
             panic!("{response:?}")
         };
-        assert_eq!((waits[0].node, waits[1].node, *signal), (0, 1, signal::SIGHUP));
+        assert_eq!((waits[0].node, waits[1].node), (0, 1));
+        assert_eq!((response.on_tick(T0), response.deadline()), (Vec::new(), None));
+        let [ResponseAction::Order(ElementOrder::Broadcast { signal: signal::SIGHUP, .. })] =
+            &response.on_stacks_read(T0)[..]
+        else {
+            panic!("{response:?}")
+        };
+        assert_eq!(response.on_stacks_read(T0), []);
         assert_eq!(response.on_tick(T0), []);
         assert_eq!(response.deadline(), Some(T0 + SIGHUP_GRACE));
         assert_eq!(
@@ -391,7 +401,7 @@ mod tests {
     fn a_host_that_does_not_explain_is_not_waited_for() {
         let (mut response, round) = stopped_response();
         response.on_round_done(round, activity(), T0);
-        response.on_explanations(vec![wait(0)], T0);
+        response.on_explanations(vec![wait(0)]);
         assert_eq!(response.on_tick(T0 + EXPLAIN_TIMEOUT).len(), 2);
     }
 
@@ -430,10 +440,10 @@ mod tests {
         }
         assert!(now >= T0 + SUSPICION_DELAY);
         assert!(response.suspects_hang(now) && !response.suspects_hang(now - SUSPICION_DELAY));
-        assert_eq!(response.on_explanations(vec![wait(1)], now), []);
-        let steps = response.on_explanations(vec![wait(0)], now);
+        assert_eq!(response.on_explanations(vec![wait(1)]), []);
+        let steps = response.on_explanations(vec![wait(0)]);
         assert_eq!(steps, [ResponseAction::ReportSuspicion(vec![wait(0), wait(1)])]);
-        assert_eq!(response.on_explanations(vec![wait(0)], now), []);
+        assert_eq!(response.on_explanations(vec![wait(0)]), []);
         let busy = IdleSummary { activity: Activity::Busy, ..idle_report() };
         let _ = response.on_idle_report(busy, now);
         assert!(!response.suspects_hang(now + SUSPICION_DELAY), "it goes on");

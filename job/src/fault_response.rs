@@ -9,6 +9,7 @@
 //! | dying | 2 s | `EndKilled` |
 //! | debugging, instead of gathering and reading | 200 ms | `Hold` |
 //! | | the last debugger has ended | `Release`, or `EndInspected` |
+//! | none, after the report of a deadlock | a fault | `Release`, or `EndInspected` |
 //!
 //! Programs on many nodes often fail on all of them, but not at the same instant. The times bound
 //! how long a fault delays the end of a job.
@@ -67,12 +68,23 @@ enum Phase {
     Over,
 }
 
+/// What happens to processes with a fault before they end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Handling {
+    /// Their stacks are read.
+    #[default]
+    Stacks,
+    /// They get a debugger.
+    Debuggers,
+    /// Nothing: the user has seen their stacks with the report of a deadlock.
+    None,
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct FaultResponse {
     phase: Phase,
-    /// Processes get a debugger instead of the reading of their stacks.
-    has_debuggers: bool,
+    handling: Handling,
     /// No process has a debugger any more.
     is_debugged: bool,
     /// Nodes that are about to die, by signal.
@@ -86,7 +98,15 @@ pub struct FaultResponse {
 impl FaultResponse {
     /// No node has a fault yet.
     pub fn new(has_debuggers: bool) -> Self {
-        Self { has_debuggers, ..Self::default() }
+        let handling = if has_debuggers { Handling::Debuggers } else { Handling::Stacks };
+        Self { handling, ..Self::default() }
+    }
+
+    /// The user has seen the stacks of all nodes, and the signal of a deadlock follows.
+    pub fn on_stacks_shown(&mut self) {
+        if self.handling == Handling::Stacks {
+            self.handling = Handling::None;
+        }
     }
 
     /// Whether a node waits, and is not released yet.
@@ -143,11 +163,12 @@ impl FaultResponse {
 
     fn gather(&mut self, running: &NodeSet, now: MonotonicTime) -> Vec<FaultAction> {
         self.is_debugged = false;
-        match self.phase {
-            Phase::None if self.has_debuggers => {
+        match (self.phase, self.handling) {
+            (Phase::None, Handling::None) => return self.release(now),
+            (Phase::None, Handling::Debuggers) => {
                 self.phase = Phase::Debugging(Some(now + GATHER_WINDOW));
             }
-            Phase::None => self.phase = Phase::Gathering(now + GATHER_WINDOW),
+            (Phase::None, Handling::Stacks) => self.phase = Phase::Gathering(now + GATHER_WINDOW),
             _ => {}
         }
         let is_complete = running.difference(&self.nodes()).is_empty();
@@ -332,6 +353,19 @@ mod tests {
         assert_eq!(response.on_debugged(T0), []);
         let released = FaultAction::Release(NodeSet::from(0..2));
         assert_eq!(response.on_tick(after(GATHER_WINDOW)), [released]);
+    }
+
+    #[test]
+    fn after_the_report_of_a_deadlock_no_stack_is_read_again_unless_there_are_debuggers() {
+        let text = || "node 2 called".to_owned();
+        let mut response = FaultResponse::new(false);
+        response.on_stacks_shown();
+        let end = FaultAction::EndInspected { signal: 1, text: text() };
+        assert_eq!(response.on_inspect(2, 1, text(), &all(), T0), [end]);
+        let mut response = FaultResponse::new(true);
+        response.on_stacks_shown();
+        assert_eq!(response.on_inspect(2, 1, text(), &all(), T0), []);
+        assert_eq!(response.on_tick(after(GATHER_WINDOW)), [FaultAction::Hold]);
     }
 
     #[test]

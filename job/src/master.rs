@@ -512,7 +512,7 @@ impl JobMaster {
                 });
             }
             ElementReport::WaitStates { waits } => {
-                self.update_response(number, |response, now| response.on_explanations(waits, now));
+                self.update_response(number, |response, _| response.on_explanations(waits));
             }
             ElementReport::ToolEvent(event) => {
                 let first_rank = number.saturating_mul(self.placement.nodes());

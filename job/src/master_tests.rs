@@ -7,6 +7,8 @@ use score_proto::job_control::Status;
 use score_proto::message::{ElementSpec, HostSpec, Input, MpiStart, Output, StageSpec, Stream};
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 use score_proto::peer_message::JobIncarnation;
+use score_proto::server_message::ReportedStacks;
+use score_proto::tool_command::{EventBody, MergedEvent};
 
 const NODES: u32 = 4;
 
@@ -491,10 +493,23 @@ fn a_deadlock_is_reported_and_the_job_continues_to_receive_its_signal() {
     };
     let waits = (0..NODES).map(wait).collect();
     let actions = report(&mut job, ElementReport::WaitStates { waits }.of(0));
-    assert_eq!(actions.len(), 2 + NODES as usize, "{actions:?}");
+    assert_eq!(actions.len(), 3 + NODES as usize, "{actions:?}");
+    let Some(MasterAction::Order(Order::Element {
+        order: ElementOrder::ToolCommand(command), ..
+    })) = actions.get(1 + NODES as usize)
+    else {
+        panic!("{actions:?}")
+    };
+    let ranks = command.nodes.clone();
+    let lost = MergedEvent { command: command.id, ranks, body: EventBody::Lost };
+    let actions = report(&mut job, ElementReport::ToolEvent(lost).of(0));
     assert!(matches!(
-        actions.last(),
-        Some(MasterAction::Order(Order::Element { order: ElementOrder::Broadcast { .. }, .. }))
+        &actions[..],
+        [
+            MasterAction::ToClient(JobAnswer::Stacks(ReportedStacks::Part(_))),
+            MasterAction::ToClient(JobAnswer::Stacks(ReportedStacks::End { .. })),
+            MasterAction::Order(Order::Element { order: ElementOrder::Broadcast { .. }, .. }),
+        ]
     ));
     let nodes = (0..NODES).into();
     let status = Status::Signaled(signal::SIGHUP);
@@ -520,7 +535,10 @@ fn a_deadlocked_job_is_ended_when_its_time_for_the_signal_is_over() {
     assert!(explained_at > now);
     job.set_time(explained_at);
     assert!(!job.on(MasterEvent::Tick).is_empty(), "no host explains what its processes wait for");
-    let ends_at = explained_at + crate::deadlock_response::SIGHUP_GRACE;
+    let read_at = job.deadline().unwrap();
+    job.set_time(read_at);
+    assert!(!job.on(MasterEvent::Tick).is_empty(), "no host reads their stacks");
+    let ends_at = read_at + crate::deadlock_response::SIGHUP_GRACE;
     assert_eq!(job.deadline(), Some(ends_at));
     job.set_time(ends_at);
     let end = MasterAction::Order(ElementOrder::End.to(0));

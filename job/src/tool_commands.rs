@@ -8,7 +8,7 @@ use std::time::Duration;
 use score_proto::job_control::{ElementOrder, Order};
 use score_proto::message::ToolCall;
 use score_proto::nodeset::NodeSet;
-use score_proto::server_message::{ConsoleAnswer, FaultStacks, JobAnswer, ToolAnswer};
+use score_proto::server_message::{ConsoleAnswer, JobAnswer, ReportedStacks, ToolAnswer};
 use score_proto::tool_command::{
     CommandId, EventBody, MAX_ANSWER_TIMEOUT, MAX_TOOL_ANSWER_BYTES, MAX_TOOL_BODY,
     MAX_TOOL_COMMANDS, MergedEvent, ToolCommand,
@@ -22,8 +22,8 @@ use crate::master::MasterAction;
 /// waits for that time from the moment at which the command has come there.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the master waits for the last stacks of ranks that have got a fault. They wait, too.
-const FAULT_ANSWER_GRACE: Duration = Duration::from_millis(500);
+/// How long the master waits for the last stacks of ranks that are about to end. They wait, too.
+const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
 
 /// Who gets the answers to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Asker {
     Session(SessionKey),
     /// scrun: the ranks are of this parallel process and wait after a fault.
     Fault(u32),
+    /// scrun: the ranks are those of this parallel process, which has a deadlock.
+    Deadlock(u32),
 }
 
 /// A command without its last event.
@@ -71,8 +73,8 @@ impl StagePrograms {
 pub struct ToolCommands {
     running: BTreeMap<CommandId, RunningCommand>,
     last_id: u64,
-    /// Parallel processes of which the stacks after a fault have been read.
-    read_faults: Vec<u32>,
+    /// For these parallel processes, and reasons, stacks have been read.
+    finished_reports: Vec<Asker>,
 }
 
 /// The same nodes, with numbers that are higher by `offset`.
@@ -87,8 +89,8 @@ fn shifted(nodes: &NodeSet, offset: u32) -> NodeSet {
 fn to_asker(asker: Asker, answer: ToolAnswer) -> MasterAction {
     match asker {
         Asker::Session(key) => MasterAction::ToSession(key, ConsoleAnswer::Tool(answer)),
-        Asker::Fault(_) => {
-            MasterAction::ToClient(JobAnswer::FaultStacks(FaultStacks::Part(answer)))
+        Asker::Fault(_) | Asker::Deadlock(_) => {
+            MasterAction::ToClient(JobAnswer::Stacks(ReportedStacks::Part(answer)))
         }
     }
 }
@@ -158,7 +160,7 @@ impl ToolCommands {
         out.push(to_asker(asker, ToolAnswer::Programs { names, nodes }));
         let grace = match asker {
             Asker::Session(_) => ANSWER_GRACE,
-            Asker::Fault(_) => FAULT_ANSWER_GRACE,
+            Asker::Fault(_) | Asker::Deadlock(_) => REPORT_ANSWER_GRACE,
         };
         let deadline = now + wait + grace;
         let command = RunningCommand { asker, unanswered: ranks, answer_bytes: 0, deadline };
@@ -197,13 +199,13 @@ impl ToolCommands {
                 let end = ConsoleAnswer::Finished { code: 0 };
                 out.push(MasterAction::ToSession(session_key, end));
             }
-            Asker::Fault(element) => self.read_faults.push(element),
+            Asker::Fault(_) | Asker::Deadlock(_) => self.finished_reports.push(command.asker),
         }
     }
 
-    /// The parallel processes of which the stacks after a fault have been read, once each.
-    pub fn take_read_faults(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.read_faults)
+    /// For which parallel processes, and why, stacks for the user have been read, once each.
+    pub fn take_finished_reports(&mut self) -> Vec<Asker> {
+        std::mem::take(&mut self.finished_reports)
     }
 
     /// Nobody answers any more: the stage or the job has ended.

@@ -175,9 +175,9 @@ pub struct TerminalDebugger {
     pub process: DebuggedProcess,
 }
 
-/// The stacks of ranks that are about to end after a fault, in parts.
+/// The stacks of ranks that are about to end after a fault or a deadlock, in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FaultStacks {
+pub enum ReportedStacks {
     /// A part.
     Part(ToolAnswer),
     /// All parts have been sent.
@@ -284,7 +284,7 @@ pub enum JobAnswer {
         block: ProcessBlock,
     },
     /// Stacks of ranks that are about to end after a fault.
-    FaultStacks(FaultStacks),
+    Stacks(ReportedStacks),
     /// A process wants a debugger on scrun's terminal; answered by
     /// [`crate::message::JobRequest::DebuggerEnded`].
     OpenDebugger(TerminalDebugger),

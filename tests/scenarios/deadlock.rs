@@ -42,8 +42,10 @@ fn a_deadlock_is_found_on_every_network() {
         ] {
             let Some(outcome) = run(&env, &[network, "PROGRAM", pattern], None) else { return };
             let text = "deadlock: no process of deadlock can go on";
-            let _ =
-                outcome.assert_stderr(&[text]).assert_stderr(expected).expect_code(EXIT_DEADLOCK);
+            let outcome = outcome.assert_stderr(&[text]).assert_stderr(expected);
+            let outcome = outcome.expect_code(EXIT_DEADLOCK);
+            let (_, tree) = outcome.stderr.split_once("stacks of deadlock:\n").expect("a tree");
+            assert!(tree.contains("main in deadlock"), "{outcome}");
         }
     }
 }

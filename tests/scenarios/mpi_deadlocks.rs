@@ -60,7 +60,14 @@ fn each_process_of_a_deadlock_is_named_with_its_call() {
         let line = format!("scrun -nodes=2 {} {case}", program.display());
         let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run();
         let outcome = outcome.assert_stderr(&["deadlock: no process of mpi_deadlocks can go on"]);
-        let _ = outcome.assert_stderr(expected).expect_code(EXIT_DEADLOCK);
+        let outcome = outcome.assert_stderr(expected).expect_code(EXIT_DEADLOCK);
+        // The stacks of all ranks follow, and are shown once.
+        let (lines, tree) =
+            outcome.stderr.split_once("stacks of mpi_deadlocks:\n").expect("a tree");
+        let call = lines.split_once("waits in ").and_then(|(_, rest)| rest.split_once('('));
+        let (call, _) = call.expect("a call");
+        assert!(tree.contains(call), "{call}: {outcome}");
+        assert!(!tree.contains("called sc_inspectme():"), "{outcome}");
     }
     let line = format!("scrun -group=local:2 -nodes=2x2 {} mismatched_receive", program.display());
     let outcome = env.sh(&line).timeout(JOB_TIMEOUT).run().expect_code(EXIT_DEADLOCK);

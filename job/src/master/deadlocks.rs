@@ -2,12 +2,15 @@
 
 use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::message::Level;
+use score_proto::server_message::{JobAnswer, ReportedStacks};
+use score_proto::tool_command::ToolRequest;
 
 use super::{JobMaster, StageElement, notice};
 use crate::cluster::MonotonicTime;
 use crate::deadlock_response::{self, DeadlockResponse, ResponseAction};
 use crate::gang::HoldReason;
 use crate::scheduling::GangRequest;
+use crate::tool_commands::Asker;
 
 impl StageElement {
     /// When time matters next.
@@ -57,6 +60,7 @@ impl JobMaster {
                     self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
                     self.elements[number as usize].element.mark_failed(EXIT_DEADLOCK);
                 }
+                ResponseAction::ReadStacks => self.read_deadlock_stacks(number),
                 ResponseAction::ReportSuspicion(waits) => {
                     let name = self.element_name(number);
                     let lines = deadlock_response::suspicion_report(
@@ -72,6 +76,24 @@ impl JobMaster {
                 }
             }
         }
+    }
+
+    fn read_deadlock_stacks(&mut self, number: u32) {
+        let nodes = self.elements[number as usize].element.running_nodes();
+        let (asker, request) = (Asker::Deadlock(number), ToolRequest::Stacks { lines: true });
+        if self.read_stacks(asker, number, &nodes, &request).is_err() {
+            self.update_response(number, DeadlockResponse::on_stacks_read);
+        }
+    }
+
+    /// The stacks of an element with a deadlock have been read.
+    pub(super) fn on_deadlock_stacks_read(&mut self, number: u32) {
+        let title = format!("stacks of {}", self.element_name(number));
+        self.send_to_client(JobAnswer::Stacks(ReportedStacks::End { title }));
+        if let Some(part) = self.elements.get_mut(number as usize) {
+            part.faults.on_stacks_shown();
+        }
+        self.update_response(number, DeadlockResponse::on_stacks_read);
     }
 
     /// An element does not need the job to be held any longer.

@@ -4,7 +4,7 @@
 use score_proto::job_control::ElementOrder;
 use score_proto::message::ToolCall;
 use score_proto::nodeset::NodeSet;
-use score_proto::server_message::{FaultStacks, JobAnswer};
+use score_proto::server_message::{JobAnswer, ReportedStacks};
 use score_proto::tool_command::ToolRequest;
 
 use super::{JobMaster, StageElement};
@@ -44,9 +44,29 @@ impl JobMaster {
 
     /// Goes on with the parallel processes of which the stacks have been read.
     pub(super) fn finish_reading_stacks(&mut self) {
-        for number in self.tool_commands.take_read_faults() {
-            self.on_stacks_read(number);
+        for asker in self.tool_commands.take_finished_reports() {
+            match asker {
+                Asker::Fault(number) => self.on_stacks_read(number),
+                Asker::Deadlock(number) => self.on_deadlock_stacks_read(number),
+                Asker::Session(_) => {}
+            }
         }
+    }
+
+    /// Has the stacks of nodes of an element read for the user.
+    pub(super) fn read_stacks(
+        &mut self,
+        asker: Asker,
+        number: u32,
+        nodes: &NodeSet,
+        request: &ToolRequest,
+    ) -> Result<(), String> {
+        let first = number.saturating_mul(self.placement.nodes());
+        let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
+        let wait_ms = u32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+        let body = request.encode();
+        let call = ToolCall { job: self.number, ranks: Some(ranks), wait_ms, body };
+        self.begin_tool_command(asker, call)
     }
 
     fn on_stacks_read(&mut self, number: u32) {
@@ -75,17 +95,13 @@ impl JobMaster {
     fn apply_fault_step(&mut self, number: u32, step: FaultAction) {
         match step {
             FaultAction::ReadStacks(nodes) => {
-                let first = number.saturating_mul(self.placement.nodes());
-                let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
-                let wait_ms = u32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-                let body = ToolRequest::FaultStack.encode();
-                let call = ToolCall { job: self.number, ranks: Some(ranks), wait_ms, body };
-                if self.begin_tool_command(Asker::Fault(number), call).is_err() {
+                let (asker, request) = (Asker::Fault(number), ToolRequest::FaultStack);
+                if self.read_stacks(asker, number, &nodes, &request).is_err() {
                     self.on_stacks_read(number);
                 }
             }
             FaultAction::Title(title) => {
-                self.send_to_client(JobAnswer::FaultStacks(FaultStacks::End { title }));
+                self.send_to_client(JobAnswer::Stacks(ReportedStacks::End { title }));
             }
             FaultAction::Hold => self.hold_for_debuggers(number),
             FaultAction::Release(nodes) => {

@@ -326,7 +326,7 @@ impl Driver {
             JobAnswer::ToolAction(_) | JobAnswer::ToolOutput(_) => panic!("there is no tool"),
             JobAnswer::Processes { block, .. } => self.outcome.processes.push(block),
             // There are notices as well.
-            JobAnswer::FaultStacks(_) | JobAnswer::OpenDebugger(_) => {}
+            JobAnswer::Stacks(_) | JobAnswer::OpenDebugger(_) => {}
             JobAnswer::FileRequest { .. } => panic!("one host fetches no program"),
         }
     }

@@ -8,7 +8,7 @@ use score_proto::client_session::check_server_version;
 use score_proto::exit_code::{EXIT_DAEMON_LOST, EXIT_IO_ERROR};
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::message::{ContentHash, JobEnd, JobRequest, Level, Stream};
-use score_proto::server_message::{FaultStacks, JobAnswer, SessionAnswer};
+use score_proto::server_message::{JobAnswer, ReportedStacks, SessionAnswer};
 use score_stacks::collected::CollectedStacks;
 use score_stacks::render::RenderLimits;
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ pub struct SessionState {
     interrupted: bool,
     terminated: bool,
     /// What has come of the stacks after faults.
-    fault_stacks: CollectedStacks,
+    reported_stacks: CollectedStacks,
     /// Exit code that overrides that of the job.
     forced_code: Option<u8>,
     /// Exit code, once the job has ended.
@@ -117,7 +117,7 @@ impl SessionState {
             interrupts: VecDeque::new(),
             interrupted: false,
             terminated: false,
-            fault_stacks: CollectedStacks::default(),
+            reported_stacks: CollectedStacks::default(),
             forced_code: None,
             exit_code: None,
         }
@@ -189,8 +189,8 @@ impl SessionState {
                 out.push(Action::SendFileChunks(hash, offset, length));
             }
             JobAnswer::ToolOutput(text) => out.push(Action::Print(format!("{text}\n"))),
-            JobAnswer::FaultStacks(FaultStacks::Part(answer)) => self.fault_stacks.add(answer),
-            JobAnswer::FaultStacks(FaultStacks::End { title }) => self.show_stacks(&title, out),
+            JobAnswer::Stacks(ReportedStacks::Part(answer)) => self.reported_stacks.add(answer),
+            JobAnswer::Stacks(ReportedStacks::End { title }) => self.show_stacks(&title, out),
             // The event loop has passed them on.
             JobAnswer::Metrics(_)
             | JobAnswer::ToolAction(_)
@@ -201,9 +201,9 @@ impl SessionState {
         }
     }
 
-    /// The stacks after a fault have come.
+    /// The stacks after a fault or a deadlock have come.
     fn show_stacks(&mut self, title: &str, out: &mut Vec<Action>) {
-        let stacks = std::mem::take(&mut self.fault_stacks);
+        let stacks = std::mem::take(&mut self.reported_stacks);
         let mut text = stacks.text(FAULT_STACK_LIMITS);
         for problem in stacks.problems() {
             text += &format!("{problem}\n");
