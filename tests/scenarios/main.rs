@@ -37,6 +37,7 @@ mod multi_user;
 mod network_selection;
 mod open_mpi;
 mod options;
+mod other_tracers;
 mod output_errors;
 mod oversubscription;
 mod page;

@@ -457,6 +457,31 @@ fn a_killed_shepherd_closes_the_sockets_and_nothing_is_left() {
 }
 
 #[test]
+fn a_lost_host_is_named_and_tools_on_other_hosts_see_the_end_of_the_job() {
+    let env = TestEnv::new();
+    let Some(built) = env.test_program("tool_target") else { return };
+    let job = env.scrun(&["-group=local:2", "-nodes=2x1", built.to_str().unwrap()]).start();
+    let target_job = TargetJob::of(job, 2);
+    let mut tool = Tool(target_job.connect());
+    assert_eq!(tool.attach(b"one host", 50), (ReturnCode::Success, vec![0]));
+    assert_eq!(tool.control(0, bit(SIGTRAP)).0, ReturnCode::Success);
+    tool.set_breakpoint(0, target_job.targets[0].tick, BreakpointKind::Normal);
+    let _ = tool.signal_notice(0);
+    let is_daemon = |process: &score_tests::process::Process| {
+        process.is_scored() && process.command.contains("-host local1 ")
+    };
+    env.wait_for_process("the daemon of local1", is_daemon).signal(Signal::SIGKILL);
+    let mut notices = Vec::new();
+    while let Some((rank, notice)) = tool.next_notice() {
+        notices.push((rank, matches!(notice, Notice::Exit(_))));
+    }
+    assert_eq!(notices, [(0, true)]);
+    let outcome = target_job.job.wait().assert_stderr(&["host local1 is lost"]);
+    assert_ne!(outcome.code, 0);
+    env.wait_until_clean(Duration::from_secs(3)).unwrap_or_else(|left| panic!("{left:#?}"));
+}
+
+#[test]
 fn the_end_of_the_job_is_noticed_and_hostile_bytes_do_no_harm() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 2) else { return };

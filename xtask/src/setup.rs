@@ -38,7 +38,7 @@ const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
     ("Xvfb", "xvfb", NO_XTERM_REASON),
     ("xterm", "xterm", NO_XTERM_REASON),
     ("xwd", "x11-apps", NO_XTERM_REASON),
-    ("gdb", "gdb", "debuggers of processes that crash are not tested"),
+    ("valgrind", "valgrind", "gdb is not tested on a rank under valgrind"),
     ("mpicc.openmpi", "libopenmpi-dev", "programs of Open MPI 4 are not tested"),
 ];
 const NO_XTERM_REASON: &str = "the monitor is not tested in an xterm";

@@ -1,7 +1,9 @@
-//! Debuggers and tools: a launch under a debugger that knows MPIR, and the stacks of a job, next to
-//! eu-stack and gdb on each process.
+//! Debuggers and tools: a launch under a debugger that knows MPIR, the stacks of a job, next to
+//! eu-stack and gdb on each process, and memory through tool control.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -25,9 +27,15 @@ const TARGET_VS_EU_STACK: f64 = 1.0;
 const TARGET_VS_GDB: f64 = 0.25;
 const JOB_START_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A program with 1 MiB of memory, and the tool that reads it.
+const MEMORY_PROGRAM: &str = "score-tool-memory";
+const TARGET_VS_ONE_CALL: f64 = 2.0;
+/// Reads of a round.
+const READS: u32 = 100;
+
 const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 
-/// Both measurements.
+/// All measurements.
 ///
 /// # Errors
 /// If a measurement failed.
@@ -38,6 +46,7 @@ pub fn tools(bench: &Bench) -> BenchOutcome {
     }
     let mut rows = launch_under_debugger(bench)?;
     rows.extend(stacks_of_job(bench)?);
+    rows.extend(memory_of_rank(bench)?);
     Ok(rows)
 }
 
@@ -147,6 +156,52 @@ fn stacks_of_job(bench: &Bench) -> BenchOutcome {
         row.comparisons = comparisons.collect();
     }
     Ok(rows.into_iter().chain(peers.into_iter().map(|(row, _)| row)).collect())
+}
+
+/// 1 MiB of a process through the tool control service, and by process_vm_readv(2) in one call.
+fn memory_of_rank(bench: &Bench) -> BenchOutcome {
+    let program = bench.command_words(MEMORY_PROGRAM).remove(0);
+    let words = bench.command_words(&format!("scrun -nodes=1,message=quiet {program}"));
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("scrun: {error}"))?;
+    let (_stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let _job = RunningJob(child);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(stdout.ok_or("scrun: no standard output")?);
+    stdout.read_line(&mut line).map_err(|error| format!("{MEMORY_PROGRAM}: {error}"))?;
+    let (address, directory) =
+        line.trim_end().split_once(' ').ok_or_else(|| format!("{MEMORY_PROGRAM}: {line:?}"))?;
+    // The directory for tools is made soon after the start of the job.
+    let socket = Path::new(directory).join(".jobs/1/toolctl_node/0");
+    let deadline = Instant::now() + JOB_START_TIMEOUT;
+    while !socket.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let words = [&program, directory, address, &READS.to_string()].map(str::to_owned);
+    let (mut through_tool, mut one_call) = (Vec::new(), Vec::new());
+    for round in 0..bench.round_count {
+        bench.progress("tools, memory of a process", round);
+        let output = command_stdout(&words)?;
+        let median = |column: usize| -> Option<f64> {
+            let column = output.lines().map(|line| line.split(' ').nth(column)?.parse().ok());
+            let mut values: Vec<f64> = column.collect::<Option<_>>()?;
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        let medians = median(0).zip(median(1));
+        let (tool, call) = medians.ok_or_else(|| format!("{MEMORY_PROGRAM}: {output}"))?;
+        through_tool.push(tool);
+        one_call.push(call);
+    }
+    let us = ("us", Direction::LowerIsBetter);
+    let row = |contender, samples, line: &str| {
+        BenchResult::new("tools: memory", "1 MiB", contender, us, samples, line)
+    };
+    let mut tool = row("Query of a tool", through_tool, MEMORY_PROGRAM);
+    let call = row("process_vm_readv", one_call, MEMORY_PROGRAM);
+    tool.comparisons = vec![Comparison::new(&tool, &call, Some(TARGET_VS_ONE_CALL))];
+    Ok(vec![tool, call])
 }
 
 /// The processes of the job, when all of them run their program.

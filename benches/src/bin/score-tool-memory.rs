@@ -1,0 +1,119 @@
+//! `score-tool-memory`: as a program of a job, has 1 MiB of memory, prints where it lies and the
+//! job's directory, and waits for the end of standard input. `score-tool-memory DIRECTORY ADDRESS
+//! ROUNDS`: reads that memory of rank 0 through the tool control service and by
+//! process_vm_readv(2), in turn, and prints the microseconds of each round.
+
+use std::io::{self, IoSliceMut};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use score_toolctl::client::ToolConnection;
+use score_tools::wire::{
+    Attach, Command, CommandAnswer, CommandRequest, MAX_MEMORY_LEN, MemoryRange, NoData,
+    ProcessSelect, ServiceMessage, SpeculativeAccess, ToolRequest,
+};
+
+const MEMORY_LEN: usize = 1 << 20;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Messages that wait for their answers.
+const WINDOW: usize = 4;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match &arguments[..] {
+        [] => hold_memory(),
+        [directory, address, rounds] => match (address.parse(), rounds.parse()) {
+            (Ok(address), Ok(rounds)) => measure(Path::new(directory), address, rounds),
+            _ => Err(io::Error::other("ADDRESS and ROUNDS are numbers")),
+        },
+        _ => Err(io::Error::other("usage: score-tool-memory [DIRECTORY ADDRESS ROUNDS]")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("score-tool-memory: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn hold_memory() -> io::Result<()> {
+    let memory: Vec<u8> = (0..MEMORY_LEN).map(|index| (index / 7) as u8).collect();
+    println!("{} {}", memory.as_ptr().addr(), std::env::current_dir()?.display());
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    std::hint::black_box(memory);
+    Ok(())
+}
+
+fn measure(directory: &Path, address: u64, rounds: u32) -> io::Result<()> {
+    let socket = directory.join(".jobs/1/toolctl_node/0");
+    let mut tool = ToolConnection::connect(&socket, 1, 0)?;
+    let body = Attach { tag: *b"measures", priority: 50, select: ProcessSelect::RanksInNode };
+    tool.ask(0, &ToolRequest::Attach(body), ANSWER_TIMEOUT)?;
+    let command = [Command { thread: 0, request: CommandRequest::GetProcessData(NoData {}) }];
+    let record = tool.ask(0, &ToolRequest::Query(&command), ANSWER_TIMEOUT)?;
+    let pid = answer(&record, |answer| match answer {
+        CommandAnswer::GetProcessData(data) => Some(Pid::from_raw(data.tgid.cast_signed())),
+        _ => None,
+    })?;
+    let (mut through_tool, mut direct) = (vec![0; MEMORY_LEN], vec![0; MEMORY_LEN]);
+    for _ in 0..rounds {
+        let begun = Instant::now();
+        read_through_tool(&mut tool, address, &mut through_tool)?;
+        let tool_us = begun.elapsed().as_secs_f64() * 1e6;
+        let begun = Instant::now();
+        let remote = [RemoteIoVec { base: address as usize, len: MEMORY_LEN }];
+        let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut direct)], &remote)?;
+        let direct_us = begun.elapsed().as_secs_f64() * 1e6;
+        if read != MEMORY_LEN || direct != through_tool {
+            return Err(io::Error::other("the two ways differ"));
+        }
+        println!("{tool_us:.1} {direct_us:.1}");
+    }
+    Ok(())
+}
+
+/// Reads memory by one message for each piece, so many of them at a time.
+fn read_through_tool(tool: &mut ToolConnection, address: u64, out: &mut [u8]) -> io::Result<()> {
+    let piece_len = MAX_MEMORY_LEN as usize;
+    let offsets: Vec<usize> = (0..out.len()).step_by(piece_len).collect();
+    let mut next = offsets.iter();
+    let mut ask = |tool: &mut ToolConnection| -> io::Result<()> {
+        let Some(offset) = next.next() else { return Ok(()) };
+        let range = MemoryRange {
+            address: address + *offset as u64,
+            length: piece_len.min(MEMORY_LEN - offset) as u32,
+            access: SpeculativeAccess::Permitted,
+        };
+        let command = [Command { thread: 0, request: CommandRequest::GetMemory(range) }];
+        tool.send(0, &ToolRequest::Query(&command)).map(drop)
+    };
+    for _ in 0..WINDOW {
+        ask(tool)?;
+    }
+    for piece in out.chunks_mut(piece_len) {
+        let record = tool.receive_record(ANSWER_TIMEOUT)?;
+        ask(tool)?;
+        answer(&record, |answer| match answer {
+            CommandAnswer::GetMemory(memory) => {
+                piece.copy_from_slice(&memory.bytes);
+                Some(())
+            }
+            _ => None,
+        })?;
+    }
+    Ok(())
+}
+
+/// What is read from the answer to a message of one command.
+fn answer<T>(record: &[u8], read: impl FnOnce(&CommandAnswer<'_>) -> Option<T>) -> io::Result<T> {
+    let results = match ServiceMessage::decode(record) {
+        Ok((_, ServiceMessage::QueryAck(results))) => results,
+        other => return Err(io::Error::other(format!("{other:?}"))),
+    };
+    let answer = results.first().and_then(|result| result.answer.as_ref());
+    answer.and_then(read).ok_or_else(|| io::Error::other("the service refuses the command"))
+}
