@@ -51,11 +51,10 @@ impl OuterProc {
 
     /// The id of a process outside.
     fn process(&mut self, pid: Pid) -> Option<Pid> {
-        let base = self.path();
-        let is_current = |outer: &Pid| inner_id(&format!("{base}/{outer}")) == Some(pid);
-        if let Some(outer) = self.processes.get(&pid).filter(|outer| is_current(outer)) {
+        if let Some(outer) = self.processes.get(&pid) {
             return Some(*outer);
         }
+        let base = self.path();
         self.processes.clear();
         for outer in numbers_in(&base) {
             let directory = format!("{base}/{outer}");
@@ -83,7 +82,14 @@ impl IdTranslator {
         Self { outer }
     }
 
-    /// The id of a process for tools.
+    /// A rank's process has started, or has exited: its id may have been another one's before.
+    pub fn forget(&mut self, pid: Pid) {
+        if let Some(outer) = &mut self.outer {
+            outer.processes.remove(&pid);
+        }
+    }
+
+    /// The id of a rank's process for tools.
     pub fn process_outside(&mut self, pid: Pid) -> Option<Pid> {
         match &mut self.outer {
             Some(outer) => outer.process(pid),

@@ -226,6 +226,7 @@ impl Service {
                 self.authority = Authority::new(job.job, nix::unistd::geteuid().as_raw());
             }
             ToolctlOrder::Started { rank, number, pid } => {
+                self.ids.forget(pid);
                 self.processes.insert(rank, RankProcess { pid, number });
                 self.ranks.insert(pid, rank);
                 self.feed(authority::Event::Started { rank });
@@ -233,6 +234,7 @@ impl Service {
             ToolctlOrder::Exited { rank, status } => {
                 if let Some(process) = self.processes.remove(&rank) {
                     self.ranks.remove(&process.pid);
+                    self.ids.forget(process.pid);
                 }
                 self.feed(authority::Event::Exited { rank, status });
             }
