@@ -68,6 +68,8 @@ pub enum ToolctlOrder {
         /// The breakpoints.
         breakpoints: Vec<(u64, u8)>,
     },
+    /// The service knows the job and its processes: it serves tools from now on.
+    ServeTools,
     /// The answer to [`ToolctlReport::TimeQuestion`].
     JobTime {
         /// Nanoseconds that the job has had, without the slices of others.

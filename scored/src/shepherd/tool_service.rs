@@ -215,6 +215,7 @@ impl ToolService {
                     none.insert(start(registry, token, run_gate, listener, view.context)?);
                 first_orders(view).iter().for_each(|order| service.socket.queue(order));
                 self.breakpoints.orders().iter().for_each(|order| service.socket.queue(order));
+                service.socket.queue(&ToolctlOrder::ServeTools);
                 service
             }
         };

@@ -82,6 +82,8 @@ pub struct Service {
     directory: PathBuf,
     modules: ModuleCache,
     stacks: StackCommands,
+    /// The shepherd has named the job and its processes.
+    serves_tools: bool,
     /// What the shepherd was told last.
     has_tools: bool,
     /// The shepherd wants this process to end, unless a tool has connected.
@@ -126,6 +128,7 @@ impl Service {
             directory: PathBuf::new(),
             modules: ModuleCache::default(),
             stacks: StackCommands::default(),
+            serves_tools: false,
             has_tools: false,
             may_leave: false,
             is_ending: false,
@@ -177,7 +180,8 @@ impl Service {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.shepherd.as_fd(), PollFlags::POLLIN),
         ];
-        if let Some(listener) = self.clients.listener() {
+        // A tool that has started this service connects before its orders have come.
+        if let Some(listener) = self.clients.listener().filter(|_| self.serves_tools) {
             sources.push(Source::Listener);
             fds.push(PollFd::new(listener, PollFlags::POLLIN));
         }
@@ -241,6 +245,7 @@ impl Service {
             ToolctlOrder::RemoveBreakpoints { rank, breakpoints } => {
                 self.remove_breakpoints(rank, &breakpoints);
             }
+            ToolctlOrder::ServeTools => self.serves_tools = true,
             ToolctlOrder::JobTime { ns } => self.on_job_time(ns),
             ToolctlOrder::Leave => self.may_leave = true,
             ToolctlOrder::End => self.is_ending = true,
