@@ -1,5 +1,5 @@
-/* What a debugger looks at and changes: two threads, one of which works. The program ends when
- * `stop` is not 0, or when the file that it is given exists. */
+/* What a debugger looks at and changes: two threads, which count what they do. The program ends
+ * when `stop` is not 0, or when the file that it is given exists. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -10,6 +10,7 @@
 volatile int stop;
 volatile int answer;
 volatile long watched;
+volatile long assisted;
 volatile int is_over;
 volatile int signals;
 
@@ -25,24 +26,34 @@ __attribute__((noinline)) static long work(int round)
     return twice;
 }
 
-static void *help(void *unused)
+__attribute__((noinline)) static void assist(void)
 {
-    struct timespec pause = {0, 500000};
+    assisted++;
+}
+
+static void *help(void *result)
+{
+    struct timespec pause = {0, 300000};
+    long *calls = result;
 
     pthread_setname_np(pthread_self(), "helper");
-    while (!is_over) nanosleep(&pause, NULL);
-    return unused;
+    while (!is_over) {
+        assist();
+        ++*calls;
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
 }
 
 int main(int count, char **arguments)
 {
     struct timespec pause = {0, 500000};
     pthread_t thread;
-    long sum = 0;
+    long sum = 0, calls = 0;
     int round = 0;
 
     signal(SIGUSR1, on_signal);
-    if (count != 2 || pthread_create(&thread, NULL, help, NULL) != 0) return 1;
+    if (count != 2 || pthread_create(&thread, NULL, help, &calls) != 0) return 1;
     printf("up\n");
     fflush(stdout);
     while (!stop && access(arguments[1], F_OK) != 0) {
@@ -52,6 +63,6 @@ int main(int count, char **arguments)
     is_over = 1;
     pthread_join(thread, NULL);
     printf("answer %d, %d signals %s\n", answer, signals,
-           sum == (long)round * (round + 1) ? "right" : "wrong");
+           sum == (long)round * (round + 1) && calls == assisted ? "right" : "wrong");
     return 0;
 }

@@ -188,8 +188,8 @@ fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     let (scdb, socket) = (cluster.program("scdb"), cluster.socket("a"));
     let text = format!(
         "set pagination off\nset confirm off\ntarget remote | setpriv --reuid={ALICE} \
-         --regid={ALICE} --clear-groups {} {} gdb 1 -socket {}\nbreak work\ncontinue 20\n\
-         watch watched\ncontinue 20\nprint answer = 5\ndetach\n",
+         --regid={ALICE} --clear-groups {} {} gdb 1 -socket {}\nbreak work\nbreak assist\n\
+         continue 5\ncontinue 5\ncontinue 5\nwatch watched\ncontinue 5\nprint answer = 5\ndetach\n",
         scdb.display(),
         number(&alices),
         socket.display()
@@ -197,7 +197,7 @@ fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
     let script = env.write_file("slices.gdb", text);
     let gdb = env.command("gdb").args(&["-nx", "-q", "-batch", "-x", script.to_str().unwrap()]);
     let text = gdb.timeout(DEBUGGER_TIMEOUT).run().expect_code(0).text();
-    assert_has(&text, &["Hardware watchpoint 2: watched", "= 5", "detached]"]);
+    assert_has(&text, &["Hardware watchpoint 3: watched", "= 5", "detached]"]);
     // Another's job and none are the same.
     for (uid, job) in [(BOB, number(&alices)), (0, number(&alices)), (ALICE, "77".to_owned())] {
         let outcome = cluster.command(uid, "scdb", "a").args(&[&job, "gdb", "1"]).run();

@@ -3,10 +3,13 @@
 //! The service gives one notice at a time: a thread has something to say, and all threads stand.
 //! The next notice comes when the process is continued, and the debugger gets it as the next stop.
 //!
+//! A debugger that lets some threads go on, and not the others, learns nothing of the others until
+//! it lets them go on, too: what they have to say is kept until then.
+//!
 //! While a thread makes a step the others stand. A step that would wait for them, over a system
 //! call, lets all threads go on up to the instruction behind it, if the debugger permits it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use gdbstub::common::{Signal, Tid};
 use gdbstub::stub::MultiThreadStopReason;
@@ -44,6 +47,8 @@ enum Motion {
     Stands,
     /// The threads go on.
     Runs,
+    /// A thread is to make a step when others have said what they have to say.
+    StepsLater { thread: u32, range: Option<(u64, u64)> },
     /// A thread makes a step. With a range it makes further ones.
     Steps { thread: u32, range: Option<(u64, u64)> },
     /// The threads go on until this one comes to an address, at which there is a breakpoint for it.
@@ -78,6 +83,10 @@ pub struct RunControl {
     plan: Vec<(u32, ThreadAction, Option<u32>)>,
     /// Threads without an action stay where they are.
     is_locked: bool,
+    /// The threads that go on; `None`: all.
+    moving: Option<Vec<u32>>,
+    /// Stops of threads that did not go on.
+    kept_stops: VecDeque<(u32, Stop)>,
     /// Signals that were sent for the debugger: they are delivered without a stop.
     sent: Vec<(u32, u32)>,
 }
@@ -113,6 +122,8 @@ impl RunControl {
             held: Vec::new(),
             plan: Vec::new(),
             is_locked: false,
+            moving: None,
+            kept_stops: VecDeque::new(),
             sent: Vec::new(),
         }
     }
@@ -170,10 +181,14 @@ impl RunControl {
         self.stop_time = StopTime::WhenSomethingHappens;
         self.registers.arm_new_threads(&mut self.rank)?;
         let plan = std::mem::take(&mut self.plan);
+        self.moving = self.is_locked.then(|| plan.iter().map(|(thread, ..)| *thread).collect());
         for (thread, _, signal) in &plan {
             if let Some(signal) = signal {
                 self.send_signal(*thread, *signal)?;
             }
+        }
+        if self.kept_stop().is_some() {
+            return Ok(());
         }
         let step = plan.iter().find_map(|(thread, action, _)| match action {
             ThreadAction::Continue => None,
@@ -183,11 +198,15 @@ impl RunControl {
         if let Some((thread, range)) = step {
             return self.step(thread, range);
         }
-        if self.is_locked {
-            let moving: Vec<u32> = plan.iter().map(|(thread, ..)| *thread).collect();
-            self.hold_others(&moving)?;
-        }
+        self.hold_others()?;
         self.proceed()
+    }
+
+    /// The place of the first stop that was kept of a thread which is to go on.
+    fn kept_stop(&self) -> Option<usize> {
+        let moves =
+            |thread: &u32| self.moving.as_ref().is_none_or(|moving| moving.contains(thread));
+        self.kept_stops.iter().position(|(thread, _)| moves(thread))
     }
 
     /// The thread goes on with this signal.
@@ -200,7 +219,9 @@ impl RunControl {
         self.rank.update(thread, CommandRequest::SendSignal(number))
     }
 
-    fn hold_others(&mut self, moving: &[u32]) -> RankResult<()> {
+    /// Threads that are not to go on are held.
+    fn hold_others(&mut self) -> RankResult<()> {
+        let Some(moving) = &self.moving else { return Ok(()) };
         let mut others = self.rank.threads()?;
         others.retain(|thread| !moving.contains(thread));
         for thread in others {
@@ -236,13 +257,12 @@ impl RunControl {
             // Another thread has a notice, which comes now.
             Err(RankError::Command(CommandCode::PendingNotify)) => {
                 self.given = None;
+                self.motion = Motion::StepsLater { thread, range };
                 Ok(())
             }
             // It sleeps in a system call.
             Err(RankError::Command(CommandCode::ThreadInvalid)) => {
-                if self.is_locked {
-                    self.hold_others(&[thread])?;
-                }
+                self.hold_others()?;
                 self.run_to(thread, instruction)
             }
             Err(error) => Err(error),
@@ -271,6 +291,10 @@ impl RunControl {
     /// The reason for which the rank stands now. `None`: it runs.
     pub fn next_stop(&mut self) -> RankResult<Option<Stop>> {
         while self.is_running() {
+            if let Some((_, stop)) = self.kept_stop().and_then(|it| self.kept_stops.remove(it)) {
+                self.end_motion()?;
+                return Ok(Some(stop));
+            }
             let stop = match self.rank.next_notice()? {
                 None => return Ok(None),
                 Some(Notice::Exit(ExitNotice { status })) => Some(stop_of_exit(status)),
@@ -288,8 +312,23 @@ impl RunControl {
         Ok(None)
     }
 
-    /// What a notice means for the debugger. `None`: nothing, and the rank goes on.
+    /// What a notice means for the debugger. `None`: nothing now, and the rank goes on.
     fn on_notice(&mut self, notice: &SignalNotice) -> RankResult<Option<Stop>> {
+        let Some(stop) = self.stop_of(notice)? else { return Ok(None) };
+        if self.moving.as_ref().is_none_or(|moving| moving.contains(&notice.thread)) {
+            return Ok(Some(stop));
+        }
+        self.kept_stops.push_back((notice.thread, stop));
+        match (self.stop_time, self.motion) {
+            (StopTime::Now, _) => {}
+            (_, Motion::StepsLater { thread, range }) => self.step(thread, range)?,
+            _ => self.proceed()?,
+        }
+        Ok(None)
+    }
+
+    /// The stop that a notice is. `None`: it is none, and the rank goes on.
+    fn stop_of(&mut self, notice: &SignalNotice) -> RankResult<Option<Stop>> {
         let SignalNotice { thread, instruction, access, signal, .. } = *notice;
         let tid = to_tid(thread);
         let trap = Stop::SignalWithThread { tid, signal: Signal::SIGTRAP };
