@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::terminal::Terminal;
 use score_tests::{Job, Running, TestEnv, binaries, skip, test_env};
 
 const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -138,6 +139,10 @@ fn gdb_stops_looks_steps_watches_changes_and_leaves() {
 fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
     let env = TestEnv::new();
     let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
+    // Without a debugger nothing is stopped.
+    let terminal = Terminal::open(&env, "scdb", &[&job.address(), "gdb", "1"]);
+    terminal.wait_for("standard input is a terminal, not a debugger", DEBUGGER_TIMEOUT);
+    assert_eq!(terminal.wait(DEBUGGER_TIMEOUT), 1);
     let note = env.dir().join("stopped");
     let gdb = job
         .gdb(&format!(

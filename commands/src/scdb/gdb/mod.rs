@@ -25,7 +25,7 @@ mod signals;
 mod target;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -41,6 +41,7 @@ use super::Outcome;
 use crate::job_address::JobAddress;
 use crate::scored_client::{QueryStream, Reply};
 use rank::Rank;
+use run_control::is_exit;
 use session::Debugger;
 use target::RankTarget;
 
@@ -124,6 +125,12 @@ fn socket_of(answer: &[u8]) -> Result<(PathBuf, String), String> {
 /// One line.
 pub fn run(options: GdbOptions) -> Result<Outcome, String> {
     let GdbOptions { address, rank, place, socket } = options;
+    if place == DebuggerPlace::Pipe && io::stdin().is_terminal() {
+        // The rank would stand, and nobody would know why.
+        return Err("standard input is a terminal, not a debugger: \
+                    gdb -ex 'target remote | scdb ...' starts scdb itself; or use -listen"
+            .to_owned());
+    }
     let Service { job, path, host } = find(address, rank, socket)?;
     let attach = || Rank::attach(&path, job, rank, &host);
     let (attached, debugger) = match place {
@@ -143,7 +150,10 @@ pub fn run(options: GdbOptions) -> Result<Outcome, String> {
             (attached, listener::accept_one()?)
         }
     };
-    let mut target = RankTarget::stop(attached).map_err(|error| format!("rank {rank}: {error}"))?;
+    let mut target = RankTarget::stop(attached).map_err(|error| match is_exit(&error) {
+        true => format!("rank {rank} has ended"),
+        false => format!("rank {rank}: {error}"),
+    })?;
     session::serve(debugger, &mut target).map_err(|error| format!("rank {rank}: {error}"))?;
     Ok(Outcome::default())
 }
