@@ -31,6 +31,13 @@ __attribute__((noinline)) static void assist(void)
     assisted++;
 }
 
+/* The other thread has to run meanwhile. */
+__attribute__((noinline)) static void await_assistance(void)
+{
+    long seen = assisted;
+    while (assisted == seen) continue;
+}
+
 static void *help(void *result)
 {
     struct timespec pause = {0, 300000};
@@ -58,6 +65,7 @@ int main(int count, char **arguments)
     fflush(stdout);
     while (!stop && access(arguments[1], F_OK) != 0) {
         sum += work(++round);
+        await_assistance();
         nanosleep(&pause, NULL);
     }
     is_over = 1;

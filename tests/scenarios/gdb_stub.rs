@@ -100,6 +100,7 @@ fn gdb_stops_looks_steps_watches_changes_and_leaves() {
              next\nprint twice == 2 * round\nprint $fs_base != 0\n\
              set $xmm3.v2_int64[0] = 77\nprint $xmm3.v2_int64[0]\n\
              watch watched\ncontinue\ncontinue\ndelete\n\
+             tbreak await_assistance\ncontinue\nnext\nnext\nprint assisted > seen\n\
              thbreak work\ncontinue\nfinish\nthread 2\nstepi\necho stepped\\n\n\
              print (int)getpid() > 0\nbreak on_signal\nsignal SIGUSR1\ndelete\nthread 1\n\
              python os.kill(gdb.selected_thread().ptid[1], 10)\ncontinue\n\
@@ -120,13 +121,15 @@ fn gdb_stops_looks_steps_watches_changes_and_leaves() {
         "$4 = 77",
         "Hardware watchpoint 2: watched",
         "Old value = ",
-        "Temporary breakpoint 3, work (round=",
-        "Value returned is $5 =",
+        "Temporary breakpoint 3, await_assistance (",
+        "$5 = 1",
+        "Temporary breakpoint 4, work (round=",
+        "Value returned is $6 =",
         "stepped",
-        "$6 = 1",
-        "Breakpoint 4, on_signal (",
+        "$7 = 1",
+        "Breakpoint 5, on_signal (",
         "received signal SIGUSR1",
-        "$7 = 42",
+        "$8 = 42",
         "[Inferior 1 (process ",
     ] {
         let place = rest.find(part).unwrap_or_else(|| panic!("no {part:?} in\n{rest}\n{text}"));

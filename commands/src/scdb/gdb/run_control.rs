@@ -7,15 +7,17 @@
 //! it lets them go on, too: what they have to say is kept until then.
 //!
 //! While a thread makes a step the others stand. A step that would wait for them, over a system
-//! call, lets all threads go on up to the instruction behind it, if the debugger permits it.
+//! call, lets all threads go on up to the instruction behind it, if the debugger permits it. From
+//! time to time the others run while the thread is held, since it may wait for them in a loop.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use gdbstub::common::{Signal, Tid};
 use gdbstub::stub::MultiThreadStopReason;
 use gdbstub::target::ext::breakpoints::WatchKind;
 use score_tools::wire::{
-    Command, CommandCode, CommandRequest, ExitNotice, NoData, Notice, ReturnCode, SignalNotice,
+    CommandCode, CommandRequest, ExitNotice, NoData, Notice, ReturnCode, SignalNotice,
     SignalNumber, SignalReason, SpecialRegister,
 };
 
@@ -25,6 +27,11 @@ use super::signals;
 
 /// The instruction `syscall`.
 const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
+
+/// Steps of a thread after which the others run.
+const STEPS_ALONE: u32 = 64;
+/// For so long they run.
+const OTHERS_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Why the rank stands.
 pub type Stop = MultiThreadStopReason<u64>;
@@ -87,6 +94,10 @@ pub struct RunControl {
     moving: Option<Vec<u32>>,
     /// Stops of threads that did not go on.
     kept_stops: VecDeque<(u32, Stop)>,
+    /// A notice that was received and not looked at.
+    unread: Option<Notice>,
+    /// Steps since the other threads ran.
+    steps_alone: u32,
     /// Signals that were sent for the debugger: they are delivered without a stop.
     sent: Vec<(u32, u32)>,
 }
@@ -124,6 +135,8 @@ impl RunControl {
             is_locked: false,
             moving: None,
             kept_stops: VecDeque::new(),
+            unread: None,
+            steps_alone: 0,
             sent: Vec::new(),
         }
     }
@@ -238,11 +251,20 @@ impl RunControl {
 
     fn proceed(&mut self) -> RankResult<()> {
         self.given = None;
+        self.steps_alone = 0;
         self.rank.proceed()
     }
 
     /// A thread makes a step.
     fn step(&mut self, thread: u32, range: Option<(u64, u64)>) -> RankResult<()> {
+        self.steps_alone += 1;
+        if self.steps_alone >= STEPS_ALONE && !self.is_locked {
+            self.let_others_run(thread)?;
+            // It comes first: a step would satisfy it.
+            if self.unread.is_some() {
+                return Ok(());
+            }
+        }
         let special = self.rank.registers(thread)?.special;
         let instruction = special[SpecialRegister::Rip.number() as usize];
         if !self.is_locked && self.is_system_call(instruction) {
@@ -267,6 +289,20 @@ impl RunControl {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The other threads run for a while.
+    fn let_others_run(&mut self, thread: u32) -> RankResult<()> {
+        self.rank.update(thread, CommandRequest::HoldThread(NoData {}))?;
+        // It is released at the next stop if this fails in between.
+        self.held.push(thread);
+        self.proceed()?;
+        std::thread::sleep(OTHERS_RUN_INTERVAL);
+        self.rank.suspend()?;
+        self.rank.wait_until_all_stand()?;
+        self.release_held()?;
+        self.unread = self.rank.next_notice()?;
+        Ok(())
     }
 
     fn is_system_call(&mut self, address: u64) -> bool {
@@ -295,7 +331,11 @@ impl RunControl {
                 self.end_motion()?;
                 return Ok(Some(stop));
             }
-            let stop = match self.rank.next_notice()? {
+            let notice = match self.unread.take() {
+                None => self.rank.next_notice()?,
+                notice => notice,
+            };
+            let stop = match notice {
                 None => return Ok(None),
                 Some(Notice::Exit(ExitNotice { status })) => Some(stop_of_exit(status)),
                 Some(Notice::Signal(notice)) => {
@@ -393,9 +433,12 @@ impl RunControl {
         {
             self.rank.reset_breakpoint(address)?;
         }
+        self.release_held()
+    }
+
+    fn release_held(&mut self) -> RankResult<()> {
         for thread in std::mem::take(&mut self.held) {
-            let request = CommandRequest::ReleaseThread(NoData {});
-            match self.rank.updates(&[Command { thread, request }]) {
+            match self.rank.update(thread, CommandRequest::ReleaseThread(NoData {})) {
                 Err(RankError::Command(CommandCode::ThreadInvalid)) => {}
                 result => result?,
             }
