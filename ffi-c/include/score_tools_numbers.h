@@ -163,6 +163,7 @@ enum {
     SCORE_TOOLS_CMD_RELEASE_CONTROL = 249,          /* release_option -> no_data */
     SCORE_TOOLS_CMD_SET_CONTINUATION_SIGNAL = 251,  /* signal_number -> no_data */
     SCORE_TOOLS_CMD_SEND_SIGNAL_TO_PROCESS = 253,   /* signal_number -> no_data */
+    SCORE_TOOLS_CMD_SUSPEND_PROCESS = 255,          /* no_data -> no_data */
 };
 
 /* Which processes Attach and Detach are for. */

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
 
 /// The longest body of a command or an answer, in bytes.
@@ -88,6 +89,8 @@ pub enum ToolRequest {
     /// it was at the fault: [`ToolResult::Stacks`]. Of a process without such a thread the stacks
     /// of all.
     FaultStack,
+    /// Where a tool on the host of the process connects: [`ToolResult::Socket`].
+    Socket,
 }
 
 /// What the service of a host answers about one process.
@@ -99,6 +102,13 @@ pub enum ToolResult {
         stacks: Vec<ThreadStacks>,
         /// Threads that are not among them, because there were too many.
         omitted: u32,
+    },
+    /// The tool control socket that serves the process.
+    Socket {
+        /// Its path on the host.
+        path: OsBytes,
+        /// The name of the host.
+        host: String,
     },
     /// The command failed for this process, for this reason.
     Failed(String),

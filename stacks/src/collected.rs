@@ -51,6 +51,9 @@ impl CollectedStacks {
         match result {
             None => self.fail("its scored-toolctl is of another release".to_owned(), ranks),
             Some(ToolResult::Failed(reason)) => self.fail(reason, ranks),
+            Some(ToolResult::Socket { .. }) => {
+                self.fail("it has answered another question".to_owned(), ranks);
+            }
             Some(ToolResult::Stacks { stacks, omitted }) => {
                 if omitted > 0 {
                     self.omitted.entry(omitted).or_default().union(ranks);

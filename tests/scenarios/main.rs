@@ -14,6 +14,7 @@ mod environment;
 mod exit_codes;
 mod forged_packets;
 mod full_disk;
+mod gdb_stub;
 mod harness;
 mod hostile_connections;
 mod inter_host_messages;

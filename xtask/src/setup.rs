@@ -39,6 +39,7 @@ const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
     ("xterm", "xterm", NO_XTERM_REASON),
     ("xwd", "x11-apps", NO_XTERM_REASON),
     ("valgrind", "valgrind", "gdb is not tested on a rank under valgrind"),
+    ("lldb", "lldb", "lldb at one rank of a job is not tested"),
     ("mpicc.openmpi", "libopenmpi-dev", "programs of Open MPI 4 are not tested"),
 ];
 const NO_XTERM_REASON: &str = "the monitor is not tested in an xterm";

@@ -205,6 +205,11 @@ impl ToolService {
         if self.unsent.is_empty() && !connects && !is_left {
             return Ok(());
         }
+        if self.service.is_none() {
+            // The service takes the socket along: a tool may connect that has asked for its path.
+            // Without one it still carries commands out.
+            _ = self.listen(&view.context.directory);
+        }
         let service = match &mut self.service {
             // The next one carries the commands out.
             Some(RunningService { purpose: ServiceUse::Leaving(_), .. }) => return Ok(()),

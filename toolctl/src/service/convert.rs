@@ -199,6 +199,7 @@ pub fn authority_command(request: &wire::CommandRequest) -> Option<authority::Au
         }
         CommandRequest::ContinueProcess(_) => AuthorityCommand::Continue,
         CommandRequest::StepThread(_) => AuthorityCommand::Step,
+        CommandRequest::SuspendProcess(_) => AuthorityCommand::Suspend,
         CommandRequest::ReleaseControl(it) => AuthorityCommand::Release(it.notify),
         _ => return None,
     })

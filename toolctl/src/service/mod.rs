@@ -43,8 +43,10 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recv};
 use score_proto::frame::{self, Decoder};
-use score_proto::tool_command::{ToolRequest, ToolResult};
-use score_proto::toolctl::{ToolctlOrder, ToolctlReport};
+use score_proto::message::OsBytes;
+use score_proto::tool_command::{CommandId, ToolRequest, ToolResult};
+use score_proto::tool_start::TOOL_SOCKET;
+use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
 use score_stacks::module::ModuleCache;
 use score_toolctl::tracer::{Linux, Pid, Tracer};
 use score_tools::authority::{self, Authority, ConnectionId};
@@ -250,30 +252,44 @@ impl Service {
             ToolctlOrder::Leave => self.may_leave = true,
             ToolctlOrder::End => self.is_ending = true,
             ToolctlOrder::Command { element, id, processes, body, wait_ms: _ } => {
-                let scope = ToolRequest::decode(&body).map(|request| match request {
-                    ToolRequest::Stacks { lines } => StackScope::AllThreads { lines },
-                    ToolRequest::FaultStack => StackScope::AfterFault,
-                });
-                match scope {
-                    Some(scope) => {
-                        let tracer = &mut self.tracer;
-                        let reports = self.stacks.begin((element, id), &processes, scope, tracer);
-                        self.report(&reports)?;
-                    }
-                    None => {
-                        let text =
-                            "scored-toolctl does not know this command: use tools of its release";
-                        let body = ToolResult::Failed(text.to_owned()).encode();
-                        let answer =
-                            |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
-                        let reports: Vec<_> =
-                            processes.iter().map(|process| answer(process.node)).collect();
-                        self.report(&reports)?;
-                    }
-                }
+                let reports = self.command((element, id), &processes, &body);
+                self.report(&reports)?;
             }
         }
         Ok(())
+    }
+
+    /// Begins a command. Returns the answers that are there at once.
+    fn command(
+        &mut self,
+        (element, id): (u32, CommandId),
+        processes: &[ToolProcess],
+        body: &[u8],
+    ) -> Vec<ToolctlReport> {
+        let scope = match ToolRequest::decode(body) {
+            Some(ToolRequest::Stacks { lines }) => Ok(StackScope::AllThreads { lines }),
+            Some(ToolRequest::FaultStack) => Ok(StackScope::AfterFault),
+            Some(ToolRequest::Socket) => Err(self.socket()),
+            None => Err(ToolResult::Failed(
+                "scored-toolctl does not know this command: use tools of its release".to_owned(),
+            )),
+        };
+        match scope {
+            Ok(scope) => self.stacks.begin((element, id), processes, scope, &mut self.tracer),
+            Err(result) => {
+                let body = result.encode();
+                let answer = |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
+                processes.iter().map(|process| answer(process.node)).collect()
+            }
+        }
+    }
+
+    /// Where tools connect.
+    fn socket(&self) -> ToolResult {
+        let path = OsBytes(self.directory.join(TOOL_SOCKET).into_os_string().into_vec());
+        // Of the UTS namespace, as gethostname(2) has it.
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        ToolResult::Socket { path, host: host.trim_end().to_owned() }
     }
 
     /// Reports to the shepherd, which reads whatever happens.

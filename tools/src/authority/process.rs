@@ -23,6 +23,8 @@ pub enum AuthorityCommand {
     Continue,
     /// Step Thread.
     Step,
+    /// Suspend Process.
+    Suspend,
     /// Release Control.
     Release(ReleaseNotify),
 }
@@ -376,6 +378,10 @@ impl Process {
             }
             AuthorityCommand::Continue => self.continue_process(thread, job, rank, actions),
             AuthorityCommand::Step => self.step(thread, job, rank, actions),
+            AuthorityCommand::Suspend => {
+                self.suspend(rank, actions);
+                CommandCode::Success
+            }
             AuthorityCommand::Release(notify) => {
                 self.release(connection, notify, job, rank, actions)
             }

@@ -338,10 +338,11 @@ impl Simulation {
     fn command(&mut self, connection: ConnectionId, rank: u32) {
         let thread = if self.random.chance(60) { 0 } else { 1 + self.random.below(THREADS) };
         let notify = if self.random.chance(50) { ReleaseNotify::Yes } else { ReleaseNotify::No };
-        let command = match self.random.below(4) {
+        let command = match self.random.below(5) {
             0 => AuthorityCommand::SetContinuationSignal(self.random.below(65)),
             1 => AuthorityCommand::Step,
             2 => AuthorityCommand::Release(notify),
+            3 => AuthorityCommand::Suspend,
             _ => AuthorityCommand::Continue,
         };
         let (code, actions) = self.authority.command(connection, rank, thread, command);
@@ -369,6 +370,11 @@ impl Simulation {
                 if let Some(thread) = process.unsatisfied.take() {
                     process.standing.remove(&thread);
                 }
+                process.is_suspended = true;
+            }
+            AuthorityCommand::Suspend => {
+                let is_new = matches!(actions[..], [Action::Suspend { .. }]);
+                assert_eq!((code, is_new), (CommandCode::Success, !process.is_suspended));
                 process.is_suspended = true;
             }
             AuthorityCommand::Release(_) if pending => {

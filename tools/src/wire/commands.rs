@@ -520,12 +520,17 @@ commands! {
     251 SetContinuationSignal (Update, Process) SignalNumber => NoData;
     /// Send Signal To Process.
     253 SendSignalToProcess (Update, Process) SignalNumber => NoData;
+    /// Suspend Process: all threads stand until Continue Process. An action.
+    255 SuspendProcess (Update, Process) NoData => NoData;
 }
 
 impl CommandKind {
     /// Whether it is an action: a message has one at most, as its last command.
     pub const fn is_action(self) -> bool {
-        matches!(self, Self::ContinueProcess | Self::StepThread | Self::ReleaseControl)
+        matches!(
+            self,
+            Self::ContinueProcess | Self::StepThread | Self::ReleaseControl | Self::SuspendProcess
+        )
     }
 }
 

@@ -311,13 +311,14 @@ fn there_are_12_query_and_26_update_commands_with_the_listed_numbers() {
         [101, 103, 105, 107, 109, 111, 113, 115, 117, 121, 123, 125]
     );
     let update = numbers(CommandSet::Update);
-    assert_eq!(update.len(), 26);
+    // Suspend Process, 255, is none of CDTI.
+    assert_eq!(update.len(), 26 + 1);
     let all: BTreeSet<u16> = update.into_iter().collect();
-    let listed = (201..=253).step_by(2).filter(|number| *number != 231);
+    let listed = (201..=255).step_by(2).filter(|number| *number != 231);
     assert_eq!(all, listed.collect());
     let actions: Vec<u16> =
         CommandKind::ALL.iter().filter(|kind| kind.is_action()).map(|kind| kind.number()).collect();
-    assert_eq!(actions, [219, 221, 249]);
+    assert_eq!(actions, [219, 221, 249, 255]);
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! A socket for one debugger of the same user.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::{geteuid, mkdtemp};
+
+use super::session::Debugger;
+
+/// The socket's name in its folder.
+const NAME: &str = "gdb";
+
+/// A folder of this user alone. It is removed with what is in it.
+#[derive(Debug)]
+struct PrivateFolder(PathBuf);
+
+impl PrivateFolder {
+    fn new() -> io::Result<Self> {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let parent = runtime.filter(|path| path.is_dir()).unwrap_or_else(std::env::temp_dir);
+        // mkdtemp(3) wants six of them at the end.
+        let template = format!("scdb-{}", "X".repeat(6));
+        Ok(Self(mkdtemp(&parent.join(template))?))
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Waits for a client of this user. Others are not served.
+fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
+    loop {
+        let (client, _) = listener.accept()?;
+        if getsockopt(&client, PeerCredentials)?.uid() == geteuid().as_raw() {
+            return Ok(client);
+        }
+    }
+}
+
+/// Prints the path of a socket, and waits for the debugger. Nobody else can connect afterwards.
+///
+/// # Errors
+/// One line.
+pub fn accept_one() -> Result<Debugger, String> {
+    let folder =
+        PrivateFolder::new().map_err(|error| format!("a folder for the socket: {error}"))?;
+    let path = folder.0.join(NAME);
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let listener = bind(&path).map_err(failed)?;
+    let mut output = io::stdout().lock();
+    writeln!(output, "{}", path.display())
+        .and_then(|()| output.flush())
+        .map_err(|error| format!("standard output: {error}"))?;
+    let client = accept(&listener).map_err(failed)?;
+    let input = client.try_clone().map_err(failed)?;
+    Ok(Debugger::new(OwnedFd::from(input), OwnedFd::from(client)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_is_private_and_goes_with_its_socket() {
+        let folder = PrivateFolder::new().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder.0), 0o700);
+        let path = folder.0.join(NAME);
+        let listener = bind(&path).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        let client = UnixStream::connect(&path).unwrap();
+        drop(accept(&listener).unwrap());
+        drop(client);
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

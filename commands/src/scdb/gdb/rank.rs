@@ -1,0 +1,443 @@
+//! A rank, by its tool control service: attach, stop, look, change, go on.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use score_toolctl::client::ToolConnection;
+use score_tools::wire::{
+    Attach, BreakpointKind, Command, CommandAnswer, CommandCode, CommandRequest, CommandResult,
+    CommandSet, Control, MAX_COMMANDS, MAX_MEMORY_LEN, MemoryRange, NewBreakpoint, NoData, Notice,
+    OldBreakpoint, ProcessSelect, ReturnCode, ServiceMessage, SetMemory, SetMemoryHead,
+    SharedAccess, SignalNumber, SpeculativeAccess, StartNotice, ToolRequest, TrapMode, WatchPolicy,
+};
+
+use super::registers::ThreadRegisters;
+
+/// How long to wait for an answer of the service. A thread of a job that waits for its time slice
+/// answers, too.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The socket is made at the job's start.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
+const SOCKET_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// What other tools see of this one.
+const TAG: [u8; 8] = *b"scdb gdb";
+/// No two tools of a process have the same priority: the first that is free is taken.
+const PRIORITIES: std::ops::Range<u8> = 40..50;
+/// Signals of which nobody learns: SIGKILL is not shown to tools, and by SIGSTOP and SIGCONT the
+/// scheduler stops the job.
+const SILENT: [i32; 3] = [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT];
+const PAGE: u64 = 4096;
+
+/// Why something has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RankError {
+    /// The connection to the service.
+    #[error("tool control service: {0}")]
+    Io(#[from] io::Error),
+    /// The service refuses a message.
+    #[error("tool control service: {0:?}")]
+    Message(ReturnCode),
+    /// A command has failed.
+    #[error("{0:?}")]
+    Command(CommandCode),
+    /// An answer that nobody asked for.
+    #[error("the tool control service has given an unknown answer; use tools of its release")]
+    Answer,
+}
+
+/// Result of something with a rank.
+pub type RankResult<T> = Result<T, RankError>;
+
+/// A rank that this tool is attached to, and has Control authority for.
+#[derive(Debug)]
+pub struct Rank {
+    connection: ToolConnection,
+    rank: u32,
+}
+
+/// Connects. The socket of a job that has just started is waited for.
+fn connect(path: &Path, job: u64) -> io::Result<ToolConnection> {
+    let deadline = Instant::now() + SOCKET_TIMEOUT;
+    loop {
+        match ToolConnection::connect(path, job, 0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
+                std::thread::sleep(SOCKET_RETRY_INTERVAL);
+            }
+            result => return result,
+        }
+    }
+}
+
+impl Rank {
+    /// Attaches to a rank, with authority. It runs on.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn attach(path: &Path, job: u64, rank: u32, host: &str) -> Result<Self, String> {
+        let elsewhere = || {
+            format!(
+                "rank {rank} runs on host {host}: use scdb there (gdb: target remote | ssh {host} \
+                 scdb ...)"
+            )
+        };
+        let connection = connect(path, job).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => elsewhere(),
+            _ => format!("{}: {error}", path.display()),
+        })?;
+        let mut rank_of_tool = Self { connection, rank };
+        let failed = |what| move |error| format!("rank {rank}: {what}: {error}");
+        match rank_of_tool.send_attach().map_err(failed("attach"))? {
+            (ReturnCode::Success, _) => {}
+            (ReturnCode::ProcessIdError, _) => return Err(elsewhere()),
+            (ReturnCode::RequestFailed, errno) => {
+                let error = io::Error::from_raw_os_error(errno.cast_signed());
+                return Err(format!(
+                    "rank {rank} cannot be traced: {error}; scdb JOB stacks says why"
+                ));
+            }
+            (ReturnCode::ToolMaxAttachedExceeded | ReturnCode::ToolPriorityConflict, _) => {
+                return Err(format!("rank {rank} has too many tools; end one of them"));
+            }
+            (ReturnCode::ToolProcessExiting, _) => {
+                return Err(format!("rank {rank} has ended"));
+            }
+            (code, _) => return Err(format!("rank {rank}: attach: {code:?}")),
+        }
+        match rank_of_tool.send_control().map_err(failed("control"))? {
+            (ReturnCode::Success, _) => Ok(rank_of_tool),
+            (ReturnCode::ToolControlConflict, tool) => {
+                Err(format!("tool {tool} has control of rank {rank}; end it first"))
+            }
+            (code, _) => Err(format!("rank {rank}: control: {code:?}")),
+        }
+    }
+
+    /// Sends a request. Returns what `read` makes of the answer.
+    fn ask<T>(
+        &mut self,
+        request: &ToolRequest<'_>,
+        read: impl FnOnce(&ServiceMessage<'_>) -> Option<T>,
+    ) -> RankResult<(ReturnCode, u32, Option<T>)> {
+        let record = self.connection.ask(self.rank, request, ANSWER_TIMEOUT)?;
+        let (header, message) = ServiceMessage::decode(&record).map_err(|_| RankError::Answer)?;
+        let code = header.code().ok_or(RankError::Answer)?;
+        Ok((code, header.error_code, read(&message)))
+    }
+
+    /// Asks for the attach. Returns code and errno.
+    fn send_attach(&mut self) -> RankResult<(ReturnCode, u32)> {
+        let mut refused = (ReturnCode::ToolPriorityConflict, 0);
+        for priority in PRIORITIES {
+            let select = ProcessSelect::RankInHeader;
+            let attach = ToolRequest::Attach(Attach { tag: TAG, priority, select });
+            let (code, errno, _) = self.ask(&attach, |_| Some(()))?;
+            refused = (code, errno);
+            if code != ReturnCode::ToolPriorityConflict {
+                break;
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Asks for authority. Returns the code, and the tool that has it.
+    fn send_control(&mut self) -> RankResult<(ReturnCode, u32)> {
+        let notify_set = SILENT.iter().fold(u64::MAX, |set, signal| set & !(1 << (signal - 1)));
+        let control = ToolRequest::Control(Control {
+            notify_set,
+            signal: 0,
+            start_notice: StartNotice::DynamicLoader,
+            trap_mode: TrapMode::NoChange,
+            watch_policy: WatchPolicy::Propagate,
+        });
+        let (code, _, controller) = self.ask(&control, |message| match message {
+            ServiceMessage::ControlAck(ack) => Some(ack.controller),
+            _ => None,
+        })?;
+        Ok((code, controller.unwrap_or(0)))
+    }
+
+    /// Carries out commands of one kind, 16 at most. `read` gets their results.
+    fn commands<T>(
+        &mut self,
+        commands: &[Command<'_>],
+        read: impl FnOnce(&[CommandResult<'_>]) -> RankResult<T>,
+    ) -> RankResult<T> {
+        let is_query =
+            commands.first().is_some_and(|it| it.request.kind().set() == CommandSet::Query);
+        let request = match is_query {
+            true => ToolRequest::Query(commands),
+            false => ToolRequest::Update(commands),
+        };
+        let (code, _, result) = self.ask(&request, |message| match message {
+            ServiceMessage::QueryAck(results) | ServiceMessage::UpdateAck(results)
+                if results.len() == commands.len() =>
+            {
+                Some(read(results))
+            }
+            _ => None,
+        })?;
+        match (code, result) {
+            (ReturnCode::Success, Some(result)) => result,
+            (ReturnCode::Success, None) => Err(RankError::Answer),
+            (code, _) => Err(RankError::Message(code)),
+        }
+    }
+
+    /// Carries out one command. `read` gets its answer.
+    pub fn command<T>(
+        &mut self,
+        thread: u32,
+        request: CommandRequest<'_>,
+        read: impl FnOnce(&CommandAnswer<'_>) -> Option<T>,
+    ) -> RankResult<T> {
+        self.commands(&[Command { thread, request }], |results| {
+            let answer = results.first().ok_or(RankError::Answer).and_then(answer_of)?;
+            read(answer).ok_or(RankError::Answer)
+        })
+    }
+
+    /// Carries out an Update command that has no answer.
+    pub fn update(&mut self, thread: u32, request: CommandRequest<'_>) -> RankResult<()> {
+        self.updates(&[Command { thread, request }])
+    }
+
+    /// Carries out Update commands. The first that fails decides.
+    pub fn updates(&mut self, commands: &[Command<'_>]) -> RankResult<()> {
+        for part in commands.chunks(MAX_COMMANDS) {
+            self.commands(part, |results| {
+                results.iter().try_for_each(|result| match code_of(result) {
+                    CommandCode::Success => Ok(()),
+                    code => Err(RankError::Command(code)),
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The threads, by their ids outside of the job, the first thread of the process first.
+    pub fn threads(&mut self) -> RankResult<Vec<u32>> {
+        let list = CommandRequest::GetThreadList(NoData {});
+        let mut threads: Vec<u32> = self.command(0, list, |answer| match answer {
+            CommandAnswer::GetThreadList(threads) => {
+                Some(threads.list.iter().map(|entry| entry.tid).collect())
+            }
+            _ => None,
+        })?;
+        threads.sort_unstable();
+        Ok(threads)
+    }
+
+    /// The process id of the rank outside of the job.
+    pub fn process(&mut self) -> RankResult<u32> {
+        let request = CommandRequest::GetProcessData(NoData {});
+        self.command(0, request, |answer| match answer {
+            CommandAnswer::GetProcessData(data) => Some(data.tgid),
+            _ => None,
+        })
+    }
+
+    /// The bytes of the auxiliary vector.
+    pub fn auxiliary_vector(&mut self) -> RankResult<Vec<u8>> {
+        let request = CommandRequest::GetAuxVectors(NoData {});
+        self.command(0, request, |answer| match answer {
+            CommandAnswer::GetAuxVectors(vector) => {
+                Some(vector.list.iter().flat_map(|word| word.to_le_bytes()).collect())
+            }
+            _ => None,
+        })
+    }
+
+    /// The state components of the XSAVE area of a thread (XCR0).
+    pub fn state_components(&mut self, thread: u32) -> RankResult<u64> {
+        let request = CommandRequest::GetFloatRegisters(NoData {});
+        self.command(thread, request, |answer| match answer {
+            CommandAnswer::GetFloatRegisters(registers) => Some(registers.head.features),
+            _ => None,
+        })
+    }
+
+    /// The registers of a thread.
+    pub fn registers(&mut self, thread: u32) -> RankResult<ThreadRegisters> {
+        let command = |request| Command { thread, request };
+        let commands = [
+            command(CommandRequest::GetGeneralRegisters(NoData {})),
+            command(CommandRequest::GetSpecialRegisters(NoData {})),
+            command(CommandRequest::GetFloatRegisters(NoData {})),
+        ];
+        self.commands(&commands, |results| {
+            let answers: Vec<_> = results.iter().map(answer_of).collect::<RankResult<_>>()?;
+            match answers[..] {
+                [
+                    CommandAnswer::GetGeneralRegisters(general),
+                    CommandAnswer::GetSpecialRegisters(special),
+                    CommandAnswer::GetFloatRegisters(float),
+                ] => Ok(ThreadRegisters {
+                    general: general.values,
+                    special: special.values,
+                    area: float.bytes.to_vec(),
+                }),
+                _ => Err(RankError::Answer),
+            }
+        })
+    }
+
+    /// Sets those registers of a thread that differ.
+    pub fn set_registers(
+        &mut self,
+        thread: u32,
+        before: &ThreadRegisters,
+        after: &ThreadRegisters,
+    ) -> RankResult<()> {
+        use score_tools::wire::{
+            FloatRegistersHead, GeneralRegisters, SpecialRegisters, WithBytes,
+        };
+        let mut commands = Vec::new();
+        let mut add = |request| commands.push(Command { thread, request });
+        if after.general != before.general {
+            let values = after.general;
+            add(CommandRequest::SetGeneralRegisters(GeneralRegisters { values }));
+        }
+        if after.special != before.special {
+            let values = after.special;
+            add(CommandRequest::SetSpecialRegisters(SpecialRegisters { values }));
+        }
+        if after.area != before.area {
+            let head = FloatRegistersHead { features: 0 };
+            let bytes = (&after.area[..]).into();
+            add(CommandRequest::SetFloatRegisters(WithBytes { head, bytes }));
+        }
+        self.updates(&commands)
+    }
+
+    /// Waits until all threads stand, after [`Rank::suspend`].
+    pub fn wait_until_all_stand(&mut self) -> RankResult<()> {
+        let threads = self.threads()?;
+        for part in threads.chunks(MAX_COMMANDS) {
+            let request = || CommandRequest::GetGeneralRegisters(NoData {});
+            let commands: Vec<Command<'_>> =
+                part.iter().map(|thread| Command { thread: *thread, request: request() }).collect();
+            // A thread that has ended, or that waits in the kernel, stands.
+            self.commands(&commands, |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads memory as the program has it: as much as can be read in the first page if it cannot be
+    /// read as a whole. Returns the number of bytes.
+    pub fn read_memory(&mut self, address: u64, bytes: &mut [u8]) -> RankResult<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let here = address.wrapping_add(done as u64);
+            let left = &mut bytes[done..];
+            let length = left.len().min(MAX_MEMORY_LEN as usize);
+            let to_page_end = (PAGE - here % PAGE) as usize;
+            let read = match self.read_exactly(here, &mut left[..length]) {
+                Err(RankError::Command(_)) if to_page_end < length => {
+                    self.read_exactly(here, &mut left[..to_page_end]).map(|()| to_page_end)
+                }
+                result => result.map(|()| length),
+            };
+            match read {
+                Ok(length) => done += length,
+                Err(RankError::Command(_)) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_exactly(&mut self, address: u64, bytes: &mut [u8]) -> RankResult<()> {
+        let access = SpeculativeAccess::Permitted;
+        let range = MemoryRange { address, length: bytes.len() as u32, access };
+        self.command(0, CommandRequest::GetMemory(range), |answer| match answer {
+            CommandAnswer::GetMemory(memory) if memory.bytes.len() == bytes.len() => {
+                bytes.copy_from_slice(&memory.bytes);
+                Some(())
+            }
+            _ => None,
+        })
+    }
+
+    /// Writes memory. Breakpoints stay.
+    pub fn write_memory(&mut self, address: u64, bytes: &[u8]) -> RankResult<()> {
+        for (part, offset) in
+            bytes.chunks(MAX_MEMORY_LEN as usize).zip((0..).step_by(MAX_MEMORY_LEN as usize))
+        {
+            let head = SetMemoryHead {
+                address: address.wrapping_add(offset),
+                access: SpeculativeAccess::Permitted,
+                shared: SharedAccess::Allowed,
+            };
+            self.update(0, CommandRequest::SetMemory(SetMemory { head, bytes: part.into() }))?;
+        }
+        Ok(())
+    }
+
+    /// Sets a breakpoint, whose byte no tool sees.
+    pub fn set_breakpoint(&mut self, address: u64) -> RankResult<()> {
+        let kind = BreakpointKind::Normal;
+        self.update(0, CommandRequest::SetBreakpoint(NewBreakpoint { address, kind }))
+    }
+
+    /// Removes a breakpoint.
+    pub fn reset_breakpoint(&mut self, address: u64) -> RankResult<()> {
+        let mut bytes = [0; 4];
+        self.read_memory(address, &mut bytes)?;
+        let instruction = u32::from_ne_bytes(bytes);
+        self.update(0, CommandRequest::ResetBreakpoint(OldBreakpoint { address, instruction }))
+    }
+
+    /// Suspends all threads. What they have to say meanwhile comes as notices.
+    pub fn suspend(&mut self) -> RankResult<()> {
+        self.update(0, CommandRequest::SuspendProcess(NoData {}))
+    }
+
+    /// Lets all threads go on that are not held, or gives the next notice.
+    pub fn proceed(&mut self) -> RankResult<()> {
+        self.update(0, CommandRequest::ContinueProcess(NoData {}))
+    }
+
+    /// Sends a signal to the process.
+    pub fn kill(&mut self, signal: i32) -> RankResult<()> {
+        let signal = SignalNumber { signal: signal.cast_unsigned() };
+        self.update(0, CommandRequest::SendSignalToProcess(signal))
+    }
+
+    /// The next notice that has come; `None` if there is none. An error if the service has closed
+    /// the connection.
+    pub fn next_notice(&mut self) -> RankResult<Option<Notice>> {
+        loop {
+            let record = match self.connection.notice(Duration::ZERO) {
+                Ok(Some(record)) => record,
+                Ok(None) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            match ServiceMessage::decode(&record) {
+                // Another tool wants authority: it has to wait.
+                Ok((_, ServiceMessage::Notify(Notice::Control(_)))) => {}
+                Ok((_, ServiceMessage::Notify(notice))) => return Ok(Some(notice)),
+                _ => return Err(RankError::Answer),
+            }
+        }
+    }
+}
+
+impl AsFd for Rank {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}
+
+fn code_of(result: &CommandResult<'_>) -> CommandCode {
+    CommandCode::from_number(result.return_code).unwrap_or(CommandCode::CommandInvalid)
+}
+
+fn answer_of<'r, 'a>(result: &'r CommandResult<'a>) -> RankResult<&'r CommandAnswer<'a>> {
+    match code_of(result) {
+        CommandCode::Success => result.answer.as_ref().ok_or(RankError::Answer),
+        code => Err(RankError::Command(code)),
+    }
+}

@@ -1,0 +1,190 @@
+//! The conversation with one debugger, in the remote serial protocol of gdb.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use gdbstub::conn::Connection;
+use gdbstub::stub::GdbStub;
+use gdbstub::stub::state_machine::GdbStubStateMachine;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{read, write};
+
+use super::rank::Rank;
+use super::target::RankTarget;
+
+/// The longest packet.
+const MAX_PACKET_LEN: usize = 32 << 10;
+
+/// A debugger: where its packets come from, and where the answers go.
+#[derive(Debug)]
+pub struct Debugger {
+    input: OwnedFd,
+    output: OwnedFd,
+    unsent: Vec<u8>,
+}
+
+impl Debugger {
+    /// By its two ends.
+    pub fn new(input: OwnedFd, output: OwnedFd) -> Self {
+        Self { input, output, unsent: Vec::new() }
+    }
+
+    /// What it has sent. Empty: it has ended.
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; MAX_PACKET_LEN];
+        loop {
+            match read(&self.input, &mut bytes) {
+                Ok(length) => {
+                    bytes.truncate(length);
+                    return Ok(bytes);
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::ECONNRESET) => return Ok(Vec::new()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl Connection for Debugger {
+    type Error = io::Error;
+
+    fn write(&mut self, byte: u8) -> io::Result<()> {
+        self.unsent.push(byte);
+        Ok(())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.unsent.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut bytes = &self.unsent[..];
+        while !bytes.is_empty() {
+            match write(&self.output, bytes) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.unsent.clear();
+        Ok(())
+    }
+}
+
+/// Waits until the debugger has sent something, or the service.
+fn wait(debugger: &Debugger, rank: &Rank) -> io::Result<bool> {
+    loop {
+        let mut fds = [
+            PollFd::new(debugger.input.as_fd(), PollFlags::POLLIN),
+            PollFd::new(rank.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => return Ok(fds[0].any().unwrap_or(true)),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// The packet `c`, with which lldb lets all threads go on, and the same in the words of vCont.
+const CONTINUE: &[u8] = b"$c#63";
+const CONTINUE_ALL: &[u8] = b"$vCont;c#a8";
+
+/// gdbstub takes `c` as meant for the thread of the last stop alone. No other packet contains these
+/// bytes, as `$` and `#` are escaped within one.
+fn with_all_threads(bytes: Vec<u8>) -> Vec<u8> {
+    match bytes.windows(CONTINUE.len()).position(|part| part == CONTINUE) {
+        Some(place) => {
+            let (before, after) = (&bytes[..place], &bytes[place + CONTINUE.len()..]);
+            [before, CONTINUE_ALL, after].concat()
+        }
+        None => bytes,
+    }
+}
+
+/// What a debugger has sent and nobody has looked at.
+#[derive(Debug, Default)]
+struct Unread {
+    bytes: Vec<u8>,
+    next: usize,
+}
+
+impl Unread {
+    fn pop(&mut self) -> Option<u8> {
+        let byte = self.bytes.get(self.next).copied()?;
+        self.next += 1;
+        Some(byte)
+    }
+
+    /// Whether more has come. False: the debugger has ended.
+    fn fill(&mut self, debugger: &Debugger) -> io::Result<bool> {
+        *self = Self { bytes: with_all_threads(debugger.receive()?), next: 0 };
+        Ok(!self.bytes.is_empty())
+    }
+}
+
+/// Serves a debugger until it leaves. The rank stands then; when its connection ends, the service
+/// takes away what the debugger has done, and the rank goes on.
+///
+/// # Errors
+/// One line: the protocol, or the service.
+pub fn serve(debugger: Debugger, target: &mut RankTarget) -> Result<(), String> {
+    let stub = GdbStub::builder(debugger).packet_buffer_size(MAX_PACKET_LEN).build();
+    let stub = stub.map_err(|error| error.to_string())?;
+    let mut machine = stub.run_state_machine(target).map_err(|error| error.to_string())?;
+    let mut unread = Unread::default();
+    let text = |error: io::Error| format!("debugger: {error}");
+    loop {
+        let next = match machine {
+            GdbStubStateMachine::Idle(mut idle) => match unread.pop() {
+                Some(byte) => idle.incoming_data(target, byte),
+                None if unread.fill(idle.borrow_conn()).map_err(text)? => Ok(idle.into()),
+                None => return Ok(()),
+            },
+            GdbStubStateMachine::Running(mut running) => {
+                let stop = target.run.next_stop().map_err(|error| error.to_string())?;
+                match (stop, unread.pop()) {
+                    (Some(stop), byte) => {
+                        // It is looked at in the next state.
+                        unread.next -= usize::from(byte.is_some());
+                        running.report_stop(target, stop)
+                    }
+                    (None, Some(byte)) => running.incoming_data(target, byte),
+                    (None, None) => {
+                        let debugger = running.borrow_conn();
+                        if wait(debugger, &target.run.rank).map_err(text)?
+                            && !unread.fill(debugger).map_err(text)?
+                        {
+                            return Ok(());
+                        }
+                        Ok(running.into())
+                    }
+                }
+            }
+            GdbStubStateMachine::CtrlCInterrupt(interrupt) => {
+                let stop = target.run.interrupt().map_err(|error| error.to_string())?;
+                interrupt.interrupt_handled(target, stop)
+            }
+            GdbStubStateMachine::Disconnected(_) => return Ok(()),
+        };
+        machine = next.map_err(|error| error.to_string())?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_continue_is_for_all_threads() {
+        let sent = |bytes: &[u8]| with_all_threads(bytes.to_vec());
+        assert_eq!(sent(b"+$c#63"), b"+$vCont;c#a8");
+        assert_eq!(sent(b"$c#63\x03"), b"$vCont;c#a8\x03");
+        assert_eq!(sent(b"$vCont;c:1#dd"), b"$vCont;c:1#dd");
+        let sum = CONTINUE_ALL[1..8].iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+        assert_eq!(sum, 0xa8);
+    }
+}

@@ -1,0 +1,58 @@
+//! Signal numbers: those of Linux, and those of the remote protocol, which are gdb's own.
+
+use gdbstub::common::Signal;
+
+/// The numbers of gdb for the signals 1 to 31 of Linux. Linux has no name for 16 that gdb knows.
+const FIRST: [u8; 31] = [
+    1, 2, 3, 4, 5, 6, 10, 8, 9, 30, 11, 31, 13, 14, 15, 143, 20, 19, 17, 18, 21, 22, 16, 24, 25,
+    26, 27, 28, 23, 32, 12,
+];
+/// Real-time signals have their numbers in three pieces.
+const REAL_TIME_32: u8 = 77;
+const REAL_TIME_33: u8 = 45;
+const REAL_TIME_64: u8 = 78;
+/// gdb's number of a signal that it does not know.
+const UNKNOWN: Signal = Signal(143);
+
+/// A signal of Linux, for a debugger.
+pub fn to_gdb(signal: u32) -> Signal {
+    match signal {
+        1..=31 => Signal(FIRST[signal as usize - 1]),
+        32 => Signal(REAL_TIME_32),
+        33..=63 => Signal(REAL_TIME_33 + (signal - 33) as u8),
+        64 => Signal(REAL_TIME_64),
+        _ => UNKNOWN,
+    }
+}
+
+/// A signal that a debugger names. `None`: Linux has no such signal.
+pub fn from_gdb(signal: Signal) -> Option<u32> {
+    (1..=64).find(|number| to_gdb(*number) == signal && signal != UNKNOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_protocol_and_come_back() {
+        for (linux, gdb) in [
+            (libc::SIGBUS, Signal::SIGBUS),
+            (libc::SIGUSR1, Signal::SIGUSR1),
+            (libc::SIGCHLD, Signal::SIGCHLD),
+            (libc::SIGSEGV, Signal::SIGSEGV),
+            (libc::SIGIO, Signal::SIGIO),
+            (libc::SIGSYS, Signal::SIGSYS),
+            (libc::SIGURG, Signal::SIGURG),
+            (libc::SIGPWR, Signal::SIGPWR),
+            (33, Signal::SIG33),
+            (63, Signal::SIG63),
+        ] {
+            assert_eq!(to_gdb(linux.cast_unsigned()), gdb);
+        }
+        for signal in (1..=64).filter(|signal| *signal != 16) {
+            assert_eq!(from_gdb(to_gdb(signal)), Some(signal));
+        }
+        assert_eq!((from_gdb(UNKNOWN), from_gdb(Signal::SIGWIND)), (None, None));
+    }
+}

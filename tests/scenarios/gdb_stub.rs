@@ -1,0 +1,256 @@
+//! `scdb JOB gdb RANK`: a debugger has one rank of a running job, by gdb's remote protocol. When it
+//! leaves or is killed, the rank goes on as if it had never been there.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::terminal::Terminal;
+use score_tests::{Job, Running, TestEnv, binaries, skip, test_env};
+
+const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A job of the program `debugged`.
+struct DebuggedJob<'a> {
+    env: &'a TestEnv,
+    job: Running,
+}
+
+/// The program, with debug information. `None` without the debugger or a compiler.
+fn program(env: &TestEnv, debugger: &str) -> Option<PathBuf> {
+    for needed in [debugger, "gcc"] {
+        if !test_env::is_installed(needed) {
+            skip(&format!("{debugger}_stub"), &format!("{needed} is not installed"));
+            return None;
+        }
+    }
+    let program = env.dir().join("debugged");
+    let source = binaries::root().join("tests/programs/debugged.c");
+    let paths = [source.to_str().unwrap(), "-o", program.to_str().unwrap()];
+    let compiler = env.command("gcc").args(&["-g", "-O0", "-Wall", "-Wextra", "-Werror"]);
+    let _ = compiler.args(&["-pthread"]).args(&paths).run().expect_code(0);
+    Some(program)
+}
+
+impl<'a> DebuggedJob<'a> {
+    /// Two ranks, or none without the debugger.
+    fn start(env: &'a TestEnv, debugger: &str) -> Option<Self> {
+        let program = program(env, debugger)?;
+        let end = env.dir().join("end");
+        let words = ["-nodes=2", "system", program.to_str().unwrap(), end.to_str().unwrap()];
+        let mut job = env.scrun(&words).start();
+        job.wait_for("up", 2);
+        Some(Self { env, job })
+    }
+
+    /// The job, as scdb wants it.
+    fn address(&self) -> String {
+        let host = nix::unistd::gethostname().unwrap();
+        format!("{}@{}", self.job.pid(), host.to_string_lossy())
+    }
+
+    /// scdb on the job.
+    fn scdb(&self, words: &[&str]) -> Job {
+        self.env.command("scdb").args(&[&self.address()]).args(words).timeout(DEBUGGER_TIMEOUT)
+    }
+
+    /// gdb with rank 1 and these commands. Errors of commands end it.
+    fn gdb(&self, commands: &str) -> Job {
+        let stub = binaries::program("scdb");
+        let target = format!("target remote | {} {} gdb 1", stub.display(), self.address());
+        let text = format!("set pagination off\nset confirm off\n{target}\n{commands}");
+        let script = self.env.write_file("commands.gdb", text);
+        let words = ["-nx", "-q", "-batch", "-x", script.to_str().unwrap()];
+        self.env.command("gdb").args(&words).timeout(DEBUGGER_TIMEOUT)
+    }
+
+    /// The processes end, and have computed what they should.
+    fn end(self, answers: [&str; 2]) {
+        self.env.write_file("end", "");
+        let outcome = self.job.wait().expect_code(0);
+        let text = outcome.text();
+        let mut lines: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("answer ")).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, answers, "{outcome}");
+        let clean = self.env.wait_until_clean(Duration::from_secs(3));
+        clean.unwrap_or_else(|left| panic!("{left:#?}"));
+    }
+}
+
+#[track_caller]
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}
+
+#[test]
+fn gdb_stops_looks_steps_watches_changes_and_leaves() {
+    let env = TestEnv::new();
+    let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
+    // A ^C, a software breakpoint, steps, registers, a watchpoint, a hardware breakpoint, a step of
+    // a thread that sleeps in a system call, a call in the process, signals.
+    let outcome = job
+        .gdb(
+            "python import threading, os\n\
+             python threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)).start()\n\
+             continue\nbreak work\ncontinue\nbacktrace\ninfo threads\nprint round > 0\nnext\n\
+             next\nprint twice == 2 * round\nprint $fs_base != 0\n\
+             set $xmm3.v2_int64[0] = 77\nprint $xmm3.v2_int64[0]\n\
+             watch watched\ncontinue\ncontinue\ndelete\n\
+             tbreak await_assistance\ncontinue\nnext\nnext\nprint assisted > seen\n\
+             thbreak work\ncontinue\nfinish\nthread 2\nstepi\necho stepped\\n\n\
+             print (int)getpid() > 0\nbreak on_signal\nsignal SIGUSR1\ndelete\nthread 1\n\
+             python os.kill(gdb.selected_thread().ptid[1], 10)\ncontinue\n\
+             print answer = 42\nprint stop = 1\ndetach\n",
+        )
+        .run();
+    let text = outcome.expect_code(0).text();
+    let mut rest = &text[..];
+    for part in [
+        "received signal SIGINT",
+        "Breakpoint 1, work (round=",
+        "#1  0x",
+        " in main (count=2, arguments=",
+        "(helper)",
+        "$1 = 1",
+        "$2 = 1",
+        "$3 = 1",
+        "$4 = 77",
+        "Hardware watchpoint 2: watched",
+        "Old value = ",
+        "Temporary breakpoint 3, await_assistance (",
+        "$5 = 1",
+        "Temporary breakpoint 4, work (round=",
+        "Value returned is $6 =",
+        "stepped",
+        "$7 = 1",
+        "Breakpoint 5, on_signal (",
+        "received signal SIGUSR1",
+        "$8 = 42",
+        "[Inferior 1 (process ",
+    ] {
+        let place = rest.find(part).unwrap_or_else(|| panic!("no {part:?} in\n{rest}\n{text}"));
+        rest = &rest[place..];
+    }
+    job.end(["answer 0, 0 signals right", "answer 42, 2 signals right"]);
+}
+
+#[test]
+fn a_gdb_that_is_killed_leaves_the_rank_as_it_was() {
+    let env = TestEnv::new();
+    let Some(job) = DebuggedJob::start(&env, "gdb") else { return };
+    // Without a debugger nothing is stopped.
+    let terminal = Terminal::open(&env, "scdb", &[&job.address(), "gdb", "1"]);
+    terminal.wait_for("standard input is a terminal, not a debugger", DEBUGGER_TIMEOUT);
+    assert_eq!(terminal.wait(DEBUGGER_TIMEOUT), 1);
+    let note = env.dir().join("stopped");
+    let gdb = job
+        .gdb(&format!(
+            "break work\nwatch watched\ncontinue\ncontinue\n\
+             python open('{}', 'w'), __import__('time').sleep(1000)\n",
+            note.display()
+        ))
+        .start();
+    let deadline = Instant::now() + DEBUGGER_TIMEOUT;
+    while !note.exists() {
+        assert!(Instant::now() < deadline, "{}{}", gdb.stdout(), gdb.stderr());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // It has control.
+    let second = job.scdb(&["gdb", "1"]).run().expect_code(1);
+    let _ = second.assert_stderr(&["scdb: tool", "has control of rank 1; end it first"]);
+    let _ = job.scdb(&["gdb", "2"]).run().expect_code(1).assert_stderr(&["scdb: "]);
+    gdb.signal(Signal::SIGKILL);
+    let _ = gdb.wait();
+    // Nothing stops the rank before its end.
+    let next = job.gdb("print answer = 7\nprint stop = 1\ncontinue\n").run().expect_code(0);
+    assert_has(&next.text(), &["[Inferior 1 (process ", ") exited normally]"]);
+    job.end(["answer 0, 0 signals right", "answer 7, 0 signals right"]);
+}
+
+#[test]
+fn gdb_has_a_rank_of_its_user_alone_in_the_slices_of_the_scheduler() {
+    let env = TestEnv::new();
+    let Some(program) = program(&env, "gdb") else { return };
+    let database = "a address=127.0.0.1 cores=2 group=all\n";
+    let Some(cluster) = Cluster::start_with_options(&env, &["a"], database, &["-ts", "10"]) else {
+        return;
+    };
+    let _ = cluster.program("scored-toolctl");
+    let end = env.dir().join("end");
+    let start = |uid| {
+        let words = [program.to_str().unwrap(), end.to_str().unwrap()];
+        let job = cluster.command(uid, "scrun", "a").args(&["-scored=all,nodes=2"]);
+        let mut job = job.args(&words).start();
+        job.wait_for("up", 2);
+        job
+    };
+    let [alices, bobs] = [ALICE, BOB].map(start);
+    let number = |job: &Running| {
+        let line = job.stderr();
+        line.split("job ").nth(1).and_then(|it| it.split(':').next()).unwrap().to_owned()
+    };
+    let (scdb, socket) = (cluster.program("scdb"), cluster.socket("a"));
+    let text = format!(
+        "set pagination off\nset confirm off\ntarget remote | setpriv --reuid={ALICE} \
+         --regid={ALICE} --clear-groups {} {} gdb 1 -socket {}\nbreak work\nbreak assist\n\
+         continue 5\ncontinue 5\ncontinue 5\nwatch watched\ncontinue 5\nprint answer = 5\ndetach\n",
+        scdb.display(),
+        number(&alices),
+        socket.display()
+    );
+    let script = env.write_file("slices.gdb", text);
+    let gdb = env.command("gdb").args(&["-nx", "-q", "-batch", "-x", script.to_str().unwrap()]);
+    let text = gdb.timeout(DEBUGGER_TIMEOUT).run().expect_code(0).text();
+    assert_has(&text, &["Hardware watchpoint 3: watched", "= 5", "detached]"]);
+    // Another's job and none are the same.
+    for (uid, job) in [(BOB, number(&alices)), (0, number(&alices)), (ALICE, "77".to_owned())] {
+        let outcome = cluster.command(uid, "scdb", "a").args(&[&job, "gdb", "1"]).run();
+        let expected = format!("scdb: you have no job {job}; scps lists");
+        let _ = outcome.expect_code(1).assert_stderr(&[&expected]);
+    }
+    env.write_file("end", "");
+    let ends = [(alices, "answer 5, 0 signals right"), (bobs, "answer 0, 0 signals right")];
+    for (job, answer) in ends {
+        let outcome = job.wait().expect_code(0);
+        assert_has(&outcome.text(), &[answer]);
+    }
+}
+
+#[test]
+fn lldb_stops_looks_changes_and_leaves() {
+    let env = TestEnv::new();
+    let Some(job) = DebuggedJob::start(&env, "lldb") else { return };
+    let mut stub = job.scdb(&["gdb", "1", "-listen"]).start();
+    stub.wait_for("\n", 1);
+    let connect = format!("process connect unix-connect://{}", stub.stdout().trim_end());
+    let mut words = vec!["-x", "-b"];
+    for command in [
+        &connect,
+        "breakpoint set -n work",
+        "continue",
+        "bt",
+        "thread list",
+        "next",
+        "next",
+        "p (int)(twice == 2 * round)",
+        "watchpoint set variable watched",
+        "continue",
+        "continue",
+        "watchpoint delete 1",
+        "breakpoint delete 1",
+        "expression answer = 42",
+        "expression stop = 1",
+        "detach",
+    ] {
+        words.extend(["-o", command]);
+    }
+    let text =
+        env.command("lldb").args(&words).timeout(DEBUGGER_TIMEOUT).run().expect_code(0).text();
+    assert_has(&text, &["stop reason = breakpoint", "main(count=2", "(int) $0 = 1", "detached"]);
+    let _ = stub.wait().expect_code(0);
+    job.end(["answer 0, 0 signals right", "answer 42, 0 signals right"]);
+}
