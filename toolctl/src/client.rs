@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,12 @@ pub struct ToolConnection {
     last_sequence: u32,
     /// Notices that came while an answer was awaited.
     notices: VecDeque<Vec<u8>>,
+}
+
+impl AsFd for ToolConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 fn timed_out() -> io::Error {
