@@ -4,36 +4,54 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use score_tests::test_env::is_installed;
 use score_tests::tool::TargetJob;
-use score_tests::{TestEnv, binaries};
+use score_tests::{TestEnv, binaries, skip};
 use score_tools::wire::*;
 
-/// The tool, compiled against the header and the library of the build.
-fn compiled_tool(env: &TestEnv) -> PathBuf {
-    let (root, folder) = (binaries::root(), binaries::folder());
-    let program = env.dir().join("c_tool");
+/// A program of tests/programs, compiled by plain gcc with these further arguments.
+fn compiled(env: &TestEnv, name: &str, args: &[&str]) -> PathBuf {
+    let program = env.dir().join(name);
     let output = Command::new("gcc")
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&program)
-        .arg(root.join("tests/programs/c_tool.c"))
-        .arg("-I")
-        .arg(root.join("ffi-c/include"))
-        .arg("-L")
-        .arg(folder)
-        .arg(format!("-Wl,-rpath,{}", folder.display()))
-        .args(["-lscoretools", "-lthread_db"])
+        .arg(binaries::root().join(format!("tests/programs/{name}.c")))
+        .args(args)
         .output()
-        .expect("gcc has compiled the program of the job");
+        .expect("gcc can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     program
+}
+
+/// The tool, compiled against the header and the library of the build.
+fn compiled_tool(env: &TestEnv) -> PathBuf {
+    let include = format!("-I{}", binaries::root().join("ffi-c/include").display());
+    let folder = binaries::folder().display();
+    let (search, runs) = (format!("-L{folder}"), format!("-Wl,-rpath,{folder}"));
+    compiled(env, "c_tool", &[&include, &search, &runs, "-lscoretools", "-lthread_db"])
 }
 
 #[test]
 fn a_tool_in_c_lists_threads_by_libthread_db_and_takes_back_what_it_has_set() {
     let env = TestEnv::new();
     // Without a C compiler there is no target, either.
-    let Some(mut target_job) = TargetJob::start(&env, 1) else { return };
-    let program = compiled_tool(&env);
+    let Some(target_job) = TargetJob::start(&env, 1) else { return };
+    a_tool_reads_changes_and_leaves(&env, target_job);
+}
+
+#[test]
+fn a_tool_in_c_finds_symbols_and_threads_of_a_static_program() {
+    let env = TestEnv::new();
+    if !is_installed("gcc") {
+        return skip("a static program", "gcc is not installed");
+    }
+    let program = compiled(&env, "tool_target", &["-static"]);
+    let job = env.scrun(&["-nodes=1", program.to_str().unwrap()]).start();
+    a_tool_reads_changes_and_leaves(&env, TargetJob::of(job, 1));
+}
+
+fn a_tool_reads_changes_and_leaves(env: &TestEnv, mut target_job: TargetJob) {
+    let program = compiled_tool(env);
     let pid = target_job.job.pid().to_string();
     let start = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
     let _ = start.args(&["--tool", program.to_str().unwrap()]).run().expect_code(0);
