@@ -36,6 +36,7 @@ pub fn fuzz(bytes: &[u8]) {
             assert!(!shown.contains(|letter: char| letter.is_control()));
         }
     }
+    let _ = (crate::address::entry_point(bytes), crate::address::address_of(bytes, "main"));
     if let Some(debug) = debug_file::own_debug_sections(&module) {
         debug.frames(&addresses);
     }

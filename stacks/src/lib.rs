@@ -9,6 +9,7 @@
 //!
 //! [`StackReader`] does the first three, and keeps what processes of a job have in common.
 
+pub mod address;
 pub mod capture;
 mod cfi;
 pub mod collected;

@@ -5,6 +5,7 @@
 
 mod batch_systems;
 mod browser;
+mod c_tool;
 mod clock_jumps;
 mod compilers;
 mod corrupt_shared_memory;

@@ -39,7 +39,11 @@ pub fn run(args: &[String]) -> Result<(), String> {
 /// Shared objects under their full names, with the links that loader and linker use.
 fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
-    for (stem, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.6")] {
+    for (stem, soname) in [
+        ("libpm.so", "libpm.so.2"),
+        ("libscore.so", "libscore.so.6"),
+        ("libscoretools.so", "libscoretools.so.1"),
+    ] {
         let full_name = format!("{stem}.{VERSION}");
         copy(&release.join(stem), &lib.join(&full_name))?;
         link(&full_name, &lib.join(soname))?;

@@ -38,7 +38,7 @@ fn build() -> PathBuf {
         Some(name) => name,
         None => panic!("{} is not a profile", directory.display()),
     };
-    let packages = ["pm-c", "score-c", "score-c-static", "score-commands"];
+    let packages = ["pm-c", "score-c", "score-c-static", "score-tools-c", "score-commands"];
     let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["build", "--quiet", "--profile", profile, "--target-dir"])
         .arg(directory.parent().expect("in the target directory"))
@@ -165,7 +165,8 @@ fn without_comments(text: &str) -> String {
 
 fn name_of(statement: &str) -> Option<String> {
     let statement = statement.trim();
-    if statement.starts_with("typedef") || statement.starts_with("struct") {
+    let is_structure = statement.starts_with("struct") && !statement.contains('(');
+    if statement.starts_with("typedef") || is_structure {
         return None;
     }
     let signature = match statement.split_once('(') {

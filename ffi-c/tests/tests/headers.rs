@@ -7,7 +7,7 @@ use score_c_tests::{
     TempDir, compilers, declared_names, exported_names, include, run_ok, source, standard,
 };
 
-const HEADERS: [&str; 7] = [
+const HEADERS: [&str; 8] = [
     "pm.h",
     "score.h",
     "sc.h",
@@ -16,7 +16,10 @@ const HEADERS: [&str; 7] = [
     // These declare messages, and no function.
     "score_tools.h",
     "score_tools_numbers.h",
+    "score_toolctl.h",
 ];
+/// glibc's header of the callbacks of libthread_db.
+const CALLBACKS: &str = "/usr/include/proc_service.h";
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-Wshadow"];
 
 /// Every relevant order of inclusion: each header alone, and twice; then all.
@@ -91,4 +94,12 @@ fn the_headers_of_libscore_declare_exactly_what_it_exports() {
     all.sort();
     all.dedup();
     assert_eq!(all, exported_names("score.map"));
+}
+
+#[test]
+fn score_toolctl_h_and_proc_service_h_declare_exactly_what_libscoretools_exports() {
+    let mut all = declared_names("score_toolctl.h");
+    all.extend(declared_names(CALLBACKS));
+    all.sort();
+    assert_eq!(all, exported_names("scoretools.map"));
 }

@@ -41,8 +41,17 @@ fn libscore_so_exports_the_committed_list_and_nothing_else() {
 }
 
 #[test]
+fn libscoretools_so_exports_the_committed_list_and_nothing_else() {
+    assert_eq!(exported("libscoretools.so", "SCORE_TOOLS_1.0"), exported_names("scoretools.map"));
+}
+
+#[test]
 fn the_sonames_are_those_that_programs_record_and_lead_to_the_libraries() {
-    for (library, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.6")] {
+    for (library, soname) in [
+        ("libpm.so", "libpm.so.2"),
+        ("libscore.so", "libscore.so.6"),
+        ("libscoretools.so", "libscoretools.so.1"),
+    ] {
         let section = dynamic_section(library);
         assert!(section.contains(&format!("soname: [{soname}]")), "{section}");
         let link = std::fs::read_link(build_dir().join(soname)).unwrap();
@@ -66,7 +75,7 @@ fn libscore_so_uses_pm_from_libpm_so_and_contains_no_copy() {
 #[test]
 fn the_libraries_need_nothing_beyond_the_c_library() {
     let allowed = ["libpm.so.2", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
-    for library in ["libpm.so", "libscore.so"] {
+    for library in ["libpm.so", "libscore.so", "libscoretools.so"] {
         for line in dynamic_section(library).lines().filter(|line| line.contains("(NEEDED)")) {
             assert!(allowed.iter().any(|name| line.contains(&format!("[{name}]"))), "{line}");
         }
@@ -100,7 +109,7 @@ fn global(line: &str) -> Option<&str> {
 fn no_exported_function_may_unwind_into_c() {
     // `extern "C"` aborts on a panic; only "C-unwind" would not.
     let root = score_c_tests::ffi_c().parent().unwrap();
-    for directory in ["ffi-c/pm/src", "libscore/src"] {
+    for directory in ["ffi-c/pm/src", "ffi-c/tools/src", "libscore/src"] {
         for entry in std::fs::read_dir(root.join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {

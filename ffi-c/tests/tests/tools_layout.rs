@@ -140,3 +140,31 @@ fn a_message_that_c_writes_is_read_by_rust() {
         assert_eq!(message, wire::ToolMessage::Query(vec![command]));
     }
 }
+
+/// The library reads and writes the structure of score_toolctl.h at these places, as it asserts
+/// itself, and the sizes of the messages that it copies.
+#[test]
+fn score_toolctl_h_has_the_layout_of_the_library() {
+    let text = "
+        #include <score_toolctl.h>
+        #define AT(member, place) \\
+            _Static_assert(offsetof(struct score_toolctl_command, member) == place, #member)
+        AT(kind, 0);
+        AT(return_code, 4);
+        AT(request, 8);
+        AT(request_len, 16);
+        AT(answer, 24);
+        AT(answer_len, 32);
+        _Static_assert(sizeof(struct score_toolctl_command) == 40, \"size\");
+        _Static_assert(sizeof(struct score_tools_control) == 64, \"size\");
+        _Static_assert(sizeof(struct score_tools_control_ack) == 56, \"size\");
+    ";
+    for compiler in compilers(false) {
+        let scratch = TempDir::new(&format!("toolctl-layout-{compiler}"));
+        let source = scratch.file("layout.c");
+        std::fs::write(&source, text).expect("the directory is writable");
+        let mut command = Command::new(compiler);
+        command.args(["-std=c11", "-fsyntax-only", "-I"]).arg(include()).arg(&source);
+        run_ok(&mut command);
+    }
+}

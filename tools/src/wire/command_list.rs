@@ -196,6 +196,13 @@ pub(super) fn read_results<'a>(message: &'a [u8]) -> Result<Vec<CommandResult<'a
         .collect()
 }
 
+/// Return code and data of each result of a QueryAck or an UpdateAck, which has passed
+/// [`super::ServiceMessage::decode`]: for a tool that reads the data itself.
+pub fn result_data(message: &[u8]) -> Result<Vec<(u32, &[u8])>, Fault> {
+    let found = descriptors(message)?.into_iter();
+    Ok(found.map(|(descriptor, data)| (descriptor.return_code, data)).collect())
+}
+
 /// No more room in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the commands do not fit into a message: send fewer commands, or fewer bytes in each")]

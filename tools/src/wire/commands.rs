@@ -426,8 +426,8 @@ macro_rules! commands {
                 match self { $(Self::$name(payload) => payload.write(bytes),)* }
             }
 
-            /// Reads the data of this command.
-            pub(super) fn read(kind: CommandKind, bytes: &'a [u8]) -> Result<Self, ReadError> {
+            /// Reads the data of this command, which begin with the thread id.
+            pub fn read(kind: CommandKind, bytes: &'a [u8]) -> Result<Self, ReadError> {
                 Ok(match kind { $(CommandKind::$name => Self::$name(Payload::read(bytes)?),)* })
             }
 

@@ -60,7 +60,7 @@ mod tests;
 pub use codes::*;
 pub use command_list::{
     Command, CommandDescriptor, CommandResult, CommandWriter, DATA_ALIGNMENT, DATA_OFFSET,
-    DESCRIPTORS_OFFSET, MAX_COMMANDS, MessageFull, ReceivedCommand,
+    DESCRIPTORS_OFFSET, MAX_COMMANDS, MessageFull, ReceivedCommand, result_data,
 };
 pub use commands::*;
 pub use fault::{Fault, errno};

@@ -1,0 +1,443 @@
+//! A connection, and what this tool has set in the processes that it is attached to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::env;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::Mode;
+use score_proto::tool_start::{JOB_ID_ENV, TOOL_DIR_ENV, TOOL_ID_ENV};
+use score_toolctl::client::ToolConnection;
+use score_tools::wire::{
+    Attach, Command, CommandAnswer, CommandCode, CommandRequest, CommandResult, CommandSet,
+    Control, ControlAck, Detach, Header, Notice, ProcessSelect, ReturnCode, ServiceMessage,
+    SignalReason, ToolRequest,
+};
+
+use crate::failure::Failure;
+use crate::traces::Trace;
+
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The signal by which a process is stopped. The service never gives a notice of SIGSTOP, which the
+/// scheduler uses.
+pub const STOP_SIGNAL: u32 = libc::SIGTRAP as u32;
+
+/// What is known of a rank.
+#[derive(Debug, Default)]
+pub struct Rank {
+    /// What the tool asked for with Control authority, while it has it.
+    pub control: Option<Control>,
+    /// What this tool has set in the process.
+    pub traces: Vec<Trace>,
+    /// [`STOP_SIGNAL`] has been sent, and its notice has not come.
+    pub is_stop_coming: bool,
+    /// Its process id on the host.
+    pub pid: Option<i32>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    service: ToolConnection,
+    job: u64,
+    /// The ranks that the tool is attached to.
+    pub ranks: BTreeMap<u32, Rank>,
+    /// Notices that the tool has not taken, the oldest first.
+    notices: VecDeque<Vec<u8>>,
+    /// The last answer or notice that C was given, at an alignment for its structures.
+    given: Vec<u64>,
+    /// Why the last call failed.
+    pub text: CString,
+    /// Handles that C has of processes, by rank.
+    pub handles: BTreeMap<u32, *mut crate::ProcessHandle>,
+}
+
+/// The value of a variable that start_tool sets.
+fn number_of<T: std::str::FromStr>(name: &str) -> Result<T, String> {
+    let value = env::var(name).map_err(|_| {
+        format!("{name} is not set: start the tool by start_tool, or use score_toolctl_connect")
+    })?;
+    value.parse().map_err(|_| format!("{name} is {value:?}, which is no number"))
+}
+
+impl Connection {
+    /// Connects to the host of a tool that start_tool has started.
+    pub fn open() -> Result<Self, String> {
+        let (job, tool) = (number_of(JOB_ID_ENV)?, number_of(TOOL_ID_ENV)?);
+        let directory = env::var_os(TOOL_DIR_ENV)
+            .ok_or_else(|| format!("{TOOL_DIR_ENV} is not set: start the tool by start_tool"))?;
+        let nodes = PathBuf::from(directory).join("toolctl_node");
+        let entries =
+            fs::read_dir(&nodes).map_err(|error| format!("{}: {error}", nodes.display()))?;
+        let socket = entries.flatten().next().ok_or_else(|| {
+            format!("{}: the host has no socket: has the job ended?", nodes.display())
+        })?;
+        Self::connect(&socket.path(), job, tool)
+    }
+
+    /// Connects to a socket of a directory of the job.
+    pub fn connect(path: &Path, job: u64, tool: u32) -> Result<Self, String> {
+        let fail = |error: io::Error| format!("{}: {error}", path.display());
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(format!("{}: this names no socket", path.display()));
+        };
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        // An address has room for 107 bytes, and directories may have longer names.
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let folder = open(folder, flags, Mode::empty()).map_err(|errno| fail(errno.into()))?;
+        let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+        let service = ToolConnection::connect(&short, job, tool).map_err(fail)?;
+        Ok(Self {
+            service,
+            job,
+            ranks: BTreeMap::new(),
+            notices: VecDeque::new(),
+            given: Vec::new(),
+            text: CString::default(),
+            handles: BTreeMap::new(),
+        })
+    }
+
+    /// Keeps the reason of a failure, or "" after a success.
+    pub fn set_text(&mut self, text: &str) {
+        self.text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+    }
+
+    /// Keeps a record for C until the next call, at an alignment for its structures.
+    pub fn give(&mut self, record: &[u8]) -> *const u8 {
+        self.given.clear();
+        self.given.extend(record.chunks(8).map(|part| {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            u64::from_ne_bytes(word)
+        }));
+        self.given.as_ptr().cast()
+    }
+
+    /// The number of the tool.
+    pub fn tool(&self) -> u32 {
+        self.service.tool()
+    }
+
+    /// The descriptor, for poll(2).
+    pub fn descriptor(&self) -> i32 {
+        self.service.as_fd().as_raw_fd()
+    }
+
+    fn service_failure(&self, error: io::Error) -> Failure {
+        Failure::Service { job: self.job, error }
+    }
+
+    /// Sends a request, and returns its acknowledgement if it was not refused.
+    fn ask(&mut self, rank: u32, request: &ToolRequest<'_>) -> Result<Vec<u8>, Failure> {
+        let answer = self.service.ask(rank, request, ANSWER_TIMEOUT);
+        let record = answer.map_err(|error| self.service_failure(error))?;
+        let (header, _) = self.decode(&record)?;
+        match header.return_code {
+            0 => Ok(record),
+            code => Err(Failure::Refused { rank, code, errno: header.error_code }),
+        }
+    }
+
+    fn decode<'a>(&self, record: &'a [u8]) -> Result<(Header, ServiceMessage<'a>), Failure> {
+        ServiceMessage::decode(record)
+            .map_err(|fault| self.service_failure(io::Error::other(fault.to_string())))
+    }
+
+    /// Attaches. Returns the ranks.
+    pub fn attach(
+        &mut self,
+        rank: Option<u32>,
+        priority: u8,
+        tag: [u8; 8],
+    ) -> Result<Vec<u32>, Failure> {
+        let body = Attach { tag, priority, select: select(rank) };
+        let record = self.ask(rank.unwrap_or(0), &ToolRequest::Attach(body))?;
+        let (_, ServiceMessage::AttachAck(ranks)) = self.decode(&record)? else {
+            return Err(self.wrong_answer());
+        };
+        self.ranks.extend(ranks.iter().map(|rank| (*rank, Rank::default())));
+        Ok(ranks)
+    }
+
+    /// Detaches, and forgets what was set.
+    pub fn detach(&mut self, rank: Option<u32>) -> Result<(), Failure> {
+        let body = Detach { select: select(rank) };
+        let record = self.ask(rank.unwrap_or(0), &ToolRequest::Detach(body))?;
+        let (_, ServiceMessage::DetachAck(ranks)) = self.decode(&record)? else {
+            return Err(self.wrong_answer());
+        };
+        ranks.iter().for_each(|rank| _ = self.ranks.remove(rank));
+        Ok(())
+    }
+
+    /// Asks for Control authority. Returns who has it, and whether that is this tool.
+    pub fn control(
+        &mut self,
+        rank: u32,
+        settings: Control,
+    ) -> Result<(Vec<u8>, Result<ControlAck, Failure>), Failure> {
+        let mut settings = settings;
+        if self.ranks.get(&rank).is_some_and(|it| it.is_stop_coming) {
+            // Else the program would get it.
+            settings.notify_set |= 1 << (STOP_SIGNAL - 1);
+        }
+        let request = ToolRequest::Control(settings);
+        let answer = self.service.ask(rank, &request, ANSWER_TIMEOUT);
+        let record = answer.map_err(|error| self.service_failure(error))?;
+        let (header, message) = self.decode(&record)?;
+        let result = match (header.code(), message) {
+            (Some(ReturnCode::Success), ServiceMessage::ControlAck(ack)) => {
+                if let Some(state) = self.ranks.get_mut(&rank) {
+                    state.control = Some(Control { signal: 0, ..settings });
+                }
+                Ok(ack)
+            }
+            _ => {
+                let (code, errno) = (header.return_code, header.error_code);
+                Err(Failure::Refused { rank, code, errno })
+            }
+        };
+        Ok((record, result))
+    }
+
+    /// Carries out commands, whose codes are in the answer, and notes what they have set.
+    pub fn carry_out(
+        &mut self,
+        rank: u32,
+        set: CommandSet,
+        commands: &[Command<'_>],
+    ) -> Result<Vec<u8>, Failure> {
+        let request = match set {
+            CommandSet::Query => ToolRequest::Query(commands),
+            CommandSet::Update => ToolRequest::Update(commands),
+        };
+        let record = self.ask(rank, &request)?;
+        let (_, ServiceMessage::QueryAck(results) | ServiceMessage::UpdateAck(results)) =
+            self.decode(&record)?
+        else {
+            return Err(self.wrong_answer());
+        };
+        if results.len() != commands.len() {
+            return Err(self.wrong_answer());
+        }
+        if let Some(state) = self.ranks.get_mut(&rank) {
+            for (command, result) in commands.iter().zip(&results) {
+                if result.return_code == CommandCode::Success.number() {
+                    state.note(command, result);
+                }
+            }
+        }
+        Ok(record)
+    }
+
+    /// Carries out commands that must all succeed.
+    pub fn succeed<T>(
+        &mut self,
+        rank: u32,
+        commands: &[Command<'_>],
+        read: impl FnOnce(&[CommandResult<'_>]) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let set = commands.first().map_or(CommandSet::Query, |it| it.request.kind().set());
+        let record = self.carry_out(rank, set, commands)?;
+        let (_, ServiceMessage::QueryAck(results) | ServiceMessage::UpdateAck(results)) =
+            self.decode(&record)?
+        else {
+            return Err(self.wrong_answer());
+        };
+        for (command, result) in commands.iter().zip(&results) {
+            let (command, code) = (command.request.kind(), result.return_code);
+            if code != CommandCode::Success.number() {
+                return Err(Failure::Command { rank, command, code });
+            }
+        }
+        read(&results).ok_or_else(|| self.wrong_answer())
+    }
+
+    /// An Update of one command that has no answer.
+    pub fn update(
+        &mut self,
+        rank: u32,
+        thread: u32,
+        request: CommandRequest<'_>,
+    ) -> Result<(), Failure> {
+        self.succeed(rank, &[Command { thread, request }], |_| Some(()))
+    }
+
+    /// A Query of one command.
+    pub fn query<T>(
+        &mut self,
+        rank: u32,
+        thread: u32,
+        request: CommandRequest<'_>,
+        read: impl FnOnce(&CommandAnswer<'_>) -> Option<T>,
+    ) -> Result<T, Failure> {
+        self.succeed(rank, &[Command { thread, request }], |results| {
+            read(results.first()?.answer.as_ref()?)
+        })
+    }
+
+    /// An answer that is none to the request.
+    pub fn wrong_answer(&self) -> Failure {
+        self.service_failure(io::Error::other("the answer is not that of the request"))
+    }
+
+    /// The next notice that the service sends, without those that wait here. `None`: the time is
+    /// over. A signal to this process ends it, too.
+    fn receive_notice(&mut self, deadline: Option<Instant>) -> Result<Vec<u8>, Failure> {
+        loop {
+            match self.service.notice(Duration::ZERO) {
+                Ok(Some(record)) => {
+                    self.note_notice(&record);
+                    return Ok(record);
+                }
+                Ok(None) => {
+                    let error = io::ErrorKind::UnexpectedEof.into();
+                    return Err(self.service_failure(error));
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                Err(error) => return Err(self.service_failure(error)),
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let limit = match left {
+                None => PollTimeout::NONE,
+                Some(Duration::ZERO) => return Err(Failure::NoNotice(Errno::ETIMEDOUT)),
+                // One millisecond more than what is cut off.
+                Some(left) => PollTimeout::try_from(left + Duration::from_millis(1))
+                    .unwrap_or(PollTimeout::MAX),
+            };
+            let mut fds = [PollFd::new(self.service.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, limit) {
+                Ok(_) => {}
+                Err(errno) => return Err(Failure::NoNotice(errno)),
+            }
+        }
+    }
+
+    /// A process that has ended has nothing of this tool any more.
+    fn note_notice(&mut self, record: &[u8]) {
+        if let Ok((header, ServiceMessage::Notify(Notice::Exit(_)))) = self.decode(record) {
+            self.ranks.remove(&header.rank);
+        }
+    }
+
+    /// Whether a notice is that of the signal which this library has sent.
+    fn take_own_stop(&mut self, record: &[u8]) -> Option<u32> {
+        match self.decode(record) {
+            Ok((header, ServiceMessage::Notify(Notice::Signal(notice)))) => {
+                let state = self.ranks.get_mut(&header.rank)?;
+                let is_own = state.is_stop_coming
+                    && (notice.reason, notice.signal) == (SignalReason::Generic, STOP_SIGNAL);
+                state.is_stop_coming &= !is_own;
+                is_own.then_some(header.rank)
+            }
+            _ => None,
+        }
+    }
+
+    /// The next notice for the tool.
+    pub fn next_notice(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, Failure> {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let record = match self.notices.pop_front() {
+                Some(record) => record,
+                None => self.receive_notice(deadline)?,
+            };
+            match self.take_own_stop(&record) {
+                // It came behind another notice at which ps_pstop had ended.
+                Some(rank) => self.proceed(rank)?,
+                None => return Ok(record),
+            }
+        }
+    }
+
+    /// Continue Process.
+    pub fn proceed(&mut self, rank: u32) -> Result<(), Failure> {
+        self.update(rank, 0, CommandRequest::ContinueProcess(score_tools::wire::NoData {}))
+    }
+
+    /// Waits for the notice of the signal that was sent. True: it has come. False: another notice
+    /// of this rank came before it, and waits for the tool.
+    pub fn wait_for_own_stop(&mut self, rank: u32) -> Result<bool, Failure> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            let record = self.receive_notice(Some(deadline))?;
+            if self.take_own_stop(&record) == Some(rank) {
+                return Ok(true);
+            }
+            let message = self.decode(&record);
+            let is_of_rank = message.is_ok_and(|(header, message)| {
+                let is_control = matches!(message, ServiceMessage::Notify(Notice::Control(_)));
+                header.rank == rank && !is_control
+            });
+            self.notices.push_back(record);
+            if !self.ranks.contains_key(&rank) {
+                let code = ReturnCode::ToolProcessExiting.number();
+                return Err(Failure::Refused { rank, code, errno: 0 });
+            }
+            if is_of_rank {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Takes away the notices of signals of a rank that the tool has not taken. Returns the thread
+    /// of the last one, and the signal that it would get without a tool (0: none). Waits for one at
+    /// most that long.
+    pub fn drop_signal_notices(
+        &mut self,
+        rank: u32,
+        timeout: Duration,
+    ) -> Result<Option<(u32, u32)>, Failure> {
+        let deadline = Instant::now() + timeout;
+        let mut last = None;
+        let mut kept = VecDeque::new();
+        loop {
+            let record = match self.notices.pop_front() {
+                Some(record) => record,
+                // What has come already is looked at in any case.
+                None => match self.receive_notice(Some(deadline)) {
+                    Ok(record) => record,
+                    Err(Failure::NoNotice(_)) => break,
+                    Err(failure) => {
+                        self.notices = kept;
+                        return Err(failure);
+                    }
+                },
+            };
+            match self.decode(&record) {
+                Ok((header, ServiceMessage::Notify(Notice::Signal(notice))))
+                    if header.rank == rank =>
+                {
+                    let is_program = notice.reason == SignalReason::Generic;
+                    let is_own = self.take_own_stop(&record).is_some();
+                    let signal = if is_program && !is_own { notice.signal } else { 0 };
+                    last = Some((notice.thread, signal));
+                }
+                _ => kept.push_back(record),
+            }
+            if !timeout.is_zero() && last.is_some() {
+                break;
+            }
+        }
+        kept.append(&mut self.notices);
+        self.notices = kept;
+        Ok(last)
+    }
+}
+
+/// Which processes a message is for.
+fn select(rank: Option<u32>) -> ProcessSelect {
+    match rank {
+        Some(_) => ProcessSelect::RankInHeader,
+        None => ProcessSelect::RanksInNode,
+    }
+}

@@ -1,0 +1,221 @@
+//! Why a call failed: in words, as a result of the functions of score_toolctl.h, and as a result of
+//! the callbacks of libthread_db.
+
+use std::ffi::c_int;
+use std::io;
+
+use nix::errno::Errno;
+use score_tools::wire::{CommandCode, CommandKind, ReturnCode};
+
+/// Results of the callbacks, as proc_service.h numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum PsError {
+    /// PS_OK.
+    Ok = 0,
+    /// PS_ERR.
+    Other = 1,
+    /// PS_BADPID: there is no such process.
+    BadProcess = 2,
+    /// PS_BADLID: there is no such thread.
+    BadThread = 3,
+    /// PS_BADADDR: there is no memory.
+    BadAddress = 4,
+    /// PS_NOSYM: there is no such symbol.
+    NoSymbol = 5,
+    /// PS_NOFREGS: there are no such registers.
+    NoFloatRegisters = 6,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The connection.
+    #[error("the tool control service of job {job}: {error}")]
+    Service {
+        /// The job.
+        job: u64,
+        /// What happened.
+        error: io::Error,
+    },
+    /// No notice came in time, or a signal came first.
+    #[error("no notice has come: {0}")]
+    NoNotice(Errno),
+    /// The service refused a message.
+    #[error("rank {rank}: {}", refusal(*code, *errno))]
+    Refused {
+        /// The rank that the message was for.
+        rank: u32,
+        /// The return code.
+        code: u32,
+        /// The error code.
+        errno: u32,
+    },
+    /// A command failed.
+    #[error("rank {rank}, {command:?}: {}", command_fault(*code))]
+    Command {
+        /// The rank.
+        rank: u32,
+        /// The command.
+        command: CommandKind,
+        /// Its code.
+        code: u32,
+    },
+    /// An argument from C.
+    #[error("{0}")]
+    Argument(&'static str),
+    /// The ids of threads.
+    #[error("rank {rank}: thread {thread} {problem}")]
+    Thread {
+        /// The rank.
+        rank: u32,
+        /// What the caller has named.
+        thread: i32,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// No loaded object has the symbol.
+    #[error(
+        "rank {rank}: no loaded object defines {name}; stripped files have dynamic symbols only"
+    )]
+    NoSymbol {
+        /// The rank.
+        rank: u32,
+        /// The symbol.
+        name: String,
+    },
+    /// The answer has no legacy area of the floating point registers.
+    #[error("rank {rank}: the processor gives no floating point registers of this thread")]
+    NoFloatRegisters {
+        /// The rank.
+        rank: u32,
+    },
+}
+
+/// The text of a return code.
+fn refusal(code: u32, errno: u32) -> String {
+    let Some(known) = ReturnCode::from_number(code) else {
+        return format!("return code {code} of a newer service");
+    };
+    let text = match known {
+        ReturnCode::ToolControlRequired => {
+            "only the tool with Control authority may do this: ask for it (score_toolctl_control)"
+        }
+        ReturnCode::ToolControlConflict => {
+            "another tool has Control authority: wait for the notice that it is available"
+        }
+        ReturnCode::ToolControlReleaseRequired => {
+            "the tool has Control authority: release it first (score_toolctl_leave does)"
+        }
+        ReturnCode::ToolRankNotFound => "the tool is not attached to it (score_toolctl_attach)",
+        ReturnCode::ProcessIdError => "there is no such rank on this host, or it has not started",
+        ReturnCode::ToolProcessExiting => "its process has ended, or is about to",
+        ReturnCode::ToolPriorityConflict => {
+            "another tool is attached with this priority: take another one"
+        }
+        ReturnCode::ToolPriorityError => "the highest priority is 99",
+        ReturnCode::ToolMaxAttachedExceeded => "four tools are attached, which is the limit",
+        ReturnCode::ToolIdConflict => "this tool is attached already",
+        ReturnCode::ToolIdError => "the tool's number is wrong, or it has not attached yet",
+        ReturnCode::JobIdError => "the service is that of another job: check BG_JOBID",
+        ReturnCode::VersionMismatch => {
+            "the service speaks another version: use the libscoretools.so of its installation"
+        }
+        ReturnCode::RequestFailed => {
+            return format!("{}", io::Error::from_raw_os_error(errno.cast_signed()));
+        }
+        other => return format!("refused as {other:?} ({code})"),
+    };
+    text.to_owned()
+}
+
+/// The text of a command's code.
+fn command_fault(code: u32) -> String {
+    let Some(known) = CommandCode::from_number(code) else {
+        return format!("code {code} of a newer service");
+    };
+    let text = match known {
+        CommandCode::ThreadInvalid => {
+            "there is no such live thread, or it is not in the state for this command"
+        }
+        CommandCode::AddressError => "the process has nothing at this address",
+        CommandCode::PendingNotify => "a notice of a signal is pending: take it and continue",
+        CommandCode::PreviousCommandFailed => "a command before it has failed",
+        CommandCode::ProcessExiting => "the process ends",
+        CommandCode::BreakpointFailed => {
+            "the breakpoint could not be set or removed: is the text as it was?"
+        }
+        CommandCode::HardwareUnavailable => "no debug register is free",
+        CommandCode::MemoryUnavailable => "the process cannot get memory now: try again later",
+        other => return format!("{other:?} ({code})"),
+    };
+    text.to_owned()
+}
+
+impl Failure {
+    /// The result of a function of score_toolctl.h.
+    pub fn number(&self) -> c_int {
+        let errno = match self {
+            Self::Service { error, .. } => match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => Errno::EPIPE,
+                io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
+                // The text of a message that is too full.
+                _ => error.raw_os_error().map_or(Errno::EMSGSIZE, Errno::from_raw),
+            },
+            Self::NoNotice(errno) => *errno,
+            Self::Refused { code, .. } => return code.cast_signed(),
+            Self::Command { .. } => Errno::EIO,
+            Self::Argument(_) => Errno::EINVAL,
+            Self::Thread { .. } => Errno::ESRCH,
+            Self::NoSymbol { .. } => Errno::ENOENT,
+            Self::NoFloatRegisters { .. } => Errno::ENODATA,
+        };
+        -(errno as c_int)
+    }
+
+    /// The result of a callback of libthread_db.
+    pub fn ps_error(&self) -> PsError {
+        match self {
+            Self::Service { error, .. } if error.kind() == io::ErrorKind::TimedOut => {
+                PsError::Other
+            }
+            Self::Service { .. } => PsError::BadProcess,
+            Self::Refused { code, .. } => match ReturnCode::from_number(*code) {
+                Some(
+                    ReturnCode::ProcessIdError
+                    | ReturnCode::ToolRankNotFound
+                    | ReturnCode::ToolProcessExiting
+                    | ReturnCode::ToolIdError,
+                ) => PsError::BadProcess,
+                _ => PsError::Other,
+            },
+            Self::Command { code, command, .. } => match CommandCode::from_number(*code) {
+                Some(CommandCode::AddressError) => PsError::BadAddress,
+                Some(CommandCode::ProcessExiting) => PsError::BadProcess,
+                Some(CommandCode::ThreadInvalid) if *command != CommandKind::ContinueProcess => {
+                    PsError::BadThread
+                }
+                _ => PsError::Other,
+            },
+            Self::Thread { .. } => PsError::BadThread,
+            Self::NoSymbol { .. } => PsError::NoSymbol,
+            Self::NoFloatRegisters { .. } => PsError::NoFloatRegisters,
+            Self::Argument(_) | Self::NoNotice(_) => PsError::Other,
+        }
+    }
+
+    /// Whether the process has ended: then nothing of the tool is left in it.
+    pub fn is_end_of_process(&self) -> bool {
+        match self {
+            Self::Refused { code, .. } => [
+                ReturnCode::ToolProcessExiting,
+                ReturnCode::ProcessIdError,
+                ReturnCode::ToolRankNotFound,
+            ]
+            .iter()
+            .any(|one| one.number() == *code),
+            Self::Command { code, .. } => *code == CommandCode::ProcessExiting.number(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What the callbacks of libthread_db do, by commands of tool control.
+
+use std::borrow::Cow;
+use std::fs;
+
+use score_tools::wire::{
+    Command, CommandAnswer, CommandRequest, FloatRegisters, FloatRegistersHead, GENERAL_REGISTERS,
+    GeneralRegister, GeneralRegisters, MAX_MEMORY_LEN, MemoryRange, NoData, ReturnCode,
+    SPECIAL_REGISTERS, SetMemory, SetMemoryHead, SharedAccess, SignalNumber, SpecialRegister,
+    SpecialRegisters, SpeculativeAccess, ToolState,
+};
+
+use crate::connection::{Connection, STOP_SIGNAL};
+use crate::failure::Failure;
+
+/// Registers in a prgregset_t of x86-64 (struct user_regs_struct).
+pub const REGISTERS: usize = 27;
+/// Bytes of a prfpregset_t of x86-64: the first part of an XSAVE area.
+pub const FLOAT_LEN: usize = 512;
+/// What follows in an XSAVE area: the components that are used.
+const USED_COMPONENTS: usize = 512;
+/// Bytes at the end of the first part that the kernel uses.
+const SOFTWARE_BYTES: usize = 464;
+
+/// A register of a prgregset_t.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    General(GeneralRegister),
+    Special(SpecialRegister),
+}
+
+use GeneralRegister::{R8, R9, R10, R11, R12, R13, R14, R15};
+use GeneralRegister::{Rax, Rbp, Rbx, Rcx, Rdi, Rdx, Rsi, Rsp};
+use Place::{General, Special};
+
+/// The registers of a prgregset_t, in order.
+const PLACES: [Place; REGISTERS] = [
+    General(R15),
+    General(R14),
+    General(R13),
+    General(R12),
+    General(Rbp),
+    General(Rbx),
+    General(R11),
+    General(R10),
+    General(R9),
+    General(R8),
+    General(Rax),
+    General(Rcx),
+    General(Rdx),
+    General(Rsi),
+    General(Rdi),
+    Special(SpecialRegister::OrigRax),
+    Special(SpecialRegister::Rip),
+    Special(SpecialRegister::Cs),
+    Special(SpecialRegister::Eflags),
+    General(Rsp),
+    Special(SpecialRegister::Ss),
+    Special(SpecialRegister::FsBase),
+    Special(SpecialRegister::GsBase),
+    Special(SpecialRegister::Ds),
+    Special(SpecialRegister::Es),
+    Special(SpecialRegister::Fs),
+    Special(SpecialRegister::Gs),
+];
+
+/// The id that a thread has in its own PID namespace.
+fn inner_id(status: &str) -> Option<i32> {
+    let list = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    list.split_whitespace().last()?.parse().ok()
+}
+
+/// Which thread an id names: `outer` ids are those of this host, each with that which the process
+/// sees itself. libthread_db reads ids out of the process, and tools have those of the host.
+fn resolve(ids: &[(i32, Option<i32>)], named: i32) -> Result<i32, &'static str> {
+    let is_outer = ids.iter().any(|(outer, _)| *outer == named);
+    let inner = ids.iter().find(|(_, inner)| *inner == Some(named)).map(|(outer, _)| *outer);
+    match (is_outer, inner) {
+        (true, Some(other)) if other != named => Err(
+            "is another one inside the job's PID namespace: name it by the other of its two ids",
+        ),
+        (true, _) => Ok(named),
+        (false, Some(outer)) => Ok(outer),
+        (false, None) => Err("is none of its threads"),
+    }
+}
+
+impl Connection {
+    /// The process id on the host.
+    pub fn process_id(&mut self, rank: u32) -> Result<i32, Failure> {
+        if let Some(pid) = self.ranks.get(&rank).and_then(|state| state.pid) {
+            return Ok(pid);
+        }
+        let request = CommandRequest::GetProcessData(NoData {});
+        let pid = self.query(rank, 0, request, |answer| match answer {
+            CommandAnswer::GetProcessData(data) => Some(data.tgid.cast_signed()),
+            _ => None,
+        })?;
+        if let Some(state) = self.ranks.get_mut(&rank) {
+            state.pid = Some(pid);
+        }
+        Ok(pid)
+    }
+
+    /// The id of a thread in messages.
+    pub fn thread(&mut self, rank: u32, named: i32) -> Result<u32, Failure> {
+        let tasks = format!("/proc/{}/task", self.process_id(rank)?);
+        let entries = fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let ids: Vec<(i32, Option<i32>)> = entries
+            .filter_map(|entry| {
+                let outer = entry.file_name().to_str()?.parse().ok()?;
+                let status = fs::read_to_string(entry.path().join("status"));
+                Some((outer, status.ok().and_then(|status| inner_id(&status))))
+            })
+            .collect();
+        resolve(&ids, named).map(i32::cast_unsigned).map_err(|problem| Failure::Thread {
+            rank,
+            thread: named,
+            problem,
+        })
+    }
+
+    /// Reads memory, in as many messages as it needs.
+    pub fn read_memory(
+        &mut self,
+        rank: u32,
+        address: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Failure> {
+        let mut address = address;
+        for part in buffer.chunks_mut(MAX_MEMORY_LEN as usize) {
+            let (length, access) = (part.len() as u32, SpeculativeAccess::Permitted);
+            let range = MemoryRange { address, length, access };
+            self.query(rank, 0, CommandRequest::GetMemory(range), |answer| match answer {
+                CommandAnswer::GetMemory(memory) if memory.bytes.len() == part.len() => {
+                    part.copy_from_slice(&memory.bytes);
+                    Some(())
+                }
+                _ => None,
+            })?;
+            address = address.wrapping_add(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes memory, in as many messages as it needs.
+    pub fn write_memory(&mut self, rank: u32, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let mut address = address;
+        for part in bytes.chunks(MAX_MEMORY_LEN as usize) {
+            let head = SetMemoryHead {
+                address,
+                access: SpeculativeAccess::Permitted,
+                // The callback cannot say, and a debugger writes where the user wants.
+                shared: SharedAccess::Allowed,
+            };
+            let memory = SetMemory { head, bytes: Cow::Borrowed(part) };
+            self.update(rank, 0, CommandRequest::SetMemory(memory))?;
+            address = address.wrapping_add(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// General and special registers of one moment.
+    fn both_registers(
+        &mut self,
+        rank: u32,
+        thread: u32,
+    ) -> Result<([u64; GENERAL_REGISTERS], [u64; SPECIAL_REGISTERS]), Failure> {
+        let commands = [
+            Command { thread, request: CommandRequest::GetGeneralRegisters(NoData {}) },
+            Command { thread, request: CommandRequest::GetSpecialRegisters(NoData {}) },
+        ];
+        self.succeed(rank, &commands, |results| match (&results[0].answer, &results[1].answer) {
+            (
+                Some(CommandAnswer::GetGeneralRegisters(general)),
+                Some(CommandAnswer::GetSpecialRegisters(special)),
+            ) => Some((general.values, special.values)),
+            _ => None,
+        })
+    }
+
+    /// The registers of a thread, as a prgregset_t has them.
+    pub fn registers(&mut self, rank: u32, named: i32) -> Result<[u64; REGISTERS], Failure> {
+        let thread = self.thread(rank, named)?;
+        let (general, special) = self.both_registers(rank, thread)?;
+        Ok(PLACES.map(|place| match place {
+            General(register) => general[register.number() as usize],
+            Special(register) => special[register.number() as usize],
+        }))
+    }
+
+    /// Sets the registers of a thread. Those that a prgregset_t does not have stay as they are.
+    pub fn set_registers(
+        &mut self,
+        rank: u32,
+        named: i32,
+        values: &[u64; REGISTERS],
+    ) -> Result<(), Failure> {
+        let thread = self.thread(rank, named)?;
+        let (mut general, mut special) = self.both_registers(rank, thread)?;
+        for (place, value) in PLACES.iter().zip(values) {
+            match place {
+                General(register) => general[register.number() as usize] = *value,
+                Special(register) => special[register.number() as usize] = *value,
+            }
+        }
+        let (general, special) =
+            (GeneralRegisters { values: general }, SpecialRegisters { values: special });
+        let commands = [
+            Command { thread, request: CommandRequest::SetGeneralRegisters(general) },
+            Command { thread, request: CommandRequest::SetSpecialRegisters(special) },
+        ];
+        self.succeed(rank, &commands, |_| Some(()))
+    }
+
+    fn float_area(&mut self, rank: u32, thread: u32) -> Result<(u64, Vec<u8>), Failure> {
+        let request = CommandRequest::GetFloatRegisters(NoData {});
+        let (features, area) = self.query(rank, thread, request, |answer| match answer {
+            CommandAnswer::GetFloatRegisters(it) => Some((it.head.features, it.bytes.to_vec())),
+            _ => None,
+        })?;
+        // The header of an XSAVE area has 64 bytes.
+        match area.len() {
+            len if len >= USED_COMPONENTS + 64 => Ok((features, area)),
+            _ => Err(Failure::NoFloatRegisters { rank }),
+        }
+    }
+
+    /// The floating point registers of a thread, as a prfpregset_t has them.
+    pub fn float_registers(&mut self, rank: u32, named: i32) -> Result<[u8; FLOAT_LEN], Failure> {
+        let thread = self.thread(rank, named)?;
+        let (_, area) = self.float_area(rank, thread)?;
+        let mut registers = [0; FLOAT_LEN];
+        registers.copy_from_slice(&area[..FLOAT_LEN]);
+        Ok(registers)
+    }
+
+    /// Sets the floating point registers of a thread. The upper parts of vector registers stay.
+    pub fn set_float_registers(
+        &mut self,
+        rank: u32,
+        named: i32,
+        values: &[u8; FLOAT_LEN],
+    ) -> Result<(), Failure> {
+        let thread = self.thread(rank, named)?;
+        let (features, mut area) = self.float_area(rank, thread)?;
+        area[..SOFTWARE_BYTES].copy_from_slice(&values[..SOFTWARE_BYTES]);
+        // x87 and SSE are used from now on: else they would be set to their initial state.
+        area[USED_COMPONENTS] |= 0b11;
+        let head = FloatRegistersHead { features };
+        let registers = FloatRegisters { head, bytes: area.into() };
+        self.update(rank, thread, CommandRequest::SetFloatRegisters(registers))
+    }
+
+    /// The base of the segment fs or gs of a thread.
+    pub fn thread_area(&mut self, rank: u32, named: i32, segment: i32) -> Result<u64, Failure> {
+        // These are places in a prgregset_t.
+        let base = match segment {
+            libc::FS => SpecialRegister::FsBase,
+            libc::GS => SpecialRegister::GsBase,
+            _ => return Err(Failure::Argument("the segment is neither FS nor GS of <sys/reg.h>")),
+        };
+        let thread = self.thread(rank, named)?;
+        let request = CommandRequest::GetSpecialRegisters(NoData {});
+        self.query(rank, thread, request, |answer| match answer {
+            CommandAnswer::GetSpecialRegisters(it) => Some(it.values[base.number() as usize]),
+            _ => None,
+        })
+    }
+
+    fn is_suspended(&mut self, rank: u32) -> Result<bool, Failure> {
+        let request = CommandRequest::GetThreadData(NoData {});
+        self.query(rank, 0, request, |answer| match answer {
+            CommandAnswer::GetThreadData(data) => {
+                Some(matches!(data.head.tool_state, ToolState::Suspend | ToolState::HoldSuspend))
+            }
+            _ => None,
+        })
+    }
+
+    /// Stops all threads, by the notice of a signal. A process that stands at a notice is stopped.
+    pub fn stop(&mut self, rank: u32) -> Result<(), Failure> {
+        let state = self.ranks.get(&rank);
+        let is_coming = state.is_some_and(|state| state.is_stop_coming);
+        let Some(settings) = state.and_then(|state| state.control) else {
+            let code = match state {
+                Some(_) => ReturnCode::ToolControlRequired,
+                None => ReturnCode::ToolRankNotFound,
+            };
+            return Err(Failure::Refused { rank, code: code.number(), errno: 0 });
+        };
+        if self.is_suspended(rank)? {
+            return Ok(());
+        }
+        let bit = 1 << (STOP_SIGNAL - 1);
+        if settings.notify_set & bit == 0 {
+            let with_stop =
+                score_tools::wire::Control { notify_set: settings.notify_set | bit, ..settings };
+            self.control(rank, with_stop)?.1?;
+        }
+        if !is_coming {
+            let signal = SignalNumber { signal: STOP_SIGNAL };
+            self.update(rank, 0, CommandRequest::SendSignalToProcess(signal))?;
+            if let Some(state) = self.ranks.get_mut(&rank) {
+                state.is_stop_coming = true;
+            }
+        }
+        self.wait_for_own_stop(rank).map(drop)
+    }
+
+    /// Lets all threads go on that are not held.
+    pub fn go_on(&mut self, rank: u32) -> Result<(), Failure> {
+        self.proceed(rank)?;
+        // Another notice came before that of our signal: that one is not for the tool.
+        while self.ranks.get(&rank).is_some_and(|state| state.is_stop_coming) {
+            if !self.wait_for_own_stop(rank)? {
+                return Ok(());
+            }
+            self.proceed(rank)?;
+        }
+        Ok(())
+    }
+
+    /// Holds a thread, and waits until it stands.
+    pub fn hold(&mut self, rank: u32, named: i32) -> Result<(), Failure> {
+        let thread = self.thread(rank, named)?;
+        self.update(rank, thread, CommandRequest::HoldThread(NoData {}))?;
+        // It stands for this command, and does not go on behind it.
+        self.both_registers(rank, thread).map(drop)
+    }
+
+    /// Ends the hold of a thread.
+    pub fn release_thread(&mut self, rank: u32, named: i32) -> Result<(), Failure> {
+        let thread = self.thread(rank, named)?;
+        self.update(rank, thread, CommandRequest::ReleaseThread(NoData {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_named_by_either_id_and_never_mistaken() {
+        let ids = [(500, Some(3)), (501, Some(4)), (4, Some(9)), (700, None)];
+        assert_eq!(resolve(&ids, 500), Ok(500));
+        assert_eq!(resolve(&ids, 3), Ok(500));
+        assert_eq!(resolve(&ids, 700), Ok(700));
+        // 4 is the id of two threads.
+        assert!(resolve(&ids, 4).is_err_and(|text| text.contains("namespace")));
+        assert!(resolve(&ids, 77).is_err_and(|text| text.contains("none")));
+        // Without a namespace both ids are the same.
+        assert_eq!(resolve(&[(5, Some(5)), (6, Some(6))], 6), Ok(6));
+        assert_eq!(inner_id("Name:\tx\nNSpid:\t500\t3\n"), Some(3));
+    }
+
+    #[test]
+    fn the_registers_have_their_places_of_sys_reg_h() {
+        let place =
+            |register| PLACES.iter().position(|it| matches!(it, Special(one) if *one == register));
+        assert_eq!(place(SpecialRegister::OrigRax), Some(libc::ORIG_RAX as usize));
+        assert_eq!(place(SpecialRegister::Rip), Some(libc::RIP as usize));
+        assert_eq!(place(SpecialRegister::FsBase), Some(libc::FS_BASE as usize));
+        assert_eq!(place(SpecialRegister::Gs), Some(libc::GS as usize));
+        let rsp = PLACES.iter().position(|it| matches!(it, General(Rsp)));
+        assert_eq!(rsp, Some(libc::RSP as usize));
+        let size = size_of::<libc::user_regs_struct>();
+        assert_eq!((REGISTERS * 8, FLOAT_LEN), (size, size_of::<libc::user_fpregs_struct>()));
+    }
+}
