@@ -205,6 +205,10 @@ impl ToolService {
         if self.unsent.is_empty() && !connects && !is_left {
             return Ok(());
         }
+        if self.service.is_none() {
+            // A tool may connect while this service runs. Without the socket commands are served.
+            _ = self.listen(&view.context.directory);
+        }
         let service = match &mut self.service {
             // The next one carries the commands out.
             Some(RunningService { purpose: ServiceUse::Leaving(_), .. }) => return Ok(()),
