@@ -49,7 +49,9 @@ impl CollectedStacks {
 
     fn add_result(&mut self, ranks: &NodeSet, result: Option<ToolResult>) {
         match result {
-            None => self.fail("its scored-toolctl is of another release".to_owned(), ranks),
+            None | Some(ToolResult::Threads { .. } | ToolResult::Console(_)) => {
+                self.fail("its scored-toolctl is of another release".to_owned(), ranks);
+            }
             Some(ToolResult::Failed(reason)) => self.fail(reason, ranks),
             Some(ToolResult::Stacks { stacks, omitted }) => {
                 if omitted > 0 {

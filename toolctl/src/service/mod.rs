@@ -11,6 +11,7 @@
 //! | `files.rs` | files of the job's directory |
 //! | `ids.rs` | ids of processes and threads outside of the job's PID namespace |
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
+//! | `console.rs`, `console_actions.rs` | the commands of consoles, which are tools as others are |
 //!
 //! **Notices.** The tracer has the queue of notices of a process and gives one at a time, when all
 //! threads stand. The authority decides who is notified of it, and when the process goes on.
@@ -20,6 +21,8 @@
 
 mod clients;
 mod commands;
+mod console;
+mod console_actions;
 mod convert;
 mod fault_stack;
 mod files;
@@ -43,13 +46,14 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recv};
 use score_proto::frame::{self, Decoder};
-use score_proto::tool_command::{ToolRequest, ToolResult};
-use score_proto::toolctl::{ToolctlOrder, ToolctlReport};
+use score_proto::tool_command::{CommandId, ToolRequest, ToolResult};
+use score_proto::toolctl::{ToolProcess, ToolctlOrder, ToolctlReport};
 use score_stacks::module::ModuleCache;
 use score_toolctl::tracer::{Linux, Pid, Tracer};
 use score_tools::authority::{self, Authority, ConnectionId};
 
 use clients::Clients;
+use console::Consoles;
 use ids::IdTranslator;
 use stacks::{StackCommands, StackScope};
 use work::WorkQueues;
@@ -82,6 +86,7 @@ pub struct Service {
     directory: PathBuf,
     modules: ModuleCache,
     stacks: StackCommands,
+    consoles: Consoles,
     /// What the shepherd was told last.
     has_tools: bool,
     /// The shepherd wants this process to end, unless a tool has connected.
@@ -126,6 +131,7 @@ impl Service {
             directory: PathBuf::new(),
             modules: ModuleCache::default(),
             stacks: StackCommands::default(),
+            consoles: Consoles::default(),
             has_tools: false,
             may_leave: false,
             is_ending: false,
@@ -161,7 +167,7 @@ impl Service {
             if self.may_leave {
                 // Who has connected meanwhile has not been answered, and stays.
                 self.accept();
-                if self.clients.is_empty() {
+                if self.clients.is_empty() && self.consoles.is_empty() {
                     return Ok(());
                 }
                 self.may_leave = false;
@@ -222,6 +228,7 @@ impl Service {
         match order {
             ToolctlOrder::Job(job) => {
                 self.host = job.host;
+                self.consoles.set_job(job.job);
                 self.directory = OsString::from_vec(job.directory.0).into();
                 self.authority = Authority::new(job.job, nix::unistd::geteuid().as_raw());
             }
@@ -243,30 +250,38 @@ impl Service {
             ToolctlOrder::Leave => self.may_leave = true,
             ToolctlOrder::End => self.is_ending = true,
             ToolctlOrder::Command { element, id, processes, body, wait_ms: _ } => {
-                let scope = ToolRequest::decode(&body).map(|request| match request {
-                    ToolRequest::Stacks { lines } => StackScope::AllThreads { lines },
-                    ToolRequest::FaultStack => StackScope::AfterFault,
-                });
-                match scope {
-                    Some(scope) => {
-                        let tracer = &mut self.tracer;
-                        let reports = self.stacks.begin((element, id), &processes, scope, tracer);
-                        self.report(&reports)?;
-                    }
-                    None => {
-                        let text =
-                            "scored-toolctl does not know this command: use tools of its release";
-                        let body = ToolResult::Failed(text.to_owned()).encode();
-                        let answer =
-                            |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
-                        let reports: Vec<_> =
-                            processes.iter().map(|process| answer(process.node)).collect();
-                        self.report(&reports)?;
-                    }
-                }
+                self.on_command((element, id), &processes, &body)?;
             }
         }
         Ok(())
+    }
+
+    fn on_command(
+        &mut self,
+        command: (u32, CommandId),
+        processes: &[ToolProcess],
+        body: &[u8],
+    ) -> io::Result<()> {
+        let scope = match ToolRequest::decode(body) {
+            Some(ToolRequest::Stacks { lines }) => StackScope::AllThreads { lines },
+            Some(ToolRequest::FaultStack) => StackScope::AfterFault,
+            Some(ToolRequest::Threads(detail)) => StackScope::Threads(detail),
+            Some(ToolRequest::Console { session, action }) => {
+                self.on_console_action(command, processes, session, &action);
+                return Ok(());
+            }
+            None => {
+                let (element, id) = command;
+                let text = "scored-toolctl does not know this command: use tools of its release";
+                let body = ToolResult::Failed(text.to_owned()).encode();
+                let answer = |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
+                let reports: Vec<_> =
+                    processes.iter().map(|process| answer(process.node)).collect();
+                return self.report(&reports);
+            }
+        };
+        let reports = self.stacks.begin(command, processes, scope, &mut self.tracer);
+        self.report(&reports)
     }
 
     /// Reports to the shepherd, which reads whatever happens.
@@ -303,7 +318,7 @@ impl Service {
 
     /// Tells the shepherd whether tools are connected: as long as they are, this process stays.
     fn report_tools(&mut self) -> io::Result<()> {
-        let has_tools = !self.clients.is_empty();
+        let has_tools = !self.clients.is_empty() || !self.consoles.is_empty();
         if std::mem::replace(&mut self.has_tools, has_tools) != has_tools {
             self.report(&[ToolctlReport::HasTools(has_tools)])?;
         }
