@@ -102,7 +102,8 @@ pub enum ToolRequest {
 /// What a console wants to know of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ThreadDetail {
-    /// The stack of the first thread, with source lines.
+    /// The stack of the first thread, or of the one at which a tool has stopped the process, with
+    /// source lines.
     FirstStack,
     /// The stacks of all threads, with source lines.
     AllStacks,

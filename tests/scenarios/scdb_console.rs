@@ -3,10 +3,13 @@
 //! killed, the ranks run on.
 
 use std::io::{PipeWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use score_tests::process::Process;
+use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::terminal::Terminal;
 use score_tests::tool::TargetJob;
 use score_tests::{Outcome, Running, TestEnv};
@@ -105,6 +108,73 @@ fn held_ranks_stand_while_others_run_and_run_on_when_the_console_ends_or_is_kill
     target_job.end(0);
 }
 
+/// Two jobs take turns of 10 ms. The kernel continues a held process in each of its slices, and the
+/// job's other processes run.
+#[test]
+fn a_held_rank_stands_in_all_slices_of_its_job() {
+    let env = TestEnv::new();
+    let Some(built) = env.test_program(PROGRAM) else { return };
+    let program = env.dir().join(PROGRAM);
+    std::fs::copy(built, &program).unwrap();
+    let database = "a address=127.0.0.1 cores=2 group=all\n";
+    let Some(cluster) = Cluster::start_with_options(&env, &["a"], database, &["-ts", "10"]) else {
+        return;
+    };
+    let _ = cluster.program("scored-toolctl");
+    let job = cluster.command(ALICE, "scrun", "a");
+    let mut job = job.args(&["-scored=all,nodes=2", program.to_str().unwrap()]).start();
+    job.wait_for_stderr("2 nodes on 1 host");
+    // "scrun: job 7: 2 nodes on 1 host"
+    let number = job.stderr().split([' ', ':']).nth(3).unwrap().to_owned();
+    let other = cluster.scrun(BOB, "a", "nodes=2", "echo up; while :; do :; done").start();
+    let target_job = TargetJob::of(job, 2);
+    let is_rank = |process: &Process, rank: &str| {
+        let environment = std::fs::read(format!("/proc/{}/environ", process.pid));
+        let wanted = format!("SCORE_SELF_NODE={rank}");
+        let environment = environment.unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    let processes: Vec<Process> =
+        env.processes().into_iter().filter(|process| process.program() == PROGRAM).collect();
+    let counter = |rank: usize| {
+        let number = rank.to_string();
+        let process = processes.iter().find(|process| is_rank(process, &number)).unwrap();
+        let memory = std::fs::File::open(format!("/proc/{}/mem", process.pid)).unwrap();
+        let mut word = [0; 8];
+        memory.read_exact_at(&mut word, target_job.targets[rank].counter).unwrap();
+        u64::from_ne_bytes(word)
+    };
+    let wait_for_change = |rank: usize| {
+        let (before, since) = (counter(rank), Instant::now());
+        while counter(rank) == before {
+            assert!(since.elapsed() < SCDB_TIMEOUT, "rank {rank} does not run");
+        }
+    };
+    let (reader, mut commands) = std::io::pipe().unwrap();
+    let console = cluster.command(ALICE, "scdb", "a").args(&[&number, "-batch", "-"]);
+    let mut console = console.input_from(reader).timeout(SCDB_TIMEOUT).start();
+    commands.write_all(b"hold 1\n").unwrap();
+    console.wait_for("rank 1: held\n", 1);
+    let before = counter(1);
+    for _ in 0..10 {
+        wait_for_change(0);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(counter(1), before);
+    commands.write_all(b"continue 1\n").unwrap();
+    console.wait_for("rank 1: running\n", 1);
+    wait_for_change(1);
+    commands.write_all(b"hold 1\n").unwrap();
+    console.wait_for("rank 1: held\n", 2);
+    drop(commands);
+    let _ = console.wait().expect_code(0);
+    wait_for_change(1);
+    for job in [target_job.job, other] {
+        job.signal(Signal::SIGTERM);
+        let _ = job.wait();
+    }
+}
+
 #[test]
 fn a_console_is_refused_while_another_tool_has_control() {
     let env = TestEnv::new();
@@ -139,13 +209,14 @@ fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
     let env = TestEnv::new();
     let Some(target_job) = TargetJob::start(&env, 3) else { return };
     let tick = format!("tick in {PROGRAM} (thread 2)\n");
-    let commands = "break tick 0-1\nwait 0-1\nthreads 0\nstep 0\ncontinue 0-1\nclear tick 0-1\n\
+    let commands = "break tick 0-1\nwait 0-1\nwhere 0-1\nstep 0\ncontinue 0-1\nclear tick 0-1\n\
                     watch watched 1\nrelease 0\ncontinue 1\n";
     let (_, outcome) = batch(&env, &target_job, commands, &[]);
     let text = outcome.expect_code(0).text();
     let events = text.matches(&format!("stopped at {tick}")).count();
     assert!(events >= 2, "{text}");
     for line in [
+        format!("ranks 0-1: thread 2 ({PROGRAM}):\n  #0   tick in {PROGRAM}\n"),
         format!("rank 0: stepped to {tick}"),
         "rank 0: running\n".to_owned(),
         format!("rank 1: stopped after a write, at {tick}"),
@@ -158,7 +229,7 @@ fn breakpoints_steps_and_watchpoints_stop_the_ranks_that_they_are_for() {
         file.display()
     );
     let _ = outcome.expect_code(1).assert_stderr(&[&line]);
-    let commands = "break tick 2\ncontinue 2\ncontinue 0\n";
+    let commands = "break tick 2\ncontinue 2\ncontinue 0\nwait 0\n";
     let (_, outcome) = batch(&env, &target_job, commands, &["-wait", "1"]);
     let outcome = outcome.expect_code(1);
     let _ = outcome.assert_stderr(&["rank 0: no stop within 1s"]);

@@ -7,7 +7,8 @@ use score_proto::tool_command::{ConsoleAction, Location, ThreadDetail};
 /// The commands, for `help`.
 pub const COMMANDS: &str = "\
   stacks [RANKS] [-lines] [-dot]  one tree of the stacks of all threads
-  where [RANKS] [-all]            the stack of the first thread, or of each thread
+  where [RANKS] [-all]            the stack of the first thread, or the one that has stopped;
+                                  or of all threads
   threads [RANKS]                 the threads: number, name, state, innermost function
   hold [RANKS]                    stop all threads until continue or release
   break LOCATION [RANKS]          stop where a thread comes to a function, FILE:LINE or *ADDRESS

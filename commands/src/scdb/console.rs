@@ -50,8 +50,8 @@ impl ExitCode {
 pub struct Console {
     session: Session,
     is_json: bool,
-    /// A breakpoint or watchpoint has been set, so that ranks may stop.
-    can_stop: bool,
+    /// Ranks that have breakpoints or watchpoints, and so may stop.
+    may_stop: NodeSet,
     /// Waiting for stops ends after the time of `-wait`.
     has_wait_limit: bool,
 }
@@ -77,7 +77,7 @@ fn output_failure(error: &io::Error) -> ExitCode {
 impl Console {
     /// A console without a terminal.
     pub fn new(session: Session, is_json: bool) -> Self {
-        Self { session, is_json, can_stop: false, has_wait_limit: true }
+        Self { session, is_json, may_stop: NodeSet::new(), has_wait_limit: true }
     }
 
     /// Carries out one command. `line`: as the user has given it.
@@ -112,17 +112,23 @@ impl Console {
                 Ok(self.waited(line, answers, stepping))
             }
             Command::Act(ranks, action) => {
-                let can_stop = matches!(action, ConsoleAction::Break(_) | ConsoleAction::Watch(_));
+                let sets = matches!(action, ConsoleAction::Break(_) | ConsoleAction::Watch(_));
+                let clears = matches!(action, ConsoleAction::Clear(None) | ConsoleAction::Release);
                 let answers = self.session.act(ranks, action, interrupted)?;
-                self.can_stop |= can_stop && !answers.results.is_empty();
+                match (sets, clears) {
+                    (true, _) => self.may_stop.union(&states(&answers)),
+                    (_, true) => self.may_stop = self.may_stop.difference(&states(&answers)),
+                    _ => {}
+                }
                 Ok(self.outcome(line, &answers, render::states_text))
             }
             Command::Continue { ranks, in_background } => {
                 let answers = self.session.act(ranks, ConsoleAction::Continue, interrupted)?;
-                if in_background || !self.can_stop {
+                let waited_for = states(&answers).intersection(&self.may_stop);
+                if in_background || waited_for.is_empty() {
                     return Ok(self.outcome(line, &answers, render::states_text));
                 }
-                let stops = self.wait_for(states(&answers), interrupted, print)?;
+                let stops = self.wait_for(waited_for, interrupted, print)?;
                 Ok(self.waited(line, answers, stops))
             }
             Command::Wait(ranks) => {

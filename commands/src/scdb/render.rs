@@ -90,11 +90,9 @@ pub fn threads_text(answers: &Answers, detail: ThreadDetail) -> String {
     }
     for (thread, ranks) in merged_stacks(answers) {
         let label = ranks_label(&ranks);
-        _ = match detail {
-            ThreadDetail::AllStacks => {
-                writeln!(text, "{label}: thread {} ({}):", thread.number, thread.name)
-            }
-            _ => writeln!(text, "{label}:"),
+        _ = match (detail, thread.number) {
+            (ThreadDetail::FirstStack, 1) => writeln!(text, "{label}:"),
+            (_, number) => writeln!(text, "{label}: thread {number} ({}):", thread.name),
         };
         for (number, frame) in frames(&thread.stack).iter().enumerate() {
             _ = writeln!(text, "  #{number:<3} {frame}");

@@ -40,8 +40,14 @@ pub enum StackScope {
     Threads(ThreadDetail),
 }
 
-/// What threads did before they were stopped to be looked at.
-type ThreadStates = HashMap<Tid, ThreadState>;
+/// What is known of threads before they are stopped to be looked at.
+#[derive(Debug, Default)]
+struct ThreadsBefore {
+    /// What they do, if that is asked for.
+    states: HashMap<Tid, ThreadState>,
+    /// The one that has stopped the process for a tool.
+    stopped: Option<Tid>,
+}
 
 impl StackScope {
     fn detail(self) -> Detail {
@@ -52,22 +58,23 @@ impl StackScope {
         }
     }
 
-    /// What threads do, if that is asked for.
-    fn states(self, pid: Pid, tracer: &Tracer<Linux>) -> ThreadStates {
-        match self {
+    fn look_before(self, pid: Pid, tracer: &Tracer<Linux>) -> ThreadsBefore {
+        let states = match self {
             Self::Threads(ThreadDetail::TopFrames) => thread_states(pid, tracer),
-            _ => ThreadStates::new(),
-        }
+            _ => HashMap::new(),
+        };
+        let stopped = tracer.is_suspended(pid).then(|| tracer.default_thread(pid).ok()).flatten();
+        ThreadsBefore { states, stopped }
     }
 
     fn result_of(
         self,
         stacks: ProcessStacks,
         faulting_thread: Option<i32>,
-        states: &ThreadStates,
+        before: &ThreadsBefore,
     ) -> ToolResult {
         match self {
-            Self::Threads(detail) => threads_result(stacks, detail, states),
+            Self::Threads(detail) => threads_result(stacks, detail, before),
             Self::AllThreads { .. } => result_of(&stacks),
             Self::AfterFault => result_of(&at_fault(stacks, faulting_thread)),
         }
@@ -81,7 +88,7 @@ struct HeldProcess {
     id: CommandId,
     process: ToolProcess,
     scope: StackScope,
-    states: ThreadStates,
+    before: ThreadsBefore,
 }
 
 /// See the [module](self). What it has read of programs is kept for the next command.
@@ -129,12 +136,12 @@ impl StackCommands {
             processes.iter().partition(|process| !tracer.has_no_trace_of(process.pid));
         for process in traced {
             let ToolProcess { node, pid, .. } = process;
-            let states = scope.states(pid, tracer);
+            let before = scope.look_before(pid, tracer);
             // A refusal is that of the request.
             _ = tracer.pin(pid, None);
             match tracer.request(pid, None, Request::Snapshot(0)) {
                 Ok(ticket) => {
-                    let held = HeldProcess { element, id, process, scope, states };
+                    let held = HeldProcess { element, id, process, scope, before };
                     self.held.insert(ticket, held);
                 }
                 Err(error) => {
@@ -144,12 +151,12 @@ impl StackCommands {
             }
         }
         let pids: Vec<i32> = free.iter().map(|process| process.pid).collect();
-        let states: Vec<_> = pids.iter().map(|pid| scope.states(*pid, tracer)).collect();
-        let results = self.reader.stacks_of(&pids, scope.detail()).into_iter().zip(states);
-        for (process, (stacks, states)) in free.into_iter().zip(results) {
+        let before: Vec<_> = pids.iter().map(|pid| scope.look_before(*pid, tracer)).collect();
+        let results = self.reader.stacks_of(&pids, scope.detail()).into_iter().zip(before);
+        for (process, (stacks, before)) in free.into_iter().zip(results) {
             let ToolProcess { node, faulting_thread, .. } = process;
             let result = match stacks {
-                Ok(stacks) => scope.result_of(stacks, faulting_thread, &states),
+                Ok(stacks) => scope.result_of(stacks, faulting_thread, &before),
                 // It was there when the shepherd passed the command on.
                 Err(CaptureError::NoSuchProcess { .. } | CaptureError::Exited { .. }) => {
                     failed("it has ended")
@@ -168,7 +175,7 @@ impl StackCommands {
         answer: &Result<Answer, TraceError>,
         tracer: &mut Tracer<Linux>,
     ) -> Option<ToolctlReport> {
-        let HeldProcess { element, id, process, scope, states } = self.held.remove(&ticket)?;
+        let HeldProcess { element, id, process, scope, before } = self.held.remove(&ticket)?;
         let ToolProcess { node, pid, faulting_thread } = process;
         let snapshot = match answer {
             Ok(Answer::Snapshot(threads)) => {
@@ -188,7 +195,7 @@ impl StackCommands {
         let result = match snapshot {
             Ok(snapshot) => {
                 let stacks = self.reader.stacks_in(&snapshot, scope.detail());
-                scope.result_of(stacks, faulting_thread, &states)
+                scope.result_of(stacks, faulting_thread, &before)
             }
             Err(reason) => failed(&reason),
         };
@@ -215,7 +222,7 @@ fn keep_innermost(thread: &mut ThreadStack) {
     thread.stack.frames.drain(..innermost);
 }
 
-fn thread_states(pid: Pid, tracer: &Tracer<Linux>) -> ThreadStates {
+fn thread_states(pid: Pid, tracer: &Tracer<Linux>) -> HashMap<Tid, ThreadState> {
     let state = |tid: Tid| {
         let is_active = matches!(tracer.tool_state(pid, tid), Ok(ToolState::Active) | Err(_));
         let stat = procfs::ThreadStat::read(pid, tid)?;
@@ -234,18 +241,22 @@ fn thread_states(pid: Pid, tracer: &Tracer<Linux>) -> ThreadStates {
 fn threads_result(
     process: ProcessStacks,
     detail: ThreadDetail,
-    states: &ThreadStates,
+    before: &ThreadsBefore,
 ) -> ToolResult {
     let mut all = process.threads;
     // The first thread of a process has the number of the process.
     all.sort_by_key(|thread| (thread.tid != process.pid, thread.tid));
     let mut omitted = u32::try_from(process.omitted_threads).unwrap_or(u32::MAX);
+    let mut numbered: Vec<(u32, ThreadStack)> = (1..).zip(all).collect();
     if detail == ThreadDetail::FirstStack {
-        all.truncate(1);
+        let is_stopped = |(_, thread): &(u32, ThreadStack)| before.stopped == Some(thread.tid);
+        let chosen = numbered.iter().position(is_stopped).unwrap_or(0);
+        numbered.drain(..chosen);
+        numbered.truncate(1);
         omitted = 0;
     }
     let (mut threads, mut len) = (Vec::new(), ANSWER_OVERHEAD);
-    for (number, mut thread) in (1..).zip(all) {
+    for (number, mut thread) in numbered {
         if detail == ThreadDetail::TopFrames {
             keep_innermost(&mut thread);
         }
@@ -262,7 +273,7 @@ fn threads_result(
             }
             // A thread that has begun meanwhile.
             ThreadDetail::TopFrames => {
-                Some(states.get(&thread.tid).copied().unwrap_or(ThreadState::Running))
+                Some(before.states.get(&thread.tid).copied().unwrap_or(ThreadState::Running))
             }
             ThreadDetail::FirstStack | ThreadDetail::AllStacks => None,
         };
