@@ -87,6 +87,8 @@ pub struct Service {
     modules: ModuleCache,
     stacks: StackCommands,
     consoles: Consoles,
+    /// The first order has come.
+    knows_job: bool,
     /// What the shepherd was told last.
     has_tools: bool,
     /// The shepherd wants this process to end, unless a tool has connected.
@@ -132,6 +134,7 @@ impl Service {
             modules: ModuleCache::default(),
             stacks: StackCommands::default(),
             consoles: Consoles::default(),
+            knows_job: false,
             has_tools: false,
             may_leave: false,
             is_ending: false,
@@ -183,7 +186,8 @@ impl Service {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.shepherd.as_fd(), PollFlags::POLLIN),
         ];
-        if let Some(listener) = self.clients.listener() {
+        // Before the first order there is no job that a tool could name.
+        if let Some(listener) = self.clients.listener().filter(|_| self.knows_job) {
             sources.push(Source::Listener);
             fds.push(PollFd::new(listener, PollFlags::POLLIN));
         }
@@ -227,6 +231,7 @@ impl Service {
     fn on_order(&mut self, order: ToolctlOrder) -> io::Result<()> {
         match order {
             ToolctlOrder::Job(job) => {
+                self.knows_job = true;
                 self.host = job.host;
                 self.consoles.set_job(job.job);
                 self.directory = OsString::from_vec(job.directory.0).into();
