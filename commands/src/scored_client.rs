@@ -144,6 +144,11 @@ impl QueryStream {
         }
     }
 
+    /// Nothing is expected for a while: the time in which a reply must arrive begins now.
+    pub fn expect_silence(&mut self) {
+        self.last_received_at = Instant::now();
+    }
+
     /// The next part of the reply, if it arrives within `timeout`.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use score_proto::job_control::{
 };
 use score_proto::message::{
     JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, StageSpec, ToolCall,
+    ToolSession,
 };
 use score_proto::nodeset::NodeSet;
 use score_proto::observation::Metrics;
@@ -71,6 +72,10 @@ pub enum MasterEvent {
     Tool(SessionKey, ToolCall),
     /// A session starts a tool beside the job, or sends one a signal.
     ToolAction(SessionKey, ToolAction),
+    /// A session of a tool begins.
+    ToolSession(SessionKey, ToolSession),
+    /// A session of a tool has ended.
+    ToolSessionEnded(SessionKey),
 }
 
 /// An action for the daemon.
@@ -253,6 +258,8 @@ impl JobMaster {
             }
             MasterEvent::Tool(session_key, call) => self.on_tool_call(session_key, call),
             MasterEvent::ToolAction(key, action) => self.on_session_tool_action(key, action),
+            MasterEvent::ToolSession(key, session) => self.on_tool_session(key, session),
+            MasterEvent::ToolSessionEnded(key) => self.on_tool_session_end(key),
             MasterEvent::SubscribeMetrics(subscriber, period_ms) => {
                 self.on_subscribe(subscriber, period_ms)
             }
@@ -627,6 +634,7 @@ impl JobMaster {
     fn finish(&mut self, refusal: Option<String>, code: u8) {
         self.state = State::Finishing { refusal, code };
         self.tool_commands.finish_all(&mut self.actions);
+        self.tool_commands.finish_sessions(&mut self.actions);
         self.with_tools(|tools, _, out| tools.end(out));
         self.with_gang(Scheduling::leave);
         self.send_job_order(JobOrder::Finish);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use score_proto::job_control::{ElementOrder, Order};
-use score_proto::message::ToolCall;
+use score_proto::message::{ToolCall, ToolSession};
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::{ConsoleAnswer, JobAnswer, ReportedStacks, ToolAnswer};
 use score_proto::tool_command::{
@@ -24,6 +24,13 @@ const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
 /// How long the master waits for the last stacks of ranks that are about to end. They wait, too.
 const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
+
+/// Sessions of tools that a job has at the same time.
+const MAX_TOOL_SESSIONS: usize = 16;
+/// Bytes of the command at the end of a session.
+const MAX_END_BODY: usize = 256;
+/// For so long a hop keeps room for the answers to that command.
+const END_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who gets the answers to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +75,20 @@ impl StagePrograms {
     }
 }
 
+/// A tool that keeps something in processes.
+#[derive(Debug)]
+struct OpenSession {
+    key: SessionKey,
+    /// The body of the command that all ranks get at its end.
+    at_end: Vec<u8>,
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct ToolCommands {
     running: BTreeMap<CommandId, RunningCommand>,
+    /// By the numbers that the tools have chosen.
+    sessions: BTreeMap<u64, OpenSession>,
     last_id: u64,
     /// For these parallel processes, and reasons, stacks have been read.
     finished_reports: Vec<Asker>,
@@ -119,6 +136,9 @@ impl ToolCommands {
                 MAX_TOOL_BODY / programs.names.len().max(1)
             ));
         }
+        if call.session.is_some_and(|session| !self.sessions.contains_key(&session)) {
+            return Err("the session of this tool has ended".to_owned());
+        }
         let is_full = self.running.len() >= MAX_TOOL_COMMANDS;
         if is_full && matches!(asker, Asker::Session(_)) {
             return Err(format!(
@@ -141,21 +161,7 @@ impl ToolCommands {
         if ranks.is_empty() {
             return Err(format!("job {} has no processes now", call.job));
         }
-        self.last_id += 1;
-        let id = CommandId(self.last_id);
-        let (wait_ms, body) = (call.wait_ms, call.body);
-        for element in 0..programs.names.len() as u32 {
-            let range = programs.ranks(element);
-            let mut nodes = NodeSet::new();
-            for part in ranks.within(range.clone()).ranges() {
-                nodes.insert_range(part.start - range.start..part.end - range.start);
-            }
-            if !nodes.is_empty() {
-                let command = ToolCommand { id, nodes, wait_ms, body: body.clone() };
-                let order: Order = ElementOrder::ToolCommand(command).to(element);
-                out.push(MasterAction::Order(order));
-            }
-        }
+        let id = self.order(&ranks, call.wait_ms, &call.body, &programs, out);
         let StagePrograms { names, nodes } = programs;
         out.push(to_asker(asker, ToolAnswer::Programs { names, nodes }));
         let grace = match asker {
@@ -166,6 +172,91 @@ impl ToolCommands {
         let command = RunningCommand { asker, unanswered: ranks, answer_bytes: 0, deadline };
         self.running.insert(id, command);
         Ok(())
+    }
+
+    /// Orders that these ranks get a command.
+    fn order(
+        &mut self,
+        ranks: &NodeSet,
+        wait_ms: u32,
+        body: &[u8],
+        programs: &StagePrograms,
+        out: &mut Vec<MasterAction>,
+    ) -> CommandId {
+        self.last_id += 1;
+        let id = CommandId(self.last_id);
+        for element in 0..programs.names.len() as u32 {
+            let range = programs.ranks(element);
+            let mut nodes = NodeSet::new();
+            for part in ranks.within(range.clone()).ranges() {
+                nodes.insert_range(part.start - range.start..part.end - range.start);
+            }
+            if !nodes.is_empty() {
+                let command = ToolCommand { id, nodes, wait_ms, body: body.to_vec() };
+                let order: Order = ElementOrder::ToolCommand(command).to(element);
+                out.push(MasterAction::Order(order));
+            }
+        }
+        id
+    }
+
+    /// A tool wants to keep something in processes.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn begin_session(
+        &mut self,
+        key: SessionKey,
+        session: ToolSession,
+        programs: StagePrograms,
+        out: &mut Vec<MasterAction>,
+    ) -> Result<(), String> {
+        let ToolSession { job, session, at_end } = session;
+        if self.sessions.len() >= MAX_TOOL_SESSIONS {
+            return Err(format!("job {job} has {MAX_TOOL_SESSIONS} sessions of tools; end one"));
+        }
+        if at_end.len() > MAX_END_BODY {
+            return Err(format!("a last command of a tool has at most {MAX_END_BODY} bytes"));
+        }
+        if self.sessions.contains_key(&session) {
+            return Err(format!("job {job} has a session of a tool of this number; try again"));
+        }
+        if programs.names.is_empty() {
+            return Err(format!("job {job} has no processes now"));
+        }
+        self.sessions.insert(session, OpenSession { key, at_end });
+        let StagePrograms { names, nodes } = programs;
+        out.push(to_asker(Asker::Session(key), ToolAnswer::Programs { names, nodes }));
+        Ok(())
+    }
+
+    /// A session of a tool has ended. Nobody waits for what the ranks answer.
+    pub fn end_session(
+        &mut self,
+        key: SessionKey,
+        programs: &StagePrograms,
+        out: &mut Vec<MasterAction>,
+    ) {
+        let ended: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.key == key)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in ended {
+            let Some(session) = self.sessions.remove(&number) else { continue };
+            let all = NodeSet::from(programs.all_ranks());
+            let wait_ms = END_COMMAND_TIMEOUT.as_millis() as u32;
+            self.order(&all, wait_ms, &session.at_end, programs, out);
+        }
+    }
+
+    /// The job ends: no session is needed any more.
+    pub fn finish_sessions(&mut self, out: &mut Vec<MasterAction>) {
+        for session in std::mem::take(&mut self.sessions).into_values() {
+            let end = ConsoleAnswer::Finished { code: 0 };
+            out.push(MasterAction::ToSession(session.key, end));
+        }
     }
 
     /// An event of nodes of an element has come up the tree. `first_rank`: that of its node 0.
@@ -240,7 +331,7 @@ mod tests {
     }
 
     fn call(ranks: Option<NodeSet>) -> ToolCall {
-        ToolCall { job: JobId(3), ranks, wait_ms: 1000, body: vec![9] }
+        ToolCall { job: JobId(3), ranks, wait_ms: 1000, body: vec![9], session: None }
     }
 
     fn begin(
@@ -335,6 +426,31 @@ mod tests {
         }
         let error = begin(&mut commands, call(None), programs()).unwrap_err();
         assert!(error.contains("wait for answers"), "{error}");
+    }
+
+    #[test]
+    fn all_ranks_learn_of_the_end_of_a_session_and_its_later_commands_are_refused() {
+        let mut commands = ToolCommands::default();
+        let of_session = || ToolCall { session: Some(5), ..call(None) };
+        let error = begin(&mut commands, of_session(), programs()).unwrap_err();
+        assert!(error.contains("has ended"), "{error}");
+        let session = ToolSession { job: JobId(3), session: 5, at_end: vec![7] };
+        let mut out = Vec::new();
+        commands.begin_session(SESSION, session.clone(), programs(), &mut out).unwrap();
+        assert_eq!(shown(&std::mem::take(&mut out)), ["scatter a.out x 4"]);
+        let again = commands.begin_session(SESSION, session.clone(), programs(), &mut out);
+        assert!(again.unwrap_err().contains("of this number"));
+        begin(&mut commands, of_session(), programs()).unwrap();
+        commands.end_session(SessionKey(8), &programs(), &mut out);
+        assert!(out.is_empty());
+        commands.end_session(SESSION, &programs(), &mut out);
+        assert_eq!(shown(&std::mem::take(&mut out)), ["to 0: 0-3", "to 1: 0-3"]);
+        assert!(begin(&mut commands, of_session(), programs()).is_err());
+        // The end of the job ends the connection.
+        commands.begin_session(SESSION, session, programs(), &mut out).unwrap();
+        out.clear();
+        commands.finish_sessions(&mut out);
+        assert_eq!(shown(&out), ["end 0"]);
     }
 
     #[test]

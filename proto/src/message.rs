@@ -180,6 +180,9 @@ pub enum ConsoleRequest {
         /// What is wanted.
         action: ToolAction,
     },
+    /// A tool that keeps something in processes of a job: [`ToolAnswer::Programs`], and
+    /// [`ConsoleAnswer::Finished`] at the end of the job.
+    ToolSession(ToolSession),
 }
 
 /// A command of a tool to processes of a job.
@@ -196,6 +199,21 @@ pub struct ToolCall {
     /// An encoded [`crate::tool_command::ToolRequest`].
     #[serde(with = "serde_bytes")]
     pub body: Vec<u8>,
+    /// The command is of this session ([`ToolSession`]), and refused when that has ended.
+    pub session: Option<u64>,
+}
+
+/// A tool that changes processes of a job by commands. Each command has a connection of its own;
+/// the one of this request lasts as long as the tool, and says when it has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolSession {
+    /// The job's number.
+    pub job: JobId,
+    /// A random number, by which the commands of the tool name the session.
+    pub session: u64,
+    /// The body of the command that all ranks get when the connection has ended.
+    #[serde(with = "serde_bytes")]
+    pub at_end: Vec<u8>,
 }
 
 /// One of the two output streams.

@@ -91,6 +91,66 @@ pub enum ToolRequest {
     FaultStack,
     /// Where a tool on the host of the process connects: [`ToolResult::Socket`].
     Socket,
+    /// The threads, one by one: [`ToolResult::Threads`].
+    Threads(ThreadDetail),
+    /// What a console does: [`ToolResult::Console`].
+    Console {
+        /// The session of the console ([`crate::message::ToolSession`]).
+        session: u64,
+        /// What it does.
+        action: ConsoleAction,
+    },
+}
+
+/// What a console wants to know of threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ThreadDetail {
+    /// The stack of the first thread, or of the one at which a tool has stopped the process, with
+    /// source lines.
+    FirstStack,
+    /// The stacks of all threads, with source lines.
+    AllStacks,
+    /// Of all threads the state, and the innermost function.
+    TopFrames,
+}
+
+/// What a console does to a process. It is a tool as others are: it needs Control authority.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConsoleAction {
+    /// All threads stop, and stay so until they are released.
+    Hold,
+    /// What is held runs on.
+    Release,
+    /// Threads that come here stop the process.
+    Break(Location),
+    /// Writes to this memory stop the process.
+    Watch(Location),
+    /// Breakpoints or watchpoints here are removed; those everywhere if no place is named.
+    Clear(Option<Location>),
+    /// A process that has stopped runs on.
+    Continue,
+    /// The thread that has stopped executes one instruction.
+    Step,
+    /// Nothing; the answer says what the process does.
+    Look,
+    /// The console has ended: its processes are as if it had never been there.
+    End,
+}
+
+/// A place in a process, as a user names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Location {
+    /// An address.
+    Address(u64),
+    /// A function, or a variable of the whole program.
+    Name(String),
+    /// A line of a source file, which may have a path before its name.
+    Line {
+        /// The file.
+        file: String,
+        /// The line.
+        line: u32,
+    },
 }
 
 /// What the service of a host answers about one process.
@@ -112,6 +172,76 @@ pub enum ToolResult {
     },
     /// The command failed for this process, for this reason.
     Failed(String),
+    /// Its threads, the first one first.
+    Threads {
+        /// The threads.
+        threads: Vec<ThreadInfo>,
+        /// Threads that are not among them, because there were too many.
+        omitted: u32,
+    },
+    /// What the process does after an action of a console.
+    Console(ProcessState),
+}
+
+/// A thread of a process.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ThreadInfo {
+    /// Its number in its process, from 1 on, in the order of thread ids.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// What it does, if that was asked for.
+    pub state: Option<ThreadState>,
+    /// Its frames, encoded by `score_stacks::frame::Stack::encode`.
+    #[serde(with = "serde_bytes")]
+    pub stack: Vec<u8>,
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ThreadState {
+    /// It runs, or waits for a processor.
+    Running,
+    /// It sleeps in a system call.
+    Sleeping,
+    /// It waits in the kernel, and no signal ends that.
+    Uninterruptible,
+    /// A signal has stopped it.
+    Stopped,
+    /// A tool holds it.
+    Held,
+}
+
+/// What a process does for a console.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ProcessState {
+    /// The console does not hold it.
+    Running,
+    /// It stands until it is released.
+    Held,
+    /// It stands until it is continued.
+    Stopped {
+        /// Why.
+        reason: StopReason,
+        /// The number of the thread that has stopped it.
+        thread: u32,
+        /// The innermost frame of this thread, encoded by `score_stacks::frame::Stack::encode`.
+        #[serde(with = "serde_bytes")]
+        stack: Vec<u8>,
+    },
+}
+
+/// Why a process has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum StopReason {
+    /// A breakpoint.
+    Breakpoint,
+    /// A write to memory that is watched.
+    Watchpoint,
+    /// The end of a step.
+    Step,
+    /// A SIGTRAP of the program itself.
+    Trap,
 }
 
 impl ToolRequest {

@@ -51,7 +51,9 @@ impl CollectedStacks {
         match result {
             None => self.fail("its scored-toolctl is of another release".to_owned(), ranks),
             Some(ToolResult::Failed(reason)) => self.fail(reason, ranks),
-            Some(ToolResult::Socket { .. }) => {
+            Some(
+                ToolResult::Socket { .. } | ToolResult::Threads { .. } | ToolResult::Console(_),
+            ) => {
                 self.fail("it has answered another question".to_owned(), ranks);
             }
             Some(ToolResult::Stacks { stacks, omitted }) => {

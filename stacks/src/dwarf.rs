@@ -28,6 +28,8 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_RECURSION_BYTES: usize = 8 << 20;
 /// Inlined functions that are shown of one address.
 const MAX_INLINED: usize = 32;
+/// Places of one line, such as those of an inlined function.
+const MAX_LINE_ADDRESSES: usize = 64;
 const MAX_PATH_LEN: usize = 1024;
 
 /// A function that DWARF has for an address. Of inlined functions the innermost comes first.
@@ -70,6 +72,54 @@ impl DebugSections {
             // Without a thread, or after a panic, names come from symbols.
             query.ok().and_then(|query| query.join().ok()).unwrap_or_default()
         })
+    }
+
+    /// The addresses at which the code of a source line begins, in the file's own numbering, and
+    /// the next line of this file that has code. `file` is the end of its path.
+    pub fn addresses_of_line(&self, file: &str, line: u32) -> (Vec<u64>, Option<u32>) {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("stacks-lines".to_owned());
+            let thread = thread.stack_size(2 * MAX_RECURSION_BYTES);
+            let query = thread.spawn_scoped(scope, || self.query_line(file, line));
+            query.ok().and_then(|query| query.join().ok()).unwrap_or_default()
+        })
+    }
+
+    fn query_line(&self, file: &str, line: u32) -> (Vec<u64>, Option<u32>) {
+        let budget = ReadBudget { reads_left: Cell::new(MAX_READS), stack_start: stack_address() };
+        let dwarf = self.sections.borrow(|bytes| MeteredReader {
+            bytes: EndianSlice::new(bytes, LittleEndian),
+            budget: &budget,
+        });
+        let nothing = (Vec::new(), None);
+        let Ok(context) = Context::from_dwarf(dwarf) else { return nothing };
+        let Ok(rows) = context.find_location_range(0, i64::MAX as u64) else { return nothing };
+        let deadline = Instant::now() + QUERY_TIMEOUT;
+        let is_file = |path: &str| {
+            let before = path.strip_suffix(file);
+            before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        };
+        let (mut addresses, mut next) = (Vec::new(), None::<u32>);
+        // Rows of one line that follow each other are one place.
+        let mut end_of_last = None;
+        for (address, len, row) in rows {
+            if Instant::now() >= deadline {
+                break;
+            }
+            let (Some(path), Some(number)) = (row.file, row.line) else { continue };
+            if number < line || !is_file(path) {
+                continue;
+            }
+            if number > line {
+                next = Some(next.map_or(number, |next| next.min(number)));
+                continue;
+            }
+            if end_of_last != Some(address) && addresses.len() < MAX_LINE_ADDRESSES {
+                addresses.push(address);
+            }
+            end_of_last = Some(address.saturating_add(len));
+        }
+        (addresses, next)
     }
 
     fn query(&self, addresses: &[u64]) -> HashMap<u64, Vec<DwarfFrame>> {

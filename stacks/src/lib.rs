@@ -7,6 +7,9 @@
 //! 4. [`StackTree`](tree::StackTree) merges them; [`render`] shows it.
 //!    [`CollectedStacks`](collected::CollectedStacks) does so with the answers of a job's ranks.
 //!
+//! [`LocationFinder`](location::LocationFinder) goes the other way, from a name or a line to an
+//! address.
+//!
 //! [`StackReader`] does the first three, and keeps what processes of a job have in common.
 
 pub mod address;
@@ -19,6 +22,7 @@ mod dwarf;
 pub mod elf;
 pub mod frame;
 mod fuzz;
+pub mod location;
 pub mod maps;
 pub mod memory;
 pub mod module;

@@ -4,6 +4,7 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
+use crate::demangle::demangle;
 use crate::elf::{Elf, ReadAt, Section};
 
 /// Most symbols that are kept of one table.
@@ -131,6 +132,20 @@ impl SymbolTable {
         self.symbol_name(address).or_else(|| self.linkage_name(address))
     }
 
+    /// The address of a function, by the symbol, or else by the name that the source has for it.
+    pub fn address_of(&self, name: &str) -> Option<u64> {
+        let symbol_of = |symbol: &&Symbol| string(&self.names, symbol.name);
+        let is_symbol = |symbol: &&Symbol| {
+            let rest = self.names.get(symbol.name as usize..);
+            let rest = rest.and_then(|rest| rest.strip_prefix(name.as_bytes()));
+            rest.is_some_and(|rest| rest.first() == Some(&0))
+        };
+        let is_source_name =
+            |symbol: &&Symbol| symbol_of(symbol).is_some_and(|it| demangle(&it) == name);
+        let found = self.symbols.iter().find(is_symbol);
+        found.or_else(|| self.symbols.iter().find(is_source_name)).map(|symbol| symbol.address)
+    }
+
     fn symbol_name(&self, address: u64) -> Option<String> {
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
         let before = self.symbols[..after].iter().rev().take(MAX_STEPS_BACK);
@@ -152,6 +167,30 @@ impl SymbolTable {
         let name = string(&self.linkage_names, *self.linkage.get(index)?)?;
         Some(format!("{name}@plt"))
     }
+}
+
+/// A variable of a whole file: address and length.
+pub fn variable(
+    elf: &Elf,
+    file: &(impl ReadAt + ?Sized),
+    name: &str,
+    budget: &mut u64,
+) -> Option<(u64, u64)> {
+    [elf::SHT_SYMTAB, elf::SHT_DYNSYM].iter().find_map(|kind| {
+        let section = elf.sections.iter().find(|section| section.kind == kind.0)?;
+        let bytes = section.read(file, budget)?;
+        let names = elf.sections.get(section.link)?.read(file, budget)?;
+        let count = (bytes.len() / size_of::<elf::Sym64<LE>>()).min(MAX_SYMBOLS);
+        let (symbols, _) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count).ok()?;
+        let is_wanted = |symbol: &&elf::Sym64<LE>| {
+            symbol.st_type() == elf::STT_OBJECT
+                && symbol.st_shndx.get(LE) != elf::SHN_UNDEF
+                && string(&names, symbol.st_name.get(LE))
+                    .is_some_and(|it| it == name || demangle(&it) == name)
+        };
+        let symbol = symbols.iter().find(is_wanted)?;
+        Some((symbol.st_value.get(LE), symbol.st_size.get(LE)))
+    })
 }
 
 fn function(symbol: &elf::Sym64<LE>, is_code: &impl Fn(u64) -> bool) -> Option<Symbol> {

@@ -53,6 +53,7 @@ mod rdma_jobs;
 mod redirects;
 mod remote_hosts;
 mod remote_jobs;
+mod scdb_console;
 mod scout;
 mod scps;
 mod send_then_exit;

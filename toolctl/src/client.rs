@@ -26,12 +26,6 @@ pub struct ToolConnection {
     notices: VecDeque<Vec<u8>>,
 }
 
-impl AsFd for ToolConnection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the tool control service does not answer")
 }

@@ -41,6 +41,27 @@ fn a_held_thread_stands_and_the_others_run() {
 }
 
 #[test]
+fn a_held_process_stands_with_all_its_threads() {
+    let Some(mut session) = Session::attached("3") else { return };
+    let (pid, tids) = (session.pid, session.tracer.threads(session.pid));
+    session.tracer.hold_process(pid, true).unwrap();
+    for tid in &tids {
+        session.general(*tid);
+        assert_eq!(session.tracer.tool_state(pid, *tid), Ok(ToolState::Hold));
+    }
+    let counters = |session: &Session| [0, 1, 2].map(|index| session.variable("counters", index));
+    let before = counters(&session);
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(counters(&session), before);
+    session.tracer.hold_process(pid, false).unwrap();
+    session.until("work", |it| (it.variable("counters", 0) > before[0] + 20).then_some(()));
+    assert_eq!(session.tracer.tool_state(pid, tids[0]), Ok(ToolState::Active));
+    session.tracer.hold_process(pid, true).unwrap();
+    session.detach();
+    session.assert_works();
+}
+
+#[test]
 fn registers_are_read_and_set() {
     let Some(mut session) = Session::attached("1") else { return };
     let (pid, tid) = (session.pid, session.thread("worker-0"));

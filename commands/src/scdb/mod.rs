@@ -1,50 +1,65 @@
-//! `scdb`: looks into the processes of a running job.
+//! `scdb`: looks into the processes of a running job, holds and continues them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `command.rs` | the commands that a user gives |
+//! | `session.rs` | the job: commands, and the session that ends with scdb |
+//! | `console.rs` | commands carried out, of a command line, a file or a terminal |
+//! | `render.rs`, `stacks.rs` | answers as text and JSON |
+//! | `gdb/` | a debugger at one rank |
 
+mod command;
+mod console;
 mod gdb;
+mod render;
+mod session;
 mod stacks;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use score_proto::nodeset::NodeSet;
+use score_proto::exit_code::EXIT_FAILED;
 use score_proto::tool_command::MAX_ANSWER_TIMEOUT;
 
 use crate::args::Args;
 use crate::job_address::JobAddress;
+use command::{COMMANDS, Command};
+use console::{Console, ExitCode};
 use gdb::{DebuggerPlace, GdbOptions};
-pub use stacks::Form;
+use session::Session;
 
-/// The text of `-help`.
-pub const USAGE: &str = "\
-usage: scdb JOB stacks [-ranks SET] [-lines] [-dot | -json] [-wait SECONDS] [-socket PATH]
+/// The text of `-help`, before and after the list of commands.
+const USAGE: [&str; 2] = [
+    "\
+usage: scdb JOB [COMMAND | -batch FILE] [-json] [-wait SECONDS] [-socket PATH]
        scdb JOB gdb RANK [-listen] [-socket PATH]
-  stacks shows what the processes of your job are doing: one tree of the stacks of all threads, with
-  the ranks that share each frame. Each process stands still only while its stacks are copied.
+  Shows what the processes of your job are doing, holds and continues them. Without COMMAND it is a
+  console. What it holds and where it breaks lasts until it ends; then the ranks run on.
   gdb gives a debugger one rank of your job, on the host of this rank, by gdb's remote protocol:
       gdb -ex 'target remote | scdb 7 gdb 0'
   The rank stands while the debugger wants it, and goes on when the debugger leaves or is killed.
   JOB           number of a job of the cluster (scps); without a cluster PROCESS@HOST, where
                 PROCESS is the scrun of the job
-  -ranks SET    only these ranks, such as 0-3,8; programs of a pipeline have ranks one after the
-                other, from left to right
-  -lines        frames with source lines; stacks that differ in a line only are kept apart
-  -dot          print the tree for Graphviz: scdb 7 stacks -dot | dot -Tsvg > stacks.svg
-  -json         print the tree as JSON
-  -wait SECONDS wait so long for answers (10 if not given)
+commands:
+",
+    "\
+  Programs of a pipeline have ranks one after the other, from left to right.
+options:
+  -batch FILE   the commands of this file, or of standard input (-), until one fails
+  -json         a line of JSON for each command
+  -wait SECONDS wait so long for answers (10 if not given), and without a terminal for stops
   -listen       print the path of a socket, and serve the debugger that connects to it:
                 gdb -ex 'target remote PATH', lldb -o 'process connect unix-connect://PATH'
   -socket PATH  socket of the scored of this host; default: SCORED_SOCKET, else
                 /run/scored/scored.sock
   -help         this text
-  Exit code: 0, or 1 if there is no such job or a process could not be looked at, or 2 for a wrong
-  word.
-";
+  Exit code: 0, or 1 if a command failed for a rank, or 2 for a wrong word.
+",
+];
 
-const OPTION_NAMES: &[&str] =
-    &["ranks", "lines", "dot", "json", "wait", "listen", "socket", "help"];
-/// The commands, for the lines of errors.
-const COMMANDS: &str = "stacks, gdb";
+/// Options of scdb itself; those of commands are others.
+const OPTION_NAMES: &[&str] = &["batch", "json", "wait", "socket", "help"];
 
 /// How long to wait for answers without `-wait`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,30 +69,33 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ScdbOptions {
     /// `-help`
     Help,
-    /// `stacks`
-    Stacks(StacksOptions),
+    /// A job, and where commands come from.
+    Job(JobOptions),
     /// `gdb`
     Gdb(GdbOptions),
 }
 
-/// `scdb JOB stacks`
+/// A job, and where commands come from.
 #[derive(Debug, PartialEq, Eq)]
-pub struct StacksOptions {
+pub struct JobOptions {
+    /// As the user has named it.
+    name: String,
     address: JobAddress,
-    ranks: Option<NodeSet>,
-    lines: bool,
-    form: Form,
+    input: Input,
+    is_json: bool,
     timeout: Duration,
     socket: Option<PathBuf>,
 }
 
-/// What has been found out.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// For standard output.
-    pub text: String,
-    /// Processes that could not be looked at: a line for each reason.
-    pub problems: Vec<String>,
+/// Where commands come from.
+#[derive(Debug, PartialEq, Eq)]
+enum Input {
+    /// The command line: as given, and parsed.
+    Command(String, Command),
+    /// A file, or standard input.
+    Batch(Option<PathBuf>),
+    /// The terminal, if there is one, else standard input.
+    Console,
 }
 
 impl ScdbOptions {
@@ -86,68 +104,80 @@ impl ScdbOptions {
     /// # Errors
     /// The faulty word, with the valid ones.
     pub fn parse(args: &[OsString]) -> Result<Self, String> {
-        let mut words = Vec::new();
-        let (mut ranks, mut lines, mut form) = (None, false, Form::Text);
-        let (mut timeout, mut place, mut socket) = (DEFAULT_TIMEOUT, DebuggerPlace::Pipe, None);
-        // The last option that only this command has.
-        let (mut of_stacks, mut of_gdb) = (None, None);
+        let mut words: Vec<String> = Vec::new();
+        let (mut is_json, mut batch) = (false, None);
+        let (mut timeout, mut socket) = (DEFAULT_TIMEOUT, None);
         let mut args = Args::new(args);
         while let Some(arg) = args.next() {
             match arg.option() {
                 Some("help" | "h") => return Ok(Self::Help),
-                Some("socket") => {
-                    socket = Some(args.value(&arg)?.into());
-                    continue;
-                }
-                Some("listen") => {
-                    place = DebuggerPlace::Socket;
-                    of_gdb = Some(arg.text().to_owned());
-                    continue;
-                }
-                Some("lines") => lines = true,
-                Some("dot") if form != Form::Json => form = Form::Dot,
-                Some("json") if form != Form::Dot => form = Form::Json,
-                Some("dot" | "json") => return Err("-dot excludes -json".to_owned()),
-                Some("ranks") => {
-                    ranks = Some(parse_ranks(&args.value(&arg)?.to_string_lossy())?);
-                }
+                Some("json") => is_json = true,
+                Some("batch") => batch = Some(args.value(&arg)?.clone()),
                 Some("wait") => {
                     let value = args.value(&arg)?.to_string_lossy().into_owned();
                     timeout = parse_timeout(&value)?;
                 }
+                Some("socket") => socket = Some(args.value(&arg)?.into()),
+                // It is for the command.
+                Some(_) if words.len() > 1 => words.push(arg.text().to_owned()),
                 Some(_) => return Err(arg.unknown(OPTION_NAMES)),
-                None => {
-                    words.push(arg.text().to_owned());
-                    continue;
-                }
+                None => words.push(arg.text().to_owned()),
             }
-            of_stacks = Some(arg.text().to_owned());
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let refuse = |option: Option<String>, command| match option {
-            Some(option) => Err(format!("{option}: {command} has no such option")),
-            None => Ok(()),
+        let Some((name, command)) = words.split_first() else {
+            return Err("the job is missing".to_owned());
         };
-        match words[..] {
-            [job, "stacks"] => {
-                refuse(of_gdb, "stacks")?;
-                let address = JobAddress::parse(job)?;
-                Ok(Self::Stacks(StacksOptions { address, ranks, lines, form, timeout, socket }))
+        let address = JobAddress::parse(name)?;
+        if let ["gdb", command @ ..] = command {
+            if is_json || batch.is_some() || timeout != DEFAULT_TIMEOUT {
+                return Err("gdb: of the options it has -listen and -socket only".to_owned());
             }
-            [job, "gdb", rank] => {
-                refuse(of_stacks, "gdb")?;
-                let address = JobAddress::parse(job)?;
-                Ok(Self::Gdb(GdbOptions { address, rank: parse_rank(rank)?, place, socket }))
+            let (rank, place) = parse_gdb(command)?;
+            return Ok(Self::Gdb(GdbOptions { address, rank, place, socket }));
+        }
+        let input = match (batch, command) {
+            (None, []) => Input::Console,
+            (None, command) => {
+                let parsed = Command::parse(command)?;
+                if parsed.needs_console() {
+                    return Err(format!(
+                        "{}: it lasts as long as scdb does: use it in the console (scdb {name}) \
+                         or with -batch",
+                        command[0]
+                    ));
+                }
+                if is_json && matches!(parsed, Command::Stacks { dot: true, .. }) {
+                    return Err("-dot excludes -json".to_owned());
+                }
+                Input::Command(command.join(" "), parsed)
             }
-            [_, "gdb"] => Err("the rank is missing".to_owned()),
-            [_, "stacks", word, ..] | [_, "gdb", _, word, ..] => {
-                Err(format!("{word}: unknown word"))
+            (Some(file), []) if file == "-" => Input::Batch(None),
+            (Some(file), []) => Input::Batch(Some(file.into())),
+            (Some(_), [word, ..]) => return Err(format!("{word}: -batch has its own commands")),
+        };
+        let name = (*name).to_owned();
+        Ok(Self::Job(JobOptions { name, address, input, is_json, timeout, socket }))
+    }
+}
+
+/// Parses the words after `gdb`: the rank, and where the debugger is.
+fn parse_gdb(words: &[&str]) -> Result<(u32, DebuggerPlace), String> {
+    let (mut rank, mut place) = (None, DebuggerPlace::Pipe);
+    for word in words {
+        match (*word, rank) {
+            ("-listen" | "--listen", _) => place = DebuggerPlace::Socket,
+            (option, _) if option.starts_with('-') => {
+                return Err(format!("{option}: gdb has no such option"));
             }
-            [_, command, ..] => Err(format!("{command}: unknown command; there are: {COMMANDS}")),
-            [] => Err("the job is missing".to_owned()),
-            [_] => Err(format!("the command is missing; there are: {COMMANDS}")),
+            (text, None) => {
+                let number = text.parse().ok().filter(|rank| *rank < score_proto::MAX_NODES);
+                rank = Some(number.ok_or_else(|| format!("{text}: not a rank"))?);
+            }
+            (word, Some(_)) => return Err(format!("{word}: unknown word")),
         }
     }
+    Ok((rank.ok_or("the rank is missing")?, place))
 }
 
 /// Parses seconds.
@@ -159,38 +189,41 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Parses the number of a rank.
-fn parse_rank(text: &str) -> Result<u32, String> {
-    let rank = text.parse().ok().filter(|rank| *rank < score_proto::MAX_NODES);
-    rank.ok_or_else(|| format!("{text}: not a rank"))
-}
-
-/// Parses a set of ranks, such as `0-3,8`.
-fn parse_ranks(text: &str) -> Result<NodeSet, String> {
-    let wrong = || format!("-ranks: {text}: not a set of ranks such as 0-3,8");
-    let mut ranks = NodeSet::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let first: u32 = first.parse().map_err(|_| wrong())?;
-        let last: u32 = last.parse().map_err(|_| wrong())?;
-        if first > last || last >= score_proto::MAX_NODES {
-            return Err(wrong());
+/// Carries the commands out. Returns the exit code.
+pub fn execute(options: ScdbOptions) -> u8 {
+    let options = match options {
+        ScdbOptions::Help => {
+            return console::print_help(&[USAGE[0], COMMANDS, USAGE[1]].concat()).0;
         }
-        ranks.insert_range(first..last + 1);
-    }
-    Ok(ranks)
-}
-
-/// Carries the command out.
-///
-/// # Errors
-/// One line with the reason.
-pub fn execute(options: ScdbOptions) -> Result<Outcome, String> {
-    match options {
-        ScdbOptions::Help => Ok(Outcome { text: USAGE.to_owned(), ..Outcome::default() }),
-        ScdbOptions::Stacks(options) => stacks::run(options),
-        ScdbOptions::Gdb(options) => gdb::run(options),
-    }
+        ScdbOptions::Job(options) => options,
+        ScdbOptions::Gdb(options) => {
+            return match gdb::run(options) {
+                Ok(()) => 0,
+                Err(message) => {
+                    eprintln!("scdb: {message}");
+                    EXIT_FAILED
+                }
+            };
+        }
+    };
+    let JobOptions { name, address, input, is_json, timeout, socket } = options;
+    let session = match Session::open(address, socket, timeout) {
+        Ok(session) => session,
+        Err(message) => {
+            eprintln!("scdb: {message}");
+            return EXIT_FAILED;
+        }
+    };
+    let console = Console::new(session, is_json);
+    let ExitCode(code) = match input {
+        Input::Command(line, command) => console::run_one(console, &line, command),
+        Input::Batch(path) => console::run_batch(console, path.as_deref()),
+        Input::Console if console::is_at_terminal() => {
+            console::run_terminal(console, &format!("(scdb {name}) "))
+        }
+        Input::Console => console::run_batch(console, None),
+    };
+    code
 }
 
 #[cfg(test)]
@@ -206,37 +239,45 @@ mod tests {
     fn every_error_names_the_faulty_word() {
         for (words, expected) in [
             (&[][..], "the job is missing"),
-            (&["7"], "the command is missing"),
             (&["7", "stack"], "stack: unknown command"),
-            (&["7", "stacks", "all"], "all: unknown word"),
+            (&["7", "stacks", "nine"], "nine: not a set of ranks"),
             (&["7", "stacks", "-rank", "1"], "-rank: unknown option; did you mean -ranks?"),
+            (&["7", "-bach", "x"], "-bach: unknown option; did you mean -batch?"),
             (&["7", "stacks", "-ranks", "3-1"], "3-1: not a set of ranks"),
-            (&["7", "stacks", "-ranks", "0-4294967295"], "not a set of ranks"),
             (&["7", "stacks", "-wait", "0"], "1 to 600 seconds"),
             (&["7", "stacks", "-dot", "-json"], "-dot excludes -json"),
+            (&["7", "hold", "0"], "hold: it lasts as long as scdb does"),
+            (&["7", "where", "-batch", "x"], "where: -batch has its own commands"),
             (&["7", "gdb"], "the rank is missing"),
             (&["7", "gdb", "x"], "x: not a rank"),
-            (&["7", "gdb", "-1"], "-1: unknown option"),
+            (&["7", "gdb", "-1"], "-1: gdb has no such option"),
             (&["7", "gdb", "0", "1"], "1: unknown word"),
             (&["7", "gdb", "0", "-lines"], "-lines: gdb has no such option"),
-            (&["7", "stacks", "-listen"], "-listen: stacks has no such option"),
+            (&["7", "gdb", "0", "-json"], "of the options it has -listen and -socket only"),
         ] {
             let error = parse(words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");
         }
-        let good = parse(&["7", "stacks", "-ranks", "0-3,8", "--lines", "-wait", "3"]).unwrap();
-        let ranks = [0, 1, 2, 3, 8].into_iter().collect();
-        assert_eq!(
-            good,
-            ScdbOptions::Stacks(StacksOptions {
-                address: JobAddress::Cluster(JobId(7)),
-                ranks: Some(ranks),
-                lines: true,
-                form: Form::Text,
-                timeout: Duration::from_secs(3),
-                socket: None,
-            })
-        );
+    }
+
+    #[test]
+    fn options_of_scdb_may_stand_among_those_of_the_command() {
+        let words = ["7", "stacks", "-ranks", "0-3,8", "--lines", "-wait", "3", "-json"];
+        let ScdbOptions::Job(options) = parse(&words).unwrap() else { panic!("no help") };
+        let ranks = Some([0, 1, 2, 3, 8].into_iter().collect());
+        assert_eq!(options.address, JobAddress::Cluster(JobId(7)));
+        assert_eq!((options.timeout, options.is_json), (Duration::from_secs(3), true));
+        let line = "stacks -ranks 0-3,8 --lines".to_owned();
+        let command = Command::Stacks { ranks, lines: true, dot: false };
+        assert_eq!(options.input, Input::Command(line, command));
+        for (words, input) in [
+            (&["7"][..], Input::Console),
+            (&["7", "-batch", "-"], Input::Batch(None)),
+            (&["-batch", "a", "7"], Input::Batch(Some("a".into()))),
+        ] {
+            let ScdbOptions::Job(options) = parse(words).unwrap() else { panic!("no help") };
+            assert_eq!(options.input, input);
+        }
         assert_eq!(
             parse(&["7", "gdb", "3", "-listen"]),
             Ok(ScdbOptions::Gdb(GdbOptions {

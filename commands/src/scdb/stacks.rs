@@ -1,17 +1,14 @@
-//! `scdb JOB stacks`: the stacks of all threads as one tree.
+//! `stacks`: the stacks of all threads as one tree.
 
-use std::time::{Duration, Instant};
-
-use score_proto::message::{ConsoleRequest, ToolCall};
 use score_proto::nodeset::NodeSet;
-use score_proto::server_message::ToolAnswer;
 use score_proto::tool_command::ToolRequest;
 use score_stacks::collected::CollectedStacks;
 use score_stacks::render::{self, RenderLimits};
 use serde_json::json;
 
-use super::{Outcome, StacksOptions};
-use crate::scored_client::{QueryStream, Reply};
+use super::command::Ranks;
+use super::console::Outcome;
+use super::session::{Interrupted, Session};
 
 /// How the tree is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +21,8 @@ pub enum Form {
     Json,
 }
 
-/// The last answer comes this long after the time that was asked for, at most.
-const ANSWER_GRACE: Duration = Duration::from_secs(15);
-/// How long to wait for a message before the time is looked at.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
 /// The trees in the form that was asked for.
-fn outcome(collected: &CollectedStacks, form: Form) -> Outcome {
+fn outcome(line: &str, collected: &CollectedStacks, form: Form) -> Outcome {
     let limits = RenderLimits::default();
     let text = match form {
         Form::Text => collected.text(limits),
@@ -39,43 +31,40 @@ fn outcome(collected: &CollectedStacks, form: Form) -> Outcome {
             let to_json = |(reason, ranks): (&String, &NodeSet)| json!({ "ranks": ranks.to_string(), "reason": reason });
             let failed: Vec<_> = collected.failed.iter().map(to_json).collect();
             let value = json!({
+                "command": line,
                 "programs": collected.programs.0,
                 "nodes": collected.programs.1,
                 "stacks": render::json(&collected.program_threads, limits),
                 "communication_threads": render::json(&collected.communication_threads, limits),
                 "failed": failed,
             });
-            format!("{value:#}\n")
+            format!("{value}\n")
         }
     };
     Outcome { text, problems: collected.problems() }
 }
 
-/// Asks for the stacks, and prints them in the form that was asked for.
-pub fn run(options: StacksOptions) -> Result<Outcome, String> {
-    let StacksOptions { address, ranks, lines, form, timeout, socket } = options;
-    let body = ToolRequest::Stacks { lines }.encode();
-    let wait_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    let target = address.find()?;
-    let call = ToolCall { job: target.job, ranks, wait_ms, body };
-    let mut query = QueryStream::open_at(target, ConsoleRequest::Tool(call), socket)?;
-    let deadline = Instant::now() + timeout + ANSWER_GRACE;
+/// Asks for the stacks. `line`: the command as the user has given it.
+///
+/// # Errors
+/// As [`Session::stream`].
+pub fn run(
+    session: &Session,
+    line: &str,
+    (ranks, lines): (Ranks, bool),
+    form: Form,
+    interrupted: Interrupted<'_>,
+) -> Result<Outcome, String> {
     let mut collected = CollectedStacks::default();
-    loop {
-        match query.next_reply_within::<ToolAnswer>(POLL_INTERVAL)? {
-            Reply::Answer(answer) => collected.add(answer),
-            Reply::End => return Ok(outcome(&collected, form)),
-            Reply::Notice(_) | Reply::Pending if Instant::now() < deadline => {}
-            Reply::Notice(_) | Reply::Pending => {
-                return Err("scored has not answered in time; give it more (-wait)".to_owned());
-            }
-        }
-    }
+    let request = ToolRequest::Stacks { lines };
+    session.stream(ranks, &request, interrupted, &mut |answer| collected.add(answer))?;
+    Ok(outcome(line, &collected, form))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::server_message::ToolAnswer;
     use score_proto::tool_command::{EventBody, ThreadKind, ThreadStacks, ToolResult};
     use score_stacks::frame::{Frame, Stack};
 
@@ -123,7 +112,7 @@ mod tests {
 
     #[test]
     fn all_that_has_come_is_shown_and_what_has_not_come_is_named() {
-        let outcome = outcome(&collected(), Form::Text);
+        let outcome = outcome("stacks", &collected(), Form::Text);
         for part in ["scatter: ranks 0-3\na.out: ranks 4-7\n", "main", "read", "solve", "progress"]
         {
             assert!(outcome.text.contains(part), "{}", outcome.text);
@@ -140,7 +129,7 @@ mod tests {
 
     #[test]
     fn json_has_the_tree_and_the_failures() {
-        let outcome = outcome(&collected(), Form::Json);
+        let outcome = outcome("stacks", &collected(), Form::Json);
         let value: serde_json::Value = serde_json::from_str(&outcome.text).unwrap();
         assert_eq!(value["programs"], json!(["scatter", "a.out"]));
         assert_eq!(value["failed"][1], json!({ "ranks": "6", "reason": "process 9 has exited" }));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use score_proto::ids::{JobHostId, JobId};
 use score_proto::job_control::{JobReport, Placement, Report};
-use score_proto::message::JobRequest;
+use score_proto::message::{JobRequest, ToolSession};
 use score_proto::observation::Metrics;
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 
@@ -174,6 +174,23 @@ impl Jobs {
             }
         }
         self.step_master(job, MasterEvent::SubscribeMetrics(subscriber, period_ms));
+    }
+
+    pub(super) fn begin_tool_session(&mut self, session_key: SessionKey, session: ToolSession) {
+        let job = session.job;
+        self.tool_sessions.insert(session_key, job);
+        self.step_master(job, MasterEvent::ToolSession(session_key, session));
+    }
+
+    pub(super) fn end_tool_session(&mut self, session_key: SessionKey) {
+        if let Some(job) = self.tool_sessions.remove(&session_key) {
+            self.step_master(job, MasterEvent::ToolSessionEnded(session_key));
+        }
+    }
+
+    /// Whether a session is that of a tool that keeps something in processes.
+    pub fn is_tool_session(&self, session_key: SessionKey) -> bool {
+        self.tool_sessions.contains_key(&session_key)
     }
 
     /// The job that a session watches.

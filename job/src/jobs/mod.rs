@@ -25,7 +25,7 @@ use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobReport, JobStart, Placement, ShepherdOrder,
     ShepherdReport, SwitchOrder, SwitchReport,
 };
-use score_proto::message::{JobRequest, ToolCall};
+use score_proto::message::{JobRequest, ToolCall, ToolSession};
 use score_proto::observation::Metrics;
 use score_proto::peer_message::{Incarnation, JobIncarnation};
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
@@ -142,6 +142,10 @@ pub enum Input {
     Tool(SessionKey, ToolCall),
     /// A session starts a tool beside this job, or sends one a signal.
     ToolAction(SessionKey, JobId, ToolAction),
+    /// A session is that of a tool that keeps something in processes of a job.
+    ToolSession(SessionKey, ToolSession),
+    /// It has ended.
+    ToolSessionEnded(SessionKey),
     /// The cluster ends a job.
     Fail {
         /// The job.
@@ -259,6 +263,8 @@ pub struct Jobs {
     rotation: HostRotation,
     /// The session of each watcher, and the job.
     watchers: BTreeMap<SessionKey, JobId>,
+    /// The session of each tool that keeps something in processes, and the job.
+    tool_sessions: BTreeMap<SessionKey, JobId>,
     /// Whether hosts of jobs share this machine's disk.
     keeps_directories: bool,
     now: MonotonicTime,
@@ -276,6 +282,7 @@ impl Jobs {
             gang: GangDriver::new(fixed_poll_us),
             rotation: HostRotation::default(),
             watchers: BTreeMap::new(),
+            tool_sessions: BTreeMap::new(),
             keeps_directories: false,
             now: MonotonicTime::ZERO,
             effects: Vec::new(),
@@ -318,6 +325,10 @@ impl Jobs {
             Input::ToolAction(session_key, job, action) => {
                 self.step_master(job, MasterEvent::ToolAction(session_key, action))
             }
+            Input::ToolSession(session_key, session) => {
+                self.begin_tool_session(session_key, session)
+            }
+            Input::ToolSessionEnded(session_key) => self.end_tool_session(session_key),
             Input::Fail { job, code, reason } => self.fail(job, code, reason),
             Input::Order(link, tag, order) => self.on_order(link, tag, order),
             Input::Report(link, tag, report) => self.on_report(link, tag, report),

@@ -65,7 +65,8 @@ impl JobMaster {
         let ranks = nodes.iter().map(|node| first.saturating_add(node)).collect();
         let wait_ms = u32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
         let body = request.encode();
-        let call = ToolCall { job: self.number, ranks: Some(ranks), wait_ms, body };
+        let (job, session) = (self.number, None);
+        let call = ToolCall { job, ranks: Some(ranks), wait_ms, body, session };
         self.begin_tool_command(asker, call)
     }
 

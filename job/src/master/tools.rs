@@ -1,7 +1,7 @@
 //! Tools, as the master of a job has them: commands to processes, and tools beside the job.
 
 use score_proto::job_control::Placement;
-use score_proto::message::ToolCall;
+use score_proto::message::{ToolCall, ToolSession};
 use score_proto::server_message::{ConsoleAnswer, JobAnswer};
 use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolReport};
 
@@ -23,13 +23,33 @@ impl JobMaster {
         asker: Asker,
         call: ToolCall,
     ) -> Result<(), String> {
+        let programs = self.running_programs();
+        self.tool_commands.begin(asker, call, programs, self.now, &mut self.actions)
+    }
+
+    fn running_programs(&self) -> StagePrograms {
         let names = match self.state {
             State::Running => &self.stage_programs[self.stage][..],
             _ => &[],
         };
         let names = names.iter().map(|(name, _)| name.clone()).collect();
-        let programs = StagePrograms { names, nodes: self.placement.nodes() };
-        self.tool_commands.begin(asker, call, programs, self.now, &mut self.actions)
+        StagePrograms { names, nodes: self.placement.nodes() }
+    }
+
+    /// A tool wants to keep something in processes.
+    pub(super) fn on_tool_session(&mut self, session_key: SessionKey, session: ToolSession) {
+        let programs = self.running_programs();
+        let begun =
+            self.tool_commands.begin_session(session_key, session, programs, &mut self.actions);
+        if let Err(reason) = begun {
+            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+        }
+    }
+
+    /// A tool has ended: its processes learn of it.
+    pub(super) fn on_tool_session_end(&mut self, session_key: SessionKey) {
+        let programs = self.running_programs();
+        self.tool_commands.end_session(session_key, &programs, &mut self.actions);
     }
 
     /// All hosts can start processes: the job's own tool comes first, if it has one.

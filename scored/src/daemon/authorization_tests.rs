@@ -14,7 +14,7 @@ use score_proto::ids::{HostId, JobId, SessionJobId};
 use score_proto::job_control::Owner;
 use score_proto::message::{
     ConsoleRequest, DebuggerRequest, HostSpec, JobRequest, JobSpec, Login, OsBytes,
-    SingleUserRequest, StageSpec, Stream, ToolCall, UserRequest,
+    SingleUserRequest, StageSpec, Stream, ToolCall, ToolSession, UserRequest,
 };
 use score_proto::peer_message::Incarnation;
 use score_proto::tool_start::{ToolAction, ToolId};
@@ -165,9 +165,12 @@ fn messages(row: &str) -> Vec<TestMessage> {
             TestMessage::console(ConsoleRequest::Kill(JobId(5))),
             TestMessage::console(ConsoleRequest::SubscribeMetrics { job: JobId(5), period_ms: 1 }),
         ],
-        "`Tool`, `ToolAction` by the job's number in the cluster" => {
-            let call = ToolCall { job: JobId(5), ranks: None, wait_ms: 1, body: Vec::new() };
+        "`Tool`, `ToolSession`, `ToolAction` by the job's number in the cluster" => {
+            let (job, body) = (JobId(5), Vec::new());
+            let call = ToolCall { job, ranks: None, wait_ms: 1, body, session: None };
+            let session = ToolSession { job, session: 1, at_end: Vec::new() };
             vec![
+                TestMessage::console(ConsoleRequest::ToolSession(session)),
                 TestMessage::console(ConsoleRequest::Tool(call)),
                 TestMessage::console(ConsoleRequest::ToolAction {
                     job: JobId(5),
@@ -232,6 +235,9 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
         }
         Some((_, ClientRequest::Console(ConsoleRequest::Tool(call)))) => {
             authorized(JobAction::Debug, call.job)
+        }
+        Some((_, ClientRequest::Console(ConsoleRequest::ToolSession(session)))) => {
+            authorized(JobAction::Debug, session.job)
         }
         Some((_, ClientRequest::Console(ConsoleRequest::ToolAction { job, .. }))) => {
             authorized(JobAction::Debug, job)

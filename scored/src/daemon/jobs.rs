@@ -17,7 +17,7 @@ use score_proto::job_control::{
     HopOrder, HopReport, HostPlacement, JobOrder, JobReport, JobStart, Owner as JobOwner,
     Placement, Report, ShepherdOrder, StopCondition, SwitchOrder,
 };
-use score_proto::message::{HostSpec, JobSpec, Level, ToolCall};
+use score_proto::message::{HostSpec, JobSpec, Level, ToolCall, ToolSession};
 use score_proto::peer_message::{JobIncarnation, PeerMessage};
 use score_proto::server_message::{JobAnswer, ServerMessage};
 use score_proto::tool_start::ToolAction;
@@ -165,7 +165,37 @@ impl Daemon {
         Ok(())
     }
 
-    /// A session has ended, or does not watch a job any more.
+    /// A session is that of a tool that keeps something in processes of a job that this daemon
+    /// leads, until the session ends.
+    ///
+    /// # Errors
+    /// One line: the job has no processes yet.
+    pub fn begin_tool_session(
+        &mut self,
+        session_key: SessionKey,
+        permit: &JobPermit,
+        session: ToolSession,
+    ) -> Result<(), String> {
+        let job = permit.job();
+        if !self.jobs.leads(job) {
+            return Err(format!("job {job} has no processes now: it is queued, or has ended"));
+        }
+        if self.jobs.is_tool_session(session_key) {
+            return Err("a connection has one session of a tool".to_owned());
+        }
+        self.on_job_input(Input::ToolSession(session_key, ToolSession { job, ..session }));
+        Ok(())
+    }
+
+    /// A session ends: what it has asked of jobs ends with it.
+    pub fn end_subscriptions(&mut self, session_key: SessionKey) {
+        self.unwatch(session_key);
+        if self.jobs.is_tool_session(session_key) {
+            self.on_job_input(Input::ToolSessionEnded(session_key));
+        }
+    }
+
+    /// A session does not watch a job any more.
     pub fn unwatch(&mut self, session_key: SessionKey) {
         if let Some(job) = self.jobs.watched_job(session_key) {
             let subscriber = Subscriber::Session(session_key);

@@ -657,7 +657,7 @@ impl Daemon {
         for session_key in closed_sessions {
             self.is_ending |=
                 self.scout.as_ref().is_some_and(|scout| scout.control_session == session_key);
-            self.unwatch(session_key);
+            self.end_subscriptions(session_key);
             let mut session = self.sessions.remove(session_key);
             if let Some(session) = &mut session {
                 self.release_usage(session);

@@ -117,6 +117,12 @@ impl Clients {
         clients.map(|(id, client)| (*id, client.socket.as_fd(), interest(client))).collect()
     }
 
+    /// A number for a tool that has no connection.
+    pub fn reserve_id(&mut self) -> ConnectionId {
+        self.last_id += 1;
+        ConnectionId(self.last_id)
+    }
+
     /// Takes connections: number, and the user at the other end. The caller closes those that it
     /// does not want.
     ///
@@ -135,8 +141,7 @@ impl Clients {
             return Ok(None);
         }
         let uid = getsockopt(&socket, PeerCredentials)?.uid();
-        self.last_id += 1;
-        let id = ConnectionId(self.last_id);
+        let id = self.reserve_id();
         let client = Client {
             socket,
             outbox: VecDeque::new(),

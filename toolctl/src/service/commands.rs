@@ -216,7 +216,7 @@ impl Service {
                     BreakpointKind::Normal => tracer::BreakpointKind::Normal,
                     BreakpointKind::Fast => tracer::BreakpointKind::Fast,
                 };
-                self.set_breakpoint(work.rank(), pid, it.address, kind)
+                self.insert_breakpoint(work.rank(), pid, it.address, kind).into()
             }
             CommandRequest::ResetBreakpoint(it) => self.reset_breakpoint(work.rank(), pid, *it),
             CommandRequest::SetPreferences(it) => {
@@ -397,24 +397,22 @@ impl Service {
     }
 
     /// The shepherd knows of a breakpoint before it is in the text.
-    fn set_breakpoint(
+    pub(super) fn insert_breakpoint(
         &mut self,
         rank: u32,
         pid: Pid,
         address: u64,
         kind: tracer::BreakpointKind,
-    ) -> Outcome {
+    ) -> Result<(), TraceError> {
         let mut byte = [0];
-        if let Err(error) = self.tracer.read_memory_into(pid, address, &mut byte) {
-            return Err(error).into();
-        }
+        self.tracer.read_memory_into(pid, address, &mut byte)?;
         let [original] = byte;
         self.report_breakpoint(ToolctlReport::BreakpointSet { rank, address, original });
         let result = self.tracer.set_breakpoint(pid, address, kind);
         if result.is_err() && self.tracer.breakpoints_in(pid, address, 1).is_empty() {
             self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });
         }
-        result.into()
+        result
     }
 }
 

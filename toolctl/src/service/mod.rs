@@ -11,6 +11,7 @@
 //! | `files.rs` | files of the job's directory |
 //! | `ids.rs` | ids of processes and threads outside of the job's PID namespace |
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
+//! | `console.rs`, `console_actions.rs` | the commands of consoles, which are tools as others are |
 //!
 //! **Notices.** The tracer has the queue of notices of a process and gives one at a time, when all
 //! threads stand. The authority decides who is notified of it, and when the process goes on.
@@ -20,6 +21,8 @@
 
 mod clients;
 mod commands;
+mod console;
+mod console_actions;
 mod convert;
 mod fault_stack;
 mod files;
@@ -52,6 +55,7 @@ use score_toolctl::tracer::{Linux, Pid, Tracer};
 use score_tools::authority::{self, Authority, ConnectionId};
 
 use clients::Clients;
+use console::Consoles;
 use ids::IdTranslator;
 use stacks::{StackCommands, StackScope};
 use work::WorkQueues;
@@ -84,6 +88,7 @@ pub struct Service {
     directory: PathBuf,
     modules: ModuleCache,
     stacks: StackCommands,
+    consoles: Consoles,
     /// The shepherd has named the job and its processes.
     serves_tools: bool,
     /// What the shepherd was told last.
@@ -130,6 +135,7 @@ impl Service {
             directory: PathBuf::new(),
             modules: ModuleCache::default(),
             stacks: StackCommands::default(),
+            consoles: Consoles::default(),
             serves_tools: false,
             has_tools: false,
             may_leave: false,
@@ -166,7 +172,7 @@ impl Service {
             if self.may_leave {
                 // Who has connected meanwhile has not been answered, and stays.
                 self.accept();
-                if self.clients.is_empty() {
+                if self.clients.is_empty() && self.consoles.is_empty() {
                     return Ok(());
                 }
                 self.may_leave = false;
@@ -228,6 +234,7 @@ impl Service {
         match order {
             ToolctlOrder::Job(job) => {
                 self.host = job.host;
+                self.consoles.set_job(job.job);
                 self.directory = OsString::from_vec(job.directory.0).into();
                 self.authority = Authority::new(job.job, nix::unistd::geteuid().as_raw());
             }
@@ -252,36 +259,50 @@ impl Service {
             ToolctlOrder::Leave => self.may_leave = true,
             ToolctlOrder::End => self.is_ending = true,
             ToolctlOrder::Command { element, id, processes, body, wait_ms: _ } => {
-                let reports = self.command((element, id), &processes, &body);
-                self.report(&reports)?;
+                self.on_command((element, id), &processes, &body)?;
             }
         }
         Ok(())
     }
 
-    /// Begins a command. Returns the answers that are there at once.
-    fn command(
+    fn on_command(
+        &mut self,
+        command: (u32, CommandId),
+        processes: &[ToolProcess],
+        body: &[u8],
+    ) -> io::Result<()> {
+        let scope = match ToolRequest::decode(body) {
+            Some(ToolRequest::Stacks { lines }) => StackScope::AllThreads { lines },
+            Some(ToolRequest::FaultStack) => StackScope::AfterFault,
+            Some(ToolRequest::Threads(detail)) => StackScope::Threads(detail),
+            Some(ToolRequest::Console { session, action }) => {
+                self.on_console_action(command, processes, session, &action);
+                return Ok(());
+            }
+            Some(ToolRequest::Socket) => {
+                let socket = self.socket();
+                return self.answer(command, processes, &socket);
+            }
+            None => {
+                let text = "scored-toolctl does not know this command: use tools of its release";
+                return self.answer(command, processes, &ToolResult::Failed(text.to_owned()));
+            }
+        };
+        let reports = self.stacks.begin(command, processes, scope, &mut self.tracer);
+        self.report(&reports)
+    }
+
+    /// Answers a command for all of its processes.
+    fn answer(
         &mut self,
         (element, id): (u32, CommandId),
         processes: &[ToolProcess],
-        body: &[u8],
-    ) -> Vec<ToolctlReport> {
-        let scope = match ToolRequest::decode(body) {
-            Some(ToolRequest::Stacks { lines }) => Ok(StackScope::AllThreads { lines }),
-            Some(ToolRequest::FaultStack) => Ok(StackScope::AfterFault),
-            Some(ToolRequest::Socket) => Err(self.socket()),
-            None => Err(ToolResult::Failed(
-                "scored-toolctl does not know this command: use tools of its release".to_owned(),
-            )),
-        };
-        match scope {
-            Ok(scope) => self.stacks.begin((element, id), processes, scope, &mut self.tracer),
-            Err(result) => {
-                let body = result.encode();
-                let answer = |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
-                processes.iter().map(|process| answer(process.node)).collect()
-            }
-        }
+        result: &ToolResult,
+    ) -> io::Result<()> {
+        let body = result.encode();
+        let answer = |node| ToolctlReport::Answer { element, id, node, body: body.clone() };
+        let reports: Vec<_> = processes.iter().map(|process| answer(process.node)).collect();
+        self.report(&reports)
     }
 
     /// Where tools connect.
@@ -326,7 +347,7 @@ impl Service {
 
     /// Tells the shepherd whether tools are connected: as long as they are, this process stays.
     fn report_tools(&mut self) -> io::Result<()> {
-        let has_tools = !self.clients.is_empty();
+        let has_tools = !self.clients.is_empty() || !self.consoles.is_empty();
         if std::mem::replace(&mut self.has_tools, has_tools) != has_tools {
             self.report(&[ToolctlReport::HasTools(has_tools)])?;
         }

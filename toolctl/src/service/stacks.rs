@@ -1,17 +1,22 @@
 //! The command that reads the stacks of all threads. A process that the tracer has cannot be traced
 //! by anybody else: the tracer copies it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::fault_stack::at_fault;
-use score_proto::tool_command::{CommandId, MAX_TOOL_BODY, ThreadKind, ThreadStacks, ToolResult};
+use score_proto::tool_command::{
+    CommandId, MAX_TOOL_BODY, ThreadDetail, ThreadInfo, ThreadKind, ThreadStacks, ThreadState,
+    ToolResult,
+};
 use score_proto::toolctl::{ToolProcess, ToolctlReport};
 use score_stacks::capture::{CaptureError, Snapshot};
 use score_stacks::frame::{Detail, Frame, Stack};
 use score_stacks::memory::ProcessMemory;
 use score_stacks::{ProcessStacks, StackReader, ThreadStack};
 use score_toolctl::tracer::error::TraceError;
-use score_toolctl::tracer::{Answer, Linux, Registers, Request, Ticket, Tracer};
+use score_toolctl::tracer::{
+    Answer, Linux, Pid, Registers, Request, Ticket, Tid, ToolState, Tracer, procfs,
+};
 
 /// The communication threads of libpm have this name.
 const COMMUNICATION_THREAD: &str = "score-pm";
@@ -31,18 +36,45 @@ pub enum StackScope {
     },
     /// That of the thread which waits after a fault, with source lines.
     AfterFault,
+    /// Each thread by itself.
+    Threads(ThreadDetail),
+}
+
+/// What is known of threads before they are stopped to be looked at.
+#[derive(Debug, Default)]
+struct ThreadsBefore {
+    /// What they do, if that is asked for.
+    states: HashMap<Tid, ThreadState>,
+    /// The one that has stopped the process for a tool.
+    stopped: Option<Tid>,
 }
 
 impl StackScope {
     fn detail(self) -> Detail {
         match self {
             Self::AllThreads { lines: false } => Detail::Functions,
-            Self::AllThreads { lines: true } | Self::AfterFault => Detail::Lines,
+            Self::Threads(ThreadDetail::TopFrames) => Detail::Functions,
+            Self::AllThreads { lines: true } | Self::AfterFault | Self::Threads(_) => Detail::Lines,
         }
     }
 
-    fn result_of(self, stacks: ProcessStacks, faulting_thread: Option<i32>) -> ToolResult {
+    fn look_before(self, pid: Pid, tracer: &Tracer<Linux>) -> ThreadsBefore {
+        let states = match self {
+            Self::Threads(ThreadDetail::TopFrames) => thread_states(pid, tracer),
+            _ => HashMap::new(),
+        };
+        let stopped = tracer.is_suspended(pid).then(|| tracer.default_thread(pid).ok()).flatten();
+        ThreadsBefore { states, stopped }
+    }
+
+    fn result_of(
+        self,
+        stacks: ProcessStacks,
+        faulting_thread: Option<i32>,
+        before: &ThreadsBefore,
+    ) -> ToolResult {
         match self {
+            Self::Threads(detail) => threads_result(stacks, detail, before),
             Self::AllThreads { .. } => result_of(&stacks),
             Self::AfterFault => result_of(&at_fault(stacks, faulting_thread)),
         }
@@ -56,6 +88,7 @@ struct HeldProcess {
     id: CommandId,
     process: ToolProcess,
     scope: StackScope,
+    before: ThreadsBefore,
 }
 
 /// See the [module](self). What it has read of programs is kept for the next command.
@@ -103,11 +136,12 @@ impl StackCommands {
             processes.iter().partition(|process| !tracer.has_no_trace_of(process.pid));
         for process in traced {
             let ToolProcess { node, pid, .. } = process;
+            let before = scope.look_before(pid, tracer);
             // A refusal is that of the request.
             _ = tracer.pin(pid, None);
             match tracer.request(pid, None, Request::Snapshot(0)) {
                 Ok(ticket) => {
-                    let held = HeldProcess { element, id, process, scope };
+                    let held = HeldProcess { element, id, process, scope, before };
                     self.held.insert(ticket, held);
                 }
                 Err(error) => {
@@ -117,10 +151,12 @@ impl StackCommands {
             }
         }
         let pids: Vec<i32> = free.iter().map(|process| process.pid).collect();
-        let results = self.reader.stacks_of(&pids, scope.detail()).into_iter();
-        for (ToolProcess { node, faulting_thread, .. }, stacks) in free.into_iter().zip(results) {
+        let before: Vec<_> = pids.iter().map(|pid| scope.look_before(*pid, tracer)).collect();
+        let results = self.reader.stacks_of(&pids, scope.detail()).into_iter().zip(before);
+        for (process, (stacks, before)) in free.into_iter().zip(results) {
+            let ToolProcess { node, faulting_thread, .. } = process;
             let result = match stacks {
-                Ok(stacks) => scope.result_of(stacks, faulting_thread),
+                Ok(stacks) => scope.result_of(stacks, faulting_thread, &before),
                 // It was there when the shepherd passed the command on.
                 Err(CaptureError::NoSuchProcess { .. } | CaptureError::Exited { .. }) => {
                     failed("it has ended")
@@ -139,7 +175,7 @@ impl StackCommands {
         answer: &Result<Answer, TraceError>,
         tracer: &mut Tracer<Linux>,
     ) -> Option<ToolctlReport> {
-        let HeldProcess { element, id, process, scope } = self.held.remove(&ticket)?;
+        let HeldProcess { element, id, process, scope, before } = self.held.remove(&ticket)?;
         let ToolProcess { node, pid, faulting_thread } = process;
         let snapshot = match answer {
             Ok(Answer::Snapshot(threads)) => {
@@ -159,12 +195,91 @@ impl StackCommands {
         let result = match snapshot {
             Ok(snapshot) => {
                 let stacks = self.reader.stacks_in(&snapshot, scope.detail());
-                scope.result_of(stacks, faulting_thread)
+                scope.result_of(stacks, faulting_thread, &before)
             }
             Err(reason) => failed(&reason),
         };
         Some(ToolctlReport::Answer { element, id, node, body: result.encode() })
     }
+}
+
+impl StackCommands {
+    /// The innermost frame of a thread that stands, encoded. Empty if it cannot be read.
+    pub fn place_of(&mut self, pid: Pid, tid: Tid, registers: &Registers) -> Vec<u8> {
+        let thread = (tid, registers_of(registers));
+        let Ok(snapshot) = Snapshot::of_held(pid, &[thread], &ProcessMemory::new(pid)) else {
+            return Vec::new();
+        };
+        let mut threads = self.reader.stacks_in(&snapshot, Detail::Lines).threads;
+        let Some(thread) = threads.first_mut() else { return Vec::new() };
+        keep_innermost(thread);
+        encoded(thread)
+    }
+}
+
+fn keep_innermost(thread: &mut ThreadStack) {
+    let innermost = thread.stack.frames.len().saturating_sub(1);
+    thread.stack.frames.drain(..innermost);
+}
+
+fn thread_states(pid: Pid, tracer: &Tracer<Linux>) -> HashMap<Tid, ThreadState> {
+    let state = |tid: Tid| {
+        let is_active = matches!(tracer.tool_state(pid, tid), Ok(ToolState::Active) | Err(_));
+        let stat = procfs::ThreadStat::read(pid, tid)?;
+        Some(match stat.state {
+            _ if !is_active => ThreadState::Held,
+            b'S' | b'I' => ThreadState::Sleeping,
+            b'D' => ThreadState::Uninterruptible,
+            b'T' => ThreadState::Stopped,
+            _ => ThreadState::Running,
+        })
+    };
+    procfs::threads(pid).into_iter().filter_map(|tid| Some((tid, state(tid)?))).collect()
+}
+
+/// Each thread by itself; as many as fit into an answer.
+fn threads_result(
+    process: ProcessStacks,
+    detail: ThreadDetail,
+    before: &ThreadsBefore,
+) -> ToolResult {
+    let mut all = process.threads;
+    // The first thread of a process has the number of the process.
+    all.sort_by_key(|thread| (thread.tid != process.pid, thread.tid));
+    let mut omitted = u32::try_from(process.omitted_threads).unwrap_or(u32::MAX);
+    let mut numbered: Vec<(u32, ThreadStack)> = (1..).zip(all).collect();
+    if detail == ThreadDetail::FirstStack {
+        let is_stopped = |(_, thread): &(u32, ThreadStack)| before.stopped == Some(thread.tid);
+        let chosen = numbered.iter().position(is_stopped).unwrap_or(0);
+        numbered.drain(..chosen);
+        numbered.truncate(1);
+        omitted = 0;
+    }
+    let (mut threads, mut len) = (Vec::new(), ANSWER_OVERHEAD);
+    for (number, mut thread) in numbered {
+        if detail == ThreadDetail::TopFrames {
+            keep_innermost(&mut thread);
+        }
+        let stack = encoded(&thread);
+        let name: String = thread.name.chars().filter(|letter| !letter.is_control()).collect();
+        len += stack.len() + name.len() + STACK_OVERHEAD;
+        if len > MAX_TOOL_BODY {
+            omitted = omitted.saturating_add(1);
+            continue;
+        }
+        let state = match detail {
+            ThreadDetail::TopFrames if thread.is_uninterruptible => {
+                Some(ThreadState::Uninterruptible)
+            }
+            // A thread that has begun meanwhile.
+            ThreadDetail::TopFrames => {
+                Some(before.states.get(&thread.tid).copied().unwrap_or(ThreadState::Running))
+            }
+            ThreadDetail::FirstStack | ThreadDetail::AllStacks => None,
+        };
+        threads.push(ThreadInfo { number, name, state, stack });
+    }
+    ToolResult::Threads { threads, omitted }
 }
 
 /// Equal stacks once; as many as fit into an answer.

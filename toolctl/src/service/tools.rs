@@ -99,6 +99,11 @@ impl Service {
         for action in actions {
             let pid_of = |rank: &u32| self.processes.get(rank).map_or(0, |process| process.pid);
             match action {
+                Action::Send { connection, header, message }
+                    if self.consoles.is_console(connection) =>
+                {
+                    self.consoles.receive(connection, header, message);
+                }
                 Action::Send { connection, header, mut message } => {
                     if let ServiceMessage::Notify(Notice::Signal(notice)) = &mut message {
                         let (pid, tid) = (pid_of(&header.rank), notice.thread.cast_signed());
@@ -199,6 +204,7 @@ impl Service {
                 self.run_work(rank);
             }
             is_done &= !self.seize();
+            is_done &= !self.serve_consoles();
             for (connection, record) in self.clients.take_deferred() {
                 let is_still_waiting = match ToolMessage::decode(&record) {
                     Ok((header, message)) => self.has_to_wait(connection, &message, header.rank),
@@ -234,6 +240,8 @@ impl Service {
                 if let Some(report) = self.stacks.on_answer(ticket, &result, tracer) {
                     // If the shepherd has ended, the loop learns of it.
                     _ = self.report(&[report]);
+                } else if self.consoles.waits_for(ticket) {
+                    self.on_console_answer(ticket, &result);
                 } else if let Some(rank) = self.works.waiting_for(Waiting::Tracer(ticket)) {
                     self.on_answer(rank, result);
                 }

@@ -377,6 +377,7 @@ impl Process {
             }
             _ => {}
         }
+        self.is_held = false;
         for thread in self.threads.values_mut() {
             thread.is_held = false;
             // A signal whose notice nobody answers is delivered, as it would be without a tool.

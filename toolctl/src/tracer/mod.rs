@@ -159,9 +159,7 @@ impl<K: Kernel> Tracer<K> {
     /// NoProcess.
     pub fn detach(&mut self, pid: Pid) -> Result<(), TraceError> {
         self.with(pid, |process, context| {
-            for thread in process.threads.values_mut() {
-                thread.is_held = false;
-            }
+            process.hold_all(false);
             process.begin_to_leave(context);
             Ok(())
         })

@@ -238,6 +238,8 @@ pub struct Process {
     pub pid: Pid,
     /// Its threads.
     pub threads: BTreeMap<Tid, Thread>,
+    /// A tool holds all threads, and those that begin.
+    pub is_held: bool,
     /// What the last stop of a thread said: the process is in a group stop.
     pub is_group_stopped: bool,
     /// Its threads stand for a notice.
@@ -284,6 +286,7 @@ impl Process {
         Self {
             pid,
             threads: BTreeMap::new(),
+            is_held: false,
             is_group_stopped: false,
             is_suspended: false,
             notify: SignalSet::default(),
@@ -300,6 +303,13 @@ impl Process {
             preferences: Preferences::default(),
             presence: Presence::Attached,
         }
+    }
+
+    /// A thread that begins.
+    pub fn begin_thread(&mut self, tid: Tid, now: Duration) {
+        let is_held = self.is_held;
+        let thread = || Thread { is_held, ..Thread::new(Motion::Stopping(now)) };
+        self.threads.entry(tid).or_insert_with(thread);
     }
 
     /// Sets what a thread does, if it exists.

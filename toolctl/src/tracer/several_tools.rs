@@ -92,6 +92,17 @@ impl<K: Kernel> Tracer<K> {
         })
     }
 
+    /// Holds all threads of a process and those that begin, or releases them.
+    ///
+    /// # Errors
+    /// NoProcess.
+    pub fn hold_process(&mut self, pid: Pid, is_held: bool) -> Result<(), TraceError> {
+        self.with(pid, |process, _| {
+            process.hold_all(is_held);
+            Ok(())
+        })
+    }
+
     /// Satisfies the notice that was given, if there is one, and lets the process go on, or gives
     /// the next notice.
     ///
@@ -145,6 +156,14 @@ impl<K: Kernel> Tracer<K> {
 }
 
 impl Process {
+    /// Holds all threads and those that begin, or releases them.
+    pub(super) fn hold_all(&mut self, is_held: bool) {
+        self.is_held = is_held;
+        for thread in self.threads.values_mut() {
+            thread.is_held = is_held;
+        }
+    }
+
     /// The requests that take away what a tool has put into the process.
     fn memory_requests(&self) -> Vec<Request> {
         let handler = self.trap_handler.map(|it| Request::RemoveTrapHandler(it.handler));

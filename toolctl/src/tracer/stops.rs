@@ -39,7 +39,7 @@ impl Process {
         event: i32,
     ) {
         let now = context.kernel.now();
-        self.threads.entry(tid).or_insert_with(|| Thread::new(Motion::Stopping(now)));
+        self.begin_thread(tid, now);
         match event {
             0 if signal == libc::SIGTRAP => self.on_trap(context, tid),
             0 => self.on_signal(context, tid, signal),
@@ -111,6 +111,7 @@ impl Process {
         process.notify = self.notify;
         process.preferences = self.preferences;
         process.presence = self.presence;
+        process.is_held = self.is_held;
         process.requests = std::mem::take(&mut self.requests);
         let is_held = self.threads.get(&tid).is_some_and(|thread| thread.is_held);
         let mut thread = Thread::new(Motion::Stopped(Stop::at(Place::Call)));

@@ -37,7 +37,6 @@ use score_proto::nodeset::NodeSet;
 use score_proto::server_message::ToolAnswer;
 use score_proto::tool_command::{EventBody, ToolRequest, ToolResult};
 
-use super::Outcome;
 use crate::job_address::JobAddress;
 use crate::scored_client::{QueryStream, Reply};
 use rank::Rank;
@@ -90,6 +89,7 @@ fn find(address: JobAddress, rank: u32, socket: Option<PathBuf>) -> Result<Servi
         ranks: Some(NodeSet::one(rank)),
         wait_ms: u32::try_from(FIND_TIMEOUT.as_millis()).unwrap_or(u32::MAX),
         body: ToolRequest::Socket.encode(),
+        session: None,
     };
     let mut query = QueryStream::open_at(target, ConsoleRequest::Tool(call), socket)?;
     let deadline = Instant::now() + FIND_TIMEOUT + ANSWER_GRACE;
@@ -123,7 +123,7 @@ fn socket_of(answer: &[u8]) -> Result<(PathBuf, String), String> {
 ///
 /// # Errors
 /// One line.
-pub fn run(options: GdbOptions) -> Result<Outcome, String> {
+pub fn run(options: GdbOptions) -> Result<(), String> {
     let GdbOptions { address, rank, place, socket } = options;
     if place == DebuggerPlace::Pipe && io::stdin().is_terminal() {
         // The rank would stand, and nobody would know why.
@@ -155,5 +155,5 @@ pub fn run(options: GdbOptions) -> Result<Outcome, String> {
         false => format!("rank {rank}: {error}"),
     })?;
     session::serve(debugger, &mut target).map_err(|error| format!("rank {rank}: {error}"))?;
-    Ok(Outcome::default())
+    Ok(())
 }

@@ -31,6 +31,11 @@ impl Daemon {
                     daemon.send_tool_action(session_key, permit, action)
                 });
             }
+            ConsoleRequest::ToolSession(session) => {
+                return self.on_tool_request(session_key, session.job, |daemon, permit| {
+                    daemon.begin_tool_session(session_key, permit, session)
+                });
+            }
             other => other,
         };
         if self.sessions.get(session_key).is_some_and(ClientSession::is_tool) {
@@ -84,7 +89,9 @@ impl Daemon {
                 return;
             }
             // Handled above.
-            ConsoleRequest::Tool(_) | ConsoleRequest::ToolAction { .. } => return,
+            ConsoleRequest::Tool(_)
+            | ConsoleRequest::ToolAction { .. }
+            | ConsoleRequest::ToolSession(_) => return,
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");

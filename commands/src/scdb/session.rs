@@ -1,0 +1,221 @@
+//! scdb's end of a job: commands, each with a connection of its own, and the session in which the
+//! job has what scdb changes.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use score_proto::message::{ConsoleRequest, ToolCall, ToolSession};
+use score_proto::nodeset::NodeSet;
+use score_proto::server_message::ToolAnswer;
+use score_proto::tool_command::{ConsoleAction, EventBody, ToolRequest, ToolResult};
+use score_proto::tool_start::ScrunJob;
+
+use super::command::Ranks;
+use crate::job_address::JobAddress;
+use crate::scored_client::{QueryStream, Reply};
+
+/// The last answer comes this long after the time that was asked for, at most.
+const ANSWER_GRACE: Duration = Duration::from_secs(15);
+/// How long to wait for a message before the user is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Whether the user wants the running command to end.
+pub type Interrupted<'a> = &'a dyn Fn() -> bool;
+
+/// The answers of ranks to a command; equal ones once.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// What the ranks said, by the encoded result.
+    pub results: Vec<(ToolResult, NodeSet)>,
+    /// Ranks without an answer, by reason.
+    pub failed: BTreeMap<String, NodeSet>,
+}
+
+impl Answers {
+    fn add(&mut self, answer: ToolAnswer) {
+        let (ranks, reason) = match answer {
+            ToolAnswer::Programs { .. } => return,
+            ToolAnswer::Missing(ranks) => (ranks, "no answer in time; -wait gives more"),
+            ToolAnswer::Event { ranks, body } => match body {
+                EventBody::Answer(bytes) => match ToolResult::decode(&bytes) {
+                    Some(ToolResult::Failed(reason)) => return self.fail(reason, &ranks),
+                    Some(result) => return self.add_result(result, &ranks),
+                    None => (ranks, "its scored-toolctl is of another release"),
+                },
+                EventBody::Lost => (ranks, "its host is lost"),
+                EventBody::Abandoned => (ranks, "no answer in time; -wait gives more"),
+                EventBody::Dropped { .. } => {
+                    (ranks, "too many different answers; ask for fewer ranks")
+                }
+            },
+        };
+        self.fail(reason.to_owned(), &ranks);
+    }
+
+    fn add_result(&mut self, result: ToolResult, ranks: &NodeSet) {
+        match self.results.iter_mut().find(|(other, _)| *other == result) {
+            Some((_, known)) => known.union(ranks),
+            None => self.results.push((result, ranks.clone())),
+        }
+    }
+
+    /// These ranks have no answer.
+    pub fn fail(&mut self, reason: String, ranks: &NodeSet) {
+        self.failed.entry(reason).or_default().union(ranks);
+    }
+
+    /// In the order of the first ranks.
+    fn sort(&mut self) {
+        self.results.sort_by_key(|(_, ranks)| ranks.first());
+    }
+}
+
+/// A job, as scdb reaches it.
+pub struct Session {
+    target: ScrunJob,
+    socket: Option<PathBuf>,
+    timeout: Duration,
+    /// As long as this is open the job keeps what scdb has changed. With the session's number.
+    link: Option<(QueryStream, u64)>,
+}
+
+impl Session {
+    /// Finds the job.
+    ///
+    /// # Errors
+    /// One line: there is no such job.
+    pub fn open(
+        address: JobAddress,
+        socket: Option<PathBuf>,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        Ok(Self { target: address.find()?, socket, timeout, link: None })
+    }
+
+    /// How long to wait for answers.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Sends a command, and passes on each answer.
+    ///
+    /// # Errors
+    /// One line: it is refused, or the user has interrupted it.
+    pub fn stream(
+        &self,
+        ranks: Ranks,
+        request: &ToolRequest,
+        interrupted: Interrupted<'_>,
+        on_answer: &mut dyn FnMut(ToolAnswer),
+    ) -> Result<(), String> {
+        let wait_ms = u32::try_from(self.timeout.as_millis()).unwrap_or(u32::MAX);
+        let session = match request {
+            ToolRequest::Console { session, .. } => Some(*session),
+            _ => None,
+        };
+        let (job, body) = (self.target.job, request.encode());
+        let call = ToolCall { job, ranks, wait_ms, body, session };
+        let request = ConsoleRequest::Tool(call);
+        let mut query = QueryStream::open_at(self.target, request, self.socket.clone())?;
+        let deadline = Instant::now() + self.timeout + ANSWER_GRACE;
+        loop {
+            // The deadline of this loop is the one that counts.
+            query.expect_silence();
+            match query.next_reply_within::<ToolAnswer>(POLL_INTERVAL)? {
+                Reply::Answer(answer) => on_answer(answer),
+                Reply::End => return Ok(()),
+                Reply::Notice(_) | Reply::Pending if interrupted() => {
+                    return Err("interrupted".to_owned());
+                }
+                Reply::Notice(_) | Reply::Pending if Instant::now() < deadline => {}
+                Reply::Notice(_) | Reply::Pending => {
+                    return Err("scored has not answered in time; give it more (-wait)".to_owned());
+                }
+            }
+        }
+    }
+
+    /// Sends a command, and collects the answers.
+    ///
+    /// # Errors
+    /// As [`Session::stream`].
+    pub fn ask(
+        &self,
+        ranks: Ranks,
+        request: &ToolRequest,
+        interrupted: Interrupted<'_>,
+    ) -> Result<Answers, String> {
+        let mut answers = Answers::default();
+        self.stream(ranks, request, interrupted, &mut |answer| answers.add(answer))?;
+        answers.sort();
+        Ok(answers)
+    }
+
+    /// Changes something in processes, or looks at what has become of a change.
+    ///
+    /// # Errors
+    /// As [`Session::stream`].
+    pub fn act(
+        &mut self,
+        ranks: Ranks,
+        action: ConsoleAction,
+        interrupted: Interrupted<'_>,
+    ) -> Result<Answers, String> {
+        let session = self.session()?;
+        self.ask(ranks, &ToolRequest::Console { session, action }, interrupted)
+    }
+
+    /// The number of the session, which begins with the first change.
+    fn session(&mut self) -> Result<u64, String> {
+        if let Some((link, session)) = &mut self.link {
+            // It has something to say at its end only.
+            link.expect_silence();
+            return match link.next_reply_within::<ToolAnswer>(Duration::ZERO) {
+                Ok(Reply::End) => Err("the job has ended".to_owned()),
+                Ok(_) => Ok(*session),
+                Err(error) => Err(error),
+            };
+        }
+        let session = RandomState::new().hash_one(std::process::id());
+        let action = ConsoleAction::End;
+        let at_end = ToolRequest::Console { session, action }.encode();
+        let request =
+            ConsoleRequest::ToolSession(ToolSession { job: self.target.job, session, at_end });
+        let mut link = QueryStream::open_at(self.target, request, self.socket.clone())?;
+        match link.next_reply::<ToolAnswer>()? {
+            Some(_) => {
+                self.link = Some((link, session));
+                Ok(session)
+            }
+            None => Err("the job has ended".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::tool_command::ProcessState;
+
+    #[test]
+    fn equal_answers_are_one_with_all_their_ranks_in_order() {
+        let mut answers = Answers::default();
+        let event = |ranks: std::ops::Range<u32>, result: &ToolResult| ToolAnswer::Event {
+            ranks: ranks.into(),
+            body: EventBody::Answer(result.encode()),
+        };
+        let held = ToolResult::Console(ProcessState::Held);
+        answers.add(event(4..6, &held));
+        answers.add(event(2..3, &ToolResult::Console(ProcessState::Running)));
+        answers.add(event(0..1, &held));
+        answers.add(event(7..8, &ToolResult::Failed("it has ended".to_owned())));
+        answers.add(ToolAnswer::Missing(NodeSet::one(8)));
+        answers.sort();
+        assert_eq!(answers.results.len(), 2);
+        assert_eq!(answers.results[0], (held, [0, 4, 5].into_iter().collect()));
+        assert_eq!(answers.failed["it has ended"], NodeSet::one(7));
+        assert_eq!(answers.failed.len(), 2);
+    }
+}

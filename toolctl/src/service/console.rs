@@ -1,0 +1,467 @@
+//! Consoles (`scdb`): tools whose commands come by the shepherd, and that have no connection here.
+//! To the authority a console is a tool as others are. It attaches to a process, and takes control
+//! of it, with the first action that needs this. It leaves the process when nothing of it is left
+//! there, so that other tools can take control.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use score_proto::tool_command::{
+    CommandId, ConsoleAction, Location, ProcessState, StopReason, ToolResult,
+};
+use score_proto::toolctl::{ToolProcess, ToolctlReport};
+use score_stacks::location::LocationFinder;
+use score_toolctl::tracer::{Pid, SignalSet, Ticket, Tid};
+use score_tools::authority::{
+    AuthorityCommand, ConnectionId, Event, FIRST_OWN_TOOL, MAX_TOOLS, Reach,
+};
+use score_tools::wire::{
+    Attach, CommandCode, Control, ControlAck, Detach, Header, Notice, ProcessSelect, ReleaseNotify,
+    ReturnCode, ServiceMessage, SignalNotice, SignalReason, StartNotice, ToolMessage, ToolTag,
+    TrapMode, WatchPolicy,
+};
+
+use super::Service;
+
+/// By this tag other tools know a console.
+const TAG: ToolTag = *b"scdb\0\0\0\0";
+/// The priority of a console. If another tool has it, the next lower ones are tried.
+const PRIORITY: u8 = 50;
+/// Consoles of a job at the same time.
+const MAX_CONSOLES: usize = 16;
+/// A console is notified of these signals: breakpoints, watchpoints and steps.
+const NOTIFY_SET: u64 = 1 << (libc::SIGTRAP - 1);
+
+/// The process that answers a command.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub(super) element: u32,
+    pub(super) id: CommandId,
+    pub(super) node: u32,
+}
+
+/// A thread that has stopped its process.
+#[derive(Debug)]
+pub(super) struct StoppedThread {
+    pub(super) reason: StopReason,
+    pub(super) tid: Tid,
+    /// Its stack, once it has been read.
+    pub(super) stack: Option<Vec<u8>>,
+    /// Who waits for the stack.
+    pub(super) waiting: Vec<Target>,
+}
+
+/// How far a console has come with a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It attaches; so many priorities were taken.
+    Attaching(u8),
+    /// It has asked for control.
+    Asking,
+    /// It has control.
+    InControl,
+}
+
+/// A process that a console changes.
+#[derive(Debug)]
+pub(super) struct ConsoleProcess {
+    pub(super) pid: Pid,
+    progress: Progress,
+    /// Actions that wait for control.
+    waiting: VecDeque<(Target, ConsoleAction)>,
+    pub(super) is_held: bool,
+    pub(super) stop: Option<StoppedThread>,
+    /// The addresses of each breakpoint.
+    pub(super) breakpoints: BTreeMap<Location, Vec<u64>>,
+    /// The address of each watchpoint.
+    pub(super) watchpoints: BTreeMap<Location, u64>,
+    /// Requests to the tracer of which the answers have not come.
+    pub(super) requests: usize,
+}
+
+impl ConsoleProcess {
+    fn new(pid: Pid) -> Self {
+        Self {
+            pid,
+            progress: Progress::Attaching(0),
+            waiting: VecDeque::new(),
+            is_held: false,
+            stop: None,
+            breakpoints: BTreeMap::new(),
+            watchpoints: BTreeMap::new(),
+            requests: 0,
+        }
+    }
+
+    /// Nothing of the console is left in the process.
+    fn is_free(&self) -> bool {
+        self.progress == Progress::InControl
+            && self.waiting.is_empty()
+            && !self.is_held
+            && self.stop.is_none()
+            && self.breakpoints.is_empty()
+            && self.watchpoints.is_empty()
+            && self.requests == 0
+    }
+}
+
+/// A console.
+#[derive(Debug)]
+pub(super) struct Console {
+    connection: ConnectionId,
+    /// Its number, once it has one.
+    tool: u32,
+    /// By rank.
+    pub(super) processes: BTreeMap<u32, ConsoleProcess>,
+}
+
+/// What the tracer's answer to a request is for.
+#[derive(Debug)]
+pub(super) enum RequestUse {
+    /// The process stands for this command.
+    Held(Target),
+    /// The stack of the thread that has stopped the process.
+    Stack,
+    /// A watchpoint of one thread.
+    Watch(u64),
+}
+
+/// A request to the tracer.
+#[derive(Debug)]
+pub(super) struct ConsoleRequest {
+    pub(super) session: u64,
+    pub(super) rank: u32,
+    pub(super) purpose: RequestUse,
+}
+
+/// A watchpoint that is being set in each thread.
+#[derive(Debug)]
+pub(super) struct PendingWatch {
+    pub(super) target: Target,
+    pub(super) location: Location,
+    /// Threads that have not answered.
+    pub(super) threads: usize,
+    /// Why one of them could not.
+    pub(super) failure: Option<String>,
+}
+
+/// All consoles.
+#[derive(Debug, Default)]
+pub struct Consoles {
+    job: u64,
+    pub(super) sessions: BTreeMap<u64, Console>,
+    /// Messages to consoles that were not looked at.
+    inbox: VecDeque<(ConnectionId, Header, ServiceMessage<'static>)>,
+    pub(super) requests: BTreeMap<Ticket, ConsoleRequest>,
+    pub(super) watches: BTreeMap<u64, PendingWatch>,
+    pub(super) last_watch: u64,
+    pub(super) locations: LocationFinder,
+}
+
+impl Consoles {
+    /// The job's number.
+    pub fn set_job(&mut self, job: u64) {
+        self.job = job;
+    }
+
+    /// Whether no console has anything in a process.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Whether a tool is a console.
+    pub fn is_console(&self, connection: ConnectionId) -> bool {
+        self.sessions.values().any(|console| console.connection == connection)
+    }
+
+    /// A console gets a message.
+    pub fn receive(
+        &mut self,
+        connection: ConnectionId,
+        header: Header,
+        message: ServiceMessage<'static>,
+    ) {
+        self.inbox.push_back((connection, header, message));
+    }
+
+    /// Whether a console waits for this answer of the tracer.
+    pub fn waits_for(&self, ticket: Ticket) -> bool {
+        self.requests.contains_key(&ticket)
+    }
+
+    pub(super) fn process(&mut self, session: u64, rank: u32) -> Option<&mut ConsoleProcess> {
+        self.sessions.get_mut(&session)?.processes.get_mut(&rank)
+    }
+}
+
+fn holder(ack: &ControlAck) -> String {
+    let tag: String =
+        ack.tag.iter().take_while(|byte| **byte != 0).map(|byte| *byte as char).collect();
+    let kind = if ack.controller >= FIRST_OWN_TOOL { "a tool" } else { "tool" };
+    match ack.controller >= FIRST_OWN_TOOL {
+        true => format!("{kind} with the tag '{}'", tag.trim_end().escape_default()),
+        false => format!("{kind} {} ('{}')", ack.controller, tag.trim_end().escape_default()),
+    }
+}
+
+impl Service {
+    /// A command of a console to these processes.
+    pub(super) fn on_console_action(
+        &mut self,
+        (element, id): (u32, CommandId),
+        processes: &[ToolProcess],
+        session: u64,
+        action: &ConsoleAction,
+    ) {
+        if *action == ConsoleAction::End {
+            self.end_console(session);
+        }
+        for process in processes {
+            let target = Target { element, id, node: process.node };
+            let rank = self.ranks.get(&process.pid).copied();
+            let is_known = rank.is_some_and(|rank| self.consoles.process(session, rank).is_some());
+            match (rank, action) {
+                (None, _) => self.fail_console(target, "it has ended"),
+                (Some(rank), _) if is_known => self.queue_action(session, rank, target, action),
+                (Some(_), ConsoleAction::Step) => {
+                    self.fail_console(target, "it has not stopped: only a stopped process steps");
+                }
+                // There is nothing to undo, or to go on from.
+                (
+                    Some(_),
+                    ConsoleAction::Release
+                    | ConsoleAction::Clear(_)
+                    | ConsoleAction::Continue
+                    | ConsoleAction::Look
+                    | ConsoleAction::End,
+                ) => self.answer_console(target, ProcessState::Running),
+                (
+                    Some(rank),
+                    ConsoleAction::Hold | ConsoleAction::Break(_) | ConsoleAction::Watch(_),
+                ) => self.begin_console_process(session, rank, process.pid, target, action),
+            }
+        }
+    }
+
+    fn queue_action(&mut self, session: u64, rank: u32, target: Target, action: &ConsoleAction) {
+        let Some(process) = self.consoles.process(session, rank) else { return };
+        if process.progress == Progress::InControl {
+            self.run_action(session, rank, target, action);
+            self.leave_if_free(session, rank);
+        } else {
+            process.waiting.push_back((target, action.clone()));
+        }
+    }
+
+    fn begin_console_process(
+        &mut self,
+        session: u64,
+        rank: u32,
+        pid: Pid,
+        target: Target,
+        action: &ConsoleAction,
+    ) {
+        if !self.consoles.sessions.contains_key(&session) {
+            if self.consoles.sessions.len() >= MAX_CONSOLES {
+                return self.fail_console(target, "the job has too many consoles; end one");
+            }
+            let connection = self.clients.reserve_id();
+            let console = Console { connection, tool: 0, processes: BTreeMap::new() };
+            self.consoles.sessions.insert(session, console);
+            let uid = nix::unistd::geteuid().as_raw();
+            self.feed(Event::Connected { connection, uid, reach: Reach::Host });
+        }
+        let Some(console) = self.consoles.sessions.get_mut(&session) else { return };
+        let mut process = ConsoleProcess::new(pid);
+        process.waiting.push_back((target, action.clone()));
+        console.processes.insert(rank, process);
+        self.attach_console(session, rank, PRIORITY);
+    }
+
+    fn attach_console(&mut self, session: u64, rank: u32, priority: u8) {
+        let select = ProcessSelect::RankInHeader;
+        self.say(session, rank, &ToolMessage::Attach(Attach { tag: TAG, priority, select }));
+    }
+
+    /// The console sends a message.
+    fn say(&mut self, session: u64, rank: u32, message: &ToolMessage<'_>) {
+        let Some(console) = self.consoles.sessions.get(&session) else { return };
+        let header = Header::new(self.consoles.job, rank, console.tool, 0);
+        self.feed(Event::Message { connection: console.connection, header, message });
+    }
+
+    /// Looks at the messages to consoles. Whether there were any.
+    pub(super) fn serve_consoles(&mut self) -> bool {
+        let mut is_anything_done = false;
+        while let Some((connection, header, message)) = self.consoles.inbox.pop_front() {
+            is_anything_done = true;
+            let is_own = |(_, console): &(&u64, &mut Console)| console.connection == connection;
+            let mut sessions = self.consoles.sessions.iter_mut();
+            let Some((session, console)) = sessions.find(is_own) else { continue };
+            if header.tool != 0 {
+                console.tool = header.tool;
+            }
+            let (session, rank) = (*session, header.rank);
+            match message {
+                ServiceMessage::AttachAck(_) => self.on_attached(session, rank, &header),
+                ServiceMessage::ControlAck(ack) => self.on_control(session, rank, &header, &ack),
+                ServiceMessage::Notify(Notice::Signal(notice)) => {
+                    self.on_stop(session, rank, &notice);
+                }
+                ServiceMessage::Notify(Notice::Exit(_)) => {
+                    self.drop_console_process(session, rank, "it has ended");
+                }
+                // Nobody takes control away, and nothing is asked that has another answer.
+                ServiceMessage::Notify(Notice::Control(_))
+                | ServiceMessage::DetachAck(_)
+                | ServiceMessage::QueryAck(_)
+                | ServiceMessage::UpdateAck(_)
+                | ServiceMessage::ErrorAck => {}
+            }
+        }
+        is_anything_done
+    }
+
+    fn on_attached(&mut self, session: u64, rank: u32, header: &Header) {
+        let Some(process) = self.consoles.process(session, rank) else { return };
+        let Progress::Attaching(tries) = process.progress else { return };
+        let reason = match header.code() {
+            Some(ReturnCode::Success) => {
+                process.progress = Progress::Asking;
+                let control = Control {
+                    notify_set: NOTIFY_SET,
+                    signal: 0,
+                    start_notice: StartNotice::DynamicLoader,
+                    trap_mode: TrapMode::NoChange,
+                    watch_policy: WatchPolicy::NoPropagate,
+                };
+                return self.say(session, rank, &ToolMessage::Control(control));
+            }
+            Some(ReturnCode::ToolPriorityConflict) if usize::from(tries) < MAX_TOOLS => {
+                process.progress = Progress::Attaching(tries + 1);
+                return self.attach_console(session, rank, PRIORITY - tries - 1);
+            }
+            Some(ReturnCode::ToolMaxAttachedExceeded) => {
+                format!("{MAX_TOOLS} tools are attached to it; end one of them")
+            }
+            Some(ReturnCode::ToolProcessExiting) => "it has ended".to_owned(),
+            Some(ReturnCode::RequestFailed) => {
+                let errno = nix::errno::Errno::from_raw(header.error_code.cast_signed());
+                format!(
+                    "it cannot be traced: {errno}; another tracer has it, or the kernel forbids it"
+                )
+            }
+            code => format!("it cannot be attached to ({code:?})"),
+        };
+        self.drop_console_process(session, rank, &reason);
+    }
+
+    fn on_control(&mut self, session: u64, rank: u32, header: &Header, ack: &ControlAck) {
+        let Some(process) = self.consoles.process(session, rank) else { return };
+        if header.code() != Some(ReturnCode::Success) {
+            let reason = format!(
+                "{} has control of it; end that tool, or let it give control up",
+                holder(ack)
+            );
+            self.detach_console(session, rank);
+            return self.drop_console_process(session, rank, &reason);
+        }
+        process.progress = Progress::InControl;
+        while let Some(process) = self.consoles.process(session, rank)
+            && let Some((target, action)) = process.waiting.pop_front()
+        {
+            self.run_action(session, rank, target, &action);
+        }
+        self.leave_if_free(session, rank);
+    }
+
+    fn on_stop(&mut self, session: u64, rank: u32, notice: &SignalNotice) {
+        let reason = match notice.reason {
+            SignalReason::Breakpoint => StopReason::Breakpoint,
+            SignalReason::ReadWatchpoint | SignalReason::WriteWatchpoint => StopReason::Watchpoint,
+            SignalReason::StepCompleted => StopReason::Step,
+            SignalReason::Generic => StopReason::Trap,
+        };
+        let Some(process) = self.consoles.process(session, rank) else { return };
+        let (pid, tid) = (process.pid, notice.thread.cast_signed());
+        let waiting = process.stop.take().map(|stop| stop.waiting).unwrap_or_default();
+        process.stop = Some(StoppedThread { reason, tid, stack: None, waiting });
+        self.read_stop(session, rank, pid, tid);
+    }
+
+    fn detach_console(&mut self, session: u64, rank: u32) {
+        let select = ProcessSelect::RankInHeader;
+        self.say(session, rank, &ToolMessage::Detach(Detach { select }));
+    }
+
+    /// Gives up control of a process in which nothing of the console is left.
+    pub(super) fn leave_if_free(&mut self, session: u64, rank: u32) {
+        let Some(console) = self.consoles.sessions.get(&session) else { return };
+        let Some(process) = console.processes.get(&rank) else { return };
+        let (connection, pid) = (console.connection, process.pid);
+        // A notice that is on its way is a stop.
+        if !process.is_free() || self.tracer.has_pending_notices(pid) {
+            return;
+        }
+        let release = AuthorityCommand::Release(ReleaseNotify::No);
+        let (code, actions) = self.authority.command(connection, rank, 0, release);
+        if code != CommandCode::Success {
+            return;
+        }
+        self.carry_out(actions);
+        // A process that has ended has no notices.
+        _ = self.tracer.set_notify(pid, SignalSet::default());
+        self.detach_console(session, rank);
+        self.drop_console_process(session, rank, "");
+    }
+
+    /// The authority's part of an action. The connection of a console that has ended is none.
+    pub(super) fn command_of_console(
+        &mut self,
+        session: u64,
+        rank: u32,
+        tid: Tid,
+        command: AuthorityCommand,
+    ) -> CommandCode {
+        let console = self.consoles.sessions.get(&session);
+        let Some(connection) = console.map(|console| console.connection) else {
+            return CommandCode::ProcessExiting;
+        };
+        let thread = tid.cast_unsigned();
+        let (code, actions) = self.authority.command(connection, rank, thread, command);
+        self.carry_out(actions);
+        code
+    }
+
+    /// A process is none of the console's any more. Commands that wait get the reason.
+    fn drop_console_process(&mut self, session: u64, rank: u32, reason: &str) {
+        let Some(console) = self.consoles.sessions.get_mut(&session) else { return };
+        let Some(process) = console.processes.remove(&rank) else { return };
+        if console.processes.is_empty() {
+            let connection = console.connection;
+            self.consoles.sessions.remove(&session);
+            self.feed(Event::Closed { connection });
+        }
+        let of_stop = process.stop.map(|stop| stop.waiting).unwrap_or_default();
+        let waiting = process.waiting.into_iter().map(|(target, _)| target).chain(of_stop);
+        waiting.for_each(|target| self.fail_console(target, reason));
+    }
+
+    /// A console has ended. The authority has its processes set back to what they were.
+    fn end_console(&mut self, session: u64) {
+        let Some(console) = self.consoles.sessions.remove(&session) else { return };
+        self.feed(Event::Closed { connection: console.connection });
+    }
+
+    pub(super) fn answer_console(&mut self, target: Target, state: ProcessState) {
+        self.send_answer(target, &ToolResult::Console(state));
+    }
+
+    pub(super) fn fail_console(&mut self, target: Target, reason: &str) {
+        self.send_answer(target, &ToolResult::Failed(reason.to_owned()));
+    }
+
+    fn send_answer(&mut self, Target { element, id, node }: Target, result: &ToolResult) {
+        // If the shepherd has ended, the loop learns of it.
+        _ = self.report(&[ToolctlReport::Answer { element, id, node, body: result.encode() }]);
+    }
+}
