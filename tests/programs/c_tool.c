@@ -36,7 +36,7 @@ static lwpid_t counting;
 
 static void fail(int line, const char *condition)
 {
-    printf("failed in line %d: %s: %s\n", line, condition, score_toolctl_error(connection));
+    printf("failed in line %d: %s: %s.\n", line, condition, score_toolctl_error(connection));
     fflush(stdout);
     exit(1);
 }
@@ -409,7 +409,7 @@ int main(void)
     ask_for_control();
     memory = large_memory();
     leave_things_behind();
-    printf("memory 0x%lx thread %u\n", (unsigned long)memory, (unsigned)counting);
+    printf("memory 0x%lx thread %u.\n", (unsigned long)memory, (unsigned)counting);
     CHECK(poll(&waiting, 1, -1) == 1);
     CHECK(score_toolctl_leave(connection) == 0);
     score_toolctl_close(connection);

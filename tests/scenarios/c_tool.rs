@@ -55,13 +55,13 @@ fn a_tool_reads_changes_and_leaves(env: &TestEnv, mut target_job: TargetJob) {
     let pid = target_job.job.pid().to_string();
     let start = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
     let _ = start.args(&["--tool", program.to_str().unwrap()]).run().expect_code(0);
-    // Its first line: this one, or that of a failure.
-    target_job.job.wait_for_stderr("tool 1 on ");
+    // The end of its first line: this one, or that of a failure.
+    target_job.job.wait_for_stderr(".\n");
     let stderr = target_job.job.stderr();
     let line = stderr.split_once(": memory 0x").unwrap_or_else(|| panic!("{stderr}")).1;
     let mut words = line.split_whitespace();
     let memory = u64::from_str_radix(words.next().unwrap(), 16).unwrap();
-    let counting: u32 = words.nth(1).unwrap().parse().unwrap();
+    let counting: u32 = words.nth(1).unwrap().trim_end_matches('.').parse().unwrap();
 
     let mut tool = target_job.attach(b"witness ", 60);
     assert_eq!(tool.thread_data(0, counting).head.tool_state, ToolState::HoldSuspend);

@@ -54,7 +54,8 @@ impl TargetJob {
 
     /// Waits until all processes of a job describe themselves.
     pub fn of(mut job: Running, processes: usize) -> Self {
-        job.wait_for("target ", processes);
+        // Each prints one line, which may arrive in parts.
+        job.wait_for("\n", processes);
         let mut targets: Vec<(u32, Target)> = job.stdout().lines().filter_map(target_of).collect();
         targets.sort_by_key(|(rank, _)| *rank);
         let targets = targets.into_iter().map(|(_, target)| target).collect();
@@ -387,6 +388,14 @@ impl Tool {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         while self.word(rank, address) == before {
             assert!(Instant::now() < deadline, "rank {rank} does not run");
+        }
+    }
+
+    /// Waits until a word in memory has this value.
+    pub fn wait_for_word(&mut self, rank: u32, address: u64, value: u64) {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        while self.word(rank, address) != value {
+            assert!(Instant::now() < deadline, "rank {rank}: no {value} at {address:#x}");
         }
     }
 
