@@ -148,6 +148,13 @@ impl ToolConnection {
 }
 
 /// Readable: a record has come, or the service has closed the connection.
+/// Readable: a record has come, or the service has closed the connection.
+impl AsFd for ToolConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// The header of a record. `None` if it has none.
 fn header_of(record: &[u8]) -> Option<Header> {
     let (header, _) = score_tools::wire::ServiceMessage::decode(record).ok()?;
