@@ -8,7 +8,7 @@ use std::time::Duration;
 use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::ids::SessionJobId;
 use score_proto::message::{
-    ElementSpec, HostSpec, Input, JobSpec, Login, OsBytes, Output, ProgramKind, StageSpec,
+    ElementSpec, HostSpec, JobSpec, Login, OsBytes, ProgramKind, StageSpec,
 };
 use score_proto::server_message::{ConversationAnswer, SessionAnswer, SessionMessage};
 use serde::Serialize;
@@ -114,17 +114,11 @@ pub fn encode(job: SessionJobId, request: &impl Serialize) -> Result<Vec<u8>, St
 /// A program that runs as with `scrun system`.
 pub fn system_program(words: &[&str]) -> ElementSpec {
     let bytes = |word: &&str| OsBytes(word.as_bytes().to_vec());
-    ElementSpec {
-        path: words.first().map_or(OsBytes(Vec::new()), bytes),
-        args: words.iter().map(bytes).collect(),
-        input: Input::Default,
-        output: Output::Default,
-        kind: ProgramKind::System { per_host: false },
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
-        digest: None,
-    }
+    ElementSpec::new(
+        words.first().map_or(OsBytes(Vec::new()), bytes),
+        words.iter().map(bytes).collect(),
+        ProgramKind::System { per_host: false },
+    )
 }
 
 /// A job of one program after the other, on one node of this host.

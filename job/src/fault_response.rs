@@ -76,8 +76,8 @@ enum Handling {
     Stacks,
     /// They get a debugger.
     Debuggers,
-    /// Nothing: the user has seen their stacks with the report of a deadlock.
-    None,
+    /// They end at once: the user has seen their stacks with the report of a deadlock.
+    AlreadyShown,
 }
 
 /// See the [module](self).
@@ -105,7 +105,7 @@ impl FaultResponse {
     /// The user has seen the stacks of all nodes, and the signal of a deadlock follows.
     pub fn on_stacks_shown(&mut self) {
         if self.handling == Handling::Stacks {
-            self.handling = Handling::None;
+            self.handling = Handling::AlreadyShown;
         }
     }
 
@@ -164,7 +164,7 @@ impl FaultResponse {
     fn gather(&mut self, running: &NodeSet, now: MonotonicTime) -> Vec<FaultAction> {
         self.is_debugged = false;
         match (self.phase, self.handling) {
-            (Phase::None, Handling::None) => return self.release(now),
+            (Phase::None, Handling::AlreadyShown) => return self.release(now),
             (Phase::None, Handling::Debuggers) => {
                 self.phase = Phase::Debugging(Some(now + GATHER_WINDOW));
             }

@@ -170,3 +170,12 @@ fn hosts_that_are_lost_or_silent_are_not_waited_for() {
     tools.tools.end(&mut out);
     assert_eq!(refusal(&out), (EXIT_FAILED, "the job has ended"));
 }
+
+#[test]
+fn so_many_hosts_may_be_named_for_a_tool() {
+    let placement = Placement::new(JobIncarnation(1), [("a".to_owned(), None, 1)]);
+    let names = vec!["a".to_owned(); MAX_TOOL_HOSTS];
+    assert_eq!(hosts_of_names(&placement, &names), Ok(NodeSet::one(0)));
+    let error = hosts_of_names(&placement, &[names, vec!["a".to_owned()]].concat()).unwrap_err();
+    assert!(error.contains("names of hosts"), "{error}");
+}

@@ -2,9 +2,9 @@
 //! processes. A job has one master, whatever the number of its hosts.
 
 mod deadlocks;
-mod debugger;
 mod debuggers;
 mod faults;
+mod stage_hold;
 mod tools;
 
 use std::collections::HashMap;

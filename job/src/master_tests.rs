@@ -4,7 +4,7 @@ use score_proto::exit_code::EXIT_DEADLOCK;
 use score_proto::ids::JobHostId;
 use score_proto::ids::JobId;
 use score_proto::job_control::Status;
-use score_proto::message::{ElementSpec, HostSpec, Input, MpiStart, Output, StageSpec, Stream};
+use score_proto::message::{ElementSpec, HostSpec, MpiStart, StageSpec, Stream};
 use score_proto::observation::{ActivitySample, IdleSummary, SampleRound, WaitState};
 use score_proto::peer_message::JobIncarnation;
 use score_proto::server_message::ReportedStacks;
@@ -18,17 +18,7 @@ fn job(shape: &[usize], kind: ProgramKind) -> JobMaster {
 
 fn job_of_commands(shape: &[usize], kind: ProgramKind, independent_nodes: bool) -> JobMaster {
     let word = || OsBytes(b"/bin/prog".to_vec());
-    let element = || ElementSpec {
-        path: word(),
-        args: vec![word()],
-        input: Input::Default,
-        output: Output::Default,
-        kind,
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
-        digest: None,
-    };
+    let element = || ElementSpec::new(word(), vec![word()], kind);
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
     let spec = JobSpec {
         hosts: vec![HostSpec::local(NODES / 2); 2],

@@ -68,19 +68,12 @@ pub fn files(spec: &JobSpec) -> Vec<(FileDigest, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::message::{Input, OsBytes, Output, ProgramKind, StageSpec};
+    use score_proto::message::{OsBytes, ProgramKind, StageSpec};
 
     fn element(path: &str, hash: Option<u8>) -> ElementSpec {
         ElementSpec {
-            path: OsBytes(path.as_bytes().to_vec()),
-            args: Vec::new(),
-            input: Input::Default,
-            output: Output::Default,
-            kind: ProgramKind::Plain,
-            uses_openmp: false,
-            uses_pm_provider: false,
-            pmix_library: None,
             digest: hash.map(|byte| FileDigest { hash: [byte; 32], size: 1 }),
+            ..ElementSpec::new(OsBytes(path.as_bytes().to_vec()), Vec::new(), ProgramKind::Plain)
         }
     }
 

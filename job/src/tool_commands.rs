@@ -26,7 +26,7 @@ const ANSWER_GRACE: Duration = Duration::from_secs(5);
 const REPORT_ANSWER_GRACE: Duration = Duration::from_millis(500);
 
 /// Sessions of tools that a job has at the same time.
-const MAX_TOOL_SESSIONS: usize = 16;
+const MAX_SESSIONS_PER_JOB: usize = 16;
 /// Bytes of the command at the end of a session.
 const MAX_END_BODY: usize = 256;
 /// For so long a hop keeps room for the answers to that command.
@@ -212,8 +212,8 @@ impl ToolCommands {
         out: &mut Vec<MasterAction>,
     ) -> Result<(), String> {
         let ToolSession { job, session, at_end } = session;
-        if self.sessions.len() >= MAX_TOOL_SESSIONS {
-            return Err(format!("job {job} has {MAX_TOOL_SESSIONS} sessions of tools; end one"));
+        if self.sessions.len() >= MAX_SESSIONS_PER_JOB {
+            return Err(format!("job {job} has {MAX_SESSIONS_PER_JOB} sessions of tools; end one"));
         }
         if at_end.len() > MAX_END_BODY {
             return Err(format!("a last command of a tool has at most {MAX_END_BODY} bytes"));
@@ -451,6 +451,22 @@ mod tests {
         out.clear();
         commands.finish_sessions(&mut out);
         assert_eq!(shown(&out), ["end 0"]);
+    }
+
+    #[test]
+    fn a_job_has_so_many_sessions_of_tools_with_short_last_commands() {
+        let mut commands = ToolCommands::default();
+        let mut begin = |session, at_end| {
+            let session = ToolSession { job: JobId(3), session, at_end };
+            commands.begin_session(SESSION, session, programs(), &mut Vec::new())
+        };
+        let error = begin(0, vec![0; MAX_END_BODY + 1]).unwrap_err();
+        assert!(error.contains("has at most"), "{error}");
+        for session in 0..MAX_SESSIONS_PER_JOB as u64 {
+            begin(session, vec![0; MAX_END_BODY]).unwrap();
+        }
+        let error = begin(99, Vec::new()).unwrap_err();
+        assert!(error.contains("sessions of tools; end one"), "{error}");
     }
 
     #[test]

@@ -218,17 +218,7 @@ mod tests {
 
     fn job(nodes: u32, elements: usize) -> JobSpec {
         let word = || OsBytes(b"/bin/prog".to_vec());
-        let element = || ElementSpec {
-            path: word(),
-            args: vec![word()],
-            input: Input::Default,
-            output: Output::Default,
-            kind: ProgramKind::Plain,
-            uses_openmp: false,
-            uses_pm_provider: false,
-            pmix_library: None,
-            digest: None,
-        };
+        let element = || ElementSpec::new(word(), vec![word()], ProgramKind::Plain);
         JobSpec {
             hosts: vec![HostSpec::local(nodes)],
             stages: vec![StageSpec { elements: (0..elements).map(|_| element()).collect() }],

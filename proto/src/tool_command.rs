@@ -77,6 +77,23 @@ pub enum EventBody {
     },
 }
 
+/// Why ranks that have not answered a command in time have no answer, for the user.
+pub const NOT_ANSWERED: &str = "no answer in time";
+/// Why ranks have none whose service of tools does not know the command.
+pub const OTHER_RELEASE: &str = "its scored-toolctl is of another release";
+
+impl EventBody {
+    /// Why the ranks have no answer, for the user. None: they have one.
+    pub fn failure(&self) -> Option<&'static str> {
+        match self {
+            Self::Answer(_) => None,
+            Self::Lost => Some("its host is lost"),
+            Self::Abandoned => Some(NOT_ANSWERED),
+            Self::Dropped { .. } => Some("too many different answers; ask for fewer ranks"),
+        }
+    }
+}
+
 /// What a tool wants of each process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolRequest {

@@ -5,14 +5,11 @@ use std::fmt::Write;
 
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::ToolAnswer;
-use score_proto::tool_command::{EventBody, ThreadKind, ToolResult};
+use score_proto::tool_command::{EventBody, NOT_ANSWERED, OTHER_RELEASE, ThreadKind, ToolResult};
 
 use crate::frame::Stack;
 use crate::render::{self, RenderLimits};
 use crate::tree::StackTree;
-
-/// Why there is no answer of some ranks.
-const NOT_ANSWERED: &str = "no answer in time";
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -35,21 +32,19 @@ impl CollectedStacks {
         match answer {
             ToolAnswer::Programs { names, nodes } => self.programs = (names, nodes),
             ToolAnswer::Missing(ranks) => self.fail(NOT_ANSWERED.to_owned(), &ranks),
-            ToolAnswer::Event { ranks, body } => match body {
-                EventBody::Answer(bytes) => self.add_result(&ranks, ToolResult::decode(&bytes)),
-                EventBody::Lost => self.fail("its host is lost".to_owned(), &ranks),
-                EventBody::Abandoned => self.fail(NOT_ANSWERED.to_owned(), &ranks),
-                EventBody::Dropped { .. } => {
-                    let reason = "too many different stacks; ask for fewer ranks (-ranks)";
-                    self.fail(reason.to_owned(), &ranks);
+            ToolAnswer::Event { ranks, body } => match (body.failure(), body) {
+                (Some(reason), _) => self.fail(reason.to_owned(), &ranks),
+                (None, EventBody::Answer(bytes)) => {
+                    self.add_result(&ranks, ToolResult::decode(&bytes));
                 }
+                (None, _) => {}
             },
         }
     }
 
     fn add_result(&mut self, ranks: &NodeSet, result: Option<ToolResult>) {
         match result {
-            None => self.fail("its scored-toolctl is of another release".to_owned(), ranks),
+            None => self.fail(OTHER_RELEASE.to_owned(), ranks),
             Some(ToolResult::Failed(reason)) => self.fail(reason, ranks),
             Some(
                 ToolResult::Socket { .. } | ToolResult::Threads { .. } | ToolResult::Console(_),

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use score_proto::message::{ConsoleRequest, ToolCall, ToolSession};
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::ToolAnswer;
-use score_proto::tool_command::{ConsoleAction, EventBody, ToolRequest, ToolResult};
+use score_proto::tool_command::{
+    ConsoleAction, EventBody, NOT_ANSWERED, OTHER_RELEASE, ToolRequest, ToolResult,
+};
 use score_proto::tool_start::ScrunJob;
 
 use super::command::Ranks;
@@ -37,21 +39,18 @@ impl Answers {
     fn add(&mut self, answer: ToolAnswer) {
         let (ranks, reason) = match answer {
             ToolAnswer::Programs { .. } => return,
-            ToolAnswer::Missing(ranks) => (ranks, "no answer in time; -wait gives more"),
-            ToolAnswer::Event { ranks, body } => match body {
-                EventBody::Answer(bytes) => match ToolResult::decode(&bytes) {
+            ToolAnswer::Missing(ranks) => (ranks, NOT_ANSWERED),
+            ToolAnswer::Event { ranks, body } => match (body.failure(), body) {
+                (None, EventBody::Answer(bytes)) => match ToolResult::decode(&bytes) {
                     Some(ToolResult::Failed(reason)) => return self.fail(reason, &ranks),
                     Some(result) => return self.add_result(result, &ranks),
-                    None => (ranks, "its scored-toolctl is of another release"),
+                    None => (ranks, OTHER_RELEASE),
                 },
-                EventBody::Lost => (ranks, "its host is lost"),
-                EventBody::Abandoned => (ranks, "no answer in time; -wait gives more"),
-                EventBody::Dropped { .. } => {
-                    (ranks, "too many different answers; ask for fewer ranks")
-                }
+                (reason, _) => (ranks, reason.unwrap_or_default()),
             },
         };
-        self.fail(reason.to_owned(), &ranks);
+        let remedy = if reason == NOT_ANSWERED { "; -wait gives more" } else { "" };
+        self.fail(format!("{reason}{remedy}"), &ranks);
     }
 
     fn add_result(&mut self, result: ToolResult, ranks: &NodeSet) {

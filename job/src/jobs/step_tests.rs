@@ -11,8 +11,7 @@ use score_proto::job_control::{
     Placement, Report, ShepherdReport, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::{
-    ElementSpec, HostSpec, Input as StdinSource, JobRequest, JobSpec, OsBytes, Output, ProgramKind,
-    StageSpec, Stream,
+    ElementSpec, HostSpec, JobRequest, JobSpec, OsBytes, ProgramKind, StageSpec, Stream,
 };
 use score_proto::observation::{IdleSummary, Metrics};
 use score_proto::peer_message::{Incarnation, JobIncarnation};
@@ -56,17 +55,7 @@ fn tag(job: JobId) -> JobTag {
 
 fn new_job(job: JobId, hosts: &[u32]) -> NewJob {
     let word = || OsBytes(b"/bin/prog".to_vec());
-    let element = ElementSpec {
-        path: word(),
-        args: vec![word()],
-        input: StdinSource::Default,
-        output: Output::Default,
-        kind: ProgramKind::Plain,
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
-        digest: None,
-    };
+    let element = ElementSpec::new(word(), vec![word()], ProgramKind::Plain);
     let host_spec = |host: &u32| HostSpec { name: format!("h{host}"), ..HostSpec::local(1) };
     let spec = JobSpec {
         hosts: hosts.iter().map(host_spec).collect(),

@@ -197,6 +197,23 @@ pub struct ElementSpec {
     pub digest: Option<FileDigest>,
 }
 
+impl ElementSpec {
+    /// A parallel process without redirections, of whose program no more is known.
+    pub fn new(path: OsBytes, args: Vec<OsBytes>, kind: ProgramKind) -> Self {
+        Self {
+            path,
+            args,
+            input: Input::Default,
+            output: Output::Default,
+            kind,
+            uses_openmp: false,
+            uses_pm_provider: false,
+            pmix_library: None,
+            digest: None,
+        }
+    }
+}
+
 /// The contents of a file, identified by their hash and fetched by
 /// [`crate::server_message::JobAnswer::FileRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 use super::*;
 use score_proto::ids::JobHostId;
-use score_proto::message::{ElementSpec, HostSpec, Input, JobSpec, Output, ProgramKind, StageSpec};
+use score_proto::message::{ElementSpec, HostSpec, JobSpec, ProgramKind, StageSpec};
 use score_proto::peer_message::JobIncarnation;
 use std::fs::FileTimes;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,15 +47,8 @@ fn digest(bytes: &[u8]) -> FileDigest {
 /// A job of two hosts whose programs have these paths.
 fn spec(programs: &[(&str, FileDigest)], kind: HostKind) -> JobSpec {
     let element = |(path, content): &(&str, FileDigest)| ElementSpec {
-        path: OsBytes(path.as_bytes().to_vec()),
-        args: Vec::new(),
-        input: Input::Default,
-        output: Output::Default,
-        kind: ProgramKind::Plain,
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
         digest: Some(*content),
+        ..ElementSpec::new(OsBytes(path.as_bytes().to_vec()), Vec::new(), ProgramKind::Plain)
     };
     JobSpec {
         hosts: vec![HostSpec { kind, ..HostSpec::local(1) }; 2],

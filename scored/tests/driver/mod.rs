@@ -31,17 +31,7 @@ pub fn bytes(text: &str) -> OsBytes {
 }
 
 pub fn element(kind: ProgramKind, words: &[&str]) -> ElementSpec {
-    ElementSpec {
-        path: bytes(words[0]),
-        args: words.iter().map(|word| bytes(word)).collect(),
-        input: Input::Default,
-        output: Output::Default,
-        kind,
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
-        digest: None,
-    }
+    ElementSpec::new(bytes(words[0]), words.iter().map(|word| bytes(word)).collect(), kind)
 }
 
 pub fn system(words: &[&str]) -> ElementSpec {

@@ -10,9 +10,7 @@ use crate::program_store::ProgramStore;
 use crate::scout_login::ScoutConnection;
 use crate::session::{self, DaemonSource, SessionConfig};
 use crate::usage::StartError;
-use score_proto::message::{
-    ElementSpec, HostSpec, Input, JobSpec, OsBytes, Output, ProgramKind, StageSpec,
-};
+use score_proto::message::{ElementSpec, HostSpec, JobSpec, OsBytes, ProgramKind, StageSpec};
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -64,17 +62,7 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
         directory.clone(),
         OsBytes(words.join(&b' ')),
     ];
-    let shell = ElementSpec {
-        path: bytes(b"/bin/sh"),
-        args,
-        input: Input::Default,
-        output: Output::Default,
-        kind: ProgramKind::System { per_host: false },
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
-        digest: None,
-    };
+    let shell = ElementSpec::new(bytes(b"/bin/sh"), args, ProgramKind::System { per_host: false });
     let mut elements = vec![shell];
     if options.stdin {
         elements.insert(0, scatter());
@@ -105,15 +93,9 @@ fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError
 fn scatter() -> ElementSpec {
     let sibling = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("scatter")));
     let path = sibling.unwrap_or_else(|| "scatter".into());
-    ElementSpec {
-        path: OsBytes(path.into_os_string().into_vec()),
-        args: vec![OsBytes(b"scatter".to_vec())],
-        input: Input::Default,
-        output: Output::Default,
-        kind: ProgramKind::Score,
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
-        digest: None,
-    }
+    ElementSpec::new(
+        OsBytes(path.into_os_string().into_vec()),
+        vec![OsBytes(b"scatter".to_vec())],
+        ProgramKind::Score,
+    )
 }

@@ -26,8 +26,6 @@ use super::Service;
 const TAG: ToolTag = *b"scdb\0\0\0\0";
 /// The priority of a console. If another tool has it, the next lower ones are tried.
 const PRIORITY: u8 = 50;
-/// Consoles of a job at the same time.
-const MAX_CONSOLES: usize = 16;
 /// A console is notified of these signals: breakpoints, watchpoints and steps.
 const NOTIFY_SET: u64 = 1 << (libc::SIGTRAP - 1);
 
@@ -104,7 +102,7 @@ impl ConsoleProcess {
     }
 }
 
-/// A console.
+/// A console. The master of the job bounds their number.
 #[derive(Debug)]
 pub(super) struct Console {
     connection: ConnectionId,
@@ -196,10 +194,10 @@ impl Consoles {
 fn holder(ack: &ControlAck) -> String {
     let tag: String =
         ack.tag.iter().take_while(|byte| **byte != 0).map(|byte| *byte as char).collect();
-    let kind = if ack.controller >= FIRST_OWN_TOOL { "a tool" } else { "tool" };
+    let tag = tag.trim_end().escape_default();
     match ack.controller >= FIRST_OWN_TOOL {
-        true => format!("{kind} with the tag '{}'", tag.trim_end().escape_default()),
-        false => format!("{kind} {} ('{}')", ack.controller, tag.trim_end().escape_default()),
+        true => format!("a tool with the tag '{tag}'"),
+        false => format!("tool {} ('{tag}')", ack.controller),
     }
 }
 
@@ -261,9 +259,6 @@ impl Service {
         action: &ConsoleAction,
     ) {
         if !self.consoles.sessions.contains_key(&session) {
-            if self.consoles.sessions.len() >= MAX_CONSOLES {
-                return self.fail_console(target, "the job has too many consoles; end one");
-            }
             let connection = self.clients.reserve_id();
             let console = Console { connection, tool: 0, processes: BTreeMap::new() };
             self.consoles.sessions.insert(session, console);

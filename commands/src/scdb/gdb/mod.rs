@@ -35,7 +35,7 @@ use nix::sys::signal::{SigSet, Signal};
 use score_proto::message::{ConsoleRequest, ToolCall};
 use score_proto::nodeset::NodeSet;
 use score_proto::server_message::ToolAnswer;
-use score_proto::tool_command::{EventBody, ToolRequest, ToolResult};
+use score_proto::tool_command::{EventBody, OTHER_RELEASE, ToolRequest, ToolResult};
 
 use crate::job_address::JobAddress;
 use crate::scored_client::{QueryStream, Reply};
@@ -97,9 +97,9 @@ fn find(address: JobAddress, rank: u32, socket: Option<PathBuf>) -> Result<Servi
     loop {
         match query.next_reply_within::<ToolAnswer>(POLL_INTERVAL)? {
             Reply::Answer(ToolAnswer::Event { body, .. }) => {
-                found = match body {
-                    EventBody::Answer(bytes) => socket_of(&bytes),
-                    _ => Err("its host is lost".to_owned()),
+                found = match (body.failure(), body) {
+                    (None, EventBody::Answer(bytes)) => socket_of(&bytes),
+                    (reason, _) => Err(reason.unwrap_or_default().to_owned()),
                 }
                 .map(|(path, host)| Service { job: target.job.0.into(), path, host })
                 .map_err(|reason| format!("rank {rank}: {reason}"));
@@ -115,7 +115,7 @@ fn socket_of(answer: &[u8]) -> Result<(PathBuf, String), String> {
     match ToolResult::decode(answer) {
         Some(ToolResult::Socket { path, host }) => Ok((OsString::from_vec(path.0).into(), host)),
         Some(ToolResult::Failed(reason)) => Err(reason),
-        _ => Err("its scored-toolctl is of another release".to_owned()),
+        _ => Err(OTHER_RELEASE.to_owned()),
     }
 }
 

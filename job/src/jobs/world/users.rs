@@ -7,8 +7,7 @@ use std::time::Duration;
 use score_proto::ids::{HostId, JobHostId, JobId, SessionJobId};
 use score_proto::job_control::{JobStart, Owner};
 use score_proto::message::{
-    ElementSpec, HostSpec, Input as StandardInput, JobRequest, JobSpec, OsBytes, Output,
-    ProgramKind, StageSpec,
+    ElementSpec, HostSpec, JobRequest, JobSpec, OsBytes, ProgramKind, StageSpec,
 };
 use score_proto::server_message::JobAnswer;
 
@@ -37,16 +36,12 @@ pub struct UserJob {
 }
 
 fn spec(stages: &[usize], hosts: usize) -> JobSpec {
-    let element = || ElementSpec {
-        path: OsBytes(b"/bin/prog".to_vec()),
-        args: vec![OsBytes(b"prog".to_vec())],
-        input: StandardInput::Default,
-        output: Output::Default,
-        kind: ProgramKind::Plain,
-        uses_openmp: false,
-        uses_pm_provider: false,
-        pmix_library: None,
-        digest: None,
+    let element = || {
+        ElementSpec::new(
+            OsBytes(b"/bin/prog".to_vec()),
+            vec![OsBytes(b"prog".to_vec())],
+            ProgramKind::Plain,
+        )
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
     JobSpec {

@@ -1,5 +1,5 @@
-//! Debuggers, as the master of a job has them: it starts stages as they have requested, and passes
-//! on the lists of processes.
+//! Stages that are held for a debugger of the whole job (MPIR), as the master has them: it starts
+//! them so, releases them, and passes on the lists of processes.
 
 use score_proto::job_control::{DebuggerOrder, JobOrder, ProcessBlock};
 use score_proto::message::DebuggerRequest;
@@ -69,7 +69,7 @@ mod tests {
         JobReport, JobStart, Order, Placement, Report, StopCondition, SwitchOrder,
     };
     use score_proto::message::{
-        ElementSpec, HostSpec, Input, JobRequest, JobSpec, OsBytes, Output, ProgramKind, StageSpec,
+        ElementSpec, HostSpec, JobRequest, JobSpec, OsBytes, ProgramKind, StageSpec,
     };
     use score_proto::peer_message::JobIncarnation;
 
@@ -78,17 +78,11 @@ mod tests {
 
     /// A job of two nodes on each of two hosts, whose stages are held, in its first slice.
     fn held_job() -> JobMaster {
-        let element = ElementSpec {
-            path: OsBytes(b"/bin/prog".to_vec()),
-            args: vec![OsBytes(b"prog".to_vec())],
-            input: Input::Default,
-            output: Output::Default,
-            kind: ProgramKind::Plain,
-            uses_openmp: false,
-            uses_pm_provider: false,
-            pmix_library: None,
-            digest: None,
-        };
+        let element = ElementSpec::new(
+            OsBytes(b"/bin/prog".to_vec()),
+            vec![OsBytes(b"prog".to_vec())],
+            ProgramKind::Plain,
+        );
         let spec = JobSpec {
             hosts: vec![HostSpec::local(2); 2],
             stages: vec![StageSpec { elements: vec![element] }],
