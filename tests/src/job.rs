@@ -185,6 +185,11 @@ impl Running {
         let _ = kill(Pid::from_raw(self.pid()), signal);
     }
 
+    /// Whether the command has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
     /// Its standard output so far.
     pub fn stdout(&self) -> String {
         let bytes = self.stdout.as_ref().map(Collector::captured).unwrap_or_default();
@@ -210,8 +215,7 @@ impl Running {
     fn wait_for_output(&mut self, output: fn(&Self) -> String, text: &str, times: usize) {
         while output(self).matches(text).count() < times {
             let timed_out = self.started_at.elapsed() > self.timeout;
-            let exited = self.child.try_wait().is_ok_and(|status| status.is_some());
-            if timed_out || exited {
+            if timed_out || self.has_ended() {
                 let (stdout, stderr) = (self.stdout(), self.stderr());
                 self.kill_all();
                 panic!("no {times} times {text:?}\nstdout: {stdout}\nstderr: {stderr}");

@@ -201,7 +201,7 @@ fn loom(summary: &mut TestSummary) -> Result<(), String> {
 
 fn soak(summary: &mut TestSummary) -> Result<(), String> {
     let program = run::target_dir()?.join("release/score-soak");
-    for kind in ["kill", "messages", "memory", "gang"] {
+    for kind in ["kill", "messages", "memory", "gang", "tools"] {
         run::run_checked(Command::new(&program).args([kind, "-quick"]))?;
         summary.add_passed(1);
     }

@@ -10,6 +10,8 @@ mod messages;
 mod mpi;
 mod mpi_deadlock;
 mod random;
+mod random_tool;
+mod tools;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 use score_tests::TestEnv;
 
 const USAGE: &str = "\
-usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minutes N] [-seed S]
+usage: cargo xtask soak [kill|messages|memory|deadlock|gang|tools] [-count N] [-minutes N] [-seed S]
        [-quick] [-rdma]
 
   kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
@@ -30,10 +32,12 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
             some are programs of MPI in time slices (3 minutes)
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
+  tools     tools that attach, stop, step and are killed at random, in two jobs that take turns in
+            slices of 10 ms and check their messages (3 minutes; needs root)
   mutants PACKAGE  only by itself: changes of a package that its tests do not notice
   mpi ...   only by itself: programs of MPI, compared with their own launchers (mpi -help)
   machines  only by itself: time slices on two virtual machines at once, and a lost machine
-  -count N  number of jobs, or of stops     -minutes N  time limit
+  -count N  number of jobs, stops or tools     -minutes N  time limit
   -quick    a short run, as in every test run
   -rdma     only for memory: over a soft RDMA adapter, in the virtual machine
   -seed S   repeats a run: job I of seed S is job 0 of seed S + I
@@ -55,11 +59,16 @@ pub struct SoakOptions {
 }
 
 impl SoakOptions {
+    /// Whether the time limit is not over.
+    pub fn is_within_time(&self) -> bool {
+        self.time_limit.is_none_or(|limit| self.started_at.elapsed() < limit)
+    }
+
     /// The seeds of the jobs to run, one after the other, until count or time is used up.
     pub fn seeds(&self) -> impl Iterator<Item = (u64, u64)> {
-        let within_limit =
-            |_: &u64| self.time_limit.is_none_or(|limit| self.started_at.elapsed() < limit);
-        (0..self.count).take_while(within_limit).map(|index| (index, self.seed.wrapping_add(index)))
+        (0..self.count)
+            .take_while(|_| self.is_within_time())
+            .map(|index| (index, self.seed.wrapping_add(index)))
     }
 }
 
@@ -92,6 +101,11 @@ fn main() -> ExitCode {
             }
         };
     }
+    if let [kind, options @ ..] = &args[..]
+        && kind == random_tool::COMMAND
+    {
+        return random_tool::run(options);
+    }
     if args.iter().any(|arg| arg.trim_start_matches('-') == "help") {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
@@ -110,6 +124,7 @@ fn main() -> ExitCode {
             "gang" => gang::run(&soak_options),
             "deadlock" => deadlock::run(&soak_options),
             "memory" => memory::run(&soak_options),
+            "tools" => tools::run(&soak_options),
             _ => messages::run(&soak_options),
         };
         if let Err(error) = result {
@@ -131,7 +146,9 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions),
             text.parse().map_err(|_| format!("{arg} {text}: not a number"))
         };
         match arg.as_str() {
-            "kill" | "messages" | "memory" | "deadlock" | "gang" => kinds.push(arg.clone()),
+            "kill" | "messages" | "memory" | "deadlock" | "gang" | "tools" => {
+                kinds.push(arg.clone());
+            }
             "-count" => count = Some(next_number()?),
             "-minutes" => minutes = Some(next_number()?),
             "-seed" => seed = Some(next_number()?),
@@ -144,7 +161,8 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions),
         return Err("-rdma: only memory can use it".to_owned());
     }
     if kinds.is_empty() {
-        kinds = ["kill", "messages", "memory", "deadlock", "gang"].map(String::from).into();
+        let all = ["kill", "messages", "memory", "deadlock", "gang", "tools"];
+        kinds = all.map(String::from).into();
     }
     #[expect(clippy::disallowed_methods, reason = "another seed at each time")]
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -155,6 +173,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions),
             "gang" => (100_000, 2_000),
             "deadlock" => (u64::MAX, 40),
             "memory" => (u64::MAX, 9),
+            "tools" => (u64::MAX, 20),
             _ => (u64::MAX, 8),
         };
         let count = count.unwrap_or(match (minutes, quick) {
