@@ -11,6 +11,7 @@ mod compilers;
 mod corrupt_shared_memory;
 mod crashes;
 mod deadlock;
+mod documents;
 mod environment;
 mod exit_codes;
 mod forged_packets;

@@ -1,0 +1,144 @@
+//! What the documents for users show is what happens. Each block of a document that begins with
+//! ```` ```console ```` is a session: the lines behind `$ ` are typed, in one directory a document,
+//! and the lines below are compared with what is printed.
+//!
+//! - `$ cat NAME` of a file that does not exist makes it: its contents follow.
+//! - Processes print in any order: the lines of a command may come in another one.
+//! - `...` stands for any lines. The lines of such a command come in the order shown.
+//! - Times in milliseconds are not compared.
+
+use std::fs;
+use std::time::Duration;
+
+use score_tests::{TestEnv, binaries, skip, test_env};
+
+/// A command of a session.
+#[derive(Debug)]
+struct Step {
+    line: usize,
+    command: String,
+    output: Vec<String>,
+}
+
+/// The longest commands compile a program.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+const SESSION_START: &str = "```console";
+const ANY_LINES: &str = "...";
+
+/// The commands of all sessions of a document.
+fn steps(document: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut is_in_session = false;
+    for (line, text) in (1..).zip(document.lines()) {
+        match text.strip_prefix("$ ") {
+            _ if text == SESSION_START => is_in_session = true,
+            _ if text == "```" => is_in_session = false,
+            Some(command) if is_in_session => {
+                steps.push(Step { line, command: command.to_owned(), output: Vec::new() });
+            }
+            _ if is_in_session => {
+                let step = steps.last_mut().expect("a session begins with a command");
+                step.output.push(text.to_owned());
+            }
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// A line without what differs from run to run.
+fn comparable(line: &str) -> String {
+    let words: Vec<&str> = line.trim_end().split(' ').collect();
+    let is_time = |at: usize| words.get(at + 1).is_some_and(|unit| unit.starts_with("ms"));
+    let words = words.iter().enumerate();
+    let words = words.map(|(at, word)| if is_time(at) { "N" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether the printed lines are those that the document shows.
+fn is_as_shown(shown: &[String], printed: &[String]) -> bool {
+    if !shown.iter().any(|line| line == ANY_LINES) {
+        let (mut shown, mut printed) = (shown.to_vec(), printed.to_vec());
+        shown.sort();
+        printed.sort();
+        return shown == printed;
+    }
+    let mut rest = printed;
+    let mut may_skip = false;
+    for line in shown {
+        if line == ANY_LINES {
+            may_skip = true;
+            continue;
+        }
+        let found = rest.iter().position(|candidate| candidate == line);
+        match found {
+            Some(at) if at == 0 || may_skip => rest = &rest[at + 1..],
+            _ => return false,
+        }
+        may_skip = false;
+    }
+    rest.is_empty() || may_skip
+}
+
+fn check_document(path: &str) {
+    if !test_env::is_installed("gcc") {
+        skip(path, "gcc is not installed");
+        return;
+    }
+    let document = fs::read_to_string(binaries::root().join(path)).unwrap();
+    let steps = steps(&document);
+    assert!(!steps.is_empty(), "{path} has no session");
+    let env = TestEnv::new();
+    let mut code = 0;
+    for Step { line, command, output } in steps {
+        if let Some(name) = command.strip_prefix("cat ")
+            && !env.dir().join(name).exists()
+        {
+            env.write_file(name, output.join("\n") + "\n");
+            continue;
+        }
+        // `$?` is the code of the command before.
+        let script = format!("exec 2>&1; (exit {code}); {command}");
+        let job = env.command("/bin/sh").args(&["-c", &script]).timeout(COMMAND_TIMEOUT);
+        let outcome = job.run();
+        code = outcome.code;
+        let printed: Vec<String> = outcome.text().lines().map(comparable).collect();
+        let shown: Vec<String> = output.iter().map(|line| comparable(line)).collect();
+        assert!(
+            is_as_shown(&shown, &printed),
+            "{path}:{line}: $ {command}\nshown: {shown:#?}\nprinted: {printed:#?}"
+        );
+    }
+}
+
+#[test]
+fn readme() {
+    check_document("README.md");
+}
+
+#[test]
+fn getting_started() {
+    check_document("docs/user/getting-started.md");
+}
+
+#[test]
+fn pm_guide() {
+    check_document("docs/user/pm-guide.md");
+}
+
+#[test]
+fn hangs_and_crashes() {
+    check_document("docs/user/hangs-and-crashes.md");
+}
+
+#[test]
+fn lines_are_compared_in_any_order_unless_some_are_left_out() {
+    let lines = |text: &str| text.lines().map(comparable).collect::<Vec<_>>();
+    assert!(is_as_shown(&lines("b\na"), &lines("a\nb")));
+    assert!(!is_as_shown(&lines("b\na"), &lines("a")));
+    assert!(is_as_shown(&lines("waits since 106 ms; x"), &lines("waits since 7 ms; x")));
+    assert!(is_as_shown(&lines("a\n...\nc"), &lines("a\nb\nb\nc")));
+    assert!(!is_as_shown(&lines("a\n...\nc"), &lines("a\nb\nc\nd")));
+    assert!(!is_as_shown(&lines("...\nc\nb"), &lines("b\nc")));
+    assert!(is_as_shown(&lines("a\n..."), &lines("a")));
+}
