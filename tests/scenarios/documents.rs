@@ -122,6 +122,11 @@ fn getting_started() {
 }
 
 #[test]
+fn running_jobs() {
+    check_document("docs/user/running-jobs.md");
+}
+
+#[test]
 fn pm_guide() {
     check_document("docs/user/pm-guide.md");
 }
