@@ -32,6 +32,13 @@ pub fn check(tree: &Tree) -> Vec<String> {
             }
         }
     }
+    for file in tree.files_with_extension(&["md"]) {
+        let text = file.lines.iter().enumerate().filter(|(index, _)| is_text(&file.lines, *index));
+        let long = text.map(|(index, line)| (index + 1, line.chars().count()));
+        findings.extend(long.filter(|(_, width)| *width > LINE_HARD).map(|(number, width)| {
+            format!("{}:{number}: {width} columns, at most {LINE_HARD}", file.path)
+        }));
+    }
     findings.extend(long_functions(tree, FUNCTION_HARD));
     let length = keeper_length(tree);
     if length > KEEPER_HARD {
@@ -39,6 +46,14 @@ pub fn check(tree: &Tree) -> Vec<String> {
         findings.push(format!("{folders}: {length} lines of code, at most {KEEPER_HARD}"));
     }
     findings
+}
+
+/// Whether a line of Markdown is text that can be broken: no table, code, or single word.
+fn is_text(lines: &[String], index: usize) -> bool {
+    let line = lines[index].as_str();
+    let fences = lines[..=index].iter().filter(|line| line.trim_start().starts_with("```"));
+    let is_code = fences.count() % 2 == 1 || line.starts_with("    ");
+    !is_code && !line.starts_with('|') && line.trim_start_matches("- ").contains(' ')
 }
 
 /// The lines of code of the keeper.
@@ -115,6 +130,15 @@ mod tests {
                     #[cfg(test)]\nmod tests {}\n";
         let lines: Vec<String> = text.lines().map(String::from).collect();
         assert_eq!(code_lines(&lines), 3);
+    }
+
+    #[test]
+    fn tables_and_code_of_markdown_are_not_measured() {
+        let text =
+            "some text\n| a cell |\n    some code\n```sh\nsome code\n```\nsome text\n<a-link>";
+        let lines: Vec<String> = text.lines().map(String::from).collect();
+        let measured: Vec<usize> = (0..lines.len()).filter(|at| is_text(&lines, *at)).collect();
+        assert_eq!(measured, [0, 6]);
     }
 
     #[test]
