@@ -1,5 +1,5 @@
 //! Interval between two polls of an element without a notification (docs/time-sharing.md, "How
-//! often it is looked whether a job is idle").
+//! often idle state is sampled").
 
 use std::time::Duration;
 
