@@ -26,11 +26,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::bench::command::split_words;
 use crate::bench::competitors::Competitors;
-use crate::bench::report::{BenchResult, format_csv, format_table};
+use crate::bench::report::{
+    BenchResult, format_csv, format_markdown, format_table, update_sections,
+};
 use crate::run;
 
 const USAGE: &str = "\
-usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
+usage: cargo xtask bench [-quick] [-table] [-rounds N] [-seconds N] [-mib N] [NAME...]
 
   latency         8 B, 64 B, 1 KiB, 4 KiB one way; also the floor, Open MPI, MPICH and UCX
   rate            messages of 8 B per second; also of the same libraries
@@ -52,15 +54,20 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
   verbs           RDMA and perftest, and hits and misses of the pin-down cache, in the virtual
                   machine (emulated)
   stacks          stacks of 64 processes of 1 and 8 threads; also eu-stack and gdb
+  tools           launch under a debugger, stacks of 64 ranks, memory through tool control
   proof           system calls and instructions of a message (strace, callgrind)
 
 Without a NAME: all. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
+-table also writes them to docs/benchmarks.md, instead of those of the same measurements there.
 HARNESS_BIN_DIR names a folder with programs that are built already. Nothing else should run on the
 machine.
 ";
 
 /// The folder for compiled programs and traces, relative to the top of the tree.
 const WORK_DIR: &str = "bench-results/work";
+
+/// The document with the results.
+const DOCUMENT: &str = "docs/benchmarks.md";
 
 /// The rows of one measurement.
 type BenchOutcome = Result<Vec<BenchResult>, String>;
@@ -120,14 +127,17 @@ impl Bench {
 /// # Errors
 /// One line that says which measurement failed.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let mut parameters = BenchParameters { round_count: 7, window_s: 60, scatter_mib: 256 };
+    let mut parameters =
+        BenchParameters { round_count: 7, window_s: 60, scatter_mib: 256, is_documented: false };
     let mut selected = Vec::new();
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "-quick" | "--quick" => {
-                parameters = BenchParameters { round_count: 2, window_s: 20, scatter_mib: 64 }
+                (parameters.round_count, parameters.window_s) = (2, 20);
+                parameters.scatter_mib = 64;
             }
+            "-table" | "--table" => parameters.is_documented = true,
             // At least two rounds, because the first launch only warms caches.
             "-rounds" => parameters.round_count = number(word, words.next(), 2)?,
             "-seconds" => parameters.window_s = number(word, words.next(), 1)?,
@@ -162,6 +172,8 @@ struct BenchParameters {
     round_count: u32,
     window_s: u32,
     scatter_mib: u32,
+    /// The results are written to [`DOCUMENT`].
+    is_documented: bool,
 }
 
 fn number(option: &str, word: Option<&String>, min: u32) -> Result<u32, String> {
@@ -184,17 +196,20 @@ fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Re
     std::fs::create_dir_all(&work_dir)
         .map_err(|error| format!("{}: {error}", work_dir.display()))?;
     let competitors = Competitors::find(&work_dir);
-    let BenchParameters { round_count, window_s, scatter_mib } = *parameters;
+    let BenchParameters { round_count, window_s, scatter_mib, is_documented } = *parameters;
     let window = Duration::from_secs(u64::from(window_s));
     let cores = first_two_cores()?;
     let bench =
         Bench { program_dir, work_dir, competitors, round_count, window, scatter_mib, cores };
     let header = report_header(&bench);
     println!("{header}");
-    let (mut rows, mut errors) = (Vec::new(), Vec::new());
+    let (mut rows, mut errors, mut sections) = (Vec::new(), Vec::new(), Vec::new());
     for (name, measurement) in selected {
         match measurement(&bench) {
-            Ok(results) => rows.extend(results),
+            Ok(results) => {
+                sections.push((*name, section(&header, &results)));
+                rows.extend(results);
+            }
             // After a failed measurement the others still run, but the failure is reported.
             Err(error) => errors.push(format!("{name}: {error}")),
         }
@@ -210,7 +225,28 @@ fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Re
         std::fs::write(&path, content).map_err(|error| format!("{}: {error}", path.display()))?;
         println!("written: {}", path.display());
     }
+    if is_documented {
+        update_document(&sections)?;
+    }
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
+}
+
+/// The text of a measurement for the document: when and where, and its table.
+fn section(header: &str, rows: &[BenchResult]) -> String {
+    let date = std::process::Command::new("date").args(["-u", "+%Y-%m-%d"]).output();
+    let date = date.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let machine = header.replace('\n', "\n- ");
+    format!("- {}: {machine}\n\n{}", date.unwrap_or_default(), format_markdown(rows))
+}
+
+/// Writes the sections of what was measured to the document.
+fn update_document(sections: &[(&str, String)]) -> Result<(), String> {
+    let path = run::source_root().join(DOCUMENT);
+    let old = std::fs::read_to_string(&path).map_err(|error| format!("{DOCUMENT}: {error}"))?;
+    let text = update_sections(&old, sections, &BENCHMARKS.map(|(name, _)| name));
+    std::fs::write(&path, text).map_err(|error| format!("{DOCUMENT}: {error}"))?;
+    println!("written: {}", path.display());
+    Ok(())
 }
 
 /// The machine, and the other libraries.
@@ -223,7 +259,7 @@ fn report_header(bench: &Bench) -> String {
         "{}, {} processors, kernel {}, {} rounds, load {}",
         model.trim_start_matches([' ', '\t', ':']),
         info.matches("model name").count(),
-        kernel.trim(),
+        kernel.split(['-', '\n']).next().unwrap_or_default(),
         bench.round_count,
         load.split(' ').next().unwrap_or_default(),
     )];

@@ -190,6 +190,52 @@ pub fn format_table(rows: &[BenchResult]) -> String {
     text
 }
 
+/// The rows as a table of Markdown, for docs/benchmarks.md: a line for each comparison, and for
+/// each row that has an aim of its own.
+pub fn format_markdown(rows: &[BenchResult]) -> String {
+    let mut text = String::from(
+        "| what | who | median (range) | compared with | aim | command |\n|---|---|---|---|---|---|\n",
+    );
+    for row in rows {
+        let samples = &row.samples;
+        let values = [samples.median(), samples.min(), samples.max()].map(format_value);
+        let value = format!("{} ({} to {}) {}", values[0], values[1], values[2], row.unit);
+        let beginning = format!("| {}, {} | {} | {value}", row.bench, row.case, row.contender);
+        let command = match row.command_line.as_str() {
+            "" => String::new(),
+            command_line => format!("`{}`", command_line.replace('|', "\\|")),
+        };
+        let mut add = |compared: &str, target: String| {
+            text += &format!("{beginning} | {compared} | {} | {command} |\n", target.trim());
+        };
+        for Comparison { other, ratio, ratio_range: (low, high), target, .. } in &row.comparisons {
+            let compared = format!("{ratio:.2} x {other} ({low:.2} to {high:.2})");
+            add(&compared, row.target_text(*ratio, *target));
+        }
+        if row.comparisons.is_empty() || row.target.is_some() {
+            add("", row.target_text(samples.median(), row.target));
+        }
+    }
+    text
+}
+
+/// The document with these sections, each a benchmark's name and its text, instead of those that it
+/// has of the same names. Other sections stay. All are in the order of `order`.
+pub fn update_sections(document: &str, sections: &[(&str, String)], order: &[&str]) -> String {
+    let mut parts = document.split("\n## ");
+    let mut text = parts.next().unwrap_or_default().trim_end().to_owned() + "\n";
+    let old: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('\n')).collect();
+    for name in order {
+        let new = sections.iter().find(|(section, _)| section == name);
+        let kept = old.iter().find(|(section, _)| section == name);
+        let body = new.map(|(_, body)| body.as_str()).or(kept.map(|(_, body)| *body));
+        if let Some(body) = body {
+            text += &format!("\n## {name}\n\n{}\n", body.trim());
+        }
+    }
+    text
+}
+
 /// The rows as CSV.
 pub fn format_csv(rows: &[BenchResult]) -> String {
     let mut text =
@@ -236,6 +282,31 @@ mod tests {
         assert_eq!(row(&[3.0, 1.0, 2.0], Direction::LowerIsBetter).best(), 1.0);
         assert_eq!(row(&[3.0, 1.0, 2.0], Direction::HigherIsBetter).best(), 3.0);
         assert_eq!(row(&[3.0, 1.0, 2.0], Direction::HigherIsBetter).samples.median(), 2.0);
+    }
+
+    #[test]
+    fn a_line_of_the_document_has_ratio_aim_and_command() {
+        let mut subject = row(&[2.0, 4.0, 3.0], Direction::LowerIsBetter);
+        let mut other = row(&[1.0, 1.0, 1.5], Direction::LowerIsBetter);
+        other.contender = "floor".into();
+        subject.comparisons.push(Comparison::new(&subject, &other, Some(1.4)));
+        let text = format_markdown(&[subject, other]);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        let first = "| bench, what | who | 3.000 (2.000 to 4.000) ns | 2.00 x floor (2.00 to 4.00) \
+                     | (aim <= 1.400: MISSED) | `say \"x\"` |";
+        let second = "| bench, what | floor | 1.000 (1.000 to 1.500) ns |  |  | `say \"x\"` |";
+        assert_eq!(lines, [first, second]);
+    }
+
+    #[test]
+    fn sections_of_a_document_are_replaced_and_others_kept() {
+        let document = "# Title\n\nText.\n\n## b\n\nold b\n\n## c\n\nold c\n";
+        let order = ["a", "b", "c"];
+        let new = [("a", "new a".to_owned()), ("b", "new b\n".to_owned())];
+        let expected = "# Title\n\nText.\n\n## a\n\nnew a\n\n## b\n\nnew b\n\n## c\n\nold c\n";
+        let updated = update_sections(document, &new, &order);
+        assert_eq!(updated, expected);
+        assert_eq!(update_sections(&updated, &new, &order), expected);
     }
 
     #[test]
