@@ -61,26 +61,33 @@ impl ToolConnection {
     /// # Errors
     /// As recv(2); TimedOut.
     pub fn receive_record(&self, timeout: Duration) -> io::Result<Vec<u8>> {
-        let deadline = Instant::now() + timeout;
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
+        let len = self.receive_into(&mut buffer, timeout)?;
+        buffer.truncate(len);
+        Ok(buffer)
+    }
+
+    /// Receives the next record into a buffer of [`MAX_MESSAGE_LEN`] bytes, and returns its length.
+    /// 0: the service has closed the connection.
+    ///
+    /// # Errors
+    /// As recv(2); TimedOut.
+    pub fn receive_into(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
+        let deadline = Instant::now() + timeout;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-            let limit = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            match poll(&mut fds, limit) {
-                Ok(0) => return Err(timed_out()),
-                Ok(_) => {}
+            match recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => return Ok(len),
+                // It was closed with messages of ours that were not read.
+                Err(Errno::ECONNRESET) => return Ok(0),
                 Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(len) => {
-                    buffer.truncate(len);
-                    return Ok(buffer);
-                }
-                // It was closed with messages of ours that were not read.
-                Err(Errno::ECONNRESET) => return Ok(Vec::new()),
-                Err(Errno::EAGAIN | Errno::EINTR) => {}
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                Ok(0) => return Err(timed_out()),
+                Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -147,7 +154,6 @@ impl ToolConnection {
     }
 }
 
-/// Readable: a record has come, or the service has closed the connection.
 /// Readable: a record has come, or the service has closed the connection.
 impl AsFd for ToolConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -12,14 +12,14 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use score_toolctl::client::ToolConnection;
 use score_tools::wire::{
-    Attach, Command, CommandAnswer, CommandRequest, MAX_MEMORY_LEN, MemoryRange, NoData,
-    ProcessSelect, ServiceMessage, SpeculativeAccess, ToolRequest,
+    Attach, Command, CommandAnswer, CommandRequest, MAX_MEMORY_LEN, MAX_MESSAGE_LEN, MemoryRange,
+    NoData, ProcessSelect, ServiceMessage, SpeculativeAccess, ToolRequest,
 };
 
 const MEMORY_LEN: usize = 1 << 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Messages that wait for their answers.
-const WINDOW: usize = 4;
+const WINDOW: usize = 16;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -94,10 +94,11 @@ fn read_through_tool(tool: &mut ToolConnection, address: u64, out: &mut [u8]) ->
     for _ in 0..WINDOW {
         ask(tool)?;
     }
+    let mut buffer = vec![0; MAX_MESSAGE_LEN];
     for piece in out.chunks_mut(piece_len) {
-        let record = tool.receive_record(ANSWER_TIMEOUT)?;
+        let len = tool.receive_into(&mut buffer, ANSWER_TIMEOUT)?;
         ask(tool)?;
-        answer(&record, |answer| match answer {
+        answer(&buffer[..len], |answer| match answer {
             CommandAnswer::GetMemory(memory) => {
                 piece.copy_from_slice(&memory.bytes);
                 Some(())

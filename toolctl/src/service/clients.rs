@@ -8,8 +8,8 @@ use std::os::unix::net::UnixListener;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{MsgFlags, getsockopt, recv, send};
+use nix::sys::socket::sockopt::{PeerCredentials, SndBuf};
+use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt};
 use score_tools::authority::ConnectionId;
 use score_tools::wire::MAX_MESSAGE_LEN;
 
@@ -18,6 +18,9 @@ const MAX_CONNECTIONS: usize = 64;
 /// Messages of a connection that are carried out at the same time. The next one stays in the
 /// socket.
 pub const MAX_IN_FLIGHT: usize = 16;
+/// Bytes that a socket holds for its tool. A tool that reads much memory has several answers of 64
+/// KiB there, so that this process goes on while the tool copies.
+const SEND_BUFFER_LEN: usize = 1 << 20;
 /// Bytes that wait for a tool that does not read. Messages of such a tool are not read, so that
 /// only notices can be more; then it is disconnected.
 const MAX_OUTBOX_BYTES: usize = 512 << 10;
@@ -141,6 +144,8 @@ impl Clients {
             return Ok(None);
         }
         let uid = getsockopt(&socket, PeerCredentials)?.uid();
+        // The kernel takes less if this is more than it permits.
+        setsockopt(&socket, SndBuf, &SEND_BUFFER_LEN)?;
         let id = self.reserve_id();
         let client = Client {
             socket,
