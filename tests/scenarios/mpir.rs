@@ -54,6 +54,22 @@ impl<'a> Client<'a> {
         self.gdb().args(&["-p", &process.to_string()])
     }
 
+    /// gdb starts this command of Alice on a host of a cluster.
+    fn start_as_alice(&self, cluster: &Cluster<'_>, host: &str, command: &str) -> Job {
+        for path in [&self.script, &self.log] {
+            assert!(Command::new("chmod").args(["666"]).arg(path).status().unwrap().success());
+        }
+        let (program, args) = command.split_once(' ').unwrap();
+        let gdb = self.env.sh(&format!(
+            "cd /; setpriv --reuid={ALICE} --regid={ALICE} --clear-groups -- \
+             gdb -nx -q -batch -x {} --args {} {args}",
+            self.script.display(),
+            cluster.program(program).display()
+        ));
+        gdb.env("CLIENT_LOG", self.log.to_str().unwrap())
+            .env("SCORED_SOCKET", cluster.socket(host).to_str().unwrap())
+    }
+
     /// What the client has said so far, by lines.
     fn said(&self) -> Vec<String> {
         fs::read_to_string(&self.log).unwrap().lines().map(str::to_owned).collect()
@@ -403,21 +419,8 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     let spinner = env.wait_for_process("the spinner", |process| {
         process.command.starts_with("/bin/sh -c echo up")
     });
-    let program = cluster.program("scrun");
-    let run = format!(
-        "setpriv --reuid={ALICE} --regid={ALICE} --clear-groups -- gdb -nx -q -batch -x {} --args \
-         {} -scored=all,nodes=1 /bin/sh -c 'echo one; sleep 0.1; echo two'",
-        client.script.display(),
-        program.display()
-    );
-    for path in [&client.script, &client.log] {
-        assert!(Command::new("chmod").args(["666"]).arg(path).status().unwrap().success());
-    }
-    let gdb = env.sh(&format!("cd /; {run}"));
-    let gdb = gdb
-        .env("CLIENT_LOG", client.log.to_str().unwrap())
-        .env("SCORED_SOCKET", cluster.socket("a").to_str().unwrap())
-        .start();
+    let command = "scrun -scored=all,nodes=1 /bin/sh -c 'echo one; sleep 0.1; echo two'";
+    let gdb = client.start_as_alice(&cluster, "a", command).start();
     client.wait_until_said("held 1 of 1");
     // In turns of 10 ms the other job would stand still half of the time.
     let look = |_: &u32| {
@@ -437,4 +440,91 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     assert!(outcome.text().contains("one\ntwo\n"), "{outcome}");
     other.signal(Signal::SIGTERM);
     let _ = other.wait();
+}
+
+/// What clients do that start start_tool: up to the table.
+const START_TOOL: &str = "assert go_on()\nsay('state', state())\nsay_table()\n\
+                          say('job', text(pointer('MPIR_job_id')))\n\
+                          say('starter', number('MPIR_i_am_starter'))\n\
+                          say('server', os.popen(COUNT).read().strip())\nassert not go_on()\n";
+
+#[test]
+fn a_debugger_of_another_host_finds_a_running_job_by_a_stripped_start_tool() {
+    let env = TestEnv::new();
+    // No other test has this time.
+    let tool = format!("sleep {}", 400_000 + std::process::id());
+    let lines = format!(
+        "COUNT = 'pgrep -cx -f \"{tool}\"'\nrun()\nsay('state', state())\nset_flag(1)\n{START_TOOL}"
+    );
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let mut job = cluster.scrun(ALICE, "a", "nodes=4", "echo up; exec sleep 300").start();
+    job.wait_for("up", 4);
+    let listing = cluster.console(ALICE, "a", &["-list"]).text();
+    let id = listing.split_whitespace().nth(1).unwrap().trim_end_matches(',');
+    let strip = Command::new("strip").arg(cluster.program("start_tool")).status();
+    assert!(strip.unwrap().success());
+    let arguments = tool.replace("sleep", "");
+    let command = format!("start_tool --id {id} --tool sleep --args {arguments}");
+    let outcome = client.start_as_alice(&cluster, "b", &command).run().expect_code(0);
+    let said = client.said();
+    let job_line = format!("job {id}");
+    for line in ["state 0", "state 1", "starter 1", "server 2", &job_line, "code 0"] {
+        client.assert_said(line, &outcome);
+    }
+    let rows = client.rows();
+    let place = |(host, program, _): &(String, String, i32)| format!("{host} {program}");
+    let mut places: Vec<_> = rows.iter().map(place).collect();
+    places.sort();
+    assert_eq!(places, ["a /bin/sh", "a /bin/sh", "b /bin/sh", "b /bin/sh"], "{said:#?}");
+    for (_, _, process) in rows {
+        let command = fs::read(format!("/proc/{process}/cmdline")).unwrap();
+        assert_eq!(command, b"sleep\x00300\x00");
+    }
+    assert!(outcome.text().contains("tool sleep has been started with ID 1.\n"), "{outcome}");
+    // Without the flag there is no table and no stop, and the job is the same as before.
+    let quiet = Client::new(&env, "quiet", "run()\nsay('state', state())\nassert not go_on()\n");
+    let quiet = quiet.unwrap();
+    let outcome = quiet.start_as_alice(&cluster, "b", &command).run().expect_code(0);
+    assert_eq!(quiet.said(), ["state 0", "code 0"], "{outcome}");
+    job.signal(Signal::SIGTERM);
+    let _ = job.wait();
+}
+
+#[test]
+fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them() {
+    let env = TestEnv::new();
+    let tool = format!("sleep {}", 500_000 + std::process::id());
+    let servers = format!(
+        "COUNT = 'pgrep -cx -f \"{tool}\"'\nrun()\nset_flag(1)\n\
+         write('MPIR_executable_path', b'/bin/sh\\0')\n\
+         write('MPIR_server_arguments', b'-c\\0exec {tool}\\0\\0')\n\
+         gdb.selected_inferior().write_memory(pointer('MPIR_subset_attach'), SUBSET)\n{START_TOOL}"
+    );
+    let client = Client::new(&env, "good", &format!("SUBSET = b'2-max\\0'\n{servers}"));
+    let Some(client) = client else { return };
+    let options = ["-group=local:2,nodes=2x2", "system", "sh", "-c", "echo up; exec sleep 300"];
+    let mut job = env.scrun(&options).start();
+    job.wait_for("up", 4);
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let id = format!("{}@{host}", job.pid());
+    let start_tool = binaries::program("start_tool");
+    let command = [start_tool.to_str().unwrap(), "--id", &id, "--tool", "sleep", "--args", "300"];
+    let outcome = client.start(&command).run().expect_code(0);
+    for line in ["state 1", &format!("job {id}"), "server 1", "code 0"] {
+        client.assert_said(line, &outcome);
+    }
+    let hosts: Vec<String> = client.rows().into_iter().map(|row| row.0).collect();
+    assert_eq!(hosts, ["local0", "local0", "local1", "local1"]);
+    let client = Client::new(&env, "bad", &format!("SUBSET = b'4\\0'\n{servers}")).unwrap();
+    let outcome = client.start(&command).run();
+    // Those of the first client run still.
+    for line in ["state 1", "server 1", "code 1"] {
+        client.assert_said(line, &outcome);
+    }
+    let text = "start_tool: tool 3 (sleep) has been started, but MPIR_subset_attach: '4': the job";
+    assert!(format!("{}{}", outcome.text(), outcome.stderr).contains(text), "{outcome}");
+    job.signal(Signal::SIGTERM);
+    let _ = job.wait();
+    assert_clean(&env);
 }
