@@ -288,7 +288,8 @@ impl Service {
                 return self.answer(command, processes, &ToolResult::Failed(text.to_owned()));
             }
         };
-        let reports = self.stacks.begin(command, processes, scope, &mut self.tracer);
+        let (tracer, ids) = (&mut self.tracer, &mut self.ids);
+        let reports = self.stacks.begin(command, processes, scope, tracer, ids);
         self.report(&reports)
     }
 

@@ -3,7 +3,7 @@
 use nix::poll::PollFlags;
 use score_proto::toolctl::ToolctlReport;
 use score_toolctl::tracer::{self, SignalSet, Tid};
-use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach};
+use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach, SeizeFailure};
 use score_tools::wire::{
     CommandCode, CommandSet, Notice, ServiceMessage, SignalReason, ToolMessage,
 };
@@ -291,18 +291,20 @@ impl Service {
         is_anything_done
     }
 
-    fn seize_all(&mut self, ranks: &[u32]) -> Result<(), (u32, u32)> {
+    fn seize_all(&mut self, ranks: &[u32]) -> Result<(), SeizeFailure> {
         let mut new = Vec::new();
         for rank in ranks {
             // One that has ended meanwhile is no rank any more; the authority knows.
-            let Some(process) = self.processes.get(rank) else { continue };
-            let was_there = self.tracer.is_attached(process.pid);
-            if let Err(error) = self.tracer.attach(process.pid) {
+            let Some(pid) = self.processes.get(rank).map(|process| process.pid) else { continue };
+            let was_there = self.tracer.is_attached(pid);
+            if let Err(error) = self.tracer.attach(pid) {
                 new.iter().for_each(|pid| _ = self.tracer.detach(*pid));
-                return Err((*rank, convert::errno_of(&error)));
+                let error_code = convert::errno_of(&error);
+                let reason = self.ids.explain_attach(pid, error).to_string();
+                return Err(SeizeFailure { rank: *rank, error_code, reason });
             }
             if !was_there {
-                new.push(process.pid);
+                new.push(pid);
             }
         }
         Ok(())
