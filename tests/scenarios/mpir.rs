@@ -3,6 +3,7 @@
 //! first instruction. The debugger here is gdb with `tests/programs/mpir_client.py`.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
@@ -11,16 +12,19 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::tool::Tool;
 use score_tests::{Job, Outcome, Running, TestEnv, binaries, skip, test_env};
+use score_toolctl::client::ToolConnection;
+use score_tools::wire::{Notice, ReturnCode, SignalReason, StartNotice};
 
 const CLIENT: &str = include_str!("../programs/mpir_client.py");
 
 /// The part of each client that starts scrun: up to the table.
-const TO_TABLE: &str = "run()\nsay('state', state())\nset_flag(1)\nassert go_on()\n\
+pub const TO_TABLE: &str = "run()\nsay('state', state())\nset_flag(1)\nassert go_on()\n\
                         say('state', state())\nsay_table()\nsay_held()\n";
 
 /// A client that gdb runs.
-struct Client<'a> {
+pub struct Client<'a> {
     env: &'a TestEnv,
     script: PathBuf,
     log: PathBuf,
@@ -28,7 +32,7 @@ struct Client<'a> {
 
 impl<'a> Client<'a> {
     /// A client that does what the lines say. Without gdb: returns `None` and prints a skip.
-    fn new(env: &'a TestEnv, name: &str, lines: &str) -> Option<Self> {
+    pub fn new(env: &'a TestEnv, name: &str, lines: &str) -> Option<Self> {
         if !test_env::is_installed("gdb") {
             skip("mpir", "gdb is not installed");
             return None;
@@ -45,12 +49,12 @@ impl<'a> Client<'a> {
     }
 
     /// gdb starts this command.
-    fn start<S: AsRef<str>>(&self, command: &[S]) -> Job {
+    pub fn start<S: AsRef<str>>(&self, command: &[S]) -> Job {
         self.gdb().arg("--args").args(command)
     }
 
     /// gdb attaches to this process.
-    fn attach(&self, process: i32) -> Job {
+    pub fn attach(&self, process: i32) -> Job {
         self.gdb().args(&["-p", &process.to_string()])
     }
 
@@ -76,7 +80,7 @@ impl<'a> Client<'a> {
     }
 
     /// The rows of all tables: host, program, process.
-    fn rows(&self) -> Vec<(String, String, i32)> {
+    pub fn rows(&self) -> Vec<(String, String, i32)> {
         let said = self.said();
         let row = |line: &String| {
             let words: Vec<&str> = line.strip_prefix("row ")?.split(' ').collect();
@@ -94,7 +98,7 @@ impl<'a> Client<'a> {
     }
 
     #[track_caller]
-    fn assert_said(&self, line: &str, outcome: &Outcome) {
+    pub fn assert_said(&self, line: &str, outcome: &Outcome) {
         assert!(self.said().iter().any(|said| said == line), "{:#?}\n{outcome}", self.said());
     }
 }
@@ -275,7 +279,7 @@ fn finish_job(env: &TestEnv, job: Running) {
 }
 
 /// The client attaches, sets the flag, and comes to the breakpoint.
-const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
+pub const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
                       say('before', number('MPIR_being_debugged'), state())\nset_flag(1)\n\
                       begun = time.time()\nassert go_on()\nsay('took', time.time() - begun)\n\
                       say('state', state())\nsay_table()\n";
@@ -527,4 +531,83 @@ fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them
     job.signal(Signal::SIGTERM);
     let _ = job.wait();
     assert_clean(&env);
+}
+
+/// A word of the auxiliary vector of a process.
+fn auxiliary(process: i32, number: u64) -> u64 {
+    let vector = fs::read(format!("/proc/{process}/auxv")).unwrap();
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
+    let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+    pairs.find(|pair| pair.0 == number).unwrap().1
+}
+
+/// The byte that is really there: tools do not see breakpoints.
+fn byte_at(process: i32, address: u64) -> u8 {
+    let mut byte = [0];
+    let memory = fs::File::open(format!("/proc/{process}/mem")).unwrap();
+    memory.read_exact_at(&mut byte, address).unwrap();
+    byte[0]
+}
+
+#[test]
+fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_entry_point() {
+    let env = TestEnv::new();
+    let lines =
+        format!("{TO_TABLE}while not os.path.exists('go'): time.sleep(0.01)\nassert not go_on()\n");
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let gdb = client.start(&[&scrun(), "-nodes=4", "/bin/echo", "done"]).start();
+    client.wait_until_said("held 4 of 4");
+    let processes: Vec<i32> = client.rows().iter().map(|row| row.2).collect();
+    let folder = fs::read_link(format!("/proc/{}/cwd", processes[0])).unwrap();
+    let socket = folder.join(".jobs/1/toolctl_node/0");
+    let mut tool = Tool(ToolConnection::connect(&socket, 1, 0).unwrap());
+    assert_eq!(tool.attach(b"starting", 50), (ReturnCode::Success, vec![0, 1, 2, 3]));
+    let sigtrap = 1 << (Signal::SIGTRAP as u32 - 1);
+    for (rank, notify_set, place) in [
+        // The last one counts.
+        (0, sigtrap, StartNotice::EntryPoint),
+        (0, sigtrap, StartNotice::DynamicLoader),
+        (1, sigtrap, StartNotice::EntryPoint),
+        // This one wants no SIGTRAP, and the next one has given authority back.
+        (2, 0, StartNotice::DynamicLoader),
+        (3, sigtrap, StartNotice::DynamicLoader),
+    ] {
+        let (code, _) = tool.control_from_start(rank, notify_set, (0, place));
+        assert_eq!(code, ReturnCode::Success);
+    }
+    tool.release(3);
+    // Addresses of the loader and of the program: AT_BASE and AT_ENTRY.
+    let [first, second] = [processes[0], processes[1]];
+    let (base, entry) = (auxiliary(first, 7), auxiliary(second, 9));
+    let start = base + tool.word(0, base + 24);
+    assert_eq!((byte_at(first, start), byte_at(second, entry)), (0xcc, 0xcc));
+    assert!(tool.memory(0, start, 1) != [0xcc] && tool.memory(1, entry, 1) != [0xcc]);
+    assert_ne!(byte_at(first, auxiliary(first, 9)), 0xcc, "of the former place");
+    env.write_file("go", "");
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        match tool.next_notice() {
+            Some((rank, Notice::Signal(notice))) => {
+                assert_eq!(notice.reason, SignalReason::Breakpoint);
+                assert_eq!(notice.signal, Signal::SIGTRAP as u32);
+                seen.push((rank, notice.instruction));
+            }
+            Some((_, Notice::Exit(_))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [(0, start), (1, entry)]);
+    // Only the loader loads the C library.
+    let has_libc = |process: i32| {
+        fs::read_to_string(format!("/proc/{process}/maps")).unwrap().contains("/libc.so")
+    };
+    assert_eq!((has_libc(first), has_libc(second)), (false, true));
+    assert!(byte_at(first, start) != 0xcc && byte_at(second, entry) != 0xcc);
+    for rank in [0, 1] {
+        tool.proceed(rank);
+    }
+    let outcome = gdb.wait().expect_code(0);
+    assert_eq!(outcome.text().matches("done\n").count(), 4, "{outcome}");
+    client.assert_said("code 0", &outcome);
 }

@@ -156,6 +156,12 @@ pub struct Consoles {
 }
 
 impl Consoles {
+    /// Whether a console waits for authority over a rank.
+    pub(super) fn is_asking_for(&self, rank: u32) -> bool {
+        let process = |console: &Console| console.processes.get(&rank).map(|it| it.progress);
+        self.sessions.values().filter_map(process).any(|it| it == Progress::Asking)
+    }
+
     /// The job's number.
     pub fn set_job(&mut self, job: u64) {
         self.job = job;

@@ -117,8 +117,12 @@ impl Service {
                 Action::Seize { connection, ranks } => {
                     self.seizing.push_back((connection, ranks));
                 }
-                Action::Unseize { rank } => _ = self.tracer.detach(pid_of(&rank)),
+                Action::Unseize { rank } => {
+                    self.start_notices.remove(&rank);
+                    _ = self.tracer.detach(pid_of(&rank));
+                }
                 Action::Undo { rank, tool: _ } => {
+                    self.start_notices.remove(&rank);
                     if self.tracer.release_all(pid_of(&rank)).is_ok() {
                         self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
                     }
@@ -126,6 +130,7 @@ impl Service {
                 Action::Configure { rank, settings } => {
                     let signals = SignalSet::from_bits(settings.notify_set);
                     _ = self.tracer.set_notify(pid_of(&rank), signals);
+                    self.arm_start_notice(rank, &settings);
                 }
                 Action::SignalLeader { rank, signal } => {
                     let pid = pid_of(&rank);
@@ -184,6 +189,7 @@ impl Service {
                 self.tracer.set_continuation(pid, thread.cast_signed(), signal.cast_signed())
             }
             (CommandCode::Success, AuthorityCommand::Release(_)) => {
+                self.disarm_start_notice(rank);
                 self.tracer.set_notify(pid, SignalSet::default())
             }
             _ => Ok(()),
@@ -230,8 +236,11 @@ impl Service {
     fn on_tracer_event(&mut self, event: tracer::Event) {
         match event {
             tracer::Event::Notice(notice) => {
-                if let Some(rank) = self.ranks.get(&notice.pid) {
-                    let (rank, notice) = (*rank, convert::notice(&notice));
+                if let Some(rank) = self.ranks.get(&notice.pid).copied() {
+                    if self.start_notices.get(&rank) == Some(&notice.instruction) {
+                        self.disarm_start_notice(rank);
+                    }
+                    let notice = convert::notice(&notice);
                     self.feed(Event::Signal { rank, notice });
                 }
             }
@@ -249,6 +258,7 @@ impl Service {
             // A tool that is attached stays so: the process is the same.
             tracer::Event::Exec { pid } | tracer::Event::Detached { pid } => {
                 if let Some(rank) = self.ranks.get(&pid).copied() {
+                    self.start_notices.remove(&rank);
                     self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
                 }
             }
@@ -261,6 +271,7 @@ impl Service {
             tracer::Event::Exited { pid, status } => {
                 if let Some(rank) = self.ranks.remove(&pid) {
                     self.processes.remove(&rank);
+                    self.start_notices.remove(&rank);
                     self.feed(Event::Exited { rank, status });
                 }
             }
