@@ -577,6 +577,7 @@ impl JobMaster {
         let lost_ranges: Vec<_> =
             host_placements.unwrap_or_default().iter().map(|host| host.node_range()).collect();
         self.on_tools_lost(hosts.clone());
+        self.end_lists();
         if self.separate && self.is_in_stage() {
             // The commands on other hosts are independent of it.
             self.kill_code.get_or_insert(code);

@@ -135,11 +135,16 @@ impl StageHold {
         (finished, self.begin_list())
     }
 
-    /// The job ends: returns who gets no list any more.
-    pub fn end_lists(&mut self) -> BTreeSet<Lister> {
-        self.unlisted = 0;
-        self.listers.append(&mut self.next_listers);
-        std::mem::take(&mut self.listers)
+    /// Lists will not be complete any more: returns the sessions that wait for one.
+    pub fn take_sessions(&mut self) -> Vec<SessionKey> {
+        let session = |lister: &Lister| match lister {
+            Lister::Session(session_key) => Some(*session_key),
+            Lister::Scrun => None,
+        };
+        let waiting = self.listers.iter().chain(&self.next_listers).filter_map(session).collect();
+        self.listers.retain(|lister| *lister == Lister::Scrun);
+        self.next_listers.retain(|lister| *lister == Lister::Scrun);
+        waiting
     }
 
     /// The client lets a held stage run.
@@ -218,10 +223,13 @@ mod tests {
         assert!(hold.on_listed(2) && !hold.on_listed(1));
         assert_eq!(hold.finish_list().0.len(), 2);
         assert_eq!(hold.finish_list(), (BTreeSet::new(), None));
-        // The job ends before this one has it.
+        // The job ends before these have it.
         assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
-        assert_eq!(hold.end_lists(), BTreeSet::from([FIRST]));
-        assert!(!hold.on_listed(1));
+        for late in [Lister::Scrun, SECOND] {
+            assert_eq!(hold.list(late, true), Ok(None));
+        }
+        assert_eq!(hold.take_sessions(), [SessionKey(1), SessionKey(2)]);
+        assert_eq!(hold.take_sessions(), []);
     }
 
     #[test]

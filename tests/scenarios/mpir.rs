@@ -560,6 +560,12 @@ fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_en
     let processes: Vec<i32> = client.rows().iter().map(|row| row.2).collect();
     let folder = fs::read_link(format!("/proc/{}/cwd", processes[0])).unwrap();
     let socket = folder.join(".jobs/1/toolctl_node/0");
+    // The shepherd makes it when the first process has started.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !socket.exists() {
+        assert!(Instant::now() < deadline, "{} is missing", socket.display());
+        sleep(Duration::from_millis(5));
+    }
     let mut tool = Tool(ToolConnection::connect(&socket, 1, 0).unwrap());
     assert_eq!(tool.attach(b"starting", 50), (ReturnCode::Success, vec![0, 1, 2, 3]));
     let sigtrap = 1 << (Signal::SIGTRAP as u32 - 1);

@@ -43,7 +43,8 @@ impl JobMaster {
             self.state,
             State::ToolDue | State::StageDue | State::Running | State::Draining
         );
-        let begun = match has_hosts {
+        // A job that goes on without a lost host is ended early, too.
+        let begun = match has_hosts && self.kill_code.is_none() {
             true => self.begin_list(Lister::Session(session_key)),
             false => Err(format!("job {} has no processes: it starts, or ends", self.number)),
         };
@@ -129,13 +130,11 @@ impl JobMaster {
         }
     }
 
-    /// The job ends: who still waits for a list gets an answer.
+    /// The job ends, or has lost a host: who still waits for a list gets an answer.
     pub(super) fn end_lists(&mut self) {
-        for lister in self.hold.end_lists() {
-            if let Lister::Session(session_key) = lister {
-                let reason = format!("job {} has ended", self.number);
-                self.actions.push(MasterAction::RefuseTool(session_key, reason));
-            }
+        for session_key in self.hold.take_sessions() {
+            let reason = format!("job {} ends, or has lost a host", self.number);
+            self.actions.push(MasterAction::RefuseTool(session_key, reason));
         }
     }
 }
@@ -237,15 +236,11 @@ mod tests {
         assert_eq!(second[1], to_session(ConsoleAnswer::Finished { code: 0 }));
         // The job ends while a session waits.
         assert_eq!(job.on(MasterEvent::ListProcesses(key)).len(), 2);
-        let kill = job.on(MasterEvent::FromClient(JobRequest::Kill));
-        assert!(!kill.iter().any(|action| matches!(action, MasterAction::RefuseTool(..))));
-        let lost = Report::HostsLost { code: 1, hosts: 0..2, reason: String::new() };
-        let mut actions = job.on(MasterEvent::Report(lost));
-        let drained = score_proto::job_control::OutputReport::Drained;
-        actions.extend(job.on(MasterEvent::Report(Report::Output(drained))));
+        let lost = Report::HostsLost { code: 1, hosts: 0..1, reason: String::new() };
+        let actions = job.on(MasterEvent::Report(lost));
         let refused = |action: &&MasterAction| {
             matches!(action, MasterAction::RefuseTool(session, reason)
-                if *session == key && reason == "job 7 has ended")
+                if *session == key && reason.starts_with("job 7 ends"))
         };
         assert_eq!(actions.iter().filter(refused).count(), 1, "{actions:?}");
         let late = job.on(MasterEvent::ListProcesses(key));
