@@ -1,11 +1,12 @@
 //! Makes the link scorec++, because cargo does not allow `+` in the name of a program. Strips
 //! debugging information from released commands: they are sent to all hosts of a job, and debugging
-//! information was nine tenths of each.
+//! information was nine tenths of each. Exports the symbols of MPIR from start_tool (`mpir/`).
 
 use std::path::PathBuf;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-link-arg-bin=start_tool=-Wl,--export-dynamic-symbol=MPIR_*");
     if std::env::var_os("PROFILE").is_some_and(|profile| profile == "release") {
         println!("cargo:rustc-link-arg-bins=-Wl,--strip-debug");
     }

@@ -1,4 +1,4 @@
-//! Exports the symbols that debuggers look for in a starter of parallel jobs (`src/mpir/`). They
+//! Exports the symbols that debuggers look for in a starter of parallel jobs (`mpir/`). They
 //! are in the table of dynamic symbols then, which `strip` keeps.
 
 fn main() {

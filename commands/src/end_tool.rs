@@ -94,7 +94,8 @@ impl EndTool {
         let Self::Signal { address, tool, signal, socket } = self else {
             return Ok(USAGE.to_owned());
         };
-        let tool = tool_client::request(address, ToolAction::Signal { tool, signal }, socket)?;
+        let action = ToolAction::Signal { tool, signal };
+        let tool = tool_client::request(address.find()?, action, socket.as_deref())?;
         Ok(format!("tool {tool} has been stopped\n"))
     }
 }

@@ -1,6 +1,6 @@
 //! How commands name a job: by its number in the cluster, or by its scrun.
 
-use std::fs;
+use std::{fmt, fs};
 
 use nix::unistd::gethostname;
 use score_proto::ids::JobId;
@@ -13,6 +13,18 @@ pub enum JobAddress {
     Cluster(JobId),
     /// The job of a scrun on this host, by its process id.
     Scrun(u32),
+}
+
+/// As `--id` takes it.
+impl fmt::Display for JobAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cluster(job) => write!(f, "{job}"),
+            Self::Scrun(pid) => {
+                write!(f, "{pid}@{}", gethostname().unwrap_or_default().to_string_lossy())
+            }
+        }
+    }
 }
 
 impl JobAddress {
@@ -76,6 +88,9 @@ mod tests {
         let parse = |text| JobAddress::parse_on(text, "one");
         assert_eq!(parse("12"), Ok(JobAddress::Cluster(JobId(12))));
         assert_eq!(parse("34@one"), Ok(JobAddress::Scrun(34)));
+        for address in [JobAddress::Scrun(34), JobAddress::Cluster(JobId(12))] {
+            assert_eq!(JobAddress::parse(&address.to_string()), Ok(address));
+        }
         for (text, problem) in [
             ("0", "neither"),
             ("x", "neither"),

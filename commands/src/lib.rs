@@ -12,6 +12,7 @@ pub mod job_address;
 pub mod node_protocol;
 pub mod options;
 pub mod pmtest;
+pub mod process_table;
 pub mod runner;
 pub mod scatter;
 pub mod scdb;

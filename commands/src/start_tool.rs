@@ -9,6 +9,7 @@ use score_proto::tool_start::{TOOL_FILES_PLACEHOLDER, ToolAction, ToolProgram, s
 
 use crate::args::Args;
 use crate::job_address::JobAddress;
+use crate::process_table;
 use crate::tool_client::{self, ToolError};
 
 /// The text of `-help`.
@@ -97,8 +98,14 @@ impl StartTool {
         let Self::Start { address, program, hosts, socket } = self else {
             return Ok(USAGE.to_owned());
         };
+        score_mpir::begin();
         let path = String::from_utf8_lossy(&program.path.0).into_owned();
-        let tool = tool_client::request(address, ToolAction::Start { program, hosts }, socket)?;
+        let (target, action) = (address.find()?, ToolAction::Start { program, hosts });
+        let tool = tool_client::request(target, action, socket.as_deref())?;
+        process_table::show(target, address.to_string(), socket.as_deref()).map_err(|error| {
+            let reason = format!("tool {tool} ({path}) has been started, but {}", error.reason);
+            ToolError { reason, ..error }
+        })?;
         Ok(format!("tool {path} has been started with ID {tool}.\n"))
     }
 }

@@ -3,12 +3,12 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 use score_proto::exit_code::{EXIT_IO_ERROR, EXIT_USAGE};
 use score_proto::message::ConsoleRequest;
-use score_proto::tool_start::{ToolAction, ToolActionAnswer, ToolId};
+use score_proto::tool_start::{ScrunJob, ToolAction, ToolActionAnswer, ToolId};
 
 use crate::job_address::JobAddress;
 use crate::scored_client::QueryStream;
@@ -20,6 +20,12 @@ pub struct ToolError {
     pub code: u8,
     /// One line.
     pub reason: String,
+}
+
+impl From<&str> for ToolError {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
 }
 
 impl From<String> for ToolError {
@@ -49,13 +55,12 @@ pub fn parse_pid(value: &OsString) -> Result<JobAddress, String> {
 /// # Errors
 /// Why it was not done.
 pub fn request(
-    address: JobAddress,
+    target: ScrunJob,
     action: ToolAction,
-    socket: Option<PathBuf>,
+    socket: Option<&Path>,
 ) -> Result<ToolId, ToolError> {
-    let target = address.find()?;
     let request = ConsoleRequest::ToolAction { job: target.job, action };
-    let mut query = QueryStream::open_at(target, request, socket)?;
+    let mut query = QueryStream::open_at(target, request, socket.map(Path::to_owned))?;
     let mut answer = None;
     while let Some(given) = query.next_reply()? {
         answer = Some(given);

@@ -54,7 +54,9 @@ struct score_tools_detach {
     uint32_t select;                   /* Which processes. */
 };
 
-/* What the ranks of AttachAck and DetachAck follow: their number at 40 (u16), ranks from 44. */
+/* What the ranks of AttachAck and DetachAck follow: their number at 40 (u16), ranks from 44. An
+ * AttachAck with SCORE_TOOLS_RC_REQUEST_FAILED has no ranks, and may have one line of text without
+ * NUL from 44 up to `length`: why the kernel does not give the process. */
 struct score_tools_rank_list_head {
     struct score_tools_header header;
     uint16_t count;                    /* Number of what follows. */

@@ -17,7 +17,7 @@ use score_proto::job_control::{
     Placement, ProgramAnswer, Report, StopCondition, SwitchOrder, SwitchReport, SwitchSeq,
 };
 use score_proto::message::{
-    JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, StageSpec, ToolCall,
+    ElementSpec, JobEnd, JobRequest, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ToolCall,
     ToolSession,
 };
 use score_proto::nodeset::NodeSet;
@@ -76,6 +76,8 @@ pub enum MasterEvent {
     ToolSession(SessionKey, ToolSession),
     /// A session of a tool has ended.
     ToolSessionEnded(SessionKey),
+    /// A session wants the processes listed.
+    ListProcesses(SessionKey),
 }
 
 /// An action for the daemon.
@@ -129,6 +131,8 @@ struct StageElement {
 pub struct JobMaster {
     number: JobId,
     placement: Placement,
+    /// Paths of the programs, by stage.
+    program_paths: Vec<Vec<OsBytes>>,
     /// Names and kinds of the programs, by stage.
     stage_programs: Vec<Vec<(String, ProgramKind)>>,
     /// [`JobSpec::independent_nodes`]
@@ -168,11 +172,9 @@ fn display_name(path: &OsBytes) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-fn stage_programs(spec: &JobSpec) -> Vec<Vec<(String, ProgramKind)>> {
-    let stage = |stage: &StageSpec| {
-        stage.elements.iter().map(|element| (display_name(&element.path), element.kind)).collect()
-    };
-    spec.stages.iter().map(stage).collect()
+/// Something of each element, by stage.
+fn by_element<T>(spec: &JobSpec, of: impl Fn(&ElementSpec) -> T) -> Vec<Vec<T>> {
+    spec.stages.iter().map(|stage| stage.elements.iter().map(&of).collect()).collect()
 }
 
 /// A line for the user.
@@ -187,7 +189,8 @@ impl JobMaster {
         let job = Self {
             number: begin.job,
             placement,
-            stage_programs: stage_programs(&begin.spec),
+            program_paths: by_element(&begin.spec, |element| element.path.clone()),
+            stage_programs: by_element(&begin.spec, |it| (display_name(&it.path), it.kind)),
             separate: begin.spec.independent_nodes,
             state: State::Starting,
             stage: 0,
@@ -260,6 +263,7 @@ impl JobMaster {
             MasterEvent::ToolAction(key, action) => self.on_session_tool_action(key, action),
             MasterEvent::ToolSession(key, session) => self.on_tool_session(key, session),
             MasterEvent::ToolSessionEnded(key) => self.on_tool_session_end(key),
+            MasterEvent::ListProcesses(key) => self.on_session_list(key),
             MasterEvent::SubscribeMetrics(subscriber, period_ms) => {
                 self.on_subscribe(subscriber, period_ms)
             }
@@ -573,6 +577,7 @@ impl JobMaster {
         let lost_ranges: Vec<_> =
             host_placements.unwrap_or_default().iter().map(|host| host.node_range()).collect();
         self.on_tools_lost(hosts.clone());
+        self.end_lists();
         if self.separate && self.is_in_stage() {
             // The commands on other hosts are independent of it.
             self.kill_code.get_or_insert(code);
@@ -636,6 +641,7 @@ impl JobMaster {
         self.tool_commands.finish_all(&mut self.actions);
         self.tool_commands.finish_sessions(&mut self.actions);
         self.with_tools(|tools, _, out| tools.end(out));
+        self.end_lists();
         self.with_gang(Scheduling::leave);
         self.send_job_order(JobOrder::Finish);
     }

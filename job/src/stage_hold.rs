@@ -1,17 +1,36 @@
-//! What a debugger has requested of a job: that the processes of a stage wait before their first
-//! instruction, and that the hosts list them.
+//! What debuggers have requested of a job: that the processes of a stage wait before their first
+//! instruction, and that the hosts list them. The hosts make one list at a time, for all who have
+//! asked before it was begun.
+
+use std::collections::BTreeSet;
 
 use score_proto::job_control::{DebuggerOrder, JobOrder};
+
+use crate::jobs::SessionKey;
+
+/// Sessions that may wait for lists of a job at the same time.
+pub const MAX_LIST_SESSIONS: usize = 64;
+
+/// Who gets a list of processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lister {
+    /// scrun, for its debugger.
+    Scrun,
+    /// A session of start_tool, for its debugger.
+    Session(SessionKey),
+}
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct StageHold {
     /// The processes of stages that start from now on are held.
     holds_stages: bool,
-    /// The processes of the next stage are to be listed when it starts.
-    list_due: bool,
+    /// Who gets the list that the hosts make now.
+    listers: BTreeSet<Lister>,
+    /// Who gets the next list.
+    next_listers: BTreeSet<Lister>,
     state: State,
-    /// Processes that are to be listed before the request is answered.
+    /// Processes that are to be listed before the list is complete.
     unlisted: u64,
     /// Processes of the running stage.
     processes: u64,
@@ -31,7 +50,14 @@ enum State {
 impl StageHold {
     /// `holds_stages`: the processes of each stage are held.
     pub const fn new(holds_stages: bool) -> Self {
-        Self { holds_stages, list_due: false, state: State::Free, unlisted: 0, processes: 0 }
+        Self {
+            holds_stages,
+            listers: BTreeSet::new(),
+            next_listers: BTreeSet::new(),
+            state: State::Free,
+            unlisted: 0,
+            processes: 0,
+        }
     }
 
     /// Whether the processes of stages that start from now on are held.
@@ -39,34 +65,55 @@ impl StageHold {
         self.holds_stages = hold;
     }
 
-    /// A stage with so many processes starts. Returns the orders for the hosts.
+    /// A stage with so many processes starts. Returns the orders for the hosts. If the processes
+    /// are listed, a list begins.
     pub fn on_stage_start(&mut self, stage: u32, processes: u64) -> Vec<JobOrder> {
         self.processes = processes;
-        let is_listed = std::mem::take(&mut self.list_due) || self.holds_stages;
-        self.unlisted = if is_listed { processes } else { 0 };
+        // The stage of the last list has ended before the list was complete.
+        self.next_listers.append(&mut self.listers);
+        if self.holds_stages {
+            self.next_listers.insert(Lister::Scrun);
+        }
         self.state = if self.holds_stages { State::Beginning } else { State::Free };
+        let list = self.begin_list().map(JobOrder::Debugger);
         let start = JobOrder::StartStage(stage);
-        match (self.holds_stages, is_listed) {
+        match (self.holds_stages, list) {
             (true, _) => vec![JobOrder::Debugger(DebuggerOrder::HoldStage), start],
-            (false, true) => vec![start, JobOrder::Debugger(DebuggerOrder::ListProcesses)],
-            (false, false) => vec![start],
+            (false, list) => [start].into_iter().chain(list).collect(),
         }
     }
 
-    /// The client wants the processes listed: at once, if a stage is running.
-    pub fn list(&mut self, is_running: bool) -> Option<DebuggerOrder> {
-        match self.state {
-            _ if !is_running => {
-                self.list_due = true;
-                None
-            }
-            // They are listed when all of them wait.
-            State::Beginning => None,
-            State::Free | State::Held => {
-                self.unlisted = self.processes;
-                Some(DebuggerOrder::ListProcesses)
-            }
+    /// Somebody wants the processes listed. Returns the order if a list begins at once.
+    ///
+    /// # Errors
+    /// One line: too many others wait.
+    pub fn list(
+        &mut self,
+        lister: Lister,
+        is_running: bool,
+    ) -> Result<Option<DebuggerOrder>, String> {
+        // scrun gets the list of a held stage when all of its processes wait.
+        if self.state == State::Beginning && lister == Lister::Scrun && is_running {
+            return Ok(None);
         }
+        if lister != Lister::Scrun
+            && self.listers.len() + self.next_listers.len() >= MAX_LIST_SESSIONS
+        {
+            return Err(format!("{MAX_LIST_SESSIONS} debuggers wait for the job's processes"));
+        }
+        self.next_listers.insert(lister);
+        Ok(if is_running && self.unlisted == 0 { self.begin_list() } else { None })
+    }
+
+    fn begin_list(&mut self) -> Option<DebuggerOrder> {
+        self.listers = std::mem::take(&mut self.next_listers);
+        self.unlisted = if self.listers.is_empty() { 0 } else { self.processes };
+        (!self.listers.is_empty()).then_some(DebuggerOrder::ListProcesses)
+    }
+
+    /// Who gets the list that the hosts make now.
+    pub fn listers(&self) -> impl Iterator<Item = Lister> {
+        self.listers.iter().copied()
     }
 
     /// The hosts have listed so many processes. False: nobody has requested that.
@@ -77,6 +124,27 @@ impl StageHold {
             self.state = State::Held;
         }
         true
+    }
+
+    /// If the list is complete: returns who has got it, and the order if a further one begins.
+    pub fn finish_list(&mut self) -> (BTreeSet<Lister>, Option<DebuggerOrder>) {
+        if self.unlisted > 0 {
+            return (BTreeSet::new(), None);
+        }
+        let finished = std::mem::take(&mut self.listers);
+        (finished, self.begin_list())
+    }
+
+    /// Lists will not be complete any more: returns the sessions that wait for one.
+    pub fn take_sessions(&mut self) -> Vec<SessionKey> {
+        let session = |lister: &Lister| match lister {
+            Lister::Session(session_key) => Some(*session_key),
+            Lister::Scrun => None,
+        };
+        let waiting = self.listers.iter().chain(&self.next_listers).filter_map(session).collect();
+        self.listers.retain(|lister| *lister == Lister::Scrun);
+        self.next_listers.retain(|lister| *lister == Lister::Scrun);
+        waiting
     }
 
     /// The client lets a held stage run.
@@ -96,6 +164,9 @@ mod tests {
     use super::*;
 
     const START: JobOrder = JobOrder::StartStage(3);
+    const LIST: DebuggerOrder = DebuggerOrder::ListProcesses;
+    const FIRST: Lister = Lister::Session(SessionKey(1));
+    const SECOND: Lister = Lister::Session(SessionKey(2));
 
     #[test]
     fn a_held_stage_is_listed_once_and_then_released_once() {
@@ -104,11 +175,13 @@ mod tests {
             hold.on_stage_start(3, 5),
             [JobOrder::Debugger(DebuggerOrder::HoldStage), START]
         );
-        assert_eq!(hold.list(true), None, "they are listed when all of them wait");
+        let late = hold.list(Lister::Scrun, true);
+        assert_eq!(late, Ok(None), "they are listed when all of them wait");
         assert!(hold.on_listed(3) && !hold.is_held());
         assert!(!hold.on_listed(3), "there are only five");
         assert!(hold.on_listed(2) && hold.is_held());
         assert!(!hold.on_listed(1));
+        assert_eq!(hold.finish_list(), (BTreeSet::from([Lister::Scrun]), None));
         assert_eq!(hold.release(), Some(DebuggerOrder::ReleaseStage));
         assert_eq!((hold.release(), hold.is_held()), (None, false));
         hold.hold_stages(false);
@@ -120,14 +193,53 @@ mod tests {
     #[test]
     fn a_list_that_is_requested_between_stages_is_that_of_the_next_one() {
         let mut hold = StageHold::new(false);
-        assert_eq!(hold.list(false), None);
-        assert_eq!(
-            hold.on_stage_start(3, 1),
-            [START, JobOrder::Debugger(DebuggerOrder::ListProcesses)]
-        );
+        assert_eq!(hold.list(Lister::Scrun, false), Ok(None));
+        assert_eq!(hold.on_stage_start(3, 1), [START, JobOrder::Debugger(LIST)]);
         assert!(hold.on_listed(1) && !hold.is_held());
-        assert_eq!(hold.list(true), Some(DebuggerOrder::ListProcesses));
+        assert_eq!(hold.finish_list(), (BTreeSet::from([Lister::Scrun]), None));
+        assert_eq!(hold.list(Lister::Scrun, true), Ok(Some(LIST)));
         assert!(hold.on_listed(1) && !hold.on_listed(1));
+        hold.finish_list();
         assert_eq!(hold.on_stage_start(3, 1), [START]);
+    }
+
+    #[test]
+    fn who_asks_while_a_list_is_made_gets_the_next_one() {
+        let mut hold = StageHold::new(false);
+        hold.on_stage_start(0, 2);
+        assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
+        assert!(hold.on_listed(1));
+        // Half of the list has been sent: these would miss it.
+        for late in [SECOND, Lister::Scrun] {
+            assert_eq!(hold.list(late, true), Ok(None));
+        }
+        assert_eq!(hold.finish_list(), (BTreeSet::new(), None));
+        assert!(hold.on_listed(1));
+        assert_eq!(hold.finish_list(), (BTreeSet::from([FIRST]), Some(LIST)));
+        assert_eq!(hold.listers().collect::<Vec<_>>(), [Lister::Scrun, SECOND]);
+        // The stage ends before they have it.
+        assert!(hold.on_listed(1));
+        assert_eq!(hold.on_stage_start(3, 2), [START, JobOrder::Debugger(LIST)]);
+        assert!(hold.on_listed(2) && !hold.on_listed(1));
+        assert_eq!(hold.finish_list().0.len(), 2);
+        assert_eq!(hold.finish_list(), (BTreeSet::new(), None));
+        // The job ends before these have it.
+        assert_eq!(hold.list(FIRST, true), Ok(Some(LIST)));
+        for late in [Lister::Scrun, SECOND] {
+            assert_eq!(hold.list(late, true), Ok(None));
+        }
+        assert_eq!(hold.take_sessions(), [SessionKey(1), SessionKey(2)]);
+        assert_eq!(hold.take_sessions(), []);
+    }
+
+    #[test]
+    fn the_number_of_those_who_wait_is_bounded() {
+        let mut hold = StageHold::new(false);
+        for key in 0..MAX_LIST_SESSIONS {
+            assert_eq!(hold.list(Lister::Session(SessionKey(key)), false), Ok(None));
+        }
+        let one_more = Lister::Session(SessionKey(MAX_LIST_SESSIONS));
+        assert!(hold.list(one_more, false).unwrap_err().contains("64 debuggers"));
+        assert_eq!(hold.list(Lister::Scrun, false), Ok(None), "scrun is the job's own");
     }
 }

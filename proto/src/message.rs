@@ -19,7 +19,7 @@ use crate::ids::JobId;
 use crate::nodeset::NodeSet;
 #[cfg(doc)]
 use crate::server_message::{
-    ConsoleAnswer, JobAnswer, ListAnswer, ScoutAnswer, SessionAnswer, ToolAnswer,
+    ConsoleAnswer, JobAnswer, ListAnswer, ListedProcesses, ScoutAnswer, SessionAnswer, ToolAnswer,
 };
 use crate::tool_start::ToolAction;
 pub use job_spec::{
@@ -183,6 +183,9 @@ pub enum ConsoleRequest {
     /// A tool that keeps something in processes of a job: [`ToolAnswer::Programs`], and
     /// [`ConsoleAnswer::Finished`] at the end of the job.
     ToolSession(ToolSession),
+    /// List the processes of the running stage of this job, or else of the next one:
+    /// [`ListedProcesses`] until [`ConsoleAnswer::Finished`].
+    Processes(JobId),
 }
 
 /// A command of a tool to processes of a job.

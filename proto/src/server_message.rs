@@ -9,7 +9,7 @@ use crate::daemon_statistics::DaemonStatistics;
 use crate::ids::{JobHostId, JobId, SessionJobId};
 use crate::job_control::{DebuggedProcess, ProcessBlock};
 use crate::job_list::JobEntry;
-use crate::message::{ContentHash, HostSpec, JobEnd, Level, Stream};
+use crate::message::{ContentHash, HostSpec, JobEnd, Level, OsBytes, Stream};
 use crate::nodeset::NodeSet;
 use crate::observation::Metrics;
 use crate::tool_command::EventBody;
@@ -132,6 +132,8 @@ pub enum ConsoleAnswer {
     Tool(ToolAnswer),
     /// To [`crate::message::ConsoleRequest::ToolAction`].
     ToolAction(ToolActionAnswer),
+    /// To [`crate::message::ConsoleRequest::Processes`].
+    Processes(ListedProcesses),
     /// The request has been carried out, or the job of the subscription has ended. The last
     /// message.
     Finished {
@@ -160,6 +162,27 @@ pub enum ToolAnswer {
     },
     /// These ranks have not answered in time, or have ended.
     Missing(NodeSet),
+}
+
+/// Parts of the answer to [`crate::message::ConsoleRequest::Processes`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListedProcesses {
+    /// A list begins. An earlier one, of a stage that has ended meanwhile, stays incomplete.
+    Stage {
+        /// The stage.
+        stage: u32,
+        /// The path of the program of each element.
+        programs: Vec<OsBytes>,
+        /// The nodes of each element.
+        nodes: u32,
+    },
+    /// Some of the processes. Each node of each element is in one of these messages.
+    Block {
+        /// The name of the host of the block.
+        host_name: String,
+        /// The processes.
+        block: ProcessBlock,
+    },
 }
 
 /// A debugger on scrun's terminal.
@@ -400,6 +423,17 @@ impl TryFrom<ConsoleAnswer> for ToolActionAnswer {
     fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
         match answer {
             ConsoleAnswer::ToolAction(answer) => Ok(answer),
+            other => Err(other),
+        }
+    }
+}
+
+impl TryFrom<ConsoleAnswer> for ListedProcesses {
+    type Error = ConsoleAnswer;
+
+    fn try_from(answer: ConsoleAnswer) -> Result<Self, ConsoleAnswer> {
+        match answer {
+            ConsoleAnswer::Processes(answer) => Ok(answer),
             other => Err(other),
         }
     }

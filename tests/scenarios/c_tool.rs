@@ -23,12 +23,14 @@ fn compiled(env: &TestEnv, name: &str, args: &[&str]) -> PathBuf {
     program
 }
 
-/// The tool, compiled against the header and the library of the build.
-fn compiled_tool(env: &TestEnv) -> PathBuf {
+/// A tool, compiled against the header and the library of the build.
+pub fn compiled_tool(env: &TestEnv, name: &str) -> PathBuf {
     let include = format!("-I{}", binaries::root().join("ffi-c/include").display());
     let folder = binaries::folder().display();
-    let (search, runs) = (format!("-L{folder}"), format!("-Wl,-rpath,{folder}"));
-    compiled(env, "c_tool", &[&include, &search, &runs, "-lscoretools", "-lthread_db"])
+    // Before LD_LIBRARY_PATH, where cargo names the folder of another build.
+    let runs = format!("-Wl,-rpath,{folder},--disable-new-dtags");
+    let search = format!("-L{folder}");
+    compiled(env, name, &[&include, &search, &runs, "-lscoretools", "-lthread_db"])
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn a_tool_in_c_finds_symbols_and_threads_of_a_static_program() {
 }
 
 fn a_tool_reads_changes_and_leaves(env: &TestEnv, mut target_job: TargetJob) {
-    let program = compiled_tool(env);
+    let program = compiled_tool(env, "c_tool");
     let pid = target_job.job.pid().to_string();
     let start = env.command(binaries::program("start_tool")).args(&["--pid", &pid]);
     let _ = start.args(&["--tool", program.to_str().unwrap()]).run().expect_code(0);

@@ -9,12 +9,12 @@ use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::terminal::Terminal;
 use score_tests::{Job, Running, TestEnv, binaries, skip, test_env};
 
-const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
+pub const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A job of the program `debugged`.
-struct DebuggedJob<'a> {
-    env: &'a TestEnv,
-    job: Running,
+pub struct DebuggedJob<'a> {
+    pub env: &'a TestEnv,
+    pub job: Running,
 }
 
 /// The program, with debug information. `None` without the debugger or a compiler.
@@ -51,22 +51,27 @@ impl<'a> DebuggedJob<'a> {
     }
 
     /// scdb on the job.
-    fn scdb(&self, words: &[&str]) -> Job {
+    pub fn scdb(&self, words: &[&str]) -> Job {
         self.env.command("scdb").args(&[&self.address()]).args(words).timeout(DEBUGGER_TIMEOUT)
     }
 
     /// gdb with rank 1 and these commands. Errors of commands end it.
-    fn gdb(&self, commands: &str) -> Job {
+    pub fn gdb(&self, commands: &str) -> Job {
+        self.gdb_with("", commands)
+    }
+
+    /// The same, with commands before gdb connects.
+    pub fn gdb_with(&self, settings: &str, commands: &str) -> Job {
         let stub = binaries::program("scdb");
         let target = format!("target remote | {} {} gdb 1", stub.display(), self.address());
-        let text = format!("set pagination off\nset confirm off\n{target}\n{commands}");
+        let text = format!("set pagination off\nset confirm off\n{settings}{target}\n{commands}");
         let script = self.env.write_file("commands.gdb", text);
         let words = ["-nx", "-q", "-batch", "-x", script.to_str().unwrap()];
         self.env.command("gdb").args(&words).timeout(DEBUGGER_TIMEOUT)
     }
 
     /// The processes end, and have computed what they should.
-    fn end(self, answers: [&str; 2]) {
+    pub fn end(self, answers: [&str; 2]) {
         self.env.write_file("end", "");
         let outcome = self.job.wait().expect_code(0);
         let text = outcome.text();
@@ -80,7 +85,7 @@ impl<'a> DebuggedJob<'a> {
 }
 
 #[track_caller]
-fn assert_has(text: &str, parts: &[&str]) {
+pub fn assert_has(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }

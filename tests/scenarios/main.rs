@@ -32,6 +32,7 @@ mod many_processes;
 mod monitors;
 mod mpi;
 mod mpi_deadlocks;
+mod mpi_debuggers;
 mod mpi_faults;
 mod mpi_threads;
 mod mpir;

@@ -211,7 +211,7 @@ pub(super) fn compile_program(env: &TestEnv, mpich: &Path, name: &str) -> PathBu
 pub(super) fn compile_program_by(env: &TestEnv, compiler: &Path, name: &str) -> PathBuf {
     let source = binaries::root().join("tests/programs").join(name).with_extension("c");
     let mut mpicc = Command::new(compiler);
-    mpicc.arg(source).args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", name]);
+    mpicc.arg(source).args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", name]);
     assert!(mpicc.current_dir(env.dir()).status().unwrap().success());
     env.dir().join(name)
 }

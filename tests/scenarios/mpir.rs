@@ -3,6 +3,7 @@
 //! first instruction. The debugger here is gdb with `tests/programs/mpir_client.py`.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
@@ -11,16 +12,19 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::tool::Tool;
 use score_tests::{Job, Outcome, Running, TestEnv, binaries, skip, test_env};
+use score_toolctl::client::ToolConnection;
+use score_tools::wire::{Notice, ReturnCode, SignalReason, StartNotice};
 
 const CLIENT: &str = include_str!("../programs/mpir_client.py");
 
 /// The part of each client that starts scrun: up to the table.
-const TO_TABLE: &str = "run()\nsay('state', state())\nset_flag(1)\nassert go_on()\n\
+pub const TO_TABLE: &str = "run()\nsay('state', state())\nset_flag(1)\nassert go_on()\n\
                         say('state', state())\nsay_table()\nsay_held()\n";
 
 /// A client that gdb runs.
-struct Client<'a> {
+pub struct Client<'a> {
     env: &'a TestEnv,
     script: PathBuf,
     log: PathBuf,
@@ -28,7 +32,7 @@ struct Client<'a> {
 
 impl<'a> Client<'a> {
     /// A client that does what the lines say. Without gdb: returns `None` and prints a skip.
-    fn new(env: &'a TestEnv, name: &str, lines: &str) -> Option<Self> {
+    pub fn new(env: &'a TestEnv, name: &str, lines: &str) -> Option<Self> {
         if !test_env::is_installed("gdb") {
             skip("mpir", "gdb is not installed");
             return None;
@@ -45,13 +49,29 @@ impl<'a> Client<'a> {
     }
 
     /// gdb starts this command.
-    fn start<S: AsRef<str>>(&self, command: &[S]) -> Job {
+    pub fn start<S: AsRef<str>>(&self, command: &[S]) -> Job {
         self.gdb().arg("--args").args(command)
     }
 
     /// gdb attaches to this process.
-    fn attach(&self, process: i32) -> Job {
+    pub fn attach(&self, process: i32) -> Job {
         self.gdb().args(&["-p", &process.to_string()])
+    }
+
+    /// gdb starts this command of Alice on a host of a cluster.
+    fn start_as_alice(&self, cluster: &Cluster<'_>, host: &str, command: &str) -> Job {
+        for path in [&self.script, &self.log] {
+            assert!(Command::new("chmod").args(["666"]).arg(path).status().unwrap().success());
+        }
+        let (program, args) = command.split_once(' ').unwrap();
+        let gdb = self.env.sh(&format!(
+            "cd /; setpriv --reuid={ALICE} --regid={ALICE} --clear-groups -- \
+             gdb -nx -q -batch -x {} --args {} {args}",
+            self.script.display(),
+            cluster.program(program).display()
+        ));
+        gdb.env("CLIENT_LOG", self.log.to_str().unwrap())
+            .env("SCORED_SOCKET", cluster.socket(host).to_str().unwrap())
     }
 
     /// What the client has said so far, by lines.
@@ -60,7 +80,7 @@ impl<'a> Client<'a> {
     }
 
     /// The rows of all tables: host, program, process.
-    fn rows(&self) -> Vec<(String, String, i32)> {
+    pub fn rows(&self) -> Vec<(String, String, i32)> {
         let said = self.said();
         let row = |line: &String| {
             let words: Vec<&str> = line.strip_prefix("row ")?.split(' ').collect();
@@ -78,7 +98,7 @@ impl<'a> Client<'a> {
     }
 
     #[track_caller]
-    fn assert_said(&self, line: &str, outcome: &Outcome) {
+    pub fn assert_said(&self, line: &str, outcome: &Outcome) {
         assert!(self.said().iter().any(|said| said == line), "{:#?}\n{outcome}", self.said());
     }
 }
@@ -259,7 +279,7 @@ fn finish_job(env: &TestEnv, job: Running) {
 }
 
 /// The client attaches, sets the flag, and comes to the breakpoint.
-const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
+pub const ATTACH: &str = "gdb.execute('break MPIR_Breakpoint')\n\
                       say('before', number('MPIR_being_debugged'), state())\nset_flag(1)\n\
                       begun = time.time()\nassert go_on()\nsay('took', time.time() - begun)\n\
                       say('state', state())\nsay_table()\n";
@@ -403,21 +423,8 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     let spinner = env.wait_for_process("the spinner", |process| {
         process.command.starts_with("/bin/sh -c echo up")
     });
-    let program = cluster.program("scrun");
-    let run = format!(
-        "setpriv --reuid={ALICE} --regid={ALICE} --clear-groups -- gdb -nx -q -batch -x {} --args \
-         {} -scored=all,nodes=1 /bin/sh -c 'echo one; sleep 0.1; echo two'",
-        client.script.display(),
-        program.display()
-    );
-    for path in [&client.script, &client.log] {
-        assert!(Command::new("chmod").args(["666"]).arg(path).status().unwrap().success());
-    }
-    let gdb = env.sh(&format!("cd /; {run}"));
-    let gdb = gdb
-        .env("CLIENT_LOG", client.log.to_str().unwrap())
-        .env("SCORED_SOCKET", cluster.socket("a").to_str().unwrap())
-        .start();
+    let command = "scrun -scored=all,nodes=1 /bin/sh -c 'echo one; sleep 0.1; echo two'";
+    let gdb = client.start_as_alice(&cluster, "a", command).start();
     client.wait_until_said("held 1 of 1");
     // In turns of 10 ms the other job would stand still half of the time.
     let look = |_: &u32| {
@@ -437,4 +444,176 @@ fn slices_neither_start_held_processes_nor_take_time_of_other_jobs() {
     assert!(outcome.text().contains("one\ntwo\n"), "{outcome}");
     other.signal(Signal::SIGTERM);
     let _ = other.wait();
+}
+
+/// What clients do that start start_tool: up to the table.
+const START_TOOL: &str = "assert go_on()\nsay('state', state())\nsay_table()\n\
+                          say('job', text(pointer('MPIR_job_id')))\n\
+                          say('starter', number('MPIR_i_am_starter'))\n\
+                          say('server', os.popen(COUNT).read().strip())\nassert not go_on()\n";
+
+#[test]
+fn a_debugger_of_another_host_finds_a_running_job_by_a_stripped_start_tool() {
+    let env = TestEnv::new();
+    // No other test has this time.
+    let tool = format!("sleep {}", 400_000 + std::process::id());
+    let lines = format!(
+        "COUNT = 'pgrep -cx -f \"{tool}\"'\nrun()\nsay('state', state())\nset_flag(1)\n{START_TOOL}"
+    );
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let mut job = cluster.scrun(ALICE, "a", "nodes=4", "echo up; exec sleep 300").start();
+    job.wait_for("up", 4);
+    let listing = cluster.console(ALICE, "a", &["-list"]).text();
+    let id = listing.split_whitespace().nth(1).unwrap().trim_end_matches(',');
+    let strip = Command::new("strip").arg(cluster.program("start_tool")).status();
+    assert!(strip.unwrap().success());
+    let arguments = tool.replace("sleep", "");
+    let command = format!("start_tool --id {id} --tool sleep --args {arguments}");
+    let outcome = client.start_as_alice(&cluster, "b", &command).run().expect_code(0);
+    let said = client.said();
+    let job_line = format!("job {id}");
+    for line in ["state 0", "state 1", "starter 1", "server 2", &job_line, "code 0"] {
+        client.assert_said(line, &outcome);
+    }
+    let rows = client.rows();
+    let place = |(host, program, _): &(String, String, i32)| format!("{host} {program}");
+    let mut places: Vec<_> = rows.iter().map(place).collect();
+    places.sort();
+    assert_eq!(places, ["a /bin/sh", "a /bin/sh", "b /bin/sh", "b /bin/sh"], "{said:#?}");
+    for (_, _, process) in rows {
+        let command = fs::read(format!("/proc/{process}/cmdline")).unwrap();
+        assert_eq!(command, b"sleep\x00300\x00");
+    }
+    assert!(outcome.text().contains("tool sleep has been started with ID 1.\n"), "{outcome}");
+    // Without the flag there is no table and no stop, and the job is the same as before.
+    let quiet = Client::new(&env, "quiet", "run()\nsay('state', state())\nassert not go_on()\n");
+    let quiet = quiet.unwrap();
+    let outcome = quiet.start_as_alice(&cluster, "b", &command).run().expect_code(0);
+    assert_eq!(quiet.said(), ["state 0", "code 0"], "{outcome}");
+    job.signal(Signal::SIGTERM);
+    let _ = job.wait();
+}
+
+#[test]
+fn start_tool_starts_the_servers_of_a_debugger_and_names_what_is_wrong_with_them() {
+    let env = TestEnv::new();
+    let tool = format!("sleep {}", 500_000 + std::process::id());
+    let servers = format!(
+        "COUNT = 'pgrep -cx -f \"{tool}\"'\nrun()\nset_flag(1)\n\
+         write('MPIR_executable_path', b'/bin/sh\\0')\n\
+         write('MPIR_server_arguments', b'-c\\0exec {tool}\\0\\0')\n\
+         gdb.selected_inferior().write_memory(pointer('MPIR_subset_attach'), SUBSET)\n{START_TOOL}"
+    );
+    let client = Client::new(&env, "good", &format!("SUBSET = b'2-max\\0'\n{servers}"));
+    let Some(client) = client else { return };
+    let options = ["-group=local:2,nodes=2x2", "system", "sh", "-c", "echo up; exec sleep 300"];
+    let mut job = env.scrun(&options).start();
+    job.wait_for("up", 4);
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let id = format!("{}@{host}", job.pid());
+    let start_tool = binaries::program("start_tool");
+    let command = [start_tool.to_str().unwrap(), "--id", &id, "--tool", "sleep", "--args", "300"];
+    let outcome = client.start(&command).run().expect_code(0);
+    for line in ["state 1", &format!("job {id}"), "server 1", "code 0"] {
+        client.assert_said(line, &outcome);
+    }
+    let hosts: Vec<String> = client.rows().into_iter().map(|row| row.0).collect();
+    assert_eq!(hosts, ["local0", "local0", "local1", "local1"]);
+    let client = Client::new(&env, "bad", &format!("SUBSET = b'4\\0'\n{servers}")).unwrap();
+    let outcome = client.start(&command).run();
+    // Those of the first client run still.
+    for line in ["state 1", "server 1", "code 1"] {
+        client.assert_said(line, &outcome);
+    }
+    let text = "start_tool: tool 3 (sleep) has been started, but MPIR_subset_attach: '4': the job";
+    assert!(format!("{}{}", outcome.text(), outcome.stderr).contains(text), "{outcome}");
+    job.signal(Signal::SIGTERM);
+    let _ = job.wait();
+    assert_clean(&env);
+}
+
+/// A word of the auxiliary vector of a process.
+fn auxiliary(process: i32, number: u64) -> u64 {
+    let vector = fs::read(format!("/proc/{process}/auxv")).unwrap();
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
+    let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+    pairs.find(|pair| pair.0 == number).unwrap().1
+}
+
+/// The byte that is really there: tools do not see breakpoints.
+fn byte_at(process: i32, address: u64) -> u8 {
+    let mut byte = [0];
+    let memory = fs::File::open(format!("/proc/{process}/mem")).unwrap();
+    memory.read_exact_at(&mut byte, address).unwrap();
+    byte[0]
+}
+
+#[test]
+fn a_tool_that_has_authority_at_the_start_is_notified_in_the_loader_or_at_the_entry_point() {
+    let env = TestEnv::new();
+    let lines =
+        format!("{TO_TABLE}while not os.path.exists('go'): time.sleep(0.01)\nassert not go_on()\n");
+    let Some(client) = Client::new(&env, "client", &lines) else { return };
+    let gdb = client.start(&[&scrun(), "-nodes=4", "/bin/echo", "done"]).start();
+    client.wait_until_said("held 4 of 4");
+    let processes: Vec<i32> = client.rows().iter().map(|row| row.2).collect();
+    let folder = fs::read_link(format!("/proc/{}/cwd", processes[0])).unwrap();
+    let socket = folder.join(".jobs/1/toolctl_node/0");
+    // The shepherd makes it when the first process has started.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !socket.exists() {
+        assert!(Instant::now() < deadline, "{} is missing", socket.display());
+        sleep(Duration::from_millis(5));
+    }
+    let mut tool = Tool(ToolConnection::connect(&socket, 1, 0).unwrap());
+    assert_eq!(tool.attach(b"starting", 50), (ReturnCode::Success, vec![0, 1, 2, 3]));
+    let sigtrap = 1 << (Signal::SIGTRAP as u32 - 1);
+    for (rank, notify_set, place) in [
+        // The last one counts.
+        (0, sigtrap, StartNotice::EntryPoint),
+        (0, sigtrap, StartNotice::DynamicLoader),
+        (1, sigtrap, StartNotice::EntryPoint),
+        // This one wants no SIGTRAP, and the next one has given authority back.
+        (2, 0, StartNotice::DynamicLoader),
+        (3, sigtrap, StartNotice::DynamicLoader),
+    ] {
+        let (code, _) = tool.control_from_start(rank, notify_set, (0, place));
+        assert_eq!(code, ReturnCode::Success);
+    }
+    tool.release(3);
+    // Addresses of the loader and of the program: AT_BASE and AT_ENTRY.
+    let [first, second] = [processes[0], processes[1]];
+    let (base, entry) = (auxiliary(first, 7), auxiliary(second, 9));
+    let start = base + tool.word(0, base + 24);
+    assert_eq!((byte_at(first, start), byte_at(second, entry)), (0xcc, 0xcc));
+    assert!(tool.memory(0, start, 1) != [0xcc] && tool.memory(1, entry, 1) != [0xcc]);
+    assert_ne!(byte_at(first, auxiliary(first, 9)), 0xcc, "of the former place");
+    env.write_file("go", "");
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        match tool.next_notice() {
+            Some((rank, Notice::Signal(notice))) => {
+                assert_eq!(notice.reason, SignalReason::Breakpoint);
+                assert_eq!(notice.signal, Signal::SIGTRAP as u32);
+                seen.push((rank, notice.instruction));
+            }
+            Some((_, Notice::Exit(_))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [(0, start), (1, entry)]);
+    // Only the loader loads the C library.
+    let has_libc = |process: i32| {
+        fs::read_to_string(format!("/proc/{process}/maps")).unwrap().contains("/libc.so")
+    };
+    assert_eq!((has_libc(first), has_libc(second)), (false, true));
+    assert!(byte_at(first, start) != 0xcc && byte_at(second, entry) != 0xcc);
+    for rank in [0, 1] {
+        tool.proceed(rank);
+    }
+    let outcome = gdb.wait().expect_code(0);
+    assert_eq!(outcome.text().matches("done\n").count(), 4, "{outcome}");
+    client.assert_said("code 0", &outcome);
 }

@@ -46,6 +46,11 @@ impl OpenMpi {
         all
     }
 
+    /// Its compiler for C.
+    pub fn compiler(&self) -> PathBuf {
+        self.mpicc.clone()
+    }
+
     pub fn compile(&self, env: &TestEnv, source: &Path) -> PathBuf {
         self.compile_with(env, source, &[])
     }

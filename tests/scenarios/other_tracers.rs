@@ -10,6 +10,8 @@ use score_tests::tool::{TargetJob, Tool};
 use score_tests::{TestEnv, skip};
 use score_tools::wire::*;
 
+use super::c_tool::compiled_tool;
+
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -34,10 +36,16 @@ fn strace_and_a_tool_share_a_job_but_no_process() {
     let mut attach = |rank| {
         let select = ProcessSelect::RankInHeader;
         let request = ToolRequest::Attach(Attach { tag: *b"together", priority: 50, select });
-        tool.ask(rank, &request, |header, _| header.code().unwrap())
+        tool.ask(rank, &request, |header, message| match message {
+            ServiceMessage::AttachRefused(reason) => (header.code().unwrap(), reason),
+            _ => (header.code().unwrap(), String::new()),
+        })
     };
-    assert_eq!(attach(0), ReturnCode::RequestFailed);
-    assert_eq!(attach(1), ReturnCode::Success);
+    let (code, reason) = attach(0);
+    let line = format!("process {first} is traced by process {} (strace)", tracer.pid());
+    assert!(code == ReturnCode::RequestFailed && reason.starts_with(&line), "{code:?} {reason}");
+    assert_eq!(attach(1).0, ReturnCode::Success);
+    a_refusal_is_explained_to_all(&env, &target_job, &line);
     assert_eq!(tool.control(1, 0).0, ReturnCode::Success);
     tool.wait_for_change(1, target_job.targets[1].counter);
     assert_eq!(tool.threads(1)[0], second);
@@ -45,6 +53,22 @@ fn strace_and_a_tool_share_a_job_but_no_process() {
     tracer.signal(Signal::SIGINT);
     let _ = tracer.wait();
     target_job.end(0);
+}
+
+/// The library in C, the console, the stub for gdb and the reader of stacks say who has rank 0.
+fn a_refusal_is_explained_to_all(env: &TestEnv, target_job: &TargetJob, line: &str) {
+    let c_tool = env.command(compiled_tool(env, "c_attach"));
+    let outcome = c_tool.arg(target_job.socket().to_str().unwrap()).arg("1").run();
+    let expected = format!("{}: rank 0: {line}", ReturnCode::RequestFailed.number());
+    assert!(outcome.text().starts_with(&expected), "{outcome}");
+    let host = nix::unistd::gethostname().unwrap();
+    let job = format!("{}@{}", target_job.job.pid(), host.to_string_lossy());
+    let hold = env.write_file("hold", "hold 0\n");
+    for words in [&["-batch", hold.to_str().unwrap()][..], &["gdb", "0"], &["stacks"]] {
+        let scdb = env.command("scdb").args(&[&job]).args(words).timeout(ANSWER_TIMEOUT);
+        let outcome = scdb.run().expect_code(1);
+        assert!(outcome.stderr.contains(&format!("rank 0: {line}")), "{words:?}: {outcome}");
+    }
 }
 
 #[test]

@@ -164,10 +164,21 @@ impl Tool {
         notify_set: u64,
         signal: u32,
     ) -> (ReturnCode, ControlAck) {
+        let start_notice = StartNotice::DynamicLoader;
+        self.control_from_start(rank, notify_set, (signal, start_notice))
+    }
+
+    /// Asks for authority, with a place for the notice of a program that has not started.
+    pub fn control_from_start(
+        &mut self,
+        rank: u32,
+        notify_set: u64,
+        (signal, start_notice): (u32, StartNotice),
+    ) -> (ReturnCode, ControlAck) {
         let body = Control {
             notify_set,
             signal,
-            start_notice: StartNotice::DynamicLoader,
+            start_notice,
             trap_mode: TrapMode::NoChange,
             watch_policy: WatchPolicy::NoPropagate,
         };

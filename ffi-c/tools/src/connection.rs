@@ -140,10 +140,14 @@ impl Connection {
     fn ask(&mut self, rank: u32, request: &ToolRequest<'_>) -> Result<Vec<u8>, Failure> {
         let answer = self.service.ask(rank, request, ANSWER_TIMEOUT);
         let record = answer.map_err(|error| self.service_failure(error))?;
-        let (header, _) = self.decode(&record)?;
-        match header.return_code {
-            0 => Ok(record),
-            code => Err(Failure::Refused { rank, code, errno: header.error_code }),
+        let (header, message) = self.decode(&record)?;
+        match (header.return_code, message) {
+            (0, _) => Ok(record),
+            // Of an Attach to all ranks, this is the one at fault.
+            (_, ServiceMessage::AttachRefused(reason)) => {
+                Err(Failure::NotTraced { rank: header.rank, reason })
+            }
+            (code, _) => Err(Failure::Refused { rank, code, errno: header.error_code }),
         }
     }
 

@@ -41,6 +41,14 @@ pub enum Failure {
     /// No notice came in time, or a signal came first.
     #[error("no notice has come: {0}")]
     NoNotice(Errno),
+    /// The kernel does not give a process to the service.
+    #[error("rank {rank}: {reason}")]
+    NotTraced {
+        /// The rank.
+        rank: u32,
+        /// Why.
+        reason: String,
+    },
     /// The service refused a message.
     #[error("rank {rank}: {}", refusal(*code, *errno))]
     Refused {
@@ -164,6 +172,7 @@ impl Failure {
             },
             Self::NoNotice(errno) => *errno,
             Self::Refused { code, .. } => return code.cast_signed(),
+            Self::NotTraced { .. } => return ReturnCode::RequestFailed.number().cast_signed(),
             Self::Command { .. } => Errno::EIO,
             Self::Argument(_) => Errno::EINVAL,
             Self::Thread { .. } => Errno::ESRCH,
@@ -200,7 +209,7 @@ impl Failure {
             Self::Thread { .. } => PsError::BadThread,
             Self::NoSymbol { .. } => PsError::NoSymbol,
             Self::NoFloatRegisters { .. } => PsError::NoFloatRegisters,
-            Self::Argument(_) | Self::NoNotice(_) => PsError::Other,
+            Self::Argument(_) | Self::NoNotice(_) | Self::NotTraced { .. } => PsError::Other,
         }
     }
 

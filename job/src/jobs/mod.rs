@@ -146,6 +146,8 @@ pub enum Input {
     ToolSession(SessionKey, ToolSession),
     /// It has ended.
     ToolSessionEnded(SessionKey),
+    /// A session wants the processes of a job listed.
+    ListProcesses(SessionKey, JobId),
     /// The cluster ends a job.
     Fail {
         /// The job.
@@ -329,6 +331,9 @@ impl Jobs {
                 self.begin_tool_session(session_key, session)
             }
             Input::ToolSessionEnded(session_key) => self.end_tool_session(session_key),
+            Input::ListProcesses(session_key, job) => {
+                self.step_master(job, MasterEvent::ListProcesses(session_key))
+            }
             Input::Fail { job, code, reason } => self.fail(job, code, reason),
             Input::Order(link, tag, order) => self.on_order(link, tag, order),
             Input::Report(link, tag, report) => self.on_report(link, tag, report),

@@ -3,11 +3,13 @@
 
 use score_proto::job_control::{DebuggerOrder, JobOrder, ProcessBlock};
 use score_proto::message::DebuggerRequest;
-use score_proto::server_message::JobAnswer;
+use score_proto::server_message::{ConsoleAnswer, JobAnswer, ListedProcesses};
 
-use super::{JobMaster, State};
+use super::{JobMaster, MasterAction, State};
 use crate::gang::HoldReason;
+use crate::jobs::SessionKey;
 use crate::scheduling::GangRequest;
+use crate::stage_hold::Lister;
 
 impl JobMaster {
     pub(super) fn start_if_due(&mut self) {
@@ -16,20 +18,65 @@ impl JobMaster {
             let processes = self.elements.len() as u64 * u64::from(self.placement.nodes());
             let orders = self.hold.on_stage_start(self.stage as u32, processes);
             orders.into_iter().for_each(|order| self.send_job_order(order));
+            self.announce_list();
         }
     }
 
     /// A debugger makes scrun request something.
     pub(super) fn on_debugger_request(&mut self, request: DebuggerRequest) {
-        let order = match request {
-            DebuggerRequest::HoldStages(hold) => {
-                self.hold.hold_stages(hold);
-                None
+        match request {
+            DebuggerRequest::HoldStages(hold) => self.hold.hold_stages(hold),
+            DebuggerRequest::ReleaseStage => {
+                let order = self.end_hold();
+                self.send_debugger_order(order);
             }
-            DebuggerRequest::ReleaseStage => self.end_hold(),
-            DebuggerRequest::ListProcesses => self.hold.list(self.state == State::Running),
+            DebuggerRequest::ListProcesses => {
+                // One request of scrun is as good as several.
+                let _ = self.begin_list(Lister::Scrun);
+            }
+        }
+    }
+
+    /// A session wants the processes listed.
+    pub(super) fn on_session_list(&mut self, session_key: SessionKey) {
+        let has_hosts = matches!(
+            self.state,
+            State::ToolDue | State::StageDue | State::Running | State::Draining
+        );
+        // A job that goes on without a lost host is ended early, too.
+        let begun = match has_hosts && self.kill_code.is_none() {
+            true => self.begin_list(Lister::Session(session_key)),
+            false => Err(format!("job {} has no processes: it starts, or ends", self.number)),
         };
+        if let Err(reason) = begun {
+            self.actions.push(MasterAction::RefuseTool(session_key, reason));
+        }
+    }
+
+    fn begin_list(&mut self, lister: Lister) -> Result<(), String> {
+        if let Some(order) = self.hold.list(lister, self.state == State::Running)? {
+            self.send_debugger_order(Some(order));
+            self.announce_list();
+        }
+        Ok(())
+    }
+
+    fn send_debugger_order(&mut self, order: Option<DebuggerOrder>) {
         order.into_iter().for_each(|order| self.send_job_order(JobOrder::Debugger(order)));
+    }
+
+    /// A list has begun: sessions learn of which stage it is. scrun knows the programs.
+    fn announce_list(&mut self) {
+        let stage = self.stage as u32;
+        for lister in self.hold.listers() {
+            if let Lister::Session(session_key) = lister {
+                let programs = self.program_paths[self.stage].clone();
+                let begin =
+                    ListedProcesses::Stage { stage, programs, nodes: self.placement.nodes() };
+                let answer = ConsoleAnswer::Processes(begin);
+                self.actions.push(MasterAction::ToSession(session_key, answer));
+            }
+        }
     }
 
     /// The running stage is held no longer. Returns the order for the hosts if it was.
@@ -52,12 +99,42 @@ impl JobMaster {
                 && let Some(host_name) = host.map(|host| host.name.clone())
                 && self.hold.on_listed(block.pids.len() as u64)
             {
-                self.send_to_client(JobAnswer::Processes { stage, host_name, block });
+                self.actions.extend(self.hold.listers().map(|lister| {
+                    let (host_name, block) = (host_name.clone(), block.clone());
+                    match lister {
+                        Lister::Scrun => {
+                            MasterAction::ToClient(JobAnswer::Processes { stage, host_name, block })
+                        }
+                        Lister::Session(session_key) => {
+                            let part = ListedProcesses::Block { host_name, block };
+                            MasterAction::ToSession(session_key, ConsoleAnswer::Processes(part))
+                        }
+                    }
+                }));
             }
         }
         if self.hold.is_held() && !was_held {
             // All of its processes wait: the processors are for other jobs meanwhile.
             self.send_to_gang(GangRequest::Hold(HoldReason::HeldStage));
+        }
+        let (finished, order) = self.hold.finish_list();
+        for lister in finished {
+            if let Lister::Session(session_key) = lister {
+                let end = ConsoleAnswer::Finished { code: 0 };
+                self.actions.push(MasterAction::ToSession(session_key, end));
+            }
+        }
+        if order.is_some() {
+            self.send_debugger_order(order);
+            self.announce_list();
+        }
+    }
+
+    /// The job ends, or has lost a host: who still waits for a list gets an answer.
+    pub(super) fn end_lists(&mut self) {
+        for session_key in self.hold.take_sessions() {
+            let reason = format!("job {} ends, or has lost a host", self.number);
+            self.actions.push(MasterAction::RefuseTool(session_key, reason));
         }
     }
 }
@@ -73,7 +150,7 @@ mod tests {
     };
     use score_proto::peer_message::JobIncarnation;
 
-    use super::super::{MasterAction, MasterEvent};
+    use super::super::MasterEvent;
     use super::*;
 
     /// A job of two nodes on each of two hosts, whose stages are held, in its first slice.
@@ -132,5 +209,41 @@ mod tests {
         ];
         assert_eq!(job.on(MasterEvent::FromClient(release.clone())), expected);
         assert_eq!(job.on(MasterEvent::FromClient(release)), []);
+    }
+    #[test]
+    fn each_session_gets_a_whole_list_and_scrun_only_its_own() {
+        let mut job = held_job();
+        let key = SessionKey(5);
+        assert_eq!(job.on(MasterEvent::ListProcesses(key)), [], "behind the list of the hold");
+        list(&mut job, 1, 0);
+        let last = list(&mut job, 0, 0);
+        let order = Order::Job(JobOrder::Debugger(DebuggerOrder::ListProcesses));
+        let programs = vec![OsBytes(b"/bin/prog".to_vec())];
+        let begin = ListedProcesses::Stage { stage: 0, programs, nodes: 4 };
+        let to_session = |answer| MasterAction::ToSession(key, answer);
+        assert_eq!(
+            last[2..],
+            [MasterAction::Order(order), to_session(ConsoleAnswer::Processes(begin))]
+        );
+        let is_block = |action: &MasterAction, name: &str| {
+            matches!(action, MasterAction::ToSession(_, ConsoleAnswer::Processes(
+                ListedProcesses::Block { host_name, .. })) if host_name == name)
+        };
+        let first = list(&mut job, 0, 0);
+        assert!(first.len() == 1 && is_block(&first[0], "left"), "{first:?}");
+        let second = list(&mut job, 1, 0);
+        assert!(second.len() == 2 && is_block(&second[0], "right"), "{second:?}");
+        assert_eq!(second[1], to_session(ConsoleAnswer::Finished { code: 0 }));
+        // The job ends while a session waits.
+        assert_eq!(job.on(MasterEvent::ListProcesses(key)).len(), 2);
+        let lost = Report::HostsLost { code: 1, hosts: 0..1, reason: String::new() };
+        let actions = job.on(MasterEvent::Report(lost));
+        let refused = |action: &&MasterAction| {
+            matches!(action, MasterAction::RefuseTool(session, reason)
+                if *session == key && reason.starts_with("job 7 ends"))
+        };
+        assert_eq!(actions.iter().filter(refused).count(), 1, "{actions:?}");
+        let late = job.on(MasterEvent::ListProcesses(key));
+        assert!(matches!(&late[..], [MasterAction::RefuseTool(..)]), "{late:?}");
     }
 }

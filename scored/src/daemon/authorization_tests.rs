@@ -165,13 +165,14 @@ fn messages(row: &str) -> Vec<TestMessage> {
             TestMessage::console(ConsoleRequest::Kill(JobId(5))),
             TestMessage::console(ConsoleRequest::SubscribeMetrics { job: JobId(5), period_ms: 1 }),
         ],
-        "`Tool`, `ToolSession`, `ToolAction` by the job's number in the cluster" => {
+        "`Tool`, `ToolSession`, `ToolAction`, `Processes` by the job's number in the cluster" => {
             let (job, body) = (JobId(5), Vec::new());
             let call = ToolCall { job, ranks: None, wait_ms: 1, body, session: None };
             let session = ToolSession { job, session: 1, at_end: Vec::new() };
             vec![
                 TestMessage::console(ConsoleRequest::ToolSession(session)),
                 TestMessage::console(ConsoleRequest::Tool(call)),
+                TestMessage::console(ConsoleRequest::Processes(job)),
                 TestMessage::console(ConsoleRequest::ToolAction {
                     job: JobId(5),
                     action: ToolAction::Signal { tool: ToolId(1), signal: 15 },
@@ -239,9 +240,12 @@ fn is_permitted(situation: Situation, message: &TestMessage) -> bool {
         Some((_, ClientRequest::Console(ConsoleRequest::ToolSession(session)))) => {
             authorized(JobAction::Debug, session.job)
         }
-        Some((_, ClientRequest::Console(ConsoleRequest::ToolAction { job, .. }))) => {
-            authorized(JobAction::Debug, job)
-        }
+        Some((
+            _,
+            ClientRequest::Console(
+                ConsoleRequest::ToolAction { job, .. } | ConsoleRequest::Processes(job),
+            ),
+        )) => authorized(JobAction::Debug, job),
         Some(_) => true,
     }
 }

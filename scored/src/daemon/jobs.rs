@@ -165,6 +165,23 @@ impl Daemon {
         Ok(())
     }
 
+    /// A session wants the processes of a job listed that this daemon leads.
+    ///
+    /// # Errors
+    /// One line: the job has not started yet.
+    pub fn list_processes(
+        &mut self,
+        session_key: SessionKey,
+        permit: &JobPermit,
+    ) -> Result<(), String> {
+        let job = permit.job();
+        if !self.jobs.leads(job) {
+            return Err(format!("job {job} is still queued; it has no processes yet"));
+        }
+        self.on_job_input(Input::ListProcesses(session_key, job));
+        Ok(())
+    }
+
     /// A session is that of a tool that keeps something in processes of a job that this daemon
     /// leads, until the session ends.
     ///

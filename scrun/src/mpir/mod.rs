@@ -1,30 +1,23 @@
 //! MPIR: how a debugger that knows nothing of SCore finds the processes of a job (CDTI 2.1 and 2.2,
-//! docs/tools.md). scrun is the starter.
+//! docs/tools.md). scrun is the starter; what other starters share with it is in `mpir/`.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `symbols` | the variables and the function that a debugger looks for |
 //! | `starter` | what scrun does when, without I/O |
-//! | `servers` | the debugger's servers that scrun starts |
-//! | `subset` | the ranks for which it starts them |
 
-mod servers;
 mod starter;
-pub mod subset;
-mod symbols;
 
-use std::ffi::CString;
 use std::fs;
 use std::time::Duration;
 
+use score_mpir::{DebugState, call_breakpoint, is_being_debugged, requested_start};
 use score_proto::client_session::SessionKind;
 use score_proto::ids::JobId;
 use score_proto::job_control::ProcessBlock;
 use score_proto::message::{DebuggerRequest, ElementSpec, JobRequest, JobSpec};
 use score_proto::tool_start::ToolActionAnswer;
 
-use starter::{CompleteTable, Starter};
-use symbols::DebugState;
+use starter::Starter;
 
 /// How often the flag is read while this process is traced.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -34,7 +27,7 @@ pub const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Debugger {
     starter: Starter,
     /// The programs, by stage and element.
-    programs: Vec<Vec<CString>>,
+    programs: Vec<Vec<Vec<u8>>>,
     /// The debugger has been asked for its servers. This holds as long as it stays.
     servers_requested: bool,
     is_abort_reported: bool,
@@ -59,22 +52,15 @@ impl From<Vec<DebuggerRequest>> for Reaction {
 /// Shows a debugger that this process has begun, and nothing of the job exists. Returns whether it
 /// wants the processes held.
 pub fn begin() -> bool {
-    symbols::tolerate_stale_breakpoints();
-    symbols::call_breakpoint(DebugState::Begun);
-    symbols::is_being_debugged()
-}
-
-fn c_string(text: impl Into<Vec<u8>>) -> CString {
-    let mut bytes = text.into();
-    bytes.retain(|byte| *byte != 0);
-    CString::new(bytes).unwrap_or_default()
+    score_mpir::begin();
+    is_being_debugged()
 }
 
 impl Debugger {
     /// For debuggers of this job.
     pub fn new(spec: &JobSpec) -> Self {
-        let program = |element: &ElementSpec| c_string(element.path.0.clone());
-        let programs: Vec<Vec<CString>> =
+        let program = |element: &ElementSpec| element.path.0.clone();
+        let programs: Vec<Vec<Vec<u8>>> =
             spec.stages.iter().map(|stage| stage.elements.iter().map(program).collect()).collect();
         let elements = programs.iter().map(Vec::len).collect();
         Self {
@@ -92,13 +78,13 @@ impl Debugger {
 
     /// Reads the flag. `is_interrupted`: a signal or a tracer has interrupted a system call.
     pub fn look(&mut self, is_interrupted: bool) -> Reaction {
-        let is_flag_set = symbols::is_being_debugged();
+        let is_flag_set = is_being_debugged();
         let may_have_tracer = is_interrupted || is_flag_set || self.starter.is_traced();
         let result = self.starter.on_look(is_flag_set, if may_have_tracer { tracer() } else { 0 });
         if result.reset_flag {
-            symbols::reset_being_debugged();
+            score_mpir::reset_being_debugged();
             // Where that is not possible, the next debugger sees one signal more.
-            let _ = symbols::remove_stale_breakpoints();
+            let _ = score_mpir::remove_stale_breakpoints();
         }
         if result.reset_flag || !is_flag_set {
             self.servers_requested = false;
@@ -116,7 +102,7 @@ impl Debugger {
                 format!("{}@{}", std::process::id(), host.to_string_lossy())
             }
         };
-        symbols::set_job_id(c_string(id));
+        score_mpir::set_job_id(id);
         self.starter.on_accepted(nodes).into()
     }
 
@@ -126,17 +112,16 @@ impl Debugger {
         let Some(table) = self.starter.on_processes(stage, host_name, block) else {
             return Reaction::default();
         };
-        if !symbols::is_being_debugged() {
+        if !is_being_debugged() {
             // It has left meanwhile.
             return self.show(None);
         }
         let servers = match std::mem::replace(&mut self.servers_requested, true) {
             true => Ok(None),
-            false => servers::requested_start(&table),
+            false => requested_start(&table),
         };
-        let CompleteTable { stage, hosts, rows } = table;
-        let programs = self.programs.get(stage).cloned().unwrap_or_default();
-        symbols::publish_table(hosts.into_iter().map(c_string).collect(), programs, &rows);
+        let programs = self.programs.get(table.stage as usize).cloned().unwrap_or_default();
+        score_mpir::publish_table(table, programs);
         match servers {
             Ok(Some(action)) => {
                 Reaction { requests: vec![JobRequest::ToolAction(action)], problem: None }
@@ -159,8 +144,8 @@ impl Debugger {
     /// Shows the table to the debugger, which may stop this process for as long as it likes. Then
     /// a held stage can run.
     fn show(&mut self, problem: Option<String>) -> Reaction {
-        if symbols::is_being_debugged() {
-            symbols::call_breakpoint(DebugState::Spawned);
+        if is_being_debugged() {
+            call_breakpoint(DebugState::Spawned);
         }
         self.starter.on_shown();
         let release = JobRequest::Debugger(DebuggerRequest::ReleaseStage);
@@ -170,7 +155,7 @@ impl Debugger {
     /// A signal ends this process. The debugger may stop it before that.
     pub fn on_abort(&mut self) {
         if !std::mem::replace(&mut self.is_abort_reported, true) {
-            symbols::call_breakpoint(DebugState::Aborting);
+            call_breakpoint(DebugState::Aborting);
         }
     }
 }

@@ -6,10 +6,9 @@
 //! them in the table. A debugger that attaches sets it later. It finds the processes of the running
 //! stage in the table; those of later stages are held.
 
+use score_mpir::{CompleteTable, TableBuilder};
 use score_proto::job_control::ProcessBlock;
 use score_proto::message::DebuggerRequest;
-
-use super::symbols::Row;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -21,7 +20,7 @@ pub struct Starter {
     service: Service,
     /// The process that traces this one, or 0.
     tracer: u32,
-    gather: Option<Gather>,
+    builder: Option<TableBuilder>,
 }
 
 /// What the debugger that has set the flag waits for.
@@ -46,27 +45,6 @@ pub struct LookResult {
     pub reset_flag: bool,
 }
 
-/// The rows of a table that is complete.
-#[derive(Debug, PartialEq, Eq)]
-pub struct CompleteTable {
-    /// The stage.
-    pub stage: usize,
-    /// Names of hosts.
-    pub hosts: Vec<String>,
-    /// By element, then by rank. [`Row::program`] is the element.
-    pub rows: Vec<Row>,
-}
-
-/// A table that grows.
-#[derive(Debug)]
-struct Gather {
-    stage: u32,
-    hosts: Vec<String>,
-    /// Index of the host and process, by element and node. None: not listed yet.
-    listed: Vec<Vec<Option<(usize, u32)>>>,
-    missing: usize,
-}
-
 impl Starter {
     /// Of a job whose stages have so many parallel processes. `is_debugged`: the debugger that has
     /// started this process has set the flag, and the job's stages are held.
@@ -76,7 +54,7 @@ impl Starter {
             nodes: None,
             service: if is_debugged { Service::AwaitsTable } else { Service::Idle },
             tracer,
-            gather: None,
+            builder: None,
         }
     }
 
@@ -135,16 +113,13 @@ impl Starter {
         host_name: &str,
         block: &ProcessBlock,
     ) -> Option<CompleteTable> {
-        if self.gather.as_ref().is_none_or(|gather| gather.stage != stage) {
+        if self.builder.as_ref().is_none_or(|builder| builder.stage() != stage) {
             let elements = *self.elements.get(stage as usize)?;
-            self.gather = Some(Gather::new(stage, elements, self.nodes? as usize));
+            self.builder = Some(TableBuilder::new(stage, elements, self.nodes? as usize));
         }
-        let gather = self.gather.as_mut()?;
-        gather.add(host_name, block);
-        if gather.missing > 0 {
-            return None;
-        }
-        self.gather.take().map(Gather::into_table)
+        let builder = self.builder.as_mut()?;
+        builder.add(host_name, block);
+        self.builder.take_if(|builder| builder.is_complete())?.finish()
     }
 
     /// The debugger has seen the table.
@@ -152,45 +127,6 @@ impl Starter {
         if self.service == Service::AwaitsTable {
             self.service = Service::Shown;
         }
-    }
-}
-
-impl Gather {
-    fn new(stage: u32, elements: usize, nodes: usize) -> Self {
-        let listed = vec![vec![None; nodes]; elements];
-        Self { stage, hosts: Vec::new(), listed, missing: elements * nodes }
-    }
-
-    /// What is listed twice, or lies outside the job, changes nothing.
-    fn add(&mut self, host_name: &str, block: &ProcessBlock) {
-        let host = match self.hosts.iter().rposition(|name| name == host_name) {
-            Some(index) => index,
-            None => {
-                self.hosts.push(host_name.to_owned());
-                self.hosts.len() - 1
-            }
-        };
-        let nodes = self.listed.get_mut(block.element as usize);
-        let entries = nodes.and_then(|nodes| nodes.get_mut(block.first_node as usize..));
-        for (entry, pid) in entries.unwrap_or_default().iter_mut().zip(&block.pids) {
-            if entry.replace((host, *pid)).is_none() {
-                self.missing -= 1;
-            }
-        }
-    }
-
-    fn into_table(self) -> CompleteTable {
-        let mut rows = Vec::new();
-        for (program, nodes) in self.listed.into_iter().enumerate() {
-            for (host, pid) in nodes.into_iter().flatten() {
-                let pid = i32::try_from(pid).unwrap_or(0);
-                // A node that has no process has no row.
-                if pid > 0 {
-                    rows.push(Row { host, program, pid });
-                }
-            }
-        }
-        CompleteTable { stage: self.stage as usize, hosts: self.hosts, rows }
     }
 }
 
@@ -207,23 +143,6 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_by_element_then_by_rank_and_nodes_without_a_process_have_none() {
-        let mut starter = Starter::new(vec![2], true, 7);
-        assert_eq!(starter.on_accepted(3), [], "the stage is held from the start");
-        assert_eq!(starter.on_processes(0, "b", &block(1, 2, &[12])), None);
-        assert_eq!(starter.on_processes(0, "a", &block(1, 0, &[10, 11])), None);
-        assert_eq!(starter.on_processes(0, "a", &block(0, 0, &[20, 0])), None);
-        for outside in [block(2, 0, &[1]), block(0, 3, &[1]), block(9, u32::MAX, &[1])] {
-            assert_eq!(starter.on_processes(0, "a", &outside), None);
-        }
-        let table = starter.on_processes(0, "b", &block(0, 2, &[22, 99])).unwrap();
-        assert_eq!(table.hosts, ["b", "a"]);
-        let rows: Vec<_> = table.rows.iter().map(|row| (row.program, row.host, row.pid)).collect();
-        assert_eq!(rows, [(0, 1, 20), (0, 0, 22), (1, 1, 10), (1, 1, 11), (1, 0, 12)]);
-        assert_eq!(starter.on_processes(5, "a", &block(0, 0, &[1])), None, "there is no stage 5");
-    }
-
-    #[test]
     fn a_flag_is_served_once_until_it_is_reset() {
         let mut starter = Starter::new(vec![1], false, 0);
         starter.on_accepted(1);
@@ -231,6 +150,7 @@ mod tests {
         let list = LookResult { requests: LIST.to_vec(), reset_flag: false };
         assert_eq!(starter.on_look(true, 5), list);
         assert_eq!(starter.on_look(true, 5), LookResult::default());
+        assert_eq!(starter.on_processes(5, "a", &block(0, 0, &[1])), None, "there is no stage 5");
         assert!(starter.on_processes(0, "a", &block(0, 0, &[1])).is_some());
         starter.on_shown();
         assert_eq!(starter.on_look(true, 5), LookResult::default());

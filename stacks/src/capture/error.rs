@@ -99,3 +99,42 @@ pub enum CaptureError {
         pid: i32,
     },
 }
+
+impl CaptureError {
+    /// The same error by other ids, such as those of the host: of the process, and of its tracer
+    /// with the name of that, if it has one.
+    #[must_use]
+    pub fn with_ids(self, pid: i32, tracer: Option<(i32, String)>) -> Self {
+        match (self, tracer) {
+            (
+                Self::TracedBy { .. } | Self::Yama { .. } | Self::Refused { .. },
+                Some((tracer, name)),
+            ) => Self::TracedBy { pid, tracer, name },
+            (Self::TracedBy { tracer, name, .. }, None) => Self::TracedBy { pid, tracer, name },
+            (Self::NoSuchProcess { .. }, _) => Self::NoSuchProcess { pid },
+            (Self::Exited { .. }, _) => Self::Exited { pid },
+            (Self::OtherUser { owner, ours, .. }, _) => Self::OtherUser { pid, owner, ours },
+            (Self::Yama { scope, .. }, None) => Self::Yama { pid, scope },
+            (Self::NotDumpable { .. }, _) => Self::NotDumpable { pid },
+            (Self::Refused { source, .. }, None) => Self::Refused { pid, source },
+            (Self::NotX86_64 { .. }, _) => Self::NotX86_64 { pid },
+            (Self::Mappings { source, .. }, _) => Self::Mappings { pid, source },
+            (Self::Thread { source, .. }, _) => Self::Thread { pid, source },
+            (Self::Interrupted { .. }, _) => Self::Interrupted { pid },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_ids_that_it_is_given_and_names_a_tracer_before_all_else() {
+        let yama = || CaptureError::Yama { pid: 3, scope: 1 };
+        let text = yama().with_ids(4711, None).to_string();
+        assert!(text.starts_with("process 4711: kernel.yama.ptrace_scope is 1"), "{text}");
+        let text = yama().with_ids(4711, Some((4712, "strace".to_owned()))).to_string();
+        assert!(text.starts_with("process 4711 is traced by process 4712 (strace)"), "{text}");
+    }
+}

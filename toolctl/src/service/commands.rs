@@ -216,6 +216,10 @@ impl Service {
                     BreakpointKind::Normal => tracer::BreakpointKind::Normal,
                     BreakpointKind::Fast => tracer::BreakpointKind::Fast,
                 };
+                // It is the tool's from now on.
+                if self.start_notices.get(&work.rank()) == Some(&it.address) {
+                    self.disarm_start_notice(work.rank());
+                }
                 self.insert_breakpoint(work.rank(), pid, it.address, kind).into()
             }
             CommandRequest::ResetBreakpoint(it) => self.reset_breakpoint(work.rank(), pid, *it),

@@ -156,6 +156,12 @@ pub struct Consoles {
 }
 
 impl Consoles {
+    /// Whether a console waits for authority over a rank.
+    pub(super) fn is_asking_for(&self, rank: u32) -> bool {
+        let process = |console: &Console| console.processes.get(&rank).map(|it| it.progress);
+        self.sessions.values().filter_map(process).any(|it| it == Progress::Asking)
+    }
+
     /// The job's number.
     pub fn set_job(&mut self, job: u64) {
         self.job = job;
@@ -297,7 +303,10 @@ impl Service {
             }
             let (session, rank) = (*session, header.rank);
             match message {
-                ServiceMessage::AttachAck(_) => self.on_attached(session, rank, &header),
+                ServiceMessage::AttachAck(_) => self.on_attached(session, rank, &header, ""),
+                ServiceMessage::AttachRefused(reason) => {
+                    self.on_attached(session, rank, &header, &reason);
+                }
                 ServiceMessage::ControlAck(ack) => self.on_control(session, rank, &header, &ack),
                 ServiceMessage::Notify(Notice::Signal(notice)) => {
                     self.on_stop(session, rank, &notice);
@@ -316,7 +325,7 @@ impl Service {
         is_anything_done
     }
 
-    fn on_attached(&mut self, session: u64, rank: u32, header: &Header) {
+    fn on_attached(&mut self, session: u64, rank: u32, header: &Header, refusal: &str) {
         let Some(process) = self.consoles.process(session, rank) else { return };
         let Progress::Attaching(tries) = process.progress else { return };
         let reason = match header.code() {
@@ -339,12 +348,7 @@ impl Service {
                 format!("{MAX_TOOLS} tools are attached to it; end one of them")
             }
             Some(ReturnCode::ToolProcessExiting) => "it has ended".to_owned(),
-            Some(ReturnCode::RequestFailed) => {
-                let errno = nix::errno::Errno::from_raw(header.error_code.cast_signed());
-                format!(
-                    "it cannot be traced: {errno}; another tracer has it, or the kernel forbids it"
-                )
-            }
+            Some(ReturnCode::RequestFailed) => refusal.to_owned(),
             code => format!("it cannot be attached to ({code:?})"),
         };
         self.drop_console_process(session, rank, &reason);

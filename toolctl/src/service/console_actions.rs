@@ -210,7 +210,7 @@ impl Service {
         Ok(())
     }
 
-    fn remove_breakpoint(&mut self, rank: u32, pid: Pid, address: u64) {
+    pub(super) fn remove_breakpoint(&mut self, rank: u32, pid: Pid, address: u64) {
         for (address, original) in self.tracer.breakpoints_in(pid, address, 1) {
             if self.tracer.reset_breakpoint(pid, address, original).is_ok() {
                 self.report_breakpoint(ToolctlReport::BreakpointReset { rank, address });

@@ -6,7 +6,8 @@ use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use score_toolctl::tracer::{Pid, Tid};
+use score_stacks::capture::CaptureError;
+use score_toolctl::tracer::{AttachError, Pid, Tid};
 
 /// Translates ids. Without a namespace of the job both are the same.
 #[derive(Debug, Default)]
@@ -30,12 +31,17 @@ fn namespace_of(directory: &str) -> Option<u64> {
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The id that a task has in its own namespace, by its directory in /proc outside.
-fn inner_id(directory: &str) -> Option<i32> {
+/// A field of the status of a task, by its directory in /proc.
+fn field(directory: &str, name: &str) -> Option<String> {
     let status = fs::read(format!("{directory}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
-    let list = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    list.split_whitespace().last()?.parse().ok()
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim().to_owned())
+}
+
+/// The id that a task has in its own namespace, by its directory in /proc outside.
+fn inner_id(directory: &str) -> Option<i32> {
+    field(directory, "NSpid:")?.split_whitespace().last()?.parse().ok()
 }
 
 fn numbers_in(directory: &str) -> Vec<i32> {
@@ -95,6 +101,28 @@ impl IdTranslator {
             Some(outer) => outer.process(pid),
             None => Some(pid),
         }
+    }
+
+    /// Who traces a process, for tools: id and name. A tracer that is outside of the job has no id
+    /// here.
+    pub fn tracer_outside(&mut self, pid: Pid) -> Option<(Pid, String)> {
+        let outside = self.process_outside(pid)?;
+        let base = self.outer.as_ref().map_or_else(|| "/proc".to_owned(), OuterProc::path);
+        let tracer: Pid = field(&format!("{base}/{outside}"), "TracerPid:")?.parse().ok()?;
+        let name = field(&format!("{base}/{tracer}"), "Name:").unwrap_or_default();
+        (tracer > 0).then_some((tracer, name))
+    }
+
+    /// Why a process cannot be attached to, by the ids of tools.
+    pub fn explain_attach(&mut self, pid: Pid, error: AttachError) -> AttachError {
+        let outside = self.process_outside(pid).unwrap_or(pid);
+        error.outside(outside, self.tracer_outside(pid))
+    }
+
+    /// Why the stacks of a process cannot be read, by the ids of tools.
+    pub fn explain_capture(&mut self, pid: Pid, error: CaptureError) -> CaptureError {
+        let outside = self.process_outside(pid).unwrap_or(pid);
+        error.with_ids(outside, self.tracer_outside(pid))
     }
 
     /// The id of a thread for tools.

@@ -10,6 +10,7 @@
 //! | `convert.rs` | from messages to the tracer and back |
 //! | `files.rs` | files of the job's directory |
 //! | `ids.rs` | ids of processes and threads outside of the job's PID namespace |
+//! | `start_notice.rs` | the notice at the start of a program |
 //! | `stacks.rs`, `fault_stack.rs` | the commands that read stacks |
 //! | `console.rs`, `console_actions.rs` | the commands of consoles, which are tools as others are |
 //!
@@ -28,6 +29,7 @@ mod fault_stack;
 mod files;
 mod ids;
 mod stacks;
+mod start_notice;
 mod tools;
 mod work;
 
@@ -89,6 +91,8 @@ pub struct Service {
     modules: ModuleCache,
     stacks: StackCommands,
     consoles: Consoles,
+    /// Where ranks that have not started give their notice.
+    start_notices: BTreeMap<u32, u64>,
     /// The shepherd has named the job and its processes.
     serves_tools: bool,
     /// What the shepherd was told last.
@@ -136,6 +140,7 @@ impl Service {
             modules: ModuleCache::default(),
             stacks: StackCommands::default(),
             consoles: Consoles::default(),
+            start_notices: BTreeMap::new(),
             serves_tools: false,
             has_tools: false,
             may_leave: false,
@@ -288,7 +293,8 @@ impl Service {
                 return self.answer(command, processes, &ToolResult::Failed(text.to_owned()));
             }
         };
-        let reports = self.stacks.begin(command, processes, scope, &mut self.tracer);
+        let (tracer, ids) = (&mut self.tracer, &mut self.ids);
+        let reports = self.stacks.begin(command, processes, scope, tracer, ids);
         self.report(&reports)
     }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::fault_stack::at_fault;
+use super::ids::IdTranslator;
 use score_proto::tool_command::{
     CommandId, MAX_TOOL_BODY, ThreadDetail, ThreadInfo, ThreadKind, ThreadStacks, ThreadState,
     ToolResult,
@@ -124,6 +125,7 @@ impl StackCommands {
         processes: &[ToolProcess],
         scope: StackScope,
         tracer: &mut Tracer<Linux>,
+        ids: &mut IdTranslator,
     ) -> Vec<ToolctlReport> {
         let answer = |node, result: ToolResult| ToolctlReport::Answer {
             element,
@@ -154,14 +156,14 @@ impl StackCommands {
         let before: Vec<_> = pids.iter().map(|pid| scope.look_before(*pid, tracer)).collect();
         let results = self.reader.stacks_of(&pids, scope.detail()).into_iter().zip(before);
         for (process, (stacks, before)) in free.into_iter().zip(results) {
-            let ToolProcess { node, faulting_thread, .. } = process;
+            let ToolProcess { node, pid, faulting_thread } = process;
             let result = match stacks {
                 Ok(stacks) => scope.result_of(stacks, faulting_thread, &before),
                 // It was there when the shepherd passed the command on.
                 Err(CaptureError::NoSuchProcess { .. } | CaptureError::Exited { .. }) => {
                     failed("it has ended")
                 }
-                Err(error) => failed(&error.to_string()),
+                Err(error) => failed(&ids.explain_capture(pid, error).to_string()),
             };
             reports.push(answer(node, result));
         }

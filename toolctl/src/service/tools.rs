@@ -3,7 +3,7 @@
 use nix::poll::PollFlags;
 use score_proto::toolctl::ToolctlReport;
 use score_toolctl::tracer::{self, SignalSet, Tid};
-use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach};
+use score_tools::authority::{Action, AuthorityCommand, ConnectionId, Event, Reach, SeizeFailure};
 use score_tools::wire::{
     CommandCode, CommandSet, Notice, ServiceMessage, SignalReason, ToolMessage,
 };
@@ -117,8 +117,12 @@ impl Service {
                 Action::Seize { connection, ranks } => {
                     self.seizing.push_back((connection, ranks));
                 }
-                Action::Unseize { rank } => _ = self.tracer.detach(pid_of(&rank)),
+                Action::Unseize { rank } => {
+                    self.start_notices.remove(&rank);
+                    _ = self.tracer.detach(pid_of(&rank));
+                }
                 Action::Undo { rank, tool: _ } => {
+                    self.start_notices.remove(&rank);
                     if self.tracer.release_all(pid_of(&rank)).is_ok() {
                         self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
                     }
@@ -126,6 +130,7 @@ impl Service {
                 Action::Configure { rank, settings } => {
                     let signals = SignalSet::from_bits(settings.notify_set);
                     _ = self.tracer.set_notify(pid_of(&rank), signals);
+                    self.arm_start_notice(rank, &settings);
                 }
                 Action::SignalLeader { rank, signal } => {
                     let pid = pid_of(&rank);
@@ -184,6 +189,7 @@ impl Service {
                 self.tracer.set_continuation(pid, thread.cast_signed(), signal.cast_signed())
             }
             (CommandCode::Success, AuthorityCommand::Release(_)) => {
+                self.disarm_start_notice(rank);
                 self.tracer.set_notify(pid, SignalSet::default())
             }
             _ => Ok(()),
@@ -230,8 +236,11 @@ impl Service {
     fn on_tracer_event(&mut self, event: tracer::Event) {
         match event {
             tracer::Event::Notice(notice) => {
-                if let Some(rank) = self.ranks.get(&notice.pid) {
-                    let (rank, notice) = (*rank, convert::notice(&notice));
+                if let Some(rank) = self.ranks.get(&notice.pid).copied() {
+                    if self.start_notices.get(&rank) == Some(&notice.instruction) {
+                        self.disarm_start_notice(rank);
+                    }
+                    let notice = convert::notice(&notice);
                     self.feed(Event::Signal { rank, notice });
                 }
             }
@@ -249,6 +258,7 @@ impl Service {
             // A tool that is attached stays so: the process is the same.
             tracer::Event::Exec { pid } | tracer::Event::Detached { pid } => {
                 if let Some(rank) = self.ranks.get(&pid).copied() {
+                    self.start_notices.remove(&rank);
                     self.report_breakpoint(ToolctlReport::NoBreakpoints { rank });
                 }
             }
@@ -261,6 +271,7 @@ impl Service {
             tracer::Event::Exited { pid, status } => {
                 if let Some(rank) = self.ranks.remove(&pid) {
                     self.processes.remove(&rank);
+                    self.start_notices.remove(&rank);
                     self.feed(Event::Exited { rank, status });
                 }
             }
@@ -291,18 +302,20 @@ impl Service {
         is_anything_done
     }
 
-    fn seize_all(&mut self, ranks: &[u32]) -> Result<(), (u32, u32)> {
+    fn seize_all(&mut self, ranks: &[u32]) -> Result<(), SeizeFailure> {
         let mut new = Vec::new();
         for rank in ranks {
             // One that has ended meanwhile is no rank any more; the authority knows.
-            let Some(process) = self.processes.get(rank) else { continue };
-            let was_there = self.tracer.is_attached(process.pid);
-            if let Err(error) = self.tracer.attach(process.pid) {
+            let Some(pid) = self.processes.get(rank).map(|process| process.pid) else { continue };
+            let was_there = self.tracer.is_attached(pid);
+            if let Err(error) = self.tracer.attach(pid) {
                 new.iter().for_each(|pid| _ = self.tracer.detach(*pid));
-                return Err((*rank, convert::errno_of(&error)));
+                let error_code = convert::errno_of(&error);
+                let reason = self.ids.explain_attach(pid, error).to_string();
+                return Err(SeizeFailure { rank: *rank, error_code, reason });
             }
             if !was_there {
-                new.push(process.pid);
+                new.push(pid);
             }
         }
         Ok(())

@@ -66,6 +66,27 @@ impl fmt::Display for AttachError {
 
 impl std::error::Error for AttachError {}
 
+impl AttachError {
+    /// The same error by the ids that tools and their users know: of the process, and of its
+    /// tracer with the name of that, if it has one. A tracer outside of the job has no id here.
+    #[must_use]
+    pub fn outside(self, pid: Pid, tracer: Option<(Pid, String)>) -> Self {
+        match (self, tracer) {
+            (
+                Self::OtherTracer(..) | Self::Seccomp(_) | Self::Yama(..) | Self::Refused(..),
+                Some((tracer, name)),
+            ) => Self::OtherTracer(pid, tracer, name),
+            (Self::OtherTracer(_, tracer, name), None) => Self::OtherTracer(pid, tracer, name),
+            (Self::NoProcess(_), _) => Self::NoProcess(pid),
+            (Self::OtherUser(_, uid), _) => Self::OtherUser(pid, uid),
+            (Self::NotDumpable(_), _) => Self::NotDumpable(pid),
+            (Self::Seccomp(_), None) => Self::Seccomp(pid),
+            (Self::Yama(_, scope), None) => Self::Yama(pid, scope),
+            (Self::Refused(_, errno), None) => Self::Refused(pid, errno),
+        }
+    }
+}
+
 /// Why a request for a process or thread failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -112,6 +112,12 @@ impl ThreadStat {
     }
 }
 
+/// The instruction at which a thread stands. None: it runs, or has ended.
+pub fn instruction_of(pid: Pid, tid: Tid) -> Option<u64> {
+    let line = read_text(&format!("/proc/{pid}/task/{tid}/syscall"))?;
+    u64::from_str_radix(line.split_ascii_whitespace().last()?.strip_prefix("0x")?, 16).ok()
+}
+
 /// The system call that a thread sleeps in, with its stack pointer. None if it runs.
 pub fn blocking_call(pid: Pid, tid: Tid) -> Option<(i64, u64)> {
     let line = read_text(&format!("/proc/{pid}/task/{tid}/syscall"))?;

@@ -3,7 +3,8 @@
 
 use super::process::Attachment;
 use super::{
-    Action, Authority, ConnectionId, FIRST_OWN_TOOL, MAX_PRIORITY, Reach, ToolIdentity, answer,
+    Action, Authority, ConnectionId, FIRST_OWN_TOOL, MAX_PRIORITY, Reach, SeizeFailure,
+    ToolIdentity, answer,
 };
 use crate::wire::{Attach, Header, ProcessSelect, ReturnCode, ServiceMessage};
 
@@ -137,16 +138,17 @@ impl Authority {
         &mut self,
         connection: ConnectionId,
         seized: Vec<u32>,
-        result: Result<(), (u32, u32)>,
+        result: Result<(), SeizeFailure>,
         actions: &mut Vec<Action>,
     ) {
+        let is_seized = result.is_ok();
         let own = self.connections.get_mut(&connection);
         let waiting = own.and_then(|own| own.attaching.pop_front());
         if let Some((header, ranks)) = waiting {
             self.end_attach(connection, &header, ranks, result, actions);
         }
         // Who asked for it may have left meanwhile, or the process may have exited.
-        for rank in seized.into_iter().filter(|_| result.is_ok()) {
+        for rank in seized.into_iter().filter(|_| is_seized) {
             match self.processes.get_mut(&rank) {
                 Some(process) if process.has_exited => {}
                 Some(process) if !process.attachments.is_empty() => process.is_seized = true,
@@ -160,7 +162,7 @@ impl Authority {
         connection: ConnectionId,
         header: &Header,
         mut ranks: Vec<u32>,
-        result: Result<(), (u32, u32)>,
+        result: Result<(), SeizeFailure>,
         actions: &mut Vec<Action>,
     ) {
         // A process that has exited meanwhile has no attachment.
@@ -168,10 +170,12 @@ impl Authority {
             Some(attachment) => !attachment.is_complete,
             None => false,
         });
-        let denial = match result {
-            Err((rank, error_code)) => {
-                Some(Denial { code: ReturnCode::RequestFailed, rank, error_code })
-            }
+        let denial = match &result {
+            Err(SeizeFailure { rank, error_code, .. }) => Some(Denial {
+                code: ReturnCode::RequestFailed,
+                rank: *rank,
+                error_code: *error_code,
+            }),
             Ok(()) if ranks.is_empty() => Some(Denial {
                 code: ReturnCode::ToolProcessExiting,
                 rank: header.rank,
@@ -198,7 +202,10 @@ impl Authority {
                 (Header { rank, ..*header }, code, error_code, Vec::new())
             }
         };
-        let message = ServiceMessage::AttachAck(ranks);
+        let message = match result {
+            Err(failure) => ServiceMessage::AttachRefused(failure.reason),
+            Ok(()) => ServiceMessage::AttachAck(ranks),
+        };
         actions.push(answer(connection, &header, code, error_code, message));
     }
 }

@@ -53,8 +53,8 @@ pub enum Event<'a> {
         connection: ConnectionId,
         /// The ranks of the action.
         ranks: Vec<u32>,
-        /// If one process could not be seized, none is: its rank, and the errno value.
-        result: Result<(), (u32, u32)>,
+        /// If one process could not be seized, none is.
+        result: Result<(), SeizeFailure>,
     },
     /// A connection has ended.
     Closed {
@@ -87,6 +87,17 @@ pub enum Event<'a> {
         /// What a tool would be sent.
         notice: SignalNotice,
     },
+}
+
+/// Why processes could not be seized.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeizeFailure {
+    /// The rank of one of them.
+    pub rank: u32,
+    /// The errno value.
+    pub error_code: u32,
+    /// One line for the user.
+    pub reason: String,
 }
 
 /// What the service does.

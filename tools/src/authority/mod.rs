@@ -75,7 +75,7 @@ use crate::wire::{
     ServiceMessage, ToolMessage, TrapMode, errno,
 };
 
-pub use events::{Action, ConnectionId, Event, Reach, ToolIdentity};
+pub use events::{Action, ConnectionId, Event, Reach, SeizeFailure, ToolIdentity};
 pub use failed_threads::FailedThreads;
 use process::Process;
 pub use process::{AuthorityCommand, MAX_TOOLS};

@@ -168,8 +168,10 @@ impl Simulation {
         if let Some(Action::Seize { ranks, .. }) = actions.first().cloned() {
             assert!(ranks.iter().all(|rank| self.processes[*rank as usize].tools.is_empty()));
             if self.random.chance(10) {
-                result = Err((ranks[0], 1));
+                let reason = "it is traced".to_owned();
+                result = Err(SeizeFailure { rank: ranks[0], error_code: 1, reason });
             }
+            let result = result.clone();
             actions = self.authority.handle(Event::Seized { connection, ranks, result });
         }
         let ranks: Vec<u32> = match select {

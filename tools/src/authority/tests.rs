@@ -367,13 +367,15 @@ fn a_process_that_ptrace_refuses_is_named_with_errno_and_none_is_attached() {
     let seize = Action::Seize { connection, ranks: vec![0, 1, 2] };
     assert_eq!(service.authority.handle(event()), std::slice::from_ref(&seize));
     let ranks = vec![0, 1, 2];
-    let refused = Event::Seized { connection, ranks, result: Err((1, 1)) };
+    let reason = "process 70 is traced by process 8 (gdb)".to_owned();
+    let failure = SeizeFailure { rank: 1, error_code: 1, reason: reason.clone() };
+    let refused = Event::Seized { connection, ranks, result: Err(failure) };
     let actions = service.authority.handle(refused);
     let (answer, message) = the_answer(&actions);
     assert_eq!(actions.len(), 1);
     assert_eq!(answer.code(), Some(ReturnCode::RequestFailed));
     assert_eq!((answer.rank, answer.error_code, answer.sequence), (1, 1, 5));
-    assert_eq!(message, ServiceMessage::AttachAck(Vec::new()));
+    assert_eq!(message, ServiceMessage::AttachRefused(reason));
     // It may try again, and has to be traced again.
     assert_eq!(service.authority.handle(event()), [seize]);
 }

@@ -129,6 +129,9 @@ pub(super) const RANKS_OFFSET: usize = BODY_OFFSET + 4;
 /// The most ranks that AttachAck and DetachAck can name.
 pub const MAX_RANKS: usize = (MAX_MESSAGE_LEN - RANKS_OFFSET) / 4;
 
+/// Bytes of a reason in words.
+pub const MAX_REASON_LEN: usize = 1024;
+
 impl Header {
     /// A header with everything that does not follow from the body.
     pub fn new(job: u64, rank: u32, tool: u32, sequence: u32) -> Self {
@@ -199,6 +202,9 @@ pub enum ServiceMessage<'a> {
     ErrorAck,
     /// The ranks that were attached.
     AttachAck(Vec<u32>),
+    /// An AttachAck that says in words why the kernel does not give a process: from the place of
+    /// the first rank up to the end of the message, which has the number 0 of ranks.
+    AttachRefused(String),
     /// The ranks that were detached.
     DetachAck(Vec<u32>),
     /// The tool that has authority.
@@ -364,7 +370,15 @@ impl<'a> ServiceMessage<'a> {
         let (header, kind) = read_header(record).map_err(|refusal| refusal.fault)?;
         let message = match kind {
             Some(MessageType::ErrorAck) => Self::ErrorAck,
-            Some(MessageType::AttachAck) => Self::AttachAck(read_ranks(record)?),
+            Some(MessageType::AttachAck) => match (read_ranks(record)?, header.code()) {
+                (ranks, Some(ReturnCode::RequestFailed))
+                    if ranks.is_empty() && record.len() > RANKS_OFFSET =>
+                {
+                    let reason = &record[RANKS_OFFSET..];
+                    Self::AttachRefused(String::from_utf8_lossy(reason).into_owned())
+                }
+                (ranks, _) => Self::AttachAck(ranks),
+            },
             Some(MessageType::DetachAck) => Self::DetachAck(read_ranks(record)?),
             Some(MessageType::ControlAck) => Self::ControlAck(body(record)?),
             Some(MessageType::QueryAck) => Self::QueryAck(read_results(record)?),
@@ -382,6 +396,7 @@ impl<'a> ServiceMessage<'a> {
         let (kind, bytes) = match self {
             Self::ErrorAck => (MessageType::ErrorAck, vec![0; BODY_OFFSET]),
             Self::AttachAck(ranks) => (MessageType::AttachAck, rank_bytes(ranks)),
+            Self::AttachRefused(reason) => (MessageType::AttachAck, reason_bytes(reason)),
             Self::DetachAck(ranks) => (MessageType::DetachAck, rank_bytes(ranks)),
             Self::ControlAck(body) => (MessageType::ControlAck, body_bytes(body)),
             Self::QueryAck(results) => (MessageType::QueryAck, result_bytes(results)),
@@ -428,6 +443,15 @@ fn rank_bytes(ranks: &[u32]) -> Vec<u8> {
     for (rank, place) in ranks.iter().zip(bytes[RANKS_OFFSET..].chunks_exact_mut(4)) {
         rank.put(place);
     }
+    bytes
+}
+
+/// A list of no ranks, and a reason behind it.
+fn reason_bytes(reason: &str) -> Vec<u8> {
+    let mut bytes = rank_bytes(&[]);
+    let longest = MAX_REASON_LEN.min(reason.len());
+    let end = (0..=longest).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
+    bytes.extend_from_slice(&reason.as_bytes()[..end]);
     bytes
 }
 

@@ -630,3 +630,22 @@ fn each_record_has_one_layout() {
     let names: BTreeSet<&str> = layouts().iter().map(|layout| layout.name).collect();
     assert_eq!(names.len(), layouts().len());
 }
+
+#[test]
+fn a_refused_attach_says_why_behind_an_empty_list_of_ranks() {
+    let refused = Header { return_code: ReturnCode::RequestFailed.number(), ..header() };
+    let reason = "process 7 is traced by process 8 (gdb)";
+    let record = ServiceMessage::AttachRefused(reason.to_owned()).encode(&refused);
+    // A tool that knows ranks only finds none.
+    assert_eq!((&record[40..44], &record[44..]), (&[0; 4][..], reason.as_bytes()));
+    let (read, message) = ServiceMessage::decode(&record).unwrap();
+    assert_eq!(read.length as usize, record.len());
+    assert_eq!(message, ServiceMessage::AttachRefused(reason.to_owned()));
+    let long = "\u{e9}".repeat(MAX_REASON_LEN);
+    let record = ServiceMessage::AttachRefused(long).encode(&refused);
+    let expected = "\u{e9}".repeat(MAX_REASON_LEN / 2);
+    let (_, message) = ServiceMessage::decode(&record).unwrap();
+    assert_eq!(message, ServiceMessage::AttachRefused(expected));
+    let silent = ServiceMessage::AttachAck(Vec::new());
+    assert_eq!(ServiceMessage::decode(&silent.encode(&refused)).unwrap().1, silent);
+}

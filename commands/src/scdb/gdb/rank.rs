@@ -91,12 +91,7 @@ impl Rank {
         match rank_of_tool.send_attach().map_err(failed("attach"))? {
             (ReturnCode::Success, _) => {}
             (ReturnCode::ProcessIdError, _) => return Err(elsewhere()),
-            (ReturnCode::RequestFailed, errno) => {
-                let error = io::Error::from_raw_os_error(errno.cast_signed());
-                return Err(format!(
-                    "rank {rank} cannot be traced: {error}; scdb JOB stacks says why"
-                ));
-            }
+            (ReturnCode::RequestFailed, reason) => return Err(format!("rank {rank}: {reason}")),
             (ReturnCode::ToolMaxAttachedExceeded | ReturnCode::ToolPriorityConflict, _) => {
                 return Err(format!("rank {rank} has too many tools; end one of them"));
             }
@@ -119,21 +114,24 @@ impl Rank {
         &mut self,
         request: &ToolRequest<'_>,
         read: impl FnOnce(&ServiceMessage<'_>) -> Option<T>,
-    ) -> RankResult<(ReturnCode, u32, Option<T>)> {
+    ) -> RankResult<(ReturnCode, Option<T>)> {
         let record = self.connection.ask(self.rank, request, ANSWER_TIMEOUT)?;
         let (header, message) = ServiceMessage::decode(&record).map_err(|_| RankError::Answer)?;
         let code = header.code().ok_or(RankError::Answer)?;
-        Ok((code, header.error_code, read(&message)))
+        Ok((code, read(&message)))
     }
 
-    /// Asks for the attach. Returns code and errno.
-    fn send_attach(&mut self) -> RankResult<(ReturnCode, u32)> {
-        let mut refused = (ReturnCode::ToolPriorityConflict, 0);
+    /// Asks for the attach. Returns the code, and why the kernel refuses it.
+    fn send_attach(&mut self) -> RankResult<(ReturnCode, String)> {
+        let mut refused = (ReturnCode::ToolPriorityConflict, String::new());
         for priority in PRIORITIES {
             let select = ProcessSelect::RankInHeader;
             let attach = ToolRequest::Attach(Attach { tag: TAG, priority, select });
-            let (code, errno, _) = self.ask(&attach, |_| Some(()))?;
-            refused = (code, errno);
+            let (code, reason) = self.ask(&attach, |message| match message {
+                ServiceMessage::AttachRefused(reason) => Some(reason.clone()),
+                _ => None,
+            })?;
+            refused = (code, reason.unwrap_or_default());
             if code != ReturnCode::ToolPriorityConflict {
                 break;
             }
@@ -151,7 +149,7 @@ impl Rank {
             trap_mode: TrapMode::NoChange,
             watch_policy: WatchPolicy::Propagate,
         });
-        let (code, _, controller) = self.ask(&control, |message| match message {
+        let (code, controller) = self.ask(&control, |message| match message {
             ServiceMessage::ControlAck(ack) => Some(ack.controller),
             _ => None,
         })?;
@@ -170,7 +168,7 @@ impl Rank {
             true => ToolRequest::Query(commands),
             false => ToolRequest::Update(commands),
         };
-        let (code, _, result) = self.ask(&request, |message| match message {
+        let (code, result) = self.ask(&request, |message| match message {
             ServiceMessage::QueryAck(results) | ServiceMessage::UpdateAck(results)
                 if results.len() == commands.len() =>
             {

@@ -36,6 +36,11 @@ impl Daemon {
                     daemon.begin_tool_session(session_key, permit, session)
                 });
             }
+            ConsoleRequest::Processes(job) => {
+                return self.on_tool_request(session_key, job, |daemon, permit| {
+                    daemon.list_processes(session_key, permit)
+                });
+            }
             other => other,
         };
         if self.sessions.get(session_key).is_some_and(ClientSession::is_tool) {
@@ -91,7 +96,8 @@ impl Daemon {
             // Handled above.
             ConsoleRequest::Tool(_)
             | ConsoleRequest::ToolAction { .. }
-            | ConsoleRequest::ToolSession(_) => return,
+            | ConsoleRequest::ToolSession(_)
+            | ConsoleRequest::Processes(_) => return,
             ConsoleRequest::Kill(job) => match cluster.authorize(uid, JobAction::Kill, job) {
                 Err(reason) => {
                     let text = format!("uid {uid} wants job {job} ended: {reason}");

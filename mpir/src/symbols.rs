@@ -1,7 +1,7 @@
-//! The symbols of MPIR: variables and a function of scrun by which a debugger and scrun inform each
-//! other (CDTI 2.1). The executable exports them (`scrun/build.rs`). A debugger reads and writes
-//! the variables by ptrace(2) or process_vm_writev(2), at any time at which it has stopped scrun,
-//! and sometimes while scrun runs.
+//! The symbols of MPIR: variables and a function of a starter by which a debugger and the starter
+//! inform each other (CDTI 2.1). A debugger reads and writes the variables by ptrace(2) or
+//! process_vm_writev(2), at any time at which it has stopped the starter, and sometimes while that
+//! runs.
 
 // UNSAFETY: exported symbols of fixed names, memory that a debugger changes, a signal disposition.
 #![expect(unsafe_code)]
@@ -126,11 +126,11 @@ pub fn remove_stale_breakpoints() -> io::Result<()> {
 /// Why [`MPIR_Breakpoint`] is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebugState {
-    /// scrun has begun, and nothing of the job exists.
+    /// The starter has begun, and has asked for nothing yet.
     Begun = 0,
     /// The table is complete (`MPIR_DEBUG_SPAWNED`).
     Spawned = 1,
-    /// A signal ends scrun (`MPIR_DEBUG_ABORTING`).
+    /// A signal ends scrun, and the job with it (`MPIR_DEBUG_ABORTING`).
     Aborting = 2,
 }
 

@@ -1,4 +1,4 @@
-//! The servers of a debugger that scrun starts on the hosts of the job: what the debugger has
+//! The servers of a debugger that the starter starts on the hosts of the job: what the debugger has
 //! written to `MPIR_executable_path`, `MPIR_server_arguments` and `MPIR_subset_attach`. They are a
 //! tool of the job, as one of start_tool.
 
@@ -9,7 +9,7 @@ use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::tool_start::{ToolAction, ToolProgram};
 
-use super::starter::CompleteTable;
+use super::process_table::CompleteTable;
 use super::subset;
 use super::symbols;
 

@@ -1,0 +1,51 @@
+//! MPIR: what a starter of parallel jobs shows to debuggers that know nothing of SCore (CDTI 2.1
+//! and 2.2, docs/tools.md). Starters are scrun and start_tool.
+//!
+//! An executable exports the symbols only if its build script says so:
+//! `cargo:rustc-link-arg-bin=NAME=-Wl,--export-dynamic-symbol=MPIR_*`. They are in the table of
+//! dynamic symbols then, which `strip` keeps.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `symbols` | the variables and the function that a debugger looks for |
+//! | `process_table` | the table of processes, as the hosts of a job list them |
+//! | `servers` | the debugger's servers that the starter starts |
+//! | `subset` | the ranks for which it starts them |
+
+mod process_table;
+mod servers;
+mod subset;
+mod symbols;
+
+use std::ffi::CString;
+
+pub use process_table::{CompleteTable, TableBuilder};
+pub use servers::requested_start;
+pub use symbols::{
+    DebugState, Row, call_breakpoint, is_being_debugged, remove_stale_breakpoints,
+    reset_being_debugged,
+};
+
+/// Shows a debugger that this process has begun, and that it has asked for nothing yet. The
+/// debugger may set its variables now.
+pub fn begin() {
+    symbols::tolerate_stale_breakpoints();
+    call_breakpoint(DebugState::Begun);
+}
+
+/// Publishes the identifier of the job (`MPIR_job_id`).
+pub fn set_job_id(id: String) {
+    symbols::set_job_id(c_string(id));
+}
+
+/// Publishes the table of processes (`MPIR_proctable`). `programs`: the path of each element.
+pub fn publish_table(table: CompleteTable, programs: impl IntoIterator<Item = Vec<u8>>) {
+    let hosts = table.hosts.into_iter().map(c_string).collect();
+    symbols::publish_table(hosts, programs.into_iter().map(c_string).collect(), &table.rows);
+}
+
+fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    let mut bytes = text.into();
+    bytes.retain(|byte| *byte != 0);
+    CString::new(bytes).unwrap_or_default()
+}
