@@ -43,6 +43,7 @@ mod other_tracers;
 mod output_errors;
 mod oversubscription;
 mod page;
+mod page_stacks;
 mod pm_misuse;
 mod pmix;
 mod pmtest;
