@@ -57,6 +57,7 @@ mod remote_jobs;
 mod scdb_console;
 mod scout;
 mod scps;
+mod sdm_tree;
 mod send_then_exit;
 mod sequences;
 mod service_unit;
