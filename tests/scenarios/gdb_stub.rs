@@ -12,7 +12,7 @@ use score_tests::{Job, Running, TestEnv, binaries, skip, test_env};
 const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A job of the program `debugged`.
-struct DebuggedJob<'a> {
+pub struct DebuggedJob<'a> {
     env: &'a TestEnv,
     job: Running,
 }
@@ -35,7 +35,7 @@ fn program(env: &TestEnv, debugger: &str) -> Option<PathBuf> {
 
 impl<'a> DebuggedJob<'a> {
     /// Two ranks, or none without the debugger.
-    fn start(env: &'a TestEnv, debugger: &str) -> Option<Self> {
+    pub fn start(env: &'a TestEnv, debugger: &str) -> Option<Self> {
         let program = program(env, debugger)?;
         let end = env.dir().join("end");
         let words = ["-nodes=2", "system", program.to_str().unwrap(), end.to_str().unwrap()];
@@ -51,7 +51,7 @@ impl<'a> DebuggedJob<'a> {
     }
 
     /// scdb on the job.
-    fn scdb(&self, words: &[&str]) -> Job {
+    pub fn scdb(&self, words: &[&str]) -> Job {
         self.env.command("scdb").args(&[&self.address()]).args(words).timeout(DEBUGGER_TIMEOUT)
     }
 
@@ -66,7 +66,7 @@ impl<'a> DebuggedJob<'a> {
     }
 
     /// The processes end, and have computed what they should.
-    fn end(self, answers: [&str; 2]) {
+    pub fn end(self, answers: [&str; 2]) {
         self.env.write_file("end", "");
         let outcome = self.job.wait().expect_code(0);
         let text = outcome.text();

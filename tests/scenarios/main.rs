@@ -11,6 +11,7 @@ mod compilers;
 mod corrupt_shared_memory;
 mod crashes;
 mod deadlock;
+mod debug_adapter;
 mod environment;
 mod exit_codes;
 mod forged_packets;
