@@ -38,6 +38,15 @@ const TREE_TTL: Duration = Duration::from_secs(3600);
 const MAX_TREES_PER_USER: usize = 4;
 const MAX_TREES: usize = 64;
 
+/// Why stacks are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ReadingCause {
+    /// A reader of the page wants them.
+    Reader,
+    /// The user gets them with a deadlock or a fault.
+    Report,
+}
+
 /// Why no reading has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyReadings;
@@ -65,8 +74,8 @@ enum ReadingState {
 #[derive(Debug, Default)]
 pub struct StackTrees {
     by_job: BTreeMap<JobId, StackTreeOfJob>,
-    /// By user: when the last reading began.
-    last_readings: BTreeMap<u32, MonotonicTime>,
+    /// By user and cause: when the last reading began.
+    last_readings: BTreeMap<(u32, ReadingCause), MonotonicTime>,
     /// When all readings would have been at their mean interval.
     paid_until: MonotonicTime,
 }
@@ -87,23 +96,27 @@ impl StackTrees {
         if self.by_job.get(&job).is_some_and(|tree| tree.is_being_read(now)) {
             return Ok(false);
         }
-        self.last_readings.retain(|_, last| *last + USER_INTERVAL > now);
-        if self.last_readings.contains_key(&uid) || !self.pay(now) {
-            return Err(TooManyReadings);
-        }
-        self.last_readings.insert(uid, now);
+        self.pay(uid, ReadingCause::Reader, now)?;
         self.insert(job, uid, now, unix_seconds, None);
         Ok(true)
     }
 
-    /// Takes the time of a reading, if all readings together have not used too much.
-    fn pay(&mut self, now: MonotonicTime) -> bool {
+    /// Takes the time of a reading, unless those of this user or of all users have used too much.
+    fn pay(
+        &mut self,
+        uid: u32,
+        cause: ReadingCause,
+        now: MonotonicTime,
+    ) -> Result<(), TooManyReadings> {
+        self.last_readings.retain(|_, last| *last + USER_INTERVAL > now);
         let begin = self.paid_until.max(now);
-        let is_free = begin <= now + MEAN_INTERVAL * BURST;
-        if is_free {
-            self.paid_until = begin + MEAN_INTERVAL;
+        let is_late = begin > now + MEAN_INTERVAL * BURST;
+        if is_late || self.last_readings.contains_key(&(uid, cause)) {
+            return Err(TooManyReadings);
         }
-        is_free
+        self.paid_until = begin + MEAN_INTERVAL;
+        self.last_readings.insert((uid, cause), now);
+        Ok(())
     }
 
     fn insert(
@@ -152,7 +165,10 @@ impl StackTrees {
         match stacks {
             // The first part of a report.
             ReportedStacks::Part(answer @ ToolAnswer::Programs { .. }) => {
-                let Some(uid) = owner().filter(|_| self.pay(now)) else { return };
+                let Some(uid) = owner() else { return };
+                if self.pay(uid, ReadingCause::Report, now).is_err() {
+                    return;
+                }
                 self.insert(job, uid, now, unix_seconds, Some(String::new()));
                 self.by_job.get_mut(&job).into_iter().for_each(|tree| tree.add(answer.clone()));
             }
@@ -350,6 +366,17 @@ mod tests {
         let text = tree["text"].as_str().unwrap();
         assert!(text.contains("MPI_Recv") && !text.contains("late"), "{tree}");
         assert_eq!(trees.list(ALICE), [json!([7, "stacks of heat", 9])]);
+        // Jobs that crash all the time leave the page to others, and to clicks of their user.
+        let crash = |trees: &mut StackTrees, number, now| {
+            let job = JobId(number);
+            parts.iter().for_each(|part| trees.on_report(job, || Some(ALICE), part, now, 9));
+        };
+        (8..100).for_each(|number| crash(&mut trees, number, at(2)));
+        assert_eq!(trees.list(ALICE).len(), 1);
+        crash(&mut trees, 8, at(3));
+        assert_eq!(trees.list(ALICE).len(), 2);
+        assert_eq!(trees.begin(JobId(9), ALICE, at(3), 9), Ok(true));
+        assert_eq!(trees.begin(JobId(10), BOB, at(3), 9), Ok(true));
     }
 
     #[test]
